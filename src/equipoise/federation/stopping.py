@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from equipoise.core.settings import RunSettings
+from equipoise.metrics.measures import main_in
 from equipoise.records.record import Record
 from equipoise.records.validation import value
 from equipoise.system.ranges import check_fields, choice
 from equipoise.system.ranges import number as number_field
 
-MEASURES = {"accuracy": "accuracy", "loss": "loss", "worst": "accuracy of the worst group"}  # in words
+MEASURES = {"accuracy": "{main}", "loss": "loss", "worst": "{main} of the worst group"}  # in words
 NONE = "needs what clients hold out of their own samples"
 
 
@@ -28,8 +29,8 @@ class EarlyStopping:
     Parameters
     ----------
     patience : rounds without an improvement, >= 1.
-    measure : "accuracy" or "loss", over all samples that clients hold out, or "worst", the accuracy of the worst group (of the
-        worst 10 % of the clients where they belong to no groups).
+    measure : "accuracy" (of another task its main measure) or "loss", over all samples that clients hold out, or "worst", the accuracy
+        of the worst group (of the worst 10 % of the clients where they belong to no groups).
     on : "validation"; results on test data would no longer hold for new data if training had looked at them.
     min_delta : what counts as an improvement, >= 0: accuracies in [0, 1], losses in nats.
 
@@ -78,4 +79,5 @@ class EarlyStopping:
         if int(records[-1]["round"]) - at < self.patience:
             return ""
         better = f" by more than {self.min_delta:g}" if self.min_delta else ""
-        return f"the validation {MEASURES[self.measure]} has not improved{better} for {self.patience} round{'s' * (self.patience > 1)}"
+        what = MEASURES[self.measure].format(main=main_in(records[-1].get("validation", ())).noun)
+        return f"the validation {what} has not improved{better} for {self.patience} round{'s' * (self.patience > 1)}"

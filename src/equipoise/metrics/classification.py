@@ -8,14 +8,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.metrics.groups import class_counts
+from equipoise.metrics.measures import CLASSIFICATION
 from equipoise.system.suggestions import unknown
 
-MEASURES: Final = {  # name in records and options: title of its table
-    "accuracy": "Accuracy",
-    "balanced": "Balanced accuracy (ACC of FedISM+)",
-    "auc": "One-vs-one macro AUC (AUC of FedISM+)",
-    "auc_ovr": "One-vs-rest weighted AUC",
-}
+MEASURES: Final = {
+    measure.name: measure.title for measure in CLASSIFICATION
+}  # in records and options: title of its table
 AREAS: Final = ("auc", "auc_ovr")
 RATES: Final = "rates"  # counts per class, see `class_counts`, from which fairness between groups is computed
 CORRECT: Final = "correct"  # which samples are classified correctly: hexadecimal digits of `numpy.packbits`

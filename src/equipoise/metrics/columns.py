@@ -5,17 +5,17 @@ tests, LaTeX, the JSON document and the legend follow.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from numpy.typing import ArrayLike
 
 from equipoise.metrics.classification import AREAS
+from equipoise.metrics.measures import ACCURACY, ISM, Measure
 from equipoise.metrics.performance import (
     Value,
     angle,
     best,
-    best_share,
     client_std,
     coefficient_of_variation,
     cosine,
@@ -28,12 +28,10 @@ from equipoise.metrics.performance import (
     std,
     variance,
     worst,
-    worst_share,
 )
 
 _HEAL: Final = "FedHEAL: Chen, Huang and Ye, CVPR 2024, Table 2"
 _QFFL: Final = "q-FFL: Li, Sanjabi, Beirami and Smith, ICLR 2020"
-_ISM: Final = "FedISM+: Wu et al., arXiv 2503.09587"
 _SAC: Final = "FedSAC: Wang et al., KDD 2024"
 _JAIN: Final = "Jain, Chiu and Hawe, DEC TR-301, 1984"
 _HARDT: Final = "Hardt, Price and Srebro, NIPS 2016"
@@ -48,9 +46,10 @@ class Column:
     key : its name in `History.summary()` and in the JSON document.
     title : of the column.
     compute : makes the number; what it takes is said at each list.
-    better : which way is better; empty where neither is, and then no value is the best of its column.
-    formula, source : what the legend says; empty where another column of the same title says it.
-    digits : behind the point.
+    better : which way is better; as it is for the measure; empty where neither is, and then no value is the best of its column.
+    formula, source : what the legend says; empty where another column of the same title says it. `{min}`, `{lowest}` and `{highest}`
+        are of a measure of which higher is better, and the other way round for others.
+    digits : behind the point, where `power` is 0.
     place : where it stands, counted from the left; those of one place are in the order of the list. None: in the JSON
         document only.
     narrow : the title in a narrow terminal, if another.
@@ -58,7 +57,7 @@ class Column:
     tested : whether differences to the first method are tested and shown.
     shown : of `GROUPS`: whether the table of a measure with so many groups shows it.
     optional : of `GROUPS`: whether it is left out where no run has the number.
-    scale : of `INDICES`: what turns the number into the unit it is reported in.
+    power : of the unit of the measure in its own; 0 where it has none.
     block : of `INDICES`: the table it is in.
     rewards : of `COLLABORATION`: whether it compares rewards with contributions, which for clients that receive nothing
         are the same.
@@ -67,7 +66,7 @@ class Column:
     key: str
     title: str
     compute: Callable[..., Any]
-    better: Literal["higher", "lower", ""] = ""
+    better: Literal["higher", "lower", "as measured", ""] = ""
     formula: str = ""
     source: str = "–"
     digits: int = 2
@@ -75,20 +74,40 @@ class Column:
     narrow: str = ""
     explanation: str = ""
     tested: bool = True
-    shown: Callable[[str, int], bool] = lambda measure, groups: measure == "accuracy" or groups > 1
+    shown: Callable[[Measure, int], bool] = lambda measure, groups: measure.main or groups > 1
     optional: bool = False
-    scale: float = 100
+    power: int = 1
     block: Literal["level", "distance", "evenness"] = "evenness"
     rewards: bool = False
 
+    def of(self, measure: Measure) -> "Column":
+        """The same column, of numbers of a measure."""
+        up = measure.better == "higher"
+        words = {
+            "min": "min" if up else "max",
+            "lowest": measure.lowest,
+            "highest": measure.highest,
+            "better": "better" if up else "worse",
+            "worse": "worse" if up else "better",
+            "scale": f"{measure.scale:g} " if measure.scale != 1 else "",
+            "squared": measure.words and f",{measure.words}²",
+        }
+        return replace(
+            self,
+            better=measure.better if self.better == "as measured" else self.better,
+            digits={0: self.digits, 1: measure.digits, 2: max(1, 2 * measure.digits - 3)}[self.power],
+            formula=self.formula.format(**words),
+            explanation=self.explanation.format(**words),
+        )
 
-# Of the values of the groups [D] and how many clients each group has [D] or None: a `Value` in the unit of the values.
+
+# Of the values of the groups [D], how many clients each group has [D] or None, and the measure: a `Value` in the unit of the values.
 GROUPS: Final = (
     Column(
         "avg",
         "AVG",
-        lambda values, counts: mean(values),
-        "higher",
+        lambda values, counts, measure: mean(values),
+        "as measured",
         "ā = Σₖ aₖ / K over the groups, each counting the same",
         _HEAL,
         place=0,
@@ -97,20 +116,20 @@ GROUPS: Final = (
     Column(
         "std",
         "STD",
-        lambda values, counts: std(values),
+        lambda values, counts, measure: std(values),
         "lower",
         "√( Σₖ (aₖ − ā)² / (K − 1) ) over the groups",
         _HEAL,
         place=1,
         explanation="STD: standard deviation over the groups (ddof 1), lower is fairer.",
-        shown=lambda measure, groups: groups > 1 and (measure == "accuracy" or groups > 2),
+        shown=lambda measure, groups: groups > 1 and (measure.main or groups > 2),
     ),
     Column(
         "worst",
         "worst",
-        lambda values, counts: worst(values),
-        "higher",
-        "minₖ aₖ over the groups",
+        lambda values, counts, measure: measure.worst(values),
+        "as measured",
+        "{min}ₖ aₖ over the groups",
         "AFL: Mohri, Sivek and Suresh, ICML 2019",
         place=2,
         shown=lambda measure, groups: groups > 1,
@@ -118,35 +137,44 @@ GROUPS: Final = (
     Column(
         "gap",
         "gap",
-        lambda values, counts: gap(values),
+        lambda values, counts, measure: gap(values),
         "lower",
         "maxₖ aₖ − minₖ aₖ",
-        f"{_ISM}, for two groups",
+        f"{ISM}, for two groups",
         place=1,
-        explanation="gap: the better group less the worse, lower is fairer.",
-        shown=lambda measure, groups: measure != "accuracy" and groups == 2,
+        explanation="gap: the {better} group less the {worse}, lower is fairer.",
+        shown=lambda measure, groups: not measure.main and groups == 2,
     ),
     Column(
         "client_std",
         "client STD",
-        client_std,
+        lambda values, counts, measure: client_std(values, counts),
         "lower",
         "√( Σ_g s_g (a_g − Σ_h s_h a_h)² ), with the share s_g of the clients that are in group g",
-        f"{_ISM}, Table IV",
+        f"{ISM}, Table IV",
         place=3,
         explanation="client STD: standard deviation over clients that each have the value of their group (ddof 0).",
-        shown=lambda measure, groups: measure in AREAS and groups > 1,
+        shown=lambda measure, groups: measure.name in AREAS and groups > 1,
         optional=True,
     ),
 )
 
-# Of accuracies in [0, 1], one per client or group [K]: a `Value`, which `scale` turns into the unit it is reported in.
+# Of the values of a measure, one per client or group [K], and the measure: a `Value`, which is scaled as those are shown where `power` is 1.
 INDICES: Final = (
-    Column("mean", "mean", mean, "higher", "ā = Σₖ aₖ / K over the clients", _QFFL, place=0, block="level"),
+    Column(
+        "mean",
+        "mean",
+        lambda a, measure: mean(a),
+        "as measured",
+        "ā = Σₖ aₖ / K over the clients",
+        _QFFL,
+        place=0,
+        block="level",
+    ),
     Column(
         "std",
         "STD₀",
-        lambda a: std(a, ddof=0),
+        lambda a, measure: std(a, ddof=0),
         "lower",
         "√( Σₖ (aₖ − ā)² / K ): the standard deviation with ddof 0",
         _QFFL,
@@ -156,21 +184,21 @@ INDICES: Final = (
     Column(
         "variance",
         "variance",
-        variance,
+        lambda a, measure: variance(a, measure.scale),
         "lower",
-        "Σₖ (100 aₖ − 100 ā)² / K, in percent²",
+        "Σₖ ({scale}aₖ − {scale}ā)² / K{squared}",
         f"{_QFFL}; Ditto: Li et al., ICML 2021",
         digits=1,
         place=2,
-        scale=1,
+        power=2,
         block="distance",
     ),
     Column(
         "worst10",
         "worst 10\u00a0%",
-        worst_share,
-        "higher",
-        "mean of the max(1, ⌊0.1 K⌋) lowest aₖ",
+        lambda a, measure: measure.worst_share(a),
+        "as measured",
+        "mean of the max(1, ⌊0.1 K⌋) {lowest} aₖ",
         f"{_QFFL}, Table 1",
         place=1,
         block="level",
@@ -178,68 +206,85 @@ INDICES: Final = (
     Column(
         "best10",
         "best 10\u00a0%",
-        best_share,
-        "higher",
-        "mean of the max(1, ⌊0.1 K⌋) highest aₖ",
+        lambda a, measure: measure.best_share(a),
+        "as measured",
+        "mean of the max(1, ⌊0.1 K⌋) {highest} aₖ",
         f"{_QFFL}, Table 1",
         place=4,
         block="level",
     ),
-    Column("min", "min", worst, "higher", "minₖ aₖ", place=2, block="level"),
-    Column("max", "max", best, "higher", "maxₖ aₖ", place=3, block="level"),
-    Column("gap", "gap", gap, "lower", place=0, block="distance"),
+    Column("min", "min", lambda a, measure: worst(a), "as measured", "minₖ aₖ", place=2, block="level"),
+    Column("max", "max", lambda a, measure: best(a), "as measured", "maxₖ aₖ", place=3, block="level"),
+    Column("gap", "gap", lambda a, measure: gap(a), "lower", place=0, block="distance"),
     Column(
         "cov",
         "CoV",
-        coefficient_of_variation,
+        lambda a, measure: coefficient_of_variation(a),
         "lower",
         "STD₀ / ā, the coefficient of variation",
         _JAIN,
         digits=4,
-        scale=1,
+        power=0,
     ),
     Column(
         "jain",
         "Jain",
-        jain,
+        lambda a, measure: jain(a),
         "higher",
         "(Σₖ aₖ)² / (K Σₖ aₖ²), from 1/K to 1, which is equality",
         _JAIN,
         digits=4,
-        scale=1,
+        power=0,
     ),
     Column(
         "cosine",
         "cosine",
-        cosine,
+        lambda a, measure: cosine(a),
         "higher",
         "Σₖ aₖ / (√K ‖a‖), to the vector of ones",
         f"{_QFFL}, appendix",
         digits=4,
-        scale=1,
+        power=0,
     ),
-    Column("angle", "angle", angle, "lower", "arccos(cosine), in degrees", f"{_QFFL}, appendix", scale=1),
+    Column(
+        "angle",
+        "angle",
+        lambda a, measure: angle(a),
+        "lower",
+        "arccos(cosine), in degrees",
+        f"{_QFFL}, appendix",
+        power=0,
+    ),
     Column(
         "entropy",
         "entropy",
-        entropy,
+        lambda a, measure: entropy(a),
         "higher",
         "−Σₖ uₖ ln uₖ with uₖ = aₖ / Σⱼ aⱼ, in nats, at most ln K",
         f"{_QFFL}, appendix",
         digits=4,
-        scale=1,
+        power=0,
     ),
     Column(
         "kl",
         "KL",
-        kl_uniform,
+        lambda a, measure: kl_uniform(a),
         "lower",
         "ln K − entropy: the divergence from equality, in nats",
         f"{_QFFL}, appendix",
         digits=4,
-        scale=1,
+        power=0,
     ),
-    Column("gini", "Gini", gini, "lower", "Σᵢⱼ |aᵢ − aⱼ| / (2 K² ā), 0 for equality", "Gini 1912", digits=4, scale=1),
+    Column(
+        "gini",
+        "Gini",
+        lambda a, measure: gini(a),
+        "lower",
+        "Σᵢⱼ |aᵢ − aⱼ| / (2 K² ā), 0 for equality",
+        "Gini 1912",
+        digits=4,
+        power=0,
+    ),
 )
 
 
@@ -265,9 +310,23 @@ def _share(way: str) -> Callable[[Mapping[str, Any]], float | None]:
     return compute
 
 
-SPREAD: Final = tuple(  # of `INDICES`: what a table of many clients shows, as q-FFL and Ditto do
-    column for key in ("mean", "std", "worst10", "best10", "min") for column in INDICES if column.key == key
-)
+def groups_of(measure: Measure) -> tuple[Column, ...]:
+    """The columns of `GROUPS`, of numbers of a measure."""
+    return tuple(column.of(measure) for column in GROUPS)
+
+
+def indices_of(measure: Measure) -> tuple[Column, ...]:
+    """The columns of `INDICES`, of numbers of a measure."""
+    return tuple(column.of(measure) for column in INDICES)
+
+
+def spread_of(measure: Measure) -> tuple[Column, ...]:
+    """What a table of many clients shows of a measure, as q-FFL and Ditto do."""
+    by_key = {column.key: column for column in indices_of(measure)}
+    return tuple(
+        by_key[key] for key in ("mean", "std", "worst10", "best10", "min" if measure.better == "higher" else "max")
+    )
+
 
 # Of `History.summary()["collaboration"]` with `contribution` and `reward`, the accuracy in [0, 1] that each client reaches alone and
 # that of the model it owns in the end [N]: a number, or None where it is not defined.
@@ -421,18 +480,19 @@ def placed(columns: Sequence[Column]) -> list[Column]:
     return sorted((c for c in columns if c.place is not None), key=lambda c: c.place or 0)
 
 
-def spread(accuracies: ArrayLike) -> dict[str, Value]:
-    """Every measure of the spread over clients, in the unit it is usually reported in.
+def spread(values: ArrayLike, measure: Measure = ACCURACY) -> dict[str, Value]:
+    """Every index of the spread over clients, in the unit it is usually reported in.
 
-    Percent: `mean`, `std` (ddof 0), `worst10`, `best10`, `min`, `max`, `gap`.  Percent^2: `variance`.  Degrees:
-    `angle`.  Nats: `entropy`, `kl`.  No unit: `cov`, `jain`, `cosine`, `gini`.
+    In the unit of the measure, percent of accuracies: `mean`, `std` (ddof 0), `worst10`, `best10`, `min`, `max`, `gap`.  Its square:
+    `variance`.  Degrees: `angle`.  Nats: `entropy`, `kl`.  No unit: `cov`, `jain`, `cosine`, `gini`.
 
     Parameters
     ----------
-    accuracies : one accuracy per client, in [0, 1]; shape [K].
+    values : one per client, accuracies in [0, 1]; shape [K].
+    measure : what they are.
     """
     return {
-        column.key: Value(column.scale * value, defined)
+        column.key: Value(measure.scale * value if column.power == 1 else value, defined)
         for column in INDICES
-        for value, defined in (column.compute(accuracies),)
+        for value, defined in (column.compute(values, measure),)
     }

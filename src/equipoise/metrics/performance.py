@@ -164,22 +164,28 @@ def last_rounds_of(table: ArrayLike, last: int) -> Vector:
     return np.atleast_2d(rows)[-last:]
 
 
-def best_round(table: ArrayLike) -> Value:
-    """The highest average over groups of any evaluated round: what "best accuracy" means in FedLD's kind of report.
+def best_round(table: ArrayLike, choose: Callable[[ArrayLike], Value] = best) -> Value:
+    """The best average over groups of any evaluated round: what "best accuracy" means in FedLD's kind of report.
 
     It uses the test data to choose the round, so it is too high by an unknown amount; it is recorded, not tabulated.
 
     Parameters
     ----------
     table : accuracies in [0, 1], shape [R, D], or [D] for one round.
+    choose : what is the best of some averages.
     """
-    averages = [value for value, defined in map(mean, last_rounds_of(table, np.size(table) or 1)) if defined]
-    return Value(max(averages), True) if averages else UNDEFINED
+    return choose([value for value, defined in map(mean, last_rounds_of(table, np.size(table) or 1)) if defined])
 
 
-def variance(accuracies: ArrayLike) -> Value:
-    """Variance over clients in percent^2, `mean_k (100 a_k - 100 mean)^2` (q-FFL, Ditto: ddof 0); shape [K]."""
-    return _measure(accuracies, lambda a: float(np.var(100 * a)))
+def variance(accuracies: ArrayLike, scale: float = 100) -> Value:
+    """Variance over clients in percent^2, `mean_k (100 a_k - 100 mean)^2` (q-FFL, Ditto: ddof 0); shape [K].
+
+    Parameters
+    ----------
+    accuracies : one accuracy per client, in [0, 1]; shape [K].
+    scale : what turns them into the unit that is squared.
+    """
+    return _measure(accuracies, lambda a: float(np.var(scale * a)))
 
 
 def worst_share(accuracies: ArrayLike, share: float = 0.1) -> Value:

@@ -23,7 +23,7 @@ _AGAIN = {  # what helps where a file is not what was written; all others are un
 }
 ROWS = ("clients", "tests", "validation")  # of the data in a manifest: which sample went where
 _META = (
-    "method", "label", "first", "scenario", "seed", "rounds", "select", "client_names", "client_groups", "measures", "classes",
+    "method", "label", "first", "scenario", "task", "unit", "seed", "rounds", "select", "client_names", "client_groups", "measures", "classes",
     "positive", "least_group", "client_tests", "personal", "bound", "contents", "contribution", "units", "holdings", "hostile",
     "header", "versions", "machines", "unfinished", "without_model", "git", "data",
 )  # fmt: skip

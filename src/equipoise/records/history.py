@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.metrics.attendance import ATTENDANCE, attendance
-from equipoise.metrics.classification import MEASURES, RATES
+from equipoise.metrics.classification import RATES
 from equipoise.metrics.collaborative import collaborative_fairness
 from equipoise.metrics.failure import diverged, guesses
 from equipoise.metrics.groups import Positive, positive_class
+from equipoise.metrics.measures import Measure, main_of, measures_of, named
 from equipoise.metrics.performance import Value, last_rounds
 from equipoise.records import summary
 from equipoise.records.directory import read
@@ -27,9 +28,8 @@ from equipoise.records.record import (
     number,
     shorten,
 )
-from equipoise.records.validation import BEST, selected, value
+from equipoise.records.validation import BEST, selected, worst_of
 from equipoise.system.files import write_atomically
-from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -243,10 +243,15 @@ class History:
         return [collaborative_fairness(c, row) for row in rewards]
 
     @property
+    def main(self) -> Measure:
+        """The measure by which the models of this run are judged: accuracy, or that of another task."""
+        return main_of(self.meta)
+
+    @property
     def measures(self) -> tuple[str, ...]:
-        """What was recorded of the global model on some group, in the order of `equipoise.metrics.MEASURES`."""
+        """What was recorded of the global model on some group, in the order of `equipoise.metrics.measures`."""
         results = [result for record in self.records for result in record.get("groups", {}).values()]
-        return tuple(name for name in MEASURES if any(name in result for result in results))
+        return tuple(one.name for one in measures_of(self.meta) if any(one.name in result for result in results))
 
     @cached_property
     def spreads(self) -> bool:
@@ -350,36 +355,35 @@ class History:
         honest = self.of_honest(np.array(of)).tolist()
         return tuple(map(honest.count, self.groups)) if of and set(of) <= set(self.groups) else None
 
-    def group_table(self, measure: str = "accuracy") -> tuple[list[int], Table]:
+    def group_table(self, measure: str = "") -> tuple[list[int], Table]:
         """Rounds with an evaluation, and the scores of the global model on every group in them.
 
         Parameters
         ----------
-        measure : a name of `equipoise.metrics.MEASURES`; some are evaluated in some rounds only.
+        measure : a name of `equipoise.metrics.MEASURES`, or of another task's; some are evaluated in some rounds only. Empty: the main one.
 
         Returns
         -------
-        The rounds [R] and the values in [0, 1], shape [R, D], NaN where a group was not evaluated; groups are in
+        The rounds [R] and the values, accuracies in [0, 1], shape [R, D], NaN where a group was not evaluated; groups are in
         the order of `groups`. Of a lower bound the mean over a group's clients, each with its own model.
 
         Raises
         ------
         ValueError : there is no such measure.
         """
-        if measure not in MEASURES:
-            raise ValueError(unknown("measure", measure, MEASURES))
+        name = named(measures_of(self.meta), measure or self.main.name).name
         records = [record for record in self.records if record.get("groups")]
-        if measure != "accuracy":
-            records = [record for record in records if any(measure in result for result in record["groups"].values())]
-        cells = [[number(record["groups"].get(g, {}).get(measure)) for g in self.groups] for record in records]
+        if name != self.main.name:
+            records = [record for record in records if any(name in result for result in record["groups"].values())]
+        cells = [[number(record["groups"].get(g, {}).get(name)) for g in self.groups] for record in records]
         return [record["round"] for record in records], np.array(cells).reshape(len(cells), len(self.groups))
 
     def client_table(self) -> tuple[list[int], Table]:
-        """Rounds with an evaluation of the clients, and the accuracy of the model each client predicts with.
+        """Rounds with an evaluation of the clients, and the accuracy, or another main measure, of the model each client predicts with.
 
         Returns
         -------
-        The rounds [R] and the accuracies in [0, 1], shape [R, N], NaN where a client was not evaluated, or on fewer samples, its
+        The rounds [R] and the values, accuracies in [0, 1], shape [R, N], NaN where a client was not evaluated, or on fewer samples, its
         own or its group's, than `least_group`.
         """
         return self._of_clients
@@ -387,7 +391,7 @@ class History:
     @cached_property
     def _of_clients(self) -> tuple[list[int], Table]:
         records = [record for record in self.records if "clients" in record]
-        cells = [[number(a) for a in record["clients"]["accuracy"]] for record in records]
+        cells = [[number(a) for a in record["clients"][self.main.name]] for record in records]
         table = np.array(cells).reshape(len(cells), -1 if cells else 0)
         table[:, self._tested_on_few[: table.shape[1]]] = math.nan
         return [record["round"] for record in records], table
@@ -453,13 +457,13 @@ class History:
         """
         return _weights_frame(self)
 
-    def summary(self, last: int = 5, measure: str = "accuracy") -> dict[str, Any]:
-        """AVG, STD and worst group of the global model, and the spread over clients, in percent.
+    def summary(self, last: int = 5, measure: str = "") -> dict[str, Any]:
+        """AVG, STD and worst group of the global model, and the spread over clients, in percent, or the unit of the target.
 
         Parameters
         ----------
         last : how many of the last evaluated rounds to average, at least 1.
-        measure : a name of `equipoise.metrics.MEASURES`.
+        measure : a name of `equipoise.metrics.MEASURES`, or of another task's. Empty: the main one, accuracy.
 
         Returns
         -------
@@ -470,7 +474,7 @@ class History:
         ------
         ValueError : there is no such measure, or `last` is below 1.
         """
-        return summary.summary(self, last, measure)
+        return summary.summary(self, last, measure or self.main.name)
 
     def group_fairness(self, last: int = 5, positive: int | str | None = None) -> dict[str, Any] | None:
         """How differently the global model treats the groups: gaps in accuracy and in the rates of its decisions.
@@ -510,7 +514,8 @@ class History:
 def _groups_frame(history: History) -> "pd.DataFrame":
     import pandas as pd
 
-    columns = ["accuracy", "loss", *(name for name in history.measures if name != "accuracy")]
+    main = history.main.name
+    columns = [main, "loss", *(name for name in history.measures if name != main)]
     rows = [
         (record["round"], group, *(number(result.get(name)) for name in columns))
         for record in history.records
@@ -531,18 +536,18 @@ def _clients_frame(history: History) -> "pd.DataFrame":
             zip(history.client_names, history.client_groups, row.tolist(), strict=False)
         )
     ]
-    return pd.DataFrame(rows, columns=["round", "client", "name", "group", "accuracy"])
+    return pd.DataFrame(rows, columns=["round", "client", "name", "group", history.main.name])
 
 
 def _validation_frame(history: History) -> "pd.DataFrame":
     import pandas as pd
 
     rows = [
-        (record["round"], number(found["accuracy"]), number(found["loss"]), value(record, "worst"))
+        (record["round"], number(found[history.main.name]), number(found["loss"]), worst_of(found))
         for record in history.records
         if (found := record.get("validation"))
     ]
-    return pd.DataFrame(rows, columns=["round", "accuracy", "loss", "worst"])
+    return pd.DataFrame(rows, columns=["round", history.main.name, "loss", "worst"])
 
 
 def _weights_frame(history: History) -> "pd.DataFrame":

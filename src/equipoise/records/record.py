@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from equipoise.metrics.measures import main_in
 from equipoise.system import suggestions
 from equipoise.system.seals import read_json
 
@@ -54,8 +55,8 @@ def check(records: Sequence[Record]) -> None:
 
 
 def clients_evaluated(records: Sequence[Record]) -> set[int]:
-    """How many clients the records have an accuracy of; one number per record, without repetition."""
-    return {len(record["clients"]["accuracy"]) for record in records if "clients" in record}
+    """How many clients the records have a main measure of; one number per record, without repetition."""
+    return {len(clients[main_in(clients).name]) for record in records if (clients := record.get("clients"))}
 
 
 def line(record: Record, before: str | None = None) -> str:
@@ -171,10 +172,10 @@ def _check(record: Any) -> None:
             f'{where}: expected groups as {{name: {{"accuracy": a, "loss": l}}}}, found {shorten(groups)}.'
         )
     clients = record.get("clients", {"accuracy": []})
-    if not isinstance(clients, dict) or not isinstance(clients.get("accuracy"), Sequence):
+    if not isinstance(clients, dict) or not isinstance(clients.get(main_in(clients).name), Sequence):
         raise ValueError(f'{where}: expected clients as {{"accuracy": [one per client]}}, found {shorten(clients)}.')
     validation = record.get("validation", {"groups": {}, "accuracy": 0.0, "loss": 0.0})
-    if not isinstance(validation, dict) or not {"groups", "accuracy", "loss"} <= validation.keys():
+    if not isinstance(validation, dict) or not {"groups", main_in(validation).name, "loss"} <= validation.keys():
         raise ValueError(
             f'{where}: expected validation as {{"accuracy": a, "loss": l, "groups": {{...}}}}, found {shorten(validation)}.'
         )

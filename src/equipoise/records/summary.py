@@ -18,7 +18,8 @@ from equipoise.metrics.columns import GROUPS, spread
 from equipoise.metrics.communication import full_model, traffic
 from equipoise.metrics.groups import Counts, Rates, parity
 from equipoise.metrics.intervals import of_rates, wilson
-from equipoise.metrics.performance import Value, best, best_round, extreme_at, gap, last_rounds, mean
+from equipoise.metrics.measures import Measure, measures_of, named
+from equipoise.metrics.performance import Value, best, best_round, gap, last_rounds, mean
 from equipoise.records.record import Record, number
 from equipoise.records.validation import worst_of
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from equipoise.records.history import History
 
 
-def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
-    """AVG, STD and worst group of the global model, and the spread over clients, in percent.
+def summary(history: "History", last: int, name: str) -> dict[str, Any]:
+    """AVG, STD and worst group of the global model, and the spread over clients, in percent, or the unit of the target.
 
     Every group is averaged over the last evaluated rounds first; AVG is the mean over groups, STD the standard
     deviation with ddof 1 (FedHEAL, Table 2).  Clients are reduced in the same order.
@@ -35,7 +36,7 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
     Parameters
     ----------
     last : how many of the last evaluated rounds to average, at least 1.
-    measure : a name of `equipoise.metrics.MEASURES`.
+    name : of a measure of the run's task, see `equipoise.metrics.measures`.
 
     Returns
     -------
@@ -44,10 +45,10 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
     value of their group; `last` and `best`, the mean over groups in the last and in the best evaluated round;
     `failure` (training diverged, or the model is no better than guessing; None if neither), `groups` (`{group: value}`), `sizes` (their test samples, as far as known),
     `small_groups` (those with fewer than `least_group`, of which there is no number), `clients` (see
-    `equipoise.metrics.spread`, of the accuracy; empty for another measure, when no client was evaluated, and where one model
+    `equipoise.metrics.spread`, of the main measure; empty for another, when no client was evaluated, and where one model
     was tested on one test set for all), `clients_counted` (over how many clients that is: those with a test of at least `least_group` samples),
     `small_clients` (how many have fewer), `rounds` (how many were run), `averaged` (the rounds the groups were
-    averaged over), `validation` (`{"round", "accuracy", "loss", "worst", "worst_group"}` of the exported model on what clients hold out, the
+    averaged over), `validation` (`{"round", "accuracy" (or another main measure), "loss", "worst", "worst_group"}` of the exported model on what clients hold out, the
     loss in nats; None if they hold nothing out), `selected_round` (the round whose model is exported, where that is the best by
     validation; else None), `stopped_round` and `stopped` (the last round and why training ended there, where validation did
     not improve; else None), `collaboration` (what clients get for what they contribute; None for another measure, and unless
@@ -67,35 +68,38 @@ def summary(history: "History", last: int, measure: str) -> dict[str, Any]:
     ------
     ValueError : there is no such measure, or `last` is below 1.
     """
-    rounds, table = history.group_table(measure)
+    measure, main = named(measures_of(history.meta), name), history.main
+    rounds, table = history.group_table(name)
     values = last_rounds(table, last)
     counts = history.group_counts
-    numbers = {column.key: _percent(column.compute(values, counts)) for column in GROUPS}
+    numbers = {column.key: measure.shown(column.compute(values, counts, measure)) for column in GROUPS}
     groups = dict(zip(history.groups, values.tolist(), strict=True))
-    worst = None if numbers["worst"] is None else history.groups[extreme_at(values)]
-    clients = history.over_clients(last) if measure == "accuracy" else np.empty(0)
+    worst = None if numbers["worst"] is None else history.groups[measure.worst_at(values)]
+    clients = history.over_clients(last) if measure.main else np.empty(0)
+    indices = spread(clients, main) if clients.size else {}
     return {
         **{key: numbers.pop(key) for key in ("avg", "std", "worst")},
         "worst_group": worst,
         **numbers,
         "failure": history.failure(last) or None,
-        "last": _percent(mean(table[-1] if len(table) else [])),
-        "best": _percent(best_round(table)),
-        "groups": {group: _percent(Value(a, math.isfinite(a))) for group, a in groups.items()},
+        "last": measure.shown(mean(table[-1] if len(table) else [])),
+        "best": measure.shown(best_round(table, measure.best)),
+        "groups": {group: measure.shown(Value(a, math.isfinite(a))) for group, a in groups.items()},
         "sizes": {group: n for group, n in history.sizes.items() if group in groups},
         "small_groups": list(history.small_groups),
         "least_group": history.least_group,
-        "clients": {k: v.value if v.defined else None for k, v in spread(clients).items()} if clients.size else {},
+        "clients": {key: _or_none(value) for key, value in indices.items()},
         "clients_counted": len(clients),
         "small_clients": history.small_clients,
         "rounds": len(history.records),
         "averaged": rounds[-last:],
-        "validation": validation(history.exported.records),
+        "validation": validation(history.exported.records, main),
         "selected_round": history.selected_round,
         "stopped_round": history.records[-1]["round"] if history.stopped else None,
         "stopped": history.stopped or None,
-        "collaboration": _collaboration(history, last) if measure == "accuracy" else None,
-        "group_fairness": history.group_fairness(last) if measure == "accuracy" and _rated(history) else None,
+        "collaboration": _collaboration(history, last) if measure.main else None,
+        "group_fairness": history.group_fairness(last) if measure.main and _rated(history) else None,
+        **({"task": task, "measure": name, "unit": measure.unit} if (task := history.meta.get("task")) else {}),
     }
 
 
@@ -105,21 +109,21 @@ def _rated(history: "History") -> bool:
     return not asked or RATES in asked or bool(history.meta.get("positive"))
 
 
-def validation(records: Sequence[Record]) -> dict[str, Any] | None:
-    """The last results on what clients hold out: their round, accuracy and that of the worst group in percent, loss in nats.
+def validation(records: Sequence[Record], measure: Measure) -> dict[str, Any] | None:
+    """The last results on what clients hold out: their round, the main measure and that of the worst group as they are shown, the loss.
 
     Where clients belong to no groups, `worst` is the mean over the worst 10 % of them.
     """
     for record in reversed(records):
         if found := record.get("validation"):
-            groups = {group: number(scores["accuracy"]) for group, scores in found["groups"].items()}
+            groups = {group: number(scores[measure.name]) for group, scores in found["groups"].items()}
             loss = number(found["loss"])
             return {
                 "round": record["round"],
-                "accuracy": 100 * number(found["accuracy"]),
+                measure.name: measure.scale * number(found[measure.name]),
                 "loss": loss if math.isfinite(loss) else None,
-                "worst": 100 * worst_of(found),
-                "worst_group": [*groups][extreme_at([*groups.values()])] if len(groups) > 1 else None,
+                "worst": measure.scale * worst_of(found),
+                "worst_group": [*groups][measure.worst_at([*groups.values()])] if len(groups) > 1 else None,
             }
     return None
 
@@ -210,7 +214,7 @@ def _rates(
 
 def _collaboration(history: "History", last: int) -> dict[str, Any] | None:
     contribution, (rounds, table) = history.contribution, history.client_table()
-    if contribution is None or not table.size:
+    if contribution is None or not table.size or history.main.better == "lower":
         return None
     contribution, table = map(history.of_honest, (contribution, table))
     reward = table[-1]

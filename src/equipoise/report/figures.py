@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.metrics.measures import Measure
 from equipoise.metrics.statistics import half_interval
 from equipoise.report import drawing, rates
 from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, WIDTH, Vector
 from equipoise.report.formatting import UNDEFINED
 from equipoise.report.holdings import ROWS, example_images, who_has_what
 from equipoise.report.layout import FAILED, attended
-from equipoise.report.statistics import Comparison, Run, interval_of
+from equipoise.report.statistics import Comparison, Run, interval_of, measure_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,13 +38,14 @@ SEQUENCE: Final = ("plasma", 0.15, 0.82, 24)
 
 
 def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
-    """Accuracy of the global model on every group, one bar per method; whiskers are 95 % intervals.
+    """The main measure of the global model on every group, one bar per method; whiskers are 95 % intervals.
 
     The intervals are over seeds (Student's t); of a method with one seed over the test samples, where these are known.
     The bars are horizontal if there are many, or if the names of the groups are long.
     """
     compared = Comparison.of(histories, last)
-    runs = _with(compared, _has_groups, "an accuracy on groups", last)
+    measure = measure_of(compared)
+    runs = _with(compared, _has_groups, f"{measure.noun} on groups", last)
     groups = list(dict.fromkeys(group for seeds in runs.values() for run in seeds for group in run.summary["groups"]))
     horizontal = len(runs) * len(groups) > 20 or sum(len(group) + 2 for group in groups) > 44
     names = [drawing.plain(group, drawing.SHORT) for group in groups]
@@ -70,35 +72,43 @@ def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     along, across = (axes.yaxis, axes.xaxis) if horizontal else (axes.xaxis, axes.yaxis)
     along.set_ticks(range(len(groups)), names)
     along.set_tick_params(length=0)
-    across.set_label_text("accuracy (%)", size=8, color=INK)
+    across.set_label_text(measure.axis(), size=8, color=INK)
     if horizontal:
         axes.margins(y=0.01)
         axes.invert_yaxis()
         drawing.upright_grid(axes)
-    (axes.set_xlim if horizontal else axes.set_ylim)(0, 100)
+    (axes.set_xlim if horizontal else axes.set_ylim)(*_ends(measure))
     drawing.legend(figure, axes, list(runs))
     return figure
 
 
+def _ends(measure: Measure) -> tuple[float | None, float | None]:
+    """Where an axis ends that shows all that a measure can be; None where it has no end."""
+    low, high = measure.ends
+    return low if math.isfinite(low) else None, high if math.isfinite(high) else None
+
+
 def _whiskers(comparison: Comparison, groups: Sequence[str]) -> dict[str, Vector | None]:
-    """How far the 95 % interval of every group reaches below and above its mean [2, D], within [0, 100], by method."""
+    """How far the 95 % interval of every group reaches below and above its mean [2, D], within what can be, by method."""
     found: dict[str, Vector | None] = {}
+    within = measure_of(comparison).ends
     for of in comparison["methods"]:
         mean = np.array([of["groups"][group]["mean"] for group in groups], dtype=np.float64)
         half = np.array([of["groups"][group]["ci95"] for group in groups], dtype=np.float64)
         ends = np.array([interval_of(of, group) or (math.nan, math.nan) for group in groups], dtype=np.float64).T
-        ends = np.where(np.isnan(half), ends, np.clip([mean - half, mean + half], 0, 100))
+        ends = np.where(np.isnan(half), ends, np.clip([mean - half, mean + half], *within))
         found[of["method"]] = None if np.isnan(ends).all() else np.abs(ends - mean)
     return found
 
 
 def tradeoff(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
-    """Average accuracy against its STD over the groups, one point per method: up and to the left is better.
+    """Average of the main measure against its STD over the groups, one point per method: up and to the left is better for accuracy.
 
     Crosses are 95 % intervals over seeds.
     """
     compared = Comparison.of(histories, last)
-    runs = _with(compared, _has_several_groups, "an accuracy on several groups", last)
+    measure = measure_of(compared)
+    runs = _with(compared, _has_several_groups, f"{measure.noun} on several groups", last)
     figure, (axes,) = drawing.panels(1, height=2.3)
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
     for i, (label, seeds) in zip(_places(compared, runs), runs.items(), strict=True):
@@ -107,8 +117,9 @@ def tradeoff(histories: Sequence[History] | Comparison, last: int = 5) -> Figure
     axes.margins(0.08)
     axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
     low, high = axes.get_ylim()
-    axes.set_ylim(max(low, -2), min(high, 102))  # crosses may be longer
-    drawing.labels(axes, "STD over the groups (points)", "average accuracy (%)")
+    least, most, room = *measure.ends, 2 * measure.point(high)
+    axes.set_ylim(max(low, least - room), min(high, most + room))  # crosses may be longer
+    drawing.labels(axes, measure.axis("STD over the groups", points=True), measure.axis(f"average {measure.noun}"))
     drawing.legend(figure, axes, list(runs))
     return figure
 
@@ -119,7 +130,8 @@ def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Fig
     An interval that holds 0, the dashed line, does not distinguish the methods.
     """
     compared = Comparison.of(histories, last)
-    differing = _versus(compared)
+    measure, differing = measure_of(compared), _versus(compared)
+    span = measure.ends[1] - measure.ends[0]  # no difference is larger
     keys = [key for key in TESTED if any(key in tests for tests in differing.values())]
     if not keys:
         raise ValueError("this figure shows paired differences: expected two methods with two seeds each.")
@@ -132,38 +144,42 @@ def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Fig
                 difference, half = tests[key]
                 how: dict[str, Any] = {"color": drawing.color(i), "markersize": 3.5, "elinewidth": 1.2}
                 axes.errorbar(difference, row, xerr=half, marker=MARKERS[i % len(MARKERS)], **how)
-                for end, marker in ((-100, "<"), (100, ">")):  # no difference is larger
-                    drawing.beyond(axes, end, row, [abs(difference + math.copysign(half, end)) > 100], marker, i)
+                for end, marker in ((-span, "<"), (span, ">")):
+                    drawing.beyond(axes, end, row, [abs(difference + math.copysign(half, end)) > span], marker, i)
         low, high = axes.get_xlim()
-        axes.set_xlim(max(low, -100), min(high, 100))
+        axes.set_xlim(max(low, -span), min(high, span))
         drawing.rows(axes, names, edge=0.6)
-        drawing.labels(axes, f"difference in {TESTED[key]} (points)")
+        drawing.labels(axes, measure.axis(f"difference in {TESTED[key]}", points=True))
     return figure
 
 
 def convergence(histories: Sequence[History] | Comparison) -> Figure:
     """Average and worst group over the rounds, one line per method; bands are 95 % intervals over seeds."""
     compared = Comparison.of(histories)
-    runs = _with(compared, _has_groups, "an accuracy on groups")
-    reductions: list[tuple[Callable[..., Vector], str]] = [(np.mean, "average (%)"), (np.min, "worst group (%)")]
+    measure = measure_of(compared)
+    runs = _with(compared, _has_groups, f"{measure.noun} on groups")
+    worst = np.min if measure.better == "higher" else np.max
+    reductions: list[tuple[Callable[..., Vector], str]] = [(np.mean, "average"), (worst, "worst group")]
     if not any(_has_several_groups(run) for seeds in runs.values() for run in seeds):
-        reductions = [(np.mean, "accuracy (%)")]
+        reductions = [(np.mean, measure.noun)]
     figure, panels = drawing.panels(len(reductions), height=1.5, sharex=True)
-    tables = {label: [run.accuracies(2) for run in seeds] for label, seeds in runs.items()}
+    tables = {label: [run.of_groups(2) for run in seeds] for label, seeds in runs.items()}
     for axes, (reduce, name) in zip(panels, reductions, strict=True):
         for i, (label, of_seeds) in zip(_places(compared, tables), tables.items(), strict=True):
-            curves = [dict(zip(rounds, 100 * reduce(table, axis=1), strict=True)) for rounds, table in of_seeds]
+            curves = [
+                dict(zip(rounds, measure.scale * reduce(table, axis=1), strict=True)) for rounds, table in of_seeds
+            ]
             rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
             values = np.array([[curve[t] for t in rounds] for curve in curves])  # [seeds, R]
             mean = values.mean(axis=0)
             drawing.line(axes, rounds, mean, label, i)
             if len(values) > 1:
                 half = half_interval(values)
-                low, high = ((mean + sign * half).clip(0, 100) for sign in (-1, 1))
+                low, high = ((mean + sign * half).clip(*measure.ends) for sign in (-1, 1))
                 axes.fill_between(rounds, low, high, color=drawing.color(i), alpha=0.18, linewidth=0)
         low, high = axes.get_ylim()
-        axes.set_ylim(max(low, 0), min(high, 100))
-        drawing.labels(axes, y=name)
+        axes.set_ylim(max(low, measure.ends[0]), min(high, measure.ends[1]))
+        drawing.labels(axes, y=measure.axis(name))
     drawing.labels(panels[-1], "round")
     drawing.whole_numbers(panels[-1])
     drawing.legend(figure, panels[0], list(runs))
@@ -327,7 +343,7 @@ MEASURED: Final = {
         "Sharpness S: how much a client's training loss rises at the search distance of the round (FedISM+, Eq. 10).",
     ),
     "perturbed_loss": Quantity(
-        "perturbed loss L", "Perturbed loss L: a client's training loss at that distance (FedISM+, Eq. 11), in nats."
+        "perturbed loss L", "Perturbed loss L: a client's training loss at that distance (FedISM+, Eq. 11){loss}."
     ),
     "reputation": Quantity(
         "reputation", "Reputation: the standing that decides what a client gets (of FedSAC, Eqs. 5 and 6)."
@@ -459,22 +475,27 @@ def density_of(records: Sequence[Mapping[str, Any]]) -> tuple[Vector, Vector]:
 
 
 def spread(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
-    """Accuracy of every client's model, clients sorted from worst to best; several seeds are averaged rank by rank.
+    """The main measure of every client's model, clients sorted from worst to best; several seeds are averaged rank by rank.
 
     Where runs count different numbers of clients, the axis is the share of the clients, and curves are interpolated linearly
     between the worst client, at 0, and the best, at 100 %.
     """
     compared = Comparison.of(histories, last)
-    runs = _with(compared, _has_clients, "the clients' accuracies", last)
+    measure = measure_of(compared)
+    runs = _with(compared, _has_clients, f"the clients' {measure.plural}", last)
     figure, (axes,) = drawing.panels(1, height=1.9)
-    curves = {label: [np.sort(100 * run.shown.over_clients(last)) for run in seeds] for label, seeds in runs.items()}
+    way = 1 if measure.better == "higher" else -1
+    curves = {
+        label: [np.sort(measure.scale * run.shown.over_clients(last))[::way] for run in seeds]
+        for label, seeds in runs.items()
+    }
     numbers = {len(curve) for seeds in curves.values() for curve in seeds}
     n = max(numbers)
     shares = np.linspace(0, 1, n)
     for i, (label, seeds) in zip(_places(compared, runs), curves.items(), strict=True):
         axes.plot(
             range(1, n + 1) if len(numbers) == 1 else 100 * shares,
-            np.mean([np.quantile(curve, shares) for curve in seeds] if len(numbers) > 1 else seeds, axis=0),
+            np.mean([np.quantile(curve, shares)[::way] for curve in seeds] if len(numbers) > 1 else seeds, axis=0),
             color=drawing.color(i),
             linestyle="",
             marker=MARKERS[i % len(MARKERS)],
@@ -484,7 +505,7 @@ def spread(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
             label=drawing.plain(label),
         )
     share = "" if len(numbers) == 1 else "share of the clients (%)"
-    drawing.labels(axes, f"{share or 'client'}, from worst to best", "accuracy (%)")
+    drawing.labels(axes, f"{share or 'client'}, from worst to best", measure.axis())
     drawing.whole_numbers(axes)
     drawing.legend(figure, axes, list(runs))
     return figure
@@ -661,8 +682,9 @@ def unit_table(history: History) -> tuple[int, NDArray[np.bool_]] | None:
 
 
 def presence(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
-    """How often the clients of every group trained, and beside it the accuracy that each method has on the group."""
+    """How often the clients of every group trained, and beside it the main measure that each method has on the group."""
     found = Comparison.of(histories, last)
+    measure = measure_of(found)
     if not (shares := attended(found)):
         raise ValueError("this figure shows clients that come and go, and in these runs all are always there.")
     names = [drawing.plain(name, drawing.SHORT) for name in shares]
@@ -679,8 +701,10 @@ def presence(histories: Sequence[History] | Comparison, last: int = 5) -> Figure
             axes.plot(accuracy, rows, MARKERS[i % len(MARKERS)], clip_on=False, **how)
         axes.grid(axis="x", color=FAINT, linewidth=0.5)
         drawing.legend(figure, axes, [of["method"] for of in found["methods"]])
-    for axes, what in zip((left, *right), ("rounds trained (%)", "accuracy (%)"), strict=False):
-        axes.set(xlim=(0, 100), ylim=(len(names) - 0.5, -0.5))
+    shown = (("rounds trained (%)", (0, 100)), (measure.axis(), _ends(measure)))
+    for axes, (what, ends) in zip((left, *right), shown, strict=False):
+        axes.set_xlim(*ends)
+        axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_yticks(rows if few else [], names if few else [])
         drawing.labels(axes, what)
         axes.tick_params(axis="y", length=0)
@@ -824,8 +848,8 @@ PLOTS: Final = {
     "bars": Plot(
         bars,
         _any(_has_groups),
-        "Accuracy by group",
-        "Accuracy on every group, {when}.{whiskers}",
+        "{title} by group",
+        "{title} on every group, {when}.{whiskers}",
     ),
     "rates": Plot(
         lambda found: rates.figure(found["group_fairness"], list(found.runs)),
@@ -836,9 +860,9 @@ PLOTS: Final = {
     "tradeoff": Plot(
         tradeoff,
         lambda found: len(found.runs) > 1 and _any(_has_several_groups)(found),
-        "Accuracy and fairness",
-        "Average accuracy against its standard deviation over the groups, {when}: "
-        "up and to the left is better.{crosses}",
+        "{title} and fairness",
+        "Average {noun} against its standard deviation over the groups, {when}: "
+        "{up} and to the left is better.{crosses}",
     ),
     "differences": Plot(
         differences,
@@ -889,14 +913,14 @@ PLOTS: Final = {
         spread,
         _any(_clients_differ),
         "Clients from worst to best",
-        "Accuracy of the model each client predicts with, {when}, clients sorted from worst to best, each tested on {tested}."
+        "{title} of the model each client predicts with, {when}, clients sorted from worst to best, each tested on {tested}."
         "{clients}{ranks}",
     ),
     "presence": Plot(
         presence,
         lambda found: bool(attended(found)),
         "Who trained how often",
-        "Share of the rounds in which a client trained, mean over the clients of a group and over seeds; on the right the accuracy of the "
+        "Share of the rounds in which a client trained, mean over the clients of a group and over seeds; on the right the {noun} of the "
         "global model on the group, {when}, if it has a test set.",
     ),
     "weights": Plot(

@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from equipoise.metrics.measures import Measure
+
 UNDEFINED: Final = "–"
 PERCENT: Final = "\u00a0%"  # not to be torn from its number
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -24,34 +26,40 @@ def number(value: float | None, digits: int = 2, *, sign: bool = False) -> str:
     return f"{round(value, digits) + 0.0:{'+' if sign else ''}.{digits}f}".replace("-", "−")
 
 
+def with_unit(value: float | None, measure: Measure) -> str:
+    """A number of a measure as it is shown, with its unit."""
+    return number(value, measure.digits) + (f"\u00a0{measure.unit}" if measure.unit else "")
+
+
 def p_value(p: float) -> str:
     """A p-value with three digits, `.031`, or `< .001`."""
     return "< .001" if p < 0.001 else f"{p:.3f}".removeprefix("0") if p < 0.9995 else "1.000"
 
 
-def same_in_every_seed(mean: float) -> str:
+def same_in_every_seed(mean: float, digits: int = 2) -> str:
     """What is said of a difference without spread over seeds, of which there is no test."""
     return (
-        f"the difference is {number(mean, sign=True)} in every seed"
-        if abs(mean) >= 0.005
+        f"the difference is {number(mean, digits, sign=True)} in every seed"
+        if abs(mean) >= 0.5 / 10**digits
         else "no difference in any seed"
     )
 
 
-def difference(test: Mapping[str, float | None]) -> str:
+def difference(test: Mapping[str, float | None], digits: int = 2) -> str:
     """A difference with its 95 % interval: `+2.10 [+1.30, +2.90], p=.031`; nothing where there is no interval.
 
     Parameters
     ----------
     test : one entry of `versus`: `{"difference", "low", "high", "p", "holm", "family", "seeds"}`; of a family of several the p-value by Holm
         is quoted.
+    digits : behind the point.
     """
     mean, low, high, p = (test.get(key) for key in ("difference", "low", "high", "p"))
     if mean is None:
         return ""
     if low is None or high is None:
-        return same_in_every_seed(mean) if (test.get("seeds") or 0) > 1 else ""
-    text = f"{number(mean, sign=True)} [{number(low, sign=True)}, {number(high, sign=True)}]"
+        return same_in_every_seed(mean, digits) if (test.get("seeds") or 0) > 1 else ""
+    text = f"{number(mean, digits, sign=True)} [{number(low, digits, sign=True)}, {number(high, digits, sign=True)}]"
     corrected = test["holm"] if p is not None and (test["family"] or 0) > 1 else None
     quoted = p if corrected is None else corrected
     if quoted is None:

@@ -9,11 +9,12 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from equipoise.metrics.measures import Measure, measures_of
 from equipoise.report import booktabs, drawing, provenance
 from equipoise.report import figures as drawings
 from equipoise.report.formatting import plural
@@ -35,8 +36,8 @@ from equipoise.report.layout import (
 )
 from equipoise.report.notes import listed
 from equipoise.report.sentences import evidence, left_out, limits, tested_on, verdict, when, worst_named
-from equipoise.report.statistics import Comparison, tables
-from equipoise.report.terms import NOTATION, TERMS, Term, anchor, hint, typeset
+from equipoise.report.statistics import Comparison, measure_of, tables
+from equipoise.report.terms import Term, anchor, hint, notation, terms_of, typeset
 from equipoise.system.files import write_atomically
 from equipoise.system.text import visible
 
@@ -78,9 +79,7 @@ def _template() -> Template:
     source = resources.files("equipoise.report").joinpath("report.html.j2").read_text(encoding="utf-8")
     return Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=shown
-    ).from_string(
-        source, globals={"hint": hint, "anchor": anchor, "typeset": typeset, "contents": _contents, "pieces": _pieces}
-    )
+    ).from_string(source, globals={"typeset": typeset, "contents": _contents, "pieces": _pieces})
 
 
 def shown(value: object) -> object:
@@ -95,8 +94,10 @@ def render(histories: Sequence[History] | Comparison) -> str:
     common, differing = provenance.settings(runs)
     measured, of_groups, of_clients = sheets(found), over_groups(found), over_clients(found)
     tests, parts = paired_tests(found), parts_of_captions(found)
+    measure = measure_of(found)
+    terms = terms_of([measure, *measures_of(found)[1:]])
     drawn = {
-        name: (name, drawings.PLOTS[name].heading, caption(name, parts), svg(name, figure))
+        name: (name, drawings.PLOTS[name].heading.format(**parts), caption(name, parts), svg(name, figure))
         for name, figure in drawings.draw_all(found).items()
     }
     return _template().render(
@@ -106,7 +107,7 @@ def render(histories: Sequence[History] | Comparison) -> str:
         evidence=evidence(found),
         notes=found["notes"],
         limits=limits(found),
-        measured=[(_statistics_first(sheet), _below(sheet)) for sheet in measured],
+        measured=[(_statistics_first(sheet), _below(sheet, measure)) for sheet in measured],
         other=_statistics_first(other) if (other := other_rounds(found)) else None,
         reference=found["methods"][0]["method"],
         tests=tests,
@@ -122,8 +123,11 @@ def render(histories: Sequence[History] | Comparison) -> str:
         data=[drawn.pop(name) for name in drawings.DATA if name in drawn],
         figures=list(drawn.values()),
         quarantined=list(provenance.quarantined(found.histories)),
-        terms=_terms(found, [*measured, *of_groups, *of_clients], tests),
-        notation=NOTATION,
+        terms=_terms(found, [*measured, *of_groups, *of_clients], tests, terms),
+        notation=notation(measure),
+        hint=partial(hint, terms=terms),
+        anchor=partial(anchor, terms=terms),
+        the=f"In {measure.points}: the" if measure.points else "The",
         headers=provenance.headers(found.histories),
         common=common,
         differing=differing,
@@ -146,12 +150,14 @@ def _contents(body: str) -> list[tuple[str, str]]:
     return re.findall(r'<section id="([^"]+)">\s*<h2>(.*?)</h2>', body)
 
 
-def _terms(found: Comparison, shown: Sequence[Sheet], tests: Sequence[PairedTests]) -> list[tuple[str, str, Term]]:
-    """What the legend explains, in the order of `TERMS`: id, title, and the term; only what is on the page."""
+def _terms(
+    found: Comparison, shown: Sequence[Sheet], tests: Sequence[PairedTests], terms: Mapping[str, Term]
+) -> list[tuple[str, str, Term]]:
+    """What the legend explains, in the order of the terms: id, title, and the term; only what is on the page."""
     titles = {title for sheet in shown for title in sheet.grid.titles[-sheet.totals :]}
     titles |= {title for table in tests for title in table.titles}
     titles |= {one["title"] for one in tables(found)} | ({"p", "Holm p"} if tests else set())
-    return [(anchor(title), title, term) for title, term in TERMS.items() if title in titles]
+    return [(anchor(title, terms), title, term) for title, term in terms.items() if title in titles]
 
 
 def _statistics_first(sheet: Sheet) -> Sheet:
@@ -164,7 +170,7 @@ def _statistics_first(sheet: Sheet) -> Sheet:
     return replace(sheet, grid=Grid(turned(sheet.grid.titles), rows))
 
 
-def _below(sheet: Sheet) -> str:
+def _below(sheet: Sheet, measure: Measure) -> str:
     """The text below a table of a comparison."""
     deviation = [text for text in sheet.explanations if text.startswith("±")]
     explained = [text for text in sheet.explanations if text not in deviation]
@@ -172,7 +178,7 @@ def _below(sheet: Sheet) -> str:
     best = [
         "In bold: the best of a column, where a test tells it apart from every other method; elsewhere nothing is bold."
     ] * bold
-    notes = sheet.notes if sheet.name != "accuracy" else ()  # those of the accuracy are at the top of the page
+    notes = sheet.notes if sheet.name != measure.name else ()  # those of the main measure are at the top of the page
     return " ".join([sheet.caption, *explained, *best, *deviation, *notes])
 
 
@@ -221,7 +227,11 @@ def parts_of_captions(found: Comparison) -> dict[str, Any]:
         for label, seeds in found.runs.items()
         if (shares := [r["kept"] for run in seeds.values() for r in run.history.records if r.get("kept") is not None])
     ]
+    measure = measure_of(found)
     return {
+        "title": measure.title,
+        "noun": measure.noun,
+        "up": "up" if measure.better == "higher" else "down",
         "when": when(found),
         "first": found["methods"][0]["method"],
         "tested": tested_on(found.histories),
@@ -247,7 +257,10 @@ def parts_of_captions(found: Comparison) -> dict[str, Any]:
         "worst": "".join(f" {text[:-1]}, {when(found)}." for text in worst),
         "seed": " Drawn for the lowest seed." if several else "",
         "holdings": sentence(held) + marks(held, found["least"]) if (held := drawings.held(found)) else "",
-        "measured": " ".join(drawings.MEASURED[key].caption for key in drawings.measured_in(found.histories)),
+        "measured": " ".join(
+            drawings.MEASURED[key].caption.format(loss=measure.loss and f",{measure.loss}")
+            for key in drawings.measured_in(found.histories)
+        ),
         "kept": f" Share of update entries kept, mean over rounds: {', '.join(kept)}." if kept else "",
     }
 

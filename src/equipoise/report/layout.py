@@ -11,31 +11,31 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from equipoise.metrics.attendance import ATTENDANCE
-from equipoise.metrics.columns import COLLABORATION, INDICES, SPREAD, Column, placed, spread
+from equipoise.metrics.columns import COLLABORATION, INDICES, Column, indices_of, placed, spread, spread_of
 from equipoise.metrics.communication import full_model, overhead, traffic
+from equipoise.metrics.measures import Measure, main_in
 from equipoise.metrics.performance import last_rounds
 from equipoise.report import rates, sentences
 from equipoise.report.formatting import PERCENT, UNDEFINED, difference, number, p_value, same_in_every_seed, size
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.sites import at_sites
-from equipoise.report.statistics import Comparison, OverSeeds, Run, columns_of, gaps_of, interval_of, over_seeds, tables
+from equipoise.report.statistics import (
+    Comparison,
+    OverSeeds,
+    Run,
+    columns_of,
+    gaps_of,
+    interval_of,
+    measure_of,
+    over_seeds,
+    tables,
+)
 
 if TYPE_CHECKING:
     from equipoise.records.history import History
 
 Numbers = Mapping[str, Any]
 
-VALIDATION: Final = tuple(
-    Column(key, title, float, digits=digits)
-    for key, title, digits in (
-        ("round", "round", 0),
-        ("accuracy", "validation", 2),
-        ("worst", "its worst", 2),
-        ("loss", "its loss", 4),
-        ("test", "test AVG", 2),
-        ("test_worst", "test worst", 2),
-    )
-)
 OWN: Final = tuple(
     Column(key, title, float, digits=4) for key, title in (("avg", "AVG"), ("std", "STD"), ("worst", "worst"))
 )
@@ -129,16 +129,17 @@ def sheets(comparison: Numbers) -> list[Sheet]:
 
 
 def _of_spread(comparison: Numbers) -> Iterator[Sheet]:
-    """The accuracy over the clients."""
+    """The main measure over the clients."""
     if not (table := comparison["spread"]):
         return
+    columns = spread_of(measure_of(comparison))
     yield _sheet(
         table["methods"],
-        SPREAD,
+        columns,
         name="spread",
         heading="Spread over the clients",
         caption=sentences.spread_caption(comparison),
-        grid=lay_out(table["methods"], SPREAD, leaders=table["leaders"]),
+        grid=lay_out(table["methods"], columns, leaders=table["leaders"]),
         explanations=sentences.spread_legend(comparison),
     )
 
@@ -219,13 +220,24 @@ def _of_validation(comparison: Numbers) -> Iterator[Sheet]:
     """The models on what clients hold out of their own samples."""
     if not (table := comparison["validation"]):
         return
-    several = len(_groups(comparison["methods"])) > 1
-    columns = [column for column in VALIDATION if several or column.key != "test_worst"]
+    several, measure = len(_groups(comparison["methods"])) > 1, measure_of(comparison)
+    columns = [
+        Column(key, title, float, digits=digits)
+        for key, title, digits in (
+            ("round", "round", 0),
+            (measure.name, "validation", measure.digits),
+            ("worst", "its worst", measure.digits),
+            ("loss", "its loss", 4 if measure.loss else max(1, 2 * measure.digits - 3)),
+            ("test", "test AVG", measure.digits),
+            ("test_worst", "test worst", measure.digits),
+        )
+        if several or key != "test_worst"
+    ]
     text = (
-        f"The model of {comparison['exported']}{_exported(comparison)}: accuracy in percent and loss in nats on the samples that "
+        f"The model of {comparison['exported']}{_exported(comparison)}: {measure.noun}{measure.words} and loss{measure.loss} on the samples that "
         "clients hold out of their own, all samples counting the same, with personal models where clients have such; "
         f"worst: the clients of the worst group, or the worst 10{PERCENT} of the clients where they belong to no groups. "
-        "Beside it the accuracy of the global model on the test sets."
+        f"Beside it the {measure.noun} of the global model on the test sets."
     )
     named = sentences.worst_named(table["methods"], what="The worst group of clients")
     named += sentences.worst_named(table["methods"], "test_worst_groups", "The worst test set")
@@ -265,9 +277,10 @@ def other_rounds(comparison: Numbers) -> Sheet | None:
     text += _marked(found["methods"])
     over, groups = _of_one_group([c for c in columns_of(comparison) if c.key != "client_std"], found["methods"])
     columns = over + parity
-    grid = lay_out(found["methods"], columns, groups)
+    measure = measure_of(comparison)
+    grid = lay_out(found["methods"], columns, groups, digits=measure.digits)
     totals = len(columns) if groups else 0
-    return Sheet("other-rounds", heading, f"{heading}: accuracy in percent.", grid, [text], totals=totals)
+    return Sheet("other-rounds", heading, f"{heading}: {measure.noun}{measure.words}.", grid, [text], totals=totals)
 
 
 def _of_one_group(columns: list[Column], methods: Sequence[Numbers]) -> tuple[list[Column], list[str]]:
@@ -297,18 +310,24 @@ def over_groups(histories: Sequence[History] | Comparison, last: int | None = No
     found = Comparison.of(histories, last)
     if max(len(history.groups) for history in found.histories) < 2:
         return []
+    measure = measure_of(found)
     methods = [
-        _indices(label, seeds, seeds, [last_rounds(run.groups["accuracy"][1], found.last) for run in seeds.values()])
+        _indices(label, seeds, seeds, [last_rounds(run.groups[measure.name][1], found.last) for run in seeds.values()])
         for label, seeds in found.runs.items()
     ]
     # The STD over groups has ddof 1 and is in the table of the measure.
-    columns = [c for c in INDICES if c.block == "evenness" or (c.block == "distance" and c.key != "std")]
+    columns = [c for c in indices_of(measure) if c.block == "evenness" or (c.block == "distance" and c.key != "std")]
     text = (
-        "Accuracy of the global model, every group counting the same whatever its size. In percent; the variance in "
-        "percent², the angle in degrees, entropy and KL in nats."
+        f"{measure.title} of the global model, every group counting the same whatever its size.{_units(measure)}"
+        f"{', the' if measure.unit else ' The'} angle in degrees, entropy and KL in nats."
     )
     text = " ".join([text, *sentences.plus_minus_of(found)])
     return _filled(_block("groups", "Evenness over the groups", lay_out(methods, placed(columns)), text))
+
+
+def _units(measure: Measure) -> str:
+    """In what indices are that have the unit of the measure, or its square."""
+    return f" In {measure.words.removeprefix(' in ')}; the variance{measure.words}²" if measure.unit else ""
 
 
 def over_clients(histories: Sequence[History] | Comparison, last: int | None = None) -> list[Sheet]:
@@ -328,22 +347,24 @@ def over_clients(histories: Sequence[History] | Comparison, last: int | None = N
     if not methods:
         return []
     over_all = sentences.left_out(found) + "".join(f" {text}" for text in sentences.plus_minus_of(found))
+    measure = measure_of(found)
     level, distance, evenness = (
-        placed([column for column in INDICES if column.block == block]) for block in ("level", "distance", "evenness")
+        placed([column for column in indices_of(measure) if column.block == block])
+        for block in ("level", "distance", "evenness")
     )
     return _filled(
         _block(
             "clients-level",
             "Level and distance over the clients",
             lay_out(methods, [*level, *distance]),
-            f"Every client is tested with the model it predicts with, on {sentences.tested_on(found.histories)}. In percent; the variance "
-            f"in percent².{over_all}",
+            f"Every client is tested with the model it predicts with, on {sentences.tested_on(found.histories)}."
+            f"{_units(measure)}{'.' * bool(measure.unit)}{over_all}",
         ),
         _block(
             "clients-evenness",
             "Evenness over the clients",
             lay_out(methods, evenness),
-            "Relative to the mean, so that a method with low accuracies does not appear more even. The angle in degrees, "
+            f"Relative to the mean, so that a method with low {measure.plural} does not appear more even. The angle in degrees, "
             f"entropy and KL in nats.{over_all}",
         ),
     )
@@ -355,16 +376,16 @@ def _filled(*tables: Sheet) -> list[Sheet]:
 
 
 def every_client(histories: Sequence[History] | Comparison, last: int | None = None) -> Sheet | None:
-    """The accuracy of every client with every method, or `None` for very many clients, and when none was evaluated."""
+    """The main measure of every client with every method, or `None` for very many clients, and when none was evaluated."""
     found = Comparison.of(histories, last)
     runs = {label: [run for run in seeds.values() if run.clients[1].size] for label, seeds in found.runs.items()}
     runs = {label: seeds for label, seeds in runs.items() if seeds}
     sizes = {run.clients[1].shape[1] for seeds in runs.values() for run in seeds}
     if len(sizes) != 1 or max(sizes) > MANY:
         return None
-    columns = []
+    columns, measure = [], measure_of(found)
     for seeds in runs.values():
-        of_seeds = 100 * np.array([last_rounds(run.clients[1], found.last) for run in seeds])  # [seeds, N]
+        of_seeds = measure.scale * np.array([last_rounds(run.clients[1], found.last) for run in seeds])  # [seeds, N]
         columns.append([over_seeds(values) for values in of_seeds.T.tolist()])
     first = next(iter(runs.values()))[0].history
     least = first.least_group
@@ -375,10 +396,12 @@ def every_client(histories: Sequence[History] | Comparison, last: int | None = N
         samples = [int(each[m]) for each in tested]
         small = any(0 < n < least for n in samples)
         n = [Cell(_test_samples(samples, least))] if tested else []
-        rows.append((called, (*n, *(Cell(f"n < {least}") if small else _cell(column[m]) for column in columns))))
+        rows.append(
+            (called, (*n, *(Cell(f"n < {least}") if small else _cell(column[m], measure.digits) for column in columns)))
+        )
     text = " ".join(
         [
-            f"Accuracy in percent of the model that each client predicts with, on {sentences.tested_on(found.histories)}.",
+            f"{measure.title}{measure.words} of the model that each client predicts with, on {sentences.tested_on(found.histories)}.",
             *sentences.other_clients(found.histories),
             *sentences.plus_minus_of(found),
         ]
@@ -479,7 +502,9 @@ def paired_tests(comparison: Numbers) -> list[PairedTests]:
         columns = placed(COLLABORATION)
         found.append(_paired_tests("tests-collaboration", "Collaborative fairness", together["methods"], columns))
     if over := comparison["spread"]:
-        found.append(_paired_tests("tests-spread", "Spread over the clients", over["methods"], SPREAD))
+        found.append(
+            _paired_tests("tests-spread", "Spread over the clients", over["methods"], spread_of(measure_of(comparison)))
+        )
     if between := comparison["group_fairness"]:
         found.append(_paired_tests("tests-group-fairness", "Group fairness", between["methods"], gaps_of(between)))
     return [one for one in found if one.rows]
@@ -519,6 +544,7 @@ def lay_out(
     columns: Sequence[Column],
     groups: Sequence[str] = (),
     leaders: Mapping[str, Numbers] | None = None,
+    digits: int = 2,
 ) -> Grid:
     """Numbers over seeds as a table, a row per method; a dash where a method does not have a number.
 
@@ -529,8 +555,9 @@ def lay_out(
     groups : whose values are to the left of the columns.
     leaders : by key of a column, the leading method. It is marked as best where a test tells it apart from every other; otherwise, and
         in a column without, which is not tested, nothing is marked.
+    digits : of the values of the groups, behind the point.
     """
-    shown = [(group, [_group(method, group) for method in methods]) for group in groups]
+    shown = [(group, [_group(method, group, digits) for method in methods]) for group in groups]
     for column in columns:
         leader = (leaders or {}).get(column.key)
         shown.append((column.title, [_statistic(method, column, leader) for method in methods]))
@@ -544,13 +571,13 @@ def lay_out(
     )
 
 
-def _group(method: Numbers, group: str) -> Cell:
+def _group(method: Numbers, group: str, digits: int) -> Cell:
     """The value of a group; in brackets that of its last test, where it was not tested in all of the averaged rounds."""
     values = method["groups"].get(group, UNKNOWN)
     if values["mean"] is None:
-        last = [run["accuracy"] for run in method.get("untested", ()) if run["group"] == group]
-        return Cell(f"({number(float(np.mean(last)))})" if last and None not in last else UNDEFINED)
-    return Cell(number(values["mean"]), _half(values, interval_of(method, group)))
+        last = [run[main_in(run).name] for run in method.get("untested", ()) if run["group"] == group]
+        return Cell(f"({number(float(np.mean(last)), digits)})" if last and None not in last else UNDEFINED)
+    return Cell(number(values["mean"], digits), _half(values, interval_of(method, group), digits))
 
 
 def _half(values: OverSeeds, ends: Sequence[float] | None, digits: int = 2) -> str:
@@ -567,14 +594,16 @@ def _statistic(method: Numbers, column: Column, leader: Numbers | None) -> Cell:
     return Cell(
         mean,
         "" if mean == UNDEFINED else _half(values, ends, column.digits),
-        difference(test) if test else "",
+        difference(test, column.digits) if test else "",
         leader is not None and method["method"] == leader["best"],
-        (number(test["low"], sign=True), number(test["high"], sign=True)) if test and test["low"] is not None else None,
+        (number(test["low"], column.digits, sign=True), number(test["high"], column.digits, sign=True))
+        if test and test["low"] is not None
+        else None,
     )
 
 
-def _cell(found: OverSeeds) -> Cell:
-    return Cell(number(found["mean"]), _half(found, None))
+def _cell(found: OverSeeds, digits: int) -> Cell:
+    return Cell(number(found["mean"], digits), _half(found, None, digits))
 
 
 def _of_measure(found: Numbers) -> Sheet:
@@ -587,7 +616,7 @@ def _of_measure(found: Numbers) -> Sheet:
         name=found["measure"].replace("_", "-"),
         heading=f"{found['title']} on every group",
         caption=sentences.caption(found),
-        grid=_with_sizes(found, lay_out(methods, columns, groups, found["leaders"])),
+        grid=_with_sizes(found, lay_out(methods, columns, groups, found["leaders"], measure_of(found).digits)),
         explanations=sentences.legend(found),
         notes=[*(f"{FAILED.strip()} {text}" for text in sentences.failures(found)), *found["notes"]],
         totals=len(columns) if groups else 0,
@@ -633,9 +662,10 @@ def _block(name: str, heading: str, grid: Grid, text: str, head: str = "Method")
 def _indices(
     label: str, runs: Mapping[int, Run], judged: Mapping[int, Run], seeds: Sequence[np.typing.NDArray[np.float64]]
 ) -> Numbers:
-    """Every index over one vector of accuracies per seed; ``judged`` are the runs whose failure counts."""
-    found = [spread(accuracies) for accuracies in seeds if accuracies.size]
-    bound = next(iter(runs.values())).history.bound
+    """Every index over one vector of values per seed; ``judged`` are the runs whose failure counts."""
+    history = next(iter(runs.values())).history
+    found = [spread(values, history.main) for values in seeds if values.size]
+    bound = history.bound
     return {"method": label, "failed": any(run.failure for run in judged.values()), "bound": bound} | {
         column.key: over_seeds([of[column.key].value if of[column.key].defined else None for of in found])
         for column in INDICES
@@ -648,20 +678,20 @@ def _paired_tests(name: str, heading: str, methods: Sequence[Numbers], columns: 
     columns = [column for column in columns if column.tested]
     for column in columns:
         for row, method in zip(cells, others, strict=True):
-            row.append(_paired_test(method["versus"][column.key]))
+            row.append(_paired_test(method["versus"][column.key], column.digits))
     rows = tuple((method["method"], tuple(row)) for method, row in zip(others, cells, strict=True) if any(row))
     return PairedTests(name, heading, tuple(column.title for column in columns), rows)
 
 
-def _paired_test(test: Numbers) -> PairedTest | None:
+def _paired_test(test: Numbers, digits: int) -> PairedTest | None:
     mean, *ends, p = (test[key] for key in ("difference", "low", "high", "p"))
     if mean is not None and None in ends and test["seeds"] > 1:
-        return PairedTest(number(mean, sign=True), f"({same_in_every_seed(mean)})", "", "")
+        return PairedTest(number(mean, digits, sign=True), f"({same_in_every_seed(mean, digits)})", "", "")
     if mean is None or None in ends:
         return None
-    low, high = (number(end, sign=True) for end in ends)
+    low, high = (number(end, digits, sign=True) for end in ends)
     corrected = p_value(test["holm"]) if p is not None and test["family"] > 1 else ""
-    return PairedTest(number(mean, sign=True), f"[{low}, {high}]", "" if p is None else p_value(p), corrected)
+    return PairedTest(number(mean, digits, sign=True), f"[{low}, {high}]", "" if p is None else p_value(p), corrected)
 
 
 def _sent(record: Mapping[str, Any]) -> bool:

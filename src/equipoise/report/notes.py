@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from equipoise.metrics.measures import Measure
+from equipoise.report.formatting import number
 from equipoise.report.provenance import at_real_sites
 from equipoise.system.environment import code, kind, release
 from equipoise.system.suggestions import some
@@ -55,7 +57,9 @@ def _each(runs: Mapping[str, Mapping[int, History]]) -> Iterator[tuple[str, Hist
     return ((label, run) for label, seeds in runs.items() for run in seeds.values())
 
 
-def of_bounds(runs: Mapping[str, Mapping[int, History]], methods: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def of_bounds(
+    runs: Mapping[str, Mapping[int, History]], methods: Sequence[Mapping[str, Any]], measure: Measure
+) -> Iterator[str]:
     """What rows are that are no method, and whether they bound the methods here."""
     average = {m["method"]: m["avg"]["mean"] for m in methods if m["avg"]["mean"] is not None and not m["failed"]}
     racing = {m["method"]: average[m["method"]] for m in methods if not m["bound"] and m["method"] in average}
@@ -63,8 +67,9 @@ def of_bounds(runs: Mapping[str, Mapping[int, History]], methods: Sequence[Mappi
         if not run.bound:
             continue
         upper = run.bound == "upper"
-        rival = (max if upper else min)(racing, key=lambda method: racing[method], default="") * (label in average)
-        crossed = bool(rival) and (average[label] < racing[rival] if upper else average[label] > racing[rival])
+        highest = max if upper == (measure.better == "higher") else min
+        rival = highest(racing, key=lambda method: racing[method], default="") * (label in average)
+        crossed = bool(rival) and highest(average[label], racing[rival]) != average[label]
         own = {*run.client_groups} <= {*run.groups, *run.small_groups}  # a group is one of clients
         drawn = any(len(r.get("ids", ())) < len(run.client_names) for r in run.records)
         what = "one model trained on all data in one place" if upper else "what each client reaches alone"
@@ -80,14 +85,14 @@ def of_bounds(runs: Mapping[str, Mapping[int, History]], methods: Sequence[Mappi
                 * bool(run.meta.get("client_tests"))
             )
         elif crossed:
-            side, why = ("below", ": its learning rate and rounds are not chosen for it") if upper else ("above", "")
-            yield (
-                f"Here {label} is {side} {rival} (AVG {average[label]:.2f} and {racing[rival]:.2f}), so it is no {run.bound} bound{why}."
-            )
+            side = "below" if upper == (measure.better == "higher") else "above"
+            why = ": its learning rate and rounds are not chosen for it" * upper
+            both = " and ".join(number(value, measure.digits) for value in (average[label], racing[rival]))
+            yield (f"Here {label} is {side} {rival} (AVG {both}), so it is no {run.bound} bound{why}.")
 
 
 def never_tested(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
-    """Real sites that have no accuracy: with too few test samples, without a score that they send, or away whenever models were tested."""
+    """Real sites that have no number: with too few test samples, without a score that they send, or away whenever models were tested."""
     for label, run in _each(runs):
         columns = run.client_table()[1].T if at_real_sites(run) else ()
         trained = {m for record in run.records if "clients" in record for m in record.get("ids", ())}
@@ -99,8 +104,8 @@ def never_tested(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
         for why, names in without.items():
             have, were, them = ("have", "were", "them") if len(names) > 1 else ("has", "was", "it")
             ends = {
-                "few": f"{have} too few test samples to show (n < {run.least_group}), so no accuracy here is that of such a site alone",
-                "trained": "trained, but sent no score of a test: no accuracy here is that of such a site",
+                "few": f"{have} too few test samples to show (n < {run.least_group}), so no {run.main.noun} here is that of such a site alone",
+                "trained": f"trained, but sent no score of a test: no {run.main.noun} here is that of such a site",
                 "away": f"{were} never tested, so no number here is about {them}",
             }
             yield f"{label}, seed {run.seed}: {some(names)} {ends[why]}."
@@ -166,7 +171,7 @@ def warnings(label: str, runs: Iterable[History], rounds: int) -> Iterator[str]:
                 (run.seed, against)
             )
         if (best := run.selected_round) is not None:
-            end = ", which has the best validation accuracy."
+            end = f", which has the best validation {run.main.noun}."
             happened.setdefault(("exports the model of round", end), []).append((run.seed, best))
     for (what, end), found in happened.items():
         which = f"seed{'s' * (len(found) > 1)} {listed([str(seed) for seed, _ in found])}"

@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from equipoise.metrics.columns import COLLABORATION, PARITY
+from equipoise.metrics.measures import Measure, main_in
 from equipoise.report import notes
-from equipoise.report.formatting import PERCENT, number, p_value, plural, same_in_every_seed
+from equipoise.report.formatting import PERCENT, number, p_value, plural, same_in_every_seed, with_unit
 from equipoise.report.provenance import at_real_sites, data_digest, environment
 from equipoise.report.rates import missed
-from equipoise.report.statistics import Comparison, Run, columns_of, gaps_of, ranges, tables, without_bounds
+from equipoise.report.statistics import (
+    Comparison,
+    Run,
+    columns_of,
+    gaps_of,
+    measure_of,
+    ranges,
+    tables,
+    without_bounds,
+)
 from equipoise.system.suggestions import some
 
 if TYPE_CHECKING:
@@ -23,7 +33,9 @@ Numbers = Mapping[str, Any]
 
 def caption(comparison: Numbers) -> str:
     """What the numbers of a comparison are, in one sentence."""
-    return f"{comparison['title']} of the global model{_on(comparison)} in percent, {when(comparison)}."
+    return (
+        f"{comparison['title']} of the global model{_on(comparison)}{measure_of(comparison).words}, {when(comparison)}."
+    )
 
 
 def when(comparison: Numbers) -> str:
@@ -69,13 +81,13 @@ def worst_named(methods: Sequence[Numbers], key: str = "worst_groups", what: str
 
 def untested(comparison: Numbers) -> list[str]:
     """Groups that were not tested in all of the averaged rounds, since when, and what the last test gave."""
-    averaged = comparison["averaged"]
+    averaged, measure = comparison["averaged"], measure_of(comparison)
     which = f"in each of the last {averaged} evaluated rounds" if averaged > 1 else "in the round that is shown"
     runs: dict[str, list[str]] = {}
     for method in comparison["methods"]:
         for test in method["untested"]:
-            t, accuracy = test["round"], test["accuracy"]
-            last = "never" if t is None else f"last in round {t}, at {accuracy:.2f}{PERCENT}"
+            t = test["round"]
+            last = "never" if t is None else f"last in round {t}, at {with_unit(test[main_in(test).name], measure)}"
             run = method["method"] + (f" with seed {test['seed']}" if len(comparison["seeds"]) > 1 else "")
             runs.setdefault(f"{test['group']} was not tested {which} ({last})", []).append(run)
     if not runs:
@@ -102,8 +114,8 @@ def plus_minus_of(comparison: Numbers) -> list[str]:
 
 def spread_caption(comparison: Numbers) -> str:
     """What the numbers about the spread over clients are, in a sentence."""
-    found = comparison["spread"]
-    return f"Accuracy over {number_of_clients(found['ranges'])}{_on(found)} in percent, {when(comparison)}: each with the model that it predicts with."
+    found, measure = comparison["spread"], measure_of(comparison)
+    return f"{measure.title} over {number_of_clients(found['ranges'])}{_on(found)}{measure.words}, {when(comparison)}: each with the model that it predicts with."
 
 
 def number_of_clients(ranges: Mapping[str, Sequence[int]], worst: str = "") -> str:
@@ -140,11 +152,14 @@ def left_out(comparison: Comparison) -> str:
 
 def spread_legend(comparison: Numbers) -> list[str]:
     """What the columns about the spread over clients are, a sentence each."""
-    found = comparison["spread"]
-    few = f"{_range(*found['ranges']['tenth'])} lowest values" if found["tenth"] > 1 else "lowest value"
+    found, measure = comparison["spread"], measure_of(comparison)
+    few = f"{measure.lowest} value"
+    if found["tenth"] > 1:
+        few = f"{_range(*found['ranges']['tenth'])} {few}s"
     text = [
         f"mean: over the clients, each counting the same; STD₀: their standard deviation (ddof 0); worst and best 10{PERCENT}: mean of the "
-        f"{few}, and of as many of the highest, as in q-FFL (0.1 K rounded down, at least 1); min: the lowest."
+        f"{few}, and of as many of the {measure.highest}, as in q-FFL (0.1 K rounded down, at least 1); "
+        f"{'min' if measure.better == 'higher' else 'max'}: the {measure.lowest}."
     ]
     if found["samples"]:
         low, middle, high = (f"{n:,}" for n in found["samples"])
@@ -255,7 +270,8 @@ def evidence(comparison: Numbers) -> list[str]:
     """The numbers behind the verdict, a line each: what it had no room for, differences, their intervals and p-values."""
     learned = _learned(comparison)
     lines = [*_shown_and_left(comparison)[1], *_reasons(comparison)]
-    lines += _intervals_of_one(learned[0]) if len(learned) == 1 else _differences(comparison)
+    digits = measure_of(comparison).digits
+    lines += _intervals_of_one(learned[0], digits) if len(learned) == 1 else _differences(comparison)
     return [*lines, *_brackets(comparison, lines)]
 
 
@@ -296,12 +312,12 @@ def _ranked(comparison: Numbers) -> Iterator[tuple[int, str]]:
         yield 2, missing
     if len(learned) == 1:
         only = len(without_bounds(comparison)) > 1 and learned[0]["bound"] != "lower"  # which is not judged
-        yield 3, _of_one(learned[0], only)
+        yield 3, _of_one(learned[0], only, measure_of(comparison))
     elif learned:
         yield from ((4, text) for text in _claims(comparison, learned))
         yield from ((7, text) for text in _by_other_measures(comparison))
     one_group = len({*comparison["small"], *methods[0]["groups"]}) < 2
-    if one_group and comparison["spread"] and (spread := _over_clients(comparison["spread"])):
+    if one_group and comparison["spread"] and (spread := _over_clients(comparison["spread"], measure_of(comparison))):
         yield 2, spread
     yield from ((6, text) for text in _rewards(comparison))
     if seeds == 2 and len(learned) > 1:
@@ -311,18 +327,18 @@ def _ranked(comparison: Numbers) -> Iterator[tuple[int, str]]:
         yield 0, f"This is one seed, and one seed proves nothing: {other}; run at least three."
 
 
-def _over_clients(found: Numbers) -> str:
+def _over_clients(found: Numbers, measure: Measure) -> str:
     """What the worst clients have, by method; of many methods the first and the one with the best number."""
     methods = {method["method"]: method["worst10"]["mean"] for method in found["methods"]}
     defined = {label: value for label, value in methods.items() if value is not None}
     if len(defined) > 3:
-        best = max(defined, key=lambda label: defined[label])
+        best = (max if measure.better == "higher" else min)(defined, key=lambda label: defined[label])
         defined = {label: defined[label] for label in dict.fromkeys((next(iter(defined)), best))}
     if not defined:
         return ""
-    values = notes.listed([f"{label} {value:.2f}{PERCENT}" for label, value in defined.items()])
+    values = notes.listed([f"{label} {with_unit(value, measure)}" for label, value in defined.items()])
     worst = "the worst client" if found["tenth"] == 1 else f"the worst {_range(*found['ranges']['tenth'])}"
-    return f"Over {number_of_clients(found['ranges'], worst)}, the mean accuracy is {values}."
+    return f"Over {number_of_clients(found['ranges'], worst)}, the mean {measure.noun} is {values}."
 
 
 def _failed(failed: Sequence[Numbers]) -> str:
@@ -372,26 +388,36 @@ def _reasons(comparison: Numbers) -> Iterator[str]:
             yield f"{method['method']}, {which}: {kind} ({example}{why})."
 
 
-def _of_one(method: Numbers, only: bool) -> str:
+def _of_one(method: Numbers, only: bool, measure: Measure) -> str:
     """What the one method that learned reaches; ``only`` if others did not."""
     groups = {group: cell["mean"] for group, cell in method["groups"].items() if cell["mean"] is not None}
     name = f"Only {method['method']} is better than guessing with every seed: it" if only else method["method"]
     if method["avg"]["mean"] is None:
         if not groups:
             return f"{name} has no group that was tested in each of the last rounds."
-        reached = notes.listed([f"{value:.2f}{PERCENT} on {group}" for group, value in [*groups.items()][:4]])
+        reached = notes.listed([f"{reaching(value, measure)} on {group}" for group, value in [*groups.items()][:4]])
         return f"{name} reaches {reached}."
-    text = f"{name} reaches {method['avg']['mean']:.2f}{PERCENT}"
+    text = f"{name} reaches {reaching(method['avg']['mean'], measure)}"
     if len(groups) == 1:
         return f"{text} on {next(iter(groups))}."
-    low = min(groups, key=lambda group: groups[group])
+    worst = [*groups][measure.worst_at([*groups.values()])]
     return (
-        f"{text} on average over {plural(len(groups), 'group')}, with a standard deviation of {number(method['std']['mean'])} points "
-        f"between them; the lowest is {low} at {groups[low]:.2f}{PERCENT}."
+        f"{text} on average over {plural(len(groups), 'group')}, with a standard deviation of {points(method['std']['mean'], measure)} "
+        f"between them; the {measure.lowest} is {worst} at {with_unit(groups[worst], measure)}."
     )
 
 
-def _intervals_of_one(method: Numbers) -> Iterator[str]:
+def reaching(value: float, measure: Measure) -> str:
+    """A number that a method reaches: `81.20 %`, `RMSE 54.31`."""
+    return ("" if measure.unit == "%" else f"{measure.noun} ") + with_unit(value, measure)
+
+
+def points(value: float | None, measure: Measure) -> str:
+    """A difference or spread of numbers, with its unit."""
+    return f"{number(value, measure.digits)} {measure.points}".rstrip()
+
+
+def _intervals_of_one(method: Numbers, digits: int) -> Iterator[str]:
     """The 95 % intervals of what the first paragraph says of one method."""
     if method["avg"]["mean"] is None:
         return
@@ -401,22 +427,23 @@ def _intervals_of_one(method: Numbers) -> Iterator[str]:
         if half is not None:
             ends = [mean - half, mean + half]
         if mean is not None and ends:
-            yield f"{method['method']}, {title}: {number(mean)}{_interval(*ends)}."
+            low, high = ends
+            yield f"{method['method']}, {title}: {number(mean, digits)}{_interval(low, high, digits)}."
 
 
-def _interval(low: float, high: float, *, sign: bool = False) -> str:
-    return f" [{number(low, sign=sign)}, {number(high, sign=sign)}]"
+def _interval(low: float, high: float, digits: int = 2, *, sign: bool = False) -> str:
+    return f" [{number(low, digits, sign=sign)}, {number(high, digits, sign=sign)}]"
 
 
-def _against(leader: Numbers, label: str) -> str:
+def _against(leader: Numbers, label: str, digits: int) -> str:
     """How the leading method compares with another: the difference, its interval, the p-value, and the seeds it would take."""
     found = leader["versus"][label]
     if found["difference"] is not None and found["low"] is None and found["seeds"] > 1:
-        return f"{label} ({same_in_every_seed(found['difference'])})"
+        return f"{label} ({same_in_every_seed(found['difference'], digits)})"
     if found["difference"] is None or found["low"] is None:
         return label
-    ends = _interval(found["low"], found["high"], sign=True)
-    text = f"{label} ({number(found['difference'], sign=True)}{ends}"
+    ends = _interval(found["low"], found["high"], digits, sign=True)
+    text = f"{label} ({number(found['difference'], digits, sign=True)}{ends}"
     if found["holm"] is not None:
         text += f", {'Holm ' * (found['family'] > 1)}p {p_value(found['holm'])}"
     if not found["apart"] and found["seeds"] > 1:
@@ -428,27 +455,27 @@ CLAIMS: Final = (  # of a column: what is claimed, what is said where it is show
     (
         "std",
         "the fairest",
-        "is the fairest: its accuracy varies least over {groups}, by {value:.2f} points",
-        "the lowest STD is that of {label}, {value:.2f} points",
+        "is the fairest: its {noun} varies least over {groups}, by {points}",
+        "the lowest STD is that of {label}, {points}",
     ),
     (
         "worst",
         "the best for the worst group",
-        f"serves the worst group best: {{value:.2f}}{PERCENT} on {{worst}}",
-        f"the highest worst is that of {{label}}, {{value:.2f}}{PERCENT} ({{worst}})",
+        "serves the worst group best: {reached} on {worst}",
+        "the {highest} worst is that of {label}, {value} ({worst})",
     ),
     (
         "avg",
         "the most accurate",
-        f"is the most accurate, at {{value:.2f}}{PERCENT} on average",
-        f"the highest AVG is that of {{label}}, {{value:.2f}}{PERCENT}",
+        "is the most accurate, at {reached} on average",
+        "the {highest} AVG is that of {label}, {value}",
     ),
 )
 
 
 def _judged(comparison: Numbers) -> Iterator[tuple[Numbers, str, str, str]]:
     """Of every claim that these runs can be asked about: its leader, what is claimed, the sentence where it is shown, and the value."""
-    by_label = {method["method"]: method for method in comparison["methods"]}
+    by_label, measure = {method["method"]: method for method in comparison["methods"]}, measure_of(comparison)
     for key, claim, shown, value in CLAIMS:
         leader = comparison["leaders"].get(key)
         if not leader or (key == "worst" and len(comparison["methods"][0]["groups"]) == 1):
@@ -456,13 +483,17 @@ def _judged(comparison: Numbers) -> Iterator[tuple[Numbers, str, str, str]]:
         method = by_label[leader["leading"]]
         words = {
             "label": leader["leading"],
-            "value": method[key]["mean"],
+            "value": with_unit(method[key]["mean"], measure),
+            "reached": reaching(method[key]["mean"], measure),
+            "points": points(method[key]["mean"], measure),
+            "noun": measure.noun,
+            "highest": measure.highest,
             "groups": plural(len(method["groups"]), "group"),
             "worst": notes.listed([*method["worst_groups"]]) if method["worst_groups"] else "",
         }
         shown, value = shown.format(**words), value.format(**words)
         if len(method["groups"]) == 1:  # whose column stands for AVG
-            shown, value = shown.removesuffix(" on average"), value.replace("highest AVG", "highest accuracy")
+            shown, value = shown.removesuffix(" on average"), value.replace(" AVG ", f" {measure.noun} ")
         yield leader, claim, shown, value
 
 
@@ -482,16 +513,17 @@ def _claims(comparison: Numbers, learned: Sequence[Numbers]) -> Iterator[str]:
 
 def _differences(comparison: Numbers) -> Iterator[str]:
     """What the leading method of every claim is ahead of, with intervals."""
+    digits = measure_of(comparison).digits
     for leader, claim, _, value in _judged(comparison):
         apart = [label for label in leader["versus"] if label not in leader["tied"]]
         text = f"{claim[0].upper()}{claim[1:]}: {value}"
         if apart:
-            text += f"; told apart from {_all(leader, apart)}"
+            text += f"; told apart from {_all(leader, apart, digits)}"
         if leader["tied"]:
-            text += f"; not told apart from {_all(leader, leader['tied'])}"
+            text += f"; not told apart from {_all(leader, leader['tied'], digits)}"
         yield f"{text}."
-    for other, leader in _leaders_by_other_measures(comparison):
-        yield f"The worst group by {other}: the highest is that of {leader['leading']}; told apart from {_all(leader, leader['versus'])}."
+    for other, leader, measure in _leaders_by_other_measures(comparison):
+        yield f"The worst group by {other}: the {measure.highest} is that of {leader['leading']}; told apart from {_all(leader, leader['versus'], measure.digits)}."
     if (rewards := _fairness(comparison)) is not None:
         which = rewards["versus"] if rewards["best"] else rewards["tied"]
         yield f"Rewards: the highest fairness is that of {rewards['leading']}; {'told' if rewards['best'] else 'not told'} apart from {_all(rewards, which)}."
@@ -521,25 +553,25 @@ def _brackets(comparison: Numbers, lines: Sequence[str]) -> Iterator[str]:
         yield f"In brackets: {difference} 95{PERCENT} interval over the seeds{p}{seeds}."
 
 
-def _all(leader: Numbers, labels: Iterable[str]) -> str:
-    return notes.listed([_against(leader, label) for label in labels])
+def _all(leader: Numbers, labels: Iterable[str], digits: int = 2) -> str:
+    return notes.listed([_against(leader, label, digits) for label in labels])
 
 
-def _leaders_by_other_measures(comparison: Numbers) -> Iterator[tuple[str, Numbers]]:
-    """The measures by which another method is shown to serve the worst group best, and its leader."""
+def _leaders_by_other_measures(comparison: Numbers) -> Iterator[tuple[str, Numbers, Measure]]:
+    """The measures by which another method is shown to serve the worst group best, in words, and its leader."""
     kindest = (comparison["leaders"].get("worst") or {}).get("best")
     for other in tables(comparison)[1:]:
         leader = other["leaders"].get("worst")
         if len(other["methods"][0]["groups"]) > 1 and leader and leader["best"] and leader["best"] != kindest:
-            what = other["title"].split(" (")[0]
+            measure = measure_of(other)
             worst = next(method["worst_groups"] for method in other["methods"] if method["method"] == leader["best"])
-            yield f"{what[0].lower()}{what[1:]} ({notes.listed([*worst])})", leader
+            yield f"{measure.noun} ({notes.listed([*worst])})", leader, measure
 
 
 def _by_other_measures(comparison: Numbers) -> Iterator[str]:
     """The measures by which another method is shown to serve the worst group best."""
     measures: dict[str, list[str]] = {}
-    for what, leader in _leaders_by_other_measures(comparison):
+    for what, leader, _ in _leaders_by_other_measures(comparison):
         measures.setdefault(leader["best"], []).append(what)
     for method, of in measures.items():
         yield f"By {' and '.join(of)}, {method} serves the worst group best."
@@ -582,8 +614,10 @@ def limits(histories: Sequence[History] | Comparison) -> list[str]:
 
 def _limits(comparison: Comparison) -> Iterator[str]:
     histories = comparison.histories
-    n, methods = len(comparison["seeds"]), comparison["methods"]
-    if n == 1:
+    n, methods, measure = len(comparison["seeds"]), comparison["methods"], measure_of(comparison)
+    if n == 1 and measure.unit != "%":  # no interval is known
+        yield f"One seed: no number here says what another seed changes: {notes.listed(seeds_change(histories))}."
+    elif n == 1:
         yield (
             "One seed: intervals are over the test samples of these models, and do not cover what another seed changes: "
             f"{notes.listed(seeds_change(histories))}."
@@ -601,8 +635,8 @@ def _limits(comparison: Comparison) -> Iterator[str]:
         )
     if all(embedded(history) for history in histories):
         yield (
-            "The data are the small sets that come with Equipoise, made to compare methods in minutes: the accuracies and "
-            "the order of methods may differ on another task."
+            "The data are the small sets that come with Equipoise, made to compare methods in minutes: the "
+            f"{measure.plural} and the order of methods may differ on another task."
         )
     competing = [history for history in histories if not history.bound]
     lengths = sorted({len(history) for history in competing})
@@ -611,21 +645,22 @@ def _limits(comparison: Comparison) -> Iterator[str]:
             f"Not all runs trained for as many rounds ({lengths[0]} to {lengths[-1]}): a difference between methods may come from "
             "the rounds."
         )
-    rising = [label for label, seeds in comparison.runs.items() if _rises(list(seeds.values()))]
+    rising = [label for label, seeds in comparison.runs.items() if _improves(list(seeds.values()), measure)]
     if rising:
         yield (
-            f"Still rising in the end, by more than 1 point from the five rounds before to the last five: "
+            f"Still {'rising' if measure.better == 'higher' else 'falling'} in the end, by more than "
+            f"{'1 point' if measure.unit == '%' else 'a hundredth'} from the five rounds before to the last five: "
             f"{', '.join(rising)}. More rounds may change the order."
         )
     racing = [m for m in methods if not m["failed"] and not m["bound"]]
     known = [m for m in racing if m["std"]["mean"] is not None and m["avg"]["mean"] is not None]
     if len(known) > 1:
-        even = min(known, key=lambda method: method["std"]["mean"])
-        if even["avg"]["mean"] < max(method["avg"]["mean"] for method in known) - 1 and even["avg"]["mean"] == min(
-            method["avg"]["mean"] for method in known
-        ):
+        even = min(known, key=lambda method: method["std"]["mean"])["method"]
+        averages = {method["method"]: method["avg"]["mean"] for method in known}
+        best, worst = measure.best([*averages.values()]).value, measure.worst([*averages.values()]).value
+        if measure.ahead(best, averages[even]) > measure.point(best) and averages[even] == worst:
             yield (
-                f"{even['method']} has the lowest STD and the lowest average: a model that is poor on all groups also has "
+                f"{even} has the lowest STD and the {measure.lowest} average: a model that is poor on all groups also has "
                 "a low STD."
             )
     for seed in comparison["seeds"]:
@@ -708,8 +743,9 @@ def _tested_on(history: History) -> str:
     return "the test set of its group" if groups and all(groups) else "all test samples"
 
 
-def _rises(runs: Sequence[Run]) -> bool:
-    accuracies = [run.accuracies(5)[1] for run in runs]
-    if any(len(rounds) < 10 for rounds in accuracies):
+def _improves(runs: Sequence[Run], measure: Measure) -> bool:
+    of_groups = [run.of_groups(5)[1] for run in runs]
+    if any(len(rounds) < 10 for rounds in of_groups):
         return False
-    return float(np.mean([100 * (a[-5:].mean() - a[-10:-5].mean()) for a in accuracies])) > 1
+    gains = [measure.scale * measure.ahead(a[-5:].mean(), a[-10:-5].mean()) for a in of_groups]
+    return float(np.mean(gains)) > measure.point(float(np.mean([a[-10:-5].mean() for a in of_groups])))

@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,9 +16,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.metrics.classification import AREAS, CORRECT, MEASURES
-from equipoise.metrics.columns import COLLABORATION, GROUPS, PARITY, SPREAD, Column, parity_columns, placed
+from equipoise.metrics.classification import AREAS, CORRECT
+from equipoise.metrics.columns import (
+    COLLABORATION,
+    GROUPS,
+    PARITY,
+    Column,
+    groups_of,
+    parity_columns,
+    placed,
+    spread_of,
+)
 from equipoise.metrics.intervals import OVER_CLIENTS, OVER_GROUPS, Outcome, difference, interval, resampled
+from equipoise.metrics.measures import ACCURACY, Measure, measures_of, named
 from equipoise.metrics.performance import best, extreme_at, last_rounds, mean, std, tenth, worst
 from equipoise.metrics.pooling import Moments, last_rounds_together, moments
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
@@ -51,7 +62,7 @@ class Run:
     history : its records.
     shown : those that its numbers are of: up to the round of the exported model where only that is shown, else all.
     groups : by measure: the evaluated rounds, and the values of the groups in them, see `History.group_table`.
-    clients : the rounds in which clients were evaluated, and their accuracies, see `History.client_table`; empty where
+    clients : the rounds in which clients were evaluated, and the main measure of each, see `History.client_table`; empty where
         they cannot differ.
     tested : results on every test set in the last rounds, from which intervals of one seed are computed; None if unknown.
     summaries : by measure: see `summary_of`.
@@ -66,13 +77,13 @@ class Run:
 
     @property
     def summary(self) -> Numbers:
-        """`History.summary` of the accuracy."""
-        return self.summaries["accuracy"]
+        """`History.summary` of the main measure."""
+        return self.summaries[self.history.main.name]
 
-    def accuracies(self, last: int) -> tuple[list[int], Table]:
-        """The rounds of which the last are averaged, and the accuracies of the groups in them, shape [R, D]."""
+    def of_groups(self, last: int) -> tuple[list[int], Table]:
+        """The rounds of which the last are averaged, and the main measure of the groups in them, shape [R, D]."""
         shown = _shown(self.history, last)
-        return self.groups["accuracy"] if shown is self.shown else shown.group_table()
+        return self.groups[self.history.main.name] if shown is self.shown else shown.group_table()
 
     @property
     def failure(self) -> str:
@@ -130,16 +141,17 @@ class Comparison(Mapping[str, Any]):
         histories = _alike(histories)
         grouped = by_label(histories)
         last = last or (1 if all(history.scenario == "own" for history in histories) else LAST)
-        measures = [name for name in MEASURES if any(name in history.measures for history in histories)]
-        every = tuple(dict.fromkeys(("accuracy", *measures)))
+        main, *others = measures_of(histories[0].meta)
+        measures = [one for one in (main, *others) if any(one.name in history.measures for history in histories)]
+        every = tuple(dict.fromkeys((main, *measures)))
         runs = {
             label: {seed: _run(history, last, every) for seed, history in seeds.items()}
             for label, seeds in grouped.items()
         }
-        found = {name: _of_measure(grouped, runs, last, name) for name in every}
+        found = {measure.name: _of_measure(grouped, runs, last, measure) for measure in every}
         document = {
-            **found["accuracy"],
-            "measures": {name: found[name] for name in measures},
+            **found[main.name],
+            "measures": {measure.name: found[measure.name] for measure in measures},
             "collaboration": _collaboration(grouped, runs),
             "spread": _spread(grouped, runs, last),
             "group_fairness": _parity(grouped, runs),
@@ -151,7 +163,7 @@ class Comparison(Mapping[str, Any]):
 
     @property
     def table(self) -> pd.DataFrame:
-        """Accuracy in percent, a row per method; columns are pairs: a statistic or group, and `mean`, `std` or `ci95` over the seeds.
+        """The main measure, accuracy in percent, a row per method; columns are pairs: a statistic or group, and `mean`, `std` or `ci95` over the seeds.
 
         `ci95` is half of the 95 % interval, which tables show as ±.
         """
@@ -186,7 +198,7 @@ class Comparison(Mapping[str, Any]):
 
     @property
     def best(self) -> str | None:
-        """The method that is shown to be the most accurate on average: told apart from all others, as in `verdict`; None if none is."""
+        """The method that is shown to be the best on average: told apart from all others, as in `verdict`; None if none is."""
         return self["leaders"].get("avg", {}).get("best")  # type: ignore[no-any-return]
 
     @property
@@ -354,6 +366,10 @@ def by_label(histories: Sequence[History]) -> dict[str, dict[int, History]]:
             f"only runs of one scenario can be compared: found {', '.join(name or '(no name)' for name in scenarios)}. "
             "Compare them scenario by scenario."
         )
+    if len({(history.meta.get("task"), history.main) for history in histories}) > 1:
+        raise ValueError(
+            "only runs of one task can be compared, whose targets have one unit. Compare them task by task."
+        )
     runs: dict[str, dict[int, History]] = {}
     for history in histories:
         seeds = runs.setdefault(history.label, {})
@@ -385,26 +401,40 @@ def interval_of(method: Mapping[str, Any], group: str) -> list[float] | None:
 
 def tables(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The comparisons by measure, one table each: the accuracy, then every other measure that was recorded."""
-    return [comparison, *(of for name, of in comparison.get("measures", {}).items() if name != "accuracy")]
+    return [comparison, *(of for name, of in comparison.get("measures", {}).items() if name != comparison["measure"])]
+
+
+def measure_of(comparison: Mapping[str, Any]) -> Measure:
+    """What a comparison shows, with as many digits as its numbers need."""
+    return _with_digits(named(measures_of(comparison), comparison["measure"]), comparison["methods"])
+
+
+def _with_digits(measure: Measure, methods: Iterable[Mapping[str, Any]]) -> Measure:
+    """A measure whose numbers may be of any size, with four digits of the largest of some methods on a group."""
+    means = [abs(cell["mean"]) for method in methods for cell in method["groups"].values() if cell["mean"]]
+    if not (measure.of_target and means):
+        return measure
+    return replace(measure, digits=max(0, 3 - math.floor(math.log10(max(means)))))
 
 
 def columns_of(comparison: Mapping[str, Any]) -> list[Column]:
     """The statistics over groups that the table of a measure shows, from left to right."""
-    methods, measure = comparison["methods"], comparison["measure"]
+    methods, measure = comparison["methods"], measure_of(comparison)
     return [
         column
-        for column in placed(GROUPS)
+        for column in placed(groups_of(measure))
         if column.shown(measure, len(methods[0]["groups"]))
         and not (column.optional and all(method[column.key]["mean"] is None for method in methods))
     ]
 
 
 def summary_of(history: History, last: int, measure: str) -> Numbers:
-    """Summary of a run; for another measure than the accuracy made in every round first, as the tables show it."""
+    """Summary of a run; for another measure than the main one made in every round first, as the tables show it."""
     summary = history.summary(last, measure)
-    if measure == "accuracy":
+    if measure == history.main.name:
         return summary
-    of_rounds = _pooled([(history, history.group_table(measure)[1])], history.groups, last)
+    known = named(measures_of(history.meta), measure)
+    of_rounds = _pooled([(history, history.group_table(measure)[1])], history.groups, last, known)
     return summary | {column.key: of_rounds[column.key]["mean"] for column in GROUPS}
 
 
@@ -419,21 +449,23 @@ def _shown(history: History, last: int) -> History:
     return history.exported if last == 1 else history
 
 
-def _run(history: History, last: int, measures: Sequence[str]) -> Run:
+def _run(history: History, last: int, measures: Sequence[Measure]) -> Run:
     shown = _shown(history, last)
-    groups = {name: shown.group_table(name) for name in measures}
+    groups = {measure.name: shown.group_table(measure.name) for measure in measures}
     return Run(
         history,
         shown,
         groups,
         shown.client_table() if history.spreads else ([], np.empty((0, 0))),
-        {name: summary_of(shown, last, name) for name in measures},
-        _tested(shown, last_rounds(groups["accuracy"][1], last), last),
+        {name: summary_of(shown, last, name) for name in groups},
+        _tested(shown, last_rounds(groups[history.main.name][1], last), last),
     )
 
 
 def _tested(history: History, accuracies: Table, last: int) -> tuple[Outcome, ...] | None:
-    """How the models of the last rounds did on every sample of each test set, as far as recorded."""
+    """How the models of the last rounds did on every sample of each test set, as far as recorded, right or wrong."""
+    if history.main != ACCURACY:
+        return None
     scores = [record["groups"] for record in history.records if record.get("groups")][-last:]
     found = []
     for group, accuracy in zip(history.groups, accuracies.tolist(), strict=True):
@@ -450,30 +482,31 @@ def _tested(history: History, accuracies: Table, last: int) -> tuple[Outcome, ..
 
 
 def _of_measure(
-    grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Mapping[int, Run]], last: int, measure: str
+    grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Mapping[int, Run]], last: int, measure: Measure
 ) -> Numbers:
+    name = measure.name
     every = [run for seeds in runs.values() for run in seeds.values()]
     histories = [run.history for run in every]
     groups = list(dict.fromkeys(group for history in histories for group in history.groups))
-    summaries = {label: {seed: run.summaries[measure] for seed, run in seeds.items()} for label, seeds in runs.items()}
+    summaries = {label: {seed: run.summaries[name] for seed, run in seeds.items()} for label, seeds in runs.items()}
     bounds = _bounds(runs, runs)
     racing = {label: seeds for label, seeds in runs.items() if not bounds[label]}
-    draws = _draws(racing) if measure == "accuracy" else {}
+    draws = _draws(racing) if measure.main else {}
     versus, leaders = _tests(
-        GROUPS,
+        groups_of(measure),
         summaries,
         tested=_racing(bounds),
         ranked=lambda _, label: not any(run.failure for run in runs[label].values()) and not bounds[label],
         draws=draws,
     )
     failed = {label: {seed: run.failure for seed, run in seeds.items() if run.failure} for label, seeds in runs.items()}
-    averaged = min(last, max(len(run.groups[measure][0]) for run in every) or last)
-    evaluated = {label: [len(run.groups[measure][0]) for run in seeds.values()] for label, seeds in runs.items()}
+    averaged = min(last, max(len(run.groups[name][0]) for run in every) or last)
+    evaluated = {label: [len(run.groups[name][0]) for run in seeds.values()] for label, seeds in runs.items()}
     methods = []
     for label, seeds in summaries.items():
         found = list(seeds.values())
-        indices = dict.fromkeys(name for summary in found for name in summary["clients"])
-        together = [(run.history, run.groups[measure][1]) for run in runs[label].values()]
+        indices = dict.fromkeys(index for summary in found for index in summary["clients"])
+        together = [(run.history, run.groups[name][1]) for run in runs[label].values()]
         methods.append(
             {
                 "method": label,
@@ -481,34 +514,37 @@ def _of_measure(
                 "seeds": list(seeds),
                 **{column.key: over_seeds([summary[column.key] for summary in found]) for column in GROUPS},
                 "groups": {group: over_seeds([s["groups"].get(group) for s in found]) for group in groups},
-                "clients": {name: over_seeds([s["clients"].get(name) for s in found]) for name in indices},
+                "clients": {index: over_seeds([s["clients"].get(index) for s in found]) for index in indices},
                 "failed": {str(seed): why for seed, why in failed[label].items()},
                 "intervals": _intervals(draws[label]) if label in draws else None,
                 "versus": versus.get(label),
                 "worst_groups": _worst_groups(summary["worst_group"] for summary in found),
                 "untested": _untested(runs[label], measure, last),
-                "pooled": _pooled(together, groups, last),
+                "pooled": _pooled(together, groups, last, measure),
             }
         )
     return {
         "scenario": histories[0].scenario,
-        "measure": measure,
-        "title": MEASURES[measure],
+        **({"task": task, "unit": measure.unit} if (task := histories[0].meta.get("task")) else {}),
+        "measure": name,
+        "title": measure.title,
         "rounds": max(len(history) for history in histories),
         "averaged": averaged,
         "exports": not any(map(at_real_sites, histories)),
-        "exported": (exported := _exported([history.selected_round is not None for history in histories])),
-        "shown": exported if all(_evaluated(run, measure) for run in every) else "the last evaluated round",
+        "exported": (
+            exported := _exported([history.selected_round is not None for history in histories], histories[0].main)
+        ),
+        "shown": exported if all(_evaluated(run, name) for run in every) else "the last evaluated round",
         "seeds": sorted({history.seed for history in histories}),
         "least": max(history.least_group for history in histories),
         "sizes": _sizes(histories),
         "small": list(dict.fromkeys(group for history in histories for group in history.small_groups)),
         "notes": [
-            *(notes.of_runs(grouped) if measure == "accuracy" else ()),
-            *(notes.of_bounds(grouped, methods) if measure == "accuracy" else ()),
-            *(notes.of_sizes(_up_to(runs), last) if measure == "accuracy" else ()),
+            *(notes.of_runs(grouped) if measure.main else ()),
+            *(notes.of_bounds(grouped, methods, _with_digits(measure, methods)) if measure.main else ()),
+            *(notes.of_sizes(_up_to(runs), last) if measure.main else ()),
             *notes.of_short(evaluated, averaged),
-            *(notes.of_areas(histories) if measure in AREAS else ()),
+            *(notes.of_areas(histories) if name in AREAS else ()),
         ],
         "methods": methods,
         "leaders": leaders,
@@ -551,21 +587,21 @@ def _worst_groups(of_runs: Iterable[str | None]) -> dict[str, int]:
     return dict(Counter(group for group in of_runs if group is not None).most_common())
 
 
-def _extreme(groups: Sequence[str], values: Table, choose: Callable[[Table], np.intp]) -> str | None:
-    """The group with the lowest or highest value; None where one of them is not known, or there is only one."""
-    return groups[extreme_at(values, choose)] if len(groups) > 1 and np.isfinite(values).all() else None
+def _worst_of(groups: Sequence[str], values: Table, worst_at: Callable[[Table], int]) -> str | None:
+    """The group with the worst value; None where one of them is not known, or there is only one."""
+    return groups[worst_at(values)] if len(groups) > 1 and np.isfinite(values).all() else None
 
 
-def _untested(runs: Mapping[int, Run], measure: str, last: int) -> list[Numbers]:
+def _untested(runs: Mapping[int, Run], measure: Measure, last: int) -> list[Numbers]:
     """The groups that were not tested in one of the last rounds, with the round of their last test and what it gave."""
     untested: list[Numbers] = []
     for seed, run in runs.items():
-        rounds, table = run.groups[measure]
+        rounds, table = run.groups[measure.name]
         for group, values in zip(run.history.groups, table.T, strict=True):
             if not np.isfinite(values[-last:]).all():
                 tests = np.flatnonzero(np.isfinite(values))
-                t, a = (rounds[tests[-1]], 100 * float(values[tests[-1]])) if tests.size else (None, None)
-                untested.append({"group": group, "seed": seed, "round": t, "accuracy": a})
+                t, a = (rounds[tests[-1]], measure.scale * float(values[tests[-1]])) if tests.size else (None, None)
+                untested.append({"group": group, "seed": seed, "round": t, run.history.main.name: a})
     return untested
 
 
@@ -757,8 +793,9 @@ def _spread(
     bounds = _bounds(runs, by_method)
     personal = {label: any(run.history.meta.get("personal") for run in runs[label].values()) for label in by_method}
     failed = {label: not personal[label] and any(r.failure for r in runs[label].values()) for label in by_method}
+    columns = spread_of(shown[0].history.main) if shown else ()
     versus, leaders = _tests(
-        SPREAD,
+        columns,
         by_method,
         tested=_racing(bounds),
         ranked=lambda _, label: not failed[label] and not bounds[label],
@@ -779,7 +816,7 @@ def _spread(
             {
                 "method": label,
                 "seeds": list(seeds),
-                **{column.key: over_seeds([spread[column.key] for spread in seeds.values()]) for column in SPREAD},
+                **{column.key: over_seeds([spread[column.key] for spread in seeds.values()]) for column in columns},
                 "intervals": {key: interval(draws[label], key, over=OVER_CLIENTS).percent for key in OVER_CLIENTS}
                 if label in draws
                 else None,
@@ -810,7 +847,9 @@ def _counted(run: Run) -> dict[str, int]:
 
 def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str, Table]:
     """By method, accuracies of the clients on other test samples of the kind [draws, N], where each method has one seed."""
-    if any(len(seeds) != 1 for seeds in runs.values()):
+    if any(
+        len(seeds) != 1 or seeds[0].history.main != ACCURACY for seeds in runs.values()
+    ):  # only that is a share of samples
         return {}
     outcomes = {}
     for label, (run,) in runs.items():
@@ -934,12 +973,13 @@ def _numbers(seeds: Sequence[Numbers | None], key: str) -> list[float | None]:
 
 
 def _other_rounds(runs: Mapping[str, Mapping[int, Run]], last: int) -> Numbers | None:
-    """The accuracy of the exported model where tables average rounds; where they show it, the mean over rounds."""
-    if max(len(run.accuracies(2)[0]) for seeds in runs.values() for run in seeds.values()) < 2:
+    """The main measure of the exported model where tables average rounds; where they show it, the mean over rounds."""
+    if max(len(run.of_groups(2)[0]) for seeds in runs.values() for run in seeds.values()) < 2:
         return None
     methods = []
+    measure = next(iter(next(iter(runs.values())).values())).history.main
     for label, seeds in runs.items():
-        values = [last_rounds(run.accuracies(last)[1], last) for run in seeds.values()]
+        values = [last_rounds(run.of_groups(last)[1], last) for run in seeds.values()]
         groups = [run.history.groups for run in seeds.values()]
         parity = [
             _shown(run.history, last).group_fairness(last) if run.summary["group_fairness"] else None
@@ -950,20 +990,24 @@ def _other_rounds(runs: Mapping[str, Mapping[int, Run]], last: int) -> Numbers |
             {
                 "method": label,
                 "failed": any(_shown(run.history, last).failure(last) for run in seeds.values()),
-                "worst_groups": _worst_groups(map(_extreme, groups, values, repeat(np.argmin))),
+                "worst_groups": _worst_groups(map(_worst_of, groups, values, repeat(measure.worst_at))),
                 "groups": {
-                    g: over_seeds([_percent(of.get(g)) for of in of_groups]) for g in dict.fromkeys(sum(groups, ()))
+                    g: over_seeds([_scaled(of.get(g), measure) for of in of_groups])
+                    for g in dict.fromkeys(sum(groups, ()))
                 },
-                **{c.key: over_seeds([_percent(c.compute(row, None).value) for row in values]) for c in GROUPS},
+                **{
+                    c.key: over_seeds([_scaled(c.compute(row, None, measure).value, measure) for row in values])
+                    for c in GROUPS
+                },
                 **({c.key: over_seeds(_numbers(parity, c.key)) for c in PARITY} if any(parity) else {}),
             }
         )
     return {"averaged": last, "methods": methods}
 
 
-def _exported(selects: Sequence[bool]) -> str:
+def _exported(selects: Sequence[bool], measure: Measure) -> str:
     """The round whose model is exported, in words."""
-    best = "the round with the best validation accuracy"
+    best = f"the round with the best validation {measure.noun}"
     return (
         best
         if all(selects)
@@ -974,7 +1018,7 @@ def _exported(selects: Sequence[bool]) -> str:
 
 
 def _validation(runs: Mapping[str, Mapping[int, Run]]) -> Numbers | None:
-    """The exported models on what clients hold out of their own samples, beside their accuracy on the test sets."""
+    """The exported models on what clients hold out of their own samples, beside what they reach on the test sets."""
     methods = []
     for label, seeds in runs.items():
         validated = [run.history for run in seeds.values() if any("validation" in r for r in run.history.records)]
@@ -988,7 +1032,7 @@ def _validation(runs: Mapping[str, Mapping[int, Run]]) -> Numbers | None:
                     "bound": validated[0].bound,
                     **{
                         key: over_seeds([result[key] for result in validations])
-                        for key in ("round", "accuracy", "worst", "loss")
+                        for key in ("round", validated[0].main.name, "worst", "loss")
                     },
                     "test": over_seeds([summary["avg"] for summary in summaries]),
                     "test_worst": over_seeds([summary["worst"] for summary in summaries]),
@@ -1011,11 +1055,11 @@ def _own_measures(runs: Mapping[str, Mapping[int, Run]], last: int) -> Numbers:
         for label, seeds in runs.items():
             each = [_on_groups(run, name, last) for run in seeds.values()]
             of = {key: over_seeds([make(values).value for values in each]) for key, make in statistics.items()}
-            lowest = np.argmin if better == "higher" else np.argmax
-            named = [
-                _extreme(run.history.groups, values, lowest) for run, values in zip(seeds.values(), each, strict=True)
+            lowest = partial(extreme_at, choose=np.argmin if better == "higher" else np.argmax)
+            groups = [
+                _worst_of(run.history.groups, values, lowest) for run, values in zip(seeds.values(), each, strict=True)
             ]
-            worst_groups = _worst_groups(named if better else ())
+            worst_groups = _worst_groups(groups if better else ())
             failed = any(run.failure for run in seeds.values())
             methods.append({"method": label, "failed": failed, "worst_groups": worst_groups, **of})
         undefined = {
@@ -1052,8 +1096,8 @@ def _paired(seeds: Mapping[int, Numbers], reference: Mapping[int, Numbers], key:
     }
 
 
-def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: int) -> Numbers:
-    """The numbers of `equipoise.metrics.pooled` in percent, by key of the columns."""
+def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: int, measure: Measure) -> Numbers:
+    """The numbers of `equipoise.metrics.pooled` as they are shown, by key of the columns."""
     known = runs[0][0].group_counts if len({history.group_counts for history, _ in runs}) == 1 else None
     of_group = dict(zip(runs[0][0].groups, known or (), strict=False))
     counts = [of_group.get(group, 0) for group in groups] if of_group else None
@@ -1064,18 +1108,21 @@ def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: 
         blocks.append(np.stack([column.get(g, absent) for g in groups], 1) if groups else values)
     rows = last_rounds_together(blocks, last)
 
-    def percent(found: Moments) -> OverSeeds:
-        return {"mean": _json(100 * found.mean), "std": _json(100 * found.std) if len(rows) > 1 else None}
+    def shown(found: Moments) -> OverSeeds:
+        return {
+            "mean": _json(measure.scale * found.mean),
+            "std": _json(measure.scale * found.std) if len(rows) > 1 else None,
+        }
 
     return {
-        "groups": {group: percent(moments(column)) for group, column in zip(groups, rows.T, strict=True)},
-        **{c.key: percent(moments([c.compute(row, counts).value for row in rows])) for c in GROUPS},
+        "groups": {group: shown(moments(column)) for group, column in zip(groups, rows.T, strict=True)},
+        **{c.key: shown(moments([c.compute(row, counts, measure).value for row in rows])) for c in GROUPS},
         "n": len(rows),
     }
 
 
-def _percent(value: float | None) -> float | None:
-    return None if value is None else _json(100 * value)
+def _scaled(value: float | None, measure: Measure) -> float | None:
+    return None if value is None else _json(measure.scale * value)
 
 
 def _json(value: float) -> float | None:

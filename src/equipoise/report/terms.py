@@ -1,12 +1,12 @@
 """What the page explains: formula, direction and source of every column."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Final, NamedTuple
 
-from equipoise.metrics.classification import MEASURES
-from equipoise.metrics.columns import COLLABORATION, GROUPS, INDICES, PARITY, Column
+from equipoise.metrics.columns import COLLABORATION, PARITY, Column, groups_of, indices_of
+from equipoise.metrics.measures import CLASSIFICATION, Measure
 
 
 class Term(NamedTuple):
@@ -17,11 +17,6 @@ class Term(NamedTuple):
     source: str = "–"
 
 
-NOTATION: Final = (
-    "aₖ is the accuracy in [0, 1] of group or client k, averaged over the last evaluated rounds first; K is their number, "
-    "ā their mean, and ‖a‖ = √(Σₖ aₖ²). Tables print percent. cₖ is the accuracy that client k reaches alone, "
-    "θₖ that of the model it owns in the end."
-)
 _LOW: Final = {"ₖ": "k", "ᵢ": "i", "ⱼ": "j", "₀": "0"}
 
 
@@ -29,40 +24,47 @@ def _explained(columns: Iterable[Column]) -> dict[str, Term]:
     return {column.title: Term(column.formula, column.better, column.source) for column in columns if column.formula}
 
 
-TERMS: Final[dict[str, Term]] = {  # by the title of the column
-    **_explained(GROUPS),
-    MEASURES["balanced"]: Term(
-        "mean over the classes of the share of their samples that is recognised",
-        "higher",
-        "FedISM+: Wu et al., arXiv 2503.09587",
-    ),
-    MEASURES["auc"]: Term(
-        "mean over the pairs of classes {i, j} of (AUC(pᵢ; i against j) + AUC(pⱼ; j against i)) / 2",
-        "higher",
-        "Hand and Till, Machine Learning 2001; FedISM+: Wu et al., arXiv 2503.09587",
-    ),
-    MEASURES["auc_ovr"]: Term(
-        "Σ_c n_c AUC(p_c; c against the rest) / Σ_c n_c, with n_c samples of class c",
-        "higher",
-        "Provost and Domingos 2000",
-    ),
-    **_explained((*INDICES, *COLLABORATION, *PARITY)),
-    "p": Term(
-        "P(|T| ≥ |t|) for Student's T with n − 1 degrees of freedom and t = d̄ √n / sd(d), d the differences of n seeds",
-        "",
-        "Student 1908",
-    ),
-    "Holm p": Term(
-        "the i-th smallest of m p-values, counted from 0, becomes the largest of min(1, (m − j) pⱼ) over j ≤ i",
-        "",
-        "Holm 1979",
-    ),
-}
+def terms_of(measures: Sequence[Measure]) -> dict[str, Term]:
+    """What a page explains, by the title of the column, in numbers of the first of some measures.
+
+    Parameters
+    ----------
+    measures : of the task, the main one first.
+    """
+    return {
+        **_explained(groups_of(measures[0])),
+        **{of.title: Term(of.formula, of.better, of.source) for of in measures if of.formula},
+        **_explained((*indices_of(measures[0]), *COLLABORATION, *PARITY)),
+        "p": Term(
+            "P(|T| ≥ |t|) for Student's T with n − 1 degrees of freedom and t = d̄ √n / sd(d), d the differences of n seeds",
+            "",
+            "Student 1908",
+        ),
+        "Holm p": Term(
+            "the i-th smallest of m p-values, counted from 0, becomes the largest of min(1, (m − j) pⱼ) over j ≤ i",
+            "",
+            "Holm 1979",
+        ),
+    }
 
 
-def anchor(title: str) -> str:
+TERMS: Final = terms_of(CLASSIFICATION)
+
+
+def notation(measure: Measure) -> str:
+    """What the letters of formulas are, with a main measure."""
+    share = measure.unit == "%"
+    return (
+        f"aₖ is the {measure.noun}{' in [0, 1]' if share else measure.words} of group or client k, averaged over the last evaluated rounds first; "
+        "K is their number, ā their mean, and ‖a‖ = √(Σₖ aₖ²)."
+        + f" Tables print percent. cₖ is the {measure.noun} that client k reaches alone, θₖ that of the model it owns in the end."
+        * share
+    )
+
+
+def anchor(title: str, terms: Mapping[str, Term] = TERMS) -> str:
     """The id of the explanation of a title on a page."""
-    return f"term-{list(TERMS).index(title)}-{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}"
+    return f"term-{list(terms).index(title)}-{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}"
 
 
 def typeset(formula: str) -> str:
@@ -70,7 +72,7 @@ def typeset(formula: str) -> str:
     return re.sub(r"_(\w)|([ₖᵢⱼ₀])", lambda low: f"<sub>{low[1] or _LOW[low[2]]}</sub>", escape(formula))
 
 
-def hint(title: str) -> str:
+def hint(title: str, terms: Mapping[str, Term] = TERMS) -> str:
     """The tooltip of a title: formula and direction in a line, or nothing for a title without a term."""
-    term = TERMS.get(title)
+    term = terms.get(title)
     return "" if term is None else f"{term.formula}.{f' {term.better.capitalize()} is better.' if term.better else ''}"
