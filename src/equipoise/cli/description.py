@@ -20,6 +20,7 @@ from equipoise.scenarios import SCENARIOS
 from equipoise.system.ranges import Range, describe
 
 REQUIREMENTS = {  # what Rule.needs names
+    "classes": "targets that are classes",
     "contribution": "what each client reaches alone, on the server's validation data (measured before the first round)",
     "contribution_on_test": "what each client reaches alone, on the test data (measured before the first round)",
     "neurons": "a network whose hidden units can be removed one by one",

@@ -173,7 +173,7 @@ class Neurons:
                 _resize(module, attribute, small, row is not None, column is not None)
         every = torch.arange(self.model.size, device=units.device)
         index = [cut(every[a:b].view(shape), row, column).flatten() for a, b, shape, row, column in self._plan]
-        model = Model(net, self.model.head_name, self.model.random, self.model.observed)
+        model = Model(net, self.model.head_name, self.model.random, self.model.observed, self.model.task)
         model.channels_last = self.model.channels_last and not any(map(narrow, net.modules()))
         model.bf16 = self.model.bf16
         return model, torch.cat(index)

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from equipoise.core.alignment import aligned
 from equipoise.core.copies import NetworkError, Place, Watch, copied, named, unused
 from equipoise.core.observation import Observation
+from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.system.suggestions import near, some
 
 UNIT = 2.0**-24  # of whole numbers in a vector: larger than what a masked sum rounds to, too small to count in a length
@@ -33,10 +34,11 @@ class Model:
 
     Parameters
     ----------
-    net : the network; it is copied, never changed. Its output are logits [B, C].
+    net : the network; it is copied, never changed. Its output are logits [B, C], or what else the task says.
     head : name of the classifier, whose input are the features; by default the ``nn.Linear`` registered last.
     random : whether training draws random numbers outside the network, as a transform may; random layers are detected.
     observed : what the network does in a step; without it, nothing but its floating buffers is taken to change.
+    task : what the outputs mean.
 
     Attributes
     ----------
@@ -63,9 +65,14 @@ class Model:
     """
 
     def __init__(
-        self, net: nn.Module, head: str | None = None, random: bool = False, observed: Observation | None = None
+        self,
+        net: nn.Module,
+        head: str | None = None,
+        random: bool = False,
+        observed: Observation | None = None,
+        task: Task = CLASSIFICATION,
     ) -> None:
-        self.net, self.observed = copied(net), observed or Observation()
+        self.net, self.observed, self.task = copied(net), observed or Observation(), task
         parameters = {n: p for n, p in self.net.named_parameters() if p.requires_grad}
         if not parameters:
             raise NetworkError(

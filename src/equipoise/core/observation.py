@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from equipoise.core.copies import NetworkError, Place, copied, differences, named, of_classes, same, unused
 from equipoise.core.draws import generator_states, seeded
+from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.system.suggestions import some
 
 TRIED = 5  # layers that are tried as the classifier, from the last
@@ -45,7 +46,7 @@ class Fault(NamedTuple):
     todo: str
 
 
-def observe(net: nn.Module, x: Tensor, head: str | None = None) -> Observation:
+def observe(net: nn.Module, x: Tensor, head: str | None = None, task: Task = CLASSIFICATION) -> Observation:
     """Run copies of ``net`` on inputs ``x`` [B, ...], B > 1, and on others made of them, in training and in evaluation.
 
     The classifier is ``head``, by default the linear layer whose output are the logits, else the one called last.
@@ -57,8 +58,8 @@ def observe(net: nn.Module, x: Tensor, head: str | None = None) -> Observation:
     """
     x = x.cpu()  # on the CPU, whose generators show whether they were used
     other = x if x.dtype == torch.bool else x / 2 if x.is_floating_point() else x // 2  # also where numbers are indices
-    training = _seen(net, x, other, True)
-    evaluation = _seen(net, x, other, False)
+    training = _seen(net, x, other, True, task)
+    evaluation = _seen(net, x, other, False, task)
     return Observation(
         *_classifier(net, x, other, head, training.calls, training.logits),
         random=training.random or evaluation.random,
@@ -79,14 +80,14 @@ class _Seen(NamedTuple):
     caches: Caches
 
 
-def _seen(net: nn.Module, x: Tensor, other: Tensor, train: bool) -> _Seen:
+def _seen(net: nn.Module, x: Tensor, other: Tensor, train: bool, task: Task) -> _Seen:
     """What a copy of a network gives, and what changes in it by that."""
     heard: dict[str, Any] = {}
     copy, shared = _copy(net, train, heard), of_classes(net)
     buffers = dict(copy.named_buffers())
     memory = {n: (p, p.data_ptr()) for n, p in copy.named_parameters()}
     logits, random = _step(copy, x, train)
-    require_logits(logits, len(x), train)
+    require_outputs(logits, len(x), train, task)
     calls = dict(heard)
     if train:
         logits.sum().backward()  # a hook may change something, too
@@ -311,27 +312,27 @@ def _refuse_single(name: str, module: nn.Module, inputs: tuple[Any, ...]) -> Non
 
 
 # the output and the classifier
-def require_logits(given: Any, n: int, train: bool) -> None:
-    """Require that what a network gave for ``n`` samples are logits, in training with a gradient."""
-    if fault := _misfit(given, n, train):
-        raise NetworkError(f"The network must give logits, one tensor of shape [batch, classes]; {fault}.")
+def require_outputs(given: Any, n: int, train: bool, task: Task) -> None:
+    """Require that what a network gave for ``n`` samples is what the task wants, such as logits, in training with a gradient."""
+    if fault := _misfit(given, n, train, task):
+        raise NetworkError(f"The network must give {task.output}; {fault}.")
 
 
-def _misfit(logits: Any, n: int, train: bool) -> str:
-    """Why the output of a network for ``n`` samples are no logits; empty if they are."""
+def _misfit(logits: Any, n: int, train: bool, task: Task) -> str:
+    """Why the output of a network for ``n`` samples is not what the task wants; empty if it is."""
     if isinstance(logits, Mapping):
         return f"it gives a dictionary with {', '.join(map(str, logits))}. Wrap it in a module that returns one entry"
     if isinstance(logits, (tuple, list)):
         return f"it gives a {type(logits).__name__} of {len(logits)}. Wrap it in a module that returns one entry"
     if not isinstance(logits, Tensor):
-        return f"it gives {type(logits).__name__}. Let its forward return the logits"
+        return f"it gives {type(logits).__name__}. Let its forward return {task.output.partition(',')[0]}"
     shape = f"for {n} sample{'s' * (n > 1)} it gives {list(logits.shape)}"
     if n == 1 and logits.dim() < 2:
         return f"{shape}. Write flatten(1) in the place of squeeze(), which drops the axis of the samples too"
     if logits.dim() != 2 or len(logits) != n:
         return shape
-    if logits.shape[1] < 2:
-        return f"{shape}. Give it one output per class: two for two classes"
+    if todo := task.misfit(logits.shape[1]):
+        return f"{shape}. {todo}"
     if not logits.is_floating_point():
         return f"it gives {logits.dtype}, which are no real numbers with fractions"
     if not train or logits.requires_grad:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from equipoise.core import maths, task
+from equipoise.core import maths
 from equipoise.core.draws import Schedule
 from equipoise.core.model import Evaluator
 from equipoise.core.solver import Solver
@@ -38,6 +38,7 @@ class Oracle:
         self.solver = solver
         self.schedule = schedule
         self.n_params = n_params
+        self.task = evaluator.model.task
         self._counts: Tensor | None = None
         self._moments: tuple[Tensor, tuple[Tensor, Tensor, Tensor]] | None = None
 
@@ -58,12 +59,12 @@ class Oracle:
             yield torch.where(ok, rows, 0), ok
 
     def score(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """Accuracy and mean loss over the data set, each [...] in float64."""
+        """Accuracy (or minus the mean squared error) and mean loss over the data set, each [...] in float64."""
         right = torch.zeros(self.source.sizes.shape, dtype=torch.float64, device=vector.device)
         total = torch.zeros_like(right)
         for logits, _, y, ok in self._passes(vector):
-            right = right + (task.correct(logits, y) & ok).sum(-1)
-            total = total + (task.losses(logits, y).double() * ok).sum(-1)
+            right = right + (self.task.goodness(logits, y) * ok).sum(-1)
+            total = total + (self.task.losses(logits, y).double() * ok).sum(-1)
         return right / self.source.sizes, total / self.source.sizes
 
     def loss(self, vector: Tensor) -> Tensor:
@@ -71,7 +72,7 @@ class Oracle:
         return self.score(vector)[1].to(vector.dtype)
 
     def accuracy(self, vector: Tensor) -> Tensor:
-        """Share of samples classified correctly [...]."""
+        """Share of samples classified correctly [...]; of a regression minus the mean squared error."""
         return self.score(vector)[0].to(vector.dtype)
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -89,7 +90,7 @@ class Oracle:
         width = max(1, at_once(self.source, EVALUATION_BATCH) // max(1, index.shape[-1] * self.source.sizes.numel()))
         for some in index.split(width, -2):  # several batches in one pass
             x, y = self.source.batch(some.clamp(min=0).flatten(-2), None)
-            each = task.losses(self.evaluator.forward(theta, buffers, x)[0], y).double()
+            each = self.task.losses(self.evaluator.forward(theta, buffers, x)[0], y).double()
             losses.append((each.view(some.shape) * (some >= 0)).sum(-1))
         return torch.cat(losses, -1) / there.sum(-1).clamp(min=1), there.any(-1)
 
@@ -98,7 +99,7 @@ class Oracle:
         right = count = torch.zeros((), dtype=torch.float64, device=vector.device)
         for logits, _, y, ok in self._passes(vector):
             of = functional.one_hot(y, logits.shape[-1]) * ok.unsqueeze(-1)  # [..., B, C]
-            right = right + (of * task.correct(logits, y).unsqueeze(-1)).sum(-2)
+            right = right + (of * self.task.goodness(logits, y).unsqueeze(-1)).sum(-2)
             count = count + of.sum(-2)
         recall = right / count.clamp(min=1)
         return (recall.sum(-1) / (count > 0).sum(-1)).to(vector.dtype)
@@ -151,7 +152,7 @@ class Oracle:
             x, y = self.source.batch(rows, None)
 
             def share(logits: Tensor, features: Tensor, y: Tensor = y, ok: Tensor = ok) -> Tensor:
-                return (task.losses(logits, y) * ok).sum(-1) / self.source.sizes
+                return (self.task.losses(logits, y) * ok).sum(-1) / self.source.sizes
 
             total = total + self.evaluator.gradient(theta, buffers, x, share, train=False)
         return total

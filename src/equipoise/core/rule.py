@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from equipoise.core import client_rows as rows
-from equipoise.core import maths, task
+from equipoise.core import maths
+from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.system.ranges import INF, Range, check_fields
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ class Out:
     y: Tensor
     ok: Tensor | None
     ask: Callable[[Tensor], tuple[Tensor, Tensor]]
+    task: Task = CLASSIFICATION
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean of one number per sample [..., B] over the batch, without padding: [...]."""
@@ -112,8 +114,8 @@ class Out:
 
     @cached_property
     def cross_entropy(self) -> Tensor:
-        """Mean loss of the batch, one number per client [...]: the cross-entropy."""
-        return self.mean(task.losses(self.logits, self.y))
+        """Mean loss of the batch, one number per client [...]: the cross-entropy, or what else the task has."""
+        return self.mean(self.task.losses(self.logits, self.y))
 
 
 def _no_noise() -> Tensor:
@@ -317,7 +319,8 @@ class Rule:
     each client's update), ``"mask"``, ``"weights"`` (of the clients), ``"direction"`` (the coefficients of the updates),
     ``"submodel"``, ``"upload"``, ``"reward"`` (what each client gets), ``"step"`` (what an optimiser of the server makes of it).
     ``needs`` names what the federation must have: ``"validation"`` (the server's own data), ``"contribution"``
-    (accuracy of each client trained alone; measured before the first round), ``"neurons"`` (known hidden units).
+    (accuracy of each client trained alone; measured before the first round), ``"neurons"`` (known hidden units), ``"classes"`` (targets that
+    are classes).
     A rule is final: vary it by composing, not by subclassing.
     """
 

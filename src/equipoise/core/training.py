@@ -123,7 +123,7 @@ class Training:
             return evaluator.forward(vector[..., :n_params], vector[..., n_params:].clone(), x)
 
         def objective(logits: Tensor, features: Tensor) -> Tensor:
-            out = Out(logits, features, y, ok, ask)
+            out = Out(logits, features, y, ok, ask, evaluator.model.task)
             seen.append(out.cross_entropy.detach())
             return out.cross_entropy if self.terms is None else self.terms(out)
 

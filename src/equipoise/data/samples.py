@@ -84,6 +84,7 @@ class Stream:
     dtype: torch.dtype
     device: torch.device
     transform: Transform | None = None
+    target: torch.dtype = torch.int64
 
     @property
     def sizes(self) -> Tensor:
@@ -102,8 +103,8 @@ class Stream:
         if isinstance(self.dataset, Mapped):
             x, y = self.dataset.gather(rows)
         else:
-            samples = [_sample(self.dataset, int(row)) for row in rows]
-            x, y = torch.stack([x for x, _ in samples]), torch.tensor([y for _, y in samples])
+            samples = [_sample(self.dataset, int(row), target=self.target) for row in rows]
+            x, y = torch.stack([x for x, _ in samples]), torch.tensor([y for _, y in samples], dtype=self.target)
         return ready(x.to(self.device), shift, self.transform, self.dtype), y.to(self.device)
 
     def labels(self, rows: Tensor) -> Tensor:
@@ -114,7 +115,8 @@ class Stream:
     def _labels(self) -> Tensor:
         if isinstance(self.dataset, Mapped):
             return self.dataset.targets.to(self.device)
-        return torch.tensor([_sample(self.dataset, k)[1] for k in range(self.size)], device=self.device)
+        targets = [_sample(self.dataset, k, target=self.target)[1] for k in range(self.size)]
+        return torch.tensor(targets, dtype=self.target, device=self.device)
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,7 @@ class Absent:
     device: torch.device
     transform: Transform | None
     memory: int
+    target: torch.dtype = torch.int64
     like: tuple[str, torch.Size] | None = None
     n_classes: int = 0
     part: tuple[float, int, bool] | None = None
@@ -185,7 +188,7 @@ class Absent:
         given = self.lazy.load()
         if isinstance(given, Lazy):
             raise TypeError(f"{self.who}: load() gave another Lazy; it must give (x, y) or a torch Dataset.")
-        data = loaded(read(given, self.who, self.dtype, self.device, self.transform, self.memory))
+        data = loaded(read(given, self.who, self.dtype, self.device, self.transform, self.memory, self.target))
         if data.size != self.lazy.size:
             raise ValueError(f"{self.who}: Lazy promises {self.lazy.size} samples, and load() gave {data.size}.")
         check(data, self.who, self.like, self.n_classes)
@@ -366,6 +369,7 @@ def read(
     device: torch.device,
     transform: Transform | None = None,
     memory: int = MEMORY,
+    target: torch.dtype = torch.int64,
 ) -> Samples | Stream | Absent:
     """Take a client's data as the user has it: ``(x, y)`` arrays or tensors, a ``torch.utils.data.Dataset`` or :class:`Lazy`.
 
@@ -374,11 +378,12 @@ def read(
 
     Parameters
     ----------
-    data : ``(x, y)`` with x [n, *shape] and integer labels y [n], or a data set of such pairs; :class:`Lazy` is not loaded.
+    data : ``(x, y)`` with x [n, *shape] and labels y [n], integers (or numbers, see ``target``), or a data set of such pairs; :class:`Lazy` is not loaded.
     who : the client's name, for errors.
     dtype, device : of the network; a dtype of int64 leaves inputs as they are, for networks that look them up.
     transform : applied to every batch.
     memory : bytes this data set may take.
+    target : int64 for classes, float64 for numbers.
 
     Raises
     ------
@@ -387,9 +392,9 @@ def read(
     if isinstance(data, Samples | Stream | Absent):
         return data
     if isinstance(data, Lazy):
-        return Absent(data, who, dtype, device, transform, memory)
+        return Absent(data, who, dtype, device, transform, memory, target)
     if isinstance(data, Mapped) and len(data):
-        return Stream(data, len(data), dtype, device, transform)
+        return Stream(data, len(data), dtype, device, transform, target)
     if isinstance(data, IterableDataset):
         raise TypeError(f"{who}: an IterableDataset has no length or index; give a map-style Dataset or (x, y) arrays.")
     if isinstance(data, Dataset):
@@ -399,14 +404,16 @@ def read(
             raise TypeError(f"{who}: {type(data).__name__} does not say how many samples it has (__len__).") from None
         if size == 0:
             raise ValueError(f"{who} has no sample. Give it at least one, or leave it out.")
-        looks = ((_sample(data, k, who)[0], _sample(data, k, who)[0]) for k in range(min(size, LOOKS)))
-        if _sample(data, 0, who)[0].nbytes * size > memory or not all(torch.equal(x, again) for x, again in looks):
-            return Stream(data, size, dtype, device, transform)
-        samples = [_sample(data, k, who) for k in range(size)]
+        looks = ((_sample(data, k, who, target)[0], _sample(data, k, who, target)[0]) for k in range(min(size, LOOKS)))
+        if _sample(data, 0, who, target)[0].nbytes * size > memory or not all(
+            torch.equal(x, again) for x, again in looks
+        ):
+            return Stream(data, size, dtype, device, transform, target)
+        samples = [_sample(data, k, who, target) for k in range(size)]
         if len(shapes := {x.shape for x, _ in samples}) > 1:
             found = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2])
             raise ValueError(f"{who}: samples have shapes {found}. All must agree: resize or pad them in the data set.")
-        data = (torch.stack([x for x, _ in samples]), torch.tensor([y for _, y in samples]))
+        data = (torch.stack([x for x, _ in samples]), torch.tensor([y for _, y in samples], dtype=target))
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         several = f" of {len(data)}" if isinstance(data, (tuple, list)) else ""
         raise TypeError(f"{who}: expected a pair (x, y) or a torch Dataset; found {type(data).__name__}{several}.")
@@ -415,14 +422,14 @@ def read(
         raise ValueError(
             f"{who}: x must hold one input per sample, of shape [n, ...]; found the single number {x.item()}."
         )
-    _check_labels(y, who)
+    _check_targets(y, who) if target.is_floating_point else _check_labels(y, who)
     if len(x) != len(y):
         raise ValueError(f"{who}: x holds {len(x)} samples and y {len(y)} labels; they must be as many.")
     if len(y) == 0:
         raise ValueError(f"{who} has no sample. Give it at least one, or leave it out.")
     if transform is None:
         _check_range(x, who, dtype)
-    return Samples(x.to(device), y.to(device, torch.int64), torch.tensor(len(y), device=device), dtype, transform)
+    return Samples(x.to(device), y.to(device, target), torch.tensor(len(y), device=device), dtype, transform)
 
 
 def tensor(values: Any, who: str, what: str) -> Tensor:
@@ -473,8 +480,21 @@ def _check_labels(y: Tensor, who: str) -> None:
         strange = y[~((y.abs() < 2**53) & (y == y.round()))] if y.is_floating_point() else y[:0]
         if not len(strange):
             return
-        kind += f", with {strange[0].item():g}"
+        kind += f', with {strange[0].item():g}. Numbers to predict need task="regression"'
     raise ValueError(f"{who}: y must be one integer label per sample, of shape [n]; found {kind}.")
+
+
+def _check_targets(y: Tensor, who: str) -> None:
+    """Require one finite number per sample."""
+    if y.dim() != 1 or y.is_complex() or y.dtype == torch.bool:
+        more = ". A column becomes targets by y.reshape(-1)" if y.dim() == 2 and y.shape[1] == 1 else ""
+        raise ValueError(
+            f"{who}: y must be one number per sample, of shape [n]; found {list(y.shape)} of {y.dtype}{more}."
+        )
+    if bad := int((~y.isfinite()).sum()):
+        raise ValueError(
+            f"{who}: {bad} of {len(y)} targets are NaN or infinite. Correct them, or leave these samples out."
+        )
 
 
 def rounding(data: Samples) -> str:
@@ -505,12 +525,18 @@ def _largest(dtype: torch.dtype) -> float:
     return 1 if dtype == torch.bool else torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max
 
 
-def _sample(dataset: Dataset[Any], row: int, who: str = "A data set") -> tuple[Tensor, int]:
+def _sample(
+    dataset: Dataset[Any], row: int, who: str = "A data set", target: torch.dtype = torch.int64
+) -> tuple[Tensor, Any]:
     pair = dataset[row]
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         several = f" of {len(pair)}" if isinstance(pair, (tuple, list, dict)) else ""
         raise TypeError(f"{who}: sample {row} must be a pair (x, label); found {type(pair).__name__}{several}.")
     x, y = tensor(pair[0], f"{who}, sample {row}", "x"), pair[1]
+    if target.is_floating_point:
+        number = tensor(y, f"{who}, sample {row}", "y")
+        _check_targets(number.reshape(-1), f"{who}, sample {row}")
+        return x, float(number)
     try:
         label = int(y)
         whole = bool(label == y)

@@ -58,17 +58,17 @@ def _before(job: Job, bound: Bound, row: int) -> str:
     oracle = Oracle(bound, job.data[row], job.local, job.schedules.of(row), job.model.n_params)
     random = job.model.random or isinstance(job.data[row], Stream)
     with seeded(noise(job.settings.seed, job.t, job.ids[row]) if random else None):
-        vector, spoilt, n_classes = job.received[row], 0, 0
+        vector, spoilt, width = job.received[row], 0, 0
         theta, buffers = vector.tensor_split([oracle.n_params])
         for x, _ in oracle.batches():
             spoilt += int((~x.flatten(1).isfinite().all(1)).sum()) if x.is_floating_point() else 0
-            n_classes = n_classes or bound.forward(theta, buffers.clone(), x)[0].shape[-1]
+            width = width or bound.forward(theta, buffers.clone(), x)[0].shape[-1]
         if spoilt:
             return f"{guard.DATA}: correct {spoilt} of {job.data[row].size} samples, or leave them out"
         loss = oracle.loss(vector)
     if job.t == 0:
         return "" if loss.isfinite() else f"{guard.NETWORK}: look at its layers, and at the scale of the inputs"
-    if not diverged({"": {"loss": float(loss)}}, n_classes):
+    if not diverged({"": {"loss": float(loss)}}, guess=job.model.task.guess(width)):
         return ""
     return f"{guard.DIVERGED}: lower the learning rate ({rate(job)}), or look for what spoilt the model before round {job.t}"
 

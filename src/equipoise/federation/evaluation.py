@@ -13,17 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.core import task
 from equipoise.core.alignment import aligned
 from equipoise.core.draws import noise, schedule, seeded
 from equipoise.core.model import Bound
 from equipoise.core.oracle import EVALUATION_BATCH, Oracle
 from equipoise.core.rule import State, Visit, overrides
 from equipoise.core.solver import at
+from equipoise.core.task import CLASSIFICATION, Score, Task
 from equipoise.data.samples import Absent, Awaited, LoadError, Samples, Stream, at_once
 from equipoise.federation.round import submodels
 from equipoise.federation.trial import Progression, Trial
-from equipoise.metrics.classification import AREAS, CORRECT, RATES, classification
+from equipoise.metrics.classification import CORRECT, RATES
 from equipoise.metrics.own import Found, Measure, recorded
 from equipoise.records.record import Record
 from equipoise.system.threads import run_in_order
@@ -35,7 +35,6 @@ EVERY = 5  # rounds between costly evaluations: personalised models (a test pass
 LAST = 5  # last rounds, over which results are averaged: always evaluated
 
 Outputs = tuple[np.typing.NDArray[Any], np.typing.NDArray[Any]]  # probabilities [n, C], labels [n]
-Score = dict[str, Any]  # accuracy, loss, samples, other measures; "missing", "undefined": see History
 
 
 def published(trial: Trial, p: Progression) -> Tensor:
@@ -212,9 +211,9 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> l
     return [(torch.cat([x for x, _ in part]), torch.cat([y for _, y in part])) for part in parts]
 
 
-def _probabilities(logits: Tensor, y: Tensor) -> Outputs:
-    """Probabilities [n, C] and labels [n] of an answer."""
-    return logits.double().softmax(-1).cpu().numpy(), y.cpu().numpy()
+def _outputs(trial: Trial, logits: Tensor, y: Tensor) -> Outputs:
+    """Probabilities [n, C], or what else the task predicts, and targets [n] of an answer."""
+    return trial.model.task.outputs(logits).cpu().numpy(), y.cpu().numpy()
 
 
 @dataclass(frozen=True)
@@ -255,9 +254,9 @@ class EvaluationSets:
     ) -> Score:
         """Accuracy, loss and other measures (None: all of the run) of a whole vector [G] on one data set."""
         [answer] = answers(trial, vector, [data])
-        score = self._score(*answer, self.measures if measures is None else measures)
+        score = trial.model.task.score(*answer, self.measures if measures is None else measures)
         if measures is None and self.own:
-            found = self._found([_probabilities(*answer)])
+            found = self._found([_outputs(trial, *answer)])
             score |= {measure.name: value for measure, (value, _) in zip(self.own, found, strict=True)}
         return score
 
@@ -269,25 +268,7 @@ class EvaluationSets:
         self, trial: Trial, vector: Tensor, sets: Mapping[str, Samples | Stream], measures: Sequence[str]
     ) -> dict[str, Score]:
         outputs = zip(sets, answers(trial, vector, list(sets.values())), strict=True)
-        return {name: self._score(logits, y, measures) for name, (logits, y) in outputs}
-
-    def _score(self, logits: Tensor, y: Tensor, measures: Sequence[str]) -> Score:
-        right = task.correct(logits, y)
-        score: Score = {
-            "accuracy": float(right.double().mean()),
-            "loss": float(task.losses(logits, y).double().mean()),
-            "n": len(y),
-        }
-        if CORRECT in measures:
-            score[CORRECT] = np.packbits(right.cpu().numpy()).tobytes().hex()
-        if undefined := int((task.predictions(logits) < 0).sum()):
-            score["undefined"] = undefined
-        if more := [name for name in measures if name not in score]:
-            values = classification(logits.double().cpu().numpy(), y.cpu().numpy(), more, logits=True)
-            score |= {name: values[name] for name in more}
-            if values["missing"] and set(AREAS) & set(more):
-                score["missing"] = list(values["missing"])
-        return score
+        return {name: trial.model.task.score(*answer, measures) for name, answer in outputs}
 
     def record(self, trial: Trial, p: Progression, rounds: int) -> Record:
         """Scores of the global model on every set, and the accuracy of the model with which each client predicts."""
@@ -295,10 +276,13 @@ class EvaluationSets:
             return self._alone(trial, p) if costly(p.t, rounds) else {}
         vector = published(trial, p)
         answered = dict(zip(self.sets, answers(trial, vector, list(self.sets.values())), strict=True))
-        scores = {name: self._score(*answer, self.measured(p.t, rounds)) for name, answer in answered.items()}
+        scores = {
+            name: trial.model.task.score(*answer, self.measured(trial.model.task, p.t, rounds))
+            for name, answer in answered.items()
+        }
         record: Record = {"groups": scores}
         named = answered if self.own and costly(p.t, rounds) else {}
-        own = {name: _probabilities(*answer) for name, answer in named.items()}
+        own = {name: _outputs(trial, *answer) for name, answer in named.items()}
         found: list[list[Found] | None] = []  # the user's own measures of the clients
         if self.of_clients is not None or personal(trial, p):
             if not costly(p.t, rounds):
@@ -308,12 +292,12 @@ class EvaluationSets:
                 model = self._used(trial, p, m, vector)
                 found.append(None if model is None else self._found([self._outputs(trial, model, m)]))
         else:
-            same = {of: self.average(scores, of) for of in set(map(self._own, range(self.n)))}
+            same = {of: self.pooled(trial, scores, of) for of in set(map(self._own, range(self.n)))}
             clients = [same[self._own(m)] for m in range(self.n)]
             if own:
                 alike = {of: self._found([own[name] for name in of]) for of in same}
                 found = [alike[self._own(m)] for m in range(self.n)]
-        return {**record, "clients": self._tested(clients), **(self._entry(trial, found, own) if own else {})}
+        return {**record, "clients": self._tested(trial, clients), **(self._entry(trial, found, own) if own else {})}
 
     def _accuracies(self, trial: Trial, p: Progression, shared: Tensor) -> list[float | None]:
         """Accuracy of the model with which each client predicts; None for one without a test set where others have their own.
@@ -324,40 +308,45 @@ class EvaluationSets:
             models = (self._used(trial, p, m, shared) for m in range(self.n))
             return [None if model is None else self.accuracy(trial, model, m) for m, model in enumerate(models)]
         sets = [d for d in self.of_clients if d is not None]
-        right = (float(task.correct(*answer).double().mean()) for answer in answers(trial, shared, sets))
-        return [None if d is None else next(right) for d in self.of_clients]
+        task = trial.model.task
+        scores = (task.score(*answer)[task.main] for answer in answers(trial, shared, sets))
+        return [None if d is None else next(scores) for d in self.of_clients]
 
-    def _tested(self, accuracies: Sequence[float | None]) -> Record:
-        """The accuracies of the clients in a record, and of test sets of their own how many samples each has."""
+    def _tested(self, trial: Trial, scores: Sequence[float | None]) -> Record:
+        """The main measure of the clients in a record, and of test sets of their own how many samples each has."""
+        main = trial.model.task.main
         if self.of_clients is None:
-            return {"accuracy": list(accuracies)}
-        return {"accuracy": list(accuracies), "n": [0 if d is None else d.size for d in self.of_clients]}
+            return {main: list(scores)}
+        return {main: list(scores), "n": [0 if d is None else d.size for d in self.of_clients]}
 
     def _alone(self, trial: Trial, p: Progression) -> Record:
         """Accuracy on every set, the mean over its clients, each with its own model; NaN of a set without clients."""
         found: dict[str, list[float]] = {name: [] for name in self.sets}
+        main = trial.model.task.main
         clients: list[float | None] = []
         values: list[list[Found] | None] = []
         for m in range(self.n):
             own, vector = self._own(m), deployable(trial, p, m)
             scores = self._scores(trial, vector, {name: self.sets[name] for name in own}, ())
             for name in own:
-                found[name].append(scores[name]["accuracy"])
+                found[name].append(scores[name][main])
             mine = None if self.of_clients is None else self.of_clients[m]
-            average = self.average(scores, own) if self.of_clients is None else None
+            average = self.pooled(trial, scores, own) if self.of_clients is None else None
             clients.append(average if mine is None else self.accuracy(trial, vector, m))
             tested = bool(self.own) and clients[-1] is not None
             values.append(self._found([self._outputs(trial, vector, m)]) if tested else None)
-        groups = {name: {"accuracy": float(np.mean(of)) if of else math.nan} for name, of in found.items()}
-        record = {"groups": groups, "clients": self._tested(clients)}
+        groups = {name: {main: float(np.mean(of)) if of else math.nan} for name, of in found.items()}
+        record = {"groups": groups, "clients": self._tested(trial, clients)}
         return {**record, **(self._entry(trial, values, {}) if self.own else {})}
 
-    def measured(self, t: int, rounds: int) -> tuple[str, ...]:
+    def measured(self, task: Task, t: int, rounds: int) -> tuple[str, ...]:
         """What is computed after ``t`` of ``rounds`` rounds beside accuracy and loss: counts per class to see whether a model
         only guesses, and in the last rounds which samples are right, from which intervals are computed.
         """
         if not costly(t, rounds):
             return ()
+        if task != CLASSIFICATION:
+            return self.measures
         return (*self.measures, RATES, *((CORRECT,) if t > rounds - LAST else ()))
 
     def _used(self, trial: Trial, p: Progression, m: int, shared: Tensor) -> Tensor | None:
@@ -381,7 +370,7 @@ class EvaluationSets:
         x, y = zip(
             *answers(trial, vector, [self.sets[n] for n in self._own(m)] if mine is None else [mine]), strict=True
         )
-        return _probabilities(torch.cat(x), torch.cat(y))
+        return _outputs(trial, torch.cat(x), torch.cat(y))
 
     def _found(self, parts: Sequence[Outputs]) -> list[Found]:
         """The user's own measures on samples in parts."""
@@ -391,14 +380,14 @@ class EvaluationSets:
     def accuracy(self, trial: Trial, vector: Tensor, m: int) -> float:
         """Accuracy of a whole vector [G] on client ``m``'s own test set, or over all samples of the sets it belongs to."""
         if self.of_clients is not None and (mine := self.of_clients[m]) is not None:
-            return float(self.score(trial, vector, mine, ())["accuracy"])
+            return float(self.score(trial, vector, mine, ())[trial.model.task.main])
         own = self._own(m)
-        return self.average(self._scores(trial, vector, {n: self.sets[n] for n in own}, ()), own)
+        return self.pooled(trial, self._scores(trial, vector, {n: self.sets[n] for n in own}, ()), own)
 
     def _own(self, m: int) -> tuple[str, ...]:
         return tuple(self.sets) if self.groups is None else (self.groups[m],)
 
-    def average(self, scores: Mapping[str, Score], own: Sequence[str]) -> float:
-        """Accuracy over all samples of some sets."""
-        right = sum(float(scores[n]["accuracy"]) * self.sets[n].size for n in own)
-        return right / sum(self.sets[n].size for n in own)
+    @staticmethod
+    def pooled(trial: Trial, scores: Mapping[str, Score], own: Sequence[str]) -> float:
+        """The main measure over all samples of some sets."""
+        return float(trial.model.task.pooled([scores[name] for name in own])[trial.model.task.main])

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from equipoise.core import task
-from equipoise.core.attacks import Attackers
+from equipoise.core.attacks import FLIPS, Attackers
 from equipoise.core.presence import Presence
 from equipoise.core.rates import check_rounds, rate
 from equipoise.core.rule import Rule
 from equipoise.core.settings import Keywords, Settings, changed
 from equipoise.core.solver import Solver
 from equipoise.core.solver import checked as checked_solver
+from equipoise.core.task import Regression, Task, task_of
 from equipoise.data.holdings import examples as example_images
 from equipoise.data.holdings import holdings
 from equipoise.data.samples import Samples, Stream, Transform, check, loaded, read, rounding, tensor
@@ -46,7 +46,7 @@ from equipoise.federation.validation import HeldOut
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.metrics.failure import diverged
 from equipoise.metrics.groups import positive_class
-from equipoise.metrics.own import Measure, divided, failures
+from equipoise.metrics.own import KNOWN, Measure, divided, failures
 from equipoise.records.history import LEAST
 from equipoise.records.record import Record
 from equipoise.records.validation import BEST, selected
@@ -87,6 +87,7 @@ class Federation:
         ``tests`` up to 20 clients are the groups, and more are tested together, too.
     head : name of the classifier layer whose inputs are the features; default the last ``nn.Linear``.
     memory : bytes the clients' data sets may take together; larger ones are streamed. Default: half of what is free.
+    task : what y means: ``"classification"``, ``"regression"`` (y are numbers, the network has one output), or a :class:`Regression`.
     measures : what is recorded of the global model on every test set, names of ``metrics.MEASURES``: accuracy always,
         in every round; ``"balanced"``, ``"auc"``, ``"auc_ovr"`` every fifth round and in each of the last five. So are, also
         of every client: ``"f1"``, ``"mcc"``, ``"kappa"``, ``"ece"``, ``"brier"``, ``"log_loss"``, functions of your own and
@@ -129,6 +130,7 @@ class Federation:
         client_tests: Sequence[Any] | None = None,
         head: str | None = None,
         memory: int | None = None,
+        task: str | Task = "classification",
         measures: Iterable[str | Measure | Callable[..., Any]] = ("accuracy",),
         server_validation: Any = None,
         contribution: Sequence[float] | None = None,
@@ -145,8 +147,9 @@ class Federation:
         settings = changed(settings, changes, Federation.__init__.__kwdefaults__)
         if workers is not None:
             check_whole("workers", workers, 1)
+        means = task_of(task)
         names_of, own = divided(measures)
-        measured = chosen(names_of)
+        measured = chosen(names_of) if means.name == "classification" else self._numeric(names_of, own)
         self.method, self.solver = Method.of(method), checked_solver(solver)
         self.method.check(self.solver)
         if not tests and client_tests is not None:
@@ -164,6 +167,7 @@ class Federation:
             transform=transform,
             head=head,
             memory=memory,
+            task=means,
         )
         belongs = named("groups", groups, "clients, that of its test set")
         self.tests = replace(
@@ -218,6 +222,10 @@ class Federation:
         if self.method.bound != "upper":
             there = Presence.of(settings, self.names, self.tests.groups, [d.size for d in known.data])
             self.trial = replace(self.trial, presence=there)
+        if settings.attack in FLIPS and means.dtype.is_floating_point:
+            raise ValueError(
+                f"attack={settings.attack!r} changes classes, and a {means.name} has none. Take sign-flip, for example."
+            )
         hostile = Attackers.of(settings, self.names, self.tests.groups, here=population is None)
         self.trial = replace(self.trial, attackers=None if self.method.bound else hostile)
         self.collaborative = self.method.bound != "upper" and (
@@ -233,6 +241,21 @@ class Federation:
         self.records: list[Record] = []
         self.machines: list[dict[str, Any]] = []  # what computed the rounds, each with the first of its own
         self._made = True
+
+    @staticmethod
+    def _numeric(names: Sequence[str], own: Sequence[Measure]) -> tuple[str, ...]:
+        """The measures of a regression: all there are, beside functions of the user's own."""
+        classes = [name for name in names if name != "accuracy"] + [m.name for m in own if m.name in KNOWN]
+        if classes:
+            raise ValueError(
+                f"{', '.join(classes)} {'need' if len(classes) > 1 else 'needs'} classes, and a regression has none: it has rmse, mae and r2."
+            )
+        return Regression.measures
+
+    def _about_task(self) -> dict[str, str]:
+        """What the description of a run says of a task other than classification."""
+        task = self.model.task
+        return {"task": task.name, "unit": task.unit} if isinstance(task, Regression) else {}
 
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(self, "_made") and name not in STATE:
@@ -367,11 +390,12 @@ class Federation:
             record |= self.tests.record(trial, following, last)
         if self.held is not None:
             record |= self.held.record(trial, following, last)
+        guess = self.model.task.guess(trial.setup.n_classes)
         if self.method.bound == "lower":  # without a global model, training shows it
             losses = {str(m): {"loss": loss} for m, loss in enumerate(record.get("losses", ()))}
-            why = diverged(losses, trial.setup.n_classes, "training loss")
+            why = diverged(losses, which="training loss", guess=guess)
         else:
-            why = diverged(record.get("groups", {}), trial.setup.n_classes)
+            why = diverged(record.get("groups", {}), guess=guess)
         if why:
             record["diverged"] = why
         record["seconds"] = round(time.perf_counter() - began, 4)
@@ -455,6 +479,7 @@ class Federation:
             "client_names": list(self.names),
             "client_groups": None if self.tests.groups is None else list(self.tests.groups),
             "measures": list(self.tests.measures),
+            **self._about_task(),
             "classes": list(self.classes),
             "positive": None if self.positive is None or self.positive.why != "given" else self.positive.name,
             "least_group": self.least_group,
@@ -506,7 +531,14 @@ class Federation:
         if x is None:
             return {n: self.tests.score(self.trial, vector, d) for n, d in self.tests.sets.items()}
         data = loaded(
-            read((x, y) if y is not None else x, "evaluation data", self._dtype, vector.device, self.transform)
+            read(
+                (x, y) if y is not None else x,
+                "evaluation data",
+                self._dtype,
+                vector.device,
+                self.transform,
+                target=self.model.task.dtype,
+            )
         )
         check(data, "evaluation data", None, self.trial.setup.n_classes)
         with taking(data, "evaluation data"):
@@ -517,15 +549,17 @@ class Federation:
 
         A class of -1 is none: the network's output is not finite.
         """
-        return task.predictions(self.logits(x, client=client))
+        return self.model.task.predictions(self.logits(x, client=client))
 
     def predict_proba(self, x: Any, *, client: int | None = None) -> Tensor:
         """Probabilities [n, C] of the classes of inputs ``x`` [n, *shape], softmax of :meth:`logits`; NaN where these are not finite."""
+        if isinstance(self.model.task, Regression):
+            raise ValueError("A regression predicts numbers, which have no probabilities: use predict(x).")
         return self.logits(x, client=client).softmax(-1)
 
     def score(self, x: Any, y: Any = None, *, client: int | None = None) -> float:
         """Accuracy in [0, 1] of the global model, or of a client's, on ``(x, y)`` or a data set."""
-        return float(self.evaluate(x, y, client=client)["accuracy"])
+        return float(self.evaluate(x, y, client=client)[self.model.task.main])
 
     def logits(self, x: Any, *, client: int | None = None) -> Tensor:
         """Logits [n, C] of inputs ``x`` [n, *shape], which are given as the training data were."""
@@ -575,7 +609,7 @@ class Federation:
     def _contents(self) -> dict[str, str]:
         """Hashes of the data, which are made when they are first needed."""
         trial = self.trial
-        held_out = trial.oracle.source if trial.oracle is not None and trial.method.needs else None
+        held_out = trial.oracle.source if trial.oracle is not None and trial.method.needs - {"classes"} else None
         # clients that are away have their data where they are
         held = () if self.held is None else self.held.sets
         own = {f"{m}, a client": d for m, d in enumerate(self.tests.of_clients or ()) if d is not None}

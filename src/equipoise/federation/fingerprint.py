@@ -17,6 +17,7 @@ from equipoise.core.hidden_units import Neurons
 from equipoise.core.model import Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.settings import Settings
+from equipoise.core.task import CLASSIFICATION
 from equipoise.data.memory_mapped import Mapped
 from equipoise.data.samples import Absent, Samples, Stream, loaded
 from equipoise.federation.inputs import named
@@ -159,8 +160,11 @@ def fingerprint(trial: Trial, data: Mapping[str, str]) -> dict[str, Any]:
         "sizes": [d.size for d in trial.data],
         "labels": trial.labels,
         **structure(trial.model, trial.neurons),
-        "server_validation": None if trial.oracle is None or not trial.method.needs else _validation(trial.oracle),
+        "server_validation": None
+        if trial.oracle is None or not trial.method.needs - {"classes"}
+        else _validation(trial.oracle),
         "solver": repr(trial.solver),
+        **({} if trial.model.task == CLASSIFICATION else {"task": str(trial.model.task)}),
         **trial.settings.decisive,
         "data": dict(data),
     }

@@ -17,9 +17,10 @@ from equipoise.core.copies import NetworkError, copied
 from equipoise.core.draws import cohort_size, generator_states, seeded
 from equipoise.core.hidden_units import Neurons
 from equipoise.core.model import Bound, Model, Stacked, inner
-from equipoise.core.observation import observe, require_logits
+from equipoise.core.observation import observe, require_outputs
 from equipoise.core.rates import Layers, RateLike
 from equipoise.core.settings import Settings
+from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.data.samples import Absent, Lazy, Samples, Stream, Transform, check, divided, loaded, read, room
 from equipoise.federation.method import Method
 from equipoise.submodels.discovery import find
@@ -63,7 +64,8 @@ class Frame:
         return replace(self, data=data, first=first), tuple(held for _, held in parts)
 
     def check(self, method: Method) -> None:
-        """Require the validation data that a method looks at."""
+        """Require the task, and the validation data, that a method looks at."""
+        method.require(self.model.task)
         if "validation" in method.needs and self.server_validation is None:
             raise ValueError(
                 f"{method} measures on validation data of the server's own, and this federation has none. "
@@ -189,6 +191,7 @@ def frame(
     transform: Transform | None = None,
     head: str | None = None,
     memory: int | None = None,
+    task: Task = CLASSIFICATION,
 ) -> Frame:
     """Read all data, and run the network on them once."""
     where = _device(settings.device)
@@ -220,7 +223,7 @@ def frame(
     cohort = cohort_size(len(clients), settings.participation)
     data = tuple(
         # lazy data of one cohort are in memory together, other data of all clients
-        read(c, name, dtype, where, transform, space // (cohort if isinstance(c, Lazy) else len(clients)))
+        read(c, name, dtype, where, transform, space // (cohort if isinstance(c, Lazy) else len(clients)), task.dtype)
         for c, name in zip(clients, known, strict=True)
     )
     first = loaded(data[0])
@@ -228,15 +231,18 @@ def frame(
     if len(set(test_names)) != len(tests):
         raise ValueError(f"Every test set needs a name of its own; found {', '.join(test_names)}.")
     sets = {
-        n: loaded(read(t, f"test set {n!r}", dtype, where, transform))
+        n: loaded(read(t, f"test set {n!r}", dtype, where, transform, target=task.dtype))
         for n, t in zip(test_names, tests.values(), strict=True)
     }
     own = {
-        name: None if given is None else loaded(read(given, f"test set of {name}", dtype, where, transform))
+        name: None
+        if given is None
+        else loaded(read(given, f"test set of {name}", dtype, where, transform, target=task.dtype))
         for m, given in enumerate(client_tests or ())
         for name in (known[m] if m < len(known) else f"client-{m}",)
     }
-    model = _observed(net, head, known[0], first)
+    task = task.fitted([d.y for d in data if isinstance(d, Samples)])
+    model = _observed(net, head, known[0], first, task)
     if isinstance(lr, Layers):
         lr.check([n for n, _ in net.named_parameters()])
         if "head" in dict(lr.rates) and model.head_name is None and not any(inner(n, "head") for n in model.names):
@@ -245,10 +251,12 @@ def frame(
         frozen = {n for n, rate in named_rates if rate == 0}
         for n, parameter in net.named_parameters():
             parameter.requires_grad_(parameter.requires_grad and n not in frozen)
-        model = Model(net, model.head_name, model.random, model.observed)
+        model = Model(net, model.head_name, model.random, model.observed, task)
     model.bf16 = settings.precision == "bf16"
     given = server_validation
-    held_out = None if given is None else loaded(read(given, "server_validation", dtype, where, transform))
+    held_out = (
+        None if given is None else loaded(read(given, "server_validation", dtype, where, transform, target=task.dtype))
+    )
     if isinstance(held_out, Samples) and held_out.x.is_floating_point() and not held_out.x.isfinite().all():
         raise ValueError("server_validation holds numbers that are not finite. Correct or leave out these samples.")
     every = {f"test set {n!r}": d for n, d in sets.items()}
@@ -282,14 +290,14 @@ def of_clients(
     return {ALL: ConcatDataset(each)}, None
 
 
-def _observed(net: nn.Module, head: str | None, who: str, data: Samples | Stream) -> Model:
+def _observed(net: nn.Module, head: str | None, who: str, data: Samples | Stream, task: Task) -> Model:
     """The model, after a run of the network on a client's data."""
     before = generator_states()
     x = _batch(data, who)
     drawn = isinstance(data, Samples) and generator_states() != before  # by the transform
     with taking(x.shape[1:], f"the data of {who}"):
-        observed = observe(net, x, head)
-    return Model(net, observed.head, observed.random or drawn, observed)
+        observed = observe(net, x, head, task)
+    return Model(net, observed.head, observed.random or drawn, observed, task)
 
 
 @contextmanager
@@ -324,9 +332,9 @@ def _probe(bound: Bound, model: Model, who: str, first: Samples | Stream) -> tup
     why = f", as BatchNorm {some(blind, 3)} keeps no running statistics (track_running_stats=False: leave it out)"
     with taking(x.shape[1:], f"the data of {who} one by one, in evaluation{why if blind else ''}"):
         logits, features = bound.forward(model.initial[:P], model.initial[P:].clone(), x)
-        require_logits(logits, 1, train=False)
+        require_outputs(logits, 1, train=False, task=model.task)
     model.try_channels_last(x.expand(2, *x.shape[1:]))
-    n_classes = logits.shape[1]
+    n_classes = logits.shape[1] if model.task == CLASSIFICATION else 0
     return n_classes, features.shape[1]
 
 

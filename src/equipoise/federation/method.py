@@ -15,6 +15,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.model import Model
 from equipoise.core.rule import SEES, Rule, Sees, overrides
 from equipoise.core.solver import Solver
+from equipoise.core.task import Task
 from equipoise.methods import ALIASES, METHODS
 from equipoise.system import own_code
 from equipoise.system.suggestions import near
@@ -131,6 +132,19 @@ class Method:
     def needs(self) -> frozenset[str]:
         """What the federation must have, by any of the rules."""
         return frozenset().union(*(rule.needs for rule in self.rules))
+
+    def require(self, task: Task) -> None:
+        """Refuse a task that has no classes, where a rule counts them, or measures accuracy.
+
+        Raises
+        ------
+        MethodError : naming the rule.
+        """
+        for rule, part in zip(self.rules, self.parts, strict=True):
+            if rule.needs & {"classes", "contribution", "contribution_on_test"} and task.dtype.is_floating_point:
+                raise MethodError(
+                    f"{part} needs classes, and a {task.name} has none. Leave it out, or choose another method."
+                )
 
     @property
     def sees(self) -> Sees:

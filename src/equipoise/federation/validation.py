@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from torch import Tensor
 
-from equipoise.core import task
+from equipoise.core.task import Score, Task
 from equipoise.data.samples import Absent, Samples, Stream, loaded, stack
 from equipoise.federation.evaluation import answers, costly, deployable, personal, published
 from equipoise.federation.trial import Progression, Trial
@@ -21,7 +20,7 @@ log = logging.getLogger(__name__)
 EVERYBODY = "all"  # what the clients are called together where they belong to no groups
 
 Held = Samples | Stream | Absent | None
-Found = tuple[int, float, int] | None  # right predictions, mean loss, samples; None: not measured
+Found = Score | None  # None: not measured
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,11 @@ class HeldOut:
     def record(self, trial: Trial, p: Progression, rounds: int) -> Record:
         """How the model with which each client predicts does on what it held out; personal models in rounds of costly evaluations."""
         if not personal(trial, p):
-            return pooled(self._shared(trial, published(trial, p)), self.groups)
+            return pooled(trial.model.task, self._shared(trial, published(trial, p)), self.groups)
         if not costly(p.t, rounds):
             return {}
         return pooled(
+            trial.model.task,
             [
                 None if d is None else measured(trial, deployable(trial, p, m), d, self._name(trial, m))
                 for m, d in enumerate(self.sets)
@@ -77,7 +77,7 @@ class HeldOut:
             ((logits, y),) = answers(trial, vector, [data])
             sizes = [d.size for m in here if (d := self.sets[m]) is not None]
             for m, of, labels in zip(here, logits.split(sizes), y.split(sizes), strict=True):
-                found[m] = _counted(of, labels)
+                found[m] = trial.model.task.score(of, labels)
         for m, d in enumerate(self.sets):
             if d is not None and m not in here:
                 found[m] = measured(trial, vector, d, self._name(trial, m))
@@ -93,34 +93,19 @@ def measured(trial: Trial, vector: Tensor, data: Samples | Stream | Absent, who:
             raise
         log.warning("%s is not validated: its data cannot be read: %s: %s", who, type(error).__name__, error)
         return None
-    return _counted(logits, y)
+    return trial.model.task.score(logits, y)
 
 
-def _counted(logits: Tensor, y: Tensor) -> Found:
-    return int(task.correct(logits, y).sum()), float(task.losses(logits, y).double().mean()), len(y)
-
-
-def pooled(found: Sequence[Found], groups: Sequence[str] | None) -> Record:
+def pooled(task: Task, found: Sequence[Found], groups: Sequence[str] | None) -> Record:
     """The entry of a record: over all samples that are held out, by group and by client."""
     groups = [EVERYBODY] * len(found) if groups is None else groups
     of: dict[str, list[Found]] = {}
     for group, one in zip(groups, found, strict=True):
         of.setdefault(group, []).append(one)
-    every = _mean(found)
-    if every is None:
+    measured = {group: [score for score in several if score is not None] for group, several in of.items()}
+    if not any(measured.values()):
         return {}
-    clients = {
-        "accuracy": [None if one is None else one[0] / one[2] for one in found],
-        "loss": [None if one is None else one[1] for one in found],
-    }
-    by_group = {group: score for group, several in of.items() if (score := _mean(several))}
+    by_group = {group: task.pooled(scores) for group, scores in measured.items() if scores}
+    clients = {key: [None if score is None else score[key] for score in found] for key in (task.main, "loss")}
+    every = task.pooled([score for score in found if score is not None])
     return {"validation": {**every, "groups": by_group, "clients": clients}}
-
-
-def _mean(found: Iterable[Found]) -> dict[str, Any] | None:
-    known = [one for one in found if one is not None]
-    n = sum(size for _, _, size in known)
-    if not n:
-        return None
-    loss = sum(loss * size for _, loss, size in known) / n
-    return {"accuracy": sum(right for right, _, _ in known) / n, "loss": loss, "n": n}

@@ -141,7 +141,8 @@ class CFFL(Rule):
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset({"validation" if self.reputation == "own" else "contribution"})
+        classes = {"classes"} if self.by == "classes" else set()
+        return frozenset({"validation" if self.reputation == "own" else "contribution", *classes})
 
     @property
     def partial(self) -> bool:

@@ -54,6 +54,7 @@ class FairFed(Rule):
     present; if those present have no weight left, they start again.
     """
 
+    needs = frozenset({"classes"})
     sees = "scalars+sum"
     reports = "its accuracy"
     ranges = MappingProxyType({"accuracy": Bounds(0, 1)})

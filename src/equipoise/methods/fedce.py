@@ -66,6 +66,7 @@ class FedCE(Rule):
     together (the paper assumes no absent clients). A client that did not move, or whose others cancel, has cosine 0.
     """
 
+    needs = frozenset({"classes"})
     owns = frozenset(
         {"weights", "mask", "direction"}
     )  # the model of the others is known if weights alone made the step

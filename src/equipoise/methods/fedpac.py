@@ -50,6 +50,7 @@ class FedPAC(Rule):
 
     uses = frozenset({"features", "classifier"})
     owns = frozenset({"start"})
+    needs = frozenset({"classes"})
     reports = "its class means and variances"
     lam: float = number(1.0, low=0)
     head_lr: float = number(0.1, low=0, above=True)

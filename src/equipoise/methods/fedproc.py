@@ -39,6 +39,7 @@ class FedProc(Rule):
     The cosine with zero is 0.
     """
 
+    needs = frozenset({"classes"})
     uses = frozenset({"features"})
     sees = "sum"
     reports = "its class prototypes"

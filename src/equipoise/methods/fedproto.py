@@ -74,6 +74,7 @@ class FedProto(Rule):
     code (Eq. 6 as printed divides by the number of holders twice).
     """
 
+    needs = frozenset({"classes"})
     uses = frozenset({"features"})
     sees = "sum"
     reports = "its class prototypes"

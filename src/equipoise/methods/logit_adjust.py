@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equipoise.core import task
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Out, Rule, Visit
 from equipoise.system.ranges import number
@@ -31,6 +30,7 @@ class LogitAdjust(Rule):
     Differs: predictions, and the losses that rules measure, are those of the logits without the shift.
     """
 
+    needs = frozenset({"classes"})
     tau: float = number(1.0, low=0)
 
     def loss(self, out: Out, visit: Visit) -> Tensor:
@@ -40,7 +40,7 @@ class LogitAdjust(Rule):
         tau = min(self.tau, torch.finfo(counts.dtype).max)
         shift = torch.xlogy(tau, counts / unit)  # 0 log 0 is 0, tau log 0 is -inf
         adjusted = out.logits + shift.unsqueeze(-2)  # [..., B, C]
-        return out.mean(task.losses(adjusted, out.y) - task.losses(out.logits, out.y))
+        return out.mean(out.task.losses(adjusted, out.y) - out.task.losses(out.logits, out.y))
 
 
 CATALOGUE = {

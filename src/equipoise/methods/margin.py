@@ -34,6 +34,7 @@ class Margin(Rule):
     term a short last batch is penalised less.
     """
 
+    needs = frozenset({"classes"})
     lam: float = number(0.03, low=0)
     form: Literal["paper", "released"] = choice("paper", "released")
 

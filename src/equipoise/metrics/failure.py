@@ -12,7 +12,9 @@ HUGE: Final = 10  # times the loss of guessing: so large a loss is no longer tha
 LEVEL: Final = 1.959963984540054  # of the normal distribution, two-sided 95 %
 
 
-def diverged(scores: Mapping[str, Mapping[str, Any]], n_classes: int = 0, which: str = "test loss") -> str:
+def diverged(
+    scores: Mapping[str, Mapping[str, Any]], n_classes: int = 0, which: str = "test loss", guess: float = 0.0
+) -> str:
     """Why a model's loss is that of a training that diverged; empty if it is not.
 
     A loss is taken for that of a diverged training if it is not finite, or more than 10 times `ln C`, the loss of a model
@@ -23,6 +25,7 @@ def diverged(scores: Mapping[str, Mapping[str, Any]], n_classes: int = 0, which:
     scores : of one round, by test set: `"loss"`, and if known `"n"`, its samples, and `"rates"`, counts per class.
     n_classes : C; if it is 0 and there are no counts, a finite loss is not judged.
     which : what the loss is.
+    guess : the loss of a model that guesses, where it is not that of C classes; 0: not known.
     """
     known = [of for of in scores.values() if "loss" in of]
     if not known:
@@ -32,8 +35,9 @@ def diverged(scores: Mapping[str, Mapping[str, Any]], n_classes: int = 0, which:
     if not math.isfinite(loss):
         return f"its {which} is not a finite number"
     C = n_classes or max((len(counts["true"]) for counts in _counts(scores)), default=0)
-    if C > 1 and loss > HUGE * math.log(C):
-        return f"its {which} is {loss:.3g}, and a model that guesses has {math.log(C):.3g}"
+    guess = guess or (math.log(C) if C > 1 else 0.0)
+    if guess and loss > HUGE * guess:
+        return f"its {which} is {loss:.3g}, and a model that guesses has {guess:.3g}"
     return ""
 
 

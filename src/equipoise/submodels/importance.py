@@ -13,7 +13,6 @@ from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from equipoise.core import task
 from equipoise.core.hidden_units import CONVOLUTIONS, Group, Neurons
 from equipoise.core.model import Bound, channels_last
 from equipoise.submodels.discovery import trace
@@ -46,7 +45,7 @@ def naive(
 
 def _total(bound: Bound, vector: Tensor, batches: Batches) -> Tensor:
     theta, buffers = vector[: bound.model.n_params], vector[bound.model.n_params :].clone()
-    losses = [task.losses(bound.forward(theta, buffers, x)[0].double(), y).sum() for x, y in batches]
+    losses = [bound.model.task.losses(bound.forward(theta, buffers, x)[0].double(), y).sum() for x, y in batches]
     return torch.stack(losses).sum() if losses else vector.new_zeros((), dtype=torch.float64)
 
 
@@ -239,7 +238,7 @@ class _Shortcut:
     def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of the losses of the samples without each unit [K], and with all of them []."""
         forward = _Pass(self.run(x), len(x))
-        base = task.losses(forward.values[self.logits].double(), y)
+        base = self.neurons.model.task.losses(forward.values[self.logits].double(), y)
         whole = base.sum()
         total = whole.repeat(self.neurons.n)
         for behind in self.groups:
@@ -248,7 +247,8 @@ class _Shortcut:
             active = self.active(behind, forward)
             for unit in active.any(0).nonzero().flatten().tolist():
                 rows = active[:, unit].nonzero().flatten()
-                new = task.losses(self.without(behind, unit, forward, rows).double(), y.index_select(0, rows))
+                without = self.without(behind, unit, forward, rows).double()
+                new = self.neurons.model.task.losses(without, y.index_select(0, rows))
                 total[behind.first + unit] = base.index_copy(0, rows, new).sum()
         return total, whole
 

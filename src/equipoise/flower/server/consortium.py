@@ -24,7 +24,7 @@ from equipoise.federation.validation import pooled as pooled_validation
 from equipoise.flower.codec import UNFIT, CodecError, Parcel, changed, hiding, packed
 from equipoise.flower.secagg.server import MaskedSites
 from equipoise.flower.server.roster import SitesError
-from equipoise.flower.server.scores import Tested, alone, counts, fraction, plausible, pooled
+from equipoise.flower.server.scores import Tested, alone, fraction, held_out, plausible, pooled
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.store import Receipt
 from equipoise.flower.site.task import Task
@@ -195,9 +195,12 @@ class Consortium:
         if self.complete and not own_models:
             return {**tests.record(trial, now, rounds), **_sent(sites)}
         testing, C = [m for m, site in enumerate(sites.known) if site.tests], trial.setup.n_classes
+        task = trial.model.task
         here = bool(tests.sets) and not (hides and testing) and trial.method.bound != "lower"
         vector = now.vector if self.masked else published(trial, now)  # a guarded site measures what it trains from
-        record: Record = {"groups": tests.scores(trial, vector, tests.measured(now.t, rounds))} if here else {}
+        record: Record = (
+            {"groups": tests.scores(trial, vector, tests.measured(trial.model.task, now.t, rounds))} if here else {}
+        )
         own = own_models and (counts or hides)
         if not testing or (here and not own):
             return {**record, **_sent(sites)}
@@ -210,7 +213,7 @@ class Consortium:
         results: dict[int, Tested] = {}
         for m, answer in sites.ask("evaluate", now.t, testing, make):
             declared = sites.known[m].test_sizes
-            tested = answer if isinstance(answer, str) else Tested.of(answer.fields, declared, measures, C)
+            tested = answer if isinstance(answer, str) else Tested.of(answer.fields, declared, measures, C, task)
             if isinstance(tested, Tested):
                 results[m] = tested
             else:
@@ -219,11 +222,11 @@ class Consortium:
             log.warning("%s is not evaluated after round %d: its loss is no number", sites.known[m].name, now.t)
             del results[m]
         if not here:
-            record["groups"] = pooled([results[m] for m in sorted(results)])
+            record["groups"] = pooled([results[m] for m in sorted(results)], task)
         if counts or not own_models:
-            accuracy = [results[m].accuracy if m in results else None for m in range(len(sites.known))]
+            main = [results[m].main if m in results else None for m in range(len(sites.known))]
             sizes = [sum(results[m].sizes.values()) if m in results else 0 for m in range(len(sites.known))]
-            record["clients"] = {"accuracy": accuracy, "n": sizes}
+            record["clients"] = {task.main: main, "n": sizes}
         return {**record, **_sent(sites)}
 
     def validate(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
@@ -240,13 +243,13 @@ class Consortium:
         lost = False
         for m, answer in sites.ask("evaluate.validation", now.t, range(len(sites.known)), make):
             size, share = sites.known[m].size, trial.settings.validation
-            counted = answer if isinstance(answer, str) else counts(answer.fields, size, share)
+            counted = answer if isinstance(answer, str) else held_out(answer.fields, size, share, trial.model.task)
             if isinstance(counted, str):
                 log.warning("%s is not validated after round %d: it %s", sites.known[m].name, now.t, counted)
                 lost = True
             else:
                 found[m] = counted
-        for m in alone({m: plausible(counted[1]) for m, counted in enumerate(found) if counted}):
+        for m in alone({m: plausible(counted["loss"]) for m, counted in enumerate(found) if counted}):
             log.warning("%s is not validated after round %d: its loss is no number", sites.known[m].name, now.t)
             found[m] = None
         if not any(found) and not lost:
@@ -254,7 +257,7 @@ class Consortium:
             raise SitesError(
                 f"validation={share:g} is less than one sample of every site, so no site holds any out. Raise it."
             )
-        return pooled_validation(found, tests.groups)
+        return pooled_validation(trial.model.task, found, tests.groups)
 
     def standalone(self, trial: Trial, tests: EvaluationSets, rounds: int) -> Alone:
         """The accuracy of each site that trains on its own data alone, measured by the site.

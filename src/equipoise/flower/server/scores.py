@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from equipoise.core.task import CLASSIFICATION, Score, Task
 from equipoise.data.samples import n_held
 from equipoise.federation.guard import LARGEST
 from equipoise.flower.codec import UNFIT
@@ -18,14 +19,14 @@ from equipoise.metrics.groups import rates_of
 
 @dataclass(frozen=True)
 class Tested:
-    """A site's results on its test sets: scores, samples, and the accuracy of the model it predicts with over all samples.
+    """A site's results on its test sets: scores, samples, and the main measure of the model it predicts with over all samples.
 
     ``hidden`` are the sets that are too small for the site to send a number of.
     """
 
     scores: dict[str, dict[str, Any]]
     sizes: dict[str, int]
-    accuracy: float | None
+    main: float | None
     hidden: tuple[str, ...] = ()
 
     @property
@@ -35,40 +36,40 @@ class Tested:
 
     @staticmethod
     def of(
-        fields: Mapping[str, Any], tests: Mapping[str, int], measures: Iterable[str], n_classes: int
+        fields: Mapping[str, Any], tests: Mapping[str, int], measures: Iterable[str], n_classes: int, task: Task
     ) -> Tested | str:
         """The results in the answer of a site with these ``tests``, and their samples; or the reason why they cannot be used."""
         try:
             every = {name: int(fields["sizes"][name]) for name in tests}
             hidden = tuple(name for name, n in every.items() if n == 0 and name not in fields["scores"])
             sizes = {name: n for name, n in every.items() if name not in hidden}
-            scores = {name: _score(fields["scores"][name], measures, n_classes) for name in sizes}
+            scores = {name: _score(fields["scores"][name], measures, n_classes, task) for name in sizes}
             if every != dict(tests) or any(scores[name].get("undefined", 0) > n for name, n in sizes.items()):
                 raise ValueError("sizes")
             for name, n in sizes.items():
                 if RATES in measures and isinstance(of := scores[name][RATES], dict) and sum(of["true"]) != n:
                     raise ValueError("counts")
                 scores[name]["n"] = n
-            return Tested(scores, sizes, fraction(fields["accuracy"]) if sizes else None, hidden)
+            return Tested(scores, sizes, task.read(fields)[task.main] if sizes else None, hidden)
         except UNFIT:
             return "sent scores that cannot be used"
 
 
-def counts(fields: Mapping[str, Any], size: int, share: float) -> tuple[int, float, int] | str | None:
-    """Right predictions, mean loss and samples that a site holds out, None if it holds out none; or why they cannot be used.
+def held_out(fields: Mapping[str, Any], size: int, share: float, task: Task) -> Score | str | None:
+    """A site's score on what it holds out, None if it holds out nothing; or why it cannot be used.
 
     ``size`` are the samples that it trains on, and ``share`` is what it holds out of all.
     """
     try:
         if not fields["found"]:
             return None
-        right, loss, n = fields["found"]
-        right, loss, n = int(right), float(loss), int(n)
-        if not 0 <= right <= n or n != n_held(size + n, share) or loss < 0:
+        sent = fields["found"]
+        score = {**task.read(sent), "loss": float(sent["loss"]), "n": int(sent["n"])}
+        if score["n"] < 1 or score["n"] != n_held(size + score["n"], share) or score["loss"] < 0:
             raise ValueError("counts")
     except UNFIT:
         return "sent scores that cannot be used"
-    return right, loss, n
+    return score
 
 
 def plausible(loss: float) -> bool:
@@ -82,9 +83,9 @@ def alone(plausible: Mapping[int, bool]) -> list[int]:
     return strange if 2 * len(strange) < len(plausible) else []
 
 
-def _score(fields: Mapping[str, Any], measures: Iterable[str], n_classes: int) -> dict[str, Any]:
+def _score(fields: Mapping[str, Any], measures: Iterable[str], n_classes: int, task: Task) -> Score:
     """A site's scores on one of its test sets; a measure other than accuracy may be NaN, if it is not defined."""
-    score: dict[str, Any] = {"accuracy": fraction(fields["accuracy"]), "loss": float(fields["loss"])}
+    score: Score = {**task.read(fields), "loss": float(fields["loss"])}
     score |= {name: fraction(fields[name], nan=True) for name in measures if name not in score and name != RATES}
     if RATES in measures:
         score[RATES] = _counts(fields[RATES], n_classes)
@@ -126,7 +127,7 @@ def fraction(fields: Any, *, nan: bool = False) -> float:
     return x
 
 
-def pooled(found: Sequence[Tested]) -> dict[str, dict[str, Any]]:
+def pooled(found: Sequence[Tested], task: Task) -> dict[str, Score]:
     """Scores by test set; sets of one name at several sites are averaged by samples. One that is too small at all of them has none."""
     groups: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
     for tested in found:
@@ -135,11 +136,15 @@ def pooled(found: Sequence[Tested]) -> dict[str, dict[str, Any]]:
     hidden: dict[str, dict[str, Any]] = {
         name: {"n": 0} for tested in found for name in tested.hidden if name not in groups
     }
-    return hidden | {name: dict(parts[0][1]) if len(parts) == 1 else _averaged(parts) for name, parts in groups.items()}
+    return hidden | {name: _together(parts, task) for name, parts in groups.items()}
 
 
-def _averaged(parts: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Means by samples, over the sites where a measure is defined."""
+def _together(parts: Sequence[tuple[int, Mapping[str, Any]]], task: Task) -> Score:
+    """One score of several; of measures that are means the means by samples, over the sites where they are defined."""
+    if len(parts) == 1:
+        return dict(parts[0][1])
+    if task != CLASSIFICATION:
+        return task.pooled([{**score, "n": n} for n, score in parts])
 
     def mean(key: str) -> float:
         known = [(n, score[key]) for n, score in parts if key == "loss" or not math.isnan(score[key])]

@@ -34,7 +34,7 @@ from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hi
 from equipoise.flower.site.store import Receipt, Store
 from equipoise.flower.site.task import Task
 from equipoise.methods.dp import DP
-from equipoise.metrics.classification import MEASURES, RATES
+from equipoise.metrics.classification import RATES
 from equipoise.privacy.accounting import spend
 from equipoise.records.history import LEAST
 from equipoise.system import own_code
@@ -378,24 +378,25 @@ def _alone(site: Site, asked: Parcel) -> Parcel:
 def _evaluate(site: Site, asked: Parcel) -> Parcel:
     """Scores of the global model, and accuracy of the model this site predicts with, on its own test sets."""
     trial, fields = site.trial, asked.fields
-    if not {*fields["measures"]} <= {*MEASURES, RATES}:
-        raise SiteError(f"measures {', '.join(MEASURES)} and {RATES} only: which samples are right stays here.")
+    if not {*fields["measures"]} <= {*trial.model.task.measures, RATES}:
+        raise SiteError(f"measures {', '.join(trial.model.task.measures)} and {RATES} only: which samples are right stays here.")
     vector = site._used(asked) if fields["own"] else site._received(asked)[0]
     shown = site.shown
     own = scores = shown.scores(trial, vector, fields["measures"])
     if "global" in asked.tensors:
         published = changed({"values": asked.tensors["global"]}, None, trial.setup.initial)
         scores = shown.scores(trial, published, fields["measures"])
-    accuracy = shown.average(own, tuple(shown.sets)) if shown.sets else None
+    task = trial.model.task
+    main = shown.pooled(trial, own, tuple(shown.sets)) if shown.sets else None
     sizes = {name: d.size if name in shown.sets else 0 for name, d in site.tests.sets.items()}
-    return Parcel({"scores": scores, "accuracy": accuracy, "sizes": sizes})
+    return Parcel({"scores": scores, task.main: main, "sizes": sizes})
 
 
 def _validate(site: Site, asked: Parcel) -> Parcel:
     """How the model this site predicts with does on what it holds out: right predictions, mean loss, samples."""
     vector = site._used(asked) if asked.fields["own"] else site._received(asked)[0]
     found = None if site.held is None else measured(site.trial, vector, site.held, "this site")
-    return Parcel({"found": list(found or ())})
+    return Parcel({"found": found})
 
 
 def _finish(site: Site, asked: Parcel) -> Parcel:
