@@ -13,7 +13,7 @@ from equipoise.core.client import visit_client
 from equipoise.core.oracle import Oracle
 from equipoise.core.rule import Out, State
 from equipoise.core.solver import SGD, Adam, Solver
-from equipoise.core.task import losses
+from equipoise.core.task import CLASSIFICATION
 from equipoise.engines.job import Answer, Job
 from equipoise.federation.method import parse
 from equipoise.federation.round import one_round
@@ -103,7 +103,7 @@ def logit_adjusted(i: Inputs) -> Fields:
     net = nn.Linear(2, len(i["class_counts"])).double()
     visit = visit_of(oracle_of(net, torch.zeros(len(labels), 2).double(), labels, SGD(1.0)), torch.zeros(0).double())
     out = Out(z, z, y, None, lambda vector: vector)
-    loss = losses(z, y).mean() + LogitAdjust(i["tau"]).loss(out, visit)
+    loss = CLASSIFICATION.losses(z, y).mean() + LogitAdjust(i["tau"]).loss(out, visit)
     (g,) = torch.autograd.grad(loss, z)
     return {"loss": loss.detach(), "grad_logits": g}
 

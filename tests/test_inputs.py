@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import equipoise as eq
-from equipoise.core import task
+from equipoise.core.task import CLASSIFICATION
 from equipoise.flower.server import scores as site_scores
 from equipoise.metrics import class_counts, classification, parity, rates_of
 
@@ -226,8 +226,15 @@ def test_a_prediction_from_nan_is_none() -> None:
     logits = torch.tensor(
         [[nan, nan], [1.0, 0.0], [nan, 1.0], [math.inf, 0.0], [-math.inf, 0.0], [-math.inf, -math.inf]]
     )
-    assert task.predictions(logits).tolist() == [-1, 0, -1, -1, 1, -1]
-    assert task.correct(logits, torch.tensor([0, 0, 1, 0, 1, 0])).tolist() == [False, True, False, False, True, False]
+    assert CLASSIFICATION.predictions(logits).tolist() == [-1, 0, -1, -1, 1, -1]
+    assert CLASSIFICATION.goodness(logits, torch.tensor([0, 0, 1, 0, 1, 0])).tolist() == [
+        False,
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_scores_of_outputs_that_are_not_finite() -> None:
@@ -264,5 +271,5 @@ def test_the_record_says_how_many_outputs_are_not_finite() -> None:
 def test_sites_say_how_many_outputs_are_not_finite() -> None:
     sent = {"scores": {"t": {"accuracy": 0.5, "loss": nan, "undefined": 2}}, "sizes": {"t": 4}, "accuracy": 0.5}
     good = {"scores": {"t": {"accuracy": 0.5, "loss": 1.0}}, "sizes": {"t": 4}, "accuracy": 0.5}
-    found = [site_scores.Tested.of(each, {"t": 4}, ["accuracy"], 2) for each in (sent, good, sent)]
+    found = [site_scores.Tested.of(each, {"t": 4}, ["accuracy"], 2, CLASSIFICATION) for each in (sent, good, sent)]
     assert site_scores.pooled([each for each in found if not isinstance(each, str)])["t"]["undefined"] == 4

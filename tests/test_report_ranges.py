@@ -271,7 +271,19 @@ def test_scores_that_cannot_be_name_the_site(
 
 
 @pytest.mark.parametrize(
-    "told", [[2**53 - 1, 0.0, 2**53 - 1], [0, 0.5, 1], [3, 0.5, 4], [1, -1.0, 3], [1, float("nan"), 3], [1, 1e300, 3]]
+    "told",
+    [
+        {"accuracy": accuracy, "loss": loss, "n": n}
+        for accuracy, loss, n in [
+            (1, 0.0, 2**53 - 1),
+            (0, 0.5, 1),
+            (0.75, 0.5, 4),
+            (0.3, -1.0, 3),
+            (0.3, float("nan"), 3),
+            (0.3, 1e300, 3),
+            (1.1, 0.5, 3),
+        ]
+    ],
 )
 def test_a_tally_that_cannot_be_names_the_site(
     told: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, honest: list[dict[str, Any]]

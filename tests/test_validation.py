@@ -19,12 +19,13 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import equipoise as eq
+from equipoise.core.task import CLASSIFICATION
 from equipoise.data.memory_mapped import Mapped
 from equipoise.data.samples import Samples, Stream, divided, n_held, read
 from equipoise.federation import checkpoint
 from equipoise.federation.evaluation import EvaluationSets
 from equipoise.flower.server.roster import SitesError
-from equipoise.flower.server.scores import counts
+from equipoise.flower.server.scores import held_out
 from equipoise.flower.settings import AppSettings
 from equipoise.records.validation import selected, value
 from equipoise.report.html import write
@@ -218,20 +219,26 @@ def test_sites_hold_out_the_same_samples(tmp_path: Path) -> None:
         configure("fedavg", engine="flower-inproc", validation=0.2, select="best-validation")
 
 
-@pytest.mark.parametrize(
-    "sent", [[3, 0.5, 2], [1, "x", 2], [1, 0.5], [-1, 0.5, 2], [1, 0.5, 2**60], [1, 0.5, 4], [1, 0.5, 3], [1, -0.5, 2]]
-)
-def test_counts_of_a_site_are_checked(sent: list[Any]) -> None:
-    assert counts({"found": sent}, 8, 0.2) == "sent scores that cannot be used"
-    assert counts({"found": [1, 0.5, 2]}, 8, 0.2) == (1, 0.5, 2)
-    assert counts({"found": []}, 8, 0.2) is None
+def sent_score(accuracy: Any = 0.5, loss: Any = 0.5, n: Any = 2) -> dict[str, Any]:
+    return {"accuracy": accuracy, "loss": loss, "n": n}
+
+
+@pytest.mark.parametrize("sent", [
+    sent_score(1.5), sent_score(loss="x"), {"accuracy": 1.0, "loss": 0.5}, sent_score(-0.5), sent_score(n=2**60), sent_score(n=4),
+    sent_score(n=3), sent_score(loss=-0.5), sent_score(math.nan), [1, 0.5, 2], "x",
+])  # fmt: skip
+def test_scores_of_what_a_site_holds_out_are_checked(sent: Any) -> None:
+    assert held_out({"found": sent}, 8, 0.2, CLASSIFICATION) == "sent scores that cannot be used"
+    assert held_out({"found": sent_score()}, 8, 0.2, CLASSIFICATION) == sent_score()
+    assert held_out({"found": None}, 8, 0.2, CLASSIFICATION) is None
 
 
 @drawn(st.integers(1, 10**6), st.floats(0, 1, exclude_max=True))
 def test_what_a_site_can_hold_out_is_what_it_holds_out(n: int, share: float) -> None:
     held = n_held(n, share)
     if held:
-        assert counts({"found": [held, 0.5, held]}, n - held, share) == (held, 0.5, held)
+        score = sent_score(1.0, 0.5, held)
+        assert held_out({"found": score}, n - held, share, CLASSIFICATION) == score
 
 
 # when to stop, and which round is the best

@@ -12,6 +12,7 @@ from equipoise.core import maths
 from equipoise.core.draws import Schedule
 from equipoise.core.model import Evaluator
 from equipoise.core.solver import Solver
+from equipoise.core.task import Task
 from equipoise.core.training import Corrections, Source, Terms, Training, Wrap
 from equipoise.data.samples import at_once
 
@@ -38,9 +39,13 @@ class Oracle:
         self.solver = solver
         self.schedule = schedule
         self.n_params = n_params
-        self.task = evaluator.model.task
         self._counts: Tensor | None = None
         self._moments: tuple[Tensor, tuple[Tensor, Tensor, Tensor]] | None = None
+
+    @property
+    def task(self) -> Task:
+        """What the targets mean."""
+        return self.evaluator.model.task
 
     # questions about the whole data set, at a whole vector [..., G], in eval mode and without crops
     def _passes(self, vector: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:

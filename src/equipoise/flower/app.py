@@ -28,6 +28,7 @@ from torch import nn
 from equipoise.core.rule import Rule
 from equipoise.core.settings import Keywords, Settings, changed
 from equipoise.core.solver import SGD, Solver
+from equipoise.core.task import CLASSIFICATION, task_of
 from equipoise.data.samples import Samples, Transform, at_once, check, loaded
 from equipoise.federation import checkpoint
 from equipoise.federation.federation import Federation
@@ -392,6 +393,7 @@ def in_process(
     classes: Sequence[str] | None = None,
     positive: str | int | None = None,
     least_group: int = LEAST,
+    task: Any = "classification",
     **changes: Unpack[Keywords],
 ) -> Federation:
     """A federation whose clients answer Flower's messages in this process: the code that sites run, without a network.
@@ -404,7 +406,9 @@ def in_process(
     known = list(names) if names is not None else [f"client-{k}" for k in range(len(given))]
     made, optimiser = Method.of(method), solver or SGD()
     if given:  # here, where an error may say everything: sites send what is harmless only
-        frame(net, given[:1], settings, known[:1], lr=optimiser.lr, tests={}, transform=transform, head=head)
+        alike: dict[str, Any] = {"tests": {}, "transform": transform, "head": head, "task": task_of(task)}
+        several = given[:1] if task_of(task) == CLASSIFICATION else given  # whose targets say centre and scale
+        task = frame(net, several, settings, known[: len(several)], lr=optimiser.lr, **alike).model.task
     server = Task(
         net,
         None,
@@ -414,6 +418,7 @@ def in_process(
         head=head,
         neurons=neurons,
         measures=tuple(measures),
+        task=task,
     )
     tasks = {}
     for k, (name, data) in enumerate(zip(known, given, strict=True)):

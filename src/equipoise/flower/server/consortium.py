@@ -111,6 +111,7 @@ def federation(
         transform=task.transform,
         head=task.head,
         neurons=task.neurons,
+        task=task.meaning,
         measures=task.measures,
         names=[site.name for site in sites.known],
         groups=groups,

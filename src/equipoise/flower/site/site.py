@@ -265,6 +265,7 @@ def open_site(
         tests=task.tests(name),
         transform=task.transform,
         head=task.head,
+        task=task.meaning,
     )
     known, (held,) = known.divided(settings.validation, settings.seed)
     trial = assemble(
@@ -379,7 +380,9 @@ def _evaluate(site: Site, asked: Parcel) -> Parcel:
     """Scores of the global model, and accuracy of the model this site predicts with, on its own test sets."""
     trial, fields = site.trial, asked.fields
     if not {*fields["measures"]} <= {*trial.model.task.measures, RATES}:
-        raise SiteError(f"measures {', '.join(trial.model.task.measures)} and {RATES} only: which samples are right stays here.")
+        raise SiteError(
+            f"measures {', '.join(trial.model.task.measures)} and {RATES} only: which samples are right stays here."
+        )
     vector = site._used(asked) if fields["own"] else site._received(asked)[0]
     shown = site.shown
     own = scores = shown.scores(trial, vector, fields["measures"])

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from equipoise.core.task import CLASSIFICATION, Regression, task_of
+from equipoise.core.task import Task as Learnt
 from equipoise.data.samples import Transform
 from equipoise.data.transforms import Images
 from equipoise.federation import fingerprint
@@ -34,6 +36,7 @@ class Task:
     features, classes : different names, of the features in the order of the data, and of the classes in the order of the labels.
     scaling : how features were scaled, in text, numbers, lists and dictionaries. Whoever states any of these three agrees with the
         others that do, or the run does not begin. Only codes of them leave a site.
+    task : what the targets mean, as for :class:`equipoise.Federation`; of a regression with centre and scale.
     """
 
     net: nn.Module
@@ -47,6 +50,23 @@ class Task:
     features: Sequence[str] | None = None
     classes: Sequence[str] | None = None
     scaling: Any = None
+    task: Any = "classification"
+
+    @property
+    def meaning(self) -> Learnt:
+        """What the targets mean.
+
+        Raises
+        ------
+        ValueError : no task, or a regression whose centre and scale would be those of one site.
+        """
+        task = task_of(self.task)
+        if isinstance(task, Regression) and None in (task.centre, task.scale):
+            raise ValueError(
+                "A regression between sites needs a centre and a scale of the targets, the same at all nodes, as no node knows the others': "
+                "task='regression(centre=150, scale=80)', about mean and standard deviation."
+            )
+        return task
 
     def agreement(self, trial: Trial, shape: Sequence[int]) -> dict[str, str]:
         """The :func:`equipoise.federation.fingerprint.agreement` of this node, whose samples have a ``shape``."""
@@ -55,7 +75,8 @@ class Task:
         if isinstance(self.transform, Images) and self.train is not None:
             stated["grey levels"] = self.transform.levels
         measures = None if default else sorted(map(str, self.measures))
-        return fingerprint.agreement(trial, shape, {**stated, "measures": measures})
+        task = None if self.meaning == CLASSIFICATION else str(self.meaning)
+        return fingerprint.agreement(trial, shape, {**stated, "measures": measures, "task": task})
 
     def tests(self, name: str) -> dict[str, Any]:
         """The test sets by name; one without a name is called ``name``."""
