@@ -208,6 +208,11 @@ class Regression:
         """
         if self.centre is not None and self.scale is not None:
             return self
+        if not targets:
+            raise ValueError(
+                "task: the targets are not in memory, so say their centre and scale, about mean and standard deviation: "
+                "task='regression(centre=150, scale=80)'."
+            )
         y = torch.cat([*targets]).double()
         centre, spread = float(y.mean()), float(y.std(unbiased=False))
         if not spread:
@@ -242,8 +247,8 @@ def task_of(given: Any) -> Task:
         return given
     if not isinstance(given, str):
         raise TypeError(f'task must be a name, such as "regression", or a task; found {type(given).__name__}.')
-    name, _, rest = given.strip().partition("(")
-    if name not in TASKS or (rest and not rest.endswith(")")):
+    name, bracket, rest = given.strip().partition("(")
+    if name not in TASKS or (bracket and not rest.endswith(")")):
         raise ValueError(unknown("task", given, TASKS))
     options = dict(piece.partition("=")[::2] for piece in rest.removesuffix(")").split(",") if piece.strip())
     values: dict[str, Any] = {key.strip(): value.strip() for key, value in options.items()}
