@@ -131,14 +131,14 @@ LONGER = {  # file: its limit, and why
         70,
         "a divergence of lists of unequal lengths, on the client, and two sources of reputation on the server",
     ),
-    "fedce": (61, "two contributions with a history each, and what the three released forms do otherwise"),
+    "fedce": (62, "two contributions with a history each, and what the three released forms do otherwise"),
     "fedfv": (51, "three algorithms of the paper (projection, history, rescaling), each a loop over clients"),
     "fael_exact": (41, "a problem of least squares, its conditions of optimality, and what is recorded of it"),
     "fedsac": (
         90,
         "every reading of the paper's equations that it leaves open is an option, and each equation a function",
     ),
-    "fedpac": (52, "both phases of local training, the statistics, and a quadratic problem per client"),
+    "fedpac": (53, "both phases of local training, the statistics, and a quadratic problem per client"),
     "fphl": (
         80,
         "the histogram of the paper's Figure 2 is recorded with every round, exactly and in bins, and counts and masks are bytes and bits, "

@@ -272,4 +272,6 @@ def test_sites_say_how_many_outputs_are_not_finite() -> None:
     sent = {"scores": {"t": {"accuracy": 0.5, "loss": nan, "undefined": 2}}, "sizes": {"t": 4}, "accuracy": 0.5}
     good = {"scores": {"t": {"accuracy": 0.5, "loss": 1.0}}, "sizes": {"t": 4}, "accuracy": 0.5}
     found = [site_scores.Tested.of(each, {"t": 4}, ["accuracy"], 2, CLASSIFICATION) for each in (sent, good, sent)]
-    assert site_scores.pooled([each for each in found if not isinstance(each, str)])["t"]["undefined"] == 4
+    assert (
+        site_scores.pooled([each for each in found if not isinstance(each, str)], CLASSIFICATION)["t"]["undefined"] == 4
+    )

@@ -141,8 +141,7 @@ class CFFL(Rule):
 
     @property
     def needs(self) -> frozenset[str]:
-        classes = {"classes"} if self.by == "classes" else set()
-        return frozenset({"validation" if self.reputation == "own" else "contribution", *classes})
+        return frozenset({"classes", "validation" if self.reputation == "own" else "contribution"})
 
     @property
     def partial(self) -> bool:
