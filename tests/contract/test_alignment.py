@@ -101,6 +101,9 @@ FAST = {(name, "sequential", "float32") for name in ("fedavg", "scaffold", "fedp
 FAST |= {(name, e, "float64") for name in ("moon", "fedsac") for e in ("workers", "stacked")}
 
 
+AT_SITES = ("fedavg", "scaffold", "fedpac", "fedsac", "dp", "cgsv")  # the others wait for `make test-all`
+
+
 def case(name: str, engine: str, dtype: str) -> Any:
     """The others wait for `make test-all`."""
     later = [] if (name, engine, dtype) in FAST else [pytest.mark.slow]
@@ -128,7 +131,7 @@ def test_no_bit_depends_on_where_tensors_begin(name: str, engine: str, dtype: st
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name not in REPRESENTATIVE)) for name in OF_CLIENTS],
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in AT_SITES)) for name in OF_CLIENTS],
 )
 def test_nor_on_where_arrays_out_of_messages_and_files_begin(
     name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
