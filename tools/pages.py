@@ -21,6 +21,7 @@ from equipoise.core.settings import RunSettings, Settings, usual
 from equipoise.core.settings import meaning as said
 from equipoise.methods import METHODS
 from equipoise.networks import NETWORKS
+from equipoise.records.record import Record
 
 RULES: dict[str, type[Rule]] = {rule.__name__: rule for entry in METHODS.values() for rule in entry.rules}
 LABEL = re.compile(r"^((?:[A-Z][a-z]+)(?: [a-z]+)?): ", flags=re.M)
@@ -193,7 +194,15 @@ def options() -> str:
     return "\n".join([*table("option", "meaning", "default"), *rows])
 
 
+def record() -> str:
+    """The keys of a record, which its type describes."""
+    _, (section,), _ = parts(Record.__doc__ or "")
+    rows = [row(", ".join(map(code, names.split(", "))), plain(said)) for names, said in section.items.items()]
+    return "\n".join([*table("key", "meaning"), *rows])
+
+
 GENERATED = {
+    "record": record,
     "settings": settings,
     "options": options,
     "methods": methods,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from equipoise.engines import Answer, Job
 from equipoise.federation.federation import Federation
 from equipoise.federation.round import one_round
 from equipoise.methods.fphl import agreement
+from equipoise.records.record import Record
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunError
 from equipoise.system.files import write_atomically
@@ -34,7 +35,7 @@ def trace(
     fed: Federation,
     rounds: int,
     layer: str = "",
-    on_round: Callable[[int, Mapping[str, Any]], None] | None = None,
+    on_round: Callable[[int, Record], None] | None = None,
 ) -> list[Window]:
     """Train a federation and count how the updates of one layer agree with those of the same window of rounds.
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from equipoise.federation.method import Method, parse
 from equipoise.federation.round import one_round
 from equipoise.federation.trial import Progression, Trial, begin
 from equipoise.metrics.decomposition import decompose
+from equipoise.records.record import Record
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.system.files import write_atomically
@@ -30,7 +31,10 @@ from equipoise.system.ranges import check_whole
 from equipoise.system.seals import read_json
 
 FILE = "decomposition.json"  # what was measured of a run, in its directory
-AGREE = {"weights": 1e-6, "losses": 1e-3}  # largest relative difference of a client's between a run and its repetition
+AGREE: Final[dict[Literal["weights", "losses"], float]] = {
+    "weights": 1e-6,
+    "losses": 1e-3,
+}  # largest relative difference of a client's between a run and its repetition
 
 Row = dict[str, Any]  # method, round, local, shift, aggregation, total
 
@@ -42,7 +46,7 @@ def trace(
     *,
     others: Sequence[str] = (),
     known: Mapping[tuple[int, str], Row] | None = None,
-    on_round: Callable[[int, dict[str, Any]], None] | None = None,
+    on_round: Callable[[int, Record], None] | None = None,
 ) -> list[Row]:
     r"""Train a federation and split the loss of its global model in every ``every``-th round and in the last.
 
@@ -115,9 +119,7 @@ def _from(trial: Trial, vector: Tensor) -> Trial:
     return replace(trial, setup=replace(trial.setup, initial=vector.clone()))
 
 
-def _measured(
-    trial: Trial, tests: EvaluationSets, now: Progression, rounds: int
-) -> tuple[Progression, dict[str, Any], Row]:
+def _measured(trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> tuple[Progression, Record, Row]:
     """One round, and the terms of its loss."""
     models: dict[int, Tensor] = {}
 
@@ -180,7 +182,7 @@ def decomposition(
     runs.prepare(config, fed, data)
     same = repeats(path)
 
-    def check(t: int, record: dict[str, Any]) -> None:
+    def check(t: int, record: Record) -> None:
         same(t, record)
         if on_round is not None:
             on_round(t + 1, config.rounds)
@@ -210,7 +212,7 @@ def _kept(path: Path, config: RunConfig) -> list[Row]:
     return rows
 
 
-def repeats(path: Path) -> Callable[[int, Mapping[str, Any]], None]:
+def repeats(path: Path) -> Callable[[int, Record], None]:
     """What a round of a repeated run and its record are given to, to require that they are those of the run.
 
     Raises
@@ -220,7 +222,7 @@ def repeats(path: Path) -> Callable[[int, Mapping[str, Any]], None]:
     records = History.from_run(path).records if (path / "metrics.jsonl").exists() else ()
     then = {record["round"]: record for record in records}
 
-    def check(t: int, record: Mapping[str, Any]) -> None:
+    def check(t: int, record: Record) -> None:
         for key, tolerance in AGREE.items():
             both = [dict(zip(r["ids"], r[key], strict=True)) for r in (then.get(t, {}), record) if r.get(key)]
             if len(both) == 2 and not _same(both[0], both[1], tolerance):

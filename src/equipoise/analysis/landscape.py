@@ -17,6 +17,7 @@ from equipoise.federation import checkpoint, evaluation
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
+from equipoise.records.record import number
 from equipoise.runs import directory as runs
 from equipoise.system.ranges import check_number, check_whole
 from equipoise.system.suggestions import unknown
@@ -145,7 +146,7 @@ def landscape(
         def loss(step: Tensor, fed: Federation = fed, vector: Tensor = vector, data: Samples | Stream = data) -> float:
             nonlocal done
             moved = torch.cat([vector[: len(step)] + step, vector[len(step) :]])
-            value = float(fed.tests.score(fed.trial, moved, data, ())["loss"])
+            value = number(fed.tests.score(fed.trial, moved, data, ())["loss"])
             done += 1
             if on_point is not None:
                 on_point(done, total)

@@ -21,6 +21,7 @@ from equipoise.system.seals import open_json, open_toml
 
 if TYPE_CHECKING:
     from equipoise.flower.deploy.superlink import SuperLink
+    from equipoise.records.record import Record
 
 Row = dict[str, Any]
 LAST = 10  # rounds in which it is counted how often a site was missing
@@ -59,7 +60,7 @@ def status(
 def overview(directory: Path, connection: str | None, certs: Path | None) -> Row:
     """What there is to know of a run, its sites and certificates; in ``unknown``, what there is not, and why."""
     found: Row = {"run": {}, "sites": [], "certificates": [], "unknown": []}
-    records, names, nodes, absent = tuple[Row, ...](), list[str](), dict[str, Row](), None
+    records, names, nodes, absent = tuple[Record, ...](), list[str](), dict[str, Row](), None
     if not (directory / "config.toml").exists() and (directory / "pyproject.toml").exists():
         from equipoise.flower.deploy import project
 
@@ -87,7 +88,7 @@ def overview(directory: Path, connection: str | None, certs: Path | None) -> Row
     return found
 
 
-def _run(directory: Path) -> tuple[Row, tuple[Row, ...], list[str]]:
+def _run(directory: Path) -> tuple[Row, tuple[Record, ...], list[str]]:
     """What the directory of a run says of it, its records, and the names of its sites."""
     from equipoise.records.record import parse_lines
     from equipoise.runs.status import of_run
@@ -116,17 +117,18 @@ def _run(directory: Path) -> tuple[Row, tuple[Row, ...], list[str]]:
     return run, records, sites
 
 
-def _site(m: int | None, records: Sequence[Row]) -> Row:
+def _site(m: int | None, records: Sequence[Record]) -> Row:
     """How often site ``m`` was missing in the last rounds, why, how long its last answer took, and its bytes in all rounds."""
-    last, sent = records[-LAST:], [ways for r in records for ways in r.get("sent", {}).values() if m is not None]
+    last = records[-LAST:]
+    sent = [] if m is None else [(w["down"][m], w["up"][m]) for r in records for w in r.get("sent", {}).values()]
     missed = [q["reason"] for r in last for q in r.get("quarantined", ()) if q["client"] == m]
     took = [r["times"]["answered"][r["ids"].index(m)] for r in records if "times" in r and m in r["ids"]]
     return {
         "missing": None if m is None else len(missed),
         "of": None if m is None else len(last),
         "seconds": took[-1] if took else None,
-        "received_bytes": sum(ways["down"][m] for ways in sent),
-        "sent_bytes": sum(ways["up"][m] for ways in sent),
+        "received_bytes": sum(down for down, _ in sent),
+        "sent_bytes": sum(up for _, up in sent),
         "missing_because": missed[-1] if missed else None,
     }
 

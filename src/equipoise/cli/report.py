@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -25,6 +25,7 @@ def report(
     """Write one self-contained HTML report of any runs."""
     from equipoise.federation.history import History
     from equipoise.records.directory import members
+    from equipoise.records.meta import Meta
     from equipoise.report.html import write
     from equipoise.report.rendering import rich_table
     from equipoise.report.statistics import Comparison
@@ -35,7 +36,7 @@ def report(
     called = {run.method: run.label for run in histories} | {run.label: run.label for run in histories}
     given = {"positive": positive, "least_group": least_group}
     asked = {name: value for name, value in given.items() if value is not None}
-    histories = [replace(history, meta={**history.meta, **asked}) for history in histories]
+    histories = [replace(history, meta={**history.meta, **cast(Meta, asked)}) for history in histories]
     compared = Comparison.of(relabelled(histories, new_labels(label, called)))
     written = write(compared, output, figures=figures)
     if json_:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from equipoise.core import draws
 from equipoise.core.by_name import ByName
 from equipoise.core.settings import COMING, Settings, simulated
+from equipoise.records.record import Record
 from equipoise.system.suggestions import near, some
 
 Ids = dict[str, list[int]]
@@ -53,7 +54,7 @@ class Presence:
         late = _late(settings, keys := keys_of(names), sizes)
         return Presence(settings.seed, keys, there, joins, dropout, late)
 
-    def round(self, t: int, share: float) -> tuple[Tensor, Ids]:
+    def round(self, t: int, share: float) -> tuple[Tensor, Record]:
         """The clients whose work counts in round ``t``, and the ids of those absent, late and dropped.
 
         ``share`` of all clients are selected, or all that are there if these are fewer.
@@ -63,7 +64,9 @@ class Presence:
         fails = (draws.uniform(self.seed, t, self.keys, draws.DROPOUT) < self.dropout)[asked]
         slow = self.late[asked] & ~fails
         lost = {"absent": np.flatnonzero(~there), "late": asked[slow], "dropped": asked[fails]}
-        return torch.from_numpy(asked[~(fails | slow)]), {kind: ids.tolist() for kind, ids in lost.items()}
+        return torch.from_numpy(asked[~(fails | slow)]), cast(
+            Record, {kind: ids.tolist() for kind, ids in lost.items()}
+        )
 
 
 def keys_of(names: Sequence[str]) -> tuple[int, ...]:

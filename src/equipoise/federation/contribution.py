@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,12 +18,11 @@ from equipoise.federation.progress_bar import progress_bar
 from equipoise.federation.round import looking, one_round
 from equipoise.federation.standing import ProgressLog
 from equipoise.federation.trial import Progression, Trial, begin
+from equipoise.records.meta import Contribution
 from equipoise.records.record import shorten
 from equipoise.system.suggestions import some
 
 NEEDS = frozenset({"contribution", "contribution_on_test"})  # of a rule
-
-Alone = dict[str, Any]  # what each client reaches alone, by the data it was measured on, and in how many rounds
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ def check_measurable(method: Method, *, validation: bool, tests: bool) -> None:
             )
 
 
-def given(contribution: Sequence[float], n: int) -> Alone:
+def given(contribution: Sequence[float], n: int) -> Contribution:
     """What the user says that each of ``n`` clients contributes."""
     try:
         values = None if isinstance(contribution, Mapping | str) else [float(c) for c in contribution]
@@ -59,7 +58,7 @@ def given(contribution: Sequence[float], n: int) -> Alone:
     return {"standalone_test": values, "standalone_val": None, "given": values, "rounds": None}
 
 
-def source(method: Method, alone: Alone | None) -> str | None:
+def source(method: Method, alone: Contribution | None) -> Literal["given", "standalone_test", "standalone_val"] | None:
     """The entry of ``alone`` that a method takes for the contributions; None if it needs none."""
     if alone is None or not method.needs & NEEDS:
         return None
@@ -68,7 +67,7 @@ def source(method: Method, alone: Alone | None) -> str | None:
     return "standalone_test" if "contribution_on_test" in method.needs else "standalone_val"
 
 
-def contributions(method: Method, alone: Alone | None, device: torch.device) -> Tensor | None:
+def contributions(method: Method, alone: Contribution | None, device: torch.device) -> Tensor | None:
     """What a method takes for the clients' contributions [N]; None if it needs none, or they are not known yet."""
     name = source(method, alone)
     return None if alone is None or name is None else torch.tensor(alone[name], dtype=torch.float64, device=device)
@@ -83,7 +82,7 @@ def isolated(trial: Trial) -> Trial:
 
 def standalone(
     trial: Trial, tests: EvaluationSets, rounds: int, begun: Progression | None, *, progress: bool
-) -> tuple[Alone, Progression]:
+) -> tuple[Contribution, Progression]:
     """What each client reaches in ``rounds`` rounds alone, see :meth:`equipoise.Federation.standalone`.
 
     Also how far that training has come; ``begun`` is where an earlier one stopped. An accuracy is the mean over the last
@@ -121,9 +120,11 @@ def standalone(
     means = [
         None if of_clients is None else [fmean(of) for of in of_clients] for of_clients in (on_tests, on_validation)
     ]
-    alone: Alone = {"standalone_test": means[0], "standalone_val": means[1], "rounds": rounds}
+    alone: Contribution = {"standalone_test": means[0], "standalone_val": means[1], "rounds": rounds}
     if last > 1:
-        alone |= {"averaged": last} | ({"spread": [stdev(of) for of in on_tests]} if on_tests else {})
+        alone["averaged"] = last
+        if on_tests:
+            alone["spread"] = [stdev(of) for of in on_tests]
     return alone, now
 
 

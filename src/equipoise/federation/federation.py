@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,6 @@ from equipoise.federation import checkpoint, evaluation, provenance
 from equipoise.federation import contribution as contributions
 from equipoise.federation import directory as files
 from equipoise.federation.assembly import assemble, choose_engine
-from equipoise.federation.contribution import Alone
 from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.fingerprint import contents, fingerprint
 from equipoise.federation.guard import QuorumError
@@ -48,7 +47,8 @@ from equipoise.metrics.failure import diverged
 from equipoise.metrics.groups import positive_class
 from equipoise.metrics.own import KNOWN, Measure, divided, failures
 from equipoise.records.history import LEAST
-from equipoise.records.record import Record
+from equipoise.records.meta import Contribution, Hostile, Meta
+from equipoise.records.record import Record, without
 from equipoise.records.validation import BEST, selected
 from equipoise.report.holdings import example_images as draw_examples
 from equipoise.report.holdings import sentence, who_has_what
@@ -382,7 +382,7 @@ class Federation:
             following.t if stop is not None or self.select != "last" else rounds
         )  # any round may be the last that counts
         if self.method.bound == "upper":  # it has no clients that could weigh, send or lose anything
-            record = {key: value for key, value in record.items() if key not in ("ids", "weights", "losses", "bytes")}
+            record = without(record, ("ids", "weights", "losses", "bytes"))
         if clients is not None:
             record |= clients.validate(trial, self.tests, following, last) if trial.settings.validation else {}
             record |= clients.test(trial, self.tests, following, last)
@@ -430,7 +430,7 @@ class Federation:
         used = contributions.contributions(self.method, self.alone, self.model.initial.device)
         self.trial = replace(self.trial, contribution=used)
 
-    def standalone(self, rounds: int, *, progress: bool = True) -> Alone:
+    def standalone(self, rounds: int, *, progress: bool = True) -> Contribution:
         """What each client reaches when it trains on its own data alone, as the method ``standalone`` does.
 
         Every client starts from the first model and trains ``rounds`` times as long as in a round, alone. One that fails
@@ -471,7 +471,7 @@ class Federation:
     @property
     def history(self) -> History:
         """What happened so far."""
-        meta = {
+        meta: Meta = {
             "method": own_code.short(str(self.method)),
             "seed": self.trial.settings.seed,
             "rounds": max(self.trial.rounds, self.progress.t),
@@ -493,7 +493,7 @@ class Federation:
         if self.alone is not None:
             meta["contribution"] = {**self.alone, "used": contributions.source(self.method, self.alone)}
         if (attackers := self.trial.attackers) is not None:
-            meta["hostile"] = asdict(attackers)
+            meta["hostile"] = cast(Hostile, asdict(attackers))
         if (neurons := self.trial.neurons) is not None:
             meta["units"] = {"names": list(neurons.names), "sizes": list(neurons.sizes)}
         return History(tuple(self.records), meta)
@@ -542,7 +542,7 @@ class Federation:
         )
         check(data, "evaluation data", None, self.trial.setup.n_classes)
         with taking(data, "evaluation data"):
-            return self.tests.score(self.trial, vector, data)
+            return cast(dict[str, Any], self.tests.score(self.trial, vector, data))
 
     def predict(self, x: Any, *, client: int | None = None) -> Tensor:
         """Classes [n] of inputs ``x`` [n, *shape] by the global model, or by the model a client predicts with.

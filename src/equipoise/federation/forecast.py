@@ -34,7 +34,7 @@ from equipoise.federation.federation import Federation
 from equipoise.federation.method import Method
 from equipoise.federation.round import one_round
 from equipoise.federation.trial import Progression, Trial, begin
-from equipoise.records.record import Record, line
+from equipoise.records.record import Record, Score, line
 from equipoise.system import memory
 from equipoise.system.errors import ExpectedError
 from equipoise.system.terminal import Terminal
@@ -318,7 +318,7 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None, keep: int) -
             M,
         )
     memory.watch(device)
-    once, after, record = list[Cost](), now, dict[str, Any]()
+    once, after, record = list[Cost](), now, Record()
     if fed.collaborative and fed.alone is None:
         solo = isolated(trial)
         seconds, _ = _timed(lambda last: one_round(solo, replace(last, t=0), rounds)[0], begin(solo), device)
@@ -399,11 +399,11 @@ def _evaluation(fed: Federation, trial: Trial, after: Progression, rounds: int) 
     """Seconds of the evaluation of a round, on average over the next ``rounds`` rounds, and its record."""
     device, last = after.vector.device, after.t - 1 + rounds
     often = sum(evaluation.costly(t, last) for t in range(after.t, last + 1)) / rounds
-    costly, record = _timed(lambda _: fed.tests.record(trial, after, after.t), dict[str, Any](), device)
+    costly, record = _timed(lambda _: fed.tests.record(trial, after, after.t), Record(), device)
     if often == 1:
         return costly, record
     plain, _ = _timed(
-        lambda _: fed.tests.scores(trial, evaluation.published(trial, after), ()), dict[str, Any](), device
+        lambda _: fed.tests.scores(trial, evaluation.published(trial, after), ()), dict[str, Score](), device
     )
     return often * costly + (1 - often) * plain, record
 

@@ -14,8 +14,8 @@ class History(history.History):
 
     Parameters
     ----------
-    records : one dictionary per round, in increasing order of `"round"`, see `equipoise.records.history.History`.
-    meta : `"method"`, and what else is known of the run, see there.
+    records : one dictionary per round, in increasing order of `"round"`, see `equipoise.records.record.Record`.
+    meta : what the run was, see `equipoise.records.meta.Meta`.
 
     Raises
     ------

@@ -10,6 +10,7 @@ from torch import Tensor
 from equipoise.engines.choose import EngineChoice
 from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.trial import Progression, Trial
+from equipoise.records.meta import Contribution
 from equipoise.records.record import Record
 
 
@@ -33,7 +34,7 @@ class Population(Protocol):
     def validate(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
         """As :meth:`equipoise.federation.validation.HeldOut.record`, on what the clients hold out; ``tests`` know their groups."""
 
-    def standalone(self, trial: Trial, tests: EvaluationSets, rounds: int) -> dict[str, Any]:
+    def standalone(self, trial: Trial, tests: EvaluationSets, rounds: int) -> Contribution:
         """The accuracy of each client that trains alone, as :meth:`equipoise.Federation.standalone` gives it."""
 
     def deployed(self, trial: Trial, now: Progression, m: int) -> Tensor:

@@ -23,7 +23,7 @@ from equipoise.data.samples import Samples, Stream, flipped, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.federation import diagnosis, guard
 from equipoise.federation.trial import Progression, Trial
-from equipoise.records.record import Record
+from equipoise.records.record import Bytes, Record, Units
 from equipoise.system import threads
 from equipoise.system.places import private
 
@@ -49,8 +49,8 @@ def _round(trial: Trial, before: Progression, rounds: int) -> tuple[Progression,
     """The moments of a round in their order, as the page on architecture lists them."""
     asked, missing = _who(trial, before.t)
     if not len(asked):
-        nobody = {"down": [], "up": [], "full": before.vector.nbytes}
-        record = {"round": before.t, "ids": [], "weights": [], **missing, "bytes": nobody}
+        nobody: Bytes = {"down": [], "up": [], "full": before.vector.nbytes}
+        record: Record = {"round": before.t, "ids": [], "weights": [], **missing, "bytes": nobody}
         return replace(before, t=before.t + 1), {**record, **_who_holds_what(trial, before, before)}
     asked = asked.to(before.vector.device)
     now, job, lost = _hand_out(trial, before, asked, rounds)
@@ -69,8 +69,13 @@ def _round(trial: Trial, before: Progression, rounds: int) -> tuple[Progression,
     server, given, sent = _reward(trial, now, cohort, vector, server)
     states = tree_map(lambda old, new: put(old, ids, new), now.clients, answers.states)
     following = Progression(now.t + 1, vector, states, server, given, own, sent, answers.norms)
-    record = _record(trial, cohort, answers)
-    return following, {**record, **missing, **_rate(trial, job), **traffic, **_who_holds_what(trial, before, now)}
+    return following, {
+        **_record(trial, cohort, answers),
+        **missing,
+        **_rate(trial, job),
+        **traffic,
+        **_who_holds_what(trial, before, now),
+    }
 
 
 def _who(trial: Trial, t: int) -> tuple[Tensor, Record]:
@@ -256,7 +261,7 @@ def _who_holds_what(trial: Trial, before: Progression, now: Progression) -> Reco
     if units is None or trial.neurons is None:
         return {}
     counts = torch.stack([part.sum(1) for part in units.split(trial.neurons.sizes, 1)], 1)
-    found: Record = {"held": counts.tolist()}
+    found: Units = {"held": counts.tolist()}
     last = submodels(trial, before.server, everybody)
     if now.t == 0 or last is None or not torch.equal(units, last):
         found["bits"] = [np.packbits(row).tobytes().hex() for row in units.cpu().numpy()]
@@ -503,12 +508,14 @@ def _rate(trial: Trial, job: Job) -> Record:
     lr = job.local.lr
     if lr is trial.solver.lr:
         return {}
-    return {"lr": dict(zip(trial.model.names, lr.rates, strict=True)) if isinstance(lr, LayerRates) else lr}
+    return {
+        "lr": dict(zip(trial.model.names, lr.rates, strict=True)) if isinstance(lr, LayerRates) else cast(float, lr)
+    }
 
 
 def _record(trial: Trial, cohort: Cohort, answers: _Answers) -> Record:
     ids, names = cohort.ids.tolist(), trial.names
-    record: Record = {"round": cohort.t, "ids": ids, "weights": cohort.counted.tolist(), **cohort.notes}
+    record: Record = {"round": cohort.t, "ids": ids, "weights": cohort.counted.tolist(), **cast(Record, cohort.notes)}
     if trial.attackers is not None:
         record["attackers"] = [m for m in ids if m in trial.attackers.clients]
     if answers.losses is not None:

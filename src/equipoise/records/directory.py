@@ -4,8 +4,9 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
+from equipoise.records.meta import Content, Meta
 from equipoise.records.record import DamagedLineError, Record, parse, shorten
 from equipoise.system import own_code, places
 from equipoise.system.errors import RunError
@@ -22,11 +23,7 @@ _AGAIN = {  # what helps where a file is not what was written; all others are un
     "checkpoint.json": "The records of its rounds are intact. Put the file back, or delete the folder checkpoint to read them.",
 }
 ROWS = ("clients", "tests", "validation")  # of the data in a manifest: which sample went where
-_META = (
-    "method", "label", "first", "scenario", "task", "unit", "seed", "rounds", "select", "client_names", "client_groups", "measures", "classes",
-    "positive", "least_group", "client_tests", "personal", "bound", "contents", "contribution", "units", "holdings", "hostile",
-    "header", "versions", "machines", "unfinished", "without_model", "git", "data",
-)  # fmt: skip
+_META = [key for key in Meta.__annotations__ if key not in ("config", "small_groups")]  # in these files
 
 
 def members(base: Path) -> list[Path]:
@@ -47,13 +44,13 @@ def members(base: Path) -> list[Path]:
     return sorted(path.parent for path in base.glob("*/config.toml"))
 
 
-def read(run: Path) -> tuple[tuple[Record, ...], Record]:
+def read(run: Path) -> tuple[tuple[Record, ...], Meta]:
     """The records and the meta data that a run directory holds."""
-    config: Record = {}
+    config: Content = {}
     if (run / "config.toml").exists() or not (run / "manifest.json").exists():  # a run from Python has no config
         hint = "This is not the directory of a run; pass runs/<name>."
         config = places.shown(_opened(run / "config.toml", _parse_toml, hint))
-    known: Record = {}
+    known: Content = {}
     for name in ("summary.json", "manifest.json"):
         if (run / name).exists():
             known |= _opened(run / name, _parse_object, "")
@@ -77,7 +74,7 @@ def read(run: Path) -> tuple[tuple[Record, ...], Record]:
         header := meta.get("header"), list
     ):  # of an earlier version, which had the whole path of a rule's file
         meta["header"] = [own_code.short(line) if str(line).startswith("method ") else line for line in header]
-    return _records(run), meta | {"config": config}
+    return _records(run), cast(Meta, meta | {"config": config})
 
 
 def _records(run: Path) -> tuple[Record, ...]:
@@ -100,11 +97,11 @@ def _records(run: Path) -> tuple[Record, ...]:
     return tuple(records)
 
 
-def _parse_toml(text: str) -> Record:
+def _parse_toml(text: str) -> Content:
     return open_toml(text)
 
 
-def _parse_object(text: str) -> Record:
+def _parse_object(text: str) -> Content:
     content = open_json(text)
     if not isinstance(content, dict):
         raise ValueError(f"expected a JSON object, found {shorten(content)}.")

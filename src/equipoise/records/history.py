@@ -20,8 +20,10 @@ from equipoise.metrics.measures import Measure, main_of, measures_of, named
 from equipoise.metrics.performance import Value, last_rounds
 from equipoise.records import summary
 from equipoise.records.directory import read
+from equipoise.records.meta import Meta
 from equipoise.records.record import (
     Record,
+    by_client,
     check,
     clients_evaluated,
     lines,
@@ -49,56 +51,8 @@ class History:
 
     Parameters
     ----------
-    records
-        One dictionary per round, in increasing order of `"round"`; exactly what a line of `metrics.jsonl` holds.
-        Accuracies are fractions in [0, 1]; the sizes of the weights sum to 1, and some may be negative (FedFV, FedLD).  Keys, all optional but the first:
-
-        - `"round"`: counts from 0; `"seconds"`: wall time of the round.
-        - `"groups"`: `{group: {"accuracy": a, "loss": l}}`, the global model on each named test set.  Absent on rounds
-          without an evaluation.  In some rounds also other measures, names of `equipoise.metrics.MEASURES`, and
-          `"missing"`, the classes an AUC leaves out because the test set has none of them; `"undefined"`, where there are
-          any, the samples for which the model's output is not finite: no prediction, never right; and `"rates"`, counts per class,
-          see `equipoise.metrics.class_counts`.
-          In the rounds with other measures also `"rates"`, and in the last rounds `"correct"`, which samples are right, as
-          hexadecimal digits of `numpy.packbits`; `"n"`: samples.
-        - `"diverged"`: why the test loss is that of a training that diverged, see `equipoise.metrics.failure`.
-        - `"clients"`: `{"accuracy": [N]}`, the model each client predicts with, on its own test set or that of its group; null
-          for one that was not tested; of test sets of their own also `"n"` [N], their samples.
-        - `"validation"`: `{"accuracy", "loss", "n", "groups": {group: {"accuracy", "loss", "n"}}, "clients": {"accuracy": [N],
-          "loss": [N]}}`, the model each client predicts with, on what the clients hold out of their own samples; in total, by the
-          clients of a group, and by client. `"stopped"`, in the last round: why training ended before its planned rounds.
-        - `"ids"` and `"weights"`: the clients that took part and the weight each counted with.
-        - `"losses"`: the mean cross-entropy of each of these clients in training; not of sites, which keep it.
-        - `"absent"`, `"late"`, `"dropped"`: ids of the clients that a simulation let be away, take too long, or fail in the middle.
-        - `"attackers"`: those of the clients in ids that attacked, where a simulation lets clients attack.
-        - `"quarantined"`: `[{"client": m, "name": str, "reason": str}]`.
-        - `"distances"`, `"sharpness"`, `"perturbed_loss"`, `"reputation"`: [M], what a method measured of the clients in ids, see
-          `equipoise.report.figures.MEASURED`; `"distance_variance"`: two numbers, with FedAvg's weights and with the method's;
-          `"importance"` [K]: of FedSAC's hidden units, null where not finite.
-        - `"kept"`: share of the update entries that FPHL kept.
-        - `"consistency"`: 20 counts, the histogram over [0, 1] of FedHEAL's update consistency; `"agreement"`: lists of n + 1 counts, of
-          the update entries that agree with 0, 1, ..., n of n rounds.
-        - `"bytes"`: `{"down": [M], "up": [M], "full": int}`, what the clients in ids received and sent, and the size of
-          the whole model.
-        - `"sent"`: of sites, by kind of message `{"down": [N], "up": [N]}`, bytes of tensors in messages; `"times"`: `{"site": [M],
-          "answered": [M]}`, seconds of training, as the clients in ids say, and until they answered; null where not known.
-        - `"units"`: where clients hold parts of the model, `{"held": [[hidden units of each group] per client]}`, and in
-          rounds in which they changed `"bits"`: per client the hexadecimal digits of `numpy.packbits` over all units.
-    meta
-        `"method"`, and optionally `"label"` (what reports call the run; the method by default), `"first"` (hash of the first model), `"scenario"`, `"seed"`,
-        `"rounds"` (how many were planned), `"select"` (which round's model is exported, `"last"` or `"best-validation"`),
-        `"client_names"` [N], `"client_groups"` [N], `"measures"` (what was to be
-        recorded), `"classes"` (their names), `"positive"` (the name of the class that rates are about, where it was said), `"least_group"`
-        (see `least_group`),
-        `"client_tests"` (whether clients have test sets of their own), `"personal"` (whether they predict with
-        models of their own), `"contribution"` (`{"standalone_test": [N]}`, the accuracy each client reaches alone; `"used"`: what the
-        method used, `"standalone_val"`, `"standalone_test"` or `"given"`), `"units"`
-        (`{"names": [...], "sizes": [...]}`, the groups of hidden units), `"header"` (lines about the run), `"versions"`
-        (`{package: version}`), `"git"` (commit of the source), `"machines"` (what computed the rounds from `"round"` on), `"unfinished"` (stops of a server),
-        `"without_model"` (names of sites that were away at the end of their run),
-        `"hostile"` (`{"attack", "scale", "clients": [ids]}`, who attacks), `"holdings"` (who has what, see
-        `equipoise.data.holdings`), `"contents"` (hashes of what was read from the user's files) and `"data"` (about the
-        samples, with their `"sha256"`, and `"rows"`, a hash of which went where) as in a manifest, `"config"`.
+    records : one per round, in increasing order of `"round"`, see `equipoise.records.record.Record`.
+    meta : what the run was, see `equipoise.records.meta.Meta`.
 
     Raises
     ------
@@ -106,7 +60,7 @@ class History:
     """
 
     records: tuple[Record, ...]
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: Meta = field(default_factory=Meta)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "records", tuple(self.records))
@@ -116,8 +70,8 @@ class History:
                 f"found {self.meta.get('method')!r}."
             )
         for key in LISTS:
-            if isinstance(self.meta.get(key), str):
-                raise ValueError(f'meta["{key}"] must be a list of names: found {shorten(self.meta[key])}.')
+            if isinstance(names := self.meta.get(key), str):
+                raise ValueError(f'meta["{key}"] must be a list of names: found {shorten(names)}.')
         check(self.records)
         _check_contribution(self.meta.get("contribution"), clients_evaluated(self.records))
 
@@ -391,7 +345,7 @@ class History:
     @cached_property
     def _of_clients(self) -> tuple[list[int], Table]:
         records = [record for record in self.records if "clients" in record]
-        cells = [[number(a) for a in record["clients"][self.main.name]] for record in records]
+        cells = [[number(a) for a in by_client(record["clients"], self.main)] for record in records]
         table = np.array(cells).reshape(len(cells), -1 if cells else 0)
         table[:, self._tested_on_few[: table.shape[1]]] = math.nan
         return [record["round"] for record in records], table
@@ -543,7 +497,7 @@ def _validation_frame(history: History) -> "pd.DataFrame":
     import pandas as pd
 
     rows = [
-        (record["round"], number(found[history.main.name]), number(found["loss"]), worst_of(found))
+        (record["round"], number(found.get(history.main.name)), number(found["loss"]), worst_of(found))
         for record in history.records
         if (found := record.get("validation"))
     ]
@@ -560,7 +514,7 @@ def _weights_frame(history: History) -> "pd.DataFrame":
 
 def _clients(history: History) -> int:
     """Clients in the federation, as far as the run has recorded."""
-    named = (len(history.meta.get(key) or ()) for key in ("client_names", "client_groups"))
+    named = (len(names or ()) for names in (history.meta.get("client_names"), history.meta.get("client_groups")))
     active = (1 + max(record["ids"]) for record in history.records if record.get("ids"))
     return max((*named, *clients_evaluated(history.records), *active), default=0)
 

@@ -10,16 +10,214 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
-from equipoise.metrics.measures import main_in
+from equipoise.metrics.groups import Counts
+from equipoise.metrics.measures import Measure, main_in
 from equipoise.system import suggestions
 from equipoise.system.seals import read_json
 
-Record = dict[str, Any]
 _HASH = re.compile(r',"hash":"([0-9a-f]{32})"\}$')
+
+
+class Score(TypedDict, total=False):
+    """How one model does on one data set; a number that is not defined, or not finite, is null.
+
+    Attributes
+    ----------
+    accuracy : share of the samples whose class is predicted, in [0, 1].
+    balanced, auc, auc_ovr : other measures of `equipoise.metrics.MEASURES`, in [0, 1], where they were asked for, in some rounds.
+    rmse, mae : of regression, in the unit of the target: root of the mean squared error, mean absolute error.
+    r2 : of regression, the share of the target's variance that is explained, at most 1; null of a target that is constant.
+    loss : mean loss; of classification the cross-entropy in nats.
+    n : samples.
+    undefined : samples for which the model's output is not finite, where there are any: no prediction, never right.
+    missing : classes that an AUC leaves out, because the test set has none of them.
+    rates : counts per class, see `equipoise.metrics.class_counts`, in some rounds; null of a model whose outputs are not finite.
+    correct : which samples are right, as hexadecimal digits of `numpy.packbits`, in the last rounds.
+    """
+
+    accuracy: float | None
+    balanced: float | None
+    auc: float | None
+    auc_ovr: float | None
+    rmse: float | None
+    mae: float | None
+    r2: float | None
+    loss: float | None
+    n: int
+    undefined: int
+    missing: list[int]
+    rates: Counts | float | None
+    correct: str
+
+
+class Clients(TypedDict, total=False):
+    """One number per client of the federation, [N], in the order of the clients; null for one that was not tested.
+
+    Attributes
+    ----------
+    accuracy, rmse, loss : of the model that each client predicts with, see `Score`.
+    n : samples on which each client is tested, where these are its own; 0 for none.
+    """
+
+    accuracy: list[float | None]
+    rmse: list[float | None]
+    loss: list[float | None]
+    n: list[int]
+
+
+class Validation(Score, total=False):
+    """The model each client predicts with, on what the clients hold out of their own samples: the score of all of these together.
+
+    Attributes
+    ----------
+    groups : `{group: score}`, by the groups that clients belong to.
+    clients : by client.
+    """
+
+    groups: dict[str, Score]
+    clients: Clients
+
+
+class Quarantined(TypedDict):
+    """A client whose answer was not used: its number and name, and the reason."""
+
+    client: int
+    name: str
+    reason: str
+
+
+class Sent(TypedDict):
+    """Bytes to clients and from them, one number each."""
+
+    down: list[int]
+    up: list[int]
+
+
+class Bytes(Sent):
+    """Bytes that the clients in `ids` received and sent [M], and that the whole model has."""
+
+    full: int
+
+
+class Times(TypedDict):
+    """Seconds [M] of a site's training, as it says, and from asking it to its answer; null where not known."""
+
+    site: list[float | None]
+    answered: list[float | None]
+
+
+class Units(TypedDict, total=False):
+    """Hidden units of each group that each client holds; where that changed, which: hexadecimal digits of `numpy.packbits` over all units."""
+
+    held: list[list[int]]
+    bits: list[str]
+
+
+class OwnMeasure(TypedDict):
+    """A measure that is none of `equipoise.metrics.MEASURES`: which way is better, its values, and where and why it is not defined."""
+
+    better: str
+    groups: dict[str, float | None]
+    clients: list[float | None]
+    all: float | None
+    undefined: dict[str, str]
+
+
+class Record(TypedDict, total=False):
+    """One round, exactly as a line of `metrics.jsonl` holds it; only `round` is in every record. A rule may note more.
+
+    Attributes
+    ----------
+    round : counts from 0.
+    ids, weights : the clients whose answers were used [M], and the weight each counted with: sizes sum to 1, some may be negative (FedFV, FedLD).
+    losses : mean loss in training of each of these clients; not of sites, which keep it.
+    groups : `{group: {"accuracy": a, "loss": l, "n": n}}`, the global model on each test set, in rounds with an evaluation; of regression
+        `rmse`, `mae` and `r2`; in some rounds other measures and counts.
+    measures : `{name: {"better", "groups": {group: value}, "clients": [N], "all", "undefined": {where: why}}}`, measures that are none of
+        `equipoise.metrics.MEASURES`, in some rounds.
+    diverged : why the test loss is that of a training that diverged, see `equipoise.metrics.failure`.
+    clients : `{"accuracy": [N]}`, of regression `{"rmse": [N]}`: the model each client predicts with, on its own test set or that of its
+        group; null for one that was not tested; of test sets of their own also `"n"` [N].
+    validation : `{"accuracy", "loss", "n", "groups": {group: {...}}, "clients": {"accuracy": [N], "loss": [N]}}`, the model each client
+        predicts with, on what the clients hold out of their own samples.
+    stopped : in the last round, why training ended before its planned rounds.
+    absent, late, dropped : ids of the clients that a simulation let be away, take too long, or fail in the middle.
+    attackers : those of `ids` that attacked, where a simulation lets clients attack.
+    quarantined : `[{"client": m, "name": str, "reason": str}]`, whose answer was not used.
+    lr : learning rate of the round, a number or by tensor, where it changes over the rounds.
+    bytes : `{"down": [M], "up": [M], "full": int}`, what the clients in `ids` received and sent, and the size of the whole model.
+    units : where clients hold parts of the model: `{"held": [[hidden units of each group] per client]}`, and in rounds in which they
+        changed `"bits"`, per client the hexadecimal digits of `numpy.packbits` over all units.
+    kept : of FPHL, share of the update entries that are kept.
+    consistency : of FPHL, 20 counts: the histogram over [0, 1] of FedHEAL's update consistency.
+    agreement : of FPHL, up to 400 numbers: for clients that took part n times, how many update entries agree with 0, 1, ..., n of these rounds.
+    distances : of FAEL and FAEL-exact, per client in `ids`: d of FedHEAL's Eq. 11, the squared length of its (kept) update; with
+        `distance=norms` the sum of lengths.
+    distance_variance : of FAEL and FAEL-exact: variance of the squared distances between clients' models and their mean, FedHEAL's Eq. 10,
+        `[by samples, by the weights used]`; of FAEL not where all updates together have more than 2²⁴ entries.
+    sharpness, perturbed_loss : of SAGA (FedISM+), per client in `ids`: S and L at the round's search distance; L of variant S in simulation
+        only, and neither with masked sums.
+    reputation : of FedSAC (Eq. 6, at most 100), CGSV, CFFL and FedAVE, per client in `ids`.
+    likeness : of FedAVE, per client in `ids`.
+    importance : of FedSAC, in rounds in which it is measured: of every hidden unit, in the order of `units` in the manifest; null where not finite.
+    principal_axes, principal_tie : of `principal` (FedLD): how many axes are kept, and whether the result jumps nearby.
+    eigenvalues : of `principal` (FedLD): of the clients' inner products divided by their number, largest first, summed over the tensors.
+    step_length, step_cosine : of `principal` (FedLD): length of the step over that of the plain mean of the updates, and cosine with it,
+        null for a step of 0.
+    clipped : of `clipping`: how many updates were shortened.
+    qffl_largest_h : of q-FedAvg: the largest client's share of Σ h.
+    sent : of sites, by kind of message `{"down": [N], "up": [N]}`: bytes of the tensors in the messages.
+    times : of sites, `{"site": [M], "answered": [M]}`: seconds of training, as the clients in `ids` say, and until they answered.
+    secure, silent : of masked sums: true, and how many sites sent zeros, because training gave no numbers that can be used.
+    seconds : wall time of the round.
+    hash : in the file: of the line, and of the hash in the line before; always the last key.
+    """
+
+    round: int
+    ids: list[int]
+    weights: list[float | None]
+    losses: list[float | None]
+    groups: dict[str, Score]
+    measures: dict[str, OwnMeasure]
+    diverged: str
+    clients: Clients
+    validation: Validation
+    stopped: str
+    absent: list[int]
+    late: list[int]
+    dropped: list[int]
+    attackers: list[int]
+    quarantined: list[Quarantined]
+    lr: float | dict[str, float]
+    bytes: Bytes
+    units: Units
+    kept: float
+    consistency: list[int]
+    agreement: list[list[int]]
+    distances: list[float | None]
+    distance_variance: list[float | None]
+    sharpness: list[float | None]
+    perturbed_loss: list[float | None]
+    reputation: list[float | None]
+    likeness: list[float | None]
+    importance: list[float | None]
+    principal_axes: int
+    principal_tie: bool
+    eigenvalues: list[float | None]
+    step_length: float | None
+    step_cosine: float | None
+    clipped: int
+    qffl_largest_h: float | None
+    sent: dict[str, Sent]
+    times: Times
+    secure: bool
+    silent: int
+    seconds: float
+    hash: str
 
 
 class DamagedLineError(ValueError):
@@ -54,9 +252,19 @@ def check(records: Sequence[Record]) -> None:
         )
 
 
+def without(record: Record, keys: Collection[str]) -> Record:
+    """A record without some of its keys."""
+    return cast(Record, {key: value for key, value in record.items() if key not in keys})
+
+
 def clients_evaluated(records: Sequence[Record]) -> set[int]:
     """How many clients the records have a main measure of; one number per record, without repetition."""
-    return {len(clients[main_in(clients).name]) for record in records if (clients := record.get("clients"))}
+    return {len(by_client(clients, main_in(clients))) for record in records if (clients := record.get("clients"))}
+
+
+def by_client(clients: Clients, measure: Measure) -> Sequence[float | None]:
+    """A measure of every client; none where it was not measured."""
+    return cast(Sequence[float | None], clients.get(measure.name, ()))
 
 
 def line(record: Record, before: str | None = None) -> str:

@@ -116,11 +116,11 @@ def validation(records: Sequence[Record], measure: Measure) -> dict[str, Any] | 
     """
     for record in reversed(records):
         if found := record.get("validation"):
-            groups = {group: number(scores[measure.name]) for group, scores in found["groups"].items()}
+            groups = {group: number(scores.get(measure.name)) for group, scores in found["groups"].items()}
             loss = number(found["loss"])
             return {
                 "round": record["round"],
-                measure.name: measure.scale * number(found[measure.name]),
+                measure.name: measure.scale * number(found.get(measure.name)),
                 "loss": loss if math.isfinite(loss) else None,
                 "worst": measure.scale * worst_of(found),
                 "worst_group": [*groups][measure.worst_at([*groups.values()])] if len(groups) > 1 else None,
@@ -156,12 +156,12 @@ def group_fairness(
     counted = [
         (
             record["round"],
-            {g: of[RATES] for g, of in record.get("groups", {}).items() if isinstance(of.get(RATES), dict)},
+            {g: counts for g, of in record.get("groups", {}).items() if isinstance(counts := of.get(RATES), Mapping)},
         )
         for record in records
     ]
     chosen = [(t, of) for t, of in counted if of][-last:]
-    every: dict[str, list[Mapping[str, list[int]]]] = {}
+    every: dict[str, list[Counts]] = {}
     for _, groups in chosen:
         for name, of in groups.items():
             every.setdefault(name, []).append(of)

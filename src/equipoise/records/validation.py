@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 
 from equipoise.metrics.measures import main_in
-from equipoise.records.record import Record, number
+from equipoise.records.record import Record, Validation, by_client, number
 
 BEST = "best-validation"  # as a setting names the choice of the best round
 
@@ -17,16 +17,16 @@ def value(record: Record, measure: str) -> float | None:
     if not (found := record.get("validation")):
         return None
     main = main_in(found)
-    of = worst_of(found) if measure == "worst" else number(found["loss" if measure == "loss" else main.name])
+    of = worst_of(found) if measure == "worst" else number(found.get("loss" if measure == "loss" else main.name))
     of = -of if measure == "loss" or main.better == "lower" else of
     return of if math.isfinite(of) or measure == "worst" else -math.inf
 
 
-def worst_of(found: Record) -> float:
+def worst_of(found: Validation) -> float:
     """The main measure of the worst group on what clients hold out; where they belong to no groups, of the worst 10 % of the clients."""
     main = main_in(found)
-    groups = [number(scores[main.name]) for scores in found["groups"].values()]
-    clients = [number(a) for a in found.get("clients", {}).get(main.name, ()) if a is not None]
+    groups = [number(scores.get(main.name)) for scores in found["groups"].values()]
+    clients = [number(x) for x in by_client(found.get("clients", {}), main) if x is not None]
     return (main.worst(groups) if len(groups) > 1 or not clients else main.worst_share(clients)).value
 
 

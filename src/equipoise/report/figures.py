@@ -420,7 +420,7 @@ def measured_table(history: History, key: str) -> tuple[NDArray[np.int64], Vecto
     lines = MEASURED[key].lines
     table = np.full((len(records), lines or len(history.client_groups)), np.nan)
     for row, record in zip(table, records, strict=True):
-        row[slice(None) if lines else record["ids"]] = record[key]
+        row[slice(None) if lines else record["ids"]] = record.get(key)
     return np.array([record["round"] for record in records]), table
 
 

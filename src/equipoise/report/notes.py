@@ -164,7 +164,7 @@ def warnings(label: str, runs: Iterable[History], rounds: int) -> Iterator[str]:
             happened.setdefault(("trained for", f" rounds, and others for up to {rounds}."), []).append(
                 (run.seed, len(run))
             )
-        cosines = [r["step_cosine"] for r in run.records if r.get("step_cosine") is not None]
+        cosines = [cosine for r in run.records if (cosine := r.get("step_cosine")) is not None]
         if against := sum(cosine < 0 for cosine in cosines):
             end = f" of {len(cosines)} rounds: the cosine between its step and that mean is negative."
             happened.setdefault(("steps away from the mean of the clients' updates in", end), []).append(

@@ -28,7 +28,6 @@ from equipoise.data.own.columns import several
 from equipoise.data.samples import n_held
 from equipoise.federation import checkpoint
 from equipoise.federation import forecast as forecasts
-from equipoise.federation.contribution import Alone
 from equipoise.federation.directory import LOCK, noting_failure
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
@@ -37,6 +36,7 @@ from equipoise.federation.method import parse
 from equipoise.federation.stopping import EarlyStopping
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.groups import positive_class
+from equipoise.records.meta import Contribution
 from equipoise.records.record import Record
 from equipoise.runs import unchanged
 from equipoise.runs.configuration import FLOWER, RunConfig, RunError, whole
@@ -408,10 +408,10 @@ def _alone_path(config: RunConfig, fed: Federation, data: Scenario) -> Path:
     return cache_directory() / f"alone-{key}.json"
 
 
-def _alone(config: RunConfig, fed: Federation, data: Scenario, progress: bool) -> Alone:
+def _alone(config: RunConfig, fed: Federation, data: Scenario, progress: bool) -> Contribution:
     path = _alone_path(config, fed, data)
 
-    def make() -> Alone:
+    def make() -> Contribution:
         found = fed.standalone(config.rounds, progress=progress)
         write_atomically(path, json.dumps(found))
         return found
@@ -424,7 +424,7 @@ def _alone(config: RunConfig, fed: Federation, data: Scenario, progress: bool) -
         return fed.standalone(config.rounds, progress=progress)
 
 
-def _kept(path: Path, n: int) -> Alone | None:
+def _kept(path: Path, n: int) -> Contribution | None:
     """What is in a file of the cache, or None if there is nothing of use."""
     try:
         found = json.loads(path.read_text())
@@ -500,7 +500,7 @@ def _execute(
         **environment(),
         "data": data.manifest,
         "contents": unchanged.contents(config, data, before),
-        **{key: known[key] for key in MANIFEST if key in known},
+        **{key: known.get(key) for key in MANIFEST if key in known},
         "header": header,
         "holdings": _holdings(config, fed, data),
     }

@@ -19,6 +19,7 @@ from equipoise.data.locations import digest
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
 from equipoise.metrics.failure import diverged
+from equipoise.records.record import number
 from equipoise.report.claims import Chosen, Tried
 from equipoise.runs import directory as runs
 from equipoise.runs.comparison import complete
@@ -357,7 +358,7 @@ def _tried(candidate: Candidate, failed: Mapping[Path, str]) -> Tried:
             records = History.from_run(one.path).records
             last = {str(r["round"]): r["validation"] for r in [r for r in records if r.get("validation")][-5:]}
             why = diverged(last, which="validation loss") if last else "no client had enough samples to hold one out"
-            accuracies += [100 * mean(of["accuracy"] for of in last.values())] if last else []
+            accuracies += [100 * mean(number(of["accuracy"]) for of in last.values())] if last else []
         if why:
             return Tried(candidate.settings, math.nan, f"seed {one.seed}: {why}")
     return Tried(candidate.settings, mean(accuracies))

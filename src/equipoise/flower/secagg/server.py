@@ -22,7 +22,7 @@ from equipoise.flower.secagg import sums
 from equipoise.flower.secagg.site import no_reports, own_weights, require_own_weights, require_score
 from equipoise.flower.secagg.sums import MaskError, Opened, Sum
 from equipoise.flower.site.store import Receipt
-from equipoise.records.record import Record
+from equipoise.records.record import Record, without
 
 if TYPE_CHECKING:
     from equipoise.flower.server.sites import Sites
@@ -94,8 +94,8 @@ class MaskedSites:
         if self.silent:
             what = "sent zeros, because training gave no numbers that can be used: their own logs say which and why"
             log.warning("round %d: %d of %d sites %s", record["round"], self.silent, len(up), what)
-        told = {**record, "secure": True, "silent": self.silent, "bytes": {**record["bytes"], "up": up}}
-        return {key: x for key, x in told.items() if key not in hidden}
+        told: Record = {**record, "secure": True, "silent": self.silent, "bytes": {**record["bytes"], "up": up}}
+        return without(told, hidden)
 
     def introduced(self, this: Round) -> list[int]:
         """The clients of a round whose keys are known; each is asked once, also for the sums that it helped to unmask."""

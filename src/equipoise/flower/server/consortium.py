@@ -13,7 +13,6 @@ from equipoise.core.rates import RateLike, rate, text
 from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
 from equipoise.engines.choose import EngineChoice
-from equipoise.federation.contribution import Alone
 from equipoise.federation.evaluation import EvaluationSets, costly, deployed, handed, personal, published
 from equipoise.federation.federation import Federation
 from equipoise.federation.method import Method
@@ -29,6 +28,7 @@ from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.store import Receipt
 from equipoise.flower.site.task import Task
 from equipoise.metrics.classification import MEASURES, RATES
+from equipoise.records.meta import Contribution
 from equipoise.records.record import Record
 
 log = logging.getLogger(__name__)
@@ -260,7 +260,7 @@ class Consortium:
             )
         return pooled_validation(trial.model.task, found, tests.groups)
 
-    def standalone(self, trial: Trial, tests: EvaluationSets, rounds: int) -> Alone:
+    def standalone(self, trial: Trial, tests: EvaluationSets, rounds: int) -> Contribution:
         """The accuracy of each site that trains on its own data alone, measured by the site.
 
         A server with validation data also receives the models and measures them.
@@ -312,8 +312,12 @@ class Consortium:
                 with looking(trial, 0):
                     scores[m] = float(trial.oracle.score(vector)[0])
         complete = tested if all(x is not None for x in tested) else None
-        alone = {"standalone_test": complete, "standalone_val": scores if judged else None, "rounds": rounds}
-        return alone | ({"averaged": last} if last > 1 else {})
+        alone: Contribution = {
+            "standalone_test": complete,
+            "standalone_val": scores if judged else None,
+            "rounds": rounds,
+        }
+        return {**alone, "averaged": last} if last > 1 else alone
 
     def finish(self, trial: Trial, now: Progression) -> list[str]:
         """Let every site store the model that it predicts with; returns the names of sites that did not answer."""
@@ -333,12 +337,9 @@ class Consortium:
 def _sent(sites: Sites) -> Record:
     """Bytes of the tensors that each site received and sent in this round, by kind of message, counted in the messages."""
     N = range(len(sites.known))
-    sent = {
-        kind: {way: [counts.get(m, [0, 0])[k] for m in N] for k, way in enumerate(("down", "up"))}
-        for kind, counts in sites.traffic.items()
-    }
+    ways = {kind: [[counts.get(m, [0, 0])[k] for m in N] for k in (0, 1)] for kind, counts in sites.traffic.items()}
     sites.traffic.clear()
-    return {"sent": sent}
+    return {"sent": {kind: {"down": down, "up": up} for kind, (down, up) in ways.items()}}
 
 
 def _model(

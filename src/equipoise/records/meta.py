@@ -1,0 +1,106 @@
+"""What a run was: the form of a history's meta data."""
+
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+Content = dict[str, Any]  # of a file of JSON or TOML, as it was read
+
+
+class Contribution(TypedDict, total=False):
+    """What each client reaches alone.
+
+    Attributes
+    ----------
+    standalone_test, standalone_val : accuracy [N] on the test set, and on the server's validation data; null where not measured.
+    given : what the user says that each client contributes.
+    used : what the method used: `"standalone_val"`, `"standalone_test"` or `"given"`.
+    rounds : of the training alone; null of what was given.
+    averaged : over how many of its last rounds the accuracies are the mean; `spread` [N] is the standard deviation between these.
+    """
+
+    standalone_test: Sequence[float | None] | None
+    standalone_val: Sequence[float | None] | None
+    given: Sequence[float]
+    used: str | None
+    rounds: int | None
+    averaged: int
+    spread: Sequence[float]
+
+
+class UnitGroups(TypedDict, total=False):
+    """The groups of hidden units: their names and sizes."""
+
+    names: list[str]
+    sizes: list[int]
+
+
+class Hostile(TypedDict, total=False):
+    """Who attacks in a simulation, how, and how strongly."""
+
+    attack: str
+    scale: float
+    clients: list[int]
+
+
+class Meta(TypedDict, total=False):
+    """What a run was; only `method` is always there.
+
+    Attributes
+    ----------
+    method, scenario, seed : what ran; `label` is what reports call the run, the method by default.
+    first : hash of the first model.
+    rounds : how many were planned.
+    select : which round's model is exported, `"last"` or `"best-validation"`.
+    client_names, client_groups : [N], a name of each client, and the group it belongs to.
+    measures : what was to be recorded.
+    classes : their names; `positive` is the name of the class that rates are about, where it was said.
+    task, unit : `"regression"`, absent for classification; and the unit of its target, empty where not known.
+    least_group : how many people a number must be about.
+    client_tests, personal : whether clients have test sets of their own, and whether they predict with models of their own.
+    bound : `"lower"` of clients that train alone, `"upper"` of data in one place; empty of a method of federated learning.
+    contents : hashes of what was read from the user's files.
+    contribution : `{"standalone_test": [N], "used": ...}`, what each client reaches alone, see `Contribution`.
+    units : `{"names": [...], "sizes": [...]}`, the groups of hidden units.
+    holdings : who has what, see `equipoise.data.holdings`.
+    hostile : `{"attack", "scale", "clients": [ids]}`, who attacks.
+    header : lines about the run.
+    versions, git : `{package: version}`, and the commit of the source.
+    machines : what computed the rounds from `"round"` on.
+    unfinished, without_model : how often a server stopped in a round; names of sites that were away at the end of their run.
+    data : about the samples, with their `"sha256"`, and `"rows"`, a hash of which went where.
+    config : the run's configuration.
+    small_groups : of runs that are compared: test sets that are too small in one of them.
+    """
+
+    method: str
+    label: str
+    first: str
+    scenario: str
+    seed: int
+    rounds: int
+    select: str
+    client_names: list[str]
+    client_groups: list[str] | None
+    measures: list[str]
+    classes: list[str]
+    positive: str | None
+    task: str
+    unit: str
+    least_group: int
+    client_tests: bool
+    personal: bool
+    bound: str
+    contents: Content
+    contribution: Contribution
+    units: UnitGroups
+    holdings: Content
+    hostile: Hostile
+    header: list[str]
+    versions: dict[str, str]
+    machines: list[Content]
+    unfinished: int
+    without_model: list[str]
+    git: str | None
+    data: Content
+    config: Content
+    small_groups: list[str]
