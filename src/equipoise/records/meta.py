@@ -15,7 +15,8 @@ class Contribution(TypedDict, total=False):
     given : what the user says that each client contributes.
     used : what the method used: `"standalone_val"`, `"standalone_test"` or `"given"`.
     rounds : of the training alone; null of what was given.
-    averaged : over how many of its last rounds the accuracies are the mean; `spread` [N] is the standard deviation between these.
+    averaged : over how many of its last rounds the accuracies are the mean, where it is more than one.
+    spread : [N], the standard deviation between these rounds.
     """
 
     standalone_test: Sequence[float | None] | None
@@ -38,7 +39,7 @@ class Hostile(TypedDict, total=False):
     """Who attacks in a simulation, how, and how strongly."""
 
     attack: str
-    scale: float
+    scale: float | None
     clients: list[int]
 
 
@@ -47,13 +48,15 @@ class Meta(TypedDict, total=False):
 
     Attributes
     ----------
-    method, scenario, seed : what ran; `label` is what reports call the run, the method by default.
+    method, scenario, seed : what ran.
+    label : what reports call the run; the method by default.
     first : hash of the first model.
     rounds : how many were planned.
     select : which round's model is exported, `"last"` or `"best-validation"`.
     client_names, client_groups : [N], a name of each client, and the group it belongs to.
     measures : what was to be recorded.
-    classes : their names; `positive` is the name of the class that rates are about, where it was said.
+    classes : their names.
+    positive : the name of the class that rates are about, where it was said.
     task, unit : `"regression"`, absent for classification; and the unit of its target, empty where not known.
     least_group : how many people a number must be about.
     client_tests, personal : whether clients have test sets of their own, and whether they predict with models of their own.

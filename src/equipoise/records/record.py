@@ -118,9 +118,9 @@ class Units(TypedDict, total=False):
 
 
 class OwnMeasure(TypedDict):
-    """A measure that is none of `equipoise.metrics.MEASURES`: which way is better, its values, and where and why it is not defined."""
+    """A measure that is none of `equipoise.metrics.MEASURES`: which way is better, if either, its values, and where and why it is not defined."""
 
-    better: str
+    better: str | None
     groups: dict[str, float | None]
     clients: list[float | None]
     all: float | None
