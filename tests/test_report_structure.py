@@ -56,7 +56,7 @@ def test_every_run_is_summed_up_once_in_a_report(monkeypatch: pytest.MonkeyPatch
 MEDIAN = Column(
     "median",
     "median",
-    lambda values, counts: Value(float(np.median(values)), bool(np.isfinite(values).all())),
+    lambda values, counts, measure: Value(float(np.median(values)), bool(np.isfinite(values).all())),
     "higher",
     "the middle value",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -14,10 +14,9 @@ from torch.nn import functional
 
 from equipoise.metrics.classification import AREAS, CORRECT, MEASURES, classification
 from equipoise.metrics.regression import Sums
+from equipoise.records.record import Score, number
 from equipoise.system.ranges import check_fields, choice, text
 from equipoise.system.suggestions import unknown
-
-Score = dict[str, Any]  # measures by name, loss, samples "n"; what else there is, see History
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Classification:
 
     name: ClassVar[str] = "classification"
     measures: ClassVar[tuple[str, ...]] = tuple(MEASURES)
-    main: ClassVar[str] = "accuracy"
+    main: ClassVar[Literal["accuracy"]] = "accuracy"
     output: ClassVar[str] = "logits, one tensor of shape [batch, classes]"
     dtype: ClassVar[torch.dtype] = torch.int64
 
@@ -60,7 +59,7 @@ class Classification:
             score["undefined"] = undefined
         if more := [name for name in measures if name not in score]:
             values = classification(outputs.double().cpu().numpy(), y.cpu().numpy(), more, logits=True)
-            score |= {name: values[name] for name in more}
+            score |= cast(Score, {name: values[name] for name in more})
             if values["missing"] and set(AREAS) & set(more):
                 score["missing"] = list(values["missing"])
         return score
@@ -68,8 +67,8 @@ class Classification:
     def pooled(self, scores: Sequence[Score]) -> Score:
         """The main measure, the loss and the number of samples of several scores together."""
         n = sum(s["n"] for s in scores)
-        right = sum(round(s[self.main] * s["n"]) for s in scores)
-        return {self.main: right / n, "loss": sum(s["loss"] * s["n"] for s in scores) / n, "n": n}
+        right = sum(round(number(s[self.main]) * s["n"]) for s in scores)
+        return {self.main: right / n, "loss": sum(number(s["loss"]) * s["n"] for s in scores) / n, "n": n}
 
     def read(self, fields: Mapping[str, Any]) -> Score:
         """The main measure in what others sent.
@@ -127,7 +126,7 @@ class Regression:
 
     name: ClassVar[str] = "regression"
     measures: ClassVar[tuple[str, ...]] = ("rmse", "mae", "r2")
-    main: ClassVar[str] = "rmse"
+    main: ClassVar[Literal["rmse"]] = "rmse"
     output: ClassVar[str] = "predictions, one tensor of shape [batch, 1]"
     dtype: ClassVar[torch.dtype] = torch.float64
     loss: str = choice("squared", "absolute", "huber")
@@ -166,13 +165,15 @@ class Regression:
     def score(self, outputs: Tensor, y: Tensor, measures: Iterable[str] = ()) -> Score:
         """All measures, the loss and the number of samples of outputs [n, 1] for targets [n]."""
         sums = Sums.of(self.predictions(outputs).cpu().numpy(), y.double().cpu().numpy())
-        return {**sums.measures, "loss": float(self.losses(outputs, y).double().mean()), "n": len(y)}
+        loss = float(self.losses(outputs, y).double().mean())
+        return cast(Score, {**sums.measures, "loss": loss, "n": len(y)})
 
     def pooled(self, scores: Sequence[Score]) -> Score:
         """RMSE, MAE, the loss and the number of samples of several scores together."""
         n = sum(s["n"] for s in scores)
-        rmse = math.sqrt(sum(s["rmse"] ** 2 * s["n"] for s in scores) / n)
-        return {"rmse": rmse, **{key: sum(s[key] * s["n"] for s in scores) / n for key in ("mae", "loss")}, "n": n}
+        rmse = math.sqrt(sum(number(s["rmse"]) ** 2 * s["n"] for s in scores) / n)
+        mae, loss = (sum(number(s.get(key)) * s["n"] for s in scores) / n for key in ("mae", "loss"))
+        return {"rmse": rmse, "mae": mae, "loss": loss, "n": n}
 
     def read(self, fields: Mapping[str, Any]) -> Score:
         """The measures in what others sent, as far as they are there.
@@ -181,10 +182,10 @@ class Regression:
         ------
         KeyError, TypeError, ValueError, OverflowError : they cannot be.
         """
-        score = {key: float(fields[key]) for key in (self.main, "mae") if key in (self.main, *fields)}
-        if not all(0 <= x < math.inf for x in score.values()):
-            raise ValueError(score)
-        r2 = fields.get("r2")
+        sent = {key: float(fields[key]) for key in (self.main, "mae") if key in (self.main, *fields)}
+        if not all(0 <= x < math.inf for x in sent.values()):
+            raise ValueError(sent)
+        score, r2 = cast(Score, sent), fields.get("r2")
         return {**score, "r2": None if r2 is None else min(1.0, float(r2))} if "r2" in fields else score
 
     def guess(self, width: int) -> float:

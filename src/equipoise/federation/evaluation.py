@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,13 +19,13 @@ from equipoise.core.model import Bound
 from equipoise.core.oracle import EVALUATION_BATCH, Oracle
 from equipoise.core.rule import State, Visit, overrides
 from equipoise.core.solver import at
-from equipoise.core.task import CLASSIFICATION, Score, Task
+from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.data.samples import Absent, Awaited, LoadError, Samples, Stream, at_once
 from equipoise.federation.round import submodels
 from equipoise.federation.trial import Progression, Trial
 from equipoise.metrics.classification import CORRECT, RATES
 from equipoise.metrics.own import Found, Measure, recorded
-from equipoise.records.record import Record
+from equipoise.records.record import Clients, Record, Score, number
 from equipoise.system.threads import run_in_order
 
 log = logging.getLogger(__name__)
@@ -257,7 +257,7 @@ class EvaluationSets:
         score = trial.model.task.score(*answer, self.measures if measures is None else measures)
         if measures is None and self.own:
             found = self._found([_outputs(trial, *answer)])
-            score |= {measure.name: value for measure, (value, _) in zip(self.own, found, strict=True)}
+            score |= cast(Score, {measure.name: value for measure, (value, _) in zip(self.own, found, strict=True)})
         return score
 
     def scores(self, trial: Trial, vector: Tensor, measures: Sequence[str]) -> dict[str, Score]:
@@ -312,12 +312,12 @@ class EvaluationSets:
         scores = (task.score(*answer)[task.main] for answer in answers(trial, shared, sets))
         return [None if d is None else next(scores) for d in self.of_clients]
 
-    def _tested(self, trial: Trial, scores: Sequence[float | None]) -> Record:
+    def _tested(self, trial: Trial, scores: Sequence[float | None]) -> Clients:
         """The main measure of the clients in a record, and of test sets of their own how many samples each has."""
-        main = trial.model.task.main
-        if self.of_clients is None:
-            return {main: list(scores)}
-        return {main: list(scores), "n": [0 if d is None else d.size for d in self.of_clients]}
+        clients = cast(Clients, {trial.model.task.main: list(scores)})
+        if self.of_clients is not None:
+            clients["n"] = [0 if d is None else d.size for d in self.of_clients]
+        return clients
 
     def _alone(self, trial: Trial, p: Progression) -> Record:
         """Accuracy on every set, the mean over its clients, each with its own model; NaN of a set without clients."""
@@ -329,14 +329,15 @@ class EvaluationSets:
             own, vector = self._own(m), deployable(trial, p, m)
             scores = self._scores(trial, vector, {name: self.sets[name] for name in own}, ())
             for name in own:
-                found[name].append(scores[name][main])
+                found[name].append(number(scores[name][main]))
             mine = None if self.of_clients is None else self.of_clients[m]
             average = self.pooled(trial, scores, own) if self.of_clients is None else None
             clients.append(average if mine is None else self.accuracy(trial, vector, m))
             tested = bool(self.own) and clients[-1] is not None
             values.append(self._found([self._outputs(trial, vector, m)]) if tested else None)
-        groups = {name: {main: float(np.mean(of)) if of else math.nan} for name, of in found.items()}
-        record = {"groups": groups, "clients": self._tested(trial, clients)}
+        means = {name: float(np.mean(of)) if of else math.nan for name, of in found.items()}
+        groups = {name: cast(Score, {main: mean}) for name, mean in means.items()}
+        record: Record = {"groups": groups, "clients": self._tested(trial, clients)}
         return {**record, **(self._entry(trial, values, {}) if self.own else {})}
 
     def measured(self, task: Task, t: int, rounds: int) -> tuple[str, ...]:
@@ -380,7 +381,7 @@ class EvaluationSets:
     def accuracy(self, trial: Trial, vector: Tensor, m: int) -> float:
         """Accuracy of a whole vector [G] on client ``m``'s own test set, or over all samples of the sets it belongs to."""
         if self.of_clients is not None and (mine := self.of_clients[m]) is not None:
-            return float(self.score(trial, vector, mine, ())[trial.model.task.main])
+            return number(self.score(trial, vector, mine, ())[trial.model.task.main])
         own = self._own(m)
         return self.pooled(trial, self._scores(trial, vector, {n: self.sets[n] for n in own}, ()), own)
 
@@ -390,4 +391,4 @@ class EvaluationSets:
     @staticmethod
     def pooled(trial: Trial, scores: Mapping[str, Score], own: Sequence[str]) -> float:
         """The main measure over all samples of some sets."""
-        return float(trial.model.task.pooled([scores[name] for name in own])[trial.model.task.main])
+        return number(trial.model.task.pooled([scores[name] for name in own])[trial.model.task.main])

@@ -252,7 +252,7 @@ class Federation:
             )
         return Regression.measures
 
-    def _about_task(self) -> dict[str, str]:
+    def _about_task(self) -> Meta:
         """What the description of a run says of a task other than classification."""
         task = self.model.task
         return {"task": task.name, "unit": task.unit} if isinstance(task, Regression) else {}

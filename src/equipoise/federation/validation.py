@@ -6,14 +6,15 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import cast
 
 from torch import Tensor
 
-from equipoise.core.task import Score, Task
+from equipoise.core.task import Task
 from equipoise.data.samples import Absent, Samples, Stream, loaded, stack
 from equipoise.federation.evaluation import answers, costly, deployable, personal, published
 from equipoise.federation.trial import Progression, Trial
-from equipoise.records.record import Record
+from equipoise.records.record import Clients, Record, Score
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +107,7 @@ def pooled(task: Task, found: Sequence[Found], groups: Sequence[str] | None) -> 
     if not any(measured.values()):
         return {}
     by_group = {group: task.pooled(scores) for group, scores in measured.items() if scores}
-    clients = {key: [None if score is None else score[key] for score in found] for key in (task.main, "loss")}
+    keys = (task.main, "loss")
+    clients = cast(Clients, {key: [None if score is None else score.get(key) for score in found] for key in keys})
     every = task.pooled([score for score in found if score is not None])
     return {"validation": {**every, "groups": by_group, "clients": clients}}

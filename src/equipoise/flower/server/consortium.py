@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -29,7 +29,7 @@ from equipoise.flower.site.store import Receipt
 from equipoise.flower.site.task import Task
 from equipoise.metrics.classification import MEASURES, RATES
 from equipoise.records.meta import Contribution
-from equipoise.records.record import Record
+from equipoise.records.record import Clients, Record
 
 log = logging.getLogger(__name__)
 
@@ -227,7 +227,7 @@ class Consortium:
         if counts or not own_models:
             main = [results[m].main if m in results else None for m in range(len(sites.known))]
             sizes = [sum(results[m].sizes.values()) if m in results else 0 for m in range(len(sites.known))]
-            record["clients"] = {task.main: main, "n": sizes}
+            record["clients"] = cast(Clients, {task.main: main, "n": sizes})
         return {**record, **_sent(sites)}
 
     def validate(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from equipoise.core.task import CLASSIFICATION, Score, Task
+from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.data.samples import n_held
 from equipoise.federation.guard import LARGEST
 from equipoise.flower.codec import UNFIT
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.groups import rates_of
+from equipoise.records.record import Score, number
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Tested:
     ``hidden`` are the sets that are too small for the site to send a number of.
     """
 
-    scores: dict[str, dict[str, Any]]
+    scores: dict[str, Score]
     sizes: dict[str, int]
     main: float | None
     hidden: tuple[str, ...] = ()
@@ -64,17 +65,17 @@ def held_out(fields: Mapping[str, Any], size: int, share: float, task: Task) -> 
         if not fields["found"]:
             return None
         sent = fields["found"]
-        score = {**task.read(sent), "loss": float(sent["loss"]), "n": int(sent["n"])}
-        if score["n"] < 1 or score["n"] != n_held(size + score["n"], share) or score["loss"] < 0:
+        score, loss, n = task.read(sent), float(sent["loss"]), int(sent["n"])
+        if n < 1 or n != n_held(size + n, share) or loss < 0:
             raise ValueError("counts")
     except UNFIT:
         return "sent scores that cannot be used"
-    return score
+    return {**score, "loss": loss, "n": n}
 
 
-def plausible(loss: float) -> bool:
+def plausible(loss: float | None) -> bool:
     """Whether a mean loss is a number that a model of any use may have."""
-    return loss <= LARGEST
+    return number(loss) <= LARGEST
 
 
 def alone(plausible: Mapping[int, bool]) -> list[int]:
@@ -85,18 +86,19 @@ def alone(plausible: Mapping[int, bool]) -> list[int]:
 
 def _score(fields: Mapping[str, Any], measures: Iterable[str], n_classes: int, task: Task) -> Score:
     """A site's scores on one of its test sets; a measure other than accuracy may be NaN, if it is not defined."""
-    score: Score = {**task.read(fields), "loss": float(fields["loss"])}
-    score |= {name: fraction(fields[name], nan=True) for name in measures if name not in score and name != RATES}
+    score, loss = task.read(fields), float(fields["loss"])
+    more = {name: fraction(fields[name], nan=True) for name in measures if name not in score and name != RATES}
+    score |= cast(Score, {"loss": loss, **more})
     if RATES in measures:
         score[RATES] = _counts(fields[RATES], n_classes)
-    if score["loss"] < 0:
+    if loss < 0:
         raise ValueError("loss")
     if (undefined := int(fields.get("undefined", 0))) > 0:
         score["undefined"] = undefined
     missing = [int(c) for c in fields.get("missing", ())]
     if missing != sorted({*missing} & {*range(n_classes)}):
         raise ValueError("missing")
-    return {**score, "missing": missing} if missing else dict(score)
+    return {**score, "missing": missing} if missing else score
 
 
 def _counts(fields: Any, n_classes: int) -> dict[str, list[int]] | float:
@@ -129,32 +131,31 @@ def fraction(fields: Any, *, nan: bool = False) -> float:
 
 def pooled(found: Sequence[Tested], task: Task) -> dict[str, Score]:
     """Scores by test set; sets of one name at several sites are averaged by samples. One that is too small at all of them has none."""
-    groups: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
+    groups: dict[str, list[tuple[int, Score]]] = {}
     for tested in found:
         for name, score in tested.scores.items():
             groups.setdefault(name, []).append((tested.sizes[name], score))
-    hidden: dict[str, dict[str, Any]] = {
-        name: {"n": 0} for tested in found for name in tested.hidden if name not in groups
-    }
+    hidden: dict[str, Score] = {name: {"n": 0} for tested in found for name in tested.hidden if name not in groups}
     return hidden | {name: _together(parts, task) for name, parts in groups.items()}
 
 
-def _together(parts: Sequence[tuple[int, Mapping[str, Any]]], task: Task) -> Score:
+def _together(parts: Sequence[tuple[int, Score]], task: Task) -> Score:
     """One score of several; of measures that are means the means by samples, over the sites where they are defined."""
     if len(parts) == 1:
-        return dict(parts[0][1])
+        return parts[0][1].copy()
     if task != CLASSIFICATION:
         return task.pooled([{**score, "n": n} for n, score in parts])
 
     def mean(key: str) -> float:
-        known = [(n, score[key]) for n, score in parts if key == "loss" or not math.isnan(score[key])]
+        known = [(n, x) for n, score in parts if not math.isnan(x := number(score.get(key))) or key == "loss"]
         return sum(n * x for n, x in known) / sum(n for n, _ in known) if known else math.nan
 
-    means: dict[str, Any] = {key: mean(key) for key in parts[0][1] if key not in ("missing", "undefined", "n", RATES)}
+    keys = [key for key in parts[0][1] if key not in ("missing", "undefined", "n", RATES)]
+    means = cast(Score, {key: mean(key) for key in keys})
     if undefined := sum(score.get("undefined", 0) for _, score in parts):
         means["undefined"] = undefined
     means["n"] = sum(n for n, _ in parts)
-    if known := [score[RATES] for _, score in parts if isinstance(score.get(RATES), dict)]:
+    if known := [counts for _, score in parts if isinstance(counts := score.get(RATES), Mapping)]:
         means[RATES] = {name: np.sum([counts[name] for counts in known], axis=0).tolist() for name in known[0]}
     missing = sorted({x for _, score in parts for x in score.get("missing", [])})
-    return {**means, "missing": missing} if missing else dict(means)
+    return {**means, "missing": missing} if missing else means
