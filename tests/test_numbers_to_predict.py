@@ -7,6 +7,7 @@ import json
 import re
 import tomllib
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ from equipoise.data.own.columns import Columns, UserData
 from equipoise.data.own.reading import read_user_data
 from equipoise.data.own.targets import read_column
 from equipoise.data.own.words import Origin
+from equipoise.flower.app import check_site, make_client_app
+from equipoise.flower.settings import AppSettings
+from equipoise.flower.site.task import Task
 from equipoise.runs.configuration import configure
 from equipoise.scenarios import partition
 from equipoise.scenarios.own import divided
@@ -315,6 +319,34 @@ def test_the_task_is_one_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "its task is classification" in equipoise("run", "--task", "regression").err
 
 
+# sites
+
+
+def test_sites_take_the_task_of_the_run() -> None:
+    """From the run's configuration, checked there; what the app's own function says must not contradict it."""
+    x, y = torch.randn(12, 2), torch.randn(12).double()
+
+    def looked_at(told: str, **of_task: Any) -> tuple[bool, str]:
+        app = make_client_app(lambda node, config: Task(torch.nn.Linear(2, 1), (x, y), **of_task), "fedavg")
+        return check_site(app, "north", {}, {**AppSettings(method="fedavg").table(), "task": told})["data"]
+
+    numbers = "regression(centre=1, scale=2)"
+    assert looked_at(numbers)[0]
+    assert looked_at("", task=numbers)[0]
+    assert looked_at(numbers, task=numbers)[0]
+    for task, more, said in (
+        ("", {}, "y must be one integer label per sample"),
+        ("regression", {}, "needs a centre and a scale"),
+        (numbers, {"task": "regression(centre=0, scale=2)"}, "Leave one of them out"),
+        ("regresion", {}, "Unknown task 'regresion'"),
+    ):
+        with pytest.raises(ValueError, match=said) if not more and task else nullcontext():
+            good, words = looked_at(task, **more)
+            assert (good, said in words) == (False, True)
+    assert AppSettings(task=numbers).config()["task"] == numbers
+    assert "task" not in AppSettings().config()  # as in runs of earlier versions
+
+
 # diabetes
 
 
@@ -339,7 +371,7 @@ def test_diabetes_is_that_of_scikit_learn() -> None:
     assert [*map(len, made.manifest["tests"].values())] == [
         len(labels(of)) for of in made.client_tests if of is not None
     ]
-    assert (made.task, made.outputs, made.unit) == ("regression", 1, "")
+    assert (made.task, made.outputs) == ("regression", 1)
     assert eq.network(made.network, made.shape, made.outputs, **made.network_options)(x).shape == (len(x), 1)
 
 

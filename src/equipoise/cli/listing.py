@@ -126,10 +126,10 @@ def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | N
         print_json(known)
         return
     table = plain_table()
-    for title in ("client", "group", "samples", "of each class"):
+    for title in ("client", "group", "samples", *["of each class"] * bool(made.n_classes)):
         table.add_column(title, justify="right" if title == "samples" else "left")
     for one in (*known["clients"], *known["tests"]):
-        each = " ".join(map(str, one["counts"]))
-        table.add_row(escape(one["name"]), escape(one.get("group", "test set")), str(one["size"]), each)
+        each = [" ".join(map(str, one["counts"]))] if one["counts"] else []
+        table.add_row(escape(one["name"]), escape(one.get("group", "test set")), str(one["size"]), *each)
     out.print(table)
     out.print(f"\n{name}: {report.sentence(known)}", highlight=False)

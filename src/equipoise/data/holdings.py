@@ -26,8 +26,8 @@ def holdings(
 ) -> dict[str, Any]:
     """What clients and test sets hold: ``{"clients": [{"name", "size", "counts", "group"}], "tests": [{"name", "size", "counts"}]}``.
 
-    ``counts`` [C] are samples per class, None where that takes reading samples (:class:`equipoise.Lazy`, streams, sites), or where
-    labels are numbers to predict.
+    ``counts`` [C] are samples per class, None where that takes reading samples (:class:`equipoise.Lazy`, streams, sites), and empty
+    where labels are numbers to predict.
     """
 
     def known(name: str, data: Known) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def holdings(
         return {
             "name": name,
             "size": int(size),
-            "counts": None if y is None or y.is_floating_point() else y.bincount(minlength=classes).tolist(),
+            "counts": None if y is None else [] if y.is_floating_point() else y.bincount(minlength=classes).tolist(),
         }
 
     of_clients = zip(names, groups or [""] * len(names), clients, strict=True)

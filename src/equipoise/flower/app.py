@@ -98,7 +98,10 @@ def make_client_app(
             base = _state_directory(context)
             store = Store.at(base, str(fields["name"]), name)
             torch.set_num_threads(int(node.get("threads", 0)) or torch.get_num_threads())
-            found, told = task(node, context.run_config), {**fields, "device": str(node.get("device", "cpu"))}
+            found, told = (
+                task(node, context.run_config).told(context.run_config),
+                {**fields, "device": str(node.get("device", "cpu"))},
+            )
             more = {"node_config": node, "run_config": context.run_config}
             opened[key] = open_site(name, found, told, store, given, simulated=simulated, **more)
             if len(opened) > keep:
@@ -144,7 +147,7 @@ def check_site(
     try:
         fields = description(given or Method.of(run.method), run.solver, run.settings, (), "check")
         fields["device"] = str(node.get("device", "cpu"))
-        site = open_site(name, task(node, config), fields, Store(Path()), given)
+        site = open_site(name, task(node, config).told(config), fields, Store(Path()), given)
         told = site.answer("query.describe", Parcel()).fields
         sets = {f"test set {test!r}": data for test, data in site.tests.sets.items()}
         for what, data in {f"training data of {name}": loaded(site.trial.data[0]), **sets}.items():
@@ -211,7 +214,8 @@ def make_server_app(task: TaskFunction, method: str | Rule | Method | None = Non
         ours.setLevel(logging.INFO)
         if not ours.hasHandlers():  # in a process of Flower's, whose log `flwr run --stream` shows
             ours.addHandler(logging.StreamHandler())
-        serve(grid, task(context.node_config, context.run_config), AppSettings.of(context.run_config), method)
+        settings = AppSettings.of(context.run_config)  # errors of which come first
+        serve(grid, task(context.node_config, context.run_config).told(context.run_config), settings, method)
 
     return app
 

@@ -40,7 +40,8 @@ class AppSettings(Settings, RunSettings):
     of the updates. ``max_samples`` is the largest number of samples that a
     site may say it has: it may decide its weight. ``norm_limit`` is on here; a large number lets everything through.
     ``from_round`` (from 0) is done again, with all later ones, if the state before it is one of the ``keep_checkpoints`` that are kept.
-    ``log`` is the form of log lines, here and at the sites.
+    ``log`` is the form of log lines, here and at the sites. ``task`` is what labels mean at all nodes, as of :class:`equipoise.Federation`;
+    empty: as the app's own function says.
     """
 
     secure: bool = False
@@ -56,9 +57,14 @@ class AppSettings(Settings, RunSettings):
     poll: float = number(0.3, 0, above=True, below=True)
     run_dir: str = text("runs/flower")
     log: str = choice(*FORMS)
+    task: str = text("")
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.task:
+            from equipoise.flower.site.task import meaning  # torch, which is slow to load
+
+            meaning(self.task)
         for name in simulated(self):
             raise ValueError(f"{_key(name)} is for simulation: what sites do, they do themselves. Leave it out.")
         if any(own_code.references(f"{self.method},{self.optimizer}")):
@@ -107,6 +113,8 @@ class AppSettings(Settings, RunSettings):
         """The settings on which the result depends, for ``config.toml``."""
         every = {key.replace("-", "_"): value for key, value in self.table().items()}
         decisive = {name: value for name, value in every.items() if name not in ON_SERVER}
+        if not self.task:  # as in runs of earlier versions
+            del decisive["task"]
         return {**decisive, "scenario": "sites", "engine": "flower"}
 
 

@@ -132,7 +132,7 @@ def sentence(known: Holdings) -> str:
     text = f"{plural(len(clients), 'client')} with {_range([one['size'] for one in clients])} samples each"
     counts = [one["counts"] for one in clients if one["counts"]]
     held = f", of {_range([sum(n > 0 for n in of) for of in counts])} of {len(counts[0])} classes" if counts else ""
-    away = len(clients) - len(counts)
+    away = sum(one["counts"] is None for one in clients)
     return f"{text}{held}." + f" The classes of {plural(away, 'client')} are not known here." * bool(away)
 
 

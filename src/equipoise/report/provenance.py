@@ -93,7 +93,7 @@ def at_real_sites(run: History) -> bool:
 def _at_sites(config: Mapping[str, Any], directory: str) -> str:
     """What to type in the project of an app to run it again with the same settings."""
     named = {"method": config.get("label") or config["method"], "run_dir": f"runs/{directory}"}
-    settings = {f.name for f in (*fields(RunSettings), *fields(Settings))} | {"secure"}
+    settings = {f.name for f in (*fields(RunSettings), *fields(Settings))} | {"secure", "task"}
     values = {key: value for key, value in config.items() if key in settings and key != "engine"} | named
     text = " ".join(f"{key.replace('_', '-')}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
     return f"equipoise flower run . federation -c {shlex.quote(text)}"

@@ -13,6 +13,7 @@ import torch
 from equipoise import networks, scenarios
 from equipoise.core.rates import Layers, check_rounds, rate
 from equipoise.core.settings import RunSettings, Settings, made
+from equipoise.core.task import task_of
 from equipoise.data.own.columns import several
 from equipoise.engines import ENGINES
 from equipoise.federation.method import parse, read_value
@@ -99,6 +100,7 @@ def configure(
         if (folder := scenarios.folder(scenario, chosen.get("data"))) is not None:
             chosen["data"] = str(folder)
         data = scenarios.describe(scenario, chosen.get("data"), **options)
+        task_of(data.task)  # or a wrong option
     except TypeError as error:
         raise ValueError(f"scenario {scenario} cannot be made with {_listed(options)}: {error}.") from None
     if chosen.get("engine", "auto") not in ("auto", *ENGINES, FLOWER):

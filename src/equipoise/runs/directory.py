@@ -23,7 +23,9 @@ from equipoise.core.model import Model
 from equipoise.core.presence import Presence
 from equipoise.core.rule import Setup, overrides
 from equipoise.core.settings import SIMULATED, made
+from equipoise.core.task import Task, task_of
 from equipoise.data.holdings import examples
+from equipoise.data.memory_mapped import labels
 from equipoise.data.own.columns import several
 from equipoise.data.samples import n_held
 from equipoise.federation import checkpoint
@@ -293,6 +295,7 @@ def _check_network(configs: Sequence[RunConfig], data: Scenario, net: nn.Module)
         tests={},
         transform=data.transform,
         head=first.head,
+        task=_task(data),
     )
     sizes = {name: n - n_held(n, first.validation) for name, n in zip(names, data.sizes, strict=True)}
     for config in configs:
@@ -318,6 +321,11 @@ def assumed(config: RunConfig) -> str:
     classes = data.classes or tuple(map(str, range(data.n_classes)))
     positive = positive_class(config.positive, classes) if RATES in measures else None
     return positive.sentence if positive is not None and positive.why == "assumed" else ""
+
+
+def _task(data: Scenario) -> Task:
+    """What the labels mean, with what that takes from all training data."""
+    return task_of(data.task).fitted([labels(of) for of in data.clients])
 
 
 def _made(config: RunConfig) -> tuple[Scenario, nn.Module]:
@@ -357,6 +365,7 @@ def federation(
         "classes": data.classes or None,
         "positive": config.positive,
         "least_group": config.least_group,
+        "task": _task(data),
     }
     settings = config.settings
     if config.engine == FLOWER and directory is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from equipoise import scenarios
-from equipoise.data.memory_mapped import Data
+from equipoise.data.memory_mapped import Data, labels
 from equipoise.data.samples import Samples, Stream, read
 from equipoise.federation.directory import UNKNOWN
 from equipoise.federation.fingerprint import changed
@@ -66,7 +66,7 @@ def _of(data: Scenario) -> dict[str, str]:
 
 
 def _samples(data: Data) -> Samples | Stream:
-    found = read(data, "data", torch.int64, torch.device("cpu"))
+    found = read(data, "data", torch.int64, torch.device("cpu"), target=labels(data).dtype)
     assert isinstance(found, Samples | Stream)
     return found
 

@@ -23,7 +23,7 @@ AGES = 5  # bands of age that the clients of a Dirichlet draw share
 LEVELS = 3  # bands of the target, each of which is in training and test data in the same share
 
 NETWORK = {"hidden": [32]}
-PROTOCOL = Protocol(rounds=60, epochs=2, batch_size=16, lr=0.02, momentum=0.0, weight_decay=1e-4)
+PROTOCOL = Protocol(rounds=30, epochs=2, batch_size=16, lr=0.02, momentum=0.0, weight_decay=1e-4)
 
 SUMMARY = "Progression of diabetes, a number: clients by age, test sets by sex; 442 people, of scikit-learn."
 

@@ -82,8 +82,8 @@ class Description:
     collaborative : whether what a client gets is to be compared with what it would reach alone.
     classes : names of the classes, in the order of their numbers; empty where they have none.
     positive : the name of the class that true-positive rates are about; ``None`` if it was not said.
-    task : what labels are: ``"classification"``, whole numbers for classes, or ``"regression"``, float64 to predict.
-    unit : of the numbers to predict; empty if it is not known, or there is none.
+    task : what labels are: ``"classification"``, whole numbers for classes, or ``"regression"``, float64 to predict; with
+        options as the task has them, ``"regression(unit=EUR, loss=huber)"``.
     """
 
     name: str
@@ -100,7 +100,6 @@ class Description:
     classes: tuple[str, ...] = ()
     positive: str | None = None
     task: str = CLASSIFICATION
-    unit: str = ""
 
     @property
     def outputs(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -54,19 +54,23 @@ class Task:
 
     @property
     def meaning(self) -> Learnt:
-        """What the targets mean.
+        """What the targets mean, see :func:`meaning`."""
+        return meaning(self.task)
+
+    def told(self, config: Mapping[str, Any]) -> Task:
+        """The same with the task that the run's configuration names, if it names one.
 
         Raises
         ------
-        ValueError : no task, or a regression whose centre and scale would be those of one site.
+        ValueError : the app's function names another.
         """
-        task = task_of(self.task)
-        if isinstance(task, Regression) and None in (task.centre, task.scale):
+        if not (task := config.get("task")):
+            return self
+        if task_of(self.task) not in (CLASSIFICATION, task_of(task)):
             raise ValueError(
-                "A regression between sites needs a centre and a scale of the targets, the same at all nodes, as no node knows the others': "
-                "task='regression(centre=150, scale=80)', about mean and standard deviation."
+                f"The run's configuration has task = {task!r}, and the app's function Task(task={str(self.task)!r}). Leave one of them out."
             )
-        return task
+        return replace(self, task=task)
 
     def agreement(self, trial: Trial, shape: Sequence[int]) -> dict[str, str]:
         """The :func:`equipoise.federation.fingerprint.agreement` of this node, whose samples have a ``shape``."""
@@ -83,6 +87,22 @@ class Task:
         if self.test is None:
             return {}
         return dict(self.test) if isinstance(self.test, Mapping) else {name: self.test}
+
+
+def meaning(given: Any) -> Learnt:
+    """What targets mean at all nodes.
+
+    Raises
+    ------
+    ValueError : no task, or a regression whose centre and scale would be those of one site.
+    """
+    task = task_of(given)
+    if isinstance(task, Regression) and None in (task.centre, task.scale):
+        raise ValueError(
+            "A regression between sites needs a centre and a scale of the targets, the same at all nodes, as no node knows the others': "
+            "task='regression(centre=150, scale=80)', about mean and standard deviation."
+        )
+    return task
 
 
 TaskFunction = Callable[[Mapping[str, Any], Mapping[str, Any]], Task]  # (node config, run config) -> Task
