@@ -3,15 +3,24 @@
 import io
 import json
 import re
+from html import unescape
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from equipoise.federation.history import History
-from equipoise.report import comparison, latex, markdown, rich_table
+from equipoise.federation.progress_bar import accuracies
+from equipoise.federation.standing import Standing
+from equipoise.federation.stopping import EarlyStopping
+from equipoise.records.validation import selected
+from equipoise.report import comparison, latex, markdown, render, rich_table
 from equipoise.report.sentences import limits
+from equipoise.report.sites import prometheus
 from equipoise.report.statistics import Comparison
+from equipoise.runs.tracking import of_round
+
+pytestmark = pytest.mark.drawn
 
 GROUPS = {"women": 52.0, "men": 60.0, "others": 71.0}
 METHODS = {"fedavg": 0.0, "afl": -4.0, "qffl": 6.0}  # how far the worst group is moved
@@ -142,11 +151,12 @@ def words_of(found):
 
 
 def without_shares(text):
-    """A text without what is a share of something else than errors: levels of intervals, tenths of the clients, LaTeX comments."""
-    return re.sub(r"\b(95|10)(\\?,|&nbsp;|~|\s)*\\?%|^% .*$", "", text, flags=re.MULTILINE)
+    """A text without shares of something else than errors: levels of intervals, tenths of the clients, weights; entropies, LaTeX comments."""
+    shares = r"\b(?:95|10|5)(?:\\?,|~|\s)*\\?%|^% .*$|weight \(%\)|entropy and KL in nats|in nats, at most ln K|equality, in nats"
+    return re.sub(shares, "", text, flags=re.MULTILINE)
 
 
-WRONG = re.compile(r"accurac\w*|%|percent\w*|\bclass(es)?\b|\bpoints?\b|\bnats\b", re.IGNORECASE)
+WRONG = re.compile(r"accurac\w*|%|percent\w*|\bclass(?:es)?\b|\bpoints?\b|\bnats\b", re.IGNORECASE)
 
 
 @pytest.mark.parametrize(
@@ -171,3 +181,92 @@ def test_no_word_of_classification(histories):
     assert ("mg/dl" in text) == (histories[0].meta["unit"] != "")
     json.dumps(found.document, allow_nan=False)
     assert not re.search("accuracy", json.dumps(found.document))
+
+
+# --- pages and figures
+
+
+@pytest.fixture(scope="module")
+def page():
+    return render(Comparison.of(several()))
+
+
+def test_no_word_of_classification_on_a_page(page):
+    text = unescape(re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL))
+    hints = " ".join(re.findall(r'data-hint="([^"]*)"', text))
+    seen = without_shares(re.sub(r"<[^>]*>", " ", text) + hints)
+    assert not WRONG.findall(seen)
+    for words in ("RMSE by group", "RMSE (mg/dl)", "average (mg/dl)", "STD over the groups (mg/dl)", "MAE", "R²"):
+        assert words in seen, words
+    assert "down and to the left is better" in seen
+    assert "Lower is better." in hints
+    assert "maxₖ aₖ over the groups" in hints
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e4])
+def test_axes_hold_all_errors_and_begin_at_none(scale):
+    found = Comparison.of(several(scale=scale))
+    bars = found.figure("bars").axes[0]
+    low, high = bars.get_ylim()
+    assert low == 0
+    assert 85 * scale < high < 150 * scale
+    average, worst = found.figure("convergence").axes
+    for axes, at in ((average, 67), (worst, 78)):
+        ends = axes.lines[0].get_ydata()
+        assert ends[-1] == pytest.approx(at * scale, rel=0.1)
+        assert axes.get_ylim()[1] > 100 * scale
+    left = found.figure("spread").axes[0].lines[0].get_ydata()
+    assert list(left) == sorted(left, reverse=True)  # the worst first
+
+
+def test_numbers_of_any_size_have_enough_digits():
+    small, large = (str(Comparison.of(several(2, scale=scale))) for scale in (1e-3, 1e4))
+    assert "0.07794" in small or "0.0779" in small
+    assert re.search(r"\b779\d{3}\b", large)
+    assert "±0.00 " not in small
+
+
+def test_few_large_errors_are_no_shares_of_right_samples():
+    """Below 1 an error could be taken for a share, and have an interval over test samples."""
+    found = comparison([run("fedavg", scale=0.01), run("afl", scale=0.01)])
+    assert [method["intervals"] for method in found["methods"]] == [None, None]
+    assert [method["intervals"] for method in found["spread"]["methods"]] == [None, None]
+
+
+# --- lines about a run that goes on
+
+
+def test_lines_about_a_run_that_goes_on():
+    history = run("fedavg")
+    at = Standing.of(history.records, 7, 1)
+    last = {group: scores["rmse"] for group, scores in history.records[-1]["groups"].items()}
+    assert (
+        str(at)
+        == f"round 7 of 7, RMSE {np.mean(list(last.values())):.1f} (mean of 3 groups), worst {last['others']:.1f} (others)"
+    )
+    assert accuracies(history.records[-1]) == [f"{group} {value:.1f}" for group, value in last.items()]
+    names = [str(m) for m in range(12)]
+    clients = {"rmse": [50.0 + m for m in range(12)]}
+    assert Standing.of([{"round": 0, "clients": clients}], 1).worst == 61
+    numbers = of_round(history.records[-1], names)
+    assert numbers["rmse/worst"] == last["others"]
+    assert numbers["clients/rmse/5"] == history.records[-1]["clients"]["rmse"][5]
+    assert not [key for key in numbers if "accuracy" in key]
+    gauges = prometheus(history.records, names, 7, "e", 1)
+    assert f'equipoise_rmse{{experiment="e",group="men"}} {last["men"]!r}' in gauges
+    assert not re.search("accuracy|nats", gauges)
+
+
+def test_training_stops_where_errors_no_longer_fall():
+    """The best round by validation has the lowest error, also in the worst group."""
+
+    def record(t, rmse, worst):
+        groups = {"a": {"rmse": rmse, "loss": 1.0}, "b": {"rmse": worst, "loss": 1.0}}
+        return {"round": t, "validation": {"rmse": rmse, "loss": 1.0, "groups": groups}}
+
+    records = [record(0, 9.0, 12.0), record(1, 7.0, 11.0), record(2, 8.0, 10.0), record(3, 8.5, 13.0)]
+    assert selected(records) == 1
+    assert EarlyStopping(2)(records[:3]) == ""
+    assert EarlyStopping(2)(records) == "the validation RMSE has not improved for 2 rounds"
+    assert EarlyStopping(1, "worst")(records[:3]) == ""
+    assert EarlyStopping(1, "worst")(records) == "the validation RMSE of the worst group has not improved for 1 round"

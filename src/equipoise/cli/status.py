@@ -30,6 +30,7 @@ def status(
     It may be asked while they go on: nothing is changed, and nothing waits.
     """
     from equipoise.federation.standing import TENTH, clock
+    from equipoise.metrics.measures import ACCURACY
     from equipoise.runs.status import STATES, all_end, below
     from equipoise.system.text import visible
 
@@ -42,12 +43,14 @@ def status(
     worst_of = [run.standing.whose for run in runs if run.standing.whose]
     common = TENTH if worst_of and all(whose.startswith(TENTH) for whose in worst_of) else ""  # said once, in the title
     named = all(_tells(run) for run in runs)
+    measures = list(dict.fromkeys(run.standing.measure for run in runs if run.standing.over)) or [ACCURACY]
+    measured = ", ".join(measure.noun for measure in measures)
     titles = (
         "run",
         *(() if named else ("method", "seed")),
         "round",
         "state",
-        "accuracy",
+        measured,
         common or "worst",
         "ends",
         "last",
@@ -59,7 +62,7 @@ def status(
     table = plain_table()
     shown = [k for k in range(len(titles)) if any(row[k] for row in rows)]
     for k in shown:
-        table.add_column(titles[k], justify="right" if titles[k] in ("round", "accuracy") else "left", no_wrap=True)
+        table.add_column(titles[k], justify="right" if titles[k] in ("round", measured) else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(escape(row[k]) for k in shown))
     table.width = max(out.width, out.measure(table, options=out.options.update(width=WIDEST)).maximum)
@@ -69,8 +72,11 @@ def status(
     end = all_end(runs, counts["running"]) if counts["running"] and len(active) > 1 else None
     said = ", ".join(f"{n} {state}" for state, n in counts.items() if n)
     out.print(f"{said}, all end about {clock(end)}" if end else said, highlight=False)
-    if measured := sorted({run.standing.over for run in runs if run.standing.over}):
-        out.print(escape(f"accuracy: in percent, {' or '.join(map(visible, measured))}"), highlight=False)
+    for measure in measures:
+        of = sorted({run.standing.over for run in runs if run.standing.over and run.standing.measure == measure})
+        unit = ["in percent"] if measure.unit else []
+        if of:
+            out.print(escape(f"{measure.noun}: {', '.join([*unit, ' or '.join(map(visible, of))])}"), highlight=False)
     for run in runs:
         if run.why:
             say(f"{_name(run, folder)} {run.state}: {run.why}")
@@ -95,8 +101,10 @@ def _cells(run: RunStatus, common: str) -> list[str]:
     return [
         f"{at.round}/{at.rounds}",
         run.state,
-        "" if at.accuracy is None else f"{100 * at.accuracy:.1f}",
-        "" if at.worst is None else f"{100 * at.worst:.1f} {at.whose.removeprefix(common).lstrip(', ')}".strip(),
+        "" if at.mean is None else at.measure.brief(at.mean),
+        ""
+        if at.worst is None
+        else f"{at.measure.brief(at.worst)} {at.whose.removeprefix(common).lstrip(', ')}".strip(),
         "" if run.ends is None else clock(datetime.fromtimestamp(run.ends)),
         "" if run.written is None else clock(datetime.fromtimestamp(run.written)),
     ]
@@ -112,8 +120,8 @@ def _row(run: RunStatus) -> dict[str, Any]:
         "process": run.process,
         "round": at.round,
         "rounds": at.rounds,
-        "accuracy": at.accuracy,
-        "accuracy_of": at.over or None,
+        at.measure.name: at.mean,
+        f"{at.measure.name}_of": at.over or None,
         "worst": at.worst,
         "worst_of": at.whose or None,
         "learning_rate": run.lr or None,

@@ -11,6 +11,7 @@ from rich.table import Column
 from rich.text import Text
 
 from equipoise.metrics.groups import large
+from equipoise.metrics.measures import main_in
 from equipoise.records.record import Record
 from equipoise.system.terminal import Terminal
 from equipoise.system.text import visible
@@ -36,9 +37,9 @@ def progress_bar(wanted: bool) -> Progress:
 
 
 def accuracies(record: Record, least: int = 1) -> list[str]:
-    """The accuracy of a round on each test set with so many samples at least."""
-    shown = large(record, least)
-    return [f"{name} {100 * score['accuracy']:.0f}%" for name, score in shown.items()]
+    """The accuracy of a round, or another main measure, on each test set with so many samples at least."""
+    shown = {name: (main_in(score), score) for name, score in large(record, least).items()}
+    return [f"{name} {main.brief(score[main.name], 0)}{main.unit}" for name, (main, score) in shown.items()]
 
 
 class _InNotebook(Progress):

@@ -12,6 +12,7 @@ from typing import Any
 
 from equipoise.core.rates import at, rate
 from equipoise.metrics.groups import large
+from equipoise.metrics.measures import ACCURACY, Measure, main_in
 from equipoise.metrics.performance import tenth
 from equipoise.system.terminal import Terminal
 from equipoise.system.text import visible
@@ -29,20 +30,22 @@ class Standing:
     Parameters
     ----------
     round, rounds : complete, and planned.
-    accuracy, over : in [0, 1], mean over the groups in their last evaluation, or over the clients where no group is tested, and which
-        of them it is; None before one.
-    worst, whose : the lowest accuracy of a group, and which it is, or that of the worst tenth of ten or more clients in their last
-        evaluation, with its round where that is not the one of ``accuracy``; None of fewer.
+    mean, over : of the main measure, mean over the groups in their last evaluation, or over the clients where no group is tested, and
+        which of them it is; None before one.
+    worst, whose : that of the worst group, and which it is, or that of the worst tenth of ten or more clients in their last
+        evaluation, with its round where that is not the one of ``mean``; None of fewer.
+    measure : what they are; accuracies in [0, 1].
     seconds : that a round takes, the mean of the last ones; None before the first.
     """
 
     round: int
     rounds: int
-    accuracy: float | None = None
+    mean: float | None = None
     over: str = ""
     worst: float | None = None
     whose: str = ""
     seconds: float | None = None
+    measure: Measure = ACCURACY
 
     @classmethod
     def of(cls, records: Sequence[Mapping[str, Any]], rounds: int, least: int = 1) -> Standing:
@@ -50,22 +53,23 @@ class Standing:
         if not records:
             return cls(0, rounds)
         seconds = [record["seconds"] for record in records[-LAST:] if "seconds" in record]
+        scores = (of for r in reversed(records) for of in (r.get("clients"), *r.get("groups", {}).values()) if of)
+        measure = main_in(next(scores, ()))
         now = cls(records[-1]["round"] + 1, rounds, seconds=fmean(seconds) if seconds else None)
-        tested, groups = next(
-            ((r["round"], accuracies) for r in reversed(records) if (accuracies := _groups(r, least))), (-1, {})
-        )
+        tested, groups = next(((r["round"], each) for r in reversed(records) if (each := _groups(r, least))), (-1, {}))
         asked, clients = next(((r["round"], each) for r in reversed(records) if (each := _clients(r, least))), (-1, []))
         if groups:
             over = next(iter(groups)) if len(groups) == 1 else f"mean of {len(groups)} groups"
-            now = replace(now, accuracy=fmean(groups.values()), over=over)
+            now = replace(now, mean=fmean(groups.values()), over=over, measure=measure)
         elif len(clients) > 1:
-            now = replace(now, accuracy=fmean(clients), over=f"mean of {len(clients)} clients")
+            now = replace(now, mean=fmean(clients), over=f"mean of {len(clients)} clients", measure=measure)
         if len(groups) > 1:
-            whose = min(groups, key=lambda name: groups[name])
+            whose = [*groups][measure.worst_at([*groups.values()])]
             return replace(now, worst=groups[whose], whose=whose)
         if len(clients) >= 10:
+            ordered = sorted(clients, reverse=measure.better == "lower")
             whose = TENTH if asked == tested or not groups else f"{TENTH}, round {asked + 1}"
-            return replace(now, worst=fmean(clients[: tenth(len(clients))]), whose=whose)
+            return replace(now, worst=fmean(ordered[: tenth(len(clients))]), whose=whose)
         return now
 
     def ends(self, since: float) -> datetime | None:
@@ -76,25 +80,24 @@ class Standing:
 
     def __str__(self) -> str:
         """``round 37 of 500, accuracy 81.2 (mean of 3 groups), worst 63.1 (north)``."""
-        accuracy = "" if self.accuracy is None else f", accuracy {100 * self.accuracy:.1f} ({visible(self.over)})"
-        worst = "" if self.worst is None else f", worst {100 * self.worst:.1f} ({visible(self.whose)})"
-        return f"round {self.round} of {self.rounds}{accuracy}{worst}"
+        measure = self.measure
+        mean = "" if self.mean is None else f", {measure.noun} {measure.brief(self.mean)} ({visible(self.over)})"
+        worst = "" if self.worst is None else f", worst {measure.brief(self.worst)} ({visible(self.whose)})"
+        return f"round {self.round} of {self.rounds}{mean}{worst}"
 
 
 def _groups(record: Mapping[str, Any], least: int) -> dict[str, float]:
-    """The accuracy of every group with so many test samples."""
-    every = {name: scores["accuracy"] for name, scores in large(record, least).items()}
+    """The main measure of every group with so many test samples."""
+    every = {name: scores[main_in(scores).name] for name, scores in large(record, least).items()}
     return {name: a for name, a in every.items() if a is not None and math.isfinite(a)}
 
 
 def _clients(record: Mapping[str, Any], least: int) -> list[float]:
-    """The accuracies of the clients with so many test samples, the lowest first."""
+    """The main measure of the clients with so many test samples."""
     clients = record.get("clients") or {}
-    accuracies = clients.get("accuracy") or ()
-    sizes = clients.get("n") or [least] * len(accuracies)
-    return sorted(
-        a for a, n in zip(accuracies, sizes, strict=True) if a is not None and math.isfinite(a) and n >= least
-    )
+    each = clients.get(main_in(clients).name) or ()
+    sizes = clients.get("n") or [least] * len(each)
+    return [a for a, n in zip(each, sizes, strict=True) if a is not None and math.isfinite(a) and n >= least]
 
 
 def shown_rate(lr: Any, t: int, rounds: int) -> str:

@@ -50,6 +50,7 @@ from equipoise.flower.site.site import KINDS, Site, SiteError, harmless, open_si
 from equipoise.flower.site.store import Store, StoreError
 from equipoise.flower.site.task import Task, TaskFunction
 from equipoise.metrics.groups import large, positive_class
+from equipoise.metrics.measures import main_in
 from equipoise.metrics.own import divided
 from equipoise.privacy.accounting import BudgetError
 from equipoise.records.history import LEAST
@@ -319,7 +320,8 @@ def _serve(
 
 def log_line(record: Mapping[str, Any], least: int = LEAST) -> str:
     """One line of a round, for a log; without groups of fewer than ``least`` test samples."""
-    scores = " ".join(f"{name} {100 * score['accuracy']:.1f}%" for name, score in large(record, least).items())
+    mains = {name: (main_in(score), score) for name, score in large(record, least).items()}
+    scores = " ".join(f"{name} {main.brief(score[main.name])}{main.unit}" for name, (main, score) in mains.items())
     lost = "; ".join(f"{q['name']}: {q['reason']}" for q in record.get("quarantined", []))
     return f"round {record['round'] + 1}: {len(record['ids'])} sites {scores}" + f" (left out: {lost})" * bool(lost)
 

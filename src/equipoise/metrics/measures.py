@@ -90,6 +90,16 @@ class Measure:
         """Between which it lies, as it is shown."""
         return self.scale * self.low, self.scale * self.high
 
+    def sized(self, *values: float) -> "Measure":
+        """The same with four digits of the largest of some numbers, where they may be of any size."""
+        largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+        return replace(self, digits=max(0, 3 - math.floor(math.log10(largest)))) if self.of_target and largest else self
+
+    def brief(self, value: float, digits: int = 1) -> str:
+        """A number of the records in a line about a run that goes on, with few digits and without a unit."""
+        shown = self.scale * value
+        return f"{shown:.{max(0, self.sized(shown).digits - 1) if self.of_target else digits}f}"
+
     def axis(self, what: str = "", *, points: bool = False) -> str:
         """The title of an axis: `accuracy (%)`."""
         unit = self.points if points else self.unit

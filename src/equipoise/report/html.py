@@ -127,6 +127,7 @@ def render(histories: Sequence[History] | Comparison) -> str:
         notation=notation(measure),
         hint=partial(hint, terms=terms),
         anchor=partial(anchor, terms=terms),
+        numbers="Accuracies are" if measure.unit == "%" else f"{measure.title} is",
         the=f"In {measure.points}: the" if measure.points else "The",
         headers=provenance.headers(found.histories),
         common=common,

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from equipoise.metrics.groups import large
+from equipoise.metrics.measures import main_in
 
 Records = Sequence[Mapping[str, Any]]
 ESCAPED = {ord("\\"): r"\\", ord('"'): r"\"", ord("\n"): r"\n"}  # in a label of Prometheus
@@ -44,7 +45,9 @@ def prometheus(records: Records, names: Sequence[str], rounds: int, experiment: 
     """
     last, sites = records[-1], at_sites(records, names)
     there = {site.name: site.answers[-1] for site in sites if site.answers}
-    scores = [large(record, least) for record in records if record.get("groups")][-1:]
+    scores = next((large(record, least) for record in reversed(records) if record.get("groups")), {})
+    main = main_in(next(iter(scores.values()), ()))
+    within = f"in [{main.low:g}, {main.high:g}]" if main.unit else "in the unit of the target"
     gauges: list[tuple[str, str, str, Mapping[str, float | None]]] = [
         ("rounds_complete", "Rounds that are complete.", "", {"": last["round"] + 1}),
         ("rounds_planned", "Rounds that are planned.", "", {"": rounds}),
@@ -57,8 +60,8 @@ def prometheus(records: Records, names: Sequence[str], rounds: int, experiment: 
         ("site_down_bytes", "Bytes of tensors sent to a site so far.", "site", {s.name: s.sent[0] for s in sites}),
         ("site_up_bytes", "Bytes of tensors received from a site so far.", "site", {s.name: s.sent[1] for s in sites}),
         ("site_left_out", "Rounds that a site was left out of, not connected ones too.", "site", {s.name: len(s.left_out) for s in sites}),
-        ("accuracy", "Accuracy in the last evaluation, in [0, 1].", "group", {g: x.get("accuracy") for tests in scores for g, x in tests.items()}),
-        ("loss", "Loss in the last evaluation, in nats.", "group", {g: x.get("loss") for tests in scores for g, x in tests.items()}),
+        (main.name, f"{main.title} in the last evaluation, {within}.", "group", {g: x.get(main.name) for g, x in scores.items()}),
+        ("loss", f"Loss in the last evaluation{main.loss and f',{main.loss}'}.", "group", {g: x.get("loss") for g, x in scores.items()}),
     ]  # fmt: skip
     lines = []
     for gauge, text, label, values in gauges:

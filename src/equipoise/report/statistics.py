@@ -406,15 +406,12 @@ def tables(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def measure_of(comparison: Mapping[str, Any]) -> Measure:
     """What a comparison shows, with as many digits as its numbers need."""
-    return _with_digits(named(measures_of(comparison), comparison["measure"]), comparison["methods"])
+    return named(measures_of(comparison), comparison["measure"]).sized(*_means(comparison["methods"]))
 
 
-def _with_digits(measure: Measure, methods: Iterable[Mapping[str, Any]]) -> Measure:
-    """A measure whose numbers may be of any size, with four digits of the largest of some methods on a group."""
-    means = [abs(cell["mean"]) for method in methods for cell in method["groups"].values() if cell["mean"]]
-    if not (measure.of_target and means):
-        return measure
-    return replace(measure, digits=max(0, 3 - math.floor(math.log10(max(means)))))
+def _means(methods: Iterable[Mapping[str, Any]]) -> list[float]:
+    """The numbers of some methods on groups."""
+    return [cell["mean"] for method in methods for cell in method["groups"].values() if cell["mean"] is not None]
 
 
 def columns_of(comparison: Mapping[str, Any]) -> list[Column]:
@@ -541,7 +538,7 @@ def _of_measure(
         "small": list(dict.fromkeys(group for history in histories for group in history.small_groups)),
         "notes": [
             *(notes.of_runs(grouped) if measure.main else ()),
-            *(notes.of_bounds(grouped, methods, _with_digits(measure, methods)) if measure.main else ()),
+            *(notes.of_bounds(grouped, methods, measure.sized(*_means(methods))) if measure.main else ()),
             *(notes.of_sizes(_up_to(runs), last) if measure.main else ()),
             *notes.of_short(evaluated, averaged),
             *(notes.of_areas(histories) if name in AREAS else ()),

@@ -18,6 +18,7 @@ from typing import Any, Self
 from equipoise.federation import checkpoint
 from equipoise.metrics import performance
 from equipoise.metrics.groups import large
+from equipoise.metrics.measures import main_in
 from equipoise.records.directory import ORDER, members
 from equipoise.records.record import parse
 from equipoise.runs import directory as runs
@@ -62,11 +63,12 @@ def of_round(record: Mapping[str, Any], names: Sequence[str], least: int = 1) ->
     for name, group in groups.items():
         found |= {f"groups/{key}/{name}": value for key, value in numbers(group).items() if key != "n"}
     clients = record.get("clients", {})
-    each = zip(names, clients.get("accuracy", ()), clients.get("n") or [least] * len(names), strict=False)
-    found |= {f"clients/accuracy/{name}": a for name, a, n in each if a is not None and n >= least}
-    accuracies = [group["accuracy"] for group in groups.values()]
-    measures = {"avg": performance.mean, "std": performance.std, "worst": performance.worst}
-    values = {f"accuracy/{name}": of(accuracies) for name, of in measures.items()}
+    main = main_in(clients or next(iter(groups.values()), ()))
+    each = zip(names, clients.get(main.name, ()), clients.get("n") or [least] * len(names), strict=False)
+    found |= {f"clients/{main.name}/{name}": a for name, a, n in each if a is not None and n >= least}
+    of_groups = [group[main.name] for group in groups.values()]
+    statistics = {"avg": performance.mean, "std": performance.std, "worst": main.worst}
+    values = {f"{main.name}/{name}": of(of_groups) for name, of in statistics.items()}
     return found | {name: value.value for name, value in values.items() if value.defined}
 
 
