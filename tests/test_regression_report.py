@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from dataclasses import replace
 from html import unescape
 
 import numpy as np
@@ -13,6 +14,8 @@ from equipoise.federation.history import History
 from equipoise.federation.progress_bar import accuracies
 from equipoise.federation.standing import Standing
 from equipoise.federation.stopping import EarlyStopping
+from equipoise.metrics.columns import indices_of
+from equipoise.metrics.measures import ACCURACY, REGRESSION
 from equipoise.records.validation import selected
 from equipoise.report import comparison, latex, markdown, render, rich_table
 from equipoise.report.sentences import limits
@@ -270,3 +273,41 @@ def test_training_stops_where_errors_no_longer_fall():
     assert EarlyStopping(2)(records) == "the validation RMSE has not improved for 2 rounds"
     assert EarlyStopping(1, "worst")(records[:3]) == ""
     assert EarlyStopping(1, "worst")(records) == "the validation RMSE of the worst group has not improved for 1 round"
+
+
+def test_tables_of_rounds_have_the_columns_of_the_task():
+    history = run("fedavg")
+    assert list(history.frame().columns) == ["round", "group", "rmse", "loss", "mae", "r2"]
+    assert list(history.clients().columns) == ["round", "client", "name", "group", "rmse"]
+    frame = history.validation()
+    assert list(frame.columns) == ["round", "rmse", "loss", "worst"]
+    assert frame["worst"].iloc[-1] == history.records[-1]["validation"]["groups"]["others"]["rmse"]
+
+
+def test_a_directory_keeps_task_and_unit(tmp_path):
+    history = run("fedavg")
+    history.to_jsonl(tmp_path / "metrics.jsonl")
+    (tmp_path / "config.toml").write_text('method = "fedavg"\nscenario = "diabetes"\n')
+    about = {key: history.meta[key] for key in ("task", "unit", "client_groups", "client_names", "client_tests")}
+    (tmp_path / "manifest.json").write_text(json.dumps(about))
+    assert History.from_run(tmp_path).summary() == history.summary()
+
+
+def test_who_has_what_speaks_of_no_classes():
+    held = {
+        "clients": [{"name": n, "size": 30, "counts": None, "group": g} for n, g in zip("abc", GROUPS, strict=True)]
+    }
+    held |= {"tests": [{"name": group, "size": 40, "counts": None} for group in GROUPS]}
+    html = render(Comparison.of([run(holdings=held)]))
+    assert "Clients and groups" in html
+    assert "class" not in re.sub(r"<[^>]*>|<style>.*?</style>", " ", html, flags=re.DOTALL).lower()
+
+
+def test_the_unit_of_a_variance():
+    units = {
+        unit: next(c for c in indices_of(replace(REGRESSION[0], unit=unit)) if c.key == "variance")
+        for unit in ("mg/dl", "kg", "")
+    }
+    ends = {unit: column.formula.partition("/ K")[2] for unit, column in units.items()}
+    assert ends == {"mg/dl": ", in (mg/dl)²", "kg": ", in kg²", "": ""}
+    assert indices_of(ACCURACY)[2].formula == "Σₖ (100 aₖ − 100 ā)² / K, in percent²"

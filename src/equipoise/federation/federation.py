@@ -274,7 +274,9 @@ class Federation:
     def _repr_html_(self) -> str:
         if any(record.get("groups") for record in self.records):
             return self.history._repr_html_()
-        return block(f"{self!r}: {sentence(self.holdings)}", figure=self.show())
+        return block(
+            f"{self!r}: {sentence(self.holdings, not isinstance(self.model.task, Regression))}", figure=self.show()
+        )
 
     @property
     def header(self) -> list[str]:

@@ -90,7 +90,7 @@ class Column:
             "better": "better" if up else "worse",
             "worse": "worse" if up else "better",
             "scale": f"{measure.scale:g} " if measure.scale != 1 else "",
-            "squared": measure.words and f",{measure.words}²",
+            "squared": measure.squared and f",{measure.squared}",
         }
         return replace(
             self,

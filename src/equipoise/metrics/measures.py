@@ -73,6 +73,13 @@ class Measure:
         return " in percent" if self.unit == "%" else f" in {self.unit}" if self.unit else ""
 
     @property
+    def squared(self) -> str:
+        """The square of its unit, as a part of a sentence."""
+        return (
+            f"{self.words}²" if self.unit == "%" or self.unit.isalnum() else f" in ({self.unit})²" if self.unit else ""
+        )
+
+    @property
     def points(self) -> str:
         """The unit of differences, in words."""
         return "points" if self.unit == "%" else self.unit

@@ -836,7 +836,7 @@ PLOTS: Final = {
     "data": Plot(
         lambda found: who_has_what(held(found), found["least"]),
         lambda found: bool(held(found)),
-        "Clients, classes and groups",
+        "Clients{classes} and groups",
         "{holdings}{seed}",
     ),
     "examples": Plot(

@@ -126,14 +126,14 @@ def example_images(known: Holdings) -> Figure:
     return figure
 
 
-def sentence(known: Holdings) -> str:
-    """What `who_has_what` shows, in words."""
+def sentence(known: Holdings, classes: bool = True) -> str:
+    """What `who_has_what` shows, in words; ``classes``: whether samples have such."""
     clients = known["clients"]
     text = f"{plural(len(clients), 'client')} with {_range([one['size'] for one in clients])} samples each"
     counts = [one["counts"] for one in clients if one["counts"]]
     held = f", of {_range([sum(n > 0 for n in of) for of in counts])} of {len(counts[0])} classes" if counts else ""
     away = sum(one["counts"] is None for one in clients)
-    return f"{text}{held}." + f" The classes of {plural(away, 'client')} are not known here." * bool(away)
+    return f"{text}{held}." + f" The classes of {plural(away, 'client')} are not known here." * (classes and away > 0)
 
 
 def marks(known: Holdings, least: int = 1) -> str:

@@ -257,7 +257,10 @@ def parts_of_captions(found: Comparison) -> dict[str, Any]:
         "complete": " in which all groups were tested" if missing else "",
         "worst": "".join(f" {text[:-1]}, {when(found)}." for text in worst),
         "seed": " Drawn for the lowest seed." if several else "",
-        "holdings": sentence(held) + marks(held, found["least"]) if (held := drawings.held(found)) else "",
+        "classes": "" if found.get("task") else ", classes",
+        "holdings": sentence(held, not found.get("task")) + marks(held, found["least"])
+        if (held := drawings.held(found))
+        else "",
         "measured": " ".join(
             drawings.MEASURED[key].caption.format(loss=measure.loss and f",{measure.loss}")
             for key in drawings.measured_in(found.histories)

@@ -327,7 +327,7 @@ def over_groups(histories: Sequence[History] | Comparison, last: int | None = No
 
 def _units(measure: Measure) -> str:
     """In what indices are that have the unit of the measure, or its square."""
-    return f" In {measure.words.removeprefix(' in ')}; the variance{measure.words}²" if measure.unit else ""
+    return f" In {measure.words.removeprefix(' in ')}; the variance{measure.squared}" if measure.unit else ""
 
 
 def over_clients(histories: Sequence[History] | Comparison, last: int | None = None) -> list[Sheet]:

@@ -134,7 +134,7 @@ def over_rounds(history: History, spec: str) -> Curves:
     ValueError : the statistic has no value in a single round, or there is no such group.
     """
     statistic, _, measure = spec.partition(" ")
-    rounds, table = history.group_table(measure or "accuracy")
+    rounds, table = history.group_table(measure or history.main.name)
     if statistic.startswith("group:"):
         group = statistic.removeprefix("group:")
         if group not in history.groups:

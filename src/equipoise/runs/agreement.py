@@ -41,9 +41,9 @@ def value(history: History, spec: str, last: int = 5) -> float:
     statistic, _, measure = spec.partition(" ")
     if statistic.startswith("group:"):
         group = statistic.removeprefix("group:")
-        found = of_groups(history, last, measure or "accuracy").get("groups", {}).get(group)
+        found = of_groups(history, last, measure or history.main.name).get("groups", {}).get(group)
     else:
-        found = STATISTICS[statistic].compute(history, last, measure or "accuracy")
+        found = STATISTICS[statistic].compute(history, last, measure or history.main.name)
     return math.nan if found is None else float(found)
 
 
