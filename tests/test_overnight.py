@@ -122,7 +122,7 @@ def test_standing_is_that_of_the_last_evaluation(groups: list[dict[str, float | 
     assert (now.round, now.rounds) == (len(records), rounds)
     finite = [{g: a for g, a in of.items() if a is not None and a == a} for of in groups]
     known = next((of for of in reversed(finite) if of), {})
-    assert now.accuracy == (pytest.approx(sum(known.values()) / len(known)) if known else None)
+    assert now.mean == (pytest.approx(sum(known.values()) / len(known)) if known else None)
     assert (now.worst is None) == (len(known) < 2)
     if now.worst is not None:
         assert now.worst == min(known.values()) == known[now.whose]
@@ -163,7 +163,7 @@ def test_a_run_has_one_measure_and_the_clients_of_the_report(kinds: list[str], n
     ]
     now = Standing.of(records, 10, 10)
     tested = [t for t, kind in enumerate(kinds) if kind != "neither"]
-    assert (now.accuracy, now.over) == ((tested[-1] / 10, "all") if tested else (None, ""))
+    assert (now.mean, now.over) == ((tested[-1] / 10, "all") if tested else (None, ""))
     counted = sorted(a for a, size in zip(accuracies, sizes, strict=True) if size >= 10)
     if "both" in kinds and len(counted) >= 10:
         assert now.worst == pytest.approx(sum(counted[: len(counted) // 10]) / (len(counted) // 10))
@@ -300,4 +300,4 @@ def test_a_torn_last_line_and_long_records(tmp_path: Path) -> None:
     long = json.dumps({"round": 4, "seconds": 1.0, "groups": {"a": {"accuracy": 0.25}}, "x": "y" * 200_000})
     path.write_text(f"{path.read_text()}{long}\n{long[:100]}")
     (found,) = below(tmp_path)
-    assert (found.standing.round, found.standing.accuracy) == (5, 0.25)
+    assert (found.standing.round, found.standing.mean) == (5, 0.25)

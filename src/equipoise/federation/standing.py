@@ -53,10 +53,10 @@ class Standing:
         if not records:
             return cls(0, rounds)
         seconds = [record["seconds"] for record in records[-LAST:] if "seconds" in record]
-        scores = (of for r in reversed(records) for of in (r.get("clients"), *r.get("groups", {}).values()) if of)
+        scores = (s for r in reversed(records) for s in (r.get("clients"), *r.get("groups", {}).values()) if s)
         measure = main_in(next(scores, ()))
         now = cls(records[-1]["round"] + 1, rounds, seconds=fmean(seconds) if seconds else None)
-        tested, groups = next(((r["round"], each) for r in reversed(records) if (each := _groups(r, least))), (-1, {}))
+        tested, groups = next(((r["round"], of) for r in reversed(records) if (of := _groups(r, least))), (-1, {}))
         asked, clients = next(((r["round"], each) for r in reversed(records) if (each := _clients(r, least))), (-1, []))
         if groups:
             over = next(iter(groups)) if len(groups) == 1 else f"mean of {len(groups)} groups"
@@ -64,7 +64,7 @@ class Standing:
         elif len(clients) > 1:
             now = replace(now, mean=fmean(clients), over=f"mean of {len(clients)} clients", measure=measure)
         if len(groups) > 1:
-            whose = [*groups][measure.worst_at([*groups.values()])]
+            whose = (min if measure.better == "higher" else max)(groups, key=lambda name: groups[name])
             return replace(now, worst=groups[whose], whose=whose)
         if len(clients) >= 10:
             ordered = sorted(clients, reverse=measure.better == "lower")
