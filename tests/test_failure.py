@@ -23,6 +23,7 @@ import helpers
 from equipoise.federation.history import History
 from equipoise.metrics import class_counts, columns, diverged, guesses, holm, seeds_needed
 from equipoise.metrics.intervals import OVER_GROUPS, Outcome, difference, interval, of_rates, resampled
+from equipoise.metrics.measures import ACCURACY
 from equipoise.report import comparison, markdown, render, rich_table, verdict
 from equipoise.report.layout import over_clients, sheets
 from equipoise.report.sentences import evidence
@@ -268,7 +269,7 @@ def test_samples_known_one_by_one_make_differences_narrower() -> None:
 def test_statistics_of_draws_are_those_of_the_tables(key: str) -> None:
     a = np.random.default_rng(5).random((7, 3))
     column = next(c for c in columns.GROUPS if c.key == key)
-    assert OVER_GROUPS[key](a) == pytest.approx([column.compute(row, None).value for row in a])
+    assert OVER_GROUPS[key](a) == pytest.approx([column.compute(row, None, ACCURACY).value for row in a])
 
 
 @pytest.mark.parametrize(("d", "n"), [(0.1, 787), (0.5, 34), (1.0, 10), (2.0, 5)])
