@@ -14,9 +14,8 @@ import fuzz_messages as fuzz
 from fuzz_changes import Change, Draft, places
 from fuzz_messages import Case
 
-from equipoise.flower import app
 from equipoise.flower.server import scores
-from equipoise.flower.site import store
+from equipoise.flower.site import site, store
 
 
 def case(kind: str, fields: Mapping[str, Any], run: str = "scaffold") -> Case:
@@ -94,7 +93,7 @@ def broken_scores(*_: Any) -> Any:
             lambda: case("query.keys", {"experiment/name": "../../y"}, "fedavg, masked"),
             "outside of the state directory",
         ),
-        (app, "harmless", tells, lambda: case("train", {"t": None}), "the answer tells 'patient-4711'"),
+        (site, "harmless", tells, lambda: case("train", {"t": None}), "the answer tells 'patient-4711'"),
         (
             scores.Tested,
             "of",

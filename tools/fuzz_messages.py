@@ -68,7 +68,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "fedsac": {"method": "fedsac"},
     "fedbn": {"method": "fedbn", "normed": True},
     "fedavg, masked": {"method": "fedavg", "secure": True},
-    "feddyn, masked": {"method": "feddyn", "secure": True},
+    "ditto, masked": {"method": "ditto", "secure": True},
     "fedism+, scores masked": {"method": "fedism+", "scores": True},
 }
 ANSWERS = {  # the fields that a site may send in answer to each kind of message, beside its name

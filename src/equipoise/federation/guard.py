@@ -106,29 +106,39 @@ def not_finite(answer: Answer) -> dict[int, str]:
     return problems
 
 
-def out_of_range(answer: Answer, job: Job) -> dict[int, str]:
-    """The rows of an answer with a report that its rule does not make, or out of the bounds that it declares, with the first of them."""
+def out_of_range(answers: Iterable[Answer], job: Job) -> dict[int, str]:
+    """The rows of answers with a report that its rule does not make, or out of the bounds that it declares, with the first of them.
+
+    All that is compared leaves the GPU at once.
+    """
     problems: dict[int, str] = {}
-    for rule, report in zip(job.rules, answer.reports, strict=True):
-        if rule.ranges and report.keys() - rule.stays != rule.ranges.keys() - rule.stays:
-            said = f"it reports {_listed(report)}, where {text_of(rule)} reports {_listed(rule.ranges)}"
-            return dict.fromkeys(answer.rows, said)
-        for key in [key for key in rule.ranges if key in report]:
-            for row, x in zip(answer.rows, report[key], strict=True):
-                if why := _misfit(x.double(), rule.ranges[key], job, row):
-                    problems.setdefault(row, f"the report {key!r} {why}")
+    places, numbers = list[tuple[int, str, Bounds]](), list[Tensor]()
+    for answer in answers:
+        for rule, report in zip(job.rules, answer.reports, strict=True):
+            if rule.ranges and report.keys() - rule.stays != rule.ranges.keys() - rule.stays:
+                said = f"it reports {_listed(report)}, where {text_of(rule)} reports {_listed(rule.ranges)}"
+                problems |= dict.fromkeys(answer.rows, said)
+            for key, bounds in rule.ranges.items():
+                if key in report and report[key].numel() and bounds != Bounds(length=bounds.length):
+                    x = report[key].reshape(len(answer.rows), -1).double()
+                    places += [(row, key, bounds) for row in answer.rows]
+                    numbers.append(torch.stack([x.amin(1), x.amax(1), x.sum(1)], 1))
+    if not numbers:
+        return problems
+    for (row, key, bounds), (low, high, total) in zip(
+        places, torch.cat([x.to(numbers[0].device) for x in numbers]).tolist(), strict=True
+    ):
+        if why := _misfit(low, high, total, bounds, job, row):
+            problems.setdefault(row, f"the report {key!r} {why}")
     return problems
 
 
-def _misfit(x: Tensor, bounds: Bounds, job: Job, row: int) -> str:
-    """What is wrong with a report of the client at ``row``; empty if nothing is."""
-    if bounds == Bounds(length=bounds.length) or not x.numel():
-        return ""
-    low, high = float(x.min()), float(x.max())
+def _misfit(low: float, high: float, total: float, bounds: Bounds, job: Job, row: int) -> str:
+    """What is wrong with a report of the client at ``row``, by its least and largest number and their sum; empty if nothing is."""
     if low < bounds.low or high > bounds.high:
         return f"holds {low if low < bounds.low else high:.4g}, which must be {bounds}"
-    if bounds.samples and float(x.sum()) > (n := job.data[row].size) * ROUNDING:
-        return f"counts {float(x.sum()):.6g} samples, and the client has {n}"
+    if bounds.samples and total > (n := job.data[row].size) * ROUNDING:
+        return f"counts {total:.6g} samples, and the client has {n}"
     if bounds.steps:
         most = job.settings.steps_of(job.data[row].size)
         first, last = job.local.travel(torch.tensor([[1.0], [most]], dtype=torch.float64)).amax(-1).tolist()

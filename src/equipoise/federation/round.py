@@ -398,8 +398,7 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, job: Job, answers: I
     problems |= _attack(trial, job, trained, sorted({row for a in fitting for row in a.rows} - problems.keys()))
     if not trial.summed:
         cannot_be = guard.bad_buffers(trained, job, [row for answer in fitting for row in answer.rows])
-        for answer in fitting:
-            cannot_be |= guard.out_of_range(answer, job)
+        cannot_be |= guard.out_of_range(fitting, job)
         problems |= {row: why for row, why in cannot_be.items() if row not in problems}
     past = now.norms
     if (limit := trial.settings.norm_limit) is not None:
