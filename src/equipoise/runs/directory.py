@@ -69,7 +69,21 @@ OWN = (
     "positive",
     "least_group",
 )  # settings that do not matter alone
-MANIFEST = ("client_names", "client_groups", "measures", "classes", "client_tests", "personal", "bound", "contribution", "units", "machines", "hostile")  # fmt: skip
+MANIFEST = (
+    "client_names",
+    "client_groups",
+    "measures",
+    "classes",
+    "client_tests",
+    "personal",
+    "bound",
+    "contribution",
+    "units",
+    "machines",
+    "hostile",
+    "task",
+    "unit",
+)
 ALONE = 1  # raise it whenever what a client reaches alone may come out differently
 LONGEST = 120  # characters of a method's text in the name of a directory
 
