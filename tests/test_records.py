@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from types import UnionType
@@ -12,19 +13,27 @@ import torch
 from docstrings import parts
 
 import equipoise as eq
-from equipoise.records import history, meta, record
+from equipoise.federation import checkpoint
+from equipoise.federation.checkpoint import Kept
+from equipoise.records import history, meta, record, results
 from equipoise.records.directory import read
 from equipoise.records.meta import Meta
 from equipoise.records.record import Record, Score, Validation, line, parse_lines
+from equipoise.records.results import Collaboration, GroupFairness
 
-TYPES = [x for room in (record, meta) for x in vars(room).values() if is_typeddict(x) and x.__module__ == room.__name__]
+TYPES = [
+    x
+    for room in (record, meta, results, checkpoint)
+    for x in vars(room).values()
+    if is_typeddict(x) and x.__module__ == room.__name__
+]
 
 
 def unfit(value: Any, form: Any, where: str = "") -> list[str]:
     """Where a value does not have a form: typed dictionaries, mappings, sequences, unions and plain types."""
     if form is Any or isinstance(value, form if isinstance(form, type) and not is_typeddict(form) else ()):
         return []
-    if is_typeddict(form):
+    if is_typeddict(form) and isinstance(value, dict):
         hints = get_type_hints(form)
         strange = [f"{where}.{key}" for key in value if key not in hints]
         return strange + [e for key, x in value.items() if key in hints for e in unfit(x, hints[key], f"{where}.{key}")]
@@ -84,6 +93,11 @@ def test_runs_write_what_the_types_say(method: str, tmp_path: Any) -> None:
     assert unfit(fed.history.meta, Meta) == []
     _, found = read(tmp_path / "run")
     assert unfit(found, Meta) == []
+    assert unfit(checkpoint.about(tmp_path / "run" / "checkpoint"), Kept) == []
+    summary = json.loads(json.dumps(fed.history.summary()))
+    for part, form in (("collaboration", Collaboration), ("group_fairness", GroupFairness)):
+        assert summary[part] is None or unfit(summary[part], form) == []
+    assert (summary["collaboration"] is not None) == (method == "fedsac")
 
 
 def test_a_client_in_quarantine_and_a_result_without_a_number() -> None:

@@ -11,19 +11,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
 from equipoise.core.client_rows import Copy, Rows
+from equipoise.records.meta import Content, Contribution
 from equipoise.system import tensor_files
 from equipoise.system.errors import ExpectedError
 from equipoise.system.files import sweep, write_atomically
 from equipoise.system.seals import open_json, sealed_json
 
 POINTER = "checkpoint.json"
-NO_ROWS: dict[str, Any] = {"files": []}
+NO_ROWS: Content = {"files": []}
 PIECE = 16 << 20  # bytes of rows in a file, so that writing and reading them takes little memory
 
 
@@ -31,7 +32,38 @@ class CheckpointError(ExpectedError):
     """A checkpoint is missing, damaged, or of another experiment."""
 
 
-def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Mapping[str, Any]) -> None:
+class Kept(TypedDict, total=False):
+    """What the JSON file says of a checkpoint.
+
+    Attributes
+    ----------
+    t, rounds : how many rounds are complete, and how many are planned.
+    fingerprint : of the run, see `equipoise.federation.fingerprint`.
+    records : the hash of the last record.
+    best : the round with the best validation, where its state is kept.
+    keep : how many checkpoints are kept.
+    away : the rounds of the states that sites keep.
+    alone, machines : what each client reaches alone, and what computed the rounds.
+    tensors, sha256, rows : the files of tensors, and their hashes.
+    earlier : the others that are kept, the last first.
+    """
+
+    t: int
+    rounds: int
+    fingerprint: Content
+    records: str
+    best: int
+    keep: int
+    away: list[int] | None
+    alone: Contribution | None
+    machines: list[Content]
+    tensors: str
+    sha256: str
+    rows: Content
+    earlier: list[Kept]
+
+
+def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Kept) -> None:
     """Write a checkpoint; the JSON file, written last, names the files of tensors and their hashes, and has its own.
 
     The last ``meta["keep"]`` are kept, 1 if it says nothing.
@@ -43,9 +75,9 @@ def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Mapping[s
     directory.mkdir(parents=True, exist_ok=True)
     rows = {name: x for name, x in tensors.items() if isinstance(x, Rows)}
     plain = {name: t for name, t in tensors.items() if not isinstance(t, Rows)}
-    pointer = dict(meta)
+    pointer = meta.copy()
     if rows:
-        pointer["rows"], where = _write_rows(directory, rows, int(meta["t"]))
+        pointer["rows"], where = _write_rows(directory, rows, meta["t"])
         plain |= where
     content, digest = tensor_files.packed(plain)
     name = f"state-{meta['t']:06d}.safetensors"
@@ -58,13 +90,13 @@ def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Mapping[s
     keep(directory, [pointer, *before[:more]])
 
 
-def keep(directory: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+def keep(directory: Path, entries: Sequence[Kept]) -> None:
     """Keep these checkpoints, the last first, and remove the files of others."""
     write_atomically(directory / POINTER, sealed_json({**entries[0], "earlier": entries[1:]}))
     tidy(directory)
 
 
-def _write_rows(directory: Path, rows: Mapping[str, Rows], t: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _write_rows(directory: Path, rows: Mapping[str, Rows], t: int) -> tuple[Content, dict[str, Tensor]]:
     """Write the rows that are in no file in use: the entry of the JSON file, and the tensors to store with the others."""
     good = _good(directory, rows)
     every = {(name, m): slot for name, x in rows.items() for m, slot in x.slots.items()}
@@ -144,7 +176,7 @@ def exists(directory: Path) -> bool:
     return (directory / POINTER).is_file()
 
 
-def kept(directory: Path, t: int | None = None) -> list[dict[str, Any]]:
+def kept(directory: Path, t: int | None = None) -> list[Kept]:
     """What the JSON file says of the checkpoints that are kept, the last first; or that after ``t`` rounds first.
 
     Raises
@@ -152,7 +184,7 @@ def kept(directory: Path, t: int | None = None) -> list[dict[str, Any]]:
     CheckpointError : missing, damaged or not kept, naming the file or what is kept.
     """
     try:
-        last: dict[str, Any] = open_json((directory / POINTER).read_bytes().decode(errors="replace"))
+        last: Kept = open_json((directory / POINTER).read_bytes().decode(errors="replace"))
         entries = [last, *last.pop("earlier", [])]
         for meta in entries:
             valid = Path(meta["tensors"]).name == meta["tensors"] and isinstance(meta["sha256"], str)
@@ -178,12 +210,12 @@ def kept(directory: Path, t: int | None = None) -> list[dict[str, Any]]:
     return entries if t is None else entries[known.index(t) :]
 
 
-def about(directory: Path) -> dict[str, Any]:
+def about(directory: Path) -> Kept:
     """What the JSON file says of the last checkpoint, see :func:`kept`."""
     return kept(directory)[0]
 
 
-def read(directory: Path, t: int | None = None) -> tuple[dict[str, Tensor | Rows], dict[str, Any]]:
+def read(directory: Path, t: int | None = None) -> tuple[dict[str, Tensor | Rows], Kept]:
     """Read the tensors and the JSON file of a checkpoint; state on disk is :class:`equipoise.core.client_rows.Rows`.
 
     ``t`` is that of an earlier one.

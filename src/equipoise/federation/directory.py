@@ -9,13 +9,13 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from equipoise.federation import checkpoint
-from equipoise.federation.checkpoint import CheckpointError
+from equipoise.federation.checkpoint import CheckpointError, Kept
 from equipoise.federation.fingerprint import changed, differing
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.trial import Progression
+from equipoise.records.meta import Content
 from equipoise.records.record import DamagedLineError, Record, last_hash, line, lines, parse
 from equipoise.system import own_code
 from equipoise.system.errors import RunError
@@ -62,7 +62,7 @@ def noting_failure(directory: Path) -> Iterator[None]:
         raise
 
 
-def claim(directory: Path, ours: Mapping[str, Any], t: int, records: Sequence[Record]) -> None:
+def claim(directory: Path, ours: Content, t: int, records: Sequence[Record]) -> None:
     """Make sure that a directory holds this run and no other, with the records of its ``t`` rounds so far.
 
     ``ours`` is the run's fingerprint.
@@ -80,7 +80,7 @@ def claim(directory: Path, ours: Mapping[str, Any], t: int, records: Sequence[Re
         write_atomically(directory / METRICS, "".join(lines(records)))
 
 
-def write_manifest(directory: Path, meta: Mapping[str, Any], machines: Sequence[Mapping[str, Any]]) -> None:
+def write_manifest(directory: Path, meta: Mapping[str, object], machines: Sequence[Content]) -> None:
     """Write what computed the run into its manifest, and all of ``meta`` where there is no manifest yet."""
     path = directory / MANIFEST
     try:
@@ -101,16 +101,14 @@ def append(directory: Path, record: Record) -> None:
         os.fsync(file.fileno())
 
 
-def save(
-    directory: Path, ours: Mapping[str, Any], now: Progression, meta: Mapping[str, Any], best: Progression | None = None
-) -> None:
+def save(directory: Path, ours: Content, now: Progression, meta: Kept, best: Progression | None = None) -> None:
     """Write a checkpoint, atomically, with the run's fingerprint ``ours`` and what else it is to say.
 
     The state of the ``best`` round is written first, where no other is; those that no checkpoint names are deleted last. So
     the checkpoint names one that is whole whenever this process is killed.
     """
     last = last_hash(directory / METRICS)  # by which lines that are missing at the end are found
-    about = {"t": now.t, "fingerprint": dict(ours), "records": last, **meta}
+    about: Kept = {"t": now.t, "fingerprint": dict(ours), "records": last, **meta}
     if best is not None:
         about["best"] = best.t
         before = directory / CHECKPOINT
@@ -126,7 +124,7 @@ def _best(directory: Path, t: int) -> Path:
     return directory / BEST / f"{t:06d}"
 
 
-def restore_best(directory: Path, meta: Mapping[str, Any], now: Progression) -> Progression | None:
+def restore_best(directory: Path, meta: Kept, now: Progression) -> Progression | None:
     """The state of the best round that a checkpoint with ``meta`` names, in the form of ``now``; None before the first round.
 
     Raises
@@ -141,9 +139,7 @@ def restore_best(directory: Path, meta: Mapping[str, Any], now: Progression) -> 
     return None if t is None else now.restored(checkpoint.read(_best(directory, t))[0], t)
 
 
-def restore(
-    directory: Path, ours: Mapping[str, Any], now: Progression, t: int | None
-) -> tuple[Progression, dict[str, Any]]:
+def restore(directory: Path, ours: Content, now: Progression, t: int | None) -> tuple[Progression, Kept]:
     """The progression of the last checkpoint, or that after ``t`` rounds, in the form of ``now``, and what else it says.
 
     ``ours`` is the fingerprint of the run that is to go on.
@@ -205,7 +201,7 @@ def go_back(directory: Path, t: int) -> None:
 
 def note_failure(directory: Path, error: Exception) -> None:
     """Keep an error; and name and reason of every client of a round that did not count, of which the error names a few."""
-    about: dict[str, Any] = {"error": str(error) or type(error).__name__, "kind": type(error).__name__}
+    about: Content = {"error": str(error) or type(error).__name__, "kind": type(error).__name__}
     if isinstance(error, QuorumError):
         bad = [{"name": name, "reason": reason} for name, reason in error.bad]
         about |= {"round": error.t, "quarantined": bad}

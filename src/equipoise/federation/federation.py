@@ -47,7 +47,7 @@ from equipoise.metrics.failure import diverged
 from equipoise.metrics.groups import positive_class
 from equipoise.metrics.own import KNOWN, Measure, divided, failures
 from equipoise.records.history import LEAST
-from equipoise.records.meta import Contribution, Hostile, Meta
+from equipoise.records.meta import Content, Contribution, Hostile, Meta
 from equipoise.records.record import Record, without
 from equipoise.records.validation import BEST, selected
 from equipoise.report.holdings import example_images as draw_examples
@@ -239,7 +239,7 @@ class Federation:
         self.progress = begin(self.trial)
         self.best: Progression | None = None  # after the round with the best validation, if that is to be kept
         self.records: list[Record] = []
-        self.machines: list[dict[str, Any]] = []  # what computed the rounds, each with the first of its own
+        self.machines: list[Content] = []  # what computed the rounds, each with the first of its own
         self._made = True
 
     @staticmethod
@@ -501,7 +501,7 @@ class Federation:
         return History(tuple(self.records), meta)
 
     @cached_property
-    def holdings(self) -> dict[str, Any]:
+    def holdings(self) -> Content:
         """Who has what, as far as it is known without reading samples: see :func:`equipoise.data.holdings.holdings`."""
         trial = self.trial
         return holdings(self.names, self.tests.groups, self._data, self.tests.sets, trial.setup.n_classes)
@@ -603,7 +603,7 @@ class Federation:
 
     # checkpoints
     @property
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> Content:
         """What must agree for a run to go on: method, settings, network, and hashes of all data."""
         return fingerprint(self.trial, self._contents)
 
@@ -625,7 +625,7 @@ class Federation:
     def save(self, directory: str | Path, rounds: int | None = None, keep: int = 1) -> None:
         """Write a checkpoint into ``directory``/checkpoint, atomically; ``rounds`` are planned, the last ``keep`` are kept."""
         away = None if self.population is None else self.progress.clients[0]["round"].tolist()
-        meta: dict[str, Any] = {"rounds": rounds or self.progress.t, "keep": keep, "away": away}
+        meta: checkpoint.Kept = {"rounds": rounds or self.progress.t, "keep": keep, "away": away}
         meta |= {"alone": self.alone, "machines": self.machines}
         files.save(Path(directory), self.fingerprint, self.progress, meta, self.best)
         if self.population is not None:

@@ -7,7 +7,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from equipoise.data.memory_mapped import Mapped
 from equipoise.data.samples import Absent, Samples, Stream, loaded
 from equipoise.federation.inputs import named
 from equipoise.federation.trial import Trial
+from equipoise.records.meta import Content
 from equipoise.system import environment, hashes, own_code
 from equipoise.system.tensor_files import as_bytes
 
@@ -35,7 +35,7 @@ PARTS = {  # of what is hashed of data, in words
 }
 
 
-def structure(model: Model, neurons: Neurons | None) -> dict[str, Any]:
+def structure(model: Model, neurons: Neurons | None) -> Content:
     """What of a network must agree wherever it is trained, beside its values."""
     units = None if neurons is None else [[g.name, list(g.rows), list(g.columns)] for g in neurons.groups]
     return {
@@ -45,7 +45,7 @@ def structure(model: Model, neurons: Neurons | None) -> dict[str, Any]:
     }
 
 
-def agreement(trial: Trial, shape: Sequence[int], stated: Mapping[str, Any]) -> dict[str, str]:
+def agreement(trial: Trial, shape: Sequence[int], stated: Content) -> dict[str, str]:
     """The :func:`code` of each aspect in which sites must agree, where it is known, and the version of Equipoise in words.
 
     Parameters
@@ -69,7 +69,7 @@ def agreement(trial: Trial, shape: Sequence[int], stated: Mapping[str, Any]) -> 
     return codes | {"Equipoise version": environment.release(environment.code())}
 
 
-def code(x: Any) -> str:
+def code(x: object) -> str:
     """Twelve digits of the SHA-256 of what JSON can hold; 1 and 1.0 are the same."""
     return _together([json.loads(json.dumps(x, allow_nan=False), parse_int=float)])[:12]
 
@@ -117,7 +117,7 @@ def changed(its: Mapping[str, str], ours: Mapping[str, str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _together(parts: Iterable[Any]) -> str:
+def _together(parts: Iterable[object]) -> str:
     return hashlib.sha256(json.dumps(list(parts), sort_keys=True).encode()).hexdigest()
 
 
@@ -149,7 +149,7 @@ def _content(data: Data, *, look: bool = True) -> str:
     return total.hexdigest()
 
 
-def fingerprint(trial: Trial, data: Mapping[str, str]) -> dict[str, Any]:
+def fingerprint(trial: Trial, data: Mapping[str, str]) -> Content:
     """What must agree for a checkpoint to be continued; ``data`` are the :func:`contents`."""
     method = str(trial.method)
     return {
@@ -170,7 +170,7 @@ def fingerprint(trial: Trial, data: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def differing(its: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
+def differing(its: Content, ours: Content) -> str | None:
     """The first entry in which two fingerprints differ.
 
     A setting that is newer than a checkpoint had its default there; hashes of data that it lacks are not compared.

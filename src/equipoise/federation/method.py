@@ -212,7 +212,7 @@ def _sum(rules: Sequence[Rule]) -> str:
     return "+".join(map(text_of, rules))
 
 
-def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Method:
+def parse(text: str, overrides: Mapping[str, object] | None = None) -> Method:
     """Read a method: ``"fedproto(lam=2)+fedheal:released"``.
 
     Parameters
@@ -275,10 +275,10 @@ def _own(reference: str) -> CatalogueEntry:
     return CatalogueEntry((rule,), "", "")
 
 
-def _preset(name: str, preset: str | None) -> Mapping[str, Any]:
+def _preset(name: str, preset: str | None) -> Mapping[str, object]:
     if preset is None:
         return {}
-    presets: dict[str, Mapping[str, Any]] = {"paper": {}, **METHODS[name].presets}
+    presets: dict[str, Mapping[str, object]] = {"paper": {}, **METHODS[name].presets}
     if preset not in presets:
         raise MethodError(f"{name} has no preset {preset!r}.{near(preset, presets)} It has: {', '.join(presets)}.")
     return presets[preset]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from torch import Tensor
 
 from equipoise.engines.choose import EngineChoice
+from equipoise.federation.checkpoint import Kept
 from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.trial import Progression, Trial
 from equipoise.records.meta import Contribution
@@ -45,5 +46,5 @@ class Population(Protocol):
         ValueError : the server does not have it.
         """
 
-    def saved(self, kept: Sequence[Mapping[str, Any]]) -> None:
+    def saved(self, kept: Sequence[Kept]) -> None:
         """Called when a checkpoint was written or read, with all that are kept: ``away`` has the round of each client's state."""

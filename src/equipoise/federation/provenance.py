@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 from equipoise.core.draws import cohort_size
 from equipoise.core.settings import COMING, simulated
 from equipoise.engines import EngineChoice
 from equipoise.federation.trial import Trial
+from equipoise.records.meta import Content
 from equipoise.system import own_code
 from equipoise.system.environment import code, kind, machine, release
 from equipoise.system.suggestions import some
@@ -69,7 +69,7 @@ def _kept(trial: Trial) -> bool:
     return trial.private is not None and bool(trial.private[trial.model.n_params :].all())
 
 
-def machines(known: Sequence[dict[str, Any]], trial: Trial, t: int) -> list[dict[str, Any]]:
+def machines(known: Sequence[Content], trial: Trial, t: int) -> list[Content]:
     """What computed the rounds, each machine with the first of its own, where this one computes those from ``t`` on.
 
     A run that another kind of processor, or another version of Equipoise, began goes on with a warning.

@@ -30,6 +30,7 @@ from equipoise.records.record import (
     number,
     shorten,
 )
+from equipoise.records.results import GroupFairness
 from equipoise.records.validation import BEST, selected, worst_of
 from equipoise.system.files import write_atomically
 
@@ -430,7 +431,7 @@ class History:
         """
         return summary.summary(self, last, measure or self.main.name)
 
-    def group_fairness(self, last: int = 5, positive: int | str | None = None) -> dict[str, Any] | None:
+    def group_fairness(self, last: int = 5, positive: int | str | None = None) -> GroupFairness | None:
         """How differently the global model treats the groups: gaps in accuracy and in the rates of its decisions.
 
         Parameters
@@ -440,7 +441,7 @@ class History:
 
         Returns
         -------
-        What `equipoise.records.summary.group_fairness` describes; None where no counts were recorded for two groups.
+        See `equipoise.records.results.GroupFairness`; None where no counts were recorded for two groups.
 
         Raises
         ------
@@ -519,7 +520,7 @@ def _clients(history: History) -> int:
     return max((*named, *clients_evaluated(history.records), *active), default=0)
 
 
-def _check_contribution(contribution: Any, evaluated: set[int]) -> None:
+def _check_contribution(contribution: object, evaluated: set[int]) -> None:
     """Require one contribution per client that was evaluated, or none."""
     if contribution is None:
         return

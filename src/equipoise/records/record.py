@@ -365,12 +365,12 @@ def number(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
-def shorten(value: Any) -> str:
+def shorten(value: object) -> str:
     """A value in an error message, in at most 80 characters."""
     return suggestions.shorten(repr(value))
 
 
-def _check(record: Any) -> None:
+def _check(record: object) -> None:
     if not isinstance(record, dict) or not isinstance(record.get("round"), int):
         raise ValueError(f'a record needs its round: expected {{"round": 0, ...}}, found {shorten(record)}.')
     where = f"round {record['round']}"

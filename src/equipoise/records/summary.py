@@ -21,6 +21,7 @@ from equipoise.metrics.intervals import of_rates, wilson
 from equipoise.metrics.measures import Measure, measures_of, named
 from equipoise.metrics.performance import Value, best, best_round, gap, last_rounds, mean
 from equipoise.records.record import Record, number
+from equipoise.records.results import Collaboration, GroupFairness, GroupRates, MeanBytes, RateIntervals
 from equipoise.records.validation import worst_of
 
 if TYPE_CHECKING:
@@ -52,17 +53,8 @@ def summary(history: "History", last: int, name: str) -> dict[str, Any]:
     loss in nats; None if they hold nothing out), `selected_round` (the round whose model is exported, where that is the best by
     validation; else None), `stopped_round` and `stopped` (the last round and why training ended there, where validation did
     not improve; else None), `collaboration` (what clients get for what they contribute; None for another measure, and unless
-    contributions are known and clients were evaluated), `group_fairness` (see there; None for another measure).
-
-    `collaboration` is of the last `round` the clients were evaluated in: `fairness` and `spearman` (100 x), `max`,
-    `mean`, `min`, `gain` (`{"mean", "std" (ddof 0), "worse_off"}`), `bcf` (`{"rate" (percent of the clients),
-    "satisfied", "lower_violations", "upper_violations", "literal_upper_violations", "lower_margin",
-    "upper_margin"}`, margins are the worst), `clients` (how many), `tested` (test samples of each, None if not known), `range` (`max` less `min`),
-    `noise` (two standard errors of a difference of two clients, each tested on so many samples of its own; points), `alone`
-    (what each reaches alone: `noise`, its standard error; `range`, the best less the worst; `rounds`, of how many last rounds it is
-    the mean; `spread`, the mean standard deviation between these, None of one). Besides, `fairness_mean` over the last rounds and
-    `fairness_oracle`, the best of all rounds, which picks the round by the test data; so `max_mean` and `max_oracle`. `bytes`: `{"down", "up",
-    "full"}`, mean over clients and rounds and the whole model, None where not recorded.
+    contributions are known and clients were evaluated; see `equipoise.records.results.Collaboration`), `group_fairness` (see there; None for
+    another measure).
 
     Raises
     ------
@@ -130,7 +122,7 @@ def validation(records: Sequence[Record], measure: Measure) -> dict[str, Any] | 
 
 def group_fairness(
     records: Sequence[Record], last: int = 5, positive: int | None = None, least: int = 1
-) -> dict[str, Any] | None:
+) -> GroupFairness | None:
     """How differently the global model treats the groups: rates of its decisions by group, and the gaps between groups.
 
     See `equipoise.metrics.parity`; a rate is over the last rounds in which the counts were recorded.
@@ -143,13 +135,7 @@ def group_fairness(
 
     Returns
     -------
-    Plain types in percent, `None` where a number is not defined: `accuracy_gap`, `equal_opportunity`, `equalised_odds`,
-    `demographic_parity`, `worst_recall`; `of_class`, in which class each of three is; `groups`, `{group: {"n", "accuracy", "tpr",
-    "fpr", "selection_rate", "of_class", "worst_recall", "worst_class", "intervals"}}`: `n` test samples in the last of the rounds, null if fewer than
-    `least`; one rate per class in `classes`, and with `of_class` how many samples are of it, null if fewer than `least`; the class
-    that is recognised worst, and its recall; 95 % `intervals` over the test samples (Wilson) by the name of the rate. `intervals`,
-    `[low, high]` of each difference, 95 % over the test samples; `undefined`, `[group, rate, class]` of rates about
-    no sample, or fewer than `least`; `averaged`, the rounds.  None where no counts were recorded for two groups (`measures=("rates",)`).
+    Plain types, see `equipoise.records.results.GroupFairness`; None where no counts were recorded for two groups (`measures=("rates",)`).
     """
     if last < 1:
         raise ValueError(f"last must be at least 1 round: found {last}.")
@@ -173,10 +159,12 @@ def group_fairness(
         for name, each in every.items()
     }
     fairness = parity(summed, positive, least * rounds)
-    keys = ("accuracy_gap", "equal_opportunity", "equalised_odds", "demographic_parity", "worst_recall")
-    gaps = dict(zip(keys, (fairness.accuracy, *(getattr(fairness, key) for key in keys[1:])), strict=True))
     return {
-        **{key: _percent(value) for key, value in gaps.items()},
+        "accuracy_gap": _percent(fairness.accuracy),
+        "equal_opportunity": _percent(fairness.equal_opportunity),
+        "equalised_odds": _percent(fairness.equalised_odds),
+        "demographic_parity": _percent(fairness.demographic_parity),
+        "worst_recall": _percent(fairness.worst_recall),
         "of_class": dict(fairness.widest),
         "classes": list(fairness.classes),
         "groups": {
@@ -189,22 +177,25 @@ def group_fairness(
     }
 
 
-def _rates(
-    rates: Rates, counts: Counts, latest: Counts, classes: Sequence[int], rounds: int, least: int
-) -> dict[str, Any]:
+def _rates(rates: Rates, counts: Counts, latest: Counts, classes: Sequence[int], rounds: int, least: int) -> GroupRates:
     """The rates of one group with their intervals, from counts that are the sum of so many rounds, and those of its last round."""
     n, true = sum(counts["true"]) / rounds, [k / rounds for k in counts["true"]]
     about = {"tpr": true, "fpr": [n - k for k in true], "selection_rate": [n] * len(true)}
     hardest = rates.hardest
-    intervals: dict[str, Any] = {
-        key: [wilson(getattr(rates, key)[c].value, about[key][c]).percent for c in classes] for key in about
+    ends = {key: [wilson(getattr(rates, key)[c].value, of[c]).percent for c in classes] for key, of in about.items()}
+    intervals: RateIntervals = {
+        "tpr": ends["tpr"],
+        "fpr": ends["fpr"],
+        "selection_rate": ends["selection_rate"],
+        "accuracy": wilson(rates.accuracy.value, n).percent,
+        "worst_recall": None if hardest is None else wilson(rates.worst_recall.value, true[hardest]).percent,
     }
-    intervals["accuracy"] = wilson(rates.accuracy.value, n).percent
-    intervals["worst_recall"] = None if hardest is None else wilson(rates.worst_recall.value, true[hardest]).percent
     return {
         "n": size if (size := sum(latest["true"])) >= least else None,
         "accuracy": _percent(rates.accuracy),
-        **{key: [_percent(getattr(rates, key)[c]) for c in classes] for key in about},
+        "tpr": [_percent(rates.tpr[c]) for c in classes],
+        "fpr": [_percent(rates.fpr[c]) for c in classes],
+        "selection_rate": [_percent(rates.selection_rate[c]) for c in classes],
         "of_class": [size if (size := latest["true"][c]) >= least else None for c in classes],
         "worst_recall": _percent(rates.worst_recall),
         "worst_class": hardest,
@@ -212,7 +203,7 @@ def _rates(
     }
 
 
-def _collaboration(history: "History", last: int) -> dict[str, Any] | None:
+def _collaboration(history: "History", last: int) -> Collaboration | None:
     contribution, (rounds, table) = history.contribution, history.client_table()
     if contribution is None or not table.size or history.main.better == "lower":
         return None
@@ -223,15 +214,18 @@ def _collaboration(history: "History", last: int) -> dict[str, Any] | None:
     worse_off, (top, middle, bottom) = gain.worse_off if gain.mean.defined else None, client_range(reward)
     n, known = history.tested, history.meta.get("contribution") or {}
     error, spread = noise(reward, n), mean(history.of_honest(np.array(known.get("spread", ()))))
-    alone = {"noise": _percent(noise(contribution, n)), "spread": _percent(spread), "rounds": known.get("averaged", 1)}
-    alone["range"] = _percent(gap(contribution))
     return {
         "round": rounds[-1],
         "clients": len(reward),
         "tested": int(n) if n > 0 else None,
         "range": _percent(gap(reward)),
         "noise": _percent(Value(2 * math.sqrt(2) * error.value, error.defined)),
-        "alone": alone,
+        "alone": {
+            "noise": _percent(noise(contribution, n)),
+            "spread": _percent(spread),
+            "rounds": known.get("averaged", 1),
+            "range": _percent(gap(contribution)),
+        },
         "fairness": _or_none(fairness[-1]),
         "spearman": _or_none(rank_fairness(contribution, reward)),
         "fairness_mean": _or_none(mean([one.value for one in fairness[-last:]])),
@@ -255,7 +249,7 @@ def _collaboration(history: "History", last: int) -> dict[str, Any] | None:
     }
 
 
-def _bytes(records: Sequence[Record]) -> dict[str, float | None] | None:
+def _bytes(records: Sequence[Record]) -> MeanBytes | None:
     if not any(record.get("bytes", {}).get("down") for record in records):
         return None
     down, up = traffic(records)

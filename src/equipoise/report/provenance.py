@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from importlib import metadata
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from equipoise.core.settings import RunSettings, Settings
 from equipoise.metrics.groups import BEGINS
+from equipoise.records.meta import Content
 from equipoise.system.environment import kind
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def commands(histories: Sequence[History]) -> list[str]:
     ]
 
 
-def _asked(run: History) -> dict[str, Any]:
+def _asked(run: History) -> Content:
     """The configuration of a run, with the positive class and the least group that its report has."""
     config = dict(run.meta.get("config") or {})
     shown = {key: run.meta[key] for key in ("positive", "least_group") if run.meta.get(key)}
@@ -90,7 +91,7 @@ def at_real_sites(run: History) -> bool:
     return (run.meta.get("config") or {}).get("engine") == "flower"
 
 
-def _at_sites(config: Mapping[str, Any], directory: str) -> str:
+def _at_sites(config: Content, directory: str) -> str:
     """What to type in the project of an app to run it again with the same settings."""
     named = {"method": config.get("label") or config["method"], "run_dir": f"runs/{directory}"}
     settings = {f.name for f in (*fields(RunSettings), *fields(Settings))} | {"secure", "task"}
@@ -104,7 +105,7 @@ def data_digest(run: History) -> str:
     return str((run.meta.get("data") or {}).get("sha256") or "")
 
 
-def _options(config: dict[str, Any]) -> str:
+def _options(config: Content) -> str:
     """All options but the method and the seed, each with a blank before it."""
     words = ["--scenario", _called(config["scenario"], config.get("scenario_options") or {})]
     words += ["--data", str(config["data"])] if config.get("data") else []
@@ -118,16 +119,16 @@ def _options(config: dict[str, Any]) -> str:
     return f" {shlex.join(words)}"
 
 
-def _called(name: str, options: dict[str, Any]) -> str:
+def _called(name: str, options: Content) -> str:
     return f"{name}({', '.join(f'{key}={_value(value)}' for key, value in options.items())})" if options else name
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     """A value as the command line reads it back."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w-]*", value) and value.lower() not in _READ
-    return value if plain else repr(value)
+    return str(value) if plain else repr(value)
 
 
 def quarantined(histories: Sequence[History]) -> Iterator[tuple[str, int, str, str, str]]:
@@ -186,7 +187,7 @@ def settings(
     return common, differing
 
 
-def _flat(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _flat(config: Content, prefix: str = "") -> Iterator[tuple[str, str]]:
     for key, value in config.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")

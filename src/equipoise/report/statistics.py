@@ -964,7 +964,7 @@ def _mean_ends(intervals: Sequence[Sequence[float] | None]) -> tuple[float, floa
     return (float(np.mean([low for low, _ in ends])), float(np.mean([high for _, high in ends]))) if ends else None
 
 
-def _numbers(seeds: Sequence[Numbers | None], key: str) -> list[float | None]:
+def _numbers(seeds: Sequence[Mapping[str, Any] | None], key: str) -> list[float | None]:
     """A gap of the seeds that have it; None where none has."""
     return [numbers[key] for numbers in seeds if numbers and numbers[key] is not None] or [None]
 

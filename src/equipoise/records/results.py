@@ -1,0 +1,150 @@
+"""Parts of the numbers that summarise a run: a number that is not defined is null."""
+
+from typing import TypedDict
+
+Ends = list[float] | None  # of a 95 % interval over the test samples
+
+
+class RateIntervals(TypedDict):
+    """The intervals (Wilson) of the rates of a group, in percent; of rates by class a list."""
+
+    accuracy: Ends
+    tpr: list[Ends]
+    fpr: list[Ends]
+    selection_rate: list[Ends]
+    worst_recall: Ends
+
+
+class GroupRates(TypedDict):
+    """How the global model treats one group, in percent.
+
+    Attributes
+    ----------
+    n : test samples in the last of the rounds, null if fewer than so many people that a number must be about.
+    accuracy : of the group.
+    tpr, fpr, selection_rate : of every class of `GroupFairness.classes`.
+    of_class : how many samples are of each of these, null if too few.
+    worst_recall, worst_class : the class that is recognised worst, and its recall.
+    intervals : by the name of the rate.
+    """
+
+    n: int | None
+    accuracy: float | None
+    tpr: list[float | None]
+    fpr: list[float | None]
+    selection_rate: list[float | None]
+    of_class: list[int | None]
+    worst_recall: float | None
+    worst_class: int | None
+    intervals: RateIntervals
+
+
+class GroupFairness(TypedDict):
+    """How differently the global model treats the groups, in percent.
+
+    Attributes
+    ----------
+    accuracy_gap, equal_opportunity, equalised_odds, demographic_parity, worst_recall : see `equipoise.metrics.parity`.
+    of_class : in which class each of three of these is.
+    classes : whose rates are given.
+    groups : the rates of each.
+    intervals : `[low, high]` of each difference, 95 % over the test samples.
+    undefined : `[group, rate, class]` of rates about no sample, or too few.
+    averaged : the rounds.
+    """
+
+    accuracy_gap: float | None
+    equal_opportunity: float | None
+    equalised_odds: float | None
+    demographic_parity: float | None
+    worst_recall: float | None
+    of_class: dict[str, int]
+    classes: list[int]
+    groups: dict[str, GroupRates]
+    intervals: dict[str, Ends]
+    undefined: list[list[str | int]]
+    averaged: list[int]
+
+
+class Alone(TypedDict):
+    """What clients reach alone, in points.
+
+    Attributes
+    ----------
+    noise : the standard error of one client's.
+    range : the best less the worst.
+    rounds : of how many last rounds it is the mean.
+    spread : the mean standard deviation between these, null of one.
+    """
+
+    noise: float | None
+    spread: float | None
+    rounds: int
+    range: float | None
+
+
+class Gain(TypedDict):
+    """What clients gain over what they reach alone: mean, standard deviation (ddof 0), how many are worse off."""
+
+    mean: float | None
+    std: float | None
+    worse_off: int | None
+
+
+class Bounds(TypedDict):
+    """Bounded collaborative fairness: percent of the clients within their bounds, who is not, and the worst margins."""
+
+    rate: float | None
+    satisfied: bool
+    lower_violations: list[int]
+    upper_violations: list[int]
+    literal_upper_violations: list[int]
+    lower_margin: float | None
+    upper_margin: float | None
+
+
+class MeanBytes(TypedDict):
+    """Mean bytes over clients and rounds, and those of the whole model."""
+
+    down: float
+    up: float
+    full: float | None
+
+
+class Collaboration(TypedDict):
+    """What clients get for what they contribute, in percent.
+
+    Attributes
+    ----------
+    round : the last in which the clients were evaluated.
+    clients : how many.
+    tested : test samples of each, null if not known.
+    range : `max` less `min`.
+    noise : two standard errors of a difference of two clients, each tested on so many samples of its own; points.
+    alone : what each reaches alone.
+    fairness, spearman : 100 x the correlation of contribution and reward.
+    fairness_mean, max_mean : over the last rounds.
+    fairness_oracle, max_oracle : the best of all rounds, which picks the round by the test data.
+    max, mean, min : over the clients.
+    gain, bcf : over what each reaches alone.
+    bytes : null where not recorded.
+    """
+
+    round: int
+    clients: int
+    tested: int | None
+    range: float | None
+    noise: float | None
+    alone: Alone
+    fairness: float | None
+    spearman: float | None
+    fairness_mean: float | None
+    fairness_oracle: float | None
+    max_mean: float | None
+    max_oracle: float | None
+    max: float | None
+    mean: float | None
+    min: float | None
+    gain: Gain
+    bcf: Bounds
+    bytes: MeanBytes | None
