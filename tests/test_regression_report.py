@@ -275,6 +275,19 @@ def test_training_stops_where_errors_no_longer_fall():
     assert EarlyStopping(1, "worst")(records) == "the validation RMSE of the worst group has not improved for 1 round"
 
 
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [
+        ({"task": None}, "the records hold rmse, which is no measure of classification"),
+        ({"task": "classification"}, "found 'classification'"),
+        ({"task": "regresion"}, "regression"),
+    ],
+)
+def test_errors_are_never_read_as_accuracies(about, message):
+    with pytest.raises(ValueError, match=message):
+        run("fedavg", **about)
+
+
 def test_tables_of_rounds_have_the_columns_of_the_task():
     history = run("fedavg")
     assert list(history.frame().columns) == ["round", "group", "rmse", "loss", "mae", "r2"]

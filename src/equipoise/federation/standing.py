@@ -14,6 +14,7 @@ from equipoise.core.rates import at, rate
 from equipoise.metrics.groups import large
 from equipoise.metrics.measures import ACCURACY, Measure, main_in
 from equipoise.metrics.performance import tenth
+from equipoise.records.record import Record, judged_by
 from equipoise.system.terminal import Terminal
 from equipoise.system.text import visible
 
@@ -48,13 +49,12 @@ class Standing:
     measure: Measure = ACCURACY
 
     @classmethod
-    def of(cls, records: Sequence[Mapping[str, Any]], rounds: int, least: int = 1) -> Standing:
+    def of(cls, records: Sequence[Record], rounds: int, least: int = 1) -> Standing:
         """That after some records, or the last of them; of groups and clients with so many test samples at ``least``."""
         if not records:
             return cls(0, rounds)
         seconds = [record["seconds"] for record in records[-LAST:] if "seconds" in record]
-        scores = (s for r in reversed(records) for s in (r.get("clients"), *r.get("groups", {}).values()) if s)
-        measure = main_in(next(scores, ()))
+        measure = judged_by(records) or ACCURACY
         now = cls(records[-1]["round"] + 1, rounds, seconds=fmean(seconds) if seconds else None)
         tested, groups = next(((r["round"], of) for r in reversed(records) if (of := _groups(r, least))), (-1, {}))
         asked, clients = next(((r["round"], each) for r in reversed(records) if (each := _clients(r, least))), (-1, []))

@@ -179,8 +179,14 @@ def measures_of(meta: Mapping[str, Any]) -> tuple[Measure, ...]:
     Parameters
     ----------
     meta : `"task"`, by default classification, and `"unit"`, of its target.
+
+    Raises
+    ------
+    ValueError : there is no such task.
     """
-    every = TASKS[meta.get("task") or "classification"]
+    if (task := meta.get("task") or "classification") not in TASKS:
+        raise ValueError(unknown("task", str(task), TASKS))
+    every = TASKS[task]
     return tuple(replace(one, unit=str(meta.get("unit") or "")) if one.of_target else one for one in every)
 
 

@@ -26,6 +26,7 @@ from equipoise.records.record import (
     by_client,
     check,
     clients_evaluated,
+    judged_by,
     lines,
     number,
     shorten,
@@ -74,6 +75,11 @@ class History:
             if isinstance(names := self.meta.get(key), str):
                 raise ValueError(f'meta["{key}"] must be a list of names: found {shorten(names)}.')
         check(self.records)
+        if (main := judged_by(self.records)) is not None and main.name != self.main.name:
+            raise ValueError(
+                f"the records hold {main.name}, which is no measure of {self.meta.get('task') or 'classification'}: "
+                f'expected meta["task"] to say the task of the run, such as "regression", found {self.meta.get("task")!r}.'
+            )
         _check_contribution(self.meta.get("contribution"), clients_evaluated(self.records))
 
     @classmethod

@@ -262,6 +262,15 @@ def clients_evaluated(records: Sequence[Record]) -> set[int]:
     return {len(by_client(clients, main_in(clients))) for record in records if (clients := record.get("clients"))}
 
 
+def judged_by(records: Sequence[Record]) -> Measure | None:
+    """The main measure that the last evaluated of some records holds; None where none was evaluated."""
+    for record in reversed(records):
+        for scores in (record.get("clients"), *record.get("groups", {}).values()):
+            if scores and (main := main_in(scores)).name in scores:
+                return main
+    return None
+
+
 def by_client(clients: Clients, measure: Measure) -> Sequence[float | None]:
     """A measure of every client; none where it was not measured."""
     return cast(Sequence[float | None], clients.get(measure.name, ()))

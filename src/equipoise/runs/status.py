@@ -15,6 +15,7 @@ from equipoise.federation.checkpoint import POINTER
 from equipoise.federation.directory import CHECKPOINT, FAILED, LOCK, MANIFEST, METRICS
 from equipoise.federation.standing import LAST, ProgressLog, Standing, shown_rate
 from equipoise.records.history import LEAST
+from equipoise.records.record import Record
 from equipoise.runs.directory import finished
 from equipoise.system import own_code
 from equipoise.system.files import holder
@@ -183,7 +184,7 @@ def _object(path: Path) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _last(path: Path) -> list[dict[str, Any]]:
+def _last(path: Path) -> list[Record]:
     """The last records in ``metrics.jsonl``; a line that is being written is none."""
     try:
         with path.open("rb") as file:
