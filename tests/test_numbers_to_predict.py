@@ -21,6 +21,7 @@ from PIL import Image
 
 import equipoise as eq
 from equipoise import scenarios
+from equipoise.cli.export import _about
 from equipoise.cli.init import read
 from equipoise.data.contents import DataError
 from equipoise.data.memory_mapped import labels
@@ -33,6 +34,7 @@ from equipoise.flower.app import check_site, make_client_app
 from equipoise.flower.settings import AppSettings
 from equipoise.flower.site.task import Task
 from equipoise.runs.configuration import configure
+from equipoise.runs.directory import federation
 from equipoise.scenarios import partition
 from equipoise.scenarios.own import divided
 from equipoise.scenarios.scenario import Description, Protocol, Scenario
@@ -236,6 +238,8 @@ def test_data_without_clients_are_divided_by_bands() -> None:
         spread[alpha] = np.std([y[rows].mean() for rows in parts.train.values()])
     assert spread[0.1] > 0.4
     assert spread[1000.0] < 0.15
+    few = divided(of_numbers(y[:12].tolist()), 0, clients=3)  # where most bands of ten would go to the last client
+    assert len(few.train) == 3
     with pytest.raises(DataError, match="does not say whose the samples are: numbers, numbers to predict"):
         divided(of_numbers([1.0, 2.0]), 0)
 
@@ -256,8 +260,10 @@ def test_a_scenario_of_numbers(tmp_path: Path) -> None:
     assert homes(tmp_path / "t.csv", task="regression(loss=huber)").task == "regression(loss=huber)"
     with pytest.raises(ValueError, match="positive=x names a class, and numbers to predict have none"):
         homes(tmp_path / "t.csv", positive="x")
-    with pytest.raises(ValueError, match=r"Unknown task 'regresion'. Did you mean 'regression'\?"):
-        homes(tmp_path / "t.csv", task="regresion")
+    assert homes(tmp_path / "t.csv", task=" regression ").outputs == 1
+    for task in ("regresion", "Regression", "regresion(loss=huber)"):
+        with pytest.raises(ValueError, match=r"Unknown task '.*'\. Did you mean 'regression'\?"):
+            homes(tmp_path / "t.csv", task=task)
 
 
 @pytest.mark.parametrize(
@@ -307,6 +313,7 @@ def test_the_task_is_one_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     words = equipoise("init", "-d", "t.csv", *columns, "--task", "regression", "--force").out
     assert f"numbers to predict: {min(y):g} to {max(y):g}, mean {np.mean(y):g}" in words
     assert "class" not in words
+    assert "Unknown task 'regresion'" in equipoise("init", "-d", "t.csv", "--task", "regresion", "--force").err
     for twice in (["--set", "task=regression"], ["--scenario", "own(task=regression)"]):
         refused = equipoise("run", "-d", "t.csv", "--task", "regression", *twice)
         assert (refused.status, "task is given twice" in refused.err) == (2, True)
@@ -317,6 +324,20 @@ def test_the_task_is_one_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     refused = equipoise("run", "-d", "t.csv", *columns, "--task", "regression", "--positive", "x")
     assert "--positive x names a class" in refused.err
     assert "its task is classification" in equipoise("run", "--task", "regression").err
+
+
+def test_a_model_says_how_its_outputs_become_predictions(tmp_path: Path) -> None:
+    homes(tmp_path / "t.csv")
+    options = {"label": "price", "client": "city", "group": "seller", "task": "regression(unit=EUR)"}
+    fed, data = federation(configure("fedavg", "own", data=str(tmp_path / "t.csv"), scenario_options=options))
+    about, x = _about(fed), data.tests["x"][0]  # type: ignore[index]
+    y = torch.cat([labels(of) for of in data.clients])
+    assert [float(about[name]) for name in ("centre", "scale")] == pytest.approx(
+        [float(y.mean()), float(y.std(correction=0))]
+    )
+    assert (about["unit"], "classes" in about) == ("EUR", False)
+    outputs = fed.network()(x).squeeze(1).double()
+    torch.testing.assert_close(fed.predict(x), float(about["centre"]) + float(about["scale"]) * outputs)
 
 
 # sites

@@ -58,14 +58,21 @@ def export(
     said = f"Each file says what it is by its metadata: {', '.join(about)}."
     if "features" in about or "mean" in about:
         said += " Give the network (x - mean) / std of these numbers, in this order; where std is 0, x - mean."
+    if "centre" in about:
+        said += " A prediction is centre + scale * output."
     say(said)
 
 
 def _about(fed: Federation) -> dict[str, str]:
     """What the file says of itself: what made the model, and what its outputs mean."""
+    from equipoise.core.task import Regression
     from equipoise.data.transforms import Images
 
-    about = {"method": short(str(fed.method)), "classes": json.dumps(list(fed.classes), ensure_ascii=False)}
+    about, task = {"method": short(str(fed.method))}, fed.model.task
+    if isinstance(task, Regression):
+        about |= {name: str(getattr(task, name)) for name in ("centre", "scale", "unit")}
+    else:
+        about["classes"] = json.dumps(list(fed.classes), ensure_ascii=False)
     if fed.positive is not None:
         about |= {"positive": fed.positive.name, "positive is": fed.positive.why}
     if isinstance(fed.transform, Images):

@@ -26,7 +26,7 @@ from equipoise.data.precision import lost
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.metrics.groups import positive_class
 from equipoise.scenarios import partition
-from equipoise.scenarios.scenario import CLASSIFICATION, Described, Description, Images, Protocol, Scenario
+from equipoise.scenarios.scenario import CLASSIFICATION, Described, Description, Images, Protocol, Scenario, kind_of
 from equipoise.system import own_code
 from equipoise.system.ranges import check_number, check_option, check_whole
 
@@ -41,6 +41,7 @@ IN_MEMORY = (
     1 << 28
 )  # bytes of decoded images that are read whole: batches of these cost less, and engines may stack them
 SMALLEST = 8  # side of an image that the network cnn takes
+BANDS, LEAST = 10, 10  # of numbers to predict, by which they are divided and drawn as by classes; samples of each
 ALL, COMMON = "all", "common"  # names of test sets that are nobody's own
 TESTS = ("groups", "clients", "all")
 
@@ -259,6 +260,8 @@ def columns_of(**options: Any) -> Columns:
     """How a table is to be read, of the options of :func:`scenario`; others are ignored."""
     lists = ("leave_out", "keep", "not_missing")
     given: dict[str, Any] = {f.name: options[f.name] for f in fields(Columns) if f.name in options}
+    if given.get("task") is not None:
+        given["task"] = kind_of(given["task"])
     return Columns(**given | {name: several(given[name]) for name in lists if name in given})
 
 
@@ -355,7 +358,8 @@ def _remarks(
 def _strata(own: UserData) -> tuple[NDArray[Any], NDArray[Any]]:
     """The class of every sample, of which one must stay for training, and what is drawn evenly: classes, or bands of numbers to predict."""
     if own.regression:
-        return np.zeros(len(own), np.int64), partition.bands(own.targets, partition.BANDS)
+        count = max(1, min(BANDS, len(own) // LEAST))
+        return np.zeros(len(own), np.int64), partition.bands(own.targets, count)
     return own.targets, own.targets
 
 

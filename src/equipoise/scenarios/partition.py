@@ -21,7 +21,6 @@ Least = int | Callable[[int], int]  # samples that every client must have, or th
 SMALLEST_ALPHA = 0.01  # below it most draws of numpy's older generator come out as 0/0
 EXPONENT = 1.65911332899  # of POW, as released by CFFL
 RECIPES = ("released", "exact")  # of the sizes of POW
-BANDS = 10  # of numbers to predict, which are divided by them as by classes
 PILOT, HOPELESS = 20, 15  # where each of the first draws leaves so many clients short, none of thousands will do
 TRIES = 100  # draws in which a change that is advised must succeed, a tenth of those it will have
 ROUND = [float(f"{digit}e{k}") for k in range(-3, 6) for digit in (1, 1.5, 2, 3, 5, 7)]  # numbers that are advised

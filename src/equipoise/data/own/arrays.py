@@ -134,7 +134,7 @@ def of_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping
                 f"expected one {role} per sample, [{len(x) if x.ndim else 'n'}]."
             )
         if name is not None and arrays[name].dtype.kind == "c":
-            raise DataError(f"{path}: {name} holds complex numbers; expected words or whole numbers.")
+            raise DataError(f"{path}: {name} holds complex numbers; expected words or real numbers.")
     function = "function" in about
     inputs, of_inputs = _inputs(path, str(x_name), x, function)
     unused = [name for name in names if name not in (x_name, *used.values(), *columns.leave_out)]

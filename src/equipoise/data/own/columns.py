@@ -49,7 +49,7 @@ class Columns:
     not_missing : words that usually say that something is missing, and are names of classes, clients or groups here.
     sep, decimal, encoding : of a table that is text: what is between its cells, the sign before the digits of a fraction,
         ``"."`` or ``","``, and how letters are written, such as ``"latin-1"``; ``None`` for what is found, ``"."`` and UTF-8.
-    task : what labels are: ``"regression"``, numbers to predict; else classes.
+    task : what labels are: ``"regression"``, numbers to predict; ``"classification"`` or None, classes.
     """
 
     label: str | None = None
@@ -68,7 +68,7 @@ class Columns:
     @property
     def regression(self) -> bool:
         """Whether labels are numbers to predict."""
-        return (self.task or "").startswith("regression")
+        return self.task == "regression"
 
     @property
     def labelled(self) -> str:

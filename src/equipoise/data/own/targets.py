@@ -23,7 +23,7 @@ def read_column(values: Iterable[Any], role: str, origin: Origin, columns: Colum
     if bad:
         wrong = [cells[k] for k in bad]
         todo = "Correct these cells, or remove their samples."
-        if len(bad) == len(cells):
+        if not any(words):
             todo = "If these are classes, leave task=regression out; else name the column with the number to predict."
         if columns.decimal is None and all(map(COMMAS.fullmatch, wrong)):
             todo = f"Write fractions with a point; or, in a table that is text: {option('decimal', ',')}."
