@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ from equipoise.federation.federation import Federation
 from equipoise.federation.method import Method
 from equipoise.federation.round import one_round
 from equipoise.federation.trial import Progression, Trial, begin
+from equipoise.records.meta import Content
 from equipoise.records.record import Record, Score, line
 from equipoise.system import memory
 from equipoise.system.errors import ExpectedError
@@ -119,7 +120,7 @@ class Forecast:
             )
         return self
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Content:
         """Everything as numbers and text, for JSON."""
         more = ("needed", "seconds_per_round", "seconds", "advice")
         return {**asdict(self), **{name: getattr(self, name) for name in more}}
@@ -333,7 +334,7 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None, keep: int) -
         time_of.append(
             Cost("evaluation", seconds, f"{len(sets)} test set{'s' * (len(sets) > 1)}, on average over the rounds")
         )
-    tensors = list[Any](after.tensors().values())
+    tensors: list[Tensor | rows.Rows] = [*after.tensors().values()]
     state, on_disk = _bytes(tensors), sum(_row(x) * len(x) for x in tensors if isinstance(x, rows.Rows))
     disk = [Cost("absent clients", float(on_disk), f"their states, in {tempfile.gettempdir()}")] if on_disk else []
     peak = memory.most_taken(device)
@@ -428,7 +429,7 @@ def _with_contribution(fed: Federation) -> Trial:
     return replace(trial, contribution=torch.full_like(trial.setup.sizes, 0.5))
 
 
-def _bytes(tensors: Iterable[Any]) -> int:
+def _bytes(tensors: Iterable[object]) -> int:
     """Bytes of memory of tensors, each shared storage counted once."""
     known = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors if isinstance(x, Tensor)}
     return sum(known.values())

@@ -45,7 +45,7 @@ def accuracies(record: Record, least: int = 1) -> list[str]:
 class _InNotebook(Progress):
     """The bar as HTML, in an output that is replaced by the next."""
 
-    _output: Any = None
+    _output: Any = None  # IPython's, which has no types
 
     def update(self, *args: Any, **fields: Any) -> None:
         """Note how far a task is, and show it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import fmean
@@ -14,7 +14,7 @@ from equipoise.core.rates import at, rate
 from equipoise.metrics.groups import large
 from equipoise.metrics.measures import ACCURACY, Measure, main_in
 from equipoise.metrics.performance import tenth
-from equipoise.records.record import Record, judged_by
+from equipoise.records.record import Record, by_client, judged_by
 from equipoise.system.terminal import Terminal
 from equipoise.system.text import visible
 
@@ -86,16 +86,16 @@ class Standing:
         return f"round {self.round} of {self.rounds}{mean}{worst}"
 
 
-def _groups(record: Mapping[str, Any], least: int) -> dict[str, float]:
+def _groups(record: Record, least: int) -> dict[str, float]:
     """The main measure of every group with so many test samples."""
     every = {name: scores[main_in(scores).name] for name, scores in large(record, least).items()}
     return {name: a for name, a in every.items() if a is not None and math.isfinite(a)}
 
 
-def _clients(record: Mapping[str, Any], least: int) -> list[float]:
+def _clients(record: Record, least: int) -> list[float]:
     """The main measure of the clients with so many test samples."""
     clients = record.get("clients") or {}
-    each = clients.get(main_in(clients).name) or ()
+    each = by_client(clients, main_in(clients))
     sizes = clients.get("n") or [least] * len(each)
     return [a for a, n in zip(each, sizes, strict=True) if a is not None and math.isfinite(a) and n >= least]
 

@@ -5,9 +5,10 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from equipoise.metrics.statistics import MOST, Judgement
+from equipoise.records.meta import Content
 from equipoise.report.formatting import UNDEFINED, number
 from equipoise.system.text import cell, markdown
 
@@ -86,7 +87,7 @@ class JudgedClaim:
             f"{self.verdict}: {why}" if why else self.verdict,
         )
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Content:
         """Plain JSON types."""
         found, needed = self.found, self.found.seeds_needed
         numbers = {"mean": found.mean, "low": found.low, "high": found.high}
@@ -101,7 +102,7 @@ class JudgedClaim:
 class Tried(NamedTuple):
     """A candidate: its settings, its mean validation accuracy in percent, NaN if it is out, and why it is."""
 
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     accuracy: float
     why: str = ""
 
@@ -129,7 +130,7 @@ class Chosen(NamedTuple):
         tried = (f"{one}: {f'out ({one.why})' if one.why else number(one.accuracy)}" for one in self.tried)
         return self.title, self.row, "; ".join(tried), str(self.taken or UNDEFINED)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Content:
         """Plain JSON types."""
         candidates = [
             {"settings": dict(one.settings), "accuracy": None if one.why else one.accuracy, "why": one.why} for one in self.tried

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from equipoise.records.history import History
+    from equipoise.records.record import Record
 
 TESTED: Final = {"avg": "AVG", "std": "STD", "worst": "worst group"}
 MOST: Final = 200  # percent: a weight beyond, which only signed weights can have, is a mark at the edge
@@ -451,7 +452,7 @@ def consistency(histories: Sequence[History] | Comparison) -> Figure:
     return figure
 
 
-def density_of(records: Sequence[Mapping[str, Any]]) -> tuple[Vector, Vector]:
+def density_of(records: Sequence[Record]) -> tuple[Vector, Vector]:
     """Density of the update entries over the consistency [K], and the edges [K + 1] between which it is so large.
 
     Parameters
@@ -467,10 +468,10 @@ def density_of(records: Sequence[Mapping[str, Any]]) -> tuple[Vector, Vector]:
         bars += zip(exact or binned, [np.asarray(one, dtype=np.float64) for one in counts], strict=True)
     edges = np.unique(np.concatenate([of for of, _ in bars]))
     middle, height = (edges[1:] + edges[:-1]) / 2, np.zeros(len(edges) - 1)
-    for of, counts in bars:
+    for of, bar in bars:
         at = np.searchsorted(of, middle) - 1
-        inside = (at >= 0) & (at < len(counts))
-        height[inside] += (counts / np.diff(of))[at[inside]]
+        inside = (at >= 0) & (at < len(bar))
+        height[inside] += (bar / np.diff(of))[at[inside]]
     return height / max(sum(counts.sum() for _, counts in bars), 1), edges
 
 

@@ -33,6 +33,7 @@ from equipoise.report.statistics import (
 
 if TYPE_CHECKING:
     from equipoise.records.history import History
+    from equipoise.records.record import Record
 
 Numbers = Mapping[str, Any]
 
@@ -694,7 +695,7 @@ def _paired_test(test: Numbers, digits: int) -> PairedTest | None:
     return PairedTest(number(mean, digits, sign=True), f"[{low}, {high}]", "" if p is None else p_value(p), corrected)
 
 
-def _sent(record: Mapping[str, Any]) -> bool:
+def _sent(record: Record) -> bool:
     return bool(record.get("bytes", {}).get("down"))
 
 

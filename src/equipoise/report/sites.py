@@ -1,12 +1,13 @@
 """The sites of a deployed run, as those see them who keep it running."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from equipoise.metrics.groups import large
 from equipoise.metrics.measures import main_in
+from equipoise.records.record import Record
 
-Records = Sequence[Mapping[str, Any]]
+Records = Sequence[Record]
 ESCAPED = {ord("\\"): r"\\", ord('"'): r"\"", ord("\n"): r"\n"}  # in a label of Prometheus
 
 
