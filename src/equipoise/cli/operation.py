@@ -60,7 +60,8 @@ def status(
 def overview(directory: Path, connection: str | None, certs: Path | None) -> Row:
     """What there is to know of a run, its sites and certificates; in ``unknown``, what there is not, and why."""
     found: Row = {"run": {}, "sites": [], "certificates": [], "unknown": []}
-    records, names, nodes, absent = tuple[Record, ...](), list[str](), dict[str, Row](), None
+    records: tuple[Record, ...] = ()
+    names, nodes, absent = list[str](), dict[str, Row](), None
     if not (directory / "config.toml").exists() and (directory / "pyproject.toml").exists():
         from equipoise.flower.deploy import project
 
