@@ -326,6 +326,29 @@ def test_the_task_is_one_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "its task is classification" in equipoise("run", "--task", "regression").err
 
 
+def test_a_table_from_the_command_line_to_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any
+) -> None:
+    """Trained, reported, exported, analysed: in the unit of the target, and of classes not a word."""
+    monkeypatch.chdir(tmp_path)
+    table(Path("t.csv"), PRICES)
+    columns = ["--set", "label=price", "--set", "client=city", "--set", "group=seller"]
+    done = equipoise(
+        "run", "-d", "t.csv", "--task", "regression(unit=EUR)", *columns, "--rounds", "2", "--name", "homes"
+    )
+    assert (done.status, "RMSE" in done.out, "EUR" in done.out) == (0, True, True)
+    again = equipoise("report", "runs/homes", "--output", "again.html")
+    exported = equipoise("export", "runs/homes")
+    losses = equipoise("analyse", "decomposition", "runs/homes")
+    assert "A prediction is centre + scale * output" in exported.out
+    for shown in (done, again, exported, losses):
+        assert shown.status == 0
+        assert not re.search(r"accuracy|class(?!ifier)|nats", shown.out)
+    record = json.loads(Path("runs/homes/metrics.jsonl").read_text().splitlines()[-1])
+    assert {*record["groups"]["x"]} >= {"rmse", "mae", "r2", "loss", "n"}
+    assert json.loads(Path("runs/homes/manifest.json").read_text())["unit"] == "EUR"
+
+
 def test_a_model_says_how_its_outputs_become_predictions(tmp_path: Path) -> None:
     homes(tmp_path / "t.csv")
     options = {"label": "price", "client": "city", "group": "seller", "task": "regression(unit=EUR)"}

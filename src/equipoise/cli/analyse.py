@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,11 +85,23 @@ def decomposition(
             numbers = (f"{row[key]:+.4f}" for key in ("local", "shift", "aggregation", "total"))
             table.add_row(name, str(int(row["round"])), *numbers)
     out.print(table)
-    out.print("Mean cross-entropy in nats; local + shift + aggregation = global. FedLD reports absolute values.")
+    nats = _nats(paths)
+    out.print(
+        f"Mean {'cross-entropy in nats' if nats else 'loss'}; local + shift + aggregation = global. FedLD reports absolute values."
+    )
     where = output or (paths[0] if len(paths) == 1 else Path("analysis"))
-    _drawn({"decomposition": draw.decomposition(measured)}, where)
+    _drawn({"decomposition": draw.decomposition(measured, nats)}, where)
     if len(paths) > 1:
         _wrote(write_atomically(_made(where) / "decomposition.json", json.dumps(measured, indent=1)))
+
+
+def _nats(paths: Sequence[Path]) -> str:
+    """The unit of the losses of runs, in brackets; empty where they have none."""
+    from equipoise.metrics.measures import main_of
+    from equipoise.records.history import History
+    from equipoise.report.analysis import NATS
+
+    return NATS if main_of(History.from_run(paths[0]).meta).loss else ""
 
 
 @app.command(epilog="Example: `equipoise analyse landscape runs/compare-digits-quality --group corrupted`")
@@ -133,12 +146,15 @@ def landscape(
         half, edge = (mean[quarter] + mean[-1 - quarter]) / 2, (mean[0] + mean[-1]) / 2
         table.add_row(one.label, str(one.seed), f"{mean[middle]:.4f}", f"{half:.4f}", f"{edge:.4f}")
     out.print(table)
+    nats = _nats(paths)
     out.print(
-        f"Loss on {landscapes[0].group} in nats, mean over {draws} directions; a smaller rise is a flatter minimum."
+        f"Loss on {landscapes[0].group}{' in nats' * bool(nats)}, mean over {draws} directions; a smaller rise is a flatter minimum."
     )
     _wrote(write_atomically(_made(output) / "landscape.csv", frame.map(cell).to_csv(index=False)))
     _drawn(
-        {"landscape-1d": draw.lines(landscapes)} | ({"landscape-2d": draw.planes(landscapes)} if grid else {}), output
+        {"landscape-1d": draw.lines(landscapes, nats)}
+        | ({"landscape-2d": draw.planes(landscapes, nats)} if grid else {}),
+        output,
     )
 
 
@@ -186,9 +202,10 @@ def states(
             values = mean.loc[(method, seed, group), what].to_numpy()[shown]
             table.add_row(name, group or "all", sign, *(f"{value:.4f}" for value in values))
     out.print(table)
-    out.print("Mean over the clients of a group, in nats. S = L less the loss at ρ = 0.")
+    nats = _nats(paths)
+    out.print(f"Mean over the clients of a group{', in nats' * bool(nats)}. S = L less the loss at ρ = 0.")
     _wrote(write_atomically(_made(output) / "states.csv", frame.map(cell).to_csv(index=False)))
-    drawn = {f"states-{what}": draw.states(found, what) for what in draw.STATES}
+    drawn = {f"states-{what}": draw.states(found, what, nats) for what in draw.STATES}
     recorded = figures.measured_in(compared.histories, ("sharpness", "perturbed_loss"))
     _drawn(drawn | ({"states-rounds": figures.measured(compared, recorded)} if recorded else {}), output)
 

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 TERMS: Final = {"local": "local loss", "shift": "distribution shift", "aggregation": "aggregation"}
 
+NATS: Final = "(nats)"  # the unit of cross-entropies
 
-def decomposition(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figure":
+
+def decomposition(rows: Mapping[str, Sequence[Mapping[str, float]]], unit: str = NATS) -> "Figure":
     """Local, distribution-shift and aggregation loss over the rounds, one panel per term, one line per run.
 
     The terms are signed: an aggregation loss below the line at 0 means that the average is better than the local models.
@@ -26,6 +28,7 @@ def decomposition(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figure"
     Parameters
     ----------
     rows : by name of the run, its rows with `round`, `local`, `shift` and `aggregation`.
+    unit : of losses, in brackets; empty if they have none.
     """
     figure, panels = drawing.panels(len(TERMS), height=1.25, sharex=True)
     for axes, (term, title) in zip(panels, TERMS.items(), strict=True):
@@ -34,7 +37,7 @@ def decomposition(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figure"
             drawing.line(axes, rounds, values, label, i)
         if axes.get_ylim()[0] < 0 < axes.get_ylim()[1]:
             axes.axhline(0, color=INK, linewidth=0.6)
-        drawing.labels(axes, y=f"{title}\n(nats)")
+        drawing.labels(axes, y=f"{title}\n{unit}".rstrip())
     drawing.labels(panels[-1], "round")
     drawing.whole_numbers(panels[-1])
     figure.align_ylabels(panels)
@@ -116,7 +119,7 @@ def _aggregation(method: str) -> str:
     return name.replace("fedld", "principal")
 
 
-def lines(found: Sequence[Any]) -> "Figure":
+def lines(found: Sequence[Any], unit: str = NATS) -> "Figure":
     """Loss of trained models along filter-normalised random directions: mean and range over the directions, per run."""
     figure, (axes,) = drawing.panels(1, height=1.9)
     names = _names(found)
@@ -127,7 +130,7 @@ def lines(found: Sequence[Any]) -> "Figure":
             axes.fill_between(
                 one.at, one.line.min(axis=0), one.line.max(axis=0), color=drawing.color(i), alpha=0.15, linewidth=0
             )
-    drawing.labels(axes, "step along the direction (in filter norms)", f"loss on {found[0].group} (nats)")
+    drawing.labels(axes, "step along the direction (in filter norms)", f"loss on {found[0].group} {unit}".rstrip())
     axes.set_ylim(bottom=0)
     drawing.legend(figure, axes, names)
     return figure
@@ -149,7 +152,7 @@ def consistency(found: Sequence[Sequence[Mapping[str, Any]]]) -> "Figure":
 STATES: Final = {"sharpness": "sharpness S(ρ)", "loss": "perturbed loss L(ρ)"}
 
 
-def states(found: Sequence[Any], what: str) -> "Figure":
+def states(found: Sequence[Any], what: str, unit: str = NATS) -> "Figure":
     """Loss or sharpness over the search distance: a panel per group of clients, a line per run; the band is from the lowest to the highest client."""
     groups, names = list(dict.fromkeys(group for one in found for group in one.groups)), _names(found)
     columns = min(2, len(groups))
@@ -161,12 +164,12 @@ def states(found: Sequence[Any], what: str) -> "Figure":
                 low, high = of_group.min(axis=0), of_group.max(axis=0)
                 axes.fill_between(one.rho, low, high, color=drawing.color(i), alpha=0.15, linewidth=0)
         drawing.title(axes, group)
-    drawing.labels(figure, "search distance ρ", f"{STATES[what]} (nats)")
+    drawing.labels(figure, "search distance ρ", f"{STATES[what]} {unit}".rstrip())
     drawing.legend(figure, max(panels, key=lambda axes: len(axes.lines)), names)
     return figure
 
 
-def planes(found: Sequence[Any]) -> "Figure":
+def planes(found: Sequence[Any], unit: str = NATS) -> "Figure":
     """Loss of trained models over a plane of two random directions: contours at the same levels, one panel per run."""
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -184,7 +187,7 @@ def planes(found: Sequence[Any]) -> "Figure":
         axes.set_aspect("equal")
     bar = figure.colorbar(drawn, ax=panels, shrink=0.8, pad=0.02)
     bar.ax.tick_params(labelsize=7, width=0.6, length=2.5)
-    bar.set_label(f"loss on {found[0].group} (nats)", size=8, color=INK)
+    bar.set_label(f"loss on {found[0].group} {unit}".rstrip(), size=8, color=INK)
     drawing.labels(figure, "second direction (filter norms)", "first direction (filter norms)")
     return figure
 
