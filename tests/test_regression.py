@@ -14,6 +14,8 @@ from torch.utils.data import TensorDataset
 
 import equipoise as eq
 from equipoise.core.task import CLASSIFICATION, Regression, task_of
+from equipoise.flower.app import in_process
+from equipoise.flower.site.task import Task as SiteTask
 from equipoise.metrics.regression import Sums
 
 W = torch.tensor([30.0, -12.0, 5.0], dtype=torch.float64)
@@ -268,3 +270,41 @@ def test_a_classifier_of_one_output_is_told_so() -> None:
     x = CLIENTS[0][0]
     with pytest.raises(ValueError, match="Give it one output per class"):
         eq.Federation(linear(), [(x, torch.arange(len(x)) % 2)], batch_size=4)
+
+
+def test_sites_are_the_simulator() -> None:
+    """Sites know centre and scale in figures, and send errors of which the server makes those of all samples of a set."""
+    ours = federation(validation=0.2)
+    theirs = in_process(
+        linear(), CLIENTS, "fedavg", eq.SGD(0.05), tests=TESTS, batch_size=5, task="regression", validation=0.2
+    )
+    ours.fit(3, progress=False)
+    theirs.fit(3, progress=False)
+    assert torch.equal(ours.progress.vector, theirs.progress.vector)
+    mine, other = ours.records[-1], theirs.records[-1]
+    assert mine["clients"]["rmse"] == pytest.approx(other["clients"]["rmse"])
+    for name in TESTS:
+        assert {key: mine["groups"][name][key] for key in ("rmse", "mae")} == pytest.approx(
+            {key: other["groups"][name][key] for key in ("rmse", "mae")}
+        )
+    assert mine["validation"]["rmse"] == pytest.approx(other["validation"]["rmse"])
+
+
+def test_a_masked_regression_is_the_simulated_one() -> None:
+    ours, theirs = (
+        federation(),
+        in_process(
+            linear(), CLIENTS, "fedavg", eq.SGD(0.05), tests=TESTS, batch_size=5, task="regression", secure=True
+        ),
+    )
+    ours.fit(2, progress=False)
+    theirs.fit(2, progress=False)
+    assert torch.allclose(ours.progress.vector, theirs.progress.vector, rtol=0, atol=1e-11)
+
+
+def test_between_sites_centre_and_scale_are_given() -> None:
+    with pytest.raises(ValueError, match=r"needs a centre and a scale.*the same at all nodes"):
+        _ = SiteTask(linear(), CLIENTS[0], task="regression").meaning
+    assert SiteTask(linear(), CLIENTS[0], task="regression(centre=150, scale=30)").meaning == Regression(
+        centre=150.0, scale=30.0
+    )

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from equipoise.metrics.classification import AREAS, CORRECT, MEASURES, classification
+from equipoise.metrics.measures import REGRESSION
 from equipoise.metrics.regression import Sums
 from equipoise.records.record import Score, number
 from equipoise.system.ranges import check_fields, choice, text
@@ -125,7 +126,7 @@ class Regression:
     """
 
     name: ClassVar[str] = "regression"
-    measures: ClassVar[tuple[str, ...]] = ("rmse", "mae", "r2")
+    measures: ClassVar[tuple[str, ...]] = tuple(measure.name for measure in REGRESSION)
     main: ClassVar[Literal["rmse"]] = "rmse"
     output: ClassVar[str] = "predictions, one tensor of shape [batch, 1]"
     dtype: ClassVar[torch.dtype] = torch.float64
