@@ -10,6 +10,7 @@ import torch
 
 import equipoise as eq
 from equipoise.core.settings import Settings
+from equipoise.core.task import CLASSIFICATION
 from equipoise.federation.history import History
 from equipoise.federation.standing import Standing
 from equipoise.flower.app import description, log_line
@@ -43,17 +44,17 @@ def test_a_site_sends_no_number_about_few(tmp_path: Path, monkeypatch: pytest.Mo
     assert sent["sizes"] == {"men": 40, "women": 0}
     assert sent["scores"].keys() == {"men"}
     assert sent["accuracy"] == sent["scores"]["men"]["accuracy"]
-    tested = scores.Tested.of(sent, {"men": 40, "women": 0}, ["accuracy", "rates"], 2)
+    tested = scores.Tested.of(sent, {"men": 40, "women": 0}, ["accuracy", "rates"], 2, CLASSIFICATION)
     assert isinstance(tested, scores.Tested)
     assert tested.hidden == ("women",)
-    groups = scores.pooled([tested])
+    groups = scores.pooled([tested], CLASSIFICATION)
     assert groups["women"] == {"n": 0}
     record = {
         "round": 0,
         "ids": [0],
         "seconds": 1.0,
         "groups": groups,
-        "clients": {"accuracy": [tested.accuracy], "n": [40]},
+        "clients": {"accuracy": [tested.main], "n": [40]},
     }
     history = History([record], {"method": "fedavg"})
     assert (history.groups, history.small_groups) == (("men",), ("women",))
@@ -66,9 +67,9 @@ def test_sites_that_have_enough_count(tmp_path: Path, monkeypatch: pytest.Monkey
     few = asked(monkeypatch, tmp_path / "a", {"women": 4})
     enough = asked(monkeypatch, tmp_path / "b", {"women": 12})
     sent = ((few, 0), (enough, 12))
-    found = [scores.Tested.of(fields, {"women": n}, ["accuracy", "rates"], 2) for fields, n in sent]
-    assert [one.accuracy is None for one in found if isinstance(one, scores.Tested)] == [True, False]
-    assert scores.pooled([one for one in found if isinstance(one, scores.Tested)])["women"]["n"] == 12
+    found = [scores.Tested.of(fields, {"women": n}, ["accuracy", "rates"], 2, CLASSIFICATION) for fields, n in sent]
+    assert [one.main is None for one in found if isinstance(one, scores.Tested)] == [True, False]
+    assert scores.pooled([one for one in found if isinstance(one, scores.Tested)], CLASSIFICATION)["women"]["n"] == 12
 
 
 @pytest.mark.parametrize(("least", "shown"), [(1, 4), (5, 0), (4, 4)])
@@ -78,7 +79,10 @@ def test_the_site_itself_says_how_few(least: int, shown: int, tmp_path: Path, mo
 
 def test_a_site_that_sends_no_scores_for_a_large_set_is_refused() -> None:
     assert isinstance(
-        scores.Tested.of({"scores": {}, "sizes": {"men": 40}, "accuracy": None}, ["men"], ["accuracy"], 2), str
+        scores.Tested.of(
+            {"scores": {}, "sizes": {"men": 40}, "accuracy": None}, ["men"], ["accuracy"], 2, CLASSIFICATION
+        ),
+        str,
     )
 
 
@@ -121,7 +125,7 @@ def test_logs_and_gauges_have_no_number_about_few(n: int, least: int, shown: boo
     assert line.endswith("(left out: b: is not connected; c: is late)")
     assert ('group="other"' in prometheus([record], ["a", "b", "c"], 1, "x", least)) == shown
     sites = {"round": 0, "groups": {}, "clients": {"accuracy": [0.4, 0.6, 1.0], "n": [40, 50, n]}}
-    mean = Standing.of([sites], 1, least).accuracy
+    mean = Standing.of([sites], 1, least).mean
     assert mean == pytest.approx(2 / 3 if shown else 0.5)
 
 
