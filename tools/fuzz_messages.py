@@ -490,7 +490,10 @@ def at_server(case: Case) -> tuple[str, str, list[str]]:
     if ended.vector in (honest.vector, getattr(without, "vector", None)):
         return kind, "refused" if ended.vector != honest.vector or lost else "no harm", broken
     trains = kind == "query.describe" or kind.startswith("train")
-    if not trains or (lost and not renamed):
+    described = kind == "query.describe" and lost == {
+        site
+    }  # falsely: it is let in, and left out of the round by its name
+    if not trains or (lost and not renamed and not described):
         broken.append("the model is neither that of a run with the site nor that of one without it")
     return kind, "taken", broken
 
