@@ -221,6 +221,12 @@ def test_a_plan_has_trial_runs_and_seeds_of_its_own(name: str, tmp_path: Path) -
         reproduce.plan(name, tmp_path, seeds=101)
 
 
+def test_errors_of_predicted_numbers_are_in_no_table_of_accuracies(name: str, tmp_path: Path) -> None:
+    Path(name).write_text(FILE.replace("digits-iid", "diabetes"))
+    with pytest.raises(ExperimentError, match=r"part two: diabetes has numbers to predict.*equipoise compare --help"):
+        reproduce.plan(name, tmp_path)
+
+
 def test_a_quick_trial_has_the_files_rounds(name: str, tmp_path: Path) -> None:
     quick = reproduce.plan(name, tmp_path, quick=True)
     assert quick.trial

@@ -33,6 +33,7 @@ from equipoise.runs.experiment import (
     published,
     read_experiment,
 )
+from equipoise.scenarios.scenario import CLASSIFICATION, kind_of
 from equipoise.system import own_code
 from equipoise.system.files import locked
 from equipoise.system.suggestions import unknown
@@ -258,8 +259,14 @@ def _cells(
     choices: Mapping[str, Any],
 ) -> tuple[PlannedRun, ...]:
     options = {**condition.options, **row.options}
+    described = scenarios.describe(condition.scenario, data, **options)
+    if kind_of(described.task) != CLASSIFICATION:
+        raise ExperimentError(
+            f"part {part.name}: {condition.scenario} has numbers to predict, and the tables of experiments are of accuracies, in percent. "
+            "Compare methods on it without an experiment: equipoise compare --help."
+        )
     said = {
-        "rounds": scenarios.describe(condition.scenario, data, **options).protocol.rounds,
+        "rounds": described.protocol.rounds,
         **condition.train,
         **row.train,
     }
