@@ -288,6 +288,28 @@ def test_errors_are_never_read_as_accuracies(about, message):
         run("fedavg", **about)
 
 
+def test_a_model_that_predicts_the_mean_is_never_called_fair():
+    """A constant has the most even errors, and an R² that is not above 0."""
+
+    def constant(seed, r2=-0.02):
+        history = run("fedavg", seed)
+        groups = {group: {**scores(60.0), "r2": r2} for group in GROUPS}
+        return History([{**record, "groups": groups} for record in history.records], {**history.meta, "label": "mean"})
+
+    assert comparison([run("afl"), run("fedavg"), constant(0)])["leaders"]["std"]["leading"] == "afl"
+    why = constant(0).failure()
+    assert (
+        why
+        == "the global model is no better than guessing: its RMSE is 60, and always answering with the mean of each test set gives 59.41"
+    )
+    assert constant(0, 0.0).failure() != ""
+    for learned in (0.02, 1.0, None):
+        assert constant(0, learned).failure() == ""
+    assert run("qffl").failure() == ""
+    text = Comparison.of([run("afl"), constant(0)]).verdict
+    assert "mean is no better than guessing" in text
+
+
 def test_tables_of_rounds_have_the_columns_of_the_task():
     history = run("fedavg")
     assert list(history.frame().columns) == ["round", "group", "rmse", "loss", "mae", "r2"]

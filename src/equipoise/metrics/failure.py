@@ -75,5 +75,28 @@ def guesses(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
     return f"it predicts one class for {100 * share:.1f}\u00a0% of the samples; {beside}" if share > 0.9 else beside
 
 
+def guesses_mean(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
+    """Why a model that predicts numbers knows no more than the mean of each test set; empty if it knows more.
+
+    It does not if its squared errors are not smaller than those of that mean: `1 - sum_d n_d RMSE_d^2 / sum_d n_d RMSE_d^2 / (1 - R2_d) <= 0`.
+
+    Parameters
+    ----------
+    rounds : the scores of some rounds, each by test set, with `"rmse"`, `"r2"` and `"n"`; those without are left out.
+    """
+    every = [
+        of for scores in rounds for of in scores.values() if of.get("rmse") is not None and of.get("r2") is not None
+    ]
+    if not every or any(of["r2"] >= 1 for of in every):
+        return ""
+    n = [float(of.get("n") or 1) for of in every]
+    error, spread = (
+        math.sqrt(np.average([of["rmse"] ** 2 / (1 - share * of["r2"]) for of in every], weights=n)) for share in (0, 1)
+    )
+    if not error >= spread:
+        return ""
+    return f"its RMSE is {error:.4g}, and always answering with the mean of each test set gives {spread:.4g}"
+
+
 def _counts(scores: Mapping[str, Mapping[str, Any]]) -> list[Counts]:
     return [of["rates"] for of in scores.values() if isinstance(of.get("rates"), Mapping)]

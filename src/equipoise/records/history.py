@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from equipoise.metrics.attendance import ATTENDANCE, attendance
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.collaborative import collaborative_fairness
-from equipoise.metrics.failure import diverged, guesses
+from equipoise.metrics.failure import diverged, guesses, guesses_mean
 from equipoise.metrics.groups import Positive, positive_class
 from equipoise.metrics.measures import Measure, main_of, measures_of, named
 from equipoise.metrics.performance import Value, last_rounds
@@ -177,17 +177,24 @@ class History:
         groups = dict.fromkeys(name for record in self.records for name in record.get("groups", ()))
         return tuple(g for g in groups if g in elsewhere or self.sizes.get(g, self.least_group) < self.least_group)
 
+    @cached_property
+    def _n(self) -> int:
+        """Clients in the federation, as far as the run has recorded."""
+        named = (len(names or ()) for names in (self.meta.get("client_names"), self.meta.get("client_groups")))
+        active = (1 + max(record["ids"]) for record in self.records if record.get("ids"))
+        return max((*named, *clients_evaluated(self.records), *active), default=0)
+
     @property
     def client_names(self) -> tuple[str, ...]:
         """One name per client of the federation; its number if the run has no name for it."""
         names = [str(name) for name in self.meta.get("client_names") or ()]
-        return tuple(names + [str(m) for m in range(len(names), _clients(self))])
+        return tuple(names + [str(m) for m in range(len(names), self._n)])
 
     @property
     def client_groups(self) -> tuple[str, ...]:
         """The group of each client of the federation; empty strings where unknown."""
         groups = [str(group) for group in self.meta.get("client_groups") or ()]
-        return tuple(groups + [""] * (_clients(self) - len(groups)))
+        return tuple(groups + [""] * (self._n - len(groups)))
 
     @property
     def contribution(self) -> Table | None:
@@ -280,7 +287,7 @@ class History:
                 return f"training diverged: {why}"
         shown = [{name: scores for name, scores in r["groups"].items() if name in self.groups} for r in records]
         counted = [groups for groups in shown if any(RATES in scores for scores in groups.values())][-last:]
-        why = guesses(counted)
+        why = guesses(counted) or guesses_mean(shown[-last:])
         return f"the global model is no better than guessing: {why}" if why else ""
 
     @property
@@ -370,7 +377,7 @@ class History:
     def weight_table(self) -> tuple[list[int], Table]:
         """Rounds with the weights of the clients, and these: [R], and [R, N], NaN where a client did not take part."""
         records = [record for record in self.records if "weights" in record]
-        table = np.full((len(records), _clients(self)), math.nan)
+        table = np.full((len(records), self._n), math.nan)
         for row, record in zip(table, records, strict=True):
             row[record["ids"]] = [number(weight) for weight in record["weights"]]
         return [record["round"] for record in records], table
@@ -389,7 +396,7 @@ class History:
     @property
     def attendance(self) -> NDArray[np.int8] | None:
         """What every client did in every round, see :func:`equipoise.metrics.attendance.attendance`."""
-        return attendance(self.records, _clients(self))
+        return attendance(self.records, self._n)
 
     def presence(self) -> "pd.DataFrame":
         """How many rounds each client trained, was late, ..., where a simulation lets clients come and go.
@@ -517,13 +524,6 @@ def _weights_frame(history: History) -> "pd.DataFrame":
     rounds, table = history.weight_table()
     index = pd.Index(rounds, name="round", dtype="int64")
     return pd.DataFrame(table, index=index, columns=pd.RangeIndex(table.shape[1], name="client"))
-
-
-def _clients(history: History) -> int:
-    """Clients in the federation, as far as the run has recorded."""
-    named = (len(names or ()) for names in (history.meta.get("client_names"), history.meta.get("client_groups")))
-    active = (1 + max(record["ids"]) for record in history.records if record.get("ids"))
-    return max((*named, *clients_evaluated(history.records), *active), default=0)
 
 
 def _check_contribution(contribution: object, evaluated: set[int]) -> None:

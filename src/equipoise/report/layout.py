@@ -228,7 +228,7 @@ def _of_validation(comparison: Numbers) -> Iterator[Sheet]:
             ("round", "round", 0),
             (measure.name, "validation", measure.digits),
             ("worst", "its worst", measure.digits),
-            ("loss", "its loss", 4 if measure.loss else max(1, 2 * measure.digits - 3)),
+            ("loss", "its loss", 4),
             ("test", "test AVG", measure.digits),
             ("test_worst", "test worst", measure.digits),
         )
