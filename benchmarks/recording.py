@@ -65,7 +65,7 @@ def unrecorded() -> Iterator[None]:
     with ExitStack() as stack:
         for what, name, instead in (
             (Training, "_objective", lambda self, *given: objective(self, *given[:-1], Forgetful())),
-            (EvaluationSets, "measured", lambda self, t, rounds: ()),
+            (EvaluationSets, "measured", lambda self, task, t, rounds: ()),
             (directory, "line", lambda record, before=None: plain(record)),
             (directory, "last_hash", lambda path: ""),
             (seals, "_digest", lambda text: 64 * "0"),

@@ -319,8 +319,8 @@ def test_who_is_to_get_nothing_gets_nothing() -> None:
 def test_contribution_decides_in_place_of_the_reputation() -> None:
     """c / max c times n / max n; nobody is isolated, and no validation data are needed."""
     rule = CFFL(reputation="contribution")
-    assert rule.needs == {"contribution"}
-    assert CFFL().needs == {"validation"}
+    assert rule.needs == {"classes", "contribution"}
+    assert CFFL().needs == {"classes", "validation"}
     asked = cohort(rule, [0.28, 0.35, 0.0], [100, 200, 300], normal(3, 4), normal(3, 4))
     now, _ = rule.aggregate(rule.server_state(Setup(normal(4), (4,), asked.sizes)), asked)
     assert now["share"].tolist() == pytest.approx([0.8 / 3, 2 / 3, 0])
