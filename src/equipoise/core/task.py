@@ -48,7 +48,8 @@ class Classification:
 
     def score(self, outputs: Tensor, y: Tensor, measures: Iterable[str] = ()) -> Score:
         """The main measure, the loss, the number of samples, and other ``measures`` of outputs [n, C] for targets [n]."""
-        right = self.goodness(outputs, y)
+        predicted = self.predictions(outputs)
+        right = predicted == y
         score: Score = {
             self.main: float(right.double().mean()),
             "loss": float(self.losses(outputs, y).double().mean()),
@@ -56,7 +57,7 @@ class Classification:
         }
         if CORRECT in measures:
             score[CORRECT] = np.packbits(right.cpu().numpy()).tobytes().hex()
-        if undefined := int((self.predictions(outputs) < 0).sum()):
+        if undefined := int((predicted < 0).sum()):
             score["undefined"] = undefined
         if more := [name for name in measures if name not in score]:
             values = classification(outputs.double().cpu().numpy(), y.cpu().numpy(), more, logits=True)

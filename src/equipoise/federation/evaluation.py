@@ -276,10 +276,9 @@ class EvaluationSets:
             return self._alone(trial, p) if costly(p.t, rounds) else {}
         vector = published(trial, p)
         answered = dict(zip(self.sets, answers(trial, vector, list(self.sets.values())), strict=True))
-        scores = {
-            name: trial.model.task.score(*answer, self.measured(trial.model.task, p.t, rounds))
-            for name, answer in answered.items()
-        }
+        task = trial.model.task
+        measures = self.measured(task, p.t, rounds)
+        scores = {name: task.score(*answer, measures) for name, answer in answered.items()}
         record: Record = {"groups": scores}
         named = answered if self.own and costly(p.t, rounds) else {}
         own = {name: _outputs(trial, *answer) for name, answer in named.items()}

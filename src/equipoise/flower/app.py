@@ -99,12 +99,10 @@ def make_client_app(
             base = _state_directory(context)
             store = Store.at(base, str(fields["name"]), name)
             torch.set_num_threads(int(node.get("threads", 0)) or torch.get_num_threads())
-            found, told = (
-                task(node, context.run_config).told(context.run_config),
-                {**fields, "device": str(node.get("device", "cpu"))},
-            )
+            own_task = task(node, context.run_config).told(context.run_config)
+            described = {**fields, "device": str(node.get("device", "cpu"))}
             more = {"node_config": node, "run_config": context.run_config}
-            opened[key] = open_site(name, found, told, store, given, simulated=simulated, **more)
+            opened[key] = open_site(name, own_task, described, store, given, simulated=simulated, **more)
             if len(opened) > keep:
                 opened.popitem(last=False)
         return opened[key]

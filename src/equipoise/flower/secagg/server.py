@@ -94,8 +94,8 @@ class MaskedSites:
         if self.silent:
             what = "sent zeros, because training gave no numbers that can be used: their own logs say which and why"
             log.warning("round %d: %d of %d sites %s", record["round"], self.silent, len(up), what)
-        told: Record = {**record, "secure": True, "silent": self.silent, "bytes": {**record["bytes"], "up": up}}
-        return without(told, hidden)
+        shown: Record = {**record, "secure": True, "silent": self.silent, "bytes": {**record["bytes"], "up": up}}
+        return without(shown, hidden)
 
     def introduced(self, this: Round) -> list[int]:
         """The clients of a round whose keys are known; each is asked once, also for the sums that it helped to unmask."""
