@@ -440,7 +440,7 @@ def main() -> None:
         except RuntimeError as problem:  # a GPU that is lost or full; what was measured is not
             print(f"  stopped: {reason(problem)}", file=sys.stderr)
         tidy(device)
-    show(arguments, where, results, table, markdown)
+        show(arguments, where, results, table, markdown)
 
 
 if __name__ == "__main__":

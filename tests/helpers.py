@@ -22,7 +22,6 @@ from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.federation.method import Method
 from equipoise.federation.trial import Trial, begin
-from equipoise.flower import in_process
 
 N_INPUTS, N_CLASSES = 6, 3
 # What the fast suite takes where a property belongs to the engine or the round rather than to the method; every method and
@@ -135,6 +134,8 @@ def consortium(
         "server_validation": samples(70, 2),
     } | settings
     data = given.pop("data", None) or clients(sizes)
+    from equipoise.flower import in_process  # where Flower is installed
+
     return in_process(given.pop("net", None) or network(kind), data, method, eq.SGD(0.05, 0.9, 1e-4), **given)
 
 

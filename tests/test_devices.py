@@ -24,6 +24,7 @@ from equipoise.core import client_rows as rows
 from equipoise.federation import inputs as frame
 from equipoise.methods import METHODS
 from equipoise.system import replay
+from equipoise.system.devices import usable_device
 from helpers import fast_first
 
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
@@ -187,7 +188,7 @@ class Sending:
 
 @pytest.fixture
 def pretend(monkeypatch):
-    monkeypatch.setattr(frame, "_device", torch.device)
+    monkeypatch.setattr(frame, "usable_device", torch.device)
     monkeypatch.setattr(replay, "graphs", lambda device: Sending() if device.type == "cuda" else None)
     places, real = Places(), torch.from_numpy
 
@@ -307,3 +308,16 @@ def test_no_step_and_no_client_waits_for_the_gpu(pretend, method, engine):
     assert waits(pretend, method, engine, 2, 1) == once
     assert waits(pretend, method, engine, 1, 3) == once
     assert sum(once.values()) < (22 if method == "fedavg" else 60), once
+
+
+@pytest.mark.parametrize("name", ["cuda:2", "cuda"])
+def test_a_device_is_looked_for_before_anything_is_computed(monkeypatch, name):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    if name == "cuda":
+        assert usable_device(name) == torch.device("cuda")
+        assert torch.backends.cudnn.deterministic
+    else:
+        with pytest.raises(ValueError, match=r"device 'cuda:2' is not there; found 2 GPUs, the first is cuda:0\."):
+            usable_device(name)

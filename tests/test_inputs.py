@@ -115,7 +115,7 @@ def federation(**changes: Any) -> eq.Federation:
         ({"measures": None}, "measures must be several, such as"),
         ({"contribution": 5}, r"contribution must be a list of numbers in \[0, 1\], one per client; found 5"),
         ({"engine": 5}, "engine must be the name of one, or a function from a Job to Answers; found 5"),
-        ({"device": "meta"}, "device 'meta' holds no numbers"),
+        ({"device": "meta"}, "Unknown device 'meta'"),
         ({"transform": 5}, r"transform must be a function transform\(x, shift\); found int"),
         (
             {"transform": lambda x: x},

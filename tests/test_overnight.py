@@ -96,6 +96,8 @@ def test_several_runs_of_the_command_line_are_named(
     (said,) = lines(capsys.readouterr().err)
     assert (said["name"], said["t"], said["rounds"], said["lr"]) == ("run 1 of 2, fedavg, seed 0", "2", "4", "0.05")
     assert said["all"]
+    Watch(paths, True).look()
+    assert capsys.readouterr().err == ""  # what an earlier command has done does not say when this one ends
     for path in paths:
         runs.execute(path, progress=False)
     watch.look()

@@ -26,6 +26,7 @@ from equipoise.federation.method import Method
 from equipoise.submodels.discovery import find
 from equipoise.system import memory as freed
 from equipoise.system import text
+from equipoise.system.devices import usable_device
 from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import some
 
@@ -194,7 +195,7 @@ def frame(
     task: Task = CLASSIFICATION,
 ) -> Frame:
     """Read all data, and run the network on them once."""
-    where = _device(settings.device)
+    where = usable_device(settings.device)
     if where.type == "cpu":
         freed.keep()
     _check_network(net)
@@ -405,15 +406,3 @@ def named(what: str, given: Iterable[object] | None, of: str) -> tuple[str, ...]
         if not isinstance(name, (str, int)):
             raise TypeError(f"{what} must hold text; found {name!r}.")
     return tuple(map(text.name, each))
-
-
-def _device(device: str) -> torch.device:
-    try:
-        where = torch.device(device)
-    except RuntimeError:
-        raise ValueError(f"device must be one PyTorch knows, such as 'cpu' or 'cuda'; found {device!r}.") from None
-    if where.type == "meta":
-        raise ValueError("device 'meta' holds no numbers, so that nothing can be trained on it. Use 'cpu' or 'cuda'.")
-    if where.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {device!r} needs a CUDA build of PyTorch and a GPU; found none. Use 'cpu'.")
-    return where

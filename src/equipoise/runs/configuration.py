@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from equipoise import networks, scenarios
 from equipoise.core.rates import Layers, check_rounds, rate
 from equipoise.core.settings import RunSettings, Settings, made
@@ -21,6 +19,7 @@ from equipoise.federation.stopping import NONE
 from equipoise.metrics.groups import positive_class
 from equipoise.metrics.own import divided
 from equipoise.system import own_code, places
+from equipoise.system.devices import usable_device
 from equipoise.system.errors import RunError as RunError  # also by this name, with what is refused here
 from equipoise.system.ranges import number, text
 
@@ -152,7 +151,7 @@ def configure(
         raise ValueError(
             f"network {config.network} cannot be made with {options}: {str(error).splitlines()[0]}."
         ) from None
-    _check_device(config.device)
+    usable_device(config.device)
     for option, given in (
         (f"--select {config.select}", config.select != "last"),
         (f"--patience {config.patience}", config.patience),
@@ -229,14 +228,3 @@ def whole(data: str) -> str:
 
 def _listed(options: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in options.items())
-
-
-def _check_device(device: str) -> None:
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        kind = ""
-    if kind not in ("cpu", "cuda"):
-        raise ValueError(f"Unknown device {device!r}. Choose cpu or cuda.")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {device!r} needs a CUDA build of PyTorch and a GPU; found none. Use cpu.")

@@ -137,7 +137,7 @@ class Watch:
     def __init__(self, paths: Sequence[Path], wanted: bool, jobs: int = 1) -> None:
         self.log = ProgressLog(wanted)
         self.paths, self.jobs = paths, jobs
-        self.left = {path: 0.0 for path in paths if not finished(path)} if self.log.wanted else {}
+        self.left = {path: _changed(path / METRICS) for path in paths if not finished(path)} if self.log.wanted else {}
         self.numbers: dict[Path, int] = {}  # which run in turn each is, as they begin
         self.before = len(paths) - len(self.left)
 
