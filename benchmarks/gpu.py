@@ -27,13 +27,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 from gpu_designs import BASELINE, CONVOLUTIONS, MANY, Design, Round, Task
 from rich.box import SIMPLE
 from rich.console import Group
 from rich.table import Table
-from round import machine, options, show
+from round import keep, machine, options, show
 from torch import Tensor, nn
 
 from equipoise.networks import build
@@ -440,7 +441,9 @@ def main() -> None:
         except RuntimeError as problem:  # a GPU that is lost or full; what was measured is not
             print(f"  stopped: {reason(problem)}", file=sys.stderr)
         tidy(device)
-        show(arguments, where, results, table, markdown)
+        if arguments.write:  # as those to come may be cut short
+            keep(markdown(results, where, arguments), Path(__file__).with_name("RESULTS.md"))
+    show(arguments, where, results, table, markdown)
 
 
 if __name__ == "__main__":

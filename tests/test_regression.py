@@ -193,6 +193,40 @@ def test_scaffold_is_the_loop() -> None:
     assert torch.allclose(fed.progress.vector, theta, rtol=0, atol=1e-10)
 
 
+def test_fedheal_is_the_loop() -> None:
+    """Algorithm 1, a parameter at a time: keep what agrees with its history, then weigh by how far clients moved."""
+    tau, beta, M = 0.4, 0.3, len(CLIENTS)
+    fed = federation(f"fedheal(tau={tau}, beta={beta})", **FULL)
+    theta, data = fed.progress.vector.clone(), standardised(fed)
+    rises = [[0] * 4 for _ in data]
+    sizes = [len(y) for _, y in data]
+    p, change = [n / sum(sizes) for n in sizes], [0.0] * M
+    dropped = 0
+    for t in range(1, 9):
+        updates = [(trained(theta, x, y, 3, 0.05) - theta).tolist() for x, y in data]
+        keeps = [[False] * 4 for _ in data]
+        for m, update in enumerate(updates):
+            for i, delta in enumerate(update):
+                rises[m][i] += delta >= 0
+                share = rises[m][i] / t
+                keeps[m][i] = (share if delta >= 0 else 1 - share) >= tau
+                dropped += not keeps[m][i]
+        moved = [
+            sum(delta**2 for delta, kept in zip(*pair, strict=True) if kept)
+            for pair in zip(updates, keeps, strict=True)
+        ]
+        change = [(1 - beta) * dp + beta * d / sum(moved) for dp, d in zip(change, moved, strict=True)]
+        p = [a + b for a, b in zip(p, change, strict=True)]
+        p = [a / sum(p) for a in p]
+        for i in range(4):
+            mass = sum(p[m] for m in range(M) if keeps[m][i])
+            if mass:
+                theta[i] += sum(p[m] * updates[m][i] for m in range(M) if keeps[m][i]) / mass
+        fed.progress, _ = one(fed)
+    assert dropped
+    assert torch.allclose(fed.progress.vector, theta, rtol=0, atol=1e-10)
+
+
 def one(fed: eq.Federation) -> Any:
     from equipoise.federation.round import one_round
 
