@@ -206,7 +206,7 @@ def test_one_model_for_all_is_no_model_of_each_client(part: str) -> None:
         ValueError, match=f"'{part}' keeps or changes something of each client, and 'centralised' has one"
     ):
         eq.Method.of(f"{part}+centralised")
-    assert eq.Method.of("centralised+afl").bound == "upper"
+    assert eq.Method.of("centralised+afl").sharing == "upper"
 
 
 def test_clients_keep_their_names(tmp_path: Path, cache: Path) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.core.rule import Out, State, Visit
+from equipoise.core.rule import Out, State, Trained, Visit
 from equipoise.federation.guard import QuorumError, ServerError
 from equipoise.methods.cffl import CFFL, largest
 from equipoise.methods.ditto import Ditto
@@ -40,6 +40,7 @@ from helpers import federation, samples, tensor
 
 mp.mp.dps = 60
 SINGLE = torch.finfo(torch.float32).max
+AT_ZERO = Trained(torch.zeros(0), torch.zeros(3))  # what training did, where a rule looks at it only
 SIZES = (0.0, 1e-30, 1e-12, 1e-8, 1.0, 1e18, 1e30)
 STRENGTHS = (0.0, 1e-30, 1.0, 1e10, 1e30)
 exponents = st.floats(-30, 30).map(lambda e: 10.0**e)
@@ -60,7 +61,7 @@ class Told:
 def visit(
     received: Tensor | None = None, state: State | None = None, message: State | None = None, **more: Any
 ) -> Visit:
-    given_here = {k: more.pop(k) for k in ("trained", "begun", "normal", "shared") if k in more}
+    given_here = {k: more.pop(k) for k in ("done", "normal", "shared") if k in more}
     start = torch.zeros(3) if received is None else received
     oracle: Any = Told(**more)
     return Visit(start, 3, state or {}, message or {}, oracle, 0, 10, **given_here)
@@ -203,7 +204,7 @@ def test_control_variates_are_divided_by_the_distance_travelled(rho: float, step
     close(travel, [mp.mpf(lr) * exactly], 1e-7, 0)
     moved = lr * torch.tensor([3.0, -4.0, 0.0], dtype=torch.float64)
     zero = torch.zeros(3, dtype=torch.float64)
-    here = visit(zero, {"c_i": zero}, {"c": zero}, begun=moved, travel=travel)
+    here = visit(zero, {"c_i": zero}, {"c": zero}, done=Trained(moved, zero), travel=travel)
     here.oracle.travel = travel
     _, after = Scaffold().finish(zero, here)
     close(after["c_i"], [x / exactly for x in (3, -4, 0)], 1e-6)
@@ -229,7 +230,7 @@ def test_the_model_of_the_others(size: float, c: float) -> None:
     close(without(mean, own, torch.tensor([c], dtype=torch.float64)), exact(others), 1e-9, 0)
     state = {"previous": own}
     for told, measured in ((c, 1.0), (1.0, 0.0), (1 - 1e-7, 0.0), (-1.0, 0.0)):
-        here = visit(mean, state, {"c": tensor(told)}, balanced_accuracy=torch.tensor(0.5), trained=own)
+        here = visit(mean, state, {"c": tensor(told)}, balanced_accuracy=torch.tensor(0.5), done=Trained(mean, own))
         report, _ = FedCE().finish(own, here)
         assert (float(report["measured"]), float(report["metric"])) == (measured, measured / 2)
 
@@ -336,7 +337,7 @@ def statistics(z: Tensor, y: Tensor) -> State:
     ok = torch.ones(len(z), dtype=torch.bool)
     oracle: Any = Oracle(None, SimpleNamespace(sizes=torch.tensor(len(z))), None, None, 0)  # type: ignore[arg-type]
     oracle._passes = lambda vector: iter([(z, z, y, ok)])
-    here = Visit(torch.zeros(0), 0, {}, {"proto": torch.zeros(2, 2)}, oracle, 0, 10, trained=torch.zeros(0))
+    here = Visit(torch.zeros(0), 0, {}, {"proto": torch.zeros(2, 2)}, oracle, 0, 10, done=AT_ZERO)
     report, _ = FedPAC().finish(torch.zeros(0), here)
     return report
 
@@ -344,7 +345,7 @@ def statistics(z: Tensor, y: Tensor) -> State:
 @pytest.mark.parametrize("size", SIZES)
 def test_means_of_classes(size: float) -> None:
     z, y = size * torch.tensor([[3.0, -4.0], [1.0, 2.0], [5.0, 5.0]]), torch.tensor([0, 0, 2])
-    here = visit(features=(z, y, torch.ones(3, dtype=torch.bool)), trained=torch.zeros(3))
+    here = visit(features=(z, y, torch.ones(3, dtype=torch.bool)), done=AT_ZERO)
     found = local_prototypes(here, 4, weighted=True)
     assert found["share"].tolist() == [2.0, 0.0, 1.0, 0.0]
     rows = exact(z)

@@ -228,6 +228,8 @@ def test_a_rule_may_ask_what_another_model_says_of_the_batch() -> None:
     received = oracle.evaluator.model.initial + 0.1 * normal(oracle.n_params)
     start = oracle.evaluator.model.initial.clone()
     visit = Visit(received, oracle.n_params, {}, {}, oracle, 0, 1)
+    with pytest.raises(ValueError, match="needs a model that is trained, which upload and finish have"):
+        _ = visit.trained
     trained = oracle.solve(start, lambda out: out.cross_entropy + Distil().loss(out, visit))
 
     torch.nn.utils.vector_to_parameters(received, net.parameters())

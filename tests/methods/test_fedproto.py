@@ -10,6 +10,7 @@ import torch
 import equipoise as eq
 from equipoise.core import maths
 from equipoise.core.model import Model
+from equipoise.core.rule import Trained
 from equipoise.methods.fedproto import FedProto, global_prototypes, local_prototypes
 from helpers import (
     N_CLASSES,
@@ -60,7 +61,7 @@ def test_local_prototypes_typed_out() -> None:
         Model(net).initial + 0.2 * normal(len(Model(net).initial)).abs(),
     )
     visit = visit_of(oracle, trained)
-    visit = replace(visit, trained=trained)
+    visit = replace(visit, done=Trained(trained[: oracle.n_params], trained))
     got, weighted = (local_prototypes(visit, N_CLASSES, w) for w in (False, True))
     there = Model(net).network(trained).eval()
     features = torch.tanh(there.norm(there.a(x))).tolist()

@@ -168,7 +168,7 @@ def trained(path: Path) -> tuple[Federation, Tensor]:
     ValueError : no run there, nothing trained yet, or clients that train alone.
     """
     config = runs.load(path)
-    if parse(config.method).bound == "lower":
+    if not parse(config.method).sharing.global_model:
         raise ValueError(f"{path}: under {config.method} every client trains alone, and there is no global model.")
     torch.set_num_threads(config.threads)
     if not checkpoint.exists(path / "checkpoint"):

@@ -13,7 +13,7 @@ from torch import Tensor
 from equipoise.core import draws
 from equipoise.core.alignment import aligned
 from equipoise.core.oracle import Oracle
-from equipoise.core.rule import Gradient, Out, Rule, State, Visit, overrides
+from equipoise.core.rule import Gradient, Out, Rule, State, Trained, Visit, overrides
 
 Keys = Callable[[], Sequence[bytes]]
 
@@ -101,7 +101,7 @@ def visit_client(
         reduce(and_, masks) if masks else None,
     )
     theta = trained[..., : oracle.n_params]
-    visits = [replace(v, trained=trained, begun=start[..., : oracle.n_params]) for v in visits]
+    visits = [replace(v, done=Trained(start[..., : oracle.n_params], trained)) for v in visits]
     done = [r.finish(theta, v) for r, v in zip(rules, visits, strict=True)]
     for rule, (report, _) in zip(rules, done, strict=True):
         if report and not rule.reports:  # the protection of clients relies on it

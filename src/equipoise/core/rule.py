@@ -23,6 +23,7 @@ from torch import Tensor
 from equipoise.core import client_rows as rows
 from equipoise.core import maths
 from equipoise.core.task import CLASSIFICATION, Task
+from equipoise.records.meta import Sharing
 from equipoise.system.ranges import INF, Range, check_fields
 
 if TYPE_CHECKING:
@@ -123,14 +124,21 @@ def _no_noise() -> Tensor:
 
 
 @dataclass(frozen=True)
+class Trained:
+    """What local training did: the parameters ``begun`` [..., P] that it started from, and the whole model ``trained`` [..., G]."""
+
+    begun: Tensor
+    trained: Tensor
+
+
+@dataclass(frozen=True)
 class Visit:
     """What one client (or a stack of clients) knows in round ``t``, as one rule sees it.
 
     ``received`` [..., G] is the model that the server sent, ``state`` and ``message`` are the rule's own, ``oracle`` computes
     on the client's data, ``rounds`` is the planned number of rounds, ``held`` [..., P] marks the client's submodel, if it has
-    one: only that is trained. ``shared`` [P] marks the parameters that leave the client; None: all. ``trained`` [..., G] is
-    the model after local training and ``begun`` [..., P] the parameters it started from; both are set in ``upload`` and
-    ``finish`` only. ``normal()`` gives the client's own standard normal numbers [..., P] for this rule and round, in
+    one: only that is trained. ``shared`` [P] marks the parameters that leave the client; None: all. ``done`` is what local
+    training did, in ``upload`` and ``finish``. ``normal()`` gives the client's own standard normal numbers [..., P] for this rule and round, in
     float64, the same at every call.
     """
 
@@ -143,14 +151,23 @@ class Visit:
     rounds: int
     held: Tensor | None = None
     shared: Tensor | None = None
-    trained: Tensor = field(default_factory=lambda: torch.empty(0))
-    begun: Tensor = field(default_factory=lambda: torch.empty(0))
+    done: Trained | None = None
     normal: Callable[[], Tensor] = field(default_factory=lambda: _no_noise)
 
     @property
     def start(self) -> Tensor:
         """The trainable part of the received model [..., P]."""
         return self.received[..., : self.n_params]
+
+    @property
+    def trained(self) -> Tensor:
+        """The whole model after local training [..., G]; in ``upload`` and ``finish`` only."""
+        return needed(self.done, "a model that is trained, which upload and finish have").trained
+
+    @property
+    def begun(self) -> Tensor:
+        """The parameters from which local training started [..., P]; in ``upload`` and ``finish`` only."""
+        return needed(self.done, "a start of training, which upload and finish have").begun
 
     @property
     def travel(self) -> Tensor:
@@ -371,9 +388,9 @@ class Rule:
         return False
 
     @property
-    def bound(self) -> str:
-        """``"lower"`` if clients share nothing, ``"upper"`` if their data are put together; empty for a method of federated learning."""
-        return ""
+    def sharing(self) -> Sharing:
+        """What the clients share: models, unless it is nothing, or all their data."""
+        return Sharing.MODELS
 
     @property
     def power(self) -> Power | None:

@@ -272,7 +272,7 @@ class EvaluationSets:
 
     def record(self, trial: Trial, p: Progression, rounds: int) -> Record:
         """Scores of the global model on every set, and the accuracy of the model with which each client predicts."""
-        if trial.method.bound == "lower":  # there is no global model
+        if not trial.method.sharing.global_model:  # there is no global model
             return self._alone(trial, p) if costly(p.t, rounds) else {}
         vector = published(trial, p)
         answered = dict(zip(self.sets, answers(trial, vector, list(self.sets.values())), strict=True))

@@ -190,7 +190,7 @@ class Federation:
                     f"{'Leave it out.' if most == 1 else f'Take a share of at least {1 / most:.2g}.'}"
                 )
         self.names, self._data = known.names, known.data
-        if self.method.bound == "upper":
+        if not self.method.sharing.clients:
             if population is not None:
                 raise ValueError(
                     f"{self.method} needs the data of all clients in one place, and sites keep theirs. Leave it out."
@@ -219,7 +219,7 @@ class Federation:
             workers=self.workers,
             away=population is not None,
         )
-        if self.method.bound != "upper":
+        if self.method.sharing.clients:
             there = Presence.of(settings, self.names, self.tests.groups, [d.size for d in known.data])
             self.trial = replace(self.trial, presence=there)
         if settings.attack in FLIPS and means.dtype.is_floating_point:
@@ -227,8 +227,8 @@ class Federation:
                 f"attack={settings.attack!r} changes classes, and a {means.name} has none. Take sign-flip, for example."
             )
         hostile = Attackers.of(settings, self.names, self.tests.groups, here=population is None)
-        self.trial = replace(self.trial, attackers=None if self.method.bound else hostile)
-        self.collaborative = self.method.bound != "upper" and (
+        self.trial = replace(self.trial, attackers=hostile if self.method.sharing.federated else None)
+        self.collaborative = self.method.sharing.clients and (
             collaborative or bool(self.method.needs & contributions.NEEDS)
         )
         if settings.contribution_rounds > 1 and (contribution is not None or not self.collaborative):
@@ -383,7 +383,7 @@ class Federation:
         last = (
             following.t if stop is not None or self.select != "last" else rounds
         )  # any round may be the last that counts
-        if self.method.bound == "upper":  # it has no clients that could weigh, send or lose anything
+        if not self.method.sharing.clients:  # it has no clients that could weigh, send or lose anything
             record = without(record, ("ids", "weights", "losses", "bytes"))
         if clients is not None:
             record |= clients.validate(trial, self.tests, following, last) if trial.settings.validation else {}
@@ -393,7 +393,7 @@ class Federation:
         if self.held is not None:
             record |= self.held.record(trial, following, last)
         guess = self.model.task.guess(trial.setup.n_classes)
-        if self.method.bound == "lower":  # without a global model, training shows it
+        if not self.method.sharing.global_model:  # without a global model, training shows it
             losses = {str(m): {"loss": loss} for m, loss in enumerate(record.get("losses", ()))}
             why = diverged(losses, which="training loss", guess=guess)
         else:
@@ -486,7 +486,7 @@ class Federation:
             "positive": None if self.positive is None or self.positive.why != "given" else self.positive.name,
             "least_group": self.least_group,
             "client_tests": self.tests.of_clients is not None,
-            "bound": self.method.bound,
+            "bound": self.method.sharing,
             "personal": self.personal or bool(self.method.overriding("reward")),
             "header": self.header,
             "machines": self.machines,
@@ -576,9 +576,9 @@ class Federation:
     def _vector(self, client: int | None) -> Tensor:
         if client is not None:
             check_whole("client", client, 0, len(self.names) - 1)
-        if client is None and self.method.bound == "lower":
+        if client is None and not self.method.sharing.global_model:
             raise ValueError(f"{self.method} has no global model: every client has its own. Name one: client=0.")
-        if client is None or self.method.bound == "upper":
+        if client is None or not self.method.sharing.clients:
             return evaluation.published(self.trial, self.chosen)
         deployed = evaluation.deployed if self.population is None else self.population.deployed
         return deployed(self.trial, self.chosen, client)

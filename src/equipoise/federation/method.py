@@ -17,6 +17,7 @@ from equipoise.core.rule import SEES, Rule, Sees, overrides
 from equipoise.core.solver import Solver
 from equipoise.core.task import Task
 from equipoise.methods import ALIASES, METHODS
+from equipoise.records.meta import Sharing
 from equipoise.system import own_code
 from equipoise.system.suggestions import near
 
@@ -84,7 +85,7 @@ class Method:
         for rule, part in paired:
             if rule.seals:
                 self._sealed(part)
-            if rule.bound == "upper":
+            if not rule.sharing.clients:
                 self._whole(part)
 
     def _whole(self, by: str) -> None:
@@ -152,9 +153,9 @@ class Method:
         return max((rule.sees for rule in self.rules), key=SEES.index, default="sum")
 
     @property
-    def bound(self) -> str:
-        """Whether it is a bound and no method of federated learning, see :attr:`equipoise.Rule.bound`."""
-        return next((rule.bound for rule in self.rules if rule.bound), "")
+    def sharing(self) -> Sharing:
+        """What the clients share, see :attr:`equipoise.Rule.sharing`."""
+        return next((rule.sharing for rule in self.rules if not rule.sharing.federated), Sharing.MODELS)
 
     def check(self, solver: Solver) -> None:
         """Refuse a solver that lacks what a rule needs.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Rule
+from equipoise.records.meta import Sharing
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Centralised(Rule):
     """
 
     sees = "nothing"
-    bound = "upper"
+    sharing = Sharing.DATA
 
 
 CATALOGUE = {

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Rule
+from equipoise.records.meta import Sharing
 
 if TYPE_CHECKING:
     from equipoise.core.model import Model
@@ -33,7 +34,7 @@ class Standalone(Rule):
     """
 
     sees = "nothing"
-    bound = "lower"
+    sharing = Sharing.NOTHING
 
     def private(self, model: Model) -> Tensor:
         return torch.ones(model.size, dtype=torch.bool)

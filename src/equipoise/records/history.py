@@ -20,7 +20,7 @@ from equipoise.metrics.measures import Measure, main_of, measures_of, named
 from equipoise.metrics.performance import Value, last_rounds
 from equipoise.records import summary
 from equipoise.records.directory import read
-from equipoise.records.meta import Meta
+from equipoise.records.meta import Meta, Sharing
 from equipoise.records.record import (
     Record,
     by_client,
@@ -307,9 +307,9 @@ class History:
         return str(self.records[-1].get("stopped", "")) if self.records else ""
 
     @property
-    def bound(self) -> str:
-        """`"lower"` of clients that train alone, `"upper"` of data in one place; empty of a method of federated learning."""
-        return str(self.meta.get("bound") or "")
+    def sharing(self) -> Sharing:
+        """What the clients share."""
+        return Sharing(self.meta.get("bound") or "")
 
     def of_honest(self, values: NDArray[Any]) -> NDArray[Any]:
         """Of one value per client [..., N], those of clients that do not attack; none where there are no values."""

@@ -1,9 +1,33 @@
 """What a run was: the form of a history's meta data."""
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Any, TypedDict
 
 Content = dict[str, Any]  # of a file of JSON or TOML, as it was read
+
+
+class Sharing(StrEnum):
+    """What the clients of a run share; records have the bound of federated learning that it makes the run, if it makes it one."""
+
+    MODELS = ""
+    NOTHING = "lower"
+    DATA = "upper"
+
+    @property
+    def federated(self) -> bool:
+        """Whether it is federated learning, and no bound of it."""
+        return self is Sharing.MODELS
+
+    @property
+    def global_model(self) -> bool:
+        """Whether there is one model of all."""
+        return self is not Sharing.NOTHING
+
+    @property
+    def clients(self) -> bool:
+        """Whether there are clients that could be away, weigh, send or lose something: data in one place have none."""
+        return self is not Sharing.DATA
 
 
 class Contribution(TypedDict, total=False):

@@ -666,8 +666,7 @@ def _indices(
     """Every index over one vector of values per seed; ``judged`` are the runs whose failure counts."""
     history = next(iter(runs.values())).history
     found = [spread(values, history.main) for values in seeds if values.size]
-    bound = history.bound
-    return {"method": label, "failed": any(run.failure for run in judged.values()), "bound": bound} | {
+    return {"method": label, "failed": any(run.failure for run in judged.values()), "bound": history.sharing} | {
         column.key: over_seeds([of[column.key].value if of[column.key].defined else None for of in found])
         for column in INDICES
     }

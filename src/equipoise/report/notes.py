@@ -39,7 +39,7 @@ def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
     yield from attacks(runs)
     yield from never_tested(runs)
     yield from without_model(runs)
-    together = [run for run in histories if not run.bound and len(run.groups) == 1 and not run.spreads]
+    together = [run for run in histories if run.sharing.federated and len(run.groups) == 1 and not run.spreads]
     if together and (n := max(len(run.client_names) for run in together)) > 1:
         yield (
             f"All {n} clients are tested together, with one model on one test set: how they differ is not known. To know it, give each test samples "
@@ -64,9 +64,9 @@ def of_bounds(
     average = {m["method"]: m["avg"]["mean"] for m in methods if m["avg"]["mean"] is not None and not m["failed"]}
     racing = {m["method"]: average[m["method"]] for m in methods if not m["bound"] and m["method"] in average}
     for label, run in ((label, next(iter(seeds.values()))) for label, seeds in runs.items()):
-        if not run.bound:
+        if run.sharing.federated:
             continue
-        upper = run.bound == "upper"
+        upper = not run.sharing.clients
         highest = max if upper == (measure.better == "higher") else min
         rival = highest(racing, key=lambda method: racing[method], default="") * (label in average)
         crossed = bool(rival) and highest(average[label], racing[rival]) != average[label]
@@ -75,7 +75,7 @@ def of_bounds(
         what = "one model trained on all data in one place" if upper else "what each client reaches alone"
         what += ", in the rounds in which it took part" * (drawn and not upper)
         what += " (a group's number is the mean over its clients, each with its own model)" * (own and not upper)
-        article = f"{'an' if upper else 'a'} {run.bound} bound, " * ((upper or own) and not crossed)
+        article = f"{'an' if upper else 'a'} {run.sharing} bound, " * ((upper or own) and not crossed)
         yield f"{label} is {article}{what}: no method of federated learning, so in no verdict and no test."
         if not upper and not own:
             yield (
@@ -88,7 +88,7 @@ def of_bounds(
             side = "below" if upper == (measure.better == "higher") else "above"
             why = ": its learning rate and rounds are not chosen for it" * upper
             both = " and ".join(number(value, measure.digits) for value in (average[label], racing[rival]))
-            yield (f"Here {label} is {side} {rival} (AVG {both}), so it is no {run.bound} bound{why}.")
+            yield (f"Here {label} is {side} {rival} (AVG {both}), so it is no {run.sharing} bound{why}.")
 
 
 def never_tested(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:

@@ -638,7 +638,7 @@ def _limits(comparison: Comparison) -> Iterator[str]:
             "The data are the small sets that come with Equipoise, made to compare methods in minutes: the "
             f"{measure.plural} and the order of methods may differ on another task."
         )
-    competing = [history for history in histories if not history.bound]
+    competing = [history for history in histories if history.sharing.federated]
     lengths = sorted({len(history) for history in competing})
     if len(lengths) > 1 and len({history.label for history in competing}) > 1:
         yield (

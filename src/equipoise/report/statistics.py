@@ -32,6 +32,7 @@ from equipoise.metrics.measures import ACCURACY, Measure, measures_of, named
 from equipoise.metrics.performance import best, extreme_at, last_rounds, mean, std, tenth, worst
 from equipoise.metrics.pooling import Moments, last_rounds_together, moments
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
+from equipoise.records.meta import Sharing
 from equipoise.report import notes
 from equipoise.report.formatting import plural
 from equipoise.report.provenance import at_real_sites
@@ -379,7 +380,7 @@ def by_label(histories: Sequence[History]) -> dict[str, dict[int, History]]:
                 'Leave one out, or distinguish them by meta["label"].'
             )
         seeds[history.seed] = history
-    methods_first = sorted(runs, key=lambda label: any(run.bound for run in runs[label].values()))
+    methods_first = sorted(runs, key=lambda label: any(not run.sharing.federated for run in runs[label].values()))
     return {label: dict(sorted(runs[label].items())) for label in methods_first}
 
 
@@ -559,14 +560,14 @@ def _recorded(
     return {label: seeds for label, seeds in every.items() if seeds}
 
 
-def _bounds(runs: Mapping[str, Mapping[int, Run]], labels: Iterable[str]) -> dict[str, str]:
+def _bounds(runs: Mapping[str, Mapping[int, Run]], labels: Iterable[str]) -> dict[str, Sharing]:
     """Which bound each of some methods is, empty of a method proper."""
-    return {label: next(iter(runs[label].values())).history.bound for label in labels}
+    return {label: next(iter(runs[label].values())).history.sharing for label in labels}
 
 
-def _racing(bounds: Mapping[str, str]) -> list[str]:
+def _racing(bounds: Mapping[str, Sharing]) -> list[str]:
     """The methods that are compared with each other: those that are no bounds, or the first of nothing but bounds."""
-    return [label for label, bound in bounds.items() if not bound] or [*bounds][:1]
+    return [label for label, shares in bounds.items() if shares.federated] or [*bounds][:1]
 
 
 def _evaluated(run: Run, measure: str) -> bool:
@@ -1026,7 +1027,7 @@ def _validation(runs: Mapping[str, Mapping[int, Run]]) -> Numbers | None:
                 {
                     "method": label,
                     "failed": any(history.exported.failure(1) for history in validated),
-                    "bound": validated[0].bound,
+                    "bound": validated[0].sharing,
                     **{
                         key: over_seeds([result[key] for result in validations])
                         for key in ("round", validated[0].main.name, "worst", "loss")

@@ -160,7 +160,7 @@ def configure(
             raise ValueError(f"{option} {NONE}. Add --validation 0.2, for example.")
     if config.select != "last" and config.engine == FLOWER:
         raise ValueError(f"--select {config.select}: sites keep no state of an earlier round. Choose another engine.")
-    if rules.bound == "upper" and config.engine == FLOWER:
+    if not rules.sharing.clients and config.engine == FLOWER:
         raise ValueError(
             f"{rules} needs the data of all clients in one place, and sites keep theirs. Choose another engine."
         )

@@ -314,7 +314,9 @@ def _check_network(configs: Sequence[RunConfig], data: Scenario, net: nn.Module)
     sizes = {name: n - n_held(n, first.validation) for name, n in zip(names, data.sizes, strict=True)}
     for config in configs:
         method = parse(config.method)
-        inputs.suit(method, config.settings, {"all clients": sum(sizes.values())} if method.bound == "upper" else sizes)
+        inputs.suit(
+            method, config.settings, {"all clients": sum(sizes.values())} if not method.sharing.clients else sizes
+        )
 
 
 def doubts(config: RunConfig) -> list[str]:

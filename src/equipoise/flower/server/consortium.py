@@ -197,7 +197,7 @@ class Consortium:
             return {**tests.record(trial, now, rounds), **_sent(sites)}
         testing, C = [m for m, site in enumerate(sites.known) if site.tests], trial.setup.n_classes
         task = trial.model.task
-        here = bool(tests.sets) and not (hides and testing) and trial.method.bound != "lower"
+        here = bool(tests.sets) and not (hides and testing) and trial.method.sharing.global_model
         vector = now.vector if self.masked else published(trial, now)  # a guarded site measures what it trains from
         record: Record = (
             {"groups": tests.scores(trial, vector, tests.measured(trial.model.task, now.t, rounds))} if here else {}
