@@ -15,7 +15,7 @@ from equipoise.core import draws, maths
 from equipoise.core.client import visit_client
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
-from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
+from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Trained, Visit
 from equipoise.core.tree import flatten
 from equipoise.data.samples import read
 from equipoise.engines.job import Answer, Job
@@ -275,7 +275,9 @@ def visit_of(
     t: int = 0,
     rounds: int = 10,
 ) -> Visit:
-    return Visit(received, oracle.n_params, state or {}, message or {}, oracle, t, rounds)
+    """A visit whose training has left the model as it was received."""
+    done = Trained(received[..., : oracle.n_params], received)
+    return Visit(received, oracle.n_params, state or {}, message or {}, oracle, t, rounds, done=done)
 
 
 def out_of(oracle: Oracle, theta: Tensor) -> Out:

@@ -214,7 +214,7 @@ def test_control_variates_are_divided_by_the_distance_travelled(rho: float, step
 @given(now=exponents, last=exponents, seen=st.sampled_from([0.0, 1.0]))
 def test_gaps_of_losses(now: float, last: float, seen: float) -> None:
     state = {"last": torch.tensor(last), "seen": torch.tensor(seen)}
-    report, after = FedGA().finish(torch.zeros(3), visit(state=state, loss=torch.tensor(now)))
+    report, after = FedGA().finish(torch.zeros(3), visit(state=state, loss=torch.tensor(now), done=AT_ZERO))
     x, y = exact(torch.tensor([now, last]))
     close(report["gap"], [seen * (x - y)], 1e-6)
     assert after["seen"].item() == 1
