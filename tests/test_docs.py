@@ -67,7 +67,9 @@ def elsewhere(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> P
     "page",
     [
         pytest.param(
-            page, id=name_of(page), marks=[pytest.mark.slow] * (page.name not in ("README.md", "own-method.md"))
+            page,
+            id=name_of(page),
+            marks=[pytest.mark.slow] * (page.name not in ("README.md", "own-method.md", "own-task.md")),
         )
         for page in PAGES
         if blocks(page, "python")

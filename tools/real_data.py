@@ -22,7 +22,7 @@ from equipoise.federation.history import History
 from equipoise.metrics.statistics import judge
 from equipoise.report.claims import Chosen, tables
 from equipoise.report.formatting import UNDEFINED, number
-from equipoise.report.reproduction import Block, ours
+from equipoise.report.reproduction import Block, ReproducedValue, ours
 from equipoise.runs import agreement, reproduce
 
 PAGE = ROOT / "docs" / "real-data.md"
@@ -123,25 +123,42 @@ def collaboration(part: Block, reached: Block) -> Iterator[str]:
         for block, what in ((part, "fairness"), (reached, "max")):
             entries = [block.entries.get((row, column)) for column in (what, "last 20", "best round")]
             shown += [UNDEFINED if entry is None or not entry.values else ours(entry) for entry in entries]
-            paper = entries[0]
-            shown.append(
-                UNDEFINED if paper is None or paper.paper is None else f"{number(paper.paper)} ± {paper.paper_std:g}"
-            )
+            shown.append(_published(entries[0]))
             n = max([n, *(len(entry.values) for entry in entries if entry is not None)])
         if n:
             yield f"| {' | '.join([*shown, str(n)])} |"
 
 
+def _published(entry: ReproducedValue | None) -> str:
+    """The paper's number and, where it has one, its spread over seeds."""
+    if entry is None or entry.paper is None:
+        return UNDEFINED
+    return number(entry.paper) + ("" if entry.paper_std is None else f" ± {entry.paper_std:g}")
+
+
 def fill_collaboration(data: str, base: Path) -> None:
-    """Fill in FedSAC's scenes."""
-    blocks = []
-    for name in ("fedsac/table1", "fedsac/table2"):
-        planned = reproduce.plan(name, base, data=data, parts=SCENES, seeds=3)
-        blocks.append({part.name: part for part in agreement.collect(planned).parts})
+    """Fill in FedSAC's scenes, and what it is without either half."""
+    fairness, best, fairness_without, best_without = (
+        {part.name: part for part in agreement.collect(planned).parts}
+        for planned in (
+            reproduce.plan(f"fedsac/table{k}", base, data=data, parts=SCENES, seeds=3) for k in (1, 2, 3, 4)
+        )
+    )
     text = PAGE.read_text(encoding="utf-8")
     for scene in SCENES:
-        text = filled(text, f"fedsac {scene}", collaboration(blocks[0][scene], blocks[1][scene]))
+        text = filled(text, f"fedsac {scene}", collaboration(fairness[scene], best[scene]))
+    text = filled(text, "fedsac ablation", ablation(fairness_without, best_without))
     PAGE.write_text(text, encoding="utf-8")
+
+
+def ablation(fairness: Mapping[str, Block], best: Mapping[str, Block]) -> Iterator[str]:
+    """The lines of :func:`collaboration` for all scenes in one table."""
+    for k, scene in enumerate(SCENES):
+        head, rule, *lines = collaboration(fairness[scene], best[scene])
+        if not k:
+            yield from (f"| scene {head}", f"|---{rule}")
+        title = fairness[scene].title.split()[-1]
+        yield from (f"| {title} {line}" for line in lines)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from equipoise.core.rule import Bounds, Briefing, Cohort, Out, Rule, Setup, Visit
     from equipoise.core.settings import Settings
     from equipoise.core.solver import SGD, Adam
+    from equipoise.core.task import Classification, Regression
     from equipoise.data.samples import Lazy
     from equipoise.federation.checkpoint import CheckpointError
     from equipoise.federation.federation import Federation
@@ -47,6 +48,7 @@ __all__ = [
     "Bounds",
     "Briefing",
     "CheckpointError",
+    "Classification",
     "Cohort",
     "Comparison",
     "Cosine",
@@ -64,6 +66,7 @@ __all__ = [
     "Model",
     "Out",
     "QuorumError",
+    "Regression",
     "Rule",
     "Scenario",
     "Settings",
@@ -87,6 +90,7 @@ _HOMES = {  # the public names of each module; two have another name there
     "core.rule": ("Bounds", "Briefing", "Cohort", "Out", "Rule", "Setup", "Visit"),
     "core.settings": ("Settings",),
     "core.solver": ("SGD", "Adam"),
+    "core.task": ("Classification", "Regression"),
     "data.samples": ("Lazy",),
     "federation.checkpoint": ("CheckpointError",),
     "federation.federation": ("Federation",),

@@ -100,7 +100,7 @@ class Classification:
         return self
 
     def __str__(self) -> str:
-        return self.name
+        return _called(self)
 
 
 CLASSIFICATION = Classification()
@@ -227,7 +227,8 @@ class Regression:
         )
 
     def __str__(self) -> str:
-        return f"{self.name}({', '.join(f'{key}={value}' for key, value in asdict(self).items() if value not in (None, ''))})"
+        given = ", ".join(f"{key}={value}" for key, value in asdict(self).items() if value not in (None, ""))
+        return f"{_called(self)}({given})"
 
 
 LOSSES: Mapping[str, Callable[..., Tensor]] = {
@@ -236,6 +237,13 @@ LOSSES: Mapping[str, Callable[..., Tensor]] = {
     "huber": functional.huber_loss,
 }
 Task = Classification | Regression
+
+
+def _called(task: Task) -> str:
+    """A built-in task by its name, one that is derived from it by that of its class."""
+    return task.name if type(task) in TASKS.values() else type(task).__name__
+
+
 TASKS: Mapping[str, type[Classification | Regression]] = {"classification": Classification, "regression": Regression}
 
 

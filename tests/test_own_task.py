@@ -1,0 +1,97 @@
+"""The task of the tutorial docs/own-task.md: a loss of one's own on every engine, at sites and over a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import equipoise as eq
+from equipoise.federation.checkpoint import CheckpointError
+from equipoise.flower import in_process
+from equipoise.flower.site.task import meaning
+from helpers import normal
+from test_docs import ROOT, blocks
+
+
+@pytest.fixture(scope="module")
+def counts() -> Any:
+    """The class of the page, as its reader types it."""
+    page: dict[str, Any] = {"__name__": __name__}
+    exec(compile(blocks(ROOT / "docs" / "own-task.md", "python")[0], "own-task.md", "exec", dont_inherit=True), page)
+    return page["Counts"]()
+
+
+def ward(n: int, seed: int) -> tuple[Tensor, Tensor]:
+    x = normal(n, 3, seed=seed)
+    return x, (x @ torch.tensor([0.5, -0.4, 0.3]).double()).exp().round()
+
+
+CLIENTS = [ward(30, 0), ward(12, 1), ward(18, 2)]
+
+
+def given(task: Any, **more: Any) -> dict[str, Any]:
+    net = torch.nn.Linear(3, 1).double()
+    torch.nn.init.constant_(net.weight, 0.1)
+    torch.nn.init.zeros_(net.bias)
+    return {
+        "net": net,
+        "clients": CLIENTS,
+        "method": "fedavg",
+        "solver": eq.SGD(0.05),
+        "task": task,
+        "batch_size": 64,
+        "steps": 3,
+        "seed": 0,
+        "tests": {"all": ward(40, 3)},
+        **more,
+    }
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked", "workers"])
+def test_every_engine_trains_the_loss_of_the_page(counts: Any, engine: str) -> None:
+    fed = eq.Federation(**given(counts, engine=engine, workers=2 if engine == "workers" else None))
+    fed.fit(3, progress=False)
+    theta = torch.tensor([0.1, 0.1, 0.1, 0.0], dtype=torch.float64)
+    n = sum(len(y) for _, y in CLIENTS)
+    for _ in range(3):
+        models = []
+        for x, y in CLIENTS:
+            inputs, model = torch.cat([x, torch.ones(len(y), 1).double()], 1), theta
+            for _ in range(3):
+                model = model - 0.05 * inputs.T @ ((inputs @ model).exp() - y) / len(y)
+            models.append(len(y) / n * model)
+        theta = torch.stack(models).sum(0)
+    assert torch.allclose(fed.progress.vector, theta, rtol=0, atol=1e-12)
+    rates = (ward(40, 3)[0] @ theta[:3] + theta[3]).exp()
+    assert fed.records[-1]["groups"]["all"]["rmse"] == pytest.approx(
+        float((rates - ward(40, 3)[1]).square().mean().sqrt()), rel=1e-9
+    )
+
+
+def test_sites_train_it_too(counts: Any) -> None:
+    settings = given(counts)
+    simulated = eq.Federation(**settings)
+    simulated.fit(2, progress=False)
+    sites = in_process(
+        settings.pop("net"),
+        settings.pop("clients"),
+        settings.pop("method"),
+        settings.pop("solver"),
+        **settings,
+    )
+    sites.fit(2, progress=False)
+    assert torch.equal(simulated.progress.vector, sites.progress.vector)
+    assert meaning(counts) is counts
+
+
+def test_a_run_goes_on_with_its_own_task_only(counts: Any, tmp_path: Path) -> None:
+    eq.Federation(**given(counts)).fit(1, progress=False, directory=tmp_path)
+    same = eq.Federation(**given(counts))
+    same.resume(tmp_path)
+    assert same.progress.t == 1
+    with pytest.raises(CheckpointError, match=r"Counts\(.*regression\(|regression\(.*Counts\("):
+        eq.Federation(**given(eq.Regression(centre=0.0, scale=1.0))).resume(tmp_path)
