@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, count
 from typing import Any
 
 import torch
@@ -32,6 +34,7 @@ from equipoise.system.suggestions import some
 
 FEW = 20  # clients with tests of their own that are groups; more are tested together
 ALL = "all"  # what these are called
+Reading = Callable[..., Samples | Stream | Absent]  # data as the user has them, and a name for errors
 Groups = Mapping[str, tuple[Sequence[str], Sequence[str]]]  # hidden units: what makes them, what reads them
 
 
@@ -198,6 +201,38 @@ def frame(
     where = usable_device(settings.device)
     if where.type == "cpu":
         freed.keep()
+    _check_arguments(net, tests, client_tests, transform, memory)
+    net = copied(net).to(where)
+    embeds = any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in net.modules())
+    dtype = Model(net, head).initial.dtype  # errors of the network come before the data are read
+    dtype = torch.int64 if embeds else dtype
+    reading = partial(read, dtype=dtype, device=where, transform=transform, target=task.dtype)
+    clients = _clients(clients)
+    known = _names(names, clients)
+    data = _of_clients(reading, clients, known, settings, memory)
+    first = loaded(data[0])
+    sets = _test_sets(reading, tests)
+    own = None if client_tests is None else _own_test_sets(reading, client_tests, known)
+    task = task.fitted([d.y for d in data if isinstance(d, Samples)])
+    model = _rated(_observed(net, head, known[0], first, task), lr)
+    model.bf16 = settings.precision == "bf16"
+    held_out = None if server_validation is None else _of_server(reading, server_validation)
+    bound = Bound(model)
+    n_classes, n_features = _probe(bound, model, known[0], first)
+    like = None if first.known is None else (known[0], first.known[0])
+    every = [*zip(known, data, strict=True), *((f"test set {n!r}", d) for n, d in sets.items())]
+    every += [(f"test set of {name}", d) for name, d in (own or {}).items() if d is not None]
+    every += [] if held_out is None else [("server_validation", held_out)]
+    for name, d in every:
+        if not isinstance(d, Absent):  # these are checked when they are loaded
+            check(d, name, like, n_classes)
+    data = tuple(replace(d, like=like, n_classes=n_classes) if isinstance(d, Absent) else d for d in data)
+    mine = None if own is None else tuple(own.values())
+    return Frame(model, bound, known, data, first, sets, mine, held_out, n_classes, n_features, dtype)
+
+
+def _check_arguments(net: object, tests: object, client_tests: object, transform: object, memory: int | None) -> None:
+    """Require arguments of the right kinds, before anything is read."""
     _check_network(net)
     if transform is not None and not callable(transform):
         raise TypeError(f"transform must be a function transform(x, shift); found {type(transform).__name__}.")
@@ -207,71 +242,73 @@ def frame(
         )
     if memory is not None:
         check_whole("memory", memory, 0, meaning=" bytes")
-    net = copied(net).to(where)
-    embeds = any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in net.modules())
-    dtype = Model(net, head).initial.dtype  # errors of the network come before the data are read
-    dtype = torch.int64 if embeds else dtype
-    clients = _clients(clients)
-    known = named("names", names, "clients") or tuple(f"client-{k}" for k in range(len(clients)))
     if not isinstance(tests, Mapping):
         raise TypeError(
             f'tests must give each test set a name, such as {{"all": (x, y)}}; found {type(tests).__name__}.'
         )
+
+
+def _names(names: Sequence[str] | None, clients: Sequence[object]) -> tuple[str, ...]:
+    """A different name for each client."""
+    known = named("names", names, "clients") or tuple(f"client-{k}" for k in range(len(clients)))
     if not clients or len(set(known)) != len(clients):
         found = f"{len(clients)} clients and {len(set(known))} different names"
         raise ValueError(f"A federation needs at least one client, and a different name for each; found {found}.")
+    return known
+
+
+def _of_clients(
+    reading: Reading, clients: Sequence[object], known: Sequence[str], settings: Settings, memory: int | None
+) -> tuple[Samples | Stream | Absent, ...]:
+    """The data of all clients, which share ``memory`` bytes: lazy data of one cohort are in memory together, other data of all clients."""
     space = room() if memory is None else memory
     cohort = cohort_size(len(clients), settings.participation)
-    data = tuple(
-        # lazy data of one cohort are in memory together, other data of all clients
-        read(c, name, dtype, where, transform, space // (cohort if isinstance(c, Lazy) else len(clients)), task.dtype)
+    return tuple(
+        reading(c, name, memory=space // (cohort if isinstance(c, Lazy) else len(clients)))
         for c, name in zip(clients, known, strict=True)
     )
-    first = loaded(data[0])
-    test_names = named("tests", tests, "test sets") or ()
-    if len(set(test_names)) != len(tests):
-        raise ValueError(f"Every test set needs a name of its own; found {', '.join(test_names)}.")
-    sets = {
-        n: loaded(read(t, f"test set {n!r}", dtype, where, transform, target=task.dtype))
-        for n, t in zip(test_names, tests.values(), strict=True)
+
+
+def _test_sets(reading: Reading, tests: Mapping[str, object]) -> dict[str, Samples | Stream]:
+    """The test sets by their names."""
+    names = named("tests", tests, "test sets") or ()
+    if len(set(names)) != len(tests):
+        raise ValueError(f"Every test set needs a name of its own; found {', '.join(names)}.")
+    return {n: loaded(reading(t, f"test set {n!r}")) for n, t in zip(names, tests.values(), strict=True)}
+
+
+def _own_test_sets(
+    reading: Reading, client_tests: Iterable[object], known: Sequence[str]
+) -> dict[str, Samples | Stream | None]:
+    """The test sets that are one client's each, by its name; None where it has none."""
+    called = chain(known, (f"client-{m}" for m in count(len(known))))
+    return {
+        name: None if given is None else loaded(reading(given, f"test set of {name}"))
+        for name, given in zip(called, client_tests, strict=False)
     }
-    own = {
-        name: None
-        if given is None
-        else loaded(read(given, f"test set of {name}", dtype, where, transform, target=task.dtype))
-        for m, given in enumerate(client_tests or ())
-        for name in (known[m] if m < len(known) else f"client-{m}",)
-    }
-    task = task.fitted([d.y for d in data if isinstance(d, Samples)])
-    model = _observed(net, head, known[0], first, task)
-    if isinstance(lr, Layers):
-        lr.check([n for n, _ in net.named_parameters()])
-        if "head" in dict(lr.rates) and model.head_name is None and not any(inner(n, "head") for n in model.names):
-            raise ValueError(f"lr has a rate for the classifier, head, and the network {_headless(model)}")
-        named_rates = zip(model.names, lr.of(model.names, model.head_name), strict=True)
-        frozen = {n for n, rate in named_rates if rate == 0}
-        for n, parameter in net.named_parameters():
-            parameter.requires_grad_(parameter.requires_grad and n not in frozen)
-        model = Model(net, model.head_name, model.random, model.observed, task)
-    model.bf16 = settings.precision == "bf16"
-    given = server_validation
-    held_out = (
-        None if given is None else loaded(read(given, "server_validation", dtype, where, transform, target=task.dtype))
-    )
-    if isinstance(held_out, Samples) and held_out.x.is_floating_point() and not held_out.x.isfinite().all():
+
+
+def _of_server(reading: Reading, given: object) -> Samples | Stream:
+    """The server's own validation data, whose numbers must be finite: it asks nobody else."""
+    data = loaded(reading(given, "server_validation"))
+    if isinstance(data, Samples) and data.x.is_floating_point() and not data.x.isfinite().all():
         raise ValueError("server_validation holds numbers that are not finite. Correct or leave out these samples.")
-    every = {f"test set {n!r}": d for n, d in sets.items()}
-    every |= {f"test set of {name}": d for name, d in own.items() if d is not None}
-    every |= {} if held_out is None else {"server_validation": held_out}
-    bound = Bound(model)
-    n_classes, n_features = _probe(bound, model, known[0], first)
-    like = None if first.known is None else (known[0], first.known[0])
-    for name, d in {**dict(zip(known, data, strict=True)), **every}.items():
-        if not isinstance(d, Absent):  # these are checked when they are loaded
-            check(d, name, like, n_classes)
-    data = tuple(replace(d, like=like, n_classes=n_classes) if isinstance(d, Absent) else d for d in data)
-    mine = None if client_tests is None else tuple(own.values())
-    return Frame(model, bound, known, data, first, sets, mine, held_out, n_classes, n_features, dtype)
+    return data
+
+
+def _rated(model: Model, lr: RateLike) -> Model:
+    """The model, where rates of 0 for some layers freeze their tensors."""
+    if not isinstance(lr, Layers):
+        return model
+    net = model.net
+    lr.check([n for n, _ in net.named_parameters()])
+    if "head" in dict(lr.rates) and model.head_name is None and not any(inner(n, "head") for n in model.names):
+        raise ValueError(f"lr has a rate for the classifier, head, and the network {_headless(model)}")
+    named_rates = zip(model.names, lr.of(model.names, model.head_name), strict=True)
+    frozen = {n for n, rate in named_rates if rate == 0}
+    for n, parameter in net.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad and n not in frozen)
+    return Model(net, model.head_name, model.random, model.observed, model.task)
 
 
 def of_clients(

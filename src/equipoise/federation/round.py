@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Container, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +27,7 @@ from equipoise.records.record import Bytes, Record, Units
 from equipoise.system import threads
 from equipoise.system.places import private
 
+_Sent = tuple[list[int], list[State], list[State]]  # rows of clients, what they report to each rule, and their states
 CLIENT_HOOKS = ("begin", "trains", "loss", "correction", "gradient", "upload", "finish")
 
 
@@ -368,53 +369,111 @@ class _Answers:
 
 def _collect(trial: Trial, now: Progression, asked: Tensor, job: Job, answers: Iterator[Answer]) -> _Answers:
     """Check the answers of the clients ``asked`` [M], which come in whatever order, and keep the good ones."""
-    ids, received = asked.tolist(), job.received
+    ids = asked.tolist()
+    taken = _take(now, ids, answers)
+    problems = _not_finite(trial, job, taken)
+    problems |= _attack(trial, job, taken.trained, sorted(set(taken.rows) - problems.keys()))
+    if not trial.summed:
+        cannot_be = guard.bad_buffers(taken.trained, job, taken.rows) | guard.out_of_range(taken.fitting, job)
+        problems |= {row: why for row, why in cannot_be.items() if row not in problems}
+    past = now.norms
+    if trial.settings.norm_limit is not None:
+        past = _check_lengths(trial, now, asked, job, taken, trial.settings.norm_limit, problems)
+    sent, odd = _alike(_good(taken.fitting, problems))
+    problems |= dict.fromkeys(odd, "its report has another shape than those of other clients")
+    rows = [row for some, _, _ in sent for row in some]
+    silent = set(range(len(ids))) - set(rows) - problems.keys() - taken.unfit.keys()
+    problems |= dict.fromkeys(sorted(silent), "the client did not answer") | taken.unfit
+    bad = sorted(guard.Quarantined(ids[row], reason) for row, reason in problems.items())
+    named = [(trial.names[q.client], q.reason) for q in bad]
+    guard.quorum(len(rows), len(ids), trial.settings.quorum, named, now.t, taken.cause)
+
+    at = torch.tensor(rows, device=asked.device)
+    order, at = span(at.argsort().tolist()), at.sort().values
+    reports, states = tree_map(lambda *leaves: torch.cat(leaves)[order], *(trees for _, *trees in sent))
+    losses = taken.losses
+    known = torch.stack([losses[row] for row in sorted(rows)]) if losses.keys() >= set(rows) else None
+    trained = taken.trained if len(rows) == len(ids) else taken.trained[at]
+    return _Answers(at, trained, reports, states, known, past, bad)
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """Answers as they came: what fits, in ``trained`` [M, G] and without it, whether it is finite, and by row why others do not fit."""
+
+    trained: Tensor
+    fitting: list[Answer]
+    finite: list[Tensor]
+    losses: dict[int, Tensor]
+    unfit: dict[int, str]
+    cause: Exception | None
+
+    @property
+    def rows(self) -> list[int]:
+        """Those that fit."""
+        return [row for answer in self.fitting for row in answer.rows]
+
+
+def _take(now: Progression, ids: Sequence[int], answers: Iterator[Answer]) -> _Taken:
+    """All answers, with those that have the shape of the model in one matrix."""
     trained = torch.empty(len(ids), len(now.vector), dtype=now.vector.dtype, device=now.vector.device)
     blank = tree_map(lambda leaf: leaf[0], now.clients)
-    losses: dict[int, Tensor] = {}
     fitting: list[Answer] = []
     finite: list[Tensor] = []
-    bad: list[guard.Quarantined] = []
+    losses: dict[int, Tensor] = {}
+    unfit: dict[int, str] = {}
     cause: Exception | None = None
     for answer in answers:
         cause = cause or answer.cause
         if reason := guard.misfit(answer, now.vector, blank):
-            bad += [guard.Quarantined(ids[row], reason) for row in answer.rows]
+            unfit |= dict.fromkeys(answer.rows, reason)
             continue
         finite.append(guard.finite(answer))
         trained[span(answer.rows)] = answer.trained
         fitting.append(replace(answer, trained=trained[:0]))
         if answer.losses is not None:
             losses |= zip(answer.rows, answer.losses, strict=True)
-    sent: list[tuple[list[int], list[State], list[State]]] = []
-    # a GPU is waited for once, when all have trained
-    checked = torch.cat(finite).cpu().split([len(answer.rows) for answer in fitting]) if fitting else ()
+    return _Taken(trained, fitting, finite, losses, unfit, cause)
+
+
+def _not_finite(trial: Trial, job: Job, taken: _Taken) -> dict[int, str]:
+    """Why some answers are not finite, by row; a GPU is waited for once, when all have trained."""
+    sizes = [len(answer.rows) for answer in taken.fitting]
+    checked = torch.cat(taken.finite).cpu().split(sizes) if sizes else ()
     problems: dict[int, str] = {}
-    for answer, fine in zip(fitting, checked, strict=True):
+    for answer, fine in zip(taken.fitting, checked, strict=True):
         if not bool(fine.all()):
-            problems |= guard.not_finite(replace(answer, trained=trained[list(answer.rows)]))
+            problems |= guard.not_finite(replace(answer, trained=taken.trained[list(answer.rows)]))
     if problems and not trial.away:  # whose data are elsewhere explain themselves there
-        problems = diagnosis.explained(job, problems)
-    problems |= _attack(trial, job, trained, sorted({row for a in fitting for row in a.rows} - problems.keys()))
-    if not trial.summed:
-        cannot_be = guard.bad_buffers(trained, job, [row for answer in fitting for row in answer.rows])
-        cannot_be |= guard.out_of_range(fitting, job)
-        problems |= {row: why for row, why in cannot_be.items() if row not in problems}
+        return diagnosis.explained(job, problems)
+    return problems
+
+
+def _check_lengths(
+    trial: Trial, now: Progression, asked: Tensor, job: Job, taken: _Taken, limit: float, problems: dict[int, str]
+) -> Tensor:
+    """The lengths of each client's last updates [N, 25] after this round; who is too far from the others is added to ``problems``."""
+    norms = {
+        row: float(_shown(trial, taken.trained[row] - job.received[row], None).double().norm())
+        for row in taken.rows
+        if row not in problems
+    }
     past = now.norms
-    if (limit := trial.settings.norm_limit) is not None:
-        fine_rows = [row for answer in fitting for row in answer.rows if row not in problems]
-        norms = {row: float(_shown(trial, trained[row] - received[row], None).double().norm()) for row in fine_rows}
-        if past is None:
-            past = now.vector.new_full((len(trial.data), guard.PAST), torch.nan, dtype=torch.float64)
-        before = dict(enumerate(past[asked].tolist()))
-        growth = guard.grown(norms, before, _faster(trial, job))
-        problems |= guard.far(norms, limit, growth) | guard.far_from_own(norms, limit, before)
-        for what, lengths in guard.lengths(fitting, job, partial(public, trial)).items():
-            problems |= guard.far({row: x for row, x in lengths.items() if row not in problems}, limit, growth, what)
-        new = {row: norm for row, norm in norms.items() if row not in problems}
-        m = asked[[*new]]
-        past = past.index_copy(0, m, torch.cat([past[m, 1:], past.new_tensor([*new.values()])[:, None]], 1))
-    bad += [guard.Quarantined(ids[row], reason) for row, reason in problems.items()]
+    if past is None:
+        past = now.vector.new_full((len(trial.data), guard.PAST), torch.nan, dtype=torch.float64)
+    before = dict(enumerate(past[asked].tolist()))
+    growth = guard.grown(norms, before, _faster(trial, job))
+    problems |= guard.far(norms, limit, growth) | guard.far_from_own(norms, limit, before)
+    for what, lengths in guard.lengths(taken.fitting, job, partial(public, trial)).items():
+        problems |= guard.far({row: x for row, x in lengths.items() if row not in problems}, limit, growth, what)
+    new = {row: norm for row, norm in norms.items() if row not in problems}
+    m = asked[[*new]]
+    return past.index_copy(0, m, torch.cat([past[m, 1:], past.new_tensor([*new.values()])[:, None]], 1))
+
+
+def _good(fitting: Sequence[Answer], problems: Container[int]) -> list[_Sent]:
+    """The rows without problems of each answer, with their reports and states."""
+    sent: list[_Sent] = []
     for answer in fitting:
         good = [k for k, row in enumerate(answer.rows) if row not in problems]
         if not good:
@@ -422,19 +481,7 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, job: Job, answers: I
         some = slice(None) if len(good) == len(answer.rows) else good  # a slice copies nothing
         reports, states = tree_map(lambda leaf, some=some: leaf[some], (answer.reports, answer.states))
         sent.append(([answer.rows[k] for k in good], reports, states))
-    sent, odd = _alike(sent)
-    bad += [guard.Quarantined(ids[row], "its report has another shape than those of other clients") for row in odd]
-    rows = [row for some, _, _ in sent for row in some]
-    silent = set(range(len(ids))) - set(rows) - {ids.index(q.client) for q in bad}
-    bad += [guard.Quarantined(ids[row], "the client did not answer") for row in sorted(silent)]
-    named = [(trial.names[q.client], q.reason) for q in sorted(bad)]
-    guard.quorum(len(rows), len(ids), trial.settings.quorum, named, now.t, cause)
-
-    at = torch.tensor(rows, device=asked.device)
-    order, at = span(at.argsort().tolist()), at.sort().values
-    reports, states = tree_map(lambda *leaves: torch.cat(leaves)[order], *(trees for _, *trees in sent))
-    known = torch.stack([losses[row] for row in sorted(rows)]) if losses.keys() >= set(rows) else None
-    return _Answers(at, trained if len(rows) == len(ids) else trained[at], reports, states, known, past, sorted(bad))
+    return sent
 
 
 def _faster(trial: Trial, job: Job) -> float:
@@ -461,9 +508,7 @@ def _attack(trial: Trial, job: Job, trained: Tensor, rows: Sequence[int]) -> dic
     return guard.not_finite(Answer(tuple(own), trained[own], [], []))
 
 
-def _alike(
-    sent: list[tuple[list[int], list[State], list[State]]],
-) -> tuple[list[tuple[list[int], list[State], list[State]]], list[int]]:
+def _alike(sent: list[_Sent]) -> tuple[list[_Sent], list[int]]:
     """What most clients sent, by the names, shapes and types in their reports; and the rows of the others."""
     kinds = [
         sorted((name, tuple(x.shape[1:]), str(x.dtype)) for name, x in flatten(reports).items())
