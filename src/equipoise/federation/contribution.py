@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from equipoise.core.settings import Settings
 from equipoise.federation.evaluation import EvaluationSets, deployed
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.method import Method
@@ -27,17 +28,28 @@ NEEDS = frozenset({"contribution", "contribution_on_test"})  # of a rule
 log = logging.getLogger(__name__)
 
 
-def check_measurable(method: Method, *, validation: bool, tests: bool) -> None:
-    """Require the data on which a method's need of contributions is measured: the server's own, or test sets."""
+def to_measure(method: Method, settings: Settings, *, asked: bool, given: bool, validation: bool, tests: bool) -> bool:
+    """Whether what each client reaches alone is measured: where a method needs it, or it is ``asked`` for, and there are clients.
+
+    Raises
+    ------
+    ValueError : the data are lacking on which a need is measured, the server's own or test sets; or it is to be the mean over
+        several rounds, and is ``given``, or not measured.
+    """
     for need, there, what in (
         ("contribution", validation, "server_validation=(x, y)"),
         ("contribution_on_test", tests, "tests={...}"),
     ):
-        if need in method.needs and not there:
+        if need in method.needs and not there and not given:
             raise ValueError(
                 f"{method} needs what each client contributes, measured on {what}, which this federation lacks. "
                 "Give it, or give contribution=[...] yourself."
             )
+    measures = method.sharing.clients and (asked or bool(method.needs & NEEDS))
+    if settings.contribution_rounds > 1 and (given or not measures):
+        why = "the contributions are given" if given else "nobody's contribution is measured"
+        raise ValueError(f"contribution_rounds={settings.contribution_rounds}: {why}. Leave it out.")
+    return measures
 
 
 def given(contribution: Sequence[float], n: int) -> Contribution:

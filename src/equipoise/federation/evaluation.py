@@ -234,6 +234,7 @@ class EvaluationSets:
         n: int,
         measures: tuple[str, ...],
         of_clients: tuple[Samples | Stream | None, ...] | None = None,
+        own: tuple[Measure, ...] = (),
     ) -> EvaluationSets:
         """The sets of ``n`` clients."""
         if of_clients is not None and len(of_clients) != n:
@@ -241,13 +242,13 @@ class EvaluationSets:
                 f"client_tests must have a test set, or None, for each of the {n} clients; found {len(of_clients)} entries."
             )
         if groups is None:
-            return EvaluationSets(sets, None, measures, of_clients, n)
+            return EvaluationSets(sets, None, measures, of_clients, n, own)
         strange = sorted(set(groups) - set(sets))
         if len(groups) != n or strange:
             found = f"unknown {', '.join(strange)}" if strange else f"{len(groups)} entries"
             expected = f"{n} clients; test sets: {', '.join(sets) or 'none'}"
             raise ValueError(f"groups must name one test set per client ({expected}); found {found}.")
-        return EvaluationSets(sets, tuple(groups), measures, of_clients, n)
+        return EvaluationSets(sets, tuple(groups), measures, of_clients, n, own)
 
     def score(
         self, trial: Trial, vector: Tensor, data: Samples | Stream, measures: Sequence[str] | None = None

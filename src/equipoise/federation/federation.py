@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 import torch
 from torch import Tensor, nn
 
-from equipoise.core.attacks import FLIPS, Attackers
-from equipoise.core.presence import Presence
 from equipoise.core.rates import check_rounds, rate
 from equipoise.core.rule import Rule
 from equipoise.core.settings import Keywords, Settings, changed
@@ -24,11 +22,10 @@ from equipoise.core.solver import checked as checked_solver
 from equipoise.core.task import Regression, Task, task_of
 from equipoise.data.holdings import examples as example_images
 from equipoise.data.holdings import holdings
-from equipoise.data.samples import Samples, Stream, Transform, check, loaded, read, rounding, tensor
+from equipoise.data.samples import Samples, Stream, Transform, check, loaded, rounding, tensor
 from equipoise.federation import checkpoint, evaluation, provenance
 from equipoise.federation import contribution as contributions
 from equipoise.federation import directory as files
-from equipoise.federation.assembly import assemble, choose_engine
 from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.fingerprint import contents, fingerprint
 from equipoise.federation.guard import QuorumError
@@ -36,36 +33,43 @@ from equipoise.federation.history import History
 from equipoise.federation.inputs import Groups, frame, named, of_clients, taking
 from equipoise.federation.method import Method
 from equipoise.federation.population import Population
+from equipoise.federation.preparation import (
+    Arrangement,
+    check_away,
+    choose_engine,
+    held_out,
+    prepare,
+    recorded_of,
+    who_comes,
+)
 from equipoise.federation.progress_bar import accuracies, progress_bar
 from equipoise.federation.round import one_round
 from equipoise.federation.standing import ProgressLog, Standing, shown_rate
-from equipoise.federation.stopping import NONE, EarlyStopping
+from equipoise.federation.stopping import Stop, check_stop
 from equipoise.federation.trial import Progression, begin
-from equipoise.federation.validation import HeldOut
-from equipoise.metrics.classification import RATES, chosen
+from equipoise.metrics.classification import RATES
 from equipoise.metrics.failure import diverged
 from equipoise.metrics.groups import positive_class
-from equipoise.metrics.own import KNOWN, Measure, divided, failures
+from equipoise.metrics.own import Measure, failures
 from equipoise.records.history import LEAST
 from equipoise.records.meta import Content, Contribution, Hostile, Meta
 from equipoise.records.record import Record, without
-from equipoise.records.validation import BEST, selected
+from equipoise.records.validation import selected
 from equipoise.report.holdings import example_images as draw_examples
 from equipoise.report.holdings import sentence, who_has_what
 from equipoise.report.notebook import block
 from equipoise.system import own_code
-from equipoise.system.ranges import check_option, check_whole
+from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import some
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 log = logging.getLogger(__name__)
-Stop = Callable[[Sequence[Record]], object]  # all records so far -> why to stop; empty or False to go on
 STATE = {"trial", "progress", "best", "records", "machines", "alone", "_solo"}  # what changes as a federation trains
 
 
-class Federation:
+class Federation(Arrangement):
     """A model, its clients, a method, and everything the run remembers.
 
     The class is long because it is all that a user holds: every argument of a run, and a method for every use of it.
@@ -147,110 +151,66 @@ class Federation:
         settings = changed(settings, changes, Federation.__init__.__kwdefaults__)
         if workers is not None:
             check_whole("workers", workers, 1)
-        means = task_of(task)
-        names_of, own = divided(measures)
-        measured = chosen(names_of) if means.name == "classification" else self._numeric(names_of, own)
-        self.method, self.solver = Method.of(method), checked_solver(solver)
-        self.method.check(self.solver)
+        meaning = task_of(task)
+        recorded, own = recorded_of(meaning, measures)
+        rules, optimiser = Method.of(method), checked_solver(solver)
+        rules.check(optimiser)
         if not tests and client_tests is not None:
             client_tests = list(client_tests) if isinstance(client_tests, Iterator) else client_tests
             tests, groups = of_clients(client_tests, names, groups)
-        known = frame(
+        inputs = frame(
             net,
             clients,
             settings,
             names,
-            lr=self.solver.lr,
+            lr=optimiser.lr,
             tests={} if tests is None else tests,
             client_tests=client_tests,
             server_validation=server_validation,
             transform=transform,
             head=head,
             memory=memory,
-            task=means,
+            task=meaning,
         )
         belongs = named("groups", groups, "clients, that of its test set")
-        self.tests = replace(
-            EvaluationSets.of(known.tests, belongs, len(known.data), measured, known.client_tests), own=own
-        )
-        self.model, self.transform, self._dtype = known.model, transform, known.dtype
-        known.check(self.method)
+        sets = EvaluationSets.of(inputs.tests, belongs, len(inputs.data), recorded, inputs.client_tests, own)
+        inputs.check(rules)
         check_whole("least_group", least_group, 1, meaning=" test samples")
-        self.least_group = least_group
-        self.classes = _classes(classes, known.n_classes)
-        self.positive = positive_class(positive, self.classes)
-        self.held: HeldOut | None = None
-        if population is None and settings.validation:  # sites hold out their own
-            known, held = known.divided(settings.validation, settings.seed)
-            self.held = HeldOut(held, self.tests.groups)
-            if not any(held):
-                most = max(d.size for d in known.data)
-                raise ValueError(
-                    f"validation={settings.validation:g} holds nothing out, because no client has more than {most} samples. "
-                    f"{'Leave it out.' if most == 1 else f'Take a share of at least {1 / most:.2g}.'}"
-                )
-        self.names, self._data = known.names, known.data
-        if not self.method.sharing.clients:
-            if population is not None:
-                raise ValueError(
-                    f"{self.method} needs the data of all clients in one place, and sites keep theirs. Leave it out."
-                )
-            known, settings = known.pooled(settings)
-        check_option("select", select, ("last", BEST))
-        if select != "last" and population is not None:
-            raise ValueError(f"select={select!r}: sites keep no state of an earlier round. Leave it out.")
-        if select != "last" and self.held is None:
-            raise ValueError(f"select={select!r} {NONE}: give validation=0.2.")
-        self.select = select
-        if contribution is None:
-            tested = bool(known.tests) or (population is not None and population.tested)
-            contributions.check_measurable(self.method, validation=known.server_validation is not None, tests=tested)
-        self.workers = workers or torch.get_num_threads()
-        self.population = population
-        self.engine_choice = choose_engine(known, settings) if population is None else population.choice
-        self.trial = assemble(
-            known,
-            self.method,
-            self.solver,
+        called = _classes(classes, inputs.n_classes)
+        target = positive_class(positive, called)
+        away = population is not None
+        inputs, held = (inputs, None) if away else held_out(inputs, settings, sets.groups)  # sites hold out their own
+        check_away(rules, select, away=away, held=held is not None)
+        measured = contributions.to_measure(
+            rules,
             settings,
-            self.engine_choice.engine,
-            transform=transform,
+            asked=collaborative,
+            given=contribution is not None,
+            validation=inputs.server_validation is not None,
+            tests=bool(inputs.tests) or (population is not None and population.tested),
+        )
+        presence, attackers = who_comes(inputs, rules, settings, sets.groups, here=not away)
+        given, settings = (inputs, settings) if rules.sharing.clients else inputs.pooled(settings)
+        choice = choose_engine(given, settings) if population is None else population.choice
+        self.trial = prepare(
+            given,
+            rules,
+            optimiser,
+            settings,
+            choice.engine,
             groups=neurons,
-            workers=self.workers,
-            away=population is not None,
+            workers=workers or torch.get_num_threads(),
+            away=away,
+            presence=presence,
+            attackers=attackers,
         )
-        if self.method.sharing.clients:
-            there = Presence.of(settings, self.names, self.tests.groups, [d.size for d in known.data])
-            self.trial = replace(self.trial, presence=there)
-        if settings.attack in FLIPS and means.dtype.is_floating_point:
-            raise ValueError(
-                f"attack={settings.attack!r} changes classes, and a {means.name} has none. Take sign-flip, for example."
-            )
-        hostile = Attackers.of(settings, self.names, self.tests.groups, here=population is None)
-        self.trial = replace(self.trial, attackers=hostile if self.method.sharing.federated else None)
-        self.collaborative = self.method.sharing.clients and (
-            collaborative or bool(self.method.needs & contributions.NEEDS)
-        )
-        if settings.contribution_rounds > 1 and (contribution is not None or not self.collaborative):
-            why = "the contributions are given" if contribution is not None else "nobody's contribution is measured"
-            raise ValueError(f"contribution_rounds={settings.contribution_rounds}: {why}. Leave it out.")
+        super().__init__(inputs, sets, held, called, target, least_group, select, population, choice, measured)
         self.alone = None if contribution is None else contributions.given(contribution, len(self.names))
         self._solo: Progression | None = None  # how far the clients have trained alone
         self.progress = begin(self.trial)
         self.best: Progression | None = None  # after the round with the best validation, if that is to be kept
         self.records: list[Record] = []
         self.machines: list[Content] = []  # what computed the rounds, each with the first of its own
-        self._made = True
-
-    @staticmethod
-    def _numeric(names: Sequence[str], own: Sequence[Measure]) -> tuple[str, ...]:
-        """The measures of a regression: all there are, beside functions of the user's own."""
-        classes = [name for name in names if name != "accuracy"] + [m.name for m in own if m.name in KNOWN]
-        if classes:
-            raise ValueError(
-                f"{', '.join(classes)} {'need' if len(classes) > 1 else 'needs'} classes, and a regression has none: it has rmse, mae and r2."
-            )
-        return Regression.measures
 
     def _about_task(self) -> Meta:
         """What the description of a run says of a task other than classification."""
@@ -258,7 +218,7 @@ class Federation:
         return {"task": task.name, "unit": task.unit} if isinstance(task, Regression) else {}
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if hasattr(self, "_made") and name not in STATE:
+        if name not in STATE:
             raise AttributeError(
                 f"{name} cannot be set on a federation that is made: it would train as before. Make another federation with it."
             )
@@ -289,6 +249,16 @@ class Federation:
     def personal(self) -> bool:
         """Whether clients predict with models of their own."""
         return evaluation.personal(self.trial, self.progress)
+
+    @property
+    def method(self) -> Method:
+        """The rules that are trained by."""
+        return self.trial.method
+
+    @property
+    def solver(self) -> Solver:
+        """The local optimiser."""
+        return self.trial.solver
 
     # training
     def fit(
@@ -325,25 +295,16 @@ class Federation:
         ValueError : a directory that holds another run.
         RunError : another process trains there.
         """
-        check_whole("rounds", rounds, 1)
-        check_whole("checkpoint_every", checkpoint_every, 1)
-        check_whole("keep_checkpoints", keep_checkpoints, 1)
-        if isinstance(stop, type) or not (stop is None or callable(stop)):
-            raise TypeError(f"stop must be a function of all records, such as EarlyStopping(10); found {stop!r}.")
-        if isinstance(stop, EarlyStopping) and not self.trial.settings.validation:
-            raise ValueError(f"EarlyStopping {NONE}: give validation=0.2.")
+        for name, number in (
+            ("rounds", rounds),
+            ("checkpoint_every", checkpoint_every),
+            ("keep_checkpoints", keep_checkpoints),
+        ):
+            check_whole(name, number, 1)
+        check_stop(stop, self.trial.settings)
         total = self.progress.t + rounds
-        there = self.trial.presence
-        never = [] if there is None else [self.names[m] for m in (there.joins >= total).nonzero()[0]]
-        if never:
-            log.warning("The last round is %d, and joins lets %s begin later, so never.", total - 1, some(never))
-        if self.positive is not None and self.positive.why == "assumed" and RATES in self.tests.measures:
-            log.warning("%s", self.positive.sentence)
-        if not self.progress.t and (why := self._rounding()):
-            log.warning("%s Subtract their mean, in double precision, before you give them.", why)
-        for why in [rule.doubt(self.trial.setup) for rule in self.method.rules if not self.progress.t]:
-            if why:
-                log.warning("%s: %s", self.method, why)
+        for doubt in self._doubts(total):
+            log.warning("%s", doubt)
         path = Path(directory) if directory is not None else None
         self.machines = provenance.machines(self.machines, self.trial, self.progress.t)
         self.prepare(total, progress=progress)
@@ -356,19 +317,13 @@ class Federation:
                 log.warning("No round is trained: %s.", pause if isinstance(pause, str) else "stop returned True")
             while self.progress.t < total and not pause:
                 record = self._round(total, stop)
-                if record.get("diverged") and not any(before.get("diverged") for before in self.records[:-1]):
-                    log.warning(
-                        "%s has diverged in round %d: %s. Lower the learning rate, for instance.",
-                        self.method,
-                        record["round"],
-                        record["diverged"],
-                    )
+                ends = self.progress.t == total or "stopped" in record
                 if path is not None:
                     files.append(path, record)
-                    if self.progress.t % checkpoint_every == 0 or self.progress.t == total or "stopped" in record:
+                    if ends or self.progress.t % checkpoint_every == 0:
                         self.save(path, total, keep_checkpoints)
                 bar.update(task, advance=1, accuracy=accuracies(record, self.least_group))
-                if lines.due(called, ends=self.progress.t == total or "stopped" in record):
+                if lines.due(called, ends=ends):
                     standing = Standing.of(self.records, total, self.least_group)
                     lines.say(called, standing, shown_rate(self.solver.lr, self.progress.t, total))
                 pause = (on_round is not None and on_round(record) is True) or "stopped" in record
@@ -376,30 +331,33 @@ class Federation:
                 self.save(path, total, keep_checkpoints)
         return self.history
 
+    def _doubts(self, total: int) -> Iterator[str]:
+        """What to know before rounds are trained, of which there are then ``total``."""
+        there = self.trial.presence
+        never = [] if there is None else [self.names[m] for m in (there.joins >= total).nonzero()[0]]
+        if never:
+            yield f"The last round is {total - 1}, and joins lets {some(never)} begin later, so never."
+        if self.positive is not None and self.positive.why == "assumed" and RATES in self.tests.measures:
+            yield self.positive.sentence
+        if self.progress.t:
+            return
+        if why := self._rounding():
+            yield f"{why} Subtract their mean, in double precision, before you give them."
+        yield from (f"{self.method}: {why}" for rule in self.method.rules if (why := rule.doubt(self.trial.setup)))
+
     def _round(self, rounds: int, stop: Stop | None = None) -> Record:
         began = time.perf_counter()
         trial, now, clients = self.trial, self.progress, self.population
         following, record = one_round(trial, now, rounds) if clients is None else clients.train(trial, now, rounds)
-        last = (
-            following.t if stop is not None or self.select != "last" else rounds
-        )  # any round may be the last that counts
+        any_counts = stop is not None or self.select != "last"  # any round may be the last that does
         if not self.method.sharing.clients:  # it has no clients that could weigh, send or lose anything
             record = without(record, ("ids", "weights", "losses", "bytes"))
-        if clients is not None:
-            record |= clients.validate(trial, self.tests, following, last) if trial.settings.validation else {}
-            record |= clients.test(trial, self.tests, following, last)
-        elif self.tests.sets:
-            record |= self.tests.record(trial, following, last)
-        if self.held is not None:
-            record |= self.held.record(trial, following, last)
-        guess = self.model.task.guess(trial.setup.n_classes)
-        if not self.method.sharing.global_model:  # without a global model, training shows it
-            losses = {str(m): {"loss": loss} for m, loss in enumerate(record.get("losses", ()))}
-            why = diverged(losses, which="training loss", guess=guess)
-        else:
-            why = diverged(record.get("groups", {}), guess=guess)
-        if why:
+        record |= self._scores(following, following.t if any_counts else rounds)
+        if why := self._diverged(record):
             record["diverged"] = why
+            if not any(before.get("diverged") for before in self.records):
+                advice = "Lower the learning rate, for instance."
+                log.warning("%s has diverged in round %d: %s. %s", self.method, record["round"], why, advice)
         record["seconds"] = round(time.perf_counter() - began, 4)
         said = None if stop is None else stop([*self.records, record])
         if said:
@@ -413,9 +371,28 @@ class Federation:
         self.progress = following  # last, so that a stop at any moment leaves both as they were or both new
         return record
 
+    def _scores(self, now: Progression, rounds: int) -> Record:
+        """How the models do on test sets, and on what clients hold out."""
+        scores: Record = {}
+        if (clients := self.population) is not None:
+            if self.trial.settings.validation:
+                scores |= clients.validate(self.trial, self.tests, now, rounds)
+            scores |= clients.test(self.trial, self.tests, now, rounds)
+        elif self.tests.sets:
+            scores |= self.tests.record(self.trial, now, rounds)
+        return scores if self.held is None else scores | self.held.record(self.trial, now, rounds)
+
+    def _diverged(self, record: Record) -> str:
+        """Why the model has diverged, empty if it has not; without a global model, training shows it."""
+        guess = self.model.task.guess(self.trial.setup.n_classes)
+        if self.method.sharing.global_model:
+            return diverged(record.get("groups", {}), guess=guess)
+        losses = {str(m): {"loss": loss} for m, loss in enumerate(record.get("losses", ()))}
+        return diverged(losses, which="training loss", guess=guess)
+
     def _rounding(self) -> str:
         """A sentence about the first client whose numbers, if they differ, are the same for the network; empty if there is none."""
-        held = zip(self.names, self._data, strict=True)
+        held = zip(self.names, self.inputs.data, strict=True)
         said = ((name, rounding(data)) for name, data in held if isinstance(data, Samples))
         return next((f"{name}: {why}" for name, why in said if why), "")
 
@@ -504,7 +481,7 @@ class Federation:
     def holdings(self) -> Content:
         """Who has what, as far as it is known without reading samples: see :func:`equipoise.data.holdings.holdings`."""
         trial = self.trial
-        return holdings(self.names, self.tests.groups, self._data, self.tests.sets, trial.setup.n_classes)
+        return holdings(self.names, self.tests.groups, self.inputs.data, self.tests.sets, trial.setup.n_classes)
 
     def show(self, *, examples: bool = False) -> Figure:
         """Draw who has what, clients by classes, groups and sizes, or with ``examples`` a few of the clients' images.
@@ -515,7 +492,7 @@ class Federation:
         """
         if not examples:
             return who_has_what(self.holdings)
-        if strips := example_images(self.tests.groups, self._data):
+        if strips := example_images(self.tests.groups, self.inputs.data):
             return draw_examples({"examples": strips})
         raise ValueError(
             "examples=True draws images [channels, height, width] in memory or on disk; these data are none."
@@ -532,16 +509,7 @@ class Federation:
         vector = self._vector(client)
         if x is None:
             return {n: self.tests.score(self.trial, vector, d) for n, d in self.tests.sets.items()}
-        data = loaded(
-            read(
-                (x, y) if y is not None else x,
-                "evaluation data",
-                self._dtype,
-                vector.device,
-                self.transform,
-                target=self.model.task.dtype,
-            )
-        )
+        data = loaded(self.inputs.reading((x, y) if y is not None else x, "evaluation data"))
         check(data, "evaluation data", None, self.trial.setup.n_classes)
         with taking(data, "evaluation data"):
             return cast(dict[str, Any], self.tests.score(self.trial, vector, data))
@@ -567,8 +535,8 @@ class Federation:
         """Logits [n, C] of inputs ``x`` [n, *shape], which are given as the training data were."""
         vector = self._vector(client)
         inputs = tensor(x, "prediction", "x")
-        blank = torch.zeros(inputs.shape[:1], dtype=torch.int64)
-        data = loaded(read((inputs, blank), "prediction", self._dtype, vector.device, self.transform))
+        blank = torch.zeros(inputs.shape[:1], dtype=self.model.task.dtype)
+        data = loaded(self.inputs.reading((inputs, blank), "prediction"))
         with taking(data, "prediction"):
             ((logits, _),) = evaluation.answers(self.trial, vector, [data])
         return logits

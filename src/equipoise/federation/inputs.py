@@ -42,8 +42,7 @@ Groups = Mapping[str, tuple[Sequence[str], Sequence[str]]]  # hidden units: what
 class Frame:
     """The checked inputs of a federation: see :class:`equipoise.Federation`.
 
-    ``data`` are the clients' (``first`` those of the first, loaded); ``dtype`` is that of the network's inputs, int64 for
-    inputs that are not converted.
+    ``data`` are the clients' (``first`` those of the first, loaded); ``reading`` reads more data as theirs were read.
     """
 
     model: Model
@@ -56,12 +55,11 @@ class Frame:
     server_validation: Samples | Stream | None
     n_classes: int
     n_features: int
-    dtype: torch.dtype
+    transform: Transform | None
+    reading: Reading
 
     def divided(self, share: float, seed: int) -> tuple[Frame, tuple[Samples | Stream | Absent | None, ...]]:
         """The same without what every client holds out, and what that is; None for a client with too few samples."""
-        if not share:
-            return self, (None,) * len(self.data)
         parts = [divided(d, share, seed, name) for d, name in zip(self.data, self.names, strict=True)]
         data = tuple(own for own, _ in parts)
         first = self.first if parts[0][1] is None else loaded(data[0])
@@ -228,7 +226,7 @@ def frame(
             check(d, name, like, n_classes)
     data = tuple(replace(d, like=like, n_classes=n_classes) if isinstance(d, Absent) else d for d in data)
     mine = None if own is None else tuple(own.values())
-    return Frame(model, bound, known, data, first, sets, mine, held_out, n_classes, n_features, dtype)
+    return Frame(model, bound, known, data, first, sets, mine, held_out, n_classes, n_features, transform, reading)
 
 
 def _check_arguments(net: object, tests: object, client_tests: object, transform: object, memory: int | None) -> None:

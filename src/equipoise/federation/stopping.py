@@ -6,10 +6,10 @@ It never looks at results on test data.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from equipoise.core.settings import RunSettings
+from equipoise.core.settings import RunSettings, Settings
 from equipoise.metrics.measures import main_in
 from equipoise.records.record import Record
 from equipoise.records.validation import value
@@ -17,6 +17,7 @@ from equipoise.system.ranges import check_fields, choice
 from equipoise.system.ranges import number as number_field
 
 MEASURES = {"accuracy": "{main}", "loss": "loss", "worst": "{main} of the worst group"}  # in words
+Stop = Callable[[Sequence[Record]], object]  # all records so far -> why to stop; empty or False to go on
 NONE = "needs what clients hold out of their own samples"
 
 
@@ -81,3 +82,11 @@ class EarlyStopping:
         better = f" by more than {self.min_delta:g}" if self.min_delta else ""
         what = MEASURES[self.measure].format(main=main_in(records[-1].get("validation", ())).noun)
         return f"the validation {what} has not improved{better} for {self.patience} round{'s' * (self.patience > 1)}"
+
+
+def check_stop(stop: Stop | None, settings: Settings) -> None:
+    """Require a function of all records, and validation for one that looks at it."""
+    if isinstance(stop, type) or not (stop is None or callable(stop)):
+        raise TypeError(f"stop must be a function of all records, such as EarlyStopping(10); found {stop!r}.")
+    if isinstance(stop, EarlyStopping) and not settings.validation:
+        raise ValueError(f"EarlyStopping {NONE}: give validation=0.2.")

@@ -19,13 +19,14 @@ from equipoise.core.rule import Rule
 from equipoise.federation import checkpoint
 from equipoise.federation.checkpoint import CheckpointError
 from equipoise.federation.directory import MANIFEST, write_manifest
-from equipoise.federation.federation import Federation, Stop
+from equipoise.federation.federation import Federation
 from equipoise.federation.fingerprint import digest
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
 from equipoise.federation.method import Method
 from equipoise.federation.progress_bar import accuracies, progress_bar
 from equipoise.federation.standing import ProgressLog, Standing, shown_rate
+from equipoise.federation.stopping import Stop
 from equipoise.records.directory import ORDER
 from equipoise.records.record import Record
 from equipoise.report.statistics import Comparison

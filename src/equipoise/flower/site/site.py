@@ -23,10 +23,10 @@ from equipoise.data.samples import Absent, LoadError, Samples, Stream, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import visit
 from equipoise.federation import diagnosis, guard
-from equipoise.federation.assembly import assemble
 from equipoise.federation.evaluation import EvaluationSets, Handed, used
 from equipoise.federation.inputs import frame
 from equipoise.federation.method import Method
+from equipoise.federation.preparation import prepare
 from equipoise.federation.round import plain
 from equipoise.federation.trial import Trial
 from equipoise.federation.validation import measured
@@ -268,17 +268,7 @@ def open_site(
         task=task.meaning,
     )
     known, (held,) = known.divided(settings.validation, settings.seed)
-    trial = assemble(
-        known,
-        method,
-        _solver(fields["solver"]),
-        settings,
-        "sequential",
-        transform=task.transform,
-        groups=task.neurons,
-        workers=1,
-        away=False,
-    )
+    trial = prepare(known, method, _solver(fields["solver"]), settings, "sequential", groups=task.neurons)
     tests = EvaluationSets(known.tests, None, tuple(fields["measures"]))
     own, noise = node_config or {}, 0.0 if simulated else next((r.noise for r in method.rules if type(r) is DP), 0.0)
     personal = bool(known.tests) and (trial.private is not None or bool(method.overriding("deploy")))

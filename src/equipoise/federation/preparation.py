@@ -1,0 +1,219 @@
+"""Model, data, method and settings put together: the trial that a federation trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from equipoise.core.attacks import FLIPS, Attackers
+from equipoise.core.draws import Schedule, chances, cohort_size
+from equipoise.core.model import Model
+from equipoise.core.oracle import Oracle
+from equipoise.core.presence import Presence
+from equipoise.core.rule import Setup
+from equipoise.core.settings import Settings
+from equipoise.core.solver import Solver
+from equipoise.core.task import CLASSIFICATION, Task
+from equipoise.data.samples import Absent, Transform
+from equipoise.engines import ENGINES, EngineChoice, choose
+from equipoise.federation.evaluation import EvaluationSets
+from equipoise.federation.inputs import Frame, Groups
+from equipoise.federation.method import Method
+from equipoise.federation.population import Population
+from equipoise.federation.stopping import NONE
+from equipoise.federation.trial import Trial
+from equipoise.federation.validation import HeldOut
+from equipoise.metrics.classification import chosen
+from equipoise.metrics.groups import Positive
+from equipoise.metrics.own import KNOWN, Measure, divided
+from equipoise.records.validation import BEST
+from equipoise.system.ranges import check_option
+
+VALIDATION_BATCH = 64  # samples in a batch of the server's validation data, for methods that look at losses of batches
+
+
+@dataclass(frozen=True, eq=False)
+class Arrangement:
+    """What of a federation stays as it was made: see :class:`equipoise.Federation` for the meaning of each.
+
+    ``held`` is what the clients hold out, ``collaborative`` whether what each reaches alone is measured.
+    """
+
+    inputs: Frame
+    tests: EvaluationSets
+    held: HeldOut | None
+    classes: tuple[str, ...]
+    positive: Positive | None
+    least_group: int
+    select: str
+    population: Population | None
+    engine_choice: EngineChoice
+    collaborative: bool
+
+    @property
+    def model(self) -> Model:
+        """The network as a function of a vector."""
+        return self.inputs.model
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The clients' names."""
+        return self.inputs.names
+
+    @property
+    def transform(self) -> Transform | None:
+        """What makes network inputs of a batch."""
+        return self.inputs.transform
+
+
+def prepare(
+    known: Frame,
+    method: Method,
+    solver: Solver,
+    settings: Settings,
+    engine: str,
+    *,
+    groups: Groups | None,
+    workers: int = 1,
+    away: bool = False,
+    presence: Presence | None = None,
+    attackers: Attackers | None = None,
+) -> Trial:
+    """Everything about a run that does not change.
+
+    Parameters
+    ----------
+    known : model and data.
+    method, solver, settings : as for :class:`equipoise.Federation`; so is ``workers``.
+    engine : the name of the engine.
+    groups : the hidden units, ``neurons`` of :class:`equipoise.Federation`.
+    away : the clients are not in this process.
+    presence, attackers : who is there, and who attacks, in a simulation.
+
+    Raises
+    ------
+    ValueError : the network does not suit the method or the batches.
+    """
+    known.suit(method, settings)
+    model, held_out = known.model, known.server_validation
+    if isinstance(settings.engine, str):
+        call = ENGINES[engine](workers, settings.chunk)
+    else:  # jobs carry the settings, also to other processes: they get the engine's name
+        call, settings = settings.engine, replace(settings, engine=engine)
+    neurons = known.neurons(groups) if "neurons" in method.needs else None
+    setup = Setup(
+        model.initial,
+        model.layout,
+        torch.tensor([d.size for d in known.data], dtype=torch.float64, device=model.initial.device),
+        solver,
+        known.n_classes,
+        known.n_features,
+        model.head[: model.n_params],
+        neurons,
+        0 if held_out is None else -(-held_out.size // VALIDATION_BATCH),
+        cohort_size(len(known.data), settings.participation),
+    )
+    return Trial(
+        model=model,
+        bound=known.bound,
+        method=method,
+        solver=solver,
+        engine=call,
+        setup=setup,
+        data=known.data,
+        names=known.names,
+        private=method.private(model),
+        settings=settings,
+        chances=chances(known.transform),
+        oracle=_oracle(known, solver),
+        neurons=neurons,
+        presence=presence,
+        attackers=attackers,
+        workers=workers,
+        away=away,
+    )
+
+
+def recorded_of(task: Task, measures: Iterable[object]) -> tuple[tuple[str, ...], tuple[Measure, ...]]:
+    """What is recorded: measures by name, those of a regression all there are; and functions of the user's own."""
+    names, own = divided(measures)
+    if task.name == CLASSIFICATION.name:
+        return chosen(names), own
+    classes = [name for name in names if name != "accuracy"] + [m.name for m in own if m.name in KNOWN]
+    if classes:
+        raise ValueError(
+            f"{', '.join(classes)} {'need' if len(classes) > 1 else 'needs'} classes, and a regression has none: it has rmse, mae and r2."
+        )
+    return task.measures, own
+
+
+def check_away(method: Method, select: str, *, away: bool, held: bool) -> None:
+    """Refuse what clients that are away cannot give, and a choice of the model without validation."""
+    if away and not method.sharing.clients:
+        raise ValueError(f"{method} needs the data of all clients in one place, and sites keep theirs. Leave it out.")
+    check_option("select", select, ("last", BEST))
+    if select != "last" and away:
+        raise ValueError(f"select={select!r}: sites keep no state of an earlier round. Leave it out.")
+    if select != "last" and not held:
+        raise ValueError(f"select={select!r} {NONE}: give validation=0.2.")
+
+
+def held_out(known: Frame, settings: Settings, groups: tuple[str, ...] | None) -> tuple[Frame, HeldOut | None]:
+    """The inputs without what every client holds out, and that; None without validation.
+
+    Raises
+    ------
+    ValueError : that is nothing.
+    """
+    if not settings.validation:
+        return known, None
+    without, parts = known.divided(settings.validation, settings.seed)
+    if not any(parts):
+        most = max(d.size for d in known.data)
+        raise ValueError(
+            f"validation={settings.validation:g} holds nothing out, because no client has more than {most} samples. "
+            f"{'Leave it out.' if most == 1 else f'Take a share of at least {1 / most:.2g}.'}"
+        )
+    return without, HeldOut(parts, groups)
+
+
+def who_comes(
+    known: Frame, method: Method, settings: Settings, groups: Sequence[str] | None, *, here: bool
+) -> tuple[Presence | None, Attackers | None]:
+    """Who is there in which round, and who attacks, in a simulation; None where all are, and nobody does."""
+    sizes, task = [d.size for d in known.data], known.model.task
+    presence = Presence.of(settings, known.names, groups, sizes) if method.sharing.clients else None
+    if settings.attack in FLIPS and task.dtype.is_floating_point:
+        raise ValueError(
+            f"attack={settings.attack!r} changes classes, and a {task.name} has none. Take sign-flip, for example."
+        )
+    attackers = Attackers.of(settings, known.names, groups, here=here)
+    return presence, attackers if method.sharing.federated else None
+
+
+def choose_engine(known: Frame, settings: Settings) -> EngineChoice:
+    """The engine that visits the clients, and why."""
+    engine = settings.engine
+    if not isinstance(engine, str):
+        if not callable(engine):
+            raise TypeError(f"engine must be the name of one, or a function from a Job to Answers; found {engine!r}.")
+        return EngineChoice(getattr(engine, "__name__", type(engine).__name__), "asked for")
+    if engine == "auto":
+        here = [d for d in (known.first, *known.data) if not isinstance(d, Absent)]
+        asked = cohort_size(len(known.data), settings.participation)
+        return choose(known.model, here, asked, torch.get_num_threads(), known.stacks)
+    if engine not in ENGINES:
+        raise ValueError(f"Unknown engine {engine!r}. Choose one of: auto, {', '.join(ENGINES)}.")
+    return EngineChoice(engine, "asked for")
+
+
+def _oracle(known: Frame, solver: Solver) -> Oracle | None:
+    """The server's validation data in order, in batches; None if there are none."""
+    data = known.server_validation
+    if data is None:
+        return None
+    drawn = torch.arange(-(-data.size // VALIDATION_BATCH) * VALIDATION_BATCH, device=data.sizes.device)
+    index = torch.where(drawn < data.size, drawn, -1).view(-1, VALIDATION_BATCH)
+    return Oracle(known.bound, data, solver, Schedule(index, None), known.model.n_params)
