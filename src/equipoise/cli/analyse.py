@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -92,7 +92,7 @@ def decomposition(
     where = output or (paths[0] if len(paths) == 1 else Path("analysis"))
     _drawn({"decomposition": draw.decomposition(measured, nats)}, where)
     if len(paths) > 1:
-        _wrote(write_atomically(_made(where) / "decomposition.json", json.dumps(measured, indent=1)))
+        _wrote(write_atomically(where / "decomposition.json", json.dumps(measured, indent=1)))
 
 
 def _nats(paths: Sequence[Path]) -> str:
@@ -125,16 +125,12 @@ def landscape(
     paths = _runs(directories)
     with progress_bar(shown=not json_) as bar:
         task = bar.add_task("points", total=None)
-        landscapes = measure(
-            paths,
-            group,
-            points=points,
-            grid=grid,
-            draws=draws,
-            span=span,
-            seed=seed,
-            on_point=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+
+        def shown(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        how: dict[str, Any] = {"points": points, "grid": grid, "draws": draws, "span": span, "seed": seed}
+        landscapes = measure(paths, group, on_point=shown, **how)
     frame = pd.concat([one.frame() for one in landscapes], ignore_index=True)
     if json_:
         print(json.dumps(frame.to_dict("records")))  # noqa: T201
@@ -150,12 +146,9 @@ def landscape(
     out.print(
         f"Loss on {landscapes[0].group}{' in nats' * bool(nats)}, mean over {draws} directions; a smaller rise is a flatter minimum."
     )
-    _wrote(write_atomically(_made(output) / "landscape.csv", frame.map(cell).to_csv(index=False)))
-    _drawn(
-        {"landscape-1d": draw.lines(landscapes, nats)}
-        | ({"landscape-2d": draw.planes(landscapes, nats)} if grid else {}),
-        output,
-    )
+    _wrote(write_atomically(output / "landscape.csv", frame.map(cell).to_csv(index=False)))
+    planes = {"landscape-2d": draw.planes(landscapes, nats)} if grid else {}
+    _drawn({"landscape-1d": draw.lines(landscapes, nats)} | planes, output)
 
 
 @app.command(epilog="Example: `equipoise analyse states runs/compare-digits-quality`")
@@ -182,12 +175,11 @@ def states(
     compared = Comparison.of([History.from_run(path) for path in paths])
     with progress_bar(shown=not json_) as bar:
         task = bar.add_task("clients", total=None)
-        found = measure(
-            paths,
-            rho_max=rho_max,
-            points=points,
-            on_client=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+
+        def counted(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        found = measure(paths, rho_max=rho_max, points=points, on_client=counted)
     frame = pd.concat([one.frame() for one in found], ignore_index=True)
     if json_:
         print(json.dumps(frame.to_dict("records")))  # noqa: T201
@@ -204,7 +196,7 @@ def states(
     out.print(table)
     nats = _nats(paths)
     out.print(f"Mean over the clients of a group{', in nats' * bool(nats)}. S = L less the loss at ρ = 0.")
-    _wrote(write_atomically(_made(output) / "states.csv", frame.map(cell).to_csv(index=False)))
+    _wrote(write_atomically(output / "states.csv", frame.map(cell).to_csv(index=False)))
     drawn = {f"states-{what}": draw.states(found, what, nats) for what in draw.STATES}
     recorded = figures.measured_in(compared.histories, ("sharpness", "perturbed_loss"))
     _drawn(drawn | ({"states-rounds": figures.measured(compared, recorded)} if recorded else {}), output)
@@ -227,24 +219,13 @@ def _named(path: Path, config: RunConfig, paths: list[Path]) -> str:
         name += f", seed {config.seed}"
     options = [k for k in config.scenario_options if len({str(o.scenario_options.get(k)) for o in others}) > 1]
     name += "".join(f", {k}={config.scenario_options[k]}" for k in options)
-    same = [
-        other
-        for other in others
-        if (other.label, other.seed, other.scenario_options) == (config.label, config.seed, config.scenario_options)
-    ]
-    return name if len(same) == 1 else f"{name} ({path.name})"
+    same = [(other.label, other.seed, other.scenario_options) for other in others]
+    alone = same.count((config.label, config.seed, config.scenario_options)) == 1
+    return name if alone else f"{name} ({path.name})"
 
 
 def _table(*columns: str) -> Table:
-    table = plain_table()
-    for k, column in enumerate(columns):
-        table.add_column(column, justify="right" if k else "left", no_wrap=True)
-    return table
-
-
-def _made(directory: Path) -> Path:
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
+    return plain_table(*columns, right=columns[1:], whole=columns)
 
 
 def _drawn(figures: dict[str, Figure], directory: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -24,9 +25,15 @@ def print_json(document: Any) -> None:
     print(json.dumps(document, indent=1))  # noqa: T201
 
 
-def plain_table() -> Table:
-    """An empty table without lines."""
-    return Table(box=None, pad_edge=False, header_style="bold")
+def plain_table(
+    *columns: str, right: Container[str] = (), fold: Container[str] = (), whole: Container[str] = ()
+) -> Table:
+    """An empty table without lines: numbers are to the ``right``, long texts ``fold``, and names stay ``whole``."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", no_wrap=name in whole)
+        table.columns[-1].overflow = "fold" if name in fold else "ellipsis"
+    return table
 
 
 def progress_bar(unit: str = "", *, shown: bool = True) -> Progress:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,7 @@ import typer
 from rich.filesize import decimal
 from rich.markup import escape
 from rich.padding import Padding
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from equipoise.cli import completion
@@ -160,14 +159,10 @@ def _counts(parts: list[SplitCheck]) -> Table:
     columns: list[list[str]] = []
     for part in parts:
         found = [*(part.found or ()), sum(part.found or ())]
-        known = (
-            None
-            if part.published is None
-            else [*(part.published.classes or [None] * (len(found) - 1)), part.published.images]
-        )
         table.add_column(part.split, justify="right")
         columns.append([f"{n:,}" for n in found])
-        if known is not None:
+        if part.published is not None:
+            known = [*(part.published.classes or [None] * (len(found) - 1)), part.published.images]
             table.add_column("published", justify="right")
             columns[-1] = [f"{n:,}" if k in (None, n) else f"[red]{n:,}[/]" for n, k in zip(found, known, strict=True)]
             columns.append(["" if k is None else f"{k:,}" for k in known])
@@ -247,12 +242,8 @@ def _fetch(files: list[Address], root: Path) -> None:
         for file in files:
             task = bar.add_task(Path(file.place).name, total=file.size)
             try:
-                download.fetch(file, root, partial(_advance, bar, task))
+                download.fetch(file, root, lambda done, task=task: bar.update(task, completed=done))  # type: ignore[misc]
             except BaseException as stop:
                 if not isinstance(stop, Exception):  # Ctrl-C, a polite kill
                     stop.add_note("Stopped. Nothing half fetched was kept; the same command fetches what is missing.")
                 raise
-
-
-def _advance(bar: Progress, task: TaskID, done: int) -> None:
-    bar.update(task, completed=done)

@@ -17,6 +17,7 @@ from equipoise.cli.console import out, plain_table, print_json, progress_bar, sa
 from equipoise.cli.operation import clean, flower_errors, sites, status, stop
 from equipoise.cli.options import Json
 from equipoise.system.errors import ExpectedError
+from equipoise.system.suggestions import some
 
 if TYPE_CHECKING:
     from equipoise.flower.deploy.checks import CheckResult
@@ -95,14 +96,12 @@ def up(
 
         settings = project.settings(directory)
         changes = project.overrides(config or (), settings)
-        nodes = _nodes(node_config, several=True)
-        names = [f"site-{k}" for k in range(sites or 3)] if sites or not nodes else list(nodes)
-        if strangers := sorted(nodes.keys() - set(names)):
-            raise ValueError(f"{node_config} has settings of {', '.join(strangers)}; the sites are {', '.join(names)}.")
+        nodes = _sites(node_config, sites, 3)
+        names = list(nodes)
         changes = {"min-sites": len(names)} | changes
         changes["run-dir"] = str((directory / str(({**settings, **changes})["run-dir"])).resolve())
         base = directory / "local"
-        states = {name: {"state-dir": str(base.resolve() / "sites" / name), **nodes.get(name, {})} for name in names}
+        states = {name: {"state-dir": str(base.resolve() / "sites" / name), **of} for name, of in nodes.items()}
         certificates = base / "certs" if tls and (base / "certs").exists() else None
         findings = look(directory, certificates=certificates, node_configs=states, config=changes, present=names)
         if only_check:
@@ -253,16 +252,10 @@ def ray(
         from equipoise.flower.deploy import cluster, project
 
         changes = project.overrides(config or (), project.settings(directory))
-        nodes = _nodes(node_config, several=True)
-        names = [f"site-{k}" for k in range(clients or 10)] if clients or not nodes else list(nodes)
-        if strangers := sorted(nodes.keys() - set(names)):
-            raise ValueError(
-                f"{node_config} has settings of {', '.join(strangers)}; the clients are {names[0]} to {names[-1]}."
-            )
+        nodes = _sites(node_config, clients, 10)
         where = cluster.Cluster(address, cpus, gpus, memory)
-        sites = {name: nodes.get(name, {}) for name in names}
-        (_silent if json_ else say)(f"{len(names)} clients, on Ray{f' at {address}' if address else ''}")
-        run = cluster.run(directory, len(names), changes, sites=sites, cluster=where)
+        (_silent if json_ else say)(f"{len(nodes)} clients, on Ray{f' at {address}' if address else ''}")
+        run = cluster.run(directory, len(nodes), changes, sites=nodes, cluster=where)
     _finish(run, json_)
 
 
@@ -293,6 +286,15 @@ def _nodes(path: Path | None, several: bool = False) -> dict[str, dict[str, Any]
     return nodes if tables else {str(nodes.get("site", path.stem)): nodes}
 
 
+def _sites(path: Path | None, number: int | None, usual: int) -> dict[str, dict[str, Any]]:
+    """What each site is started with, by its name: of so many, or else of those in the file, or as many as usual."""
+    nodes = _nodes(path, several=True)
+    names = [f"site-{k}" for k in range(number or usual)] if number or not nodes else list(nodes)
+    if strangers := sorted(nodes.keys() - set(names)):
+        raise ValueError(f"{path} has settings of {', '.join(strangers)}; the sites are {some(names)}.")
+    return {name: nodes.get(name, {}) for name in names}
+
+
 def _show(results: list[CheckResult], json_: bool) -> None:
     """Print what was found, and end: with status 1 if something is wrong."""
     wrong = [each for each in results if not each.ok]
@@ -300,10 +302,7 @@ def _show(results: list[CheckResult], json_: bool) -> None:
         listed = [{"what": each.what, "ok": each.ok, "text": each.text} for each in results]
         print_json({"ok": not wrong, "findings": listed})
     else:
-        table = plain_table()
-        table.add_column("")
-        table.add_column("what", no_wrap=True)
-        table.add_column("found", overflow="fold")
+        table = plain_table("", "what", "found", whole=("what",), fold=("found",))
         for each in results:
             table.add_row("[green]ok[/]" if each.ok else "[bold red]wrong[/]", escape(each.what), escape(each.text))
         out.print(table)

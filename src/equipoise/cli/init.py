@@ -152,12 +152,8 @@ def _data(data: str, options: Mapping[str, Any]) -> tuple[UserData, Parts, dict[
     from equipoise.data.own.reading import read_user_data
     from equipoise.scenarios.own import columns_of, divided, edges, rounding, test_sets
 
-    own = read_user_data(
-        data,
-        columns_of(**options),
-        download=options.get("download", False),
-        between=edges(options.get("range")),
-    )
+    download, between = options.get("download", False), edges(options.get("range"))
+    own = read_user_data(data, columns_of(**options), download=download, between=between)
     given = {name: options[name] for name in ("clients", "alpha", "test", "server_validation") if name in options}
     if own.client is None:
         given.setdefault("clients", min(DIVIDED, max(1, len(own) // 2)))
@@ -201,9 +197,8 @@ def _labels(own: UserData) -> str:
     from equipoise.data.own.columns import counts, listed
 
     if own.regression:
-        return "numbers to predict: {least:g} to {largest:g}, mean {mean:g}, standard deviation {std:g}".format(
-            **_target(own)
-        )
+        said = "numbers to predict: {least:g} to {largest:g}, mean {mean:g}, standard deviation {std:g}"
+        return said.format(**_target(own))
     return f"{_many(len(own.classes), 'class')}: {listed(f'{name} {n:,}' for name, n in counts(own.label).items())}"
 
 
@@ -244,10 +239,8 @@ def _described(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> di
 def _show(own: UserData, parts: Parts, sets: Mapping[str, list[int]], lines: list[str]) -> None:
     for line in lines:
         out.print(escape(line), soft_wrap=True, highlight=False)
-    table = plain_table()
-    table.add_column("client")
-    for title in ("train", "test", "mean" if own.regression else "classes"):
-        table.add_column(title, justify="right")
+    numbers = ("train", "test", "mean" if own.regression else "classes")
+    table = plain_table("client", *numbers, right=numbers)
     for name, rows in list(parts.train.items())[:SHOWN]:
         labels = f"{own.targets[rows].mean():g}" if own.regression else str(len({own.label[row] for row in rows}))
         table.add_row(escape(name), f"{len(rows):,}", f"{len(parts.test.get(name, [])):,}", labels)
@@ -273,14 +266,13 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str]) -> str
     protocol = scenarios.own.PROTOCOL if own else scenarios.digits.PROTOCOL
     known = {**{name: f.default for name, f in SETTINGS.items()}, **vars(protocol)}
     given: dict[str, Any] = {"method": "fedavg", "seed": 0, **({"data": data} if own else {"scenario": "digits"})}
-    given |= {
-        name: value for name, value in options.items() if name in MEANINGS
-    }  # settings of a run as well, which are said once
+    # settings of a run as well, which are said once
+    given |= {name: value for name, value in options.items() if name in MEANINGS}
     lines = [
         "# Settings of a run of Equipoise. Start it: equipoise run --config THIS_FILE",
         "# A line that begins with # shows a default; options of the command line override this file.",
         *(["#", "# What was found:"] if facts else []),
-        *(f"#   {_printable(fact)}" for fact in facts),
+        *("#   " + "".join(c if c.isprintable() else " " for c in fact) for fact in facts),
         "",
     ]
     for name, text in MEANINGS.items():
@@ -321,10 +313,6 @@ def _line(name: str, value: Any, meaning: str, *, off: bool = False) -> str:
     return f"{'# ' * off}{name} = {json.dumps(value, ensure_ascii=False)}".ljust(28) + f"  # {meaning}"
 
 
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)
-
-
 def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     """Read a configuration that ``equipoise init`` or a user wrote.
 
@@ -351,11 +339,8 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     settings = given.pop("set", {})
     for name in given:
         if name not in MEANINGS:
-            hint = (
-                " Options of the data and hyper-parameters are in the table [set]."
-                if name in OPTIONS or "." in name
-                else ""
-            )
+            known = name in OPTIONS or "." in name
+            hint = " Options of the data and hyper-parameters are in the table [set]." * known
             raise ValueError(f"{path}: {unknown('setting', name, (*MEANINGS, 'set'))}{hint}")
     for name, kind in {"method": str, "data": str, "task": str, "scenario": str, "network": str, "seed": int}.items():
         if name in given and (not isinstance(given[name], kind) or isinstance(given[name], bool)):

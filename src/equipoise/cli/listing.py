@@ -35,9 +35,8 @@ def methods(
 
 
 def _show_methods(described: dict[str, dict[str, Any]]) -> None:
-    table = plain_table()
-    for column in ("method", "what it does", "hyper-parameters", "server sees", "from"):
-        table.add_column(column, overflow="fold", no_wrap=column in ("method", "server sees"))
+    columns = ("method", "what it does", "hyper-parameters", "server sees", "from")
+    table = plain_table(*columns, fold=columns, whole=("method", "server sees"))
     for name, d in described.items():
         main = " ".join(f"{p['name']}={p['default']}" for p in d["hyper_parameters"] if p["main"])
         table.add_row(f"[bold]{name}[/]", d["summary"], main, d["sees"], d["citation"].split(":")[0])
@@ -49,9 +48,7 @@ def _show_methods(described: dict[str, dict[str, Any]]) -> None:
 
 def _show_method(name: str, d: dict[str, Any]) -> None:
     out.print(f"[bold]{name}[/]: {d['summary']}\n{d['citation']}\nparts: {', '.join(d['parts'])}\n", highlight=False)
-    table = plain_table()
-    for column in ("hyper-parameter", "default", "values"):
-        table.add_column(column)
+    table = plain_table("hyper-parameter", "default", "values")
     for p in d["hyper_parameters"]:
         table.add_row(p["name"], str(p["default"]), p["values"])
     out.print(table)
@@ -92,9 +89,7 @@ def scenarios(
         print_json(listed)
         return
     for kind, entries in listed.items():
-        table = plain_table()
-        table.add_column(kind.removesuffix("s"))
-        table.add_column("what it is", overflow="fold")
+        table = plain_table(kind.removesuffix("s"), "what it is", fold=("what it is",))
         for name, summary in entries.items():
             table.add_row(f"[bold]{name}[/]", summary)
         out.print(table)
@@ -125,9 +120,8 @@ def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | N
     if json_:
         print_json(known)
         return
-    table = plain_table()
-    for title in ("client", "group", "samples", *["of each class"] * bool(made.n_classes)):
-        table.add_column(title, justify="right" if title == "samples" else "left")
+    classes = ["of each class"] * bool(made.n_classes)
+    table = plain_table("client", "group", "samples", *classes, right=("samples",))
     for one in (*known["clients"], *known["tests"]):
         each = [" ".join(map(str, one["counts"]))] if one["counts"] else []
         table.add_row(escape(one["name"]), escape(one.get("group", "test set")), str(one["size"]), *each)

@@ -134,9 +134,8 @@ def main() -> NoReturn:
         message = "Stopped. The same command (or equipoise resume) goes on from the last complete round."
         _fail(" ".join(getattr(stop, "__notes__", ())) or message, 128 + int(stop.args[0]), debug)
     except Exception as error:
-        if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(
-            error
-        ):  # PyTorch's, of any device
+        # PyTorch's, of any device
+        if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
             _fail(_full(arguments, error), 1, debug)
         defect = f"{type(error).__name__}: {error}. This is a defect of Equipoise; --debug shows where."
         _fail(f"{defect}{_noted(error)}", 1, debug)

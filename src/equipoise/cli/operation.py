@@ -252,9 +252,8 @@ def _show(rows: Sequence[Row], nothing: str = "") -> None:
     """Print rows of the same keys as a table, or what to say where there is none."""
     from equipoise.report.formatting import size
 
-    table = plain_table()
-    for key in rows[0] if rows else ():
-        table.add_column(key.removesuffix("_bytes").replace("_", " "), overflow="fold", no_wrap=key == "site")
+    columns = [key.removesuffix("_bytes").replace("_", " ") for key in (rows[0] if rows else ())]
+    table = plain_table(*columns, fold=columns, whole=("site",))
     for row in rows:
         shown = [size(x) if "bytes" in key and x is not None else x for key, x in row.items()]
         table.add_row(*("" if x is None else escape(str(x)) for x in shown))

@@ -49,10 +49,9 @@ def privacy(
     if json_:
         print_json(rows)
         return
-    table = plain_table()
-    for name, value in rows[0].items():
-        for column in [f"{name}, {r}" for r in value] if isinstance(value, dict) else [name]:
-            table.add_column(column, justify="right")
+    each = ([f"{name}, {r}" for r in value] if isinstance(value, dict) else [name] for name, value in rows[0].items())
+    columns = [column for of in each for column in of]
+    table = plain_table(*columns, right=columns)
     for row in rows:
         values = [v for value in row.values() for v in (value.values() if isinstance(value, dict) else (value,))]
         table.add_row(*("infinite" if v is None else v if isinstance(v, str) else f"{v:.6g}" for v in values))

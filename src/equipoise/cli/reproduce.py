@@ -225,9 +225,8 @@ def _list(json_: bool) -> None:
             {n: {"title": e.title, "kind": e.kind, "paper": e.paper, "runs": e.runs()} for n, e in every.items()}
         )
         return
-    table = plain_table()
-    for column in ("experiment", "what it is", "runs", "embedded"):
-        table.add_column(column, overflow="fold", justify="right" if column == "runs" else "left")
+    columns = ("experiment", "what it is", "runs", "embedded")
+    table = plain_table(*columns, fold=columns, right=("runs",))
     for name, e in every.items():
         without = [part.name for part in e.part if part.embedded is None]
         few = ", ".join(without) if len(without) < 3 else f"{len(without)} of {len(e.part)} parts"
@@ -240,16 +239,12 @@ def _list(json_: bool) -> None:
 
 def _outline(experiment: PaperExperiment, json_: bool) -> None:
     """What can be said of an experiment without its data."""
-    parts = [
-        {
-            "part": part.name,
-            "scenario": part.scenario,
-            "rows": [row.name for row in experiment.of(part)],
-            "train": part.train,
-        }
-        for part in experiment.part
-    ]
     if json_:
+        names = {part.name: [row.name for row in experiment.of(part)] for part in experiment.part}
+        parts = [
+            {"part": part.name, "scenario": part.scenario, "rows": names[part.name], "train": part.train}
+            for part in experiment.part
+        ]
         print_json({"runs": experiment.runs(), "parts": parts})
         return
     out.print(f"{experiment.paper}: {experiment.title}: {experiment.runs()} runs", highlight=False)
@@ -288,9 +283,8 @@ def _show_forecast(plan: ReproductionPlan, folder: Path, jobs: int | None, json_
     if json_:
         print_json({"runs": lines, "seconds": round(seconds / at_once, 3), "memory": most * at_once, "jobs": at_once})
         return
-    table = plain_table()
-    for column in ("part", "row", "seeds", "finished", "minutes each", "memory each"):
-        table.add_column(column, justify="left" if column in ("part", "row") else "right")
+    numbers = ("seeds", "finished", "minutes each", "memory each")
+    table = plain_table("part", "row", *numbers, right=numbers)
     for key, forecast in shown.items():
         where, row, trial = key
         of_row = [line for line in lines if (line["part"], line["row"], line["trial"]) == key]

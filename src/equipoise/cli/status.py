@@ -45,24 +45,14 @@ def status(
     named = all(_tells(run) for run in runs)
     measures = list(dict.fromkeys(run.standing.measure for run in runs if run.standing.over)) or [ACCURACY]
     measured = ", ".join(measure.noun for measure in measures)
-    titles = (
-        "run",
-        *(() if named else ("method", "seed")),
-        "round",
-        "state",
-        measured,
-        common or "worst",
-        "ends",
-        "last",
-    )
+    about = () if named else ("method", "seed")
+    titles = ("run", *about, "round", "state", measured, common or "worst", "ends", "last")
     rows = []
     for run in runs:
         what = () if named else (run.method, "" if run.seed is None else str(run.seed))
         rows.append([_name(run, folder), *what, *_cells(run, common)])
-    table = plain_table()
     shown = [k for k in range(len(titles)) if any(row[k] for row in rows)]
-    for k in shown:
-        table.add_column(titles[k], justify="right" if titles[k] in ("round", measured) else "left", no_wrap=True)
+    table = plain_table(*(titles[k] for k in shown), right=("round", measured), whole=titles)
     for row in rows:
         table.add_row(*(escape(row[k]) for k in shown))
     table.width = max(out.width, out.measure(table, options=out.options.update(width=WIDEST)).maximum)
@@ -98,16 +88,10 @@ def _cells(run: RunStatus, common: str) -> list[str]:
     from equipoise.federation.standing import clock
 
     at = run.standing
-    return [
-        f"{at.round}/{at.rounds}",
-        run.state,
-        "" if at.mean is None else at.measure.brief(at.mean),
-        ""
-        if at.worst is None
-        else f"{at.measure.brief(at.worst)} {at.whose.removeprefix(common).lstrip(', ')}".strip(),
-        "" if run.ends is None else clock(datetime.fromtimestamp(run.ends)),
-        "" if run.written is None else clock(datetime.fromtimestamp(run.written)),
-    ]
+    mean, worst = ("" if number is None else at.measure.brief(number) for number in (at.mean, at.worst))
+    whose = "" if at.worst is None else at.whose.removeprefix(common).lstrip(", ")
+    times = ("" if time is None else clock(datetime.fromtimestamp(time)) for time in (run.ends, run.written))
+    return [f"{at.round}/{at.rounds}", run.state, mean, f"{worst} {whose}".strip(), *times]
 
 
 def _row(run: RunStatus) -> dict[str, Any]:

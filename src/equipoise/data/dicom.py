@@ -53,8 +53,7 @@ def pixels(source: IO[bytes]) -> tuple[NDArray[Any], NDArray[np.bool_] | None, b
         low, high = sorted((int(first), int(slice_.get("PixelPaddingRangeLimit", first))))
         padding = (numbers >= low) & (numbers <= high)
     identity = float(slice_.get("RescaleSlope") or 1) == 1 and not float(slice_.get("RescaleIntercept") or 0)
-    if numbers.ndim == 2 and not (
-        identity and "ModalityLUTSequence" not in slice_
-    ):  # which would make doubles of bytes
+    # which would make doubles of bytes
+    if numbers.ndim == 2 and not (identity and "ModalityLUTSequence" not in slice_):
         numbers = decoding.apply_modality_lut(numbers, slice_)  # type: ignore[attr-defined]
     return numbers, padding, kind == "MONOCHROME1"

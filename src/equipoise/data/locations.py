@@ -15,9 +15,8 @@ from equipoise.data.contents import DataError
 from equipoise.system.suggestions import some
 
 SHOWN = 8  # entries of a folder that an error lists
-Files = tuple[
-    tuple[str, ...], ...
-]  # each file (or folder) of a split as the places where it may lie, the usual one first
+# each file (or folder) of a split as the places where it may lie, the usual one first
+Files = tuple[tuple[str, ...], ...]
 
 
 class MissingError(DataError):

@@ -11,9 +11,8 @@ from equipoise.metrics.groups import class_counts
 from equipoise.metrics.measures import CLASSIFICATION
 from equipoise.system.suggestions import unknown
 
-MEASURES: Final = {
-    measure.name: measure.title for measure in CLASSIFICATION
-}  # in records and options: title of its table
+# in records and options: title of its table
+MEASURES: Final = {measure.name: measure.title for measure in CLASSIFICATION}
 AREAS: Final = ("auc", "auc_ovr")
 RATES: Final = "rates"  # counts per class, see `class_counts`, from which fairness between groups is computed
 CORRECT: Final = "correct"  # which samples are classified correctly: hexadecimal digits of `numpy.packbits`

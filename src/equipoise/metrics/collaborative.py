@@ -209,9 +209,8 @@ def _constant(values: Vector) -> bool:
 
 
 def _unit(values: Vector) -> Vector:
-    scaled = np.ldexp(
-        values, -int(np.frexp(np.abs(values).max())[1])
-    )  # exact, so that no square of a tiny number is lost
+    # exact, so that no square of a tiny number is lost
+    scaled = np.ldexp(values, -int(np.frexp(np.abs(values).max())[1]))
     return np.asarray(scaled / np.linalg.norm(scaled), dtype=np.float64)
 
 

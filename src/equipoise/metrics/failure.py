@@ -62,9 +62,8 @@ def guesses(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
     most, accuracy = float(true.max() / total), float(right.sum() / total)
     recall = float((right[there] / true[there]).mean())
     C = int(there.sum())
-    deviation = (
-        math.sqrt((1 / C) * (1 - 1 / C) * float((total / n / true[there]).sum())) / C
-    )  # of the recall of guesses
+    # of the recall of guesses
+    deviation = math.sqrt((1 / C) * (1 - 1 / C) * float((total / n / true[there]).sum())) / C
     if C < 2 or accuracy > most + LEVEL * math.sqrt(most * (1 - most) / n) or recall > 1 / C + LEVEL * deviation:
         return ""
     above = f", which {round(n):,} test samples do not tell apart (95\u00a0% interval)" * (accuracy > most)

@@ -70,9 +70,8 @@ def read(run: Path) -> tuple[tuple[Record, ...], Meta]:
             f'{run / "config.toml"}: expected a line such as method = "fedavg", '
             f"found the keys {', '.join(sorted(config)) or 'none'}. Add the method the run was made with."
         )
-    if isinstance(
-        header := meta.get("header"), list
-    ):  # of an earlier version, which had the whole path of a rule's file
+    # of an earlier version, which had the whole path of a rule's file
+    if isinstance(header := meta.get("header"), list):
         meta["header"] = [own_code.short(line) if str(line).startswith("method ") else line for line in header]
     return _records(run), cast(Meta, meta | {"config": config})
 

@@ -75,24 +75,16 @@ def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> "Figure":
             if term == "shift" and own.to_numpy().tolist() in drawn:
                 continue  # the same local training
             drawn.append(own.to_numpy().tolist())
-            i, margin = bases.index(_aggregation(method)), _has_margin(method)
+            i, margin = bases.index(_aggregation(method)), "margin" in method or method.startswith("fedld")
             known = [a for a in alphas if a in own.index]
             found = [own.loc[a].dropna().to_numpy() for a in known]
             mean = np.array([v.mean() for v in found])
-            axes.plot(
-                known,
-                mean,
-                color=drawing.color(i),
-                linestyle="--" if margin else "-",
-                marker=MARKERS[i % len(MARKERS)],
-                fillstyle="none" if margin else "full",
-                markersize=3.5,
-                linewidth=1.2,
-                label=drawing.plain(method),
-            )
+            how = {"linestyle": "--", "fillstyle": "none"} if margin else {"linestyle": "-", "fillstyle": "full"}
+            marker = MARKERS[i % len(MARKERS)]
+            drawing.line(axes, known, mean, method, i, marker=marker, markersize=3.5, linewidth=1.2, **how)
             if min(map(len, found)) > 1:
                 half = np.array([half_interval(v) for v in found])
-                axes.fill_between(known, mean - half, mean + half, color=drawing.color(i), alpha=0.15, linewidth=0)
+                drawing.band(axes, known, mean - half, mean + half, i)
         drawing.labels(axes, y=f"{title}\n(nats)")
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -106,10 +98,6 @@ def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> "Figure":
     figure.align_ylabels(panels)
     drawing.legend(figure, panels[1], methods)
     return figure
-
-
-def _has_margin(method: str) -> bool:
-    return "margin" in method or method.startswith("fedld")
 
 
 def _aggregation(method: str) -> str:
@@ -127,9 +115,7 @@ def lines(found: Sequence[Any], unit: str = NATS) -> "Figure":
         mean = one.line.mean(axis=0)
         drawing.line(axes, one.at, mean, name, i)
         if len(one.line) > 1:
-            axes.fill_between(
-                one.at, one.line.min(axis=0), one.line.max(axis=0), color=drawing.color(i), alpha=0.15, linewidth=0
-            )
+            drawing.band(axes, one.at, one.line.min(axis=0), one.line.max(axis=0), i)
     drawing.labels(axes, "step along the direction (in filter norms)", f"loss on {found[0].group} {unit}".rstrip())
     axes.set_ylim(bottom=0)
     drawing.legend(figure, axes, names)
@@ -161,8 +147,7 @@ def states(found: Sequence[Any], what: str, unit: str = NATS) -> "Figure":
         for i, (name, one) in enumerate(zip(names, found, strict=True)):
             if len(of_group := getattr(one, what)[np.array(one.groups) == group]):
                 drawing.line(axes, one.rho, of_group.mean(axis=0), name, i)
-                low, high = of_group.min(axis=0), of_group.max(axis=0)
-                axes.fill_between(one.rho, low, high, color=drawing.color(i), alpha=0.15, linewidth=0)
+                drawing.band(axes, one.rho, of_group.min(axis=0), of_group.max(axis=0), i)
         drawing.title(axes, group)
     drawing.labels(figure, "search distance ρ", f"{STATES[what]} {unit}".rstrip())
     drawing.legend(figure, max(panels, key=lambda axes: len(axes.lines)), names)

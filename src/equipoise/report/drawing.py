@@ -59,20 +59,20 @@ def save(
 
 def point(axes: Axes, x: Vector, y: Vector, label: str, i: int) -> None:
     """A method's mean over its seeds, with crosses of 95 % intervals over them if there are several."""
-    several = len(x) > 1
-    axes.errorbar(
-        x.mean(),
-        y.mean(),
-        xerr=half_interval(x) if several else None,
-        yerr=half_interval(y) if several else None,
-        color=color(i),
-        linestyle="",
-        marker=MARKERS[i % len(MARKERS)],
-        markersize=5,
-        elinewidth=0.8,
-        fillstyle="none" if i // len(PALETTE) % 2 else "full",
-        label=plain(label),
-    )
+    ends: dict[str, Any] = {"xerr": half_interval(x), "yerr": half_interval(y)} if len(x) > 1 else {}
+    axes.errorbar(x.mean(), y.mean(), **ends, markersize=5, elinewidth=0.8, **mark(label, i))
+
+
+def mark(label: str, i: int) -> dict[str, Any]:
+    """How the marks of the i-th method look: its colour, another shape for each, hollow when the palette repeats."""
+    fill = "none" if i // len(PALETTE) % 2 else "full"
+    look = {"color": color(i), "marker": MARKERS[i % len(MARKERS)], "fillstyle": fill}
+    return {**look, "linestyle": "", "label": plain(label)}
+
+
+def band(axes: Axes, x: Any, low: Any, high: Any, i: int, alpha: float = 0.15) -> None:
+    """From the lowest to the highest of what a curve in the colour of the i-th method is the mean of."""
+    axes.fill_between(x, low, high, color=color(i), alpha=alpha, linewidth=0)
 
 
 def line(axes: Axes, x: Any, y: Any, label: str, i: int, **how: Any) -> None:

@@ -177,7 +177,7 @@ def convergence(histories: Sequence[History] | Comparison) -> Figure:
             if len(values) > 1:
                 half = half_interval(values)
                 low, high = ((mean + sign * half).clip(*measure.ends) for sign in (-1, 1))
-                axes.fill_between(rounds, low, high, color=drawing.color(i), alpha=0.18, linewidth=0)
+                drawing.band(axes, rounds, low, high, i, 0.18)
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, measure.ends[0]), min(high, measure.ends[1]))
         drawing.labels(axes, y=measure.axis(name))
@@ -227,8 +227,7 @@ def _losses(axes: Axes, methods: Mapping[str, Sequence[Sequence[Mapping[int, flo
         shown.append(values.ravel())
         drawing.line(axes, rounds, np.median(values[:, 0], axis=0), label, i)
         if values.shape[0] * values.shape[1] > 1:
-            low, high = values.min((0, 1)), values.max((0, 1))
-            axes.fill_between(rounds, low, high, color=drawing.color(i), alpha=0.18, linewidth=0)
+            drawing.band(axes, rounds, values.min((0, 1)), values.max((0, 1)), i, 0.18)
         drawing.beyond(axes, rounds, end, over, "^", i)
     every = np.concatenate(shown)
     low, high = every.min(initial=math.inf), every.max(initial=0)
@@ -390,7 +389,7 @@ def measured(histories: Sequence[History] | Comparison, keys: Sequence[str] = tu
                 continue
             _mean(axes, rounds, members, group, i)
             low, high = (of(members[there], axis=1) for of in (np.nanmin, np.nanmax))
-            axes.fill_between(rounds[there], low, high, color=drawing.color(i), alpha=0.15, linewidth=0)
+            drawing.band(axes, rounds[there], low, high, i)
         drawing.title(axes, MEASURED[key].title + f", {label}" * (len(found.runs) > 1))
         drawing.whole_numbers(axes)
     for key in dict.fromkeys(key for key, _ in shown):
@@ -494,17 +493,9 @@ def spread(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     n = max(numbers)
     shares = np.linspace(0, 1, n)
     for i, (label, seeds) in zip(_places(compared, runs), curves.items(), strict=True):
-        axes.plot(
-            range(1, n + 1) if len(numbers) == 1 else 100 * shares,
-            np.mean([np.quantile(curve, shares)[::way] for curve in seeds] if len(numbers) > 1 else seeds, axis=0),
-            color=drawing.color(i),
-            linestyle="",
-            marker=MARKERS[i % len(MARKERS)],
-            markersize=3.2 if n <= 50 else 2,
-            markeredgewidth=0.6,
-            fillstyle="none" if i // len(PALETTE) % 2 else "full",
-            label=drawing.plain(label),
-        )
+        at = range(1, n + 1) if len(numbers) == 1 else 100 * shares
+        ranked = np.mean([np.quantile(curve, shares)[::way] for curve in seeds] if len(numbers) > 1 else seeds, axis=0)
+        axes.plot(at, ranked, markersize=3.2 if n <= 50 else 2, markeredgewidth=0.6, **drawing.mark(label, i))
     share = "" if len(numbers) == 1 else "share of the clients (%)"
     drawing.labels(axes, f"{share or 'client'}, from worst to best", measure.axis())
     drawing.whole_numbers(axes)
@@ -544,11 +535,10 @@ def contributions(histories: Sequence[History] | Comparison) -> Figure:
     both = np.concatenate([np.r_[run.contribution, run.reward] for run, *_ in runs.values()])
     low, high = (reduce(100 * both) for reduce in (np.nanmin, np.nanmax))
     panels[0].set_ylim(max(0.0, low - 0.35 * (high - low) - 1), min(100.0, high + 0.05 * (high - low) + 0.5))
-    drawing.labels(
-        figure,
-        "clients in the order of what they reach alone" if n > 20 else "client, in the order of what it reaches alone",
-        "accuracy (%)",
+    whose = (
+        "clients in the order of what they reach alone" if n > 20 else "client, in the order of what it reaches alone"
     )
+    drawing.labels(figure, whose, "accuracy (%)")
     drawing.legend(figure, panels[0], ["alone", "owned"])
     return figure
 
@@ -592,24 +582,17 @@ def clients(histories: Sequence[History] | Comparison) -> Figure:
     runs = _with(histories, _has_contribution, "what clients reach alone")
     alone = {label: 100 * seeds[0].contribution for label, seeds in runs.items()}
     every = np.concatenate(list(alone.values()))
-    colors = ScalarMappable(
-        Normalize(np.nanmin(every), np.nanmax(every)),
-        ListedColormap(colormaps[SEQUENCE[0]](np.linspace(*SEQUENCE[1:]))),
-    )
-    columns = min(2, len(runs))
-    figure, panels = drawing.panels(len(runs), columns=columns, height=1.35 if len(runs) > 1 else 1.9)
+    sequence = ListedColormap(colormaps[SEQUENCE[0]](np.linspace(*SEQUENCE[1:])))
+    colors = ScalarMappable(Normalize(np.nanmin(every), np.nanmax(every)), sequence)
+    figure, panels = drawing.panels(len(runs), columns=min(2, len(runs)), height=1.35 if len(runs) > 1 else 1.9)
     for axes, (label, seeds) in zip(panels, runs.items(), strict=True):
         rounds, table = seeds[0].history.client_table()  # [R], [R, N]
         shown = np.unique(np.r_[np.arange(0, len(rounds), 1 + len(rounds) // 200), len(rounds) - 1])
+        how: dict[str, Any] = {"linewidth": 0.9 if table.shape[1] <= 20 else 0.6, "markersize": 3}
+        how["marker"] = "o" if len(rounds) == 1 else None
         for m in np.argsort(alone[label], kind="stable"):
-            axes.plot(
-                np.array(rounds)[shown],
-                100 * table[shown, m],
-                color=colors.to_rgba(alone[label][m]),
-                linewidth=0.9 if table.shape[1] <= 20 else 0.6,
-                marker="o" if len(rounds) == 1 else None,
-                markersize=3,
-            )
+            color = colors.to_rgba(alone[label][m])
+            axes.plot(np.array(rounds)[shown], 100 * table[shown, m], color=color, **how)
         drawing.title(axes, label)
         drawing.whole_numbers(axes)
     bar = figure.colorbar(colors, ax=panels, aspect=40, pad=0.02, location="top", fraction=0.05)
@@ -653,9 +636,8 @@ def neurons(histories: Sequence[History] | Comparison) -> Figure:
         room = WIDTH * min(units["sizes"]) / sum(units["sizes"])  # inches of the narrowest group
         turned: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
         crowded = room < 0.06 * max(len(text) for _, text in ticks)
-        axes.set_xticks(
-            [at for at, _ in ticks], [drawing.plain(text) for _, text in ticks], **(turned if crowded else {})
-        )
+        at, texts = zip(*ticks, strict=True)
+        axes.set_xticks(at, [*map(drawing.plain, texts)], **(turned if crowded else {}))
         few = len(order) <= 20
         axes.set_yticks(range(len(order)) if few else [], [str(m) for m in order] if few else [])
         axes.tick_params(length=0)

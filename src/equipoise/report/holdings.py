@@ -85,9 +85,8 @@ def who_has_what(known: Holdings, least: int = 1) -> Figure:
         what = "client" if block is known["clients"] else "test set"
         named = [(y, drawing.plain(one["name"], SHORT)) for y, one in zip(at.tolist(), block, strict=True)]
         ticks += named if few else [((top + end) / 2, plural(len(block), what))]
-        x, side = (
-            (0, "left") if n_classes else (-0.02, "right")
-        )  # over the names, where the one panel is that of the samples
+        # over the names, where the one panel is that of the samples
+        x, side = (0, "left") if n_classes else (-0.02, "right")
         left.text(
             x, top - 0.1, f"{what}s", size=7, color=INK, ha=side, va="bottom", transform=left.get_yaxis_transform()
         )

@@ -72,11 +72,11 @@ def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str
 
 
 @cache
-def _template() -> Template:
-    """The page's template, compiled once: that takes longer than to fill it in."""
+def template(name: str) -> Template:
+    """A page's template, compiled once: that takes longer than to fill it in."""
     from jinja2 import Environment, StrictUndefined
 
-    source = resources.files("equipoise.report").joinpath("report.html.j2").read_text(encoding="utf-8")
+    source = resources.files("equipoise.report").joinpath(name).read_text(encoding="utf-8")
     return Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=shown
     ).from_string(source, globals={"typeset": typeset, "contents": _contents, "pieces": _pieces})
@@ -100,7 +100,7 @@ def render(histories: Sequence[History] | Comparison) -> str:
         name: (name, drawings.PLOTS[name].heading.format(**parts), caption(name, parts), svg(name, figure))
         for name, figure in drawings.draw_all(found).items()
     }
-    return _template().render(
+    return template("report.html.j2").render(
         title=_title(found),
         facts=_facts(found),
         verdict=verdict(found),

@@ -563,13 +563,8 @@ def lay_out(
         leader = (leaders or {}).get(column.key)
         shown.append((column.title, [_statistic(method, column, leader) for method in methods]))
     rows = zip(*(cells for _, cells in shown), strict=True) if shown else [()] * len(methods)
-    return Grid(
-        tuple(title for title, _ in shown),
-        tuple(
-            (method["method"] + FAILED * bool(method.get("failed")), tuple(cells))
-            for method, cells in zip(methods, rows, strict=True)
-        ),
-    )
+    names = [method["method"] + FAILED * bool(method.get("failed")) for method in methods]
+    return Grid(tuple(title for title, _ in shown), tuple(zip(names, rows, strict=True)))
 
 
 def _group(method: Numbers, group: str, digits: int) -> Cell:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from equipoise.report import drawing
-from equipoise.report.drawing import MARKERS
 from equipoise.report.formatting import PERCENT, UNDEFINED, number
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.notes import UNPROTECTED, listed
@@ -120,7 +119,8 @@ def missed(fairness: Numbers) -> str:
 
     def missing(group: str) -> str:
         rate, worst = rated[group][key], f", class {rated[group]['worst_class']}," if many else ""
-        return f"{_of_hundred(rate)} in group {group}{worst}{_between(rate)}"
+        between = "" if rate["low"] is None else f" ({100 - rate['high']:.0f} to {100 - rate['low']:.0f})"
+        return f"{_of_hundred(rate)} in group {group}{worst}{between}"
 
     ordered = sorted(rated, key=lambda group: rated[group][key]["mean"])
     shown = ordered if len(ordered) <= FEW else [ordered[0], ordered[-1]]
@@ -144,10 +144,6 @@ def _of_hundred(rate: Numbers) -> str:
     return f"{100 - rate['mean']:.0f}"
 
 
-def _between(rate: Numbers) -> str:
-    return "" if rate["low"] is None else f" ({100 - rate['high']:.0f} to {100 - rate['low']:.0f})"
-
-
 def figure(fairness: Numbers, every: Sequence[str] = ()) -> Figure:
     """The rates of every group with their 95 % intervals, a panel per rate; groups with too few people have none.
 
@@ -165,24 +161,11 @@ def figure(fairness: Numbers, every: Sequence[str] = ()) -> Figure:
         for k, method in enumerate(methods):
             i = every.index(method["method"]) if every else k
             rows = np.arange(len(groups)) + (k - (len(methods) - 1) / 2) * 0.7 / len(methods)
-            rates = [
-                method["groups"].get(group, {}).get(key) or {"mean": None, "low": None, "high": None}
-                for group in groups
-            ]
-            mean, low, high = (
-                np.array([rate[end] for rate in rates], dtype=np.float64) for end in ("mean", "low", "high")
-            )
-            axes.errorbar(
-                mean,
-                rows,
-                xerr=np.nan_to_num(np.abs([mean - low, high - mean])),
-                color=drawing.color(i),
-                linestyle="",
-                marker=MARKERS[i % len(MARKERS)],
-                markersize=3.5,
-                elinewidth=1.0,
-                label=drawing.plain(method["method"]),
-            )
+            rates = [method["groups"].get(group, {}).get(key) or {} for group in groups]
+            ends = ("mean", "low", "high")
+            mean, low, high = (np.array([rate.get(end) for rate in rates], dtype=np.float64) for end in ends)
+            look = drawing.mark(method["method"], i) | {"fillstyle": "full", "markersize": 3.5, "elinewidth": 1.0}
+            axes.errorbar(mean, rows, xerr=np.nan_to_num(np.abs([mean - low, high - mean])), **look)
         axes.set_xlim(-2, 102)
         drawing.rows(axes, names)
         drawing.labels(axes, f"{title} (%)")

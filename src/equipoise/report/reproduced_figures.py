@@ -117,7 +117,7 @@ def _line(axes: Axes, runs: Sequence[History], spec: str, label: str, i: int) ->
     drawing.line(axes, rounds, mean, label, i, linewidth=1.3)
     if len(values) > 1:
         half = half_interval(values)
-        axes.fill_between(rounds, mean - half, mean + half, color=drawing.color(i), alpha=0.15, linewidth=0)
+        drawing.band(axes, rounds, mean - half, mean + half, i)
 
 
 def over_rounds(history: History, spec: str) -> Curves:
@@ -173,12 +173,9 @@ def sweep(part: Block, at: Mapping[str, tuple[str, float | None]], x: str, colum
     levels = [row for row in part.rows if at[row][1] is None]
     for axes, column in zip(panels, columns, strict=True):
         for i, one in enumerate(series):
-            of_one = {
-                place: part.entries[row, column]
-                for row in part.rows
-                if (place := at[row][1]) is not None and at[row][0] == one
-            }
-            known = {place: entry for place, entry in sorted(of_one.items()) if np.isfinite(entry.mean)}
+            of_one = {at[row][1]: part.entries[row, column] for row in part.rows if at[row][0] == one}
+            known = {x: entry for x, entry in of_one.items() if x is not None and np.isfinite(entry.mean)}
+            known = dict(sorted(known.items()))
             how: dict[str, Any] = {"color": drawing.color(i), "linestyle": drawing.dash(i), "linewidth": 1.3}
             how |= {"marker": MARKERS[i % len(MARKERS)], "markersize": 3.5, "elinewidth": 0.8}
             means = [entry.mean for entry in known.values()]

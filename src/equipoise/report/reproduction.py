@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from importlib import resources
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -145,7 +144,7 @@ class Block:
     entries: Mapping[tuple[str, str], ReproducedValue]
     missing: Mapping[str, str] = field(default_factory=dict)
     seeds: int = 0
-    measured: str = "of the last five rounds that were evaluated, in percent"
+    measured: str = AVERAGED
     doubts: tuple[str, ...] = ()
     divisions: int = 0
 
@@ -443,14 +442,8 @@ def html(
     reports : by part, the address of the full report of its runs, relative to the page.
     versions : packages and their versions, for the last line.
     """
-    from jinja2 import Environment, StrictUndefined
+    from equipoise.report.html import svg, template
 
-    from equipoise.report.html import shown, svg
-
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=shown
-    )
-    template = resources.files("equipoise.report").joinpath("reproduction.html.j2").read_text(encoding="utf-8")
     parts = []
     for part in result.parts:
         entries = {row: [part.entries[row, column] for column in part.columns] for row in part.rows}
@@ -458,6 +451,6 @@ def html(
         said = [text for text in sentences(result, part) if text != EMBEDDED]  # it stands at the top of the page
         parts.append((part, rows, said, (reports or {}).get(part.name, "")))
     drawn = [(name, figure.get_label(), svg(name, figure)) for name, figure in (figures or {}).items()]
-    return environment.from_string(template).render(
+    return template("reproduction.html.j2").render(
         result=result, embedded=EMBEDDED, parts=parts, figures=drawn, versions=versions, today=date.today().isoformat()
     )

@@ -185,10 +185,7 @@ class Comparison(Mapping[str, Any]):
         """Paired differences to the first method with their 95 % interval, p, and p by Holm, as everywhere; NaN if undefined."""
         import pandas as pd
 
-        keys, others = (
-            ["difference", "low", "high", "p", "holm"],
-            [method for method in self["methods"] if method["versus"]],
-        )
+        keys, others = ["difference", "low", "high", "p", "holm"], [of for of in self["methods"] if of["versus"]]
         rows = [
             {"method": of["method"], "statistic": c.title, **{key: of["versus"][c.key][key] for key in keys}}
             for c in columns_of(self)
@@ -487,6 +484,7 @@ def _of_measure(
     histories = [run.history for run in every]
     groups = list(dict.fromkeys(group for history in histories for group in history.groups))
     summaries = {label: {seed: run.summaries[name] for seed, run in seeds.items()} for label, seeds in runs.items()}
+    shown = {label: {seed: run.shown for seed, run in seeds.items()} for label, seeds in runs.items()}
     bounds = _bounds(runs, runs)
     racing = {label: seeds for label, seeds in runs.items() if not bounds[label]}
     draws = _draws(racing) if measure.main else {}
@@ -498,6 +496,10 @@ def _of_measure(
         draws=draws,
     )
     failed = {label: {seed: run.failure for seed, run in seeds.items() if run.failure} for label, seeds in runs.items()}
+
+    def last_evaluated(run: Run) -> bool:
+        return run.groups[name][0][-1:] == [record["round"] for record in run.shown.records[-1:]]
+
     averaged = min(last, max(len(run.groups[name][0]) for run in every) or last)
     evaluated = {label: [len(run.groups[name][0]) for run in seeds.values()] for label, seeds in runs.items()}
     methods = []
@@ -532,7 +534,7 @@ def _of_measure(
         "exported": (
             exported := _exported([history.selected_round is not None for history in histories], histories[0].main)
         ),
-        "shown": exported if all(_evaluated(run, name) for run in every) else "the last evaluated round",
+        "shown": exported if all(map(last_evaluated, every)) else "the last evaluated round",
         "seeds": sorted({history.seed for history in histories}),
         "least": max(history.least_group for history in histories),
         "sizes": _sizes(histories),
@@ -540,7 +542,7 @@ def _of_measure(
         "notes": [
             *(notes.of_runs(grouped) if measure.main else ()),
             *(notes.of_bounds(grouped, methods, measure.sized(*_means(methods))) if measure.main else ()),
-            *(notes.of_sizes(_up_to(runs), last) if measure.main else ()),
+            *(notes.of_sizes(shown, last) if measure.main else ()),
             *notes.of_short(evaluated, averaged),
             *(notes.of_areas(histories) if name in AREAS else ()),
         ],
@@ -568,16 +570,6 @@ def _bounds(runs: Mapping[str, Mapping[int, Run]], labels: Iterable[str]) -> dic
 def _racing(bounds: Mapping[str, Sharing]) -> list[str]:
     """The methods that are compared with each other: those that are no bounds, or the first of nothing but bounds."""
     return [label for label, shares in bounds.items() if shares.federated] or [*bounds][:1]
-
-
-def _evaluated(run: Run, measure: str) -> bool:
-    """Whether the last round whose numbers are shown was evaluated."""
-    return run.groups[measure][0][-1:] == [record["round"] for record in run.shown.records[-1:]]
-
-
-def _up_to(runs: Mapping[str, Mapping[int, Run]]) -> dict[str, dict[int, History]]:
-    """By label and seed, the records that the numbers are of."""
-    return {label: {seed: run.shown for seed, run in seeds.items()} for label, seeds in runs.items()}
 
 
 def _worst_groups(of_runs: Iterable[str | None]) -> dict[str, int]:
@@ -831,9 +823,7 @@ def _spread(
 def ranges(runs: Iterable[Run]) -> dict[str, list[int]]:
     """The least and the most of what `_counted` says of runs."""
     counts = [_counted(run) for run in runs]
-    return {
-        key: [min(count[key] for count in counts), max(count[key] for count in counts)] for key in (counts or [{}])[0]
-    }
+    return {key: [end(count[key] for count in counts) for end in (min, max)] for key in (counts or [{}])[0]}
 
 
 def _counted(run: Run) -> dict[str, int]:
@@ -845,9 +835,8 @@ def _counted(run: Run) -> dict[str, int]:
 
 def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str, Table]:
     """By method, accuracies of the clients on other test samples of the kind [draws, N], where each method has one seed."""
-    if any(
-        len(seeds) != 1 or seeds[0].history.main != ACCURACY for seeds in runs.values()
-    ):  # only that is a share of samples
+    # only that is a share of samples
+    if any(len(seeds) != 1 or seeds[0].history.main != ACCURACY for seeds in runs.values()):
         return {}
     outcomes = {}
     for label, (run,) in runs.items():
@@ -1005,14 +994,10 @@ def _other_rounds(runs: Mapping[str, Mapping[int, Run]], last: int) -> Numbers |
 
 def _exported(selects: Sequence[bool], measure: Measure) -> str:
     """The round whose model is exported, in words."""
+    if not any(selects):
+        return "the last round"
     best = f"the round with the best validation {measure.noun}"
-    return (
-        best
-        if all(selects)
-        else f"the last round, or {best} where that was selected"
-        if any(selects)
-        else "the last round"
-    )
+    return best if all(selects) else f"the last round, or {best} where that was selected"
 
 
 def _validation(runs: Mapping[str, Mapping[int, Run]]) -> Numbers | None:

@@ -83,10 +83,7 @@ def compare(
     for config, path in zip(configs, paths, strict=True):
         runs.start(config, path)
     write_atomically(base / ORDER, sealed_json({"runs": [path.name for path in paths]}))
-    total = sum(c.rounds for c in configs)
-    report = None if on_progress is None else lambda done: on_progress(done, total)
-    failed = complete(paths, jobs, report, lines=lines)
-    if failed:
+    if failed := complete(dict(zip(paths, configs, strict=True)), jobs, on_progress, lines=lines):
         named = "\n".join(f"{path.name}: {reason}" for path, reason in failed.items())
         rest = f"\nThe others are complete, in {base}." if len(failed) < len(paths) else ""
         raise RunError(f"{len(failed)} of {len(paths)} runs failed.\n{named}{rest}")
@@ -94,7 +91,11 @@ def compare(
 
 
 def complete(
-    paths: Sequence[Path], jobs: int, on_progress: Callable[[int], None] | None = None, *, lines: bool = False
+    configs: Mapping[Path, RunConfig],
+    jobs: int,
+    on_progress: Callable[[int, int], None] | None = None,
+    *,
+    lines: bool = False,
 ) -> dict[Path, str]:
     """Run to the end what the directories describe; why those that failed did.
 
@@ -102,34 +103,26 @@ def complete(
 
     Parameters
     ----------
-    paths : directories of runs, each begun by :func:`equipoise.runs.directory.start`; a finished one is left as it is.
+    configs : by the directory of the run, begun by :func:`equipoise.runs.directory.start`; a finished one is left as it is.
     jobs : processes at a time, >= 1.
-    on_progress : called with the rounds done over all runs.
+    on_progress : called with the rounds done and to do, over all runs.
     lines : write lines about every run to standard error, if that is no terminal.
     """
     resume = ("resume", "--quiet", "--workers", str(max(1, cores() // jobs)), "--")
-    left = [path for path in paths if not runs.finished(path)]
-    watch = Watch(paths, lines, jobs)
+    left = [path for path in configs if not runs.finished(path)]
+    watch = Watch([*configs], lines, jobs)
     ended: dict[Path, int] = {}  # their records are read once: of many long runs they are much
-
-    def so_far() -> int:
-        ended.update({path: _rounds(path) for path in paths if path not in ended and runs.finished(path)})
-        return sum(ended.get(path) or _rounds(path) for path in paths)
-
-    polls = itertools.count()
+    total, polls = sum(config.rounds for config in configs.values()), itertools.count()
 
     def look(_: int) -> None:
         if next(polls) % SELDOM == 0:
             watch.look()
         if on_progress is not None:
-            on_progress(so_far())
+            ended.update({path: _rounds(path) for path in configs if path not in ended and runs.finished(path)})
+            on_progress(sum(ended.get(path) or _rounds(path) for path in configs), total)
 
-    failed = side_by_side(
-        {path: [*resume, str(path)] for path in left},
-        jobs,
-        look,
-        data={path: _data(runs.load(path)) for path in left},
-    )
+    commands = {path: [*resume, str(path)] for path in left}
+    failed = side_by_side(commands, jobs, look, data={path: _data(configs[path]) for path in left})
     watch.look()
     return failed
 

@@ -24,9 +24,8 @@ from equipoise.system.errors import RunError as RunError  # also by this name, w
 from equipoise.system.ranges import number, text
 
 FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messages, in this process
-PAIR = re.compile(  # NAME=VALUE at the beginning of a list; commas in brackets or quotes are part of the value
-    r"""\s*(\w+)\s*=\s*+((?:[^,=()\[\]'"]|'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\])+)(?:,|$)"""
-)
+# NAME=VALUE at the beginning of a list; commas in brackets or quotes are part of the value
+PAIR = re.compile(r"""\s*(\w+)\s*=\s*+((?:[^,=()\[\]'"]|'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\])+)(?:,|$)""")
 
 
 NEWER = {"contribution_rounds": 1}  # settings that earlier versions lack, and what those did
@@ -143,9 +142,8 @@ def configure(
         chosen["positive"] = positive
     config = made(RunConfig, {**({} if "network" in chosen else network), **protocol, **chosen, **named})
     try:
-        net = networks.build(
-            config.network, data.shape, data.outputs, **config.network_options
-        )  # or a wrong name or option
+        # or a wrong name or option
+        net = networks.build(config.network, data.shape, data.outputs, **config.network_options)
     except TypeError as error:
         options = _listed(config.network_options)
         raise ValueError(

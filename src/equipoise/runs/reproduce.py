@@ -265,11 +265,7 @@ def _cells(
             f"part {part.name}: {condition.scenario} has numbers to predict, and the tables of experiments are of accuracies, in percent. "
             "Compare methods on it without an experiment: equipoise compare --help."
         )
-    said = {
-        "rounds": described.protocol.rounds,
-        **condition.train,
-        **row.train,
-    }
+    said = {"rounds": described.protocol.rounds, **condition.train, **row.train}
     configs = [_config(part, condition, row, draw, data, choices) for draw in draws]
     where = base / "cells" / condition.scenario
     return tuple(PlannedRun(part.name, row.name, c.seed, c, _place(where, c), said["rounds"]) for c in configs)
@@ -399,20 +395,14 @@ def _completed(
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.parent / f".{path.name}.lock", wait=True):
             runs.start(config, path)
-    total = sum(config.rounds for config in own.values())
-    report = None if on_progress is None else lambda done: on_progress(done, total)
-    return complete(list(own), jobs, report, lines=lines)
+    return complete(own, jobs, on_progress, lines=lines)
 
 
 def histories(planned: ReproductionPlan) -> dict[tuple[str, str], list[History]]:
     """The finished runs, by part and row, in the order of the seeds."""
-    found: dict[tuple[str, str], list[History]] = {}
-    for one in planned.runs:
-        if runs.finished(one.path):
-            run = History.from_run(one.path)
-            # An experiment that shares the run may call it otherwise.
-            found.setdefault((one.part, one.row), []).append(replace(run, meta={**run.meta, "label": one.row}))
-    return found
+    found = {cell: [History.from_run(path) for path in paths] for cell, paths in directories(planned).items()}
+    # An experiment that shares a run may call it otherwise.
+    return {cell: [replace(h, meta={**h.meta, "label": cell[1]}) for h in of] for cell, of in found.items()}
 
 
 def directories(planned: ReproductionPlan) -> dict[tuple[str, str], list[Path]]:

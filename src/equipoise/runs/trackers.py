@@ -94,9 +94,8 @@ class MLflow:
         tags = {}
         self.open: list[str] = []
         if run.group:
-            folder = hashlib.sha256(
-                str(run.path.parent.resolve()).encode()
-            ).hexdigest()  # its name may be nobody's business
+            # its name may be nobody's business
+            folder = hashlib.sha256(str(run.path.parent.resolve()).encode()).hexdigest()
             parent, _ = self._run(experiment, folder, run.group, {})
             tags = {"mlflow.parentRunId": parent.info.run_id}
             self.open.append(parent.info.run_id)

@@ -35,9 +35,8 @@ def corrupted(data: Data, rows: Sequence[int], corruption: str, severity: int, s
     if not len(rows):
         return chosen
     change = CORRUPTIONS[corruption]
-    seeds = (
-        np.random.SeedSequence(seed).generate_state(max(rows) + 1).tolist()
-    )  # its beginning does not depend on its length
+    # its beginning does not depend on its length
+    seeds = np.random.SeedSequence(seed).generate_state(max(rows) + 1).tolist()
     check_severity(change, severity)
     if severity == 0:
         return chosen

@@ -96,15 +96,11 @@ def iid(*, train: Sequence[int] = TRAIN, test: Sequence[int] = TEST, clients: in
     ValueError as in ``by_domain``; if ``clients`` is out of range.
     """
     partition.check("digits-iid", sum(train), clients)
-    return _scenario(
-        "digits-iid",
-        SUMMARY_IID,
-        PROTOCOL_IID,
-        train,
-        test,
-        None,
-        lambda seed: partition.iid(sum(train), clients, seed),
-    )
+
+    def divide(seed: int) -> list[list[int]]:
+        return partition.iid(sum(train), clients, seed)
+
+    return _scenario("digits-iid", SUMMARY_IID, PROTOCOL_IID, train, test, None, divide)
 
 
 def generate(seed: int, train: Sequence[int] = TRAIN, test: Sequence[int] = TEST) -> dict[str, Tensor]:

@@ -24,9 +24,8 @@ SPLITS = (1, 2, 3)  # Dirichlet alphas 100, 1.0 and 0.5, among five clients
 RELEASED_SEED = 2022  # of the generator of the published splits
 MANY = 50  # clients from which on a tenth of them trains in a round
 LEAST = 10  # images of a client of a drawn partition, where there are as many for each
-REDRAWS = (
-    10_000  # the released code has no limit; with alpha 0.01 one draw in hundreds gives each of five clients enough
-)
+# the released code has no limit; with alpha 0.01 one draw in hundreds gives each of five clients enough
+REDRAWS = 10_000
 SIDE = 384  # of what the network sees, pixels
 
 # Training crops a share of the area, turns (what comes from outside is black) and mirrors. The released code: SGD's momentum and weight decay are not in the paper.

@@ -37,9 +37,8 @@ PROTOCOL = Protocol(rounds=30, epochs=2, batch_size=32, lr=0.02, momentum=0.9, w
 TRANSFORM = Images(mean=(0.5,), std=(0.25,))
 SIDE = 64  # pixels
 MANY = 20  # clients, from which on they are tested together unless the user says otherwise
-IN_MEMORY = (
-    1 << 28
-)  # bytes of decoded images that are read whole: batches of these cost less, and engines may stack them
+# bytes of decoded images that are read whole: batches of these cost less, and engines may stack them
+IN_MEMORY = 1 << 28
 SMALLEST = 8  # side of an image that the network cnn takes
 BANDS, LEAST = 10, 10  # of numbers to predict, by which they are divided and drawn as by classes; samples of each
 ALL, COMMON = "all", "common"  # names of test sets that are nobody's own

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from math import ceil
 from typing import Any
 
@@ -171,50 +172,31 @@ def domain_samples(
     check_number("domain_samples: share", share, 0, 1, above=True)
     check_whole("domain_samples: seed", seed, 0, 2**32 - 1)
 
-    def parts(share: float) -> list[list[int]]:
-        return _domain_parts(of, domains, share, seed, cover, overlap, names)
+    def drawn(share: float) -> list[list[int]]:
+        rng = RandomState(seed)
+        left = [np.arange(len(y)) for y in of]
+        parts: list[list[int]] = []
+        for d in domains:
+            y, size, order = of[d], int(share * len(of[d])), rng.permutation(left[d])
+            least = len(np.unique(y)) if cover else 1
+            if not least <= size <= len(order):
+                fault = (
+                    f"client {len(parts) + 1} takes {size} of the {len(order)} samples that are left of domain "
+                    f"{d if names is None else names[d]}: expected {least} to {len(order)}, with share={share}."
+                )
+                raise UnmetError("domain_samples", fault, {})
+            part = order[:size]
+            if cover:
+                part = _covering(part, y, rng, order[:0] if overlap else order[size:])
+            left[d] = order[~np.isin(order, part)]
+            parts.append(part.tolist())
+        return parts
 
     try:
-        return parts(share)
+        return drawn(share)
     except UnmetError as error:
         near = sorted((x for x in ROUND if x <= 1), key=lambda x: abs(np.log(x / share)))
-        raise UnmetError("domain_samples", error.fault, _first("share", near, parts)) from None
-
-
-def _domain_parts(
-    of: Sequence[NDArray[Any]],
-    domains: Sequence[int],
-    share: float,
-    seed: int,
-    cover: bool,
-    overlap: bool,
-    names: Sequence[str] | None,
-) -> list[list[int]]:
-    """The parts of ``domain_samples``.
-
-    Raises
-    ------
-    UnmetError : a domain does not suffice.
-    """
-    rng = RandomState(seed)
-    left = [np.arange(len(y)) for y in of]
-    parts: list[list[int]] = []
-    for d in domains:
-        y, size, order = of[d], int(share * len(of[d])), rng.permutation(left[d])
-        least = len(np.unique(y)) if cover else 1
-        if not least <= size <= len(order):
-            raise UnmetError(
-                "domain_samples",
-                f"client {len(parts) + 1} takes {size} of the {len(order)} samples that are left of domain "
-                f"{d if names is None else names[d]}: expected {least} to {len(order)}, with share={share}.",
-                {},
-            )
-        part = order[:size]
-        if cover:
-            part = _covering(part, y, rng, order[:0] if overlap else order[size:])
-        left[d] = order[~np.isin(order, part)]
-        parts.append(part.tolist())
-    return parts
+        raise UnmetError("domain_samples", error.fault, _first("share", near, drawn)) from None
 
 
 def bands(numbers: ArrayLike, count: int) -> Indices:
@@ -270,10 +252,7 @@ def dirichlet(
     ValueError if a parameter is out of range. UnmetError if no draw gives every client ``min_size`` samples.
     """
     classes = _classes("dirichlet", labels, clients, alpha, seed, min_size, redraws)
-
-    def draw(clients: int, alpha: float, rng: Any) -> Owned:
-        return classwise(classes, clients, alpha, cap, rng)[0]
-
+    draw = _classwise(classes, cap)
     return _drawn("dirichlet", draw, np.random.default_rng, seed, clients, alpha, min_size, redraws)[0]
 
 
@@ -298,11 +277,7 @@ def retina(
     ------
     ValueError as in ``dirichlet``.
     """
-    classes = _classes("retina", labels, clients, alpha, seed, min_size, redraws, 2**32)
-
-    def draw(clients: int, alpha: float, rng: Any) -> Owned:
-        return classwise(classes, clients, alpha, True, rng)[0]
-
+    draw = _classwise(_classes("retina", labels, clients, alpha, seed, min_size, redraws, 2**32), cap=True)
     parts, rng = _drawn("retina", draw, RandomState, seed, clients, alpha, min_size, redraws)
     for part in parts:
         rng.shuffle(part)
@@ -409,13 +384,12 @@ def power_sizes(
     sizes = _power_sizes(n, clients, recipe, exponent)
     if min(sizes) < min_size:
 
-        def enough(n: int, clients: int) -> None:
-            if min(_power_sizes(n, clients, recipe, exponent)) < min_size:
-                raise UnmetError("power_sizes", "", None)
+        def enough(n: int, clients: int) -> bool:
+            return min(_power_sizes(n, clients, recipe, exponent)) >= min_size
 
-        more = (clients * k for k in range(n // clients + 1, 400 * min_size))
-        fewer = (int(k) for k in reversed(ROUND) if 1 <= k < clients)
-        changes = _first("n", more, lambda n: enough(n, clients)) | _first("clients", fewer, lambda k: enough(n, k))
+        more = (("n", clients * k) for k in range(n // clients + 1, 400 * min_size) if enough(clients * k, clients))
+        fewer = (("clients", int(k)) for k in reversed(ROUND) if 1 <= k < clients and enough(n, int(k)))
+        changes = {name: value for of in (more, fewer) for name, value in islice(of, 1)}
         fault = f"of {clients} clients that share {n} samples one would have {min(sizes)}: expected {min_size} or more."
         raise UnmetError("power_sizes", fault, changes)
     return sizes
@@ -782,6 +756,10 @@ def classwise(
         order.append(shuffled)
         owner.append(mine)
     return (np.concatenate(order), np.concatenate(owner)), shares
+
+
+def _classwise(classes: Sequence[Indices], cap: bool) -> Draw:
+    return lambda clients, alpha, rng: classwise(classes, clients, alpha, cap, rng)[0]
 
 
 def _cut(share: Shares, n: int) -> Indices:

@@ -185,9 +185,8 @@ class Scenario(Description):
         return tuple(len(labels(data)) for data in self.clients)
 
 
-Described = tuple[
-    Description, Callable[[int], Scenario]
-]  # a description, and the function that makes its data from a seed
+# a description, and the function that makes its data from a seed
+Described = tuple[Description, Callable[[int], Scenario]]
 
 
 def numbered(groups: Sequence[str]) -> tuple[str, ...]:

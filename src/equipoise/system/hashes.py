@@ -56,9 +56,8 @@ def _files(path: Path) -> Iterator[tuple[str, os.stat_result]]:
     seen = set[str]()
     for folder, inner, files in os.walk(path, followlinks=True):
         seen.add(os.path.realpath(folder))
-        inner[:] = sorted(
-            name for name in inner if os.path.realpath(Path(folder, name)) not in seen
-        )  # links in a circle
+        # links in a circle
+        inner[:] = sorted(name for name in inner if os.path.realpath(Path(folder, name)) not in seen)
         for name in sorted(files):
             try:
                 yield os.path.relpath(Path(folder, name), path), Path(folder, name).stat()

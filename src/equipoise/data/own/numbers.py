@@ -16,9 +16,8 @@ from equipoise.data.own.words import FIRST, NUMBER, missing
 
 MISSING_CELLS = "missing"  # a kind of cells
 LARGEST = 3e38  # a larger number is infinite in float32
-NAMELESS = re.compile(
-    r"(Unnamed: [\d.]+|__index_level_\d+__|\.\.\.\d+)?"
-)  # what pandas, pyarrow and R call such a column
+# what pandas, pyarrow and R call such a column
+NAMELESS = re.compile(r"(Unnamed: [\d.]+|__index_level_\d+__|\.\.\.\d+)?")
 LEAST = 8  # rows from which on a column that counts them does so on purpose
 BLOCK = 1 << 20  # numbers that are standardised at once
 Where = Callable[[list[int]], str]
