@@ -183,7 +183,7 @@ def test_of_compared_runs_each_has_a_line_and_others_are_named_where_there_are_a
     failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     why = "training diverged in 3 of 3 clients in round 0: lower the learning rate (1e+30)"
-    monkeypatch.setattr(comparison, "complete", lambda paths, *_, **__: dict.fromkeys(paths[:failing], why))
+    monkeypatch.setattr(comparison, "complete", lambda paths, *_, **__: dict.fromkeys([*paths][:failing], why))
     with pytest.raises(ExpectedError) as error:
         comparison.compare([config("fedavg", lr=1e30, seed=seed) for seed in range(2)], tmp_path)
     first, *lines = str(error.value).splitlines()

@@ -284,7 +284,7 @@ def test_a_stopped_comparison_leaves_no_process_and_goes_on(
 def test_what_can_hardly_learn_is_said_once_and_before_it_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("equipoise.runs.comparison.complete", lambda paths, *_, **__: {[*paths][0]: "not run"})
+    monkeypatch.setattr("equipoise.runs.comparison.complete", lambda paths, *_, **__: {next(iter(paths)): "not run"})
     sizes = config().scenario_options
     configs = [configure(m, scenario_options=sizes, **SMALL, seed=k) for m in ("fedavg", "dp") for k in range(2)]
     with pytest.raises(RunError, match="not run"):
