@@ -43,7 +43,7 @@ def perturbed_losses(oracle: Oracle, vector: Tensor, distances: Sequence[float])
     """
     theta, buffers = vector[: oracle.n_params], vector[oracle.n_params :]
     g = oracle.gradient(vector)
-    return [float(oracle.score(torch.cat([theta + perturbation(g, rho), buffers]))[1]) for rho in distances]
+    return [float(oracle.tally(torch.cat([theta + perturbation(g, rho), buffers])).mean_loss) for rho in distances]
 
 
 @dataclass(frozen=True)

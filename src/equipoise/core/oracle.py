@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from equipoise.core import maths
 from equipoise.core.draws import Schedule
 from equipoise.core.model import Evaluator
 from equipoise.core.solver import Solver
+from equipoise.core.tally import ClassTally, Tally, together
 from equipoise.core.task import Task
 from equipoise.core.training import Corrections, Source, Terms, Training, Wrap
 from equipoise.data.samples import at_once
@@ -63,22 +65,21 @@ class Oracle:
             ok = rows < sizes.unsqueeze(-1)  # [..., B]
             yield torch.where(ok, rows, 0), ok
 
-    def score(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """Accuracy (or minus the mean squared error) and mean loss over the data set, each [...] in float64."""
-        right = torch.zeros(self.source.sizes.shape, dtype=torch.float64, device=vector.device)
-        total = torch.zeros_like(right)
-        for logits, _, y, ok in self._passes(vector):
-            right = right + (self.task.goodness(logits, y) * ok).sum(-1)
-            total = total + (self.task.losses(logits, y).double() * ok).sum(-1)
-        return right / self.source.sizes, total / self.source.sizes
+    def tally(self, vector: Tensor) -> Tally:
+        """What the model does on the data set, or each of a stack of them."""
+        return together(self.task.tally(logits, y, ok=ok) for logits, _, y, ok in self._passes(vector))
 
     def loss(self, vector: Tensor) -> Tensor:
         """Mean loss over the data set [...]."""
-        return self.score(vector)[1].to(vector.dtype)
+        return self.tally(vector).mean_loss.to(vector.dtype)
 
     def accuracy(self, vector: Tensor) -> Tensor:
         """Share of samples classified correctly [...]; of a regression minus the mean squared error."""
-        return self.score(vector)[0].to(vector.dtype)
+        return self.tally(vector).goodness.to(vector.dtype)
+
+    def balanced_accuracy(self, vector: Tensor) -> Tensor:
+        """Mean recall over the classes of the data set [...]."""
+        return cast(ClassTally, self.tally(vector)).balanced.to(vector.dtype)
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs [B, *shape] and labels [B] of the whole data set of one client, batch by batch."""
@@ -98,16 +99,6 @@ class Oracle:
             each = self.task.losses(self.evaluator.forward(theta, buffers, x)[0], y).double()
             losses.append((each.view(some.shape) * (some >= 0)).sum(-1))
         return torch.cat(losses, -1) / there.sum(-1).clamp(min=1), there.any(-1)
-
-    def balanced_accuracy(self, vector: Tensor) -> Tensor:
-        """Mean recall over the classes of the data set [...]."""
-        right = count = torch.zeros((), dtype=torch.float64, device=vector.device)
-        for logits, _, y, ok in self._passes(vector):
-            of = functional.one_hot(y, logits.shape[-1]) * ok.unsqueeze(-1)  # [..., B, C]
-            right = right + (of * self.task.goodness(logits, y).unsqueeze(-1)).sum(-2)
-            count = count + of.sum(-2)
-        recall = right / count.clamp(min=1)
-        return (recall.sum(-1) / (count > 0).sum(-1)).to(vector.dtype)
 
     def class_counts(self, n_classes: int) -> Tensor:
         """Samples of each class [..., C]."""

@@ -3,35 +3,105 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from equipoise.metrics.classification import AREAS, CORRECT, MEASURES, classification
-from equipoise.metrics.measures import REGRESSION
-from equipoise.metrics.regression import Sums
-from equipoise.records.record import Score, number
+from equipoise.core.tally import ClassTally, NumberTally, Tally
+from equipoise.metrics.classification import AREAS, CORRECT, classification
+from equipoise.metrics.measures import TASKS as MEASURES_OF
+from equipoise.records.record import Score
 from equipoise.system.ranges import check_fields, choice, text
 from equipoise.system.suggestions import unknown
 
 
+class Task(ABC):
+    """What the targets of samples mean.
+
+    ``output`` says what a network gives, ``dtype`` is that of targets, ``sums`` are kept of samples; of the ``measures`` models are
+    judged by the first, ``main``.
+    """
+
+    name: ClassVar[str]
+    measures: ClassVar[tuple[str, ...]]
+    main: ClassVar[str]
+    output: ClassVar[str]
+    dtype: ClassVar[torch.dtype]
+    sums: ClassVar[type[Tally]]
+
+    @abstractmethod
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Loss of each sample [..., B]."""
+
+    @abstractmethod
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """What is predicted of each sample [..., B]."""
+
+    def tally(self, outputs: Tensor, y: Tensor, s: Tensor | None = None, ok: Tensor | None = None) -> Tally:
+        """What outputs [..., B, C] are for targets [..., B], as sums from which all measures but those of :meth:`whole` follow.
+
+        ``s`` are the codes of A sensitive attributes [..., B, A], -1 where one is not known; false in ``ok`` [..., B] is padding.
+        """
+        losses, predicted = self.losses(outputs, y).double(), self.predictions(outputs)
+
+        def of(ok: Tensor | None) -> Tally:
+            return self.sums.of(losses, predicted, y, ok, outputs.shape[-1])
+
+        every = of(ok)
+        if s is None:
+            return every
+        known = (s >= 0) if ok is None else (s >= 0) & ok.unsqueeze(-1)
+        by = tuple(
+            {value: of(there & (codes == value)) for value in codes[there].unique().tolist()}
+            for codes, there in zip(s.unbind(-1), known.unbind(-1), strict=True)
+        )
+        return replace(every, by=by)
+
+    def whole(self, outputs: Tensor, y: Tensor, measures: Iterable[str]) -> Score:
+        """Those of the measures that are no sums over the samples: none."""
+        return {}
+
+    @abstractmethod
+    def outputs(self, outputs: Tensor) -> Tensor:
+        """What measures of one's own are given of each sample, in float64."""
+
+    @abstractmethod
+    def guess(self, width: int) -> float:
+        """The loss of a model that knows nothing, of so many outputs; 0 if it is not known."""
+
+    @abstractmethod
+    def misfit(self, width: int) -> str:
+        """Why a network with so many outputs does not fit; empty if it does."""
+
+    @abstractmethod
+    def fitted(self, targets: Sequence[Tensor]) -> Self:
+        """The task with what it takes from the targets of all clients.
+
+        Raises
+        ------
+        ValueError : nothing can be learnt from them.
+        """
+
+
 @dataclass(frozen=True)
-class Classification:
+class Classification(Task):
     """One of C classes for each sample: targets are whole numbers in 0..C - 1, outputs are logits [..., B, C].
 
     The loss is the cross-entropy, the main measure the accuracy.
     """
 
     name: ClassVar[str] = "classification"
-    measures: ClassVar[tuple[str, ...]] = tuple(MEASURES)
-    main: ClassVar[Literal["accuracy"]] = "accuracy"
+    measures: ClassVar[tuple[str, ...]] = tuple(measure.name for measure in MEASURES_OF[name])
+    main: ClassVar[str] = measures[0]
     output: ClassVar[str] = "logits, one tensor of shape [batch, classes]"
     dtype: ClassVar[torch.dtype] = torch.int64
+    sums: ClassVar[type[Tally]] = ClassTally
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Loss of each sample [..., B]."""
@@ -42,46 +112,17 @@ class Classification:
         top, classes = outputs.max(-1)
         return classes.masked_fill(~top.isfinite(), -1)
 
-    def goodness(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """How good each prediction is [..., B]: whether it is right, boolean. Its mean is the accuracy."""
-        return self.predictions(outputs) == y
-
-    def score(self, outputs: Tensor, y: Tensor, measures: Iterable[str] = ()) -> Score:
-        """The main measure, the loss, the number of samples, and other ``measures`` of outputs [n, C] for targets [n]."""
-        predicted = self.predictions(outputs)
-        right = predicted == y
-        score: Score = {
-            self.main: float(right.double().mean()),
-            "loss": float(self.losses(outputs, y).double().mean()),
-            "n": len(y),
-        }
+    def whole(self, outputs: Tensor, y: Tensor, measures: Iterable[str]) -> Score:
+        """Those of the measures that are no sums over the samples: which ones are right, and areas under the ROC curve."""
+        score: Score = {}
         if CORRECT in measures:
-            score[CORRECT] = np.packbits(right.cpu().numpy()).tobytes().hex()
-        if undefined := int((predicted < 0).sum()):
-            score["undefined"] = undefined
-        if more := [name for name in measures if name not in score]:
-            values = classification(outputs.double().cpu().numpy(), y.cpu().numpy(), more, logits=True)
-            score |= cast(Score, {name: values[name] for name in more})
-            if values["missing"] and set(AREAS) & set(more):
+            score[CORRECT] = np.packbits((self.predictions(outputs) == y).cpu().numpy()).tobytes().hex()
+        if areas := [name for name in measures if name in AREAS]:
+            values = classification(outputs.double().cpu().numpy(), y.cpu().numpy(), areas, logits=True)
+            score |= cast(Score, {name: values[name] for name in areas})
+            if values["missing"]:
                 score["missing"] = list(values["missing"])
         return score
-
-    def pooled(self, scores: Sequence[Score]) -> Score:
-        """The main measure, the loss and the number of samples of several scores together."""
-        n = sum(s["n"] for s in scores)
-        right = sum(round(number(s[self.main]) * s["n"]) for s in scores)
-        return {self.main: right / n, "loss": sum(number(s["loss"]) * s["n"] for s in scores) / n, "n": n}
-
-    def read(self, fields: Mapping[str, Any]) -> Score:
-        """The main measure in what others sent.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError, OverflowError : it cannot be.
-        """
-        if not 0 <= (accuracy := float(fields[self.main])) <= 1:
-            raise ValueError(accuracy)
-        return {self.main: accuracy}
 
     def guess(self, width: int) -> float:
         """The loss of a model that knows nothing, of so many outputs: ln C. 0 if it is not known."""
@@ -95,7 +136,7 @@ class Classification:
         """Why a network with so many outputs does not fit; empty if it does."""
         return "" if width > 1 else "Give it one output per class: two for two classes"
 
-    def fitted(self, targets: Sequence[Tensor]) -> Classification:
+    def fitted(self, targets: Sequence[Tensor]) -> Self:
         """The task with what it takes from the targets of all clients: nothing."""
         return self
 
@@ -107,7 +148,7 @@ CLASSIFICATION = Classification()
 
 
 @dataclass(frozen=True)
-class Regression:
+class Regression(Task):
     r"""A number for each sample: targets are numbers [n], outputs [..., B, 1].
 
     .. math:: \hat y = \mu + s f(x), \qquad \ell = e^2, \; |e| \text{ or } h(e), \quad e = f(x) - (y - \mu) / s
@@ -127,10 +168,11 @@ class Regression:
     """
 
     name: ClassVar[str] = "regression"
-    measures: ClassVar[tuple[str, ...]] = tuple(measure.name for measure in REGRESSION)
-    main: ClassVar[Literal["rmse"]] = "rmse"
+    measures: ClassVar[tuple[str, ...]] = tuple(measure.name for measure in MEASURES_OF[name])
+    main: ClassVar[str] = measures[0]
     output: ClassVar[str] = "predictions, one tensor of shape [batch, 1]"
     dtype: ClassVar[torch.dtype] = torch.float64
+    sums: ClassVar[type[Tally]] = NumberTally
     loss: str = choice("squared", "absolute", "huber")
     centre: float | None = None
     scale: float | None = None
@@ -160,36 +202,6 @@ class Regression:
         centre, scale = self._unit()
         return centre + scale * outputs.squeeze(-1).double()
 
-    def goodness(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """How good each prediction is [..., B]: minus its squared error."""
-        return -(self.predictions(outputs) - y).square()
-
-    def score(self, outputs: Tensor, y: Tensor, measures: Iterable[str] = ()) -> Score:
-        """All measures, the loss and the number of samples of outputs [n, 1] for targets [n]."""
-        sums = Sums.of(self.predictions(outputs).cpu().numpy(), y.double().cpu().numpy())
-        loss = float(self.losses(outputs, y).double().mean())
-        return cast(Score, {**sums.measures, "loss": loss, "n": len(y)})
-
-    def pooled(self, scores: Sequence[Score]) -> Score:
-        """RMSE, MAE, the loss and the number of samples of several scores together."""
-        n = sum(s["n"] for s in scores)
-        rmse = math.sqrt(sum(number(s["rmse"]) ** 2 * s["n"] for s in scores) / n)
-        mae, loss = (sum(number(s.get(key)) * s["n"] for s in scores) / n for key in ("mae", "loss"))
-        return {"rmse": rmse, "mae": mae, "loss": loss, "n": n}
-
-    def read(self, fields: Mapping[str, Any]) -> Score:
-        """The measures in what others sent, as far as they are there.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError, OverflowError : they cannot be.
-        """
-        sent = {key: float(fields[key]) for key in (self.main, "mae") if key in (self.main, *fields)}
-        if not all(0 <= x < math.inf for x in sent.values()):
-            raise ValueError(sent)
-        score, r2 = cast(Score, sent), fields.get("r2")
-        return {**score, "r2": None if r2 is None else min(1.0, float(r2))} if "r2" in fields else score
-
     def guess(self, width: int) -> float:
         """The loss of a model that knows nothing: that of the mean, about 1 for squared errors of standardised targets."""
         return 0.0 if self.scale is None else 1.0
@@ -202,7 +214,7 @@ class Regression:
         """Why a network with so many outputs does not fit; empty if it does."""
         return "" if width == 1 else 'Give it one output for task="regression", or leave task out for classes'
 
-    def fitted(self, targets: Sequence[Tensor]) -> Regression:
+    def fitted(self, targets: Sequence[Tensor]) -> Self:
         """The task with centre and scale, from the targets of all clients where they are not given.
 
         Raises
@@ -236,15 +248,12 @@ LOSSES: Mapping[str, Callable[..., Tensor]] = {
     "absolute": functional.l1_loss,
     "huber": functional.huber_loss,
 }
-Task = Classification | Regression
+TASKS: Mapping[str, type[Classification | Regression]] = {task.name: task for task in (Classification, Regression)}
 
 
 def _called(task: Task) -> str:
     """A built-in task by its name, one that is derived from it by that of its class."""
     return task.name if type(task) in TASKS.values() else type(task).__name__
-
-
-TASKS: Mapping[str, type[Classification | Regression]] = {"classification": Classification, "regression": Regression}
 
 
 def task_of(given: Any) -> Task:
@@ -254,7 +263,7 @@ def task_of(given: Any) -> Task:
     ------
     ValueError, TypeError : it is none.
     """
-    if isinstance(given, Classification | Regression):
+    if isinstance(given, Task):
         return given
     if not isinstance(given, str):
         raise TypeError(f'task must be a name, such as "regression", or a task; found {type(given).__name__}.')

@@ -150,5 +150,5 @@ def _measured(trial: Trial, tests: EvaluationSets, now: Progression) -> tuple[li
             if tested is not None:
                 tested.append(tests.accuracy(trial, vector, m))
             if judged is not None and trial.oracle is not None:
-                judged.append(float(trial.oracle.score(vector)[0]))
+                judged.append(float(trial.oracle.tally(vector).goodness))
     return tested, judged

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any, cast
 
@@ -19,13 +20,14 @@ from equipoise.core.model import Bound
 from equipoise.core.oracle import EVALUATION_BATCH, Oracle
 from equipoise.core.rule import State, Visit, overrides
 from equipoise.core.solver import at
+from equipoise.core.tally import Tally, together
 from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.data.samples import Absent, Awaited, LoadError, Samples, Stream, at_once
 from equipoise.federation.round import submodels
 from equipoise.federation.trial import Progression, Trial
 from equipoise.metrics.classification import CORRECT, RATES
 from equipoise.metrics.own import Found, Measure, recorded
-from equipoise.records.record import Clients, Record, Score, number
+from equipoise.records.record import Clients, Record, Score
 from equipoise.system.threads import run_in_order
 
 log = logging.getLogger(__name__)
@@ -34,7 +36,32 @@ BLOCK = 256  # clients whose models are averaged at a time
 EVERY = 5  # rounds between costly evaluations: personalised models (a test pass per client), areas (a sort per pair of classes)
 LAST = 5  # last rounds, over which results are averaged: always evaluated
 
-Outputs = tuple[np.typing.NDArray[Any], np.typing.NDArray[Any]]  # probabilities [n, C], labels [n]
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a model gives for samples, ``values`` [n, C], and their targets [n]."""
+
+    task: Task
+    values: Tensor
+    y: Tensor
+
+    @cached_property
+    def tally(self) -> Tally:
+        """The sums from which most measures follow."""
+        return self.task.tally(self.values, self.y)
+
+    @cached_property
+    def given(self) -> tuple[np.typing.NDArray[Any], np.typing.NDArray[Any]]:
+        """What measures of one's own get: probabilities [n, C], or what else the task says, and targets [n]."""
+        return self.task.outputs(self.values).cpu().numpy(), self.y.cpu().numpy()
+
+    def score(self, measures: Iterable[str] = ()) -> Score:
+        """The main measure, the loss, the number of samples, and other measures."""
+        score = self.tally.score(measures) | self.task.whole(self.values, self.y, measures)
+        return cast(Score, {key: score[key] for key in Score.__annotations__ if key in score})  # type: ignore[literal-required]
+
+
+Judged = tuple[float, list[Found]]  # the main measure of a model, and measures of one's own
 
 
 def published(trial: Trial, p: Progression) -> Tensor:
@@ -181,8 +208,8 @@ def personal(trial: Trial, p: Progression) -> bool:
     return trial.private is not None or p.given is not None or any(map(trial.method.overriding, ("deploy", "submodel")))
 
 
-def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> list[tuple[Tensor, Tensor]]:
-    """Logits [n, C] and labels [n] of each data set at a whole vector [G], computed by all workers."""
+def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> list[Outputs]:
+    """The outputs of a whole vector [G] on each data set, computed by all workers."""
     P, random = trial.model.n_params, trial.model.random or any(isinstance(d, Stream) for d in sets)
     width = [at_once(d, EVALUATION_BATCH) for d in sets]
     blocks = [
@@ -208,12 +235,9 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> l
     for bound in used:
         bound.check(vector)
     parts = [list(islice(results, -(-d.size // w))) for d, w in zip(sets, width, strict=True)]
-    return [(torch.cat([x for x, _ in part]), torch.cat([y for _, y in part])) for part in parts]
-
-
-def _outputs(trial: Trial, logits: Tensor, y: Tensor) -> Outputs:
-    """Probabilities [n, C], or what else the task predicts, and targets [n] of an answer."""
-    return trial.model.task.outputs(logits).cpu().numpy(), y.cpu().numpy()
+    return [
+        Outputs(trial.model.task, torch.cat([x for x, _ in part]), torch.cat([y for _, y in part])) for part in parts
+    ]
 
 
 @dataclass(frozen=True)
@@ -254,91 +278,71 @@ class EvaluationSets:
         self, trial: Trial, vector: Tensor, data: Samples | Stream, measures: Sequence[str] | None = None
     ) -> Score:
         """Accuracy, loss and other measures (None: all of the run) of a whole vector [G] on one data set."""
-        [answer] = answers(trial, vector, [data])
-        score = trial.model.task.score(*answer, self.measures if measures is None else measures)
+        [outputs] = answers(trial, vector, [data])
+        score = outputs.score(self.measures if measures is None else measures)
         if measures is None and self.own:
-            found = self._found([_outputs(trial, *answer)])
+            found = _found(self.own, [outputs])
             score |= cast(Score, {measure.name: value for measure, (value, _) in zip(self.own, found, strict=True)})
         return score
 
-    def scores(self, trial: Trial, vector: Tensor, measures: Sequence[str]) -> dict[str, Score]:
-        """Scores of a whole vector [G] on every set: accuracy, loss, and other ``measures``."""
-        return self._scores(trial, vector, self.sets, measures)
+    def answered(self, trial: Trial, vector: Tensor) -> dict[str, Outputs]:
+        """The outputs of a whole vector [G] on every set."""
+        return dict(zip(self.sets, answers(trial, vector, list(self.sets.values())), strict=True))
 
-    def _scores(
-        self, trial: Trial, vector: Tensor, sets: Mapping[str, Samples | Stream], measures: Sequence[str]
-    ) -> dict[str, Score]:
-        outputs = zip(sets, answers(trial, vector, list(sets.values())), strict=True)
-        return {name: trial.model.task.score(*answer, measures) for name, answer in outputs}
+    def accuracy(self, trial: Trial, vector: Tensor, m: int) -> float:
+        """The main measure of a whole vector [G] on client ``m``'s own test set, or over all samples of the sets it belongs to."""
+        return together(outputs.tally for outputs in answers(trial, vector, self._tests(m))).main
 
     def record(self, trial: Trial, p: Progression, rounds: int) -> Record:
-        """Scores of the global model on every set, and the accuracy of the model with which each client predicts."""
-        if not trial.method.sharing.global_model:  # there is no global model
-            return self._alone(trial, p) if costly(p.t, rounds) else {}
+        """Scores of the global model on every set, and the main measure of the model with which each client predicts."""
+        everything = costly(p.t, rounds)
+        if not trial.method.sharing.global_model:
+            return self._alone(trial, p) if everything else {}
         vector = published(trial, p)
-        answered = dict(zip(self.sets, answers(trial, vector, list(self.sets.values())), strict=True))
-        task = trial.model.task
-        measures = self.measured(task, p.t, rounds)
-        scores = {name: task.score(*answer, measures) for name, answer in answered.items()}
-        record: Record = {"groups": scores}
-        named = answered if self.own and costly(p.t, rounds) else {}
-        own = {name: _outputs(trial, *answer) for name, answer in named.items()}
-        found: list[list[Found] | None] = []  # the user's own measures of the clients
+        answered = self.answered(trial, vector)
+        measures = self.measured(trial.model.task, p.t, rounds)
+        record: Record = {"groups": {name: outputs.score(measures) for name, outputs in answered.items()}}
+        own = self.own if everything else ()
         if self.of_clients is not None or personal(trial, p):
-            if not costly(p.t, rounds):
+            if not everything:
                 return record
-            clients = self._accuracies(trial, p, vector)
-            for m in range(self.n) if own else ():
-                model = self._used(trial, p, m, vector)
-                found.append(None if model is None else self._found([self._outputs(trial, model, m)]))
+            each = self._by_client(trial, p, vector)
+            judged: list[Judged | None] = [None if parts is None else _judged(own, parts) for parts in each]
         else:
-            same = {of: self.pooled(trial, scores, of) for of in set(map(self._own, range(self.n)))}
-            clients = [same[self._own(m)] for m in range(self.n)]
-            if own:
-                alike = {of: self._found([own[name] for name in of]) for of in same}
-                found = [alike[self._own(m)] for m in range(self.n)]
-        return {**record, "clients": self._tested(trial, clients), **(self._entry(trial, found, own) if own else {})}
+            belongs = [self._own(m) for m in range(self.n)]
+            same = {names: _judged(own, [answered[name] for name in names]) for names in set(belongs)}
+            judged = [same[names] for names in belongs]
+        return {**record, **self._entries(trial, judged, answered if own else {})}
 
-    def _accuracies(self, trial: Trial, p: Progression, shared: Tensor) -> list[float | None]:
-        """Accuracy of the model with which each client predicts; None for one without a test set where others have their own.
+    def _by_client(self, trial: Trial, p: Progression, shared: Tensor) -> Iterator[list[Outputs] | None]:
+        """The outputs of the model with which each client predicts; None for one without a test set where others have their own.
 
         The ``shared`` one is tested on all sets in one pass, personal ones client by client.
         """
-        if self.of_clients is None or personal(trial, p):
-            models = (self._used(trial, p, m, shared) for m in range(self.n))
-            return [None if model is None else self.accuracy(trial, model, m) for m, model in enumerate(models)]
-        sets = [d for d in self.of_clients if d is not None]
-        task = trial.model.task
-        scores = (task.score(*answer)[task.main] for answer in answers(trial, shared, sets))
-        return [None if d is None else next(scores) for d in self.of_clients]
-
-    def _tested(self, trial: Trial, scores: Sequence[float | None]) -> Clients:
-        """The main measure of the clients in a record, and of test sets of their own how many samples each has."""
-        clients = cast(Clients, {trial.model.task.main: list(scores)})
-        if self.of_clients is not None:
-            clients["n"] = [0 if d is None else d.size for d in self.of_clients]
-        return clients
+        sets = self.of_clients
+        if sets is not None and not personal(trial, p):
+            every = iter(answers(trial, shared, [d for d in sets if d is not None]))
+            yield from (None if d is None else [next(every)] for d in sets)
+            return
+        for m in range(self.n):
+            lacks = sets is not None and sets[m] is None
+            yield None if lacks else answers(trial, deployable(trial, p, m), self._tests(m))
 
     def _alone(self, trial: Trial, p: Progression) -> Record:
-        """Accuracy on every set, the mean over its clients, each with its own model; NaN of a set without clients."""
+        """The main measure on every set, the mean over its clients, each with its own model; NaN of a set without clients."""
         found: dict[str, list[float]] = {name: [] for name in self.sets}
-        main = trial.model.task.main
-        clients: list[float | None] = []
-        values: list[list[Found] | None] = []
+        judged: list[Judged | None] = []
         for m in range(self.n):
-            own, vector = self._own(m), deployable(trial, p, m)
-            scores = self._scores(trial, vector, {name: self.sets[name] for name in own}, ())
-            for name in own:
-                found[name].append(number(scores[name][main]))
-            mine = None if self.of_clients is None else self.of_clients[m]
-            average = self.pooled(trial, scores, own) if self.of_clients is None else None
-            clients.append(average if mine is None else self.accuracy(trial, vector, m))
-            tested = bool(self.own) and clients[-1] is not None
-            values.append(self._found([self._outputs(trial, vector, m)]) if tested else None)
+            names, vector = self._own(m), deployable(trial, p, m)
+            parts = answers(trial, vector, [self.sets[name] for name in names])
+            for name, outputs in zip(names, parts, strict=True):
+                found[name].append(outputs.tally.main)
+            if self.of_clients is not None:
+                parts = [] if self.of_clients[m] is None else answers(trial, vector, self._tests(m))
+            judged.append(_judged(self.own, parts) if parts else None)
         means = {name: float(np.mean(of)) if of else math.nan for name, of in found.items()}
-        groups = {name: cast(Score, {main: mean}) for name, mean in means.items()}
-        record: Record = {"groups": groups, "clients": self._tested(trial, clients)}
-        return {**record, **(self._entry(trial, values, {}) if self.own else {})}
+        groups = {name: cast(Score, {trial.model.task.main: mean}) for name, mean in means.items()}
+        return {"groups": groups, **self._entries(trial, judged, {})}
 
     def measured(self, task: Task, t: int, rounds: int) -> tuple[str, ...]:
         """What is computed after ``t`` of ``rounds`` rounds beside accuracy and loss: counts per class to see whether a model
@@ -350,45 +354,34 @@ class EvaluationSets:
             return self.measures
         return (*self.measures, RATES, *((CORRECT,) if t > rounds - LAST else ()))
 
-    def _used(self, trial: Trial, p: Progression, m: int, shared: Tensor) -> Tensor | None:
-        """The model with which client ``m`` predicts; None if others have a test set of their own, and it has none."""
-        if self.of_clients is not None and self.of_clients[m] is None:
-            return None
-        return deployable(trial, p, m) if personal(trial, p) else shared
-
-    def _entry(self, trial: Trial, clients: Sequence[list[Found] | None], own: Mapping[str, Outputs]) -> Record:
-        """The user's own measures in a record, of the clients and of the global model's outputs on every set, if there is one."""
-        names = [("client", trial.names[m] if m < len(trial.names) else str(m)) for m in range(self.n)]
-        found = {("group", name): self._found([own[name]]) if own else None for name in self.sets}
-        found |= dict(zip(names, clients, strict=True)) | {
-            ("all", "samples"): self._found([*own.values()]) if own else None
-        }
-        return {"measures": recorded(self.own, found)}
-
-    def _outputs(self, trial: Trial, vector: Tensor, m: int) -> Outputs:
-        """Probabilities by a whole vector [G], and labels, of all samples on which client ``m`` is tested."""
-        mine = None if self.of_clients is None else self.of_clients[m]
-        x, y = zip(
-            *answers(trial, vector, [self.sets[n] for n in self._own(m)] if mine is None else [mine]), strict=True
-        )
-        return _outputs(trial, torch.cat(x), torch.cat(y))
-
-    def _found(self, parts: Sequence[Outputs]) -> list[Found]:
-        """The user's own measures on samples in parts."""
-        p, y = (np.concatenate(of) for of in zip(*parts, strict=True))
-        return [measure(p, y) for measure in self.own]
-
-    def accuracy(self, trial: Trial, vector: Tensor, m: int) -> float:
-        """Accuracy of a whole vector [G] on client ``m``'s own test set, or over all samples of the sets it belongs to."""
-        if self.of_clients is not None and (mine := self.of_clients[m]) is not None:
-            return number(self.score(trial, vector, mine, ())[trial.model.task.main])
-        own = self._own(m)
-        return self.pooled(trial, self._scores(trial, vector, {n: self.sets[n] for n in own}, ()), own)
+    def _entries(self, trial: Trial, judged: Sequence[Judged | None], answered: Mapping[str, Outputs]) -> Record:
+        """The entries of clients in a record, and of one's own measures, with those of the global model on every set, if there is one."""
+        clients = cast(Clients, {trial.model.task.main: [None if of is None else of[0] for of in judged]})
+        if self.of_clients is not None:
+            clients["n"] = [0 if d is None else d.size for d in self.of_clients]
+        if not (self.own and (answered or not trial.method.sharing.global_model)):
+            return {"clients": clients}
+        found = {("group", name): _found(self.own, [answered[name]]) if answered else None for name in self.sets}
+        for m, of in enumerate(judged):
+            found["client", trial.names[m] if m < len(trial.names) else str(m)] = None if of is None else of[1]
+        found["all", "samples"] = _found(self.own, [*answered.values()]) if answered else None
+        return {"clients": clients, "measures": recorded(self.own, found)}
 
     def _own(self, m: int) -> tuple[str, ...]:
         return tuple(self.sets) if self.groups is None else (self.groups[m],)
 
-    @staticmethod
-    def pooled(trial: Trial, scores: Mapping[str, Score], own: Sequence[str]) -> float:
-        """The main measure over all samples of some sets."""
-        return number(trial.model.task.pooled([scores[name] for name in own])[trial.model.task.main])
+    def _tests(self, m: int) -> list[Samples | Stream]:
+        """The test set of client ``m``, or the sets it belongs to."""
+        mine = None if self.of_clients is None else self.of_clients[m]
+        return [self.sets[name] for name in self._own(m)] if mine is None else [mine]
+
+
+def _judged(own: Sequence[Measure], parts: Sequence[Outputs]) -> Judged:
+    """A model by its outputs on samples in parts."""
+    return together(outputs.tally for outputs in parts).main, _found(own, parts) if own else []
+
+
+def _found(own: Sequence[Measure], parts: Sequence[Outputs]) -> list[Found]:
+    """Measures of one's own on samples in parts."""
+    p, y = (np.concatenate(of) for of in zip(*(outputs.given for outputs in parts), strict=True))
+    return [measure(p, y) for measure in own]

@@ -10,18 +10,19 @@ from typing import cast
 
 from torch import Tensor
 
+from equipoise.core.tally import Tally, together
 from equipoise.core.task import Task
 from equipoise.data.samples import Absent, Samples, Stream, loaded, stack
 from equipoise.federation.evaluation import answers, costly, deployable, personal, published
 from equipoise.federation.trial import Progression, Trial
-from equipoise.records.record import Clients, Record, Score
+from equipoise.records.record import Clients, Record
 
 log = logging.getLogger(__name__)
 
 EVERYBODY = "all"  # what the clients are called together where they belong to no groups
 
 Held = Samples | Stream | Absent | None
-Found = Score | None  # None: not measured
+Found = Tally | None  # None: not measured
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,10 @@ class HeldOut:
         found: list[Found] = [None] * len(self.sets)
         here, data = self._together
         if data is not None:
-            ((logits, y),) = answers(trial, vector, [data])
+            [outputs] = answers(trial, vector, [data])
             sizes = [d.size for m in here if (d := self.sets[m]) is not None]
-            for m, of, labels in zip(here, logits.split(sizes), y.split(sizes), strict=True):
-                found[m] = trial.model.task.score(of, labels)
+            for m, of, labels in zip(here, outputs.values.split(sizes), outputs.y.split(sizes), strict=True):
+                found[m] = trial.model.task.tally(of, labels)
         for m, d in enumerate(self.sets):
             if d is not None and m not in here:
                 found[m] = measured(trial, vector, d, self._name(trial, m))
@@ -88,13 +89,12 @@ class HeldOut:
 def measured(trial: Trial, vector: Tensor, data: Samples | Stream | Absent, who: str) -> Found:
     """How a whole vector [G] does on one client's samples; None, with a warning, if they cannot be read."""
     try:
-        ((logits, y),) = answers(trial, vector, [loaded(data)])
+        return answers(trial, vector, [loaded(data)])[0].tally
     except Exception as error:  # whatever a user's data set raises concerns this client only
         if isinstance(data, Samples):
             raise
         log.warning("%s is not validated: its data cannot be read: %s: %s", who, type(error).__name__, error)
         return None
-    return trial.model.task.score(logits, y)
 
 
 def pooled(task: Task, found: Sequence[Found], groups: Sequence[str] | None) -> Record:
@@ -103,11 +103,11 @@ def pooled(task: Task, found: Sequence[Found], groups: Sequence[str] | None) -> 
     of: dict[str, list[Found]] = {}
     for group, one in zip(groups, found, strict=True):
         of.setdefault(group, []).append(one)
-    measured = {group: [score for score in several if score is not None] for group, several in of.items()}
-    if not any(measured.values()):
+    by_group = {group: together(tallies) for group, several in of.items() if (tallies := [*filter(None, several)])}
+    if not by_group:
         return {}
-    by_group = {group: task.pooled(scores) for group, scores in measured.items() if scores}
-    keys = (task.main, "loss")
-    clients = cast(Clients, {key: [None if score is None else score.get(key) for score in found] for key in keys})
-    every = task.pooled([score for score in found if score is not None])
-    return {"validation": {**every, "groups": by_group, "clients": clients}}
+    scores = [None if tally is None else tally.score() for tally in found]
+    clients = {key: [None if score is None else score.get(key) for score in scores] for key in (task.main, "loss")}
+    groups_of = {group: tally.score() for group, tally in by_group.items()}
+    every = together(filter(None, found)).score()
+    return {"validation": {**every, "groups": groups_of, "clients": cast(Clients, clients)}}

@@ -45,7 +45,7 @@ def accuracies(cohort: Cohort) -> Tensor:
     judge = needed(cohort.oracle, "validation data")
     updates = zip(cohort.received, cohort.updates, cohort.buffer_updates, strict=True)
     models = (received + torch.cat([update, buffers]) for received, update, buffers in updates)
-    return torch.stack([judge.score(model)[0] for model in models])
+    return torch.stack([judge.tally(model).goodness for model in models])
 
 
 @dataclass(frozen=True)

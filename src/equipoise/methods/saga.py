@@ -76,10 +76,10 @@ class SAGA(Rule):
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         e = perturbation(visit.oracle.gradient(visit.received), radius(self.rho, self.tau, visit))
         moved = visit.received + pad(e, (0, visit.received.shape[-1] - visit.n_params))  # buffers stay
-        _, L = visit.oracle.score(moved)  # float64: S is a difference of nearly equal means
+        L = visit.oracle.tally(moved).mean_loss  # float64: S is a difference of nearly equal means
         if self.variant == "L":
             return {"value": L.to(visit.received.dtype)}, visit.state
-        S = L - visit.oracle.score(visit.received)[1]
+        S = L - visit.oracle.tally(visit.received).mean_loss
         return {"value": S.to(visit.received.dtype), "perturbed_loss": L.to(visit.received.dtype)}, visit.state
 
     def server_state(self, setup: Setup) -> State:

@@ -40,18 +40,18 @@ class Score(TypedDict, total=False):
     """
 
     accuracy: float | None
-    balanced: float | None
-    auc: float | None
-    auc_ovr: float | None
     rmse: float | None
     mae: float | None
     r2: float | None
     loss: float | None
     n: int
-    undefined: int
-    missing: list[int]
-    rates: Counts | float | None
     correct: str
+    undefined: int
+    balanced: float | None
+    auc: float | None
+    auc_ovr: float | None
+    rates: Counts | float | None
+    missing: list[int]
 
 
 class Clients(TypedDict, total=False):

@@ -9,9 +9,10 @@ import torch
 from equipoise.data.memory_mapped import Data, Mapped, labels, shape
 from equipoise.data.samples import Transform
 from equipoise.data.transforms import Images as Images
+from equipoise.metrics.measures import TASKS as TASKS
 from equipoise.system.suggestions import unknown
 
-CLASSIFICATION, REGRESSION = TASKS = ("classification", "regression")
+CLASSIFICATION, REGRESSION = TASKS
 
 
 def kind_of(task: str) -> str:

@@ -223,10 +223,11 @@ class Consortium:
             log.warning("%s is not evaluated after round %d: its loss is no number", sites.known[m].name, now.t)
             del results[m]
         if not here:
-            record["groups"] = pooled([results[m] for m in sorted(results)], task)
+            record["groups"] = pooled([results[m] for m in sorted(results)], measures)
         if counts or not own_models:
-            main = [results[m].main if m in results else None for m in range(len(sites.known))]
-            sizes = [sum(results[m].sizes.values()) if m in results else 0 for m in range(len(sites.known))]
+            own_scores = [results[m].own if m in results else None for m in range(len(sites.known))]
+            main = [None if tally is None else tally.main for tally in own_scores]
+            sizes = [0 if tally is None else int(tally.n) for tally in own_scores]
             record["clients"] = cast(Clients, {task.main: main, "n": sizes})
         return {**record, **_sent(sites)}
 
@@ -250,7 +251,7 @@ class Consortium:
                 lost = True
             else:
                 found[m] = counted
-        for m in alone({m: plausible(counted["loss"]) for m, counted in enumerate(found) if counted}):
+        for m in alone({m: plausible(counted) for m, counted in enumerate(found) if counted}):
             log.warning("%s is not validated after round %d: its loss is no number", sites.known[m].name, now.t)
             found[m] = None
         if not any(found) and not lost:
@@ -310,7 +311,7 @@ class Consortium:
             if judged and trial.oracle is not None:
                 vector = vector.to(trial.setup.initial.device)
                 with looking(trial, 0):
-                    scores[m] = float(trial.oracle.score(vector)[0])
+                    scores[m] = float(trial.oracle.tally(vector).goodness)
         complete = tested if all(x is not None for x in tested) else None
         alone: Contribution = {
             "standalone_test": complete,

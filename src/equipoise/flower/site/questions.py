@@ -72,7 +72,7 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
         raise SiteError("refuses: it measures one model a round")
     asking = {"measured": t, "question": question, "bound": [t, *_told(public, asked)]}
     _write(site, {**past, **asking, "answer": {"error": "stopped in the middle of this question"}})
-    answered = rounded(site.answer(kind, asked))
+    answered = rounded(site, site.answer(kind, asked))
     _write(site, {**past, **asking, "answer": answered.fields})
     return answered
 
@@ -116,17 +116,18 @@ def note_round(site: Site, t: int, receipt: list[Any]) -> None:
         _write(site, {**past, "round": t, "receipt": receipt, "experiment": dict(site.experiment)})
 
 
-def rounded(answered: Parcel) -> Parcel:
+def rounded(site: Site, answered: Parcel) -> Parcel:
     """Scores with as many digits as a report needs; counts and shares of them as they are."""
+    sums = site.trial.model.task.sums
 
-    def short(x: Any) -> Any:
-        return round(x, DIGITS) if isinstance(x, float) else x
+    def short(score: dict[str, Any]) -> dict[str, Any]:
+        width = len(score.get("true", ()))
+        more = {name: round(x, DIGITS) if isinstance(x, float) else x for name, x in score.items()}
+        return {**more, **sums.read(score, width).rounded(DIGITS).told(classes=True)}
 
-    scores: Mapping[str, Mapping[str, Any]] = answered.fields["scores"]
-    kept = {
-        name: {key: x if key == "accuracy" else short(x) for key, x in score.items()} for name, score in scores.items()
-    }
-    return replace(answered, fields={**answered.fields, "scores": kept})
+    scores, own = answered.fields["scores"], answered.fields["own"]
+    kept = {"scores": {name: short(score) for name, score in scores.items()}, "own": own and short(own)}
+    return replace(answered, fields={**answered.fields, **kept})
 
 
 def _told(public: Tensor, asked: Parcel) -> list[str]:

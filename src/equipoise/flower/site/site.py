@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
@@ -18,12 +18,13 @@ from equipoise.core.copies import NetworkError
 from equipoise.core.rule import State, told
 from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
+from equipoise.core.tally import together
 from equipoise.core.tree import tree_map
 from equipoise.data.samples import Absent, LoadError, Samples, Stream, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import visit
 from equipoise.federation import diagnosis, guard
-from equipoise.federation.evaluation import EvaluationSets, Handed, used
+from equipoise.federation.evaluation import EvaluationSets, Handed, Outputs, used
 from equipoise.federation.inputs import frame
 from equipoise.federation.method import Method
 from equipoise.federation.preparation import prepare
@@ -375,21 +376,28 @@ def _evaluate(site: Site, asked: Parcel) -> Parcel:
         )
     vector = site._used(asked) if fields["own"] else site._received(asked)[0]
     shown = site.shown
-    own = scores = shown.scores(trial, vector, fields["measures"])
+    own = answered = shown.answered(trial, vector)
     if "global" in asked.tensors:
         published = changed({"values": asked.tensors["global"]}, None, trial.setup.initial)
-        scores = shown.scores(trial, published, fields["measures"])
-    task = trial.model.task
-    main = shown.pooled(trial, own, tuple(shown.sets)) if shown.sets else None
+        answered = shown.answered(trial, published)
+    scores = {name: _told(outputs, fields["measures"]) for name, outputs in answered.items()}
+    main = together(outputs.tally for outputs in own.values()).told() if own else None
     sizes = {name: d.size if name in shown.sets else 0 for name, d in site.tests.sets.items()}
-    return Parcel({"scores": scores, task.main: main, "sizes": sizes})
+    return Parcel({"scores": scores, "own": main, "sizes": sizes})
+
+
+def _told(outputs: Outputs, measures: Sequence[str]) -> dict[str, Any]:
+    """The tally of a test set, by class if rates are asked for, and the measures that do not follow from it."""
+    told = (*outputs.tally.score(), RATES)
+    more = {name: value for name, value in outputs.score(measures).items() if name not in told}
+    return {**outputs.tally.told(classes=RATES in measures), **more}
 
 
 def _validate(site: Site, asked: Parcel) -> Parcel:
-    """How the model this site predicts with does on what it holds out: right predictions, mean loss, samples."""
+    """How the model this site predicts with does on what it holds out: sums over the samples."""
     vector = site._used(asked) if asked.fields["own"] else site._received(asked)[0]
     found = None if site.held is None else measured(site.trial, vector, site.held, "this site")
-    return Parcel({"found": found})
+    return Parcel({"found": None if found is None else found.told()})
 
 
 def _finish(site: Site, asked: Parcel) -> Parcel:

@@ -1,0 +1,238 @@
+"""Sums of a model on a data set, from which its scores follow: those of a union are the sums of both."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import reduce
+from operator import add, index
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from equipoise.metrics.classification import RATES
+from equipoise.records.record import Score
+
+
+@dataclass(frozen=True)
+class Tally(ABC):
+    """What a model does on a data set, or on each of a stack of them, as sums over the samples.
+
+    ``n`` samples [...], and the sum of their losses [...] in float64. ``by`` has for each sensitive attribute the tally of the
+    samples with each of its values; samples of which the value is not known are in none.
+    """
+
+    n: Tensor
+    loss: Tensor
+    by: tuple[Mapping[int, Self], ...] = field(default=(), kw_only=True)
+
+    @classmethod
+    @abstractmethod
+    def of(cls, losses: Tensor, predicted: Tensor, y: Tensor, ok: Tensor | None, width: int) -> Self:
+        """Of losses, predictions and targets [..., B] by a network of so many outputs; false in ``ok`` is padding."""
+
+    @classmethod
+    @abstractmethod
+    def read(cls, sent: Mapping[str, Any], width: int) -> Self:
+        """What :meth:`told` gave, with numbers of so many classes; of 1, those of all classes together.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError, OverflowError : it cannot be.
+        """
+
+    @abstractmethod
+    def told(self, *, classes: bool = False) -> dict[str, Any]:
+        """The sums as numbers, as far as a site tells them: without those by sensitive attribute, and by class only if asked."""
+
+    def __add__(self, other: Self) -> Self:
+        names = [part.name for part in fields(self) if part.name != "by"]
+        by = tuple(
+            {value: together(t[value] for t in two if value in t) for value in sorted({*two[0], *two[1]})}
+            for two in zip(self.by, other.by, strict=True)
+        )
+        return replace(self, by=by, **{name: getattr(self, name) + getattr(other, name) for name in names})
+
+    @property
+    def mean_loss(self) -> Tensor:
+        """Mean loss [...]."""
+        return self.loss / self.n
+
+    @property
+    @abstractmethod
+    def main(self) -> float:
+        """The main measure of the task."""
+
+    @property
+    @abstractmethod
+    def goodness(self) -> Tensor:
+        """What a larger number of is better [...], in float64: accuracy, or minus the mean squared error."""
+
+    @abstractmethod
+    def score(self, measures: Iterable[str] = ()) -> Score:
+        """The main measure, the loss, the number of samples, and those of ``measures`` that follow from sums."""
+
+    def rounded(self, digits: int) -> Self:
+        """With a mean loss, and other means over the samples, of so many digits after the point; counts stay."""
+        return replace(self, loss=self.mean_loss.round(decimals=digits) * self.n)
+
+
+AnyTally = TypeVar("AnyTally", bound=Tally)
+
+
+def together(tallies: Iterable[AnyTally]) -> AnyTally:
+    """The tally of the union of one data set or more."""
+    return reduce(add, tallies)
+
+
+@dataclass(frozen=True)
+class ClassTally(Tally):
+    """Of a classifier, per class [..., C]: samples of it that are recognised, samples of it, and samples taken for it."""
+
+    right: Tensor
+    true: Tensor
+    chosen: Tensor
+
+    @classmethod
+    def of(cls, losses: Tensor, predicted: Tensor, y: Tensor, ok: Tensor | None, width: int) -> Self:
+        """As :meth:`Tally.of`; a prediction of -1 is none."""
+        there = torch.ones_like(y, dtype=torch.bool) if ok is None else ok
+
+        def counts(classes: Tensor, which: Tensor) -> Tensor:
+            zeros = torch.zeros(*y.shape[:-1], width, dtype=torch.int64, device=y.device)
+            return zeros.scatter_add(-1, classes.clamp(min=0), which.long())
+
+        right, chosen = counts(y, there & (predicted == y)), counts(predicted, there & (predicted >= 0))
+        return cls(there.sum(-1), _summed(losses, ok), right, counts(y, there), chosen)
+
+    @classmethod
+    def read(cls, sent: Mapping[str, Any], width: int) -> Self:
+        """As :meth:`Tally.read`."""
+        n, loss = _read(sent)
+        _, true, chosen = counts = [[index(x) for x in sent[name]] for name in ("right", "true", "chosen")]
+        fits = len(true) == width and all(0 <= r <= min(t, c) for r, t, c in zip(*counts, strict=True))
+        if not fits or sum(true) != n or sum(chosen) > n:
+            raise ValueError("counts")
+        return cls(n, loss, *map(torch.tensor, counts))
+
+    def told(self, *, classes: bool = False) -> dict[str, Any]:
+        """As :meth:`Tally.told`."""
+        counts = {"right": self.right, "true": self.true, "chosen": self.chosen}
+        told = {name: (x if classes else x.sum(-1, keepdim=True)).tolist() for name, x in counts.items()}
+        return {"n": int(self.n), "loss": float(self.loss), **told}
+
+    @property
+    def main(self) -> float:
+        """The accuracy."""
+        return float(self.goodness)
+
+    @property
+    def goodness(self) -> Tensor:
+        """The accuracy [...]."""
+        return self.right.sum(-1).double() / self.n
+
+    @property
+    def balanced(self) -> Tensor:
+        """Mean over the classes of the share of their samples that is recognised [...], in float64."""
+        recall = self.right.double() / self.true.clamp(min=1)
+        return recall.sum(-1) / (self.true > 0).sum(-1)
+
+    def score(self, measures: Iterable[str] = ()) -> Score:
+        """As :meth:`Tally.score`, and how many samples are without a prediction, if any."""
+        right, true, chosen = (counts.cpu().numpy() for counts in (self.right, self.true, self.chosen))
+        score: Score = {"accuracy": self.main, "loss": float(self.mean_loss), "n": int(self.n)}
+        if undefined := int(true.sum() - chosen.sum()):
+            score["undefined"] = undefined
+        if "balanced" in measures:
+            score["balanced"] = float((right[true > 0] / true[true > 0]).mean())
+        if RATES in measures:
+            score[RATES] = {"right": right.tolist(), "true": true.tolist(), "chosen": chosen.tolist()}
+        return score
+
+
+@dataclass(frozen=True)
+class NumberTally(Tally):
+    r"""Of predicted numbers, [...] each: sums of the errors' ``squares`` and sizes; ``mean`` of the targets, and the ``spread`` about it.
+
+    .. math:: \mathrm{RMSE} = \sqrt{\frac{\sum e^2}{n}}, \quad \mathrm{MAE} = \frac{\sum |e|}{n}, \quad
+        R^2 = 1 - \frac{\sum e^2}{\sum (y - \bar y)^2}, \quad e = \hat y - y
+
+    A mean that is NaN is not known, and neither is the spread of a union with it.
+    """
+
+    squares: Tensor
+    absolute: Tensor
+    mean: Tensor
+    spread: Tensor
+
+    @classmethod
+    def of(cls, losses: Tensor, predicted: Tensor, y: Tensor, ok: Tensor | None, width: int) -> Self:
+        """As :meth:`Tally.of`."""
+        there = torch.ones_like(y, dtype=torch.bool) if ok is None else ok
+        n, y = there.sum(-1), y.double()
+        first, error = y[..., :1], predicted - y
+        mean = first + ((y - first) * there).sum(-1, keepdim=True) / n.clamp(min=1).unsqueeze(-1)  # of equal ones exact
+        squares, absolute, spread = (
+            (part * there).sum(-1) for part in (error.square(), error.abs(), (y - mean).square())
+        )
+        return cls(n, _summed(losses, ok), squares, absolute, mean.squeeze(-1), spread)
+
+    @classmethod
+    def read(cls, sent: Mapping[str, Any], width: int) -> Self:
+        """As :meth:`Tally.read`; the mean of the targets is not told."""
+        n, loss = _read(sent)
+        squares, absolute, spread = (float(sent[name]) for name in ("squares", "absolute", "spread"))
+        if not (0 <= squares < math.inf and 0 <= absolute < math.inf and 0 <= spread < math.inf):
+            raise ValueError("errors")
+        return cls(n, loss, *(torch.tensor(x, dtype=torch.float64) for x in (squares, absolute, math.nan, spread)))
+
+    def told(self, *, classes: bool = False) -> dict[str, Any]:
+        """As :meth:`Tally.told`; the mean of the targets is not told."""
+        sums = {"loss": self.loss, "squares": self.squares, "absolute": self.absolute, "spread": self.spread}
+        return {"n": int(self.n), **{name: float(x) for name, x in sums.items()}}
+
+    def __add__(self, other: Self) -> Self:
+        gap, share = other.mean - self.mean, other.n / (self.n + other.n).clamp(min=1).double()
+        spread = self.spread + other.spread + gap.square() * self.n * share  # Chan, Golub, LeVeque 1979
+        return replace(super().__add__(other), mean=self.mean + gap * share, spread=spread)
+
+    @property
+    def main(self) -> float:
+        """The RMSE."""
+        return math.sqrt(float(self.squares / self.n))
+
+    @property
+    def goodness(self) -> Tensor:
+        """Minus the mean squared error [...]."""
+        return -self.squares / self.n
+
+    def score(self, measures: Iterable[str] = ()) -> Score:
+        """As :meth:`Tally.score`: RMSE, MAE, R², None where the targets are all the same; without it where their spread is not known."""
+        score: Score = {"rmse": self.main, "mae": float(self.absolute / self.n)}
+        if not self.spread.isnan():
+            score["r2"] = float(1 - self.squares / self.spread) if self.spread > 0 else None
+        return {**score, "loss": float(self.mean_loss), "n": int(self.n)}
+
+    def rounded(self, digits: int) -> Self:
+        """As :meth:`Tally.rounded`: of the errors and the targets their RMSE, MAE and standard deviation."""
+        squares, spread = (
+            (x / self.n).sqrt().round(decimals=digits).square() * self.n for x in (self.squares, self.spread)
+        )
+        absolute = (self.absolute / self.n).round(decimals=digits) * self.n
+        return replace(super().rounded(digits), squares=squares, absolute=absolute, spread=spread)
+
+
+def _summed(losses: Tensor, ok: Tensor | None) -> Tensor:
+    """The sum [...] of losses [..., B]; without padding it is n times the mean, which is their mean again when divided by n, bit by bit."""
+    return losses.mean(-1) * losses.shape[-1] if ok is None else (losses * ok).sum(-1)
+
+
+def _read(sent: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """The samples and the loss in what was sent; a loss may be no number, which others judge."""
+    n, loss = index(sent["n"]), float(sent["loss"])
+    if not 1 <= n < 2**53 or loss < 0:
+        raise ValueError("counts")
+    return torch.tensor(n), torch.tensor(loss, dtype=torch.float64)
