@@ -43,18 +43,21 @@ def test_a_site_sends_no_number_about_few(tmp_path: Path, monkeypatch: pytest.Mo
     sent = asked(monkeypatch, tmp_path, {"men": 40, "women": 9})
     assert sent["sizes"] == {"men": 40, "women": 0}
     assert sent["scores"].keys() == {"men"}
-    assert sent["accuracy"] == sent["scores"]["men"]["accuracy"]
+    assert sent["own"]["n"] == 40
+    assert sent["own"]["right"] == [sum(sent["scores"]["men"]["right"])]
+    assert len(sent["scores"]["men"]["right"]) == 2
     tested = scores.Tested.of(sent, {"men": 40, "women": 0}, ["accuracy", "rates"], 2, CLASSIFICATION)
     assert isinstance(tested, scores.Tested)
     assert tested.hidden == ("women",)
-    groups = scores.pooled([tested], CLASSIFICATION)
+    assert tested.own is not None
+    groups = scores.pooled([tested], ["accuracy", "rates"])
     assert groups["women"] == {"n": 0}
     record = {
         "round": 0,
         "ids": [0],
         "seconds": 1.0,
         "groups": groups,
-        "clients": {"accuracy": [tested.main], "n": [40]},
+        "clients": {"accuracy": [tested.own.main], "n": [40]},
     }
     history = History([record], {"method": "fedavg"})
     assert (history.groups, history.small_groups) == (("men",), ("women",))
@@ -68,8 +71,8 @@ def test_sites_that_have_enough_count(tmp_path: Path, monkeypatch: pytest.Monkey
     enough = asked(monkeypatch, tmp_path / "b", {"women": 12})
     sent = ((few, 0), (enough, 12))
     found = [scores.Tested.of(fields, {"women": n}, ["accuracy", "rates"], 2, CLASSIFICATION) for fields, n in sent]
-    assert [one.main is None for one in found if isinstance(one, scores.Tested)] == [True, False]
-    assert scores.pooled([one for one in found if isinstance(one, scores.Tested)], CLASSIFICATION)["women"]["n"] == 12
+    assert [one.own is None for one in found if isinstance(one, scores.Tested)] == [True, False]
+    assert scores.pooled([one for one in found if isinstance(one, scores.Tested)], ["rates"])["women"]["n"] == 12
 
 
 @pytest.mark.parametrize(("least", "shown"), [(1, 4), (5, 0), (4, 4)])
@@ -80,7 +83,7 @@ def test_the_site_itself_says_how_few(least: int, shown: int, tmp_path: Path, mo
 def test_a_site_that_sends_no_scores_for_a_large_set_is_refused() -> None:
     assert isinstance(
         scores.Tested.of(
-            {"scores": {}, "sizes": {"men": 40}, "accuracy": None}, ["men"], ["accuracy"], 2, CLASSIFICATION
+            {"scores": {}, "sizes": {"men": 40}, "own": None}, {"men": 40}, ["accuracy"], 2, CLASSIFICATION
         ),
         str,
     )

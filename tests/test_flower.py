@@ -1196,16 +1196,23 @@ def test_a_site_can_refuse_every_other_method(tmp_path: Path, caplog: pytest.Log
     assert any("the server has method = fedavg" in record.getMessage() for record in caplog.records)
 
 
+def sums(n: int = 5, right: Any = 2, loss: float = 5.0) -> dict[str, Any]:
+    return {"n": n, "loss": loss, "right": [right], "true": [n], "chosen": [n]}
+
+
 @pytest.mark.parametrize(
     "told",
     [
         {},
         {"scores": 3},
-        {"scores": {"south": {"accuracy": 2.0, "loss": 1.0}}, "sizes": {"south": 5}, "accuracy": 0.5},
-        {"scores": {"south": {"accuracy": 0.5, "loss": 1.0}}, "sizes": {"south": 5}, "accuracy": float("nan")},
-        {"scores": {"south": {"accuracy": 0.5, "loss": 1.0}}, "sizes": {"south": float("inf")}, "accuracy": 0.5},
-        {"scores": {"east": {"accuracy": 0.0, "loss": 1.0}}, "sizes": {"east": 10**9}, "accuracy": 0.5},
-        {"scores": {"south": {"accuracy": 0.5, "loss": 1.0, "missing": 5}}, "sizes": {"south": 5}, "accuracy": 0.5},
+        {"scores": {"south": sums(right=6)}, "sizes": {"south": 5}, "own": sums()},
+        {"scores": {"south": sums()}, "sizes": {"south": 5}, "own": sums(right=float("nan"))},
+        {"scores": {"south": sums()}, "sizes": {"south": 5}, "own": sums(4)},
+        {"scores": {"south": sums(4)}, "sizes": {"south": 5}, "own": sums()},
+        {"scores": {"south": sums()}, "sizes": {"south": float("inf")}, "own": sums()},
+        {"scores": {"east": sums(10**9, 0)}, "sizes": {"east": 10**9}, "own": sums(10**9, 0)},
+        {"scores": {"south": {**sums(), "missing": 5}}, "sizes": {"south": 5}, "own": sums()},
+        {"scores": {"south": sums(loss=-1.0)}, "sizes": {"south": 5}, "own": sums()},
     ],
 )
 def test_scores_that_cannot_be_used_are_left_out(told: dict[str, Any], tmp_path: Path) -> None:
@@ -1240,7 +1247,7 @@ def test_sites_that_share_a_test_set_may_find_a_measure_undefined(tmp_path: Path
     pooled = machines.serve(Changed(machines, keeps)).records[0]["groups"]["ward"]
     assert found["north"]["auc"] != found["north"]["auc"]
     assert pooled["auc"] == pytest.approx((found["east"]["auc"] + found["south"]["auc"]) / 2)
-    assert pooled["accuracy"] == pytest.approx(sum(score["accuracy"] for score in found.values()) / 3)
+    assert pooled["accuracy"] == pytest.approx(sum(score["right"][0] / score["n"] for score in found.values()) / 3)
 
 
 @pytest.mark.parametrize("size", [float("inf"), 2**80, 10**18, 10_000_001, 0, -5, 1.5, "many"])

@@ -227,14 +227,15 @@ def test_a_prediction_from_nan_is_none() -> None:
         [[nan, nan], [1.0, 0.0], [nan, 1.0], [math.inf, 0.0], [-math.inf, 0.0], [-math.inf, -math.inf]]
     )
     assert CLASSIFICATION.predictions(logits).tolist() == [-1, 0, -1, -1, 1, -1]
-    assert CLASSIFICATION.goodness(logits, torch.tensor([0, 0, 1, 0, 1, 0])).tolist() == [
-        False,
-        True,
-        False,
-        False,
-        True,
-        False,
-    ]
+    tally = CLASSIFICATION.tally(logits, torch.tensor([0, 0, 1, 0, 1, 0]))
+    assert tally.told(classes=True) | {"loss": 0} == {
+        "n": 6,
+        "loss": 0,
+        "right": [1, 1],
+        "true": [4, 2],
+        "chosen": [1, 1],
+    }
+    assert tally.score()["undefined"] == 4
 
 
 def test_scores_of_outputs_that_are_not_finite() -> None:
@@ -269,9 +270,16 @@ def test_the_record_says_how_many_outputs_are_not_finite() -> None:
 
 
 def test_sites_say_how_many_outputs_are_not_finite() -> None:
-    sent = {"scores": {"t": {"accuracy": 0.5, "loss": nan, "undefined": 2}}, "sizes": {"t": 4}, "accuracy": 0.5}
-    good = {"scores": {"t": {"accuracy": 0.5, "loss": 1.0}}, "sizes": {"t": 4}, "accuracy": 0.5}
+    counts = {"n": 4, "right": [2], "true": [4]}
+    sent, good = (
+        {
+            "scores": {"t": {**counts, "loss": loss, "chosen": [n]}},
+            "sizes": {"t": 4},
+            "own": {**counts, "loss": loss, "chosen": [n]},
+        }
+        for loss, n in ((nan, 2), (4.0, 4))
+    )
     found = [site_scores.Tested.of(each, {"t": 4}, ["accuracy"], 2, CLASSIFICATION) for each in (sent, good, sent)]
     assert (
-        site_scores.pooled([each for each in found if not isinstance(each, str)], CLASSIFICATION)["t"]["undefined"] == 4
+        site_scores.pooled([each for each in found if not isinstance(each, str)], ["accuracy"])["t"]["undefined"] == 4
     )

@@ -236,8 +236,8 @@ def test_losses_are_summed_in_float64() -> None:
     asked = oracle_of(net, x.float(), y, eq.SGD(0.1))
     theta = Model(net).initial
     exact = functional.cross_entropy(net(x.float()), y, reduction="none").detach().double().mean()
-    assert asked.score(theta)[1].dtype == torch.float64
-    assert float(asked.score(theta)[1]) == pytest.approx(float(exact), rel=1e-8)
+    assert asked.tally(theta).mean_loss.dtype == torch.float64
+    assert float(asked.tally(theta).mean_loss) == pytest.approx(float(exact), rel=1e-8)
     assert asked.loss(theta).dtype == torch.float32
 
 

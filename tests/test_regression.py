@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+from sklearn.metrics import r2_score, root_mean_squared_error
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import equipoise as eq
+from equipoise.core.tally import together
 from equipoise.core.task import CLASSIFICATION, Regression, task_of
 from equipoise.flower.app import in_process
 from equipoise.flower.site.task import Task as SiteTask
-from equipoise.metrics.regression import Sums
 
 W = torch.tensor([30.0, -12.0, 5.0], dtype=torch.float64)
 
@@ -43,28 +42,6 @@ def federation(method: Any = "fedavg", net: nn.Module | None = None, clients: An
 
 
 # measures
-@pytest.mark.parametrize("seed", range(5))
-def test_measures_are_those_of_scikit_learn(seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    y, p = draw.normal(100, 7, 40), draw.normal(100, 7, 40)
-    measures = Sums.of(p, y).measures
-    assert measures["rmse"] == pytest.approx(root_mean_squared_error(y, p), rel=1e-12)
-    assert measures["mae"] == pytest.approx(mean_absolute_error(y, p), rel=1e-12)
-    assert measures["r2"] == pytest.approx(r2_score(y, p), rel=1e-12)
-    k = int(draw.integers(1, 39))
-    together = (Sums.of(p[:k], y[:k]) + Sums.of(p[k:], y[k:])).measures
-    assert together == pytest.approx(measures, rel=1e-12)
-
-
-def test_r2_of_targets_that_are_all_the_same_is_not_defined() -> None:
-    assert Sums.of([1.0, 2.0], [5.0, 5.0]).measures["r2"] is None
-    assert Sums.of([5.0], [5.0]).measures == {"rmse": 0.0, "mae": 0.0, "r2": None}
-    with pytest.raises(ValueError, match="one shape"):
-        Sums.of([1.0], [1.0, 2.0])
-    with pytest.raises(ValueError, match="n >= 1"):
-        Sums.of([], [])
-
-
 def test_measures_are_in_the_unit_of_the_targets() -> None:
     fed = federation()
     for name, (x, y) in TESTS.items():
@@ -77,11 +54,12 @@ def test_measures_are_in_the_unit_of_the_targets() -> None:
 
 
 def test_scores_of_several_sets_are_those_of_all_samples() -> None:
-    task, fed = task_of("regression(centre=150, scale=20)"), federation()
+    fed = federation()
+    task = fed.model.task
     whole = tuple(torch.cat(parts) for parts in zip(*TESTS.values(), strict=True))
     every = fed.evaluate(*whole)
-    pooled = task.pooled([*fed.evaluate().values()])
-    assert pooled == pytest.approx({key: every[key] for key in ("rmse", "mae", "loss", "n")}, rel=1e-12)
+    pooled = together(task.tally(fed.logits(x), y) for x, y in TESTS.values()).score()
+    assert pooled == pytest.approx(every, rel=1e-12)
 
 
 # the task

@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import equipoise as eq
+from equipoise.core.tally import Tally
 from equipoise.core.task import CLASSIFICATION
 from equipoise.data.memory_mapped import Mapped
 from equipoise.data.samples import Samples, Stream, divided, n_held, read
@@ -219,17 +220,20 @@ def test_sites_hold_out_the_same_samples(tmp_path: Path) -> None:
         configure("fedavg", engine="flower-inproc", validation=0.2, select="best-validation")
 
 
-def sent_score(accuracy: Any = 0.5, loss: Any = 0.5, n: Any = 2) -> dict[str, Any]:
-    return {"accuracy": accuracy, "loss": loss, "n": n}
+def sent_score(right: Any = 1, loss: Any = 0.5, n: Any = 2) -> dict[str, Any]:
+    return {"n": n, "loss": loss, "right": [right], "true": [n], "chosen": [n]}
 
 
 @pytest.mark.parametrize("sent", [
-    sent_score(1.5), sent_score(loss="x"), {"accuracy": 1.0, "loss": 0.5}, sent_score(-0.5), sent_score(n=2**60), sent_score(n=4),
-    sent_score(n=3), sent_score(loss=-0.5), sent_score(math.nan), [1, 0.5, 2], "x",
+    sent_score(1.5), sent_score(loss="x"), {"right": [1], "loss": 0.5}, sent_score(-1), sent_score(n=2**60), sent_score(n=2**70), sent_score(n=4),
+    sent_score(n=3), sent_score(loss=-0.5), sent_score(math.nan), [1, 0.5, 2], "x", {**sent_score(), "true": [1, 1]}, {**sent_score(), "chosen": [3]},
+    {**sent_score(), "right": [2], "chosen": [1]}, {**sent_score(), "true": [1]}, sent_score(1.0), sent_score(n=0),
 ])  # fmt: skip
 def test_scores_of_what_a_site_holds_out_are_checked(sent: Any) -> None:
     assert held_out({"found": sent}, 8, 0.2, CLASSIFICATION) == "sent scores that cannot be used"
-    assert held_out({"found": sent_score()}, 8, 0.2, CLASSIFICATION) == sent_score()
+    tally = held_out({"found": sent_score()}, 8, 0.2, CLASSIFICATION)
+    assert isinstance(tally, Tally)
+    assert tally.told() == sent_score()
     assert held_out({"found": None}, 8, 0.2, CLASSIFICATION) is None
 
 
@@ -237,8 +241,9 @@ def test_scores_of_what_a_site_holds_out_are_checked(sent: Any) -> None:
 def test_what_a_site_can_hold_out_is_what_it_holds_out(n: int, share: float) -> None:
     held = n_held(n, share)
     if held:
-        score = sent_score(1.0, 0.5, held)
-        assert held_out({"found": score}, n - held, share, CLASSIFICATION) == score
+        tally = held_out({"found": sent_score(held, 0.5, held)}, n - held, share, CLASSIFICATION)
+        assert isinstance(tally, Tally)
+        assert tally.score() == {"accuracy": 1.0, "loss": pytest.approx(0.5 / held), "n": held}
 
 
 # when to stop, and which round is the best

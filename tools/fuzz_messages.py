@@ -54,7 +54,7 @@ from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.roster import SitesError
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.task import Task
-from equipoise.metrics.classification import MEASURES, RATES
+from equipoise.metrics.classification import MEASURES
 from equipoise.system import text
 from equipoise.system.errors import ExpectedError
 
@@ -75,7 +75,7 @@ ANSWERS = {  # the fields that a site may send in answer to each kind of message
     "query.describe": {"size", "shape", "dtype", "tests", "test_sizes", "agreement"},
     "train": {"receipt", "cut", "seconds"},
     "train.alone": {"failed", "accuracy"},
-    "evaluate": {"scores", "accuracy", "sizes"},
+    "evaluate": {"scores", "own", "sizes"},
     "evaluate.validation": {"found"},
     "query.finish": set(),
     "query.keys": {"key", "number", "opened", "keys"},
@@ -86,7 +86,7 @@ ANSWERS = {  # the fields that a site may send in answer to each kind of message
     "query.recover": {"shares"},
 }
 PLACES = (str(Path.cwd()), str(Path.home()), sys.prefix, str(Path(eq.__file__).parent))  # of this machine
-SCORES = {"accuracy", "loss", "n", "undefined", "missing", RATES, *MEASURES}  # of a test set: no sample by itself
+SCORES = {"n", "loss", "right", "true", "chosen", "missing", *MEASURES}  # of a test set: no sample by itself
 ONCE = {"shares", "hashes", "seconds"}  # fields that differ whenever they are made
 MASKED = ("train.masked", "train.sum", "query.unmask", "query.recover")
 WORK = re.compile(r'"(epochs|steps|rounds)": *[0-9]{4,}')  # as much training as a server likes to ask for: no case

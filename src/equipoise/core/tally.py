@@ -174,9 +174,11 @@ class NumberTally(Tally):
         there = torch.ones_like(y, dtype=torch.bool) if ok is None else ok
         n, y = there.sum(-1), y.double()
         first, error = y[..., :1], predicted - y
-        mean = first + ((y - first) * there).sum(-1, keepdim=True) / n.clamp(min=1).unsqueeze(-1)  # of equal ones exact
+        mean = first + (y - first).where(there, 0).sum(-1, keepdim=True) / n.clamp(min=1).unsqueeze(
+            -1
+        )  # of equal ones exact
         squares, absolute, spread = (
-            (part * there).sum(-1) for part in (error.square(), error.abs(), (y - mean).square())
+            part.where(there, 0).sum(-1) for part in (error.square(), error.abs(), (y - mean).square())
         )
         return cls(n, _summed(losses, ok), squares, absolute, mean.squeeze(-1), spread)
 
@@ -227,7 +229,7 @@ class NumberTally(Tally):
 
 def _summed(losses: Tensor, ok: Tensor | None) -> Tensor:
     """The sum [...] of losses [..., B]; without padding it is n times the mean, which is their mean again when divided by n, bit by bit."""
-    return losses.mean(-1) * losses.shape[-1] if ok is None else (losses * ok).sum(-1)
+    return losses.mean(-1) * losses.shape[-1] if ok is None else losses.where(ok, 0).sum(-1)
 
 
 def _read(sent: Mapping[str, Any]) -> tuple[Tensor, Tensor]:

@@ -289,6 +289,10 @@ class EvaluationSets:
         """The outputs of a whole vector [G] on every set."""
         return dict(zip(self.sets, answers(trial, vector, list(self.sets.values())), strict=True))
 
+    def scores(self, trial: Trial, vector: Tensor, measures: Sequence[str] = ()) -> dict[str, Score]:
+        """Scores of a whole vector [G] on every set."""
+        return {name: outputs.score(measures) for name, outputs in self.answered(trial, vector).items()}
+
     def accuracy(self, trial: Trial, vector: Tensor, m: int) -> float:
         """The main measure of a whole vector [G] on client ``m``'s own test set, or over all samples of the sets it belongs to."""
         return together(outputs.tally for outputs in answers(trial, vector, self._tests(m))).main

@@ -538,8 +538,7 @@ class Federation(Arrangement):
         blank = torch.zeros(inputs.shape[:1], dtype=self.model.task.dtype)
         data = loaded(self.inputs.reading((inputs, blank), "prediction"))
         with taking(data, "prediction"):
-            ((logits, _),) = evaluation.answers(self.trial, vector, [data])
-        return logits
+            return evaluation.answers(self.trial, vector, [data])[0].values
 
     def _vector(self, client: int | None) -> Tensor:
         if client is not None:

@@ -1,0 +1,172 @@
+"""Sums of a model on a data set: those of a union are the sums of both, and all scores follow from them."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+from torch import Tensor
+
+from equipoise.core.tally import ClassTally, NumberTally, Tally, together
+from equipoise.core.task import CLASSIFICATION, Regression, Task
+from equipoise.metrics.classification import MEASURES, classification
+from equipoise.metrics.measures import TASKS
+
+REGRESSION = Regression(centre=3.0, scale=2.0)
+few = settings(max_examples=25, deadline=None)
+
+
+def outputs(task: Task, n: int, seed: int, width: int = 4) -> tuple[Tensor, Tensor]:
+    """Outputs [n, C], some of a classifier equal or not finite, and targets [n]."""
+    draw = torch.Generator().manual_seed(seed)
+    if task is REGRESSION:
+        return torch.randn(n, 1, generator=draw), 3 + 2 * torch.randn(n, generator=draw, dtype=torch.float64)
+    x = torch.randn(n, width, generator=draw).round(decimals=1)
+    x[torch.rand(n, generator=draw) < 0.1] = math.nan
+    return x, torch.randint(0, width, (n,), generator=draw)
+
+
+def same(a: Tally, b: Tally) -> None:
+    one, other = (np.hstack([*tally.told(classes=True).values()]) for tally in (a, b))
+    assert one == pytest.approx(other, rel=1e-12, nan_ok=True)
+    assert len(a.by) == len(b.by)
+    for first, second in zip(a.by, b.by, strict=True):
+        assert first.keys() == second.keys()
+        for value in first:
+            same(first[value], second[value])
+    if isinstance(a, NumberTally) and isinstance(b, NumberTally):
+        assert float(a.mean) == pytest.approx(float(b.mean), rel=1e-12)
+
+
+@pytest.mark.parametrize("task", [CLASSIFICATION, REGRESSION], ids=str)
+@few
+@given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 99))
+def test_the_sum_of_tallies_is_the_tally_of_the_union(task: Task, n: int, m: int, seed: int) -> None:
+    parts = [outputs(task, n, seed), outputs(task, m, seed + 1)]
+    draw = torch.Generator().manual_seed(seed)
+    codes = [torch.randint(-1, 3, (k, 2), generator=draw) for k in (n, m)]
+    tallies = [task.tally(x, y, s) for (x, y), s in zip(parts, codes, strict=True)]
+    whole = task.tally(*(torch.cat(of) for of in zip(*parts, strict=True)), torch.cat(codes))
+    same(tallies[0] + tallies[1], whole)
+    same(together(reversed(tallies)), whole)
+
+
+@pytest.mark.parametrize("task", [CLASSIFICATION, REGRESSION], ids=str)
+@few
+@given(st.integers(1, 40), st.integers(0, 99))
+def test_samples_by_the_value_of_an_attribute(task: Task, n: int, seed: int) -> None:
+    x, y = outputs(task, n, seed)
+    s = torch.randint(-1, 3, (n, 2), generator=torch.Generator().manual_seed(seed))
+    by = task.tally(x, y, s).by
+    assert [set(of) for of in by] == [set(codes.tolist()) - {-1} for codes in s.unbind(1)]
+    for codes, of in zip(s.unbind(1), by, strict=True):
+        for value, tally in of.items():
+            same(tally, task.tally(x[codes == value], y[codes == value]))
+    assert task.tally(x, y).by == ()
+
+
+@pytest.mark.parametrize("task", [CLASSIFICATION, REGRESSION], ids=str)
+def test_padding_does_not_count(task: Task) -> None:
+    """In a stack of clients of several sizes, each is tallied as by itself."""
+    parts = [outputs(task, n, n) for n in (3, 9, 5)]
+    x = torch.stack([torch.cat([x, x[:1].expand(9 - len(x), -1)]) for x, _ in parts])
+    y = torch.stack([torch.cat([y, y[:1].expand(9 - len(y))]) for _, y in parts])
+    ok = torch.arange(9) < torch.tensor([3, 9, 5])[:, None]
+    stacked, alone = task.tally(x, y, ok=ok), [task.tally(*part) for part in parts]
+    assert stacked.n.tolist() == [3, 9, 5]
+    assert torch.allclose(stacked.goodness, torch.stack([tally.goodness for tally in alone]), rtol=0, atol=1e-14)
+    assert torch.allclose(stacked.mean_loss, torch.stack([t.mean_loss for t in alone]), rtol=1e-14, equal_nan=True)
+    empty = task.tally(x, y, ok=ok & (torch.arange(3) > 0)[:, None]) + task.tally(x, y, ok=ok)
+    assert float(empty.goodness[0]) == pytest.approx(float(alone[0].goodness))
+
+
+@few
+@given(st.integers(1, 60), st.integers(2, 12), st.integers(0, 99))
+def test_measures_of_classes_are_those_of_whole_outputs(n: int, width: int, seed: int) -> None:
+    """Bit by bit, and so are the loss and the number of samples."""
+    x, y = outputs(CLASSIFICATION, n, seed, width)
+    tally = CLASSIFICATION.tally(x, y)
+    score: dict[str, Any] = {**tally.score(("balanced", "rates"))}
+    values = classification(x.double().numpy(), y.numpy(), ("accuracy", "balanced", "rates"), logits=True)
+    assert {name: score[name] for name in ("accuracy", "balanced", "rates")} == {
+        name: values[name] for name in ("accuracy", "balanced", "rates")
+    }
+    assert score["n"] == n
+    assert score.get("undefined", 0) == int(x.isnan().any(1).sum())
+    losses = CLASSIFICATION.losses(x, y).double()
+    assert score["loss"] == float(losses.mean()) or (math.isnan(score["loss"]) and losses.isnan().any())
+    assert isinstance(tally, ClassTally)
+    assert float(tally.balanced) == pytest.approx(score["balanced"], rel=1e-14)
+
+
+@few
+@given(st.integers(2, 60), st.integers(0, 99))
+def test_measures_of_numbers_are_those_of_scikit_learn(n: int, seed: int) -> None:
+    x, y = outputs(REGRESSION, n, seed)
+    p, score = REGRESSION.predictions(x).numpy(), REGRESSION.tally(x, y).score()
+    assert score["rmse"] == pytest.approx(root_mean_squared_error(y, p), rel=1e-12)
+    assert score["mae"] == pytest.approx(mean_absolute_error(y, p), rel=1e-12)
+    assert score["r2"] == pytest.approx(r2_score(y, p), rel=1e-9)
+
+
+@pytest.mark.parametrize("value", [0.1, 5.0, -1e9 / 3])
+def test_r2_of_targets_that_are_all_the_same_is_not_defined(value: float) -> None:
+    """Three times 0.1 is not 0.3, so that a mean of equal numbers may differ from each of them."""
+    y = torch.full((3,), value, dtype=torch.float64)
+    tally = REGRESSION.tally(torch.zeros(3, 1), y)
+    assert tally.score()["r2"] is None
+    assert (tally + tally).score()["r2"] is None
+    assert REGRESSION.tally(torch.zeros(1, 1), y[:1]).score()["r2"] is None
+
+
+@pytest.mark.parametrize("task", [CLASSIFICATION, REGRESSION], ids=str)
+def test_what_a_site_tells_can_be_read_and_pooled(task: Task) -> None:
+    tallies = [task.tally(*(part.nan_to_num() for part in outputs(task, n, n))) for n in (20, 30)]
+    for classes in (False, True) if task is CLASSIFICATION else (False,):
+        told = [json.loads(json.dumps(tally.told(classes=classes))) for tally in tallies]
+        read = [task.sums.read(sent, 4 if classes else 1) for sent in told]
+        for one, tally in zip(read, tallies, strict=True):
+            assert one.score() == tally.score()
+        whole = together(tallies).score()
+        assert together(read).score() == {key: x for key, x in whole.items() if key != "r2"}  # whose mean is not told
+    assert "mean" not in told[0]
+
+
+def test_rounded_means() -> None:
+    tally = REGRESSION.tally(*outputs(REGRESSION, 30, 1)).rounded(3)
+    score, loss = tally.score(), float(tally.mean_loss)
+    for x in (score["rmse"], score["mae"], loss, math.sqrt(float(tally.told()["spread"]) / 30)):
+        assert x == pytest.approx(round(float(x or 0), 3), abs=1e-12)
+    counts = CLASSIFICATION.tally(*(part.nan_to_num() for part in outputs(CLASSIFICATION, 30, 1)))
+    assert counts.rounded(3).told(classes=True) | {"loss": 0} == counts.told(classes=True) | {"loss": 0}
+
+
+NUMBERS = {"n": 5, "loss": 2.0, "squares": 3.0, "absolute": 2.0, "spread": 4.0}
+
+
+@pytest.mark.parametrize("change", [
+    {"n": 0}, {"n": 2**70}, {"n": 2.0}, {"loss": -1.0}, {"squares": -1.0}, {"squares": math.nan}, {"absolute": math.inf}, {"spread": -1e-9},
+    {"spread": "x"}, {"squares": None}, {"n": None},
+])  # fmt: skip
+def test_sums_that_cannot_be(change: dict[str, Any]) -> None:
+    assert NumberTally.read(NUMBERS, 1).score()["n"] == 5
+    with pytest.raises((TypeError, ValueError)):
+        NumberTally.read({**NUMBERS, **change}, 1)
+    with pytest.raises(KeyError):
+        NumberTally.read({key: x for key, x in NUMBERS.items() if key not in change}, 1)
+
+
+def test_a_task_takes_its_measures_from_their_list() -> None:
+    for task in (CLASSIFICATION, REGRESSION):
+        assert task.measures == tuple(measure.name for measure in TASKS[task.name])
+        assert [measure.name for measure in TASKS[task.name] if measure.main] == [task.main]
+        x, y = outputs(task, 9, 0)
+        assert task.tally(x, y).main == task.tally(x, y).score()[task.main]  # type: ignore[literal-required]
+    assert np.array_equal([*MEASURES], CLASSIFICATION.measures)
