@@ -152,11 +152,14 @@ NUMBERS = {"n": 5, "loss": 2.0, "squares": 3.0, "absolute": 2.0, "spread": 4.0}
 
 
 @pytest.mark.parametrize("change", [
-    {"n": 0}, {"n": 2**70}, {"n": 2.0}, {"loss": -1.0}, {"squares": -1.0}, {"squares": math.nan}, {"absolute": math.inf}, {"spread": -1e-9},
+    {"n": 0}, {"n": 2**70}, {"n": 2.0}, {"squares": -1.0}, {"squares": math.nan}, {"absolute": math.inf}, {"spread": -1e-9},
     {"spread": "x"}, {"squares": None}, {"n": None},
 ])  # fmt: skip
 def test_sums_that_cannot_be(change: dict[str, Any]) -> None:
     assert NumberTally.read(NUMBERS, 1).score()["n"] == 5
+    assert NumberTally.read({**NUMBERS, "loss": -5.0}, 1).score()["loss"] == -1  # of a task of one's own
+    with pytest.raises(ValueError, match="counts"):
+        ClassTally.read({"n": 1, "loss": -0.1, "right": [1], "true": [1], "chosen": [1]}, 1)
     with pytest.raises((TypeError, ValueError)):
         NumberTally.read({**NUMBERS, **change}, 1)
     with pytest.raises(KeyError):

@@ -114,7 +114,7 @@ class ClassTally(Tally):
         n, loss = _read(sent)
         _, true, chosen = counts = [[index(x) for x in sent[name]] for name in ("right", "true", "chosen")]
         fits = len(true) == width and all(0 <= r <= min(t, c) for r, t, c in zip(*counts, strict=True))
-        if not fits or sum(true) != n or sum(chosen) > n:
+        if not fits or sum(true) != n or sum(chosen) > n or loss < 0:  # a loss that is no number is judged by others
             raise ValueError("counts")
         return cls(n, loss, *map(torch.tensor, counts))
 
@@ -233,8 +233,8 @@ def _summed(losses: Tensor, ok: Tensor | None) -> Tensor:
 
 
 def _read(sent: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    """The samples and the loss in what was sent; a loss may be no number, which others judge."""
+    """The samples and the loss in what was sent."""
     n, loss = index(sent["n"]), float(sent["loss"])
-    if not 1 <= n < 2**53 or loss < 0:
+    if not 1 <= n < 2**53:
         raise ValueError("counts")
     return torch.tensor(n), torch.tensor(loss, dtype=torch.float64)
