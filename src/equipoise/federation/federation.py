@@ -122,21 +122,21 @@ class Federation(Arrangement):
     def __init__(
         self,
         net: nn.Module,
-        clients: Iterable[Any],
+        clients: Iterable[object],
         method: str | Rule | Method | Iterable[Rule] = "fedavg",
         solver: Solver | None = None,
         *,
         settings: Settings | None = None,
-        tests: Mapping[str, Any] | None = None,
+        tests: Mapping[str, object] | None = None,
         transform: Transform | None = None,
         names: Sequence[str] | None = None,
         groups: Sequence[str] | None = None,
-        client_tests: Sequence[Any] | None = None,
+        client_tests: Sequence[object] | None = None,
         head: str | None = None,
         memory: int | None = None,
         task: str | Task = "classification",
-        measures: Iterable[str | Measure | Callable[..., Any]] = ("accuracy",),
-        server_validation: Any = None,
+        measures: Iterable[str | Measure | Callable[..., object]] = ("accuracy",),
+        server_validation: object = None,
         contribution: Sequence[float] | None = None,
         collaborative: bool = False,
         neurons: Groups | None = None,
@@ -217,7 +217,7 @@ class Federation(Arrangement):
         task = self.model.task
         return {"task": task.name, "unit": task.unit} if isinstance(task, Regression) else {}
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name not in STATE:
             raise AttributeError(
                 f"{name} cannot be set on a federation that is made: it would train as before. Make another federation with it."
@@ -504,7 +504,7 @@ class Federation(Arrangement):
         """The state after the round that ``select`` names, whose model is used."""
         return self.progress if self.best is None else self.best
 
-    def evaluate(self, x: Any = None, y: Any = None, *, client: int | None = None) -> dict[str, Any]:
+    def evaluate(self, x: object = None, y: object = None, *, client: int | None = None) -> dict[str, Any]:
         """Accuracy, loss and the other measures of the global model (or a client's) on ``(x, y)``, or every test set."""
         vector = self._vector(client)
         if x is None:
@@ -514,24 +514,24 @@ class Federation(Arrangement):
         with taking(data, "evaluation data"):
             return cast(dict[str, Any], self.tests.score(self.trial, vector, data))
 
-    def predict(self, x: Any, *, client: int | None = None) -> Tensor:
+    def predict(self, x: object, *, client: int | None = None) -> Tensor:
         """Classes [n] of inputs ``x`` [n, *shape] by the global model, or by the model a client predicts with.
 
         A class of -1 is none: the network's output is not finite.
         """
         return self.model.task.predictions(self.logits(x, client=client))
 
-    def predict_proba(self, x: Any, *, client: int | None = None) -> Tensor:
+    def predict_proba(self, x: object, *, client: int | None = None) -> Tensor:
         """Probabilities [n, C] of the classes of inputs ``x`` [n, *shape], softmax of :meth:`logits`; NaN where these are not finite."""
         if isinstance(self.model.task, Regression):
             raise ValueError("A regression predicts numbers, which have no probabilities: use predict(x).")
         return self.logits(x, client=client).softmax(-1)
 
-    def score(self, x: Any, y: Any = None, *, client: int | None = None) -> float:
+    def score(self, x: object, y: object = None, *, client: int | None = None) -> float:
         """Accuracy in [0, 1] of the global model, or of a client's, on ``(x, y)`` or a data set."""
         return float(self.evaluate(x, y, client=client)[self.model.task.main])
 
-    def logits(self, x: Any, *, client: int | None = None) -> Tensor:
+    def logits(self, x: object, *, client: int | None = None) -> Tensor:
         """Logits [n, C] of inputs ``x`` [n, *shape], which are given as the training data were."""
         vector = self._vector(client)
         inputs = tensor(x, "prediction", "x")

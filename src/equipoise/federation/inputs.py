@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -148,7 +147,7 @@ class Frame:
             x, y = torch.cat([d.x for d in every]), torch.cat([d.y for d in every])
             whole: Samples | Stream = replace(first, x=x, y=y, sizes=torch.tensor(len(y), device=y.device))
         elif isinstance(first, Stream) and all(isinstance(d, Stream) for d in self.data):
-            sets: ConcatDataset[Any] = ConcatDataset([d.dataset for d in self.data if isinstance(d, Stream)])
+            sets: ConcatDataset[object] = ConcatDataset([d.dataset for d in self.data if isinstance(d, Stream)])
             whole = replace(first, dataset=sets, size=sum(d.size for d in self.data))
         else:
             raise ValueError(
@@ -182,14 +181,14 @@ def single(model: Model, settings: Settings, n: int) -> bool:
 
 def frame(
     net: nn.Module,
-    clients: Iterable[Any],
+    clients: Iterable[object],
     settings: Settings,
     names: Sequence[str] | None = None,
     *,
     lr: RateLike = 0.01,
-    tests: Mapping[str, Any],
-    client_tests: Sequence[Any] | None = None,
-    server_validation: Any = None,
+    tests: Mapping[str, object],
+    client_tests: Sequence[object] | None = None,
+    server_validation: object = None,
     transform: Transform | None = None,
     head: str | None = None,
     memory: int | None = None,
@@ -310,8 +309,8 @@ def _rated(model: Model, lr: RateLike) -> Model:
 
 
 def of_clients(
-    client_tests: Any, names: Sequence[str] | None, groups: Sequence[str] | None
-) -> tuple[dict[str, Any] | None, Sequence[str] | None]:
+    client_tests: object, names: Sequence[str] | None, groups: Sequence[str] | None
+) -> tuple[dict[str, object] | None, Sequence[str] | None]:
     """Test sets, and the one of each client, where clients have their own and there are no others: theirs, or of many all together."""
     if isinstance(client_tests, (str, Mapping)) or not isinstance(client_tests, Iterable) or groups is not None:
         return None, groups  # which is refused elsewhere
@@ -410,7 +409,7 @@ def _check_network(net: object) -> None:
             raise ValueError(f"{name!r} of the network holds NaN or infinity. Give it finite numbers to start from.")
 
 
-def _clients(clients: Any) -> list[Any]:
+def _clients(clients: object) -> list[object]:
     """The data of each client, in a list."""
     one = isinstance(clients, (list, tuple)) and len(clients) == 2 and all(map(_numbers, clients))
     if one or isinstance(clients, (str, Mapping)) or not isinstance(clients, Iterable) or _numbers(clients):

@@ -285,7 +285,7 @@ def _preset(name: str, preset: str | None) -> Mapping[str, object]:
     return presets[preset]
 
 
-def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, Any]]]:
+def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, object]]]:
     """Split a method's text into (name, preset, values); the longest known name is taken, because one may end in ``+``."""
     rest = text.strip()
     if not rest:
@@ -310,7 +310,7 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, Any]]]:
         if rest.startswith(":") and name in METHODS:
             end = min((k for k in (rest.find("+"), rest.find("(")) if k > 0), default=len(rest))
             preset, rest = rest[1:end].strip(), rest[end:]
-        given: dict[str, Any] = {}
+        given: dict[str, object] = {}
         if rest.startswith("("):
             if (end := rest.find(")")) < 0:
                 raise MethodError(f"The bracket after {name!r} in {text!r} is not closed.")
@@ -324,8 +324,8 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, Any]]]:
         rest = rest[1:].lstrip()
 
 
-def _values(text: str, name: str) -> dict[str, Any]:
-    given = {}
+def _values(text: str, name: str) -> dict[str, object]:
+    given: dict[str, object] = {}
     for piece in filter(None, (p.strip() for p in text.split(","))):
         key, equals, value = piece.partition("=")
         if not equals:
@@ -336,7 +336,7 @@ def _values(text: str, name: str) -> dict[str, Any]:
     return given
 
 
-def read_value(text: str) -> Any:
+def read_value(text: str) -> object:
     """Read a hyper-parameter's value: number, true or false, none, or a word."""
     word = text.strip()
     known = {"true": True, "false": False, "none": None, "inf": math.inf}

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import fmean
-from typing import Any
 
-from equipoise.core.rates import at, rate
+from equipoise.core.rates import RateLike, at, rate
 from equipoise.metrics.groups import large
 from equipoise.metrics.measures import ACCURACY, Measure, main_in
 from equipoise.metrics.performance import tenth
@@ -100,7 +99,7 @@ def _clients(record: Record, least: int) -> list[float]:
     return [a for a, n in zip(each, sizes, strict=True) if a is not None and math.isfinite(a) and n >= least]
 
 
-def shown_rate(lr: Any, t: int, rounds: int) -> str:
+def shown_rate(lr: RateLike, t: int, rounds: int) -> str:
     """The learning rate of round ``t`` for people."""
     now = at(rate(lr), min(t, rounds - 1), rounds)
     return f"{now:.3g}" if isinstance(now, float | int) else str(now)

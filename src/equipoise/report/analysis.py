@@ -10,6 +10,7 @@ from equipoise.metrics.statistics import half_interval
 from equipoise.report import drawing
 from equipoise.report.drawing import INK, MARKERS, PALETTE, WIDTH
 from equipoise.report.figures import density_of
+from equipoise.report.statistics import Numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,7 +123,7 @@ def lines(found: Sequence[Any], unit: str = NATS) -> "Figure":
     return figure
 
 
-def consistency(found: Sequence[Sequence[Mapping[str, Any]]]) -> "Figure":
+def consistency(found: Sequence[Sequence[Numbers]]) -> "Figure":
     """How steadily clients pushed the parameters of a layer one way, a panel per window of rounds: FedHEAL's Fig. 2."""
     figure, panels = drawing.panels(len(found[0]), height=1.2, sharex=True)
     for axes, *windows in zip(panels, *found, strict=True):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Vector = NDArray[np.float64]
 
+Style = dict[str, Any]  # how something is drawn: keyword arguments of Matplotlib
 WIDTH: Final = 3.4  # inches: one column of a two-column paper
 FULL: Final = 46  # characters of a name that fit this width
 SHORT: Final = 22  # characters of a name beside an axis
@@ -104,7 +105,7 @@ def beyond(axes: Axes, x: ArrayLike, y: ArrayLike, where: ArrayLike, marker: str
     """Triangles on an edge of the panel, where something lies beyond it."""
     out = np.asarray(where, dtype=np.bool_)
     across, along = (np.broadcast_to(np.asarray(places, dtype=np.float64), out.shape)[out] for places in (x, y))
-    how: dict[str, Any] = {"color": color(i), "marker": marker, "markersize": 4, "linestyle": "", "clip_on": False}
+    how: Style = {"color": color(i), "marker": marker, "markersize": 4, "linestyle": "", "clip_on": False}
     for line in axes.plot(across, along, zorder=5, **how) if out.any() else ():
         line.set_in_layout(False)
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from equipoise.metrics.statistics import half_interval
 from equipoise.report import drawing, rates
 from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, WIDTH, Vector
 from equipoise.report.formatting import UNDEFINED
-from equipoise.report.holdings import ROWS, example_images, who_has_what
+from equipoise.report.holdings import ROWS, Holdings, example_images, who_has_what
 from equipoise.report.layout import FAILED, attended
 from equipoise.report.statistics import Comparison, Run, interval_of, measure_of
 
@@ -143,7 +143,7 @@ def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Fig
         for row, (i, tests) in enumerate(zip(_places(compared, differing), differing.values(), strict=True)):
             if key in tests:
                 difference, half = tests[key]
-                how: dict[str, Any] = {"color": drawing.color(i), "markersize": 3.5, "elinewidth": 1.2}
+                how: drawing.Style = {"color": drawing.color(i), "markersize": 3.5, "elinewidth": 1.2}
                 axes.errorbar(difference, row, xerr=half, marker=MARKERS[i % len(MARKERS)], **how)
                 for end, marker in ((-span, "<"), (span, ">")):
                     drawing.beyond(axes, end, row, [abs(difference + math.copysign(half, end)) > span], marker, i)
@@ -303,7 +303,7 @@ def weights(histories: Sequence[History] | Comparison) -> Figure:
     return figure
 
 
-def _mean(axes: Axes, rounds: NDArray[Any], members: Vector, group: str, i: int) -> None:
+def _mean(axes: Axes, rounds: NDArray[np.int64], members: Vector, group: str, i: int) -> None:
     """The mean of a group's clients [R, n] in every round in which one of them was there."""
     count = np.isfinite(members).sum(axis=1)
     mean = np.nansum(members, axis=1)[count > 0] / count[count > 0]
@@ -379,7 +379,7 @@ def measured(histories: Sequence[History] | Comparison, keys: Sequence[str] = tu
         rounds, table = measured_table(firsts[label], key)
         of_client = np.array(firsts[label].client_groups)
         for column, last in zip(table.T[::-1] if MEASURED[key].lines else (), (True, False), strict=False):
-            how: dict[str, Any] = (
+            how: drawing.Style = (
                 {"color": INK} if last else {"color": PALETTE[6], "linestyle": (0, (3, 1)), "zorder": 3}
             )
             axes.plot(rounds, column, linewidth=1.1, marker="o" if len(rounds) == 1 else None, markersize=3, **how)
@@ -440,7 +440,7 @@ def consistency(histories: Sequence[History] | Comparison) -> Figure:
         early = next((t for t in sorted(found[0]) if t >= 9), late)
         for t in dict.fromkeys((late, early)):
             density, edges = density_of([of_run[t] for of_run in found if t in of_run])
-            how: dict[str, Any] = {"color": drawing.color(0), "fill": True, "alpha": 0.75}
+            how: drawing.Style = {"color": drawing.color(0), "fill": True, "alpha": 0.75}
             if t != late:
                 how = {"color": INK, "linewidth": 1.1}
             axes.stairs(density, edges, label=f"round {t}", **how)
@@ -634,7 +634,7 @@ def neurons(histories: Sequence[History] | Comparison) -> Figure:
         axes.set_xlim(0, start + gap * (len(ticks) - 1))
         axes.set_ylim(-0.6, len(held) - 0.4)
         room = WIDTH * min(units["sizes"]) / sum(units["sizes"])  # inches of the narrowest group
-        turned: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
+        turned: drawing.Style = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
         crowded = room < 0.06 * max(len(text) for _, text in ticks)
         at, texts = zip(*ticks, strict=True)
         axes.set_xticks(at, [*map(drawing.plain, texts)], **(turned if crowded else {}))
@@ -680,7 +680,7 @@ def presence(histories: Sequence[History] | Comparison, last: int = 5) -> Figure
     for axes in right:
         for i, of in enumerate(found["methods"]):
             accuracy = np.array([of["groups"].get(name, {}).get("mean") for name in shares], dtype=np.float64)
-            how: dict[str, Any] = {"color": drawing.color(i), "label": drawing.plain(of["method"]), "markersize": 4}
+            how: drawing.Style = {"color": drawing.color(i), "label": drawing.plain(of["method"]), "markersize": 4}
             axes.plot(accuracy, rows, MARKERS[i % len(MARKERS)], clip_on=False, **how)
         axes.grid(axis="x", color=FAINT, linewidth=0.5)
         drawing.legend(figure, axes, [of["method"] for of in found["methods"]])
@@ -748,7 +748,7 @@ def _places(comparison: Comparison, labels: Iterable[str]) -> list[int]:
     return [every.index(label.removesuffix(FAILED)) for label in labels]
 
 
-def held(comparison: Comparison) -> Mapping[str, Any]:
+def held(comparison: Comparison) -> Holdings:
     """Who has what in the first run that knows it, see `equipoise.data.holdings`; empty if none does."""
     return next((known for history in comparison.histories if (known := history.meta.get("holdings"))), {})
 

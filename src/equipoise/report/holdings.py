@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from equipoise.records.meta import Content
 from equipoise.report import drawing
 from equipoise.report.drawing import INK, PALETTE, SHORT
 from equipoise.report.formatting import plural
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ROWS: Final = 30  # clients with names of their own; of more, cells are drawn instead of circles
 CLASSES: Final = 20  # of more, cells
-Holdings = Mapping[str, Any]
+Holdings = Content
 
 
 def who_has_what(known: Holdings, least: int = 1) -> Figure:
@@ -102,7 +102,7 @@ def who_has_what(known: Holdings, least: int = 1) -> Figure:
         axes.spines[:].set_visible(False)
     if n_classes:
         shown = [drawing.plain(str(name), SHORT) for name in known.get("classes") or range(n_classes)]
-        turned: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
+        turned: drawing.Style = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
         if n_classes <= CLASSES:
             left.set_xticks(range(n_classes), shown, **(turned if sum(map(len, shown)) > 28 else {}))
         left.set_xlim(-0.6, n_classes - 0.4)

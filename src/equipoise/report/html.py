@@ -209,13 +209,13 @@ def _whiskers(found: Comparison) -> str:
     return f" Whiskers: 95\u00a0% intervals {', of one seed '.join(shown)}." if shown else ""
 
 
-def caption(name: str, parts: Mapping[str, Any]) -> str:
+def caption(name: str, parts: Mapping[str, str]) -> str:
     """The caption of a figure."""
     text = drawings.PLOTS[name].caption.format(**parts)
     return text if name in drawings.DATA else f"{text}{parts['failed']}"
 
 
-def parts_of_captions(found: Comparison) -> dict[str, Any]:
+def parts_of_captions(found: Comparison) -> dict[str, str]:
     """Parts of the captions of figures that depend on the runs."""
     several = any(len(method["seeds"]) > 1 for method in found["methods"])
     collaborating = (found["collaboration"] or {}).get("methods", ())

@@ -21,6 +21,7 @@ from equipoise.report.grid import Cell, Grid
 from equipoise.report.sites import at_sites
 from equipoise.report.statistics import (
     Comparison,
+    Numbers,
     OverSeeds,
     Run,
     columns_of,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from equipoise.records.history import History
     from equipoise.records.record import Record
 
-Numbers = Mapping[str, Any]
 
 OWN: Final = tuple(
     Column(key, title, float, digits=4) for key, title in (("avg", "AVG"), ("std", "STD"), ("worst", "worst"))
@@ -292,7 +292,7 @@ def _of_one_group(columns: list[Column], methods: Sequence[Numbers]) -> tuple[li
     return columns, groups
 
 
-def group_fairness(histories: Sequence[History], last: int | None = None) -> dict[str, Any] | None:
+def group_fairness(histories: Sequence[History], last: int | None = None) -> Numbers | None:
     """The table of how differently the groups are treated, or `None` when no run recorded `"rates"`.
 
     Returns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from equipoise.system.suggestions import some
 
 if TYPE_CHECKING:
     from equipoise.records.history import History
+    from equipoise.report.statistics import Numbers
 
 _CONTRIBUTIONS: Final = {  # the contributions that a method used
     "standalone_val": "measured on the server's validation data; the table measures them on the test set",
@@ -57,9 +58,7 @@ def _each(runs: Mapping[str, Mapping[int, History]]) -> Iterator[tuple[str, Hist
     return ((label, run) for label, seeds in runs.items() for run in seeds.values())
 
 
-def of_bounds(
-    runs: Mapping[str, Mapping[int, History]], methods: Sequence[Mapping[str, Any]], measure: Measure
-) -> Iterator[str]:
+def of_bounds(runs: Mapping[str, Mapping[int, History]], methods: Sequence[Numbers], measure: Measure) -> Iterator[str]:
     """What rows are that are no method, and whether they bound the methods here."""
     average = {m["method"]: m["avg"]["mean"] for m in methods if m["avg"]["mean"] is not None and not m["failed"]}
     racing = {m["method"]: average[m["method"]] for m in methods if not m["bound"] and m["method"] in average}
@@ -208,12 +207,12 @@ def releases(histories: Iterable[History]) -> Iterator[str]:
         yield f"Computed by another version of Equipoise ({found[0]}) than this one ({ours}), which may give other results."
 
 
-def alone(seeds: Mapping[int, Mapping[str, Any]]) -> bool:
+def alone(seeds: Mapping[int, Numbers]) -> bool:
     """Whether the clients of a method receive nothing; by seed, the numbers of `equipoise.metrics.columns.COLLABORATION`."""
     return all(summary["down"] == 0 for summary in seeds.values())
 
 
-def alike(found: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
+def alike(found: Mapping[str, Iterable[Numbers]]) -> str:
     """A sentence if rewards do not differ at all; by label, what summaries say of collaboration. So the next two."""
     equal = [label for label, of in found.items() if any(s["max"] is not None and s["max"] == s["min"] for s in of)]
     if not equal:
@@ -221,7 +220,7 @@ def alike(found: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
     return f"Fairness of {listed(equal)} is not defined: all clients have the same accuracy, as they do with one model."
 
 
-def faint(found: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
+def faint(found: Mapping[str, Iterable[Numbers]]) -> str:
     """A sentence if rewards differ by less than two standard errors of a difference, where a correlation may be of noise."""
     said = []
     for label, of in found.items():
@@ -233,7 +232,7 @@ def faint(found: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
     return f"{what}: {'; '.join(said)}." if said else ""
 
 
-def measured_alone(found: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
+def measured_alone(found: Mapping[str, Iterable[Numbers]]) -> str:
     """A sentence about how exactly it is known what clients reach alone."""
     known = [s["alone"] for of in found.values() for s in of if s["alone"]["noise"] is not None]
     if not known:
@@ -250,7 +249,7 @@ def measured_alone(found: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
 
 
 def of_collaboration(
-    runs: Mapping[str, Mapping[int, History]], found: Mapping[str, Mapping[int, Mapping[str, Any]]]
+    runs: Mapping[str, Mapping[int, History]], found: Mapping[str, Mapping[int, Numbers]]
 ) -> Iterator[str]:
     """Warnings about the fairness of contribution and reward."""
     if without := [label for label in runs if label not in found]:
@@ -290,9 +289,7 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def of_parity(
-    runs: Mapping[str, Mapping[int, History]], found: Mapping[str, Mapping[int, Mapping[str, Any]]]
-) -> Iterator[str]:
+def of_parity(runs: Mapping[str, Mapping[int, History]], found: Mapping[str, Mapping[int, Numbers]]) -> Iterator[str]:
     """Remarks on group fairness; ``found`` has by label and seed what `History.group_fairness` returned, where not None."""
     every = [of for seeds in found.values() for of in seeds.values()]
     rated = [run for label in found for run in runs[label].values()]

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -14,12 +14,11 @@ from equipoise.report import drawing
 from equipoise.report.formatting import PERCENT, UNDEFINED, number
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.notes import UNPROTECTED, listed
-from equipoise.report.statistics import without_bounds
+from equipoise.report.statistics import Numbers, without_bounds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Numbers = Mapping[str, Any]
 FEW: Final = 4  # groups that a sentence names one by one
 TITLES: Final = {  # of two classes, or of one against the rest
     "accuracy": "accuracy",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from equipoise.report.formatting import PERCENT, lines, plural
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.layout import Sheet, sheets
+from equipoise.report.statistics import Numbers
 from equipoise.system.text import markdown as escaped
 from equipoise.system.text import visible
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-Numbers = Mapping[str, Any]
 NAME: Final = 26  # characters of a method's name in a line of the terminal
 
 

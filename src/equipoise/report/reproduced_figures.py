@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -176,7 +176,7 @@ def sweep(part: Block, at: Mapping[str, tuple[str, float | None]], x: str, colum
             of_one = {at[row][1]: part.entries[row, column] for row in part.rows if at[row][0] == one}
             known = {x: entry for x, entry in of_one.items() if x is not None and np.isfinite(entry.mean)}
             known = dict(sorted(known.items()))
-            how: dict[str, Any] = {"color": drawing.color(i), "linestyle": drawing.dash(i), "linewidth": 1.3}
+            how: drawing.Style = {"color": drawing.color(i), "linestyle": drawing.dash(i), "linewidth": 1.3}
             how |= {"marker": MARKERS[i % len(MARKERS)], "markersize": 3.5, "elinewidth": 0.8}
             means = [entry.mean for entry in known.values()]
             axes.errorbar([*known], means, _spread(known.values()), label=drawing.plain(one or "ours"), **how)
@@ -196,7 +196,7 @@ def sweep(part: Block, at: Mapping[str, tuple[str, float | None]], x: str, colum
     return figure
 
 
-def _spread(entries: Sequence[ReproducedValue] | Any) -> list[float] | None:
+def _spread(entries: Collection[ReproducedValue]) -> list[float] | None:
     """Half-lengths of error bars; none where there is one seed."""
     several = [entry for entry in entries if len(entry.values) > 1]
     return [entry.ci95 if len(entry.values) > 1 else 0.0 for entry in entries] if several else None
@@ -227,13 +227,13 @@ def plane(parts: Sequence[Block], x: str, y: str) -> Figure:
     figure, (axes,) = drawing.panels(1, height=2.6)
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
     rows = list(dict.fromkeys(row for part in parts for row in part.rows))
-    how: dict[str, Any] = {"linestyle": "", "markersize": 4.5}
+    how: drawing.Style = {"linestyle": "", "markersize": 4.5}
     for k, part in enumerate(parts):
         for row in part.rows:
             across, along = part.entries[row, x], part.entries[row, y]
             if np.isfinite([across.mean, along.mean]).all():
                 colour, mark = drawing.color(rows.index(row)), MARKERS[k % len(MARKERS)]
-                ends: dict[str, Any] = {"xerr": _spread([across]), "yerr": _spread([along]), "elinewidth": 0.7}
+                ends: drawing.Style = {"xerr": _spread([across]), "yerr": _spread([along]), "elinewidth": 0.7}
                 axes.errorbar(across.mean, along.mean, color=colour, marker=mark, **ends, **how)
     axes.margins(0.08)
     drawing.labels(axes, x, f"{y} (%)")

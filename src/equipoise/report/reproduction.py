@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from equipoise.metrics.columns import GROUPS
 from equipoise.metrics.communication import traffic
 from equipoise.report import claims as claimed
 from equipoise.report.formatting import UNDEFINED, number
-from equipoise.report.statistics import summary_of
+from equipoise.report.statistics import Numbers, summary_of
 from equipoise.system.text import cell
 from equipoise.system.text import markdown as escaped
 
@@ -60,7 +60,7 @@ class Statistic:
     correlates: bool = False
 
 
-def of_groups(history: "History", last: int, measure: str) -> dict[str, Any]:
+def of_groups(history: "History", last: int, measure: str) -> Numbers:
     """Summary of a run as the tables show it; empty if it did not record the measure."""
     return summary_of(history, last, measure) if measure in history.measures else {}
 
@@ -399,7 +399,7 @@ def as_dict(result: Result) -> dict[str, object]:
     def plain(value: float | None) -> float | None:
         return None if value is None or math.isnan(value) else float(value)
 
-    def numbers(e: ReproducedValue) -> dict[str, Any]:
+    def numbers(e: ReproducedValue) -> dict[str, object]:
         return {
             "values": list(e.values), "mean": plain(e.mean), "std": plain(e.std), "ci95": plain(e.ci95), "paper": e.paper, "paper_std": e.paper_std,
             "difference": None if result.embedded else plain(e.difference), "divisions": e.divisions, "within": plain(e.within),

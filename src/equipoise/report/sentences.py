@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from equipoise.report.provenance import at_real_sites, data_digest, environment
 from equipoise.report.rates import missed
 from equipoise.report.statistics import (
     Comparison,
+    Numbers,
     Run,
     columns_of,
     gaps_of,
@@ -27,8 +28,6 @@ from equipoise.system.suggestions import some
 
 if TYPE_CHECKING:
     from equipoise.records.history import History
-
-Numbers = Mapping[str, Any]
 
 
 def caption(comparison: Numbers) -> str:

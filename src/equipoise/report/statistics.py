@@ -32,7 +32,7 @@ from equipoise.metrics.measures import ACCURACY, Measure, measures_of, named
 from equipoise.metrics.performance import best, extreme_at, last_rounds, mean, std, tenth, worst
 from equipoise.metrics.pooling import Moments, last_rounds_together, moments
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
-from equipoise.records.meta import Sharing
+from equipoise.records.meta import Content, Sharing
 from equipoise.report import notes
 from equipoise.report.formatting import plural
 from equipoise.report.provenance import at_real_sites
@@ -50,7 +50,7 @@ Table = NDArray[np.float64]
 FEW_CLIENTS: Final = 20
 BY_CLASS: Final = ("tpr", "fpr", "selection_rate")  # rates of one class against the others
 LAST: Final = 5  # rounds that are averaged, as in the papers' tables
-Numbers = dict[str, Any]
+Numbers = Mapping[str, Any]  # in plain JSON types
 OverSeeds = dict[str, float | None]
 
 
@@ -381,38 +381,38 @@ def by_label(histories: Sequence[History]) -> dict[str, dict[int, History]]:
     return {label: dict(sorted(runs[label].items())) for label in methods_first}
 
 
-def without_bounds(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def without_bounds(comparison: Numbers) -> list[Numbers]:
     """The methods of a comparison, or of a part of it, without bounds where there are others."""
     return [method for method in comparison["methods"] if not method["bound"]] or list(comparison["methods"])
 
 
-def gaps_of(fairness: Mapping[str, Any]) -> list[Column]:
+def gaps_of(fairness: Numbers) -> list[Column]:
     """The gaps between groups that tables show, from left to right."""
     return placed(parity_columns(fairness["positive"] is None))
 
 
-def interval_of(method: Mapping[str, Any], group: str) -> list[float] | None:
+def interval_of(method: Numbers, group: str) -> list[float] | None:
     """The 95 % interval of a method on a group over the test samples of its one seed; None where it is not known."""
     ends = (method.get("intervals") or {}).get("groups", ())
     return dict(zip(method["groups"], ends, strict=False)).get(group)
 
 
-def tables(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def tables(comparison: Numbers) -> list[Numbers]:
     """The comparisons by measure, one table each: the accuracy, then every other measure that was recorded."""
     return [comparison, *(of for name, of in comparison.get("measures", {}).items() if name != comparison["measure"])]
 
 
-def measure_of(comparison: Mapping[str, Any]) -> Measure:
+def measure_of(comparison: Numbers) -> Measure:
     """What a comparison shows, with as many digits as its numbers need."""
     return named(measures_of(comparison), comparison["measure"]).sized(*_means(comparison["methods"]))
 
 
-def _means(methods: Iterable[Mapping[str, Any]]) -> list[float]:
+def _means(methods: Iterable[Numbers]) -> list[float]:
     """The numbers of some methods on groups."""
     return [cell["mean"] for method in methods for cell in method["groups"].values() if cell["mean"] is not None]
 
 
-def columns_of(comparison: Mapping[str, Any]) -> list[Column]:
+def columns_of(comparison: Numbers) -> list[Column]:
     """The statistics over groups that the table of a measure shows, from left to right."""
     methods, measure = comparison["methods"], measure_of(comparison)
     return [
@@ -632,7 +632,7 @@ def _tests(
     ranked: Callable[[Column, str], bool],
     draws: Mapping[str, Table] | None = None,
     over: Mapping[str, Callable[[Table], Table]] = OVER_GROUPS,
-) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
+) -> tuple[dict[str, Content], dict[str, Content]]:
     """Every difference that is shown of some columns: by method that to the first, and by column what the leading method is ahead of.
 
     The leading method of a column is that with the best mean. It can be told apart from another if the paired test over their
@@ -649,11 +649,11 @@ def _tests(
     over : what the columns are of such draws.
     """
     first, *others = tested
-    versus: dict[str, Numbers] = {
+    versus: dict[str, Content] = {
         label: {"method": first, "seeds": sum(seed in summaries[first] for seed in summaries[label])}
         for label in others
     }
-    leaders: dict[str, Numbers] = {}
+    leaders: dict[str, Content] = {}
     for column in columns:
         means = {
             label: float(np.mean([s[column.key] for s in summaries[label].values()]))
@@ -681,7 +681,7 @@ AGAINST: Final = ("difference", "low", "high", "p", "holm", "family", "seeds", "
 
 
 def _correct(
-    family: Mapping[tuple[str, str], Numbers],
+    family: Mapping[tuple[str, str], Content],
     key: str,
     draws: Mapping[str, Table],
     over: Mapping[str, Callable[[Table], Table]],
@@ -701,14 +701,14 @@ def _correct(
             test |= {"low": _json(low), "high": _json(high), "apart": ends.low > 0 or ends.high < 0}
 
 
-def _more(test: Numbers) -> Numbers:
+def _more(test: Numbers) -> Content:
     """How many seeds would tell two methods apart at the level of this difference, where those that there are do not."""
     n, asked = len(test["each"]), not test["apart"]
     needed = seeds_needed(test["each"], level=test["level"]) if asked and n > 1 else None
     return {"seeds_needed": None if needed is None else max(needed, n + 1)}
 
 
-def _turned(test: Numbers) -> Numbers:
+def _turned(test: Content) -> Content:
     """The difference the other way round."""
     turned = {key: None if test[key] is None else 0.0 - test[key] for key in ("difference", "low", "high")}
     return test | {"difference": turned["difference"], "low": turned["high"], "high": turned["low"]}
@@ -865,8 +865,8 @@ def _parity(grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Map
     several = len(next(iter(by_method[first].values()))["classes"]) > 1
     bounds = _bounds(runs, by_method)
     failed = {label: any(run.failure for run in runs[label].values()) for label in by_method}
-    versus: dict[str, Numbers] = {}
-    leaders: dict[str, Numbers] = {}
+    versus: dict[str, Content] = {}
+    leaders: dict[str, Content] = {}
     for column in PARITY:  # over the seeds with which a gap is about enough people
         more, leading = _tests(
             [column],
@@ -902,14 +902,14 @@ def _parity(grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Map
     }
 
 
-def _gaps(run: Run) -> Numbers | None:
+def _gaps(run: Run) -> Content | None:
     """The inputs of the columns of `PARITY`, and their numbers."""
     if not (rated := run.summary["group_fairness"]):
         return None
     return {**rated, **{column.key: column.compute(rated) for column in PARITY}}
 
 
-def _rates_by_group(seeds: Sequence[Numbers], classes: Sequence[str], words: Mapping[str, str]) -> dict[str, Numbers]:
+def _rates_by_group(seeds: Sequence[Numbers], classes: Sequence[str], words: Mapping[str, str]) -> dict[str, Content]:
     """Every group's rates over the seeds of a method: `{group: {"n", "of_class", "worst_class", rate: {"mean", "std", "ci95", "seeds", "low", "high"}}}`.
 
     A rate is over the `seeds` with which it is about enough people. `low` to `high` is Wilson's interval over the test samples of
@@ -921,16 +921,16 @@ def _rates_by_group(seeds: Sequence[Numbers], classes: Sequence[str], words: Map
     classes : names of the classes.
     words : what groups are called, by name, if otherwise.
     """
-    by_group: dict[str, Numbers] = {}
+    by_group: dict[str, Content] = {}
     for group in dict.fromkeys(group for gaps in seeds for group in gaps["groups"]):
         each = [gaps["groups"][group] for gaps in seeds if group in gaps["groups"]]
-        numbers: Numbers = {}
+        numbers: Content = {}
         for key in ("accuracy", *BY_CLASS, "worst_recall"):
             by_class = key in BY_CLASS
             values = [rates[key][0] if by_class else rates[key] for rates in each]
             intervals = [rates["intervals"][key] for rates in each]
             shown = [value for value in values if value is not None]
-            rate: Numbers = over_seeds(shown or values)
+            rate: Content = over_seeds(shown or values)
             ends = _mean_ends([of_classes[0] for of_classes in intervals] if by_class else intervals)
             low, high = ends or (None, None)
             if ends and rate["ci95"]:
@@ -954,7 +954,7 @@ def _mean_ends(intervals: Sequence[Sequence[float] | None]) -> tuple[float, floa
     return (float(np.mean([low for low, _ in ends])), float(np.mean([high for _, high in ends]))) if ends else None
 
 
-def _numbers(seeds: Sequence[Mapping[str, Any] | None], key: str) -> list[float | None]:
+def _numbers(seeds: Sequence[Numbers | None], key: str) -> list[float | None]:
     """A gap of the seeds that have it; None where none has."""
     return [numbers[key] for numbers in seeds if numbers and numbers[key] is not None] or [None]
 
@@ -1031,7 +1031,7 @@ def _own_measures(runs: Mapping[str, Mapping[int, Run]], last: int) -> Numbers:
     records = [
         r["measures"] for seeds in runs.values() for run in seeds.values() for r in run.shown.records if "measures" in r
     ]
-    found: Numbers = {}
+    found: Content = {}
     for name, better in {name: of["better"] for record in records for name, of in record.items()}.items():
         statistics = {"avg": mean, "std": std} | ({"worst": worst if better == "higher" else best} if better else {})
         methods = []
@@ -1064,7 +1064,7 @@ def _scenario(grouped: Mapping[str, Mapping[int, History]]) -> str:
     return next(history.scenario for seeds in grouped.values() for history in seeds.values())
 
 
-def _paired(seeds: Mapping[int, Numbers], reference: Mapping[int, Numbers], key: str) -> Numbers:
+def _paired(seeds: Mapping[int, Numbers], reference: Mapping[int, Numbers], key: str) -> Content:
     """The difference of a number over common seeds: `each`, its mean, interval, and p-value; None where not defined."""
     common = [seed for seed in seeds if seed in reference]
     a, b = ([math.nan if s[seed][key] is None else s[seed][key] for seed in common] for s in (seeds, reference))
