@@ -60,11 +60,11 @@ def save(
 
 def point(axes: Axes, x: Vector, y: Vector, label: str, i: int) -> None:
     """A method's mean over its seeds, with crosses of 95 % intervals over them if there are several."""
-    ends: dict[str, Any] = {"xerr": half_interval(x), "yerr": half_interval(y)} if len(x) > 1 else {}
+    ends: Style = {"xerr": half_interval(x), "yerr": half_interval(y)} if len(x) > 1 else {}
     axes.errorbar(x.mean(), y.mean(), **ends, markersize=5, elinewidth=0.8, **mark(label, i))
 
 
-def mark(label: str, i: int) -> dict[str, Any]:
+def mark(label: str, i: int) -> Style:
     """How the marks of the i-th method look: its colour, another shape for each, hollow when the palette repeats."""
     fill = "none" if i // len(PALETTE) % 2 else "full"
     look = {"color": color(i), "marker": MARKERS[i % len(MARKERS)], "fillstyle": fill}

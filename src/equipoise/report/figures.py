@@ -588,7 +588,7 @@ def clients(histories: Sequence[History] | Comparison) -> Figure:
     for axes, (label, seeds) in zip(panels, runs.items(), strict=True):
         rounds, table = seeds[0].history.client_table()  # [R], [R, N]
         shown = np.unique(np.r_[np.arange(0, len(rounds), 1 + len(rounds) // 200), len(rounds) - 1])
-        how: dict[str, Any] = {"linewidth": 0.9 if table.shape[1] <= 20 else 0.6, "markersize": 3}
+        how: drawing.Style = {"linewidth": 0.9 if table.shape[1] <= 20 else 0.6, "markersize": 3}
         how["marker"] = "o" if len(rounds) == 1 else None
         for m in np.argsort(alone[label], kind="stable"):
             color = colors.to_rgba(alone[label][m])
