@@ -83,12 +83,10 @@ def located(name: str, root: Path, places: Sequence[str]) -> Path:
     """
     path = find(root, places)
     if path is None:
-        raise MissingError(f"{name}: expected {_or(places)} in {root}; {holds(root)}. {where_from([name], root)}")
+        raise MissingError(
+            f"{name}: expected {' or '.join(places)} in {root}; {holds(root)}. {where_from([name], root)}"
+        )
     return path
-
-
-def _or(places: Sequence[str]) -> str:
-    return places[0] + "".join(f" or {place}" for place in places[1:])
 
 
 def holds(root: Path) -> str:

@@ -49,7 +49,7 @@ def read(run: Path) -> tuple[tuple[Record, ...], Meta]:
     config: Content = {}
     if (run / "config.toml").exists() or not (run / "manifest.json").exists():  # a run from Python has no config
         hint = "This is not the directory of a run; pass runs/<name>."
-        config = places.shown(_opened(run / "config.toml", _parse_toml, hint))
+        config = places.shown(_opened(run / "config.toml", open_toml, hint))
     known: Content = {}
     for name in ("summary.json", "manifest.json"):
         if (run / name).exists():
@@ -94,10 +94,6 @@ def _records(run: Path) -> tuple[Record, ...]:
             "To read what is intact, delete the folder checkpoint."
         )
     return tuple(records)
-
-
-def _parse_toml(text: str) -> Content:
-    return open_toml(text)
 
 
 def _parse_object(text: str) -> Content:

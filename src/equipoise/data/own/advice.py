@@ -66,7 +66,8 @@ def refusal(
             f"a comma stands before the digits of fractions in {listed(commas)}. Say so: {option('decimal', ',')}."
             f"{f' Other cells, too, are no numbers in {listed(rest)}: what to do about them is said then.' * bool(rest)}"
         )
-    few = {name: len(set(every)) for name, every in words.items() if signs[name] is None and _repeat(every)}
+    different = {name: len(set(every)) for name, every in words.items() if signs[name] is None}
+    few = {name: n for name, n in different.items() if 1 < n <= min(MANY, len(words[name]) // 2)}
     purposes = [role for role in PURPOSES if role not in used]
     named = [name for name in few if name.casefold() in CLASSES]
     class_ = next((name for name in (*named, *names[-1:], *names[:1]) if name in few), None)
@@ -98,10 +99,6 @@ def refusal(
         said.append(f"Leave the column{'s' * (len(others) > 1)} out{but}: {leave}; or correct these cells.")
         said += _line(others, signs, few, columns, script)
     return " ".join(said)
-
-
-def _repeat(words: Sequence[str]) -> bool:
-    return 1 < len(set(words)) <= min(MANY, len(words) // 2)
 
 
 def _signs(words: Sequence[str], decimal: str) -> tuple[str, str] | None:

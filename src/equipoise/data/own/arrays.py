@@ -146,9 +146,8 @@ def of_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping
             continue
         origin = Origin(f"{path}, {name}", partial("{}[{}]".format, name))
         if role == "split":
-            roles[role] = splits(
-                [str(cell) for cell in _decoded(arrays[name])], lambda k: f"{path}, {used['split']}[{k}]"
-            )
+            words = [word.decode() if isinstance(word, bytes) else str(word) for word in arrays[name].tolist()]
+            roles[role] = splits(words, lambda k: f"{path}, {used['split']}[{k}]")
         else:
             roles[role] = settled(read_column(arrays[name], role, origin, columns), notes)
     if inputs.ndim == 2 and inputs.dtype.kind in "iuf" and not function:
@@ -167,10 +166,6 @@ def of_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping
         notes=tuple(notes),
         **roles,
     )
-
-
-def _decoded(words: NDArray[Any]) -> list[Any]:
-    return [word.decode() if isinstance(word, bytes) else word for word in words.tolist()]
 
 
 def _inputs(path: Path | str, name: str, x: NDArray[Any], function: bool) -> tuple[NDArray[Any], list[str]]:

@@ -39,6 +39,9 @@ SAMPLE = 1 << 16  # characters from which the separator is guessed, and at least
 TRUTH = {word: float(word.lower() == "true") for word in ("True", "TRUE", "true", "False", "FALSE", "false")}
 CHUNK = 1 << 21  # cells that are text at once
 SHOWN = 10  # lines in an error
+WHOLE = re.compile(r"[+-]?\d{1,300}", re.ASCII)
+# what pandas makes of every file: no header, and each cell as it is written
+PLAINLY: Mapping[str, Any] = {"header": None, "index_col": False, "keep_default_na": False, "na_filter": False}
 
 
 @dataclass(frozen=True)
@@ -115,8 +118,9 @@ class Delimited:
     def merged(self, names: Sequence[str], x: NDArray[np.float64]) -> list[str]:
         """Columns with whole numbers so long that different ones are the same in double precision."""
         large = [name for name, most in zip(names, np.abs(x).max(0, initial=0), strict=True) if most >= EXACT]
-        whole = {name: _whole({cell.strip() for cell in every}) for name, every in self.words(large).items()}
-        return [name for name, cells in whole.items() if len({*map(int, cells)}) > len({*map(float, cells)})]
+        cells = {name: {cell.strip() for cell in every} for name, every in self.words(large).items()}
+        whole = {name: [cell for cell in every if WHOLE.fullmatch(cell)] for name, every in cells.items()}
+        return [name for name, every in whole.items() if len({*map(int, every)}) > len({*map(float, every)})]
 
     def _examined(self, names: Sequence[str], where: Sequence[int]) -> tuple[NDArray[np.float64], dict[str, str]]:
         """As :meth:`numbers`, cell by cell."""
@@ -175,25 +179,11 @@ class Delimited:
         with opened(self.path, self.encoding, None) as file, warnings.catch_warnings():
             # pandas loses an empty first cell after a line that ends in a carriage return alone: it sees none
             warnings.simplefilter("ignore")  # float_precision will have one value only, that which is asked for
+            how: dict[str, Any] = {"sep": self.sep, "skipinitialspace": self.spaced, "decimal": self.decimal}
+            how |= {"names": range(self.width), "usecols": where, "skiprows": self.skipped, "dtype": dtype}
+            exact = {"float_precision": "round_trip", "low_memory": False, "engine": "c"}
             try:
-                yield read(
-                    file,
-                    sep=self.sep,
-                    header=None,
-                    names=range(self.width),
-                    usecols=where,
-                    skiprows=self.skipped,
-                    index_col=False,
-                    dtype=dtype,
-                    keep_default_na=False,
-                    na_filter=False,
-                    skipinitialspace=self.spaced,
-                    decimal=self.decimal,
-                    float_precision="round_trip",
-                    low_memory=False,
-                    chunksize=rows,
-                    engine="c",
-                )
+                yield read(file, chunksize=rows, **how, **PLAINLY, **exact)
             except pd.errors.ParserError:
                 raise self._open_quotes() from None
 
@@ -203,10 +193,6 @@ def _written(path: str, options: Mapping[str, Any]) -> str:
     return ", ".join(
         [json.dumps(path, ensure_ascii=False), *(f"{name}={json.dumps(value)}" for name, value in options.items())]
     )
-
-
-def _whole(cells: set[str]) -> list[str]:
-    return [cell for cell in cells if re.fullmatch(r"[+-]?\d{1,300}", cell, re.ASCII)]
 
 
 def read(path: Path, columns: Columns) -> Delimited:
@@ -357,23 +343,14 @@ def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]]
         notes.append(f"{path.name}: lines that begin with # are comments and left out: {listed(comments)}.")
     if empty:
         notes.append(f"{path.name}: rows without any content are left out: {listed(f'line {line}' for line in empty)}.")
-    return replace(
-        table,
-        names=names,
-        lines=kept,
-        skipped=tuple(skipped),
-        width=n + trailing,
-        notes=tuple(notes),
-        header=at,
-    )
+    table = replace(table, names=names, lines=kept, skipped=tuple(skipped), width=n + trailing, header=at)
+    return replace(table, notes=tuple(notes))
 
 
 def _names(path: Path, header: Sequence[str]) -> tuple[str, ...]:
     stripped = [name.strip() for name in header]
-    numbered = [f"Unnamed: {k}" for k in range(len(stripped))]
-    names = tuple(
-        name or f"{usual}{'.1' * (usual in stripped)}" for name, usual in zip(stripped, numbered, strict=True)
-    )
+    numbered = [f"Unnamed: {k}{'.1' * (f'Unnamed: {k}' in stripped)}" for k in range(len(stripped))]
+    names = tuple(name or number for name, number in zip(stripped, numbered, strict=True))
     if doubled := [name for name, count in Counter(names).items() if count > 1]:
         raise DataError(
             f"{path}: two columns are called {listed(map(repr, doubled))}. Rename one{' of each' * (len(doubled) > 1)}."

@@ -77,18 +77,11 @@ def tells(x: NDArray[Any], y: NDArray[Any]) -> list[int]:
     """
     rows = _few(len(x))
     step = max(1, BLOCK // len(rows))
-    maybe = [
-        k + j
-        for k in range(0, x.shape[1], step)
-        for j in np.flatnonzero(_chance(x[rows, k : k + step], y[rows]) <= 0).tolist()
-    ]
+    chances = [_chance(x[rows, k : k + step], y[rows]) for k in range(0, x.shape[1], step)]
+    maybe = np.flatnonzero(np.concatenate(chances) <= 0)
     limit, step = log(CHANCE / x.shape[1]), max(1, BLOCK // len(x))
-    return [
-        k
-        for first in range(0, len(maybe), step)
-        for k, chance in zip(maybe[first : first + step], _chance(x[:, maybe[first : first + step]], y), strict=False)
-        if chance < limit
-    ]
+    blocks = [maybe[first : first + step] for first in range(0, len(maybe), step)]
+    return [k for block in blocks for k in block[_chance(x[:, block], y) < limit].tolist()]
 
 
 def follows(x: NDArray[Any], y: NDArray[Any]) -> list[int]:
@@ -148,14 +141,10 @@ def _names_rows(x: NDArray[Any], name: str, called: bool) -> bool:
         return True
     if different < n:
         return False
+    if IDENTIFIER.fullmatch(name) or IDENTIFIER.fullmatch(name.casefold()):
+        return True
     step = np.diff(x.astype(np.float64))
-    return bool(
-        IDENTIFIER.fullmatch(name)
-        or IDENTIFIER.fullmatch(name.casefold())
-        or (step > 0).all()
-        or (step < 0).all()
-        or n * n > 2 * REPEATS * (values[-1] - values[0])
-    )
+    return bool((step > 0).all() or (step < 0).all() or n * n > 2 * REPEATS * (values[-1] - values[0]))
 
 
 def _few(n: int) -> NDArray[np.int64]:

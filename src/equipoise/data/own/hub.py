@@ -69,16 +69,9 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     else:
         inputs, rest = _numbers(what, tables, rest, columns, named, notes)
     split = tuple(part for part, table in by_part.items() for _ in range(len(table)))
-    return UserData(
-        source=what,
-        layout="a data set of the Hub: " + ("images" if image is not None else f"{len(rest)} numbers per row"),
-        inputs=inputs,
-        split=split if len(by_part) > 1 else None,
-        features=() if image is not None else tuple(rest),
-        about=facts,
-        notes=tuple(notes),
-        **roles,
-    )
+    layout = "a data set of the Hub: " + ("images" if image is not None else f"{len(rest)} numbers per row")
+    roles |= {"split": split if len(by_part) > 1 else None, "features": () if image is not None else tuple(rest)}
+    return UserData(source=what, layout=layout, inputs=inputs, about=facts, notes=tuple(notes), **roles)
 
 
 def _datasets() -> ModuleType:
@@ -93,10 +86,9 @@ def _loaded(name: str, configuration: str | None, download: bool) -> Any:
     try:
         if download:
             return datasets.load_dataset(name, configuration)
+        here = datasets.DownloadConfig(local_files_only=True)
         with _offline(datasets):
-            return datasets.load_dataset(
-                name, configuration, download_config=datasets.DownloadConfig(local_files_only=True)
-            )
+            return datasets.load_dataset(name, configuration, download_config=here)
     except Exception as error:  # of many kinds, and of the packages below
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         if download:

@@ -79,10 +79,8 @@ def read(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]]) -> U
         arrays["split"] = np.repeat([part for part, *_ in users], sizes)
     every = [file for of_part in files.values() for file in of_part]
     about = {"files": len(every), "bytes": sum(file.stat().st_size for file in every)}
-    own = of_arrays(path, arrays, columns, about)
-    return replace(
-        own, layout=f"users of LEAF, {len(every)} file{'s' * (len(every) > 1)}: {own.layout.removeprefix('arrays: ')}"
-    )
+    own, files_ = of_arrays(path, arrays, columns, about), f"{len(every)} file{'s' * (len(every) > 1)}"
+    return replace(own, layout=f"users of LEAF, {files_}: {own.layout.removeprefix('arrays: ')}")
 
 
 def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any], list[str]]]:

@@ -112,10 +112,9 @@ def read(path: Path) -> Frame:
 
     try:
         with pq.ParquetFile(path) as file:
-            check_bytes(
-                path, sum(file.metadata.row_group(k).total_byte_size for k in range(file.metadata.num_row_groups))
-            )
-            check_bytes(path, 8 * file.metadata.num_rows * file.metadata.num_columns)
+            about = file.metadata
+            check_bytes(path, sum(about.row_group(k).total_byte_size for k in range(about.num_row_groups)))
+            check_bytes(path, 8 * about.num_rows * about.num_columns)
         frame = pd.read_parquet(path, engine="pyarrow", dtype_backend="numpy_nullable")
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as a Parquet file ({error}).") from None

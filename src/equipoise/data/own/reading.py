@@ -15,13 +15,11 @@ from equipoise.system import own_code, text
 HUB = "hub:"
 MEASURED = 20  # different whole numbers, from which on labels may be measurements
 PICKLED = "It may hold Python objects, which are not read because they could run code. Save arrays: np.savez('data.npz', x=x, y=y)."
+SAVED = "Save the table as CSV from the program that wrote it."
 ADVICE = {  # what to do with files that are not read, by their ending
     **dict.fromkeys((".pt", ".pth", ".pkl", ".pickle", ".joblib"), PICKLED),
     **dict.fromkeys((".npy", ".h5", ".hdf5"), "Save inputs and labels together: np.savez('data.npz', x=x, y=y)."),
-    **dict.fromkeys(
-        (".xlsx", ".xls", ".ods", ".sav", ".dta", ".arff", ".rds"),
-        "Save the table as CSV from the program that wrote it.",
-    ),
+    **dict.fromkeys((".xlsx", ".xls", ".ods", ".sav", ".dta", ".arff", ".rds"), SAVED),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "Unpack it, and give the folder."),
 }
 
@@ -77,9 +75,8 @@ def read_user_data(
         function, options = own_code.split(address)
         if function and options.startswith("("):
             file, _, name = function.rpartition(":")
-            given = ", ".join(
-                [*filter(None, [options.strip("() ")]), *["seed=seed"] * ("seed" in own_code.takes(function))]
-            )
+            seed_ = "seed=seed" * ("seed" in own_code.takes(function))
+            given = ", ".join(filter(None, (options.strip("() "), seed_)))
             raise DataError(
                 f"{address}: data take no options in brackets. Add a function that has them to {file}, "
                 f"'def mine(seed): return {name}({given})', and give {file}:mine."
@@ -187,12 +184,9 @@ def _named(own: UserData, words: Column) -> Column:
     """Names of classes, clients or groups, safe to print."""
     safe = {word: text.name(word) for word in dict.fromkeys(words)}
     if len(set(safe.values())) < len(safe):
-        cut = any(len(shown) == text.LONGEST for shown in safe.values())
-        why = (
-            f"begin with the same {text.LONGEST} characters. Shorten them"
-            if cut
-            else "are shown in the same way. Rename one"
-        )
+        why = "are shown in the same way. Rename one"
+        if any(len(shown) == text.LONGEST for shown in safe.values()):
+            why = f"begin with the same {text.LONGEST} characters. Shorten them"
         raise DataError(f"{own.source}: two names {why}.")
     return tuple(safe[word] for word in words)
 

@@ -86,16 +86,9 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
             are = "s {} are" if len(rest) > 1 else " {} is"
             notes.append(f"{path.name}: the column{are.format(listed(rest))} not used.")
         layout, features, names = "a table of images", (), tuple(inputs.names)
-    return UserData(
-        source=str(path),
-        layout=layout,
-        inputs=inputs,
-        features=features,
-        names=names,
-        about={"file": path.name, "bytes": path.stat().st_size},
-        notes=tuple(notes),
-        **roles,
-    )
+    about = {"file": path.name, "bytes": path.stat().st_size}
+    roles |= {"inputs": inputs, "features": features, "names": names, "notes": tuple(notes)}
+    return UserData(source=str(path), layout=layout, about=about, **roles)
 
 
 def _needed(path: Path, cells: Sequence[Any], notes: list[str]) -> list[int]:
@@ -155,10 +148,8 @@ def _roles(
             notes += names.notes
     if "split" in used:
         try:
-            roles["split"] = splits(
-                [str(cell) for cell in cells[used["split"]]],
-                lambda k: f"{path}, {at(k)}, column {used['split']}",
-            )
+            words = [*map(str, cells[used["split"]])]
+            roles["split"] = splits(words, lambda k: f"{path}, {at(k)}, column {used['split']}")
         except DataError as error:
             problems.append(str(error))
     return roles
@@ -210,9 +201,8 @@ def _repeats(path: Path, files: Sequence[Path], labels: Sequence[str], at: Calla
                 f"{path}, {at(k)}: {file.name} is {labels[k]!r} here and {labels[first]!r} before ({at(first)}). An image has one label."
             )
     repeat = "line repeats an image of another" if again == 1 else "lines repeat images of others"
-    return (
-        [f"{path.name}: {again} {repeat}; it counts each time, perhaps in training and in test data."] if again else []
-    )
+    note = f"{path.name}: {again} {repeat}; it counts each time, perhaps in training and in test data."
+    return [note] * (again > 0)
 
 
 TEXT = (".csv", ".tsv")

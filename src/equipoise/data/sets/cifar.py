@@ -7,7 +7,7 @@ import pickle
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,12 +39,8 @@ class Arrays(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """What a pickle calls by name: one of the few harmless things that arrays are made of."""
         if (module, name) not in GLOBALS:
-            _refuse(module, name)
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no data needs")
         return GLOBALS[module, name]
-
-
-def _refuse(module: str, name: str) -> NoReturn:
-    raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no data needs")
 
 
 def read(paths: Sequence[Path]) -> Contents:
@@ -87,13 +83,10 @@ def _batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         ) from None
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != 3072:
         raise DataError(f"{path}: expected data to be uint8 n x 3072. Unpack {ARCHIVE} again.")
-    if labels.dtype.kind != "i" or labels.shape != images.shape[:1] or not len(labels) or not _within(labels):
+    each = labels.dtype.kind == "i" and len(labels) > 0 and labels.shape == images.shape[:1]
+    if not each or not {*labels.tolist()} <= {*range(len(CLASSES))}:
         raise DataError(
             f"{path}: expected a label 0..9 for each of the {len(images)} images; found {labels.size}. "
             f"Unpack {ARCHIVE} again."
         )
     return images.reshape(-1, 3, 32, 32), labels.astype(np.int64)
-
-
-def _within(labels: NDArray[Any]) -> bool:
-    return bool(0 <= labels.min() <= labels.max() < len(CLASSES))

@@ -72,9 +72,10 @@ def read(
     DataError : the files are missing or damaged, or DICOM files without pydicom. ValueError : an option is unknown or out of
     its range.
     """
-    ready = _ready(root, window)
+    clean = find(root, (f"{_folder(window)}/train/clean",))
     load: Load = picture
-    if ready is not None:
+    if clean is not None:  # PNG files
+        ready = clean.parent.parent
         chosen, about = _listed(ready if lists is None else lists, group_by)
         files = [ready / split / "clean" / f"{name}.png" for name in chosen[split]]
     else:
@@ -149,12 +150,6 @@ def _convert(job: tuple[Path, Path], load: Load, side: int) -> None:
 
 def _folder(window: str) -> str:
     return "ICH_20" if window == "brain" else f"ICH_20-{window}"
-
-
-def _ready(root: Path, window: str) -> Path | None:
-    """The folder with PNG files, if there is one."""
-    found = find(root, (f"{_folder(window)}/train/clean",))
-    return None if found is None else found.parent.parent
 
 
 def _loader(window: str) -> Load:
