@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -129,8 +129,7 @@ def landscape(
         def shown(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        how: dict[str, Any] = {"points": points, "grid": grid, "draws": draws, "span": span, "seed": seed}
-        landscapes = measure(paths, group, on_point=shown, **how)
+        landscapes = measure(paths, group, points=points, grid=grid, draws=draws, span=span, seed=seed, on_point=shown)
     frame = pd.concat([one.frame() for one in landscapes], ignore_index=True)
     if json_:
         print(json.dumps(frame.to_dict("records")))  # noqa: T201

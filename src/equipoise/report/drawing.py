@@ -169,17 +169,8 @@ def legend(figure: Figure, axes: Axes, labels: Sequence[str]) -> None:
     columns = max(1, min(len(names), int((WIDTH - 0.1) / (0.45 + 0.062 * longest))))
     more = sum(name.count("\n") for name in names)
     figure.set_figheight(figure.get_figheight() + 0.16 * -(-len(names) // columns) + 0.13 * more)
-    figure.legend(
-        handles,
-        names,
-        loc="outside upper center",
-        ncols=columns,
-        fontsize=7.5,
-        frameon=False,
-        labelcolor=INK,
-        handlelength=1.4,
-        columnspacing=1.2,
-    )
+    look: dict[str, Any] = {"frameon": False, "labelcolor": INK, "handlelength": 1.4, "columnspacing": 1.2}
+    figure.legend(handles, names, loc="outside upper center", ncols=columns, fontsize=7.5, **look)
 
 
 def plain(text: str, width: int = FULL) -> str:

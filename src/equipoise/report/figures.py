@@ -58,18 +58,11 @@ def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
         found = [[run.summary["groups"].get(group) for group in groups] for run in seeds]
         table = np.array(found, dtype=np.float64)  # [seeds, D], NaN where not evaluated
         draw: Callable[..., object] = axes.barh if horizontal else axes.bar
-        draw(
-            np.arange(len(groups)) + (k - (len(runs) - 1) / 2) * width,
-            table.mean(axis=0),
-            0.9 * width,
-            **{"xerr" if horizontal else "yerr": ends[label.removesuffix(FAILED)]},
-            label=drawing.plain(label),
-            color=drawing.color(i),
-            hatch=["", "////", "...."][i // len(PALETTE) % 3],
-            edgecolor="white",
-            linewidth=0,
-            error_kw={"elinewidth": 0.8, "ecolor": INK},
-        )
+        at = np.arange(len(groups)) + (k - (len(runs) - 1) / 2) * width
+        how: dict[str, Any] = {"xerr" if horizontal else "yerr": ends[label.removesuffix(FAILED)]}
+        how |= {"error_kw": {"elinewidth": 0.8, "ecolor": INK}, "color": drawing.color(i), "edgecolor": "white"}
+        how |= {"linewidth": 0, "hatch": ["", "////", "...."][i // len(PALETTE) % 3], "label": drawing.plain(label)}
+        draw(at, table.mean(axis=0), 0.9 * width, **how)
     along, across = (axes.yaxis, axes.xaxis) if horizontal else (axes.xaxis, axes.yaxis)
     along.set_ticks(range(len(groups)), names)
     along.set_tick_params(length=0)

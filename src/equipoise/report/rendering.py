@@ -90,24 +90,16 @@ def _folded(sheet: Sheet, width: int) -> list[Sheet]:
             free = room
         blocks[-1].append(k)
         free -= need
-    parts = [
-        replace(
-            sheet,
-            grid=Grid(
-                tuple(sheet.grid.titles[k] for k in block),
-                tuple((name, tuple(row[k] for k in block)) for name, row in sheet.grid.rows),
-            ),
-            caption=sheet.caption if block is blocks[0] else "",
-            explanations=(),
-            notes=(),
-            test=(),
-            differences=(),
-        )
-        for block in blocks
-    ]
+
+    def part(block: Sequence[int]) -> Grid:
+        rows = tuple((name, tuple(row[k] for k in block)) for name, row in sheet.grid.rows)
+        return Grid(tuple(sheet.grid.titles[k] for k in block), rows)
+
+    silent = replace(sheet, explanations=(), notes=(), test=(), differences=())
+    captions = [sheet.caption, *[""] * (len(blocks) - 1)]
     # The sentences go below the last part.
-    last = replace(sheet, caption=parts[-1].caption, grid=parts[-1].grid)
-    return [*parts[:-1], last]
+    of_blocks = [*[silent] * (len(blocks) - 1), sheet]
+    return [replace(of, grid=part(b), caption=c) for of, b, c in zip(of_blocks, blocks, captions, strict=True)]
 
 
 def _rich_table(sheet: Sheet, said: set[str], min_width: int) -> Table:
@@ -116,19 +108,11 @@ def _rich_table(sheet: Sheet, said: set[str], min_width: int) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 0),
-        title=Text(sheet.caption),
-        title_justify="left",
-        title_style="italic",
-        min_width=min_width,
-    )
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 0), title_style="italic", min_width=min_width)
     sentences = [s for s in (*sheet.sentences, *sheet.test) if s not in said]
     said.update(sentences)
-    table.caption = Text("\n".join([*sentences, *sheet.differences]))
-    table.caption_justify = "left"
+    table.title, table.caption = Text(sheet.caption), Text("\n".join([*sentences, *sheet.differences]))
+    table.title_justify = table.caption_justify = "left"
     table.add_column(sheet.head.lower(), no_wrap=not sheet.narrow, overflow="fold" if sheet.narrow else "ellipsis")
     for title in sheet.grid.titles:
         name, width = (sheet.narrow_titles.get(title, title), 4) if sheet.narrow else (title, 6)

@@ -214,16 +214,10 @@ class PaperExperiment(Strict):
 
     def claimed(self, claim: Claim) -> list[ColumnGroup]:
         """The parts for which a claim is made."""
-        return [
-            part
-            for part in self.part
-            if part.name in claim.parts
-            or (
-                not claim.parts
-                and claim.column in part.every_column
-                and {*claim.rows} <= {row.name for row in self.of(part)}
-            )
-        ]
+        if claim.parts:
+            return [part for part in self.part if part.name in claim.parts]
+        having = [part for part in self.part if claim.column in part.every_column]
+        return [part for part in having if {*claim.rows} <= {row.name for row in self.of(part)}]
 
     def of(self, part: ColumnGroup) -> list[Row]:
         """The rows that are run on a part."""

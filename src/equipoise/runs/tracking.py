@@ -202,13 +202,8 @@ class Tracking:
                     follower.look(last=last)
                 follower.close()
         except Exception as error:
-            log.warning(
-                "%s does not take the records: %s Training goes on. Send them later: equipoise track %s --to %s",
-                follower.to,
-                _short(error),
-                follower.path,
-                follower.to,
-            )
+            later = f"Send them later: equipoise track {follower.path} --to {follower.to}"
+            log.warning("%s does not take the records: %s Training goes on. %s", follower.to, _short(error), later)
 
 
 @contextmanager

@@ -211,7 +211,7 @@ def key_problems(private: str | Path) -> list[str]:
 
 def _server(base: Path, hosts: Sequence[str], days: int, kept: Mapping[Path, Path]) -> list[Path]:
     """Sign a certificate for ``hosts``, with an authority that is made if there is none; ``kept`` files get other names."""
-    made = []
+    made = list[Path]()
     if (base / "ca.crt").exists() != (base / "ca.key").exists():
         raise CertificateError(
             f"{base} holds one of ca.crt and ca.key, and signing needs both. Put the other one there, or choose an empty directory."
@@ -237,10 +237,7 @@ def _server(base: Path, hosts: Sequence[str], days: int, kept: Mapping[Path, Pat
             .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
             .sign(ca, hashes.SHA384())
         )
-        made += [
-            _write(base / "ca.crt", authority.public_bytes(serialization.Encoding.PEM)),
-            _write(base / "ca.key", _pem(ca), private=True),
-        ]
+        made = _pair(base / "ca.crt", authority, ca)
     key = ec.generate_private_key(ec.SECP384R1())
     above = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     issuer = authority.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value
@@ -257,11 +254,7 @@ def _server(base: Path, hosts: Sequence[str], days: int, kept: Mapping[Path, Pat
     )
     for old, new in kept.items():
         old.rename(new)
-    return [
-        *made,
-        _write(base / "server.pem", server.public_bytes(serialization.Encoding.PEM)),
-        _write(base / "server.key", _pem(key), private=True),
-    ]
+    return made + _pair(base / "server.pem", server, key)
 
 
 def _site(base: Path, site: str) -> list[Path]:
@@ -308,10 +301,11 @@ def _general_name(host: str) -> x509.GeneralName:
     return x509.DNSName(host)
 
 
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+def _pair(path: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> list[Path]:
+    """Write a certificate, and its private key beside it."""
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return [_write(path, certificate.public_bytes(pem)), _write(path.with_suffix(".key"), private, private=True)]
 
 
 def _load(path: Path) -> x509.Certificate:

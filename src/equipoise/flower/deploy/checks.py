@@ -171,22 +171,18 @@ def _node(name: str, node_config: Mapping[str, Any]) -> Iterator[CheckResult]:
 
 def _writable(what: str, path: Path) -> CheckResult:
     if not path.is_absolute():
-        return CheckResult(
-            what, False, f"{path} must be a whole path, from / on: Flower starts apps in other directories."
-        )
+        why = f"{path} must be a whole path, from / on: Flower starts apps in other directories."
+        return CheckResult(what, False, why)
     there = next(parent for parent in (path, *path.parents) if parent.exists())
-    ok = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
-    return CheckResult(
-        what, ok, str(path) if ok else f"{there} cannot be written by this user. Choose another, or chown it."
-    )
+    ok, why = there.is_dir() and os.access(there, os.W_OK | os.X_OK), "cannot be written by this user"
+    return CheckResult(what, ok, str(path) if ok else f"{there} {why}. Choose another, or chown it.")
 
 
 def _certificates(base: Path, hosts: Iterable[str]) -> Iterator[CheckResult]:
     server, ca = base / "server.pem", base / "ca.crt"
     if not ca.exists():
-        yield CheckResult(
-            "certificates", False, f"{base} holds no ca.crt. Make certificates: equipoise flower certs {base}."
-        )
+        why = f"{base} holds no ca.crt. Make certificates: equipoise flower certs {base}."
+        yield CheckResult("certificates", False, why)
         return
     one = server if server.exists() else ca
     try:
@@ -213,9 +209,8 @@ def _port(port: int) -> CheckResult:
         try:
             one.bind(("", port))
         except OSError as error:
-            return CheckResult(
-                f"port {port}", False, f"{error.strerror}. Stop what listens there, or choose another port."
-            )
+            why = f"{error.strerror}. Stop what listens there, or choose another port."
+            return CheckResult(f"port {port}", False, why)
     return CheckResult(f"port {port}", True, "free")
 
 
@@ -237,9 +232,8 @@ def reach(name: str) -> Iterator[CheckResult]:
     insecure, ca = bool(entry.get("insecure")), entry.get("root-certificates")
     ca = path.parent / Path(ca).expanduser() if ca else None
     if ca is not None and not ca.is_file():
-        yield CheckResult(
-            what, False, f"root-certificates {ca} does not exist. Ask the server's people for their ca.crt."
-        )
+        why = f"root-certificates {ca} does not exist. Ask the server's people for their ca.crt."
+        yield CheckResult(what, False, why)
         return
     if not insecure and (why := _handshake(address, ca)):
         yield CheckResult(what, False, why)

@@ -61,19 +61,16 @@ class Cluster:
         """
         import ray
 
-        cpus, fits = self.cpus, False
+        cpus = self.cpus
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         machines = [node["Resources"] for node in nodes if node["Alive"] and node["Resources"].get("CPU")]
         for machine in machines:
             if self.memory:
                 room = int(machine.get("memory", 0.0) / (self.memory * 1e9))
                 cpus = max(cpus, machine["CPU"] / room if room else machine["CPU"] + 1)
-        for machine in machines:
-            fits = fits or (machine["CPU"] >= cpus and machine.get("GPU", 0.0) >= self.gpus)
-        if not fits:
-            have = "; ".join(
-                f"{m['CPU']:g} CPUs, {m.get('GPU', 0):g} GPUs, {m.get('memory', 0) / 1e9:.1f} GB" for m in machines
-            )
+        if not any(machine["CPU"] >= cpus and machine.get("GPU", 0.0) >= self.gpus for machine in machines):
+            each = ((m["CPU"], m.get("GPU", 0), m.get("memory", 0) / 1e9) for m in machines)
+            have = "; ".join("{:g} CPUs, {:g} GPUs, {:.1f} GB".format(*of) for of in each)
             raise FlowerError(
                 f"A client takes {self.cpus:g} CPUs, {self.gpus:g} GPUs and {self.memory:g} GB, and no machine of the Ray cluster "
                 f"has that: {have or 'none is there'}. Let a client take less."
@@ -250,9 +247,8 @@ def run(
     config["run-dir"] = str((directory / str(config.get("run-dir", "runs/flower"))).resolve())
     if wrong := project.problems(config, list(sites or {})):
         raise FlowerError("Nothing was started. " + " ".join(wrong))
-    parts = tomllib.loads((directory / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"][
-        "components"
-    ]
+    about = tomllib.loads((directory / "pyproject.toml").read_text(encoding="utf-8"))
+    parts = about["tool"]["flwr"]["app"]["components"]
     server = Reference(directory, parts["serverapp"]).load()
     client = Reference(directory, parts["clientapp"])
     client.load()  # what is wrong with it is better known before

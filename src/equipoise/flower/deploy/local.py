@@ -110,8 +110,9 @@ class LocalFederation:
         for old in self.directory.glob("superlink.db*"):  # of another time, with sites that are not there now
             old.unlink()
         self.start_server()
-        if self.tls:
-            self._register()
+        for site in self.sites if self.tls else ():
+            key = str(self.certificates / f"{site}.pub")
+            self.superlink.call("supernode", "register", key, CONNECTION, "--name", site)
         for site in self.sites:
             self.start_site(site, wait=False)
         for site in self.sites:
@@ -128,9 +129,8 @@ class LocalFederation:
         else:
             arguments.append("--insecure")
         self._processes.start("superlink", "flower-superlink", arguments)
-        self._processes.wait(
-            "superlink", lambda: healthy(self.address, self.certificates / "ca.crt" if self.tls else None)
-        )
+        ca = self.certificates / "ca.crt" if self.tls else None
+        self._processes.wait("superlink", lambda: healthy(self.address, ca))
 
     def start_site(self, site: str, *, key: str | Path | None = None, wait: bool = True) -> None:
         """Start a site's SuperNode, also again; ``key`` is the private key it logs in with (default: its own)."""
@@ -140,14 +140,8 @@ class LocalFederation:
         node_config: dict[str, Any] = {"site": site, "partition-id": number, "num-partitions": len(self.sites)}
         node_config |= {"state-dir": str(state), **self._node_config.get(site, {})}
         settings = write_atomically(self.directory / f"{site}.toml", tomli_w.dumps(node_config), private=True)
-        arguments = [
-            "--superlink",
-            self.address,
-            "--port",
-            str(self._ports[1 + number]),
-            "--node-config",
-            str(settings),
-        ]
+        arguments = ["--superlink", self.address, "--port", str(self._ports[1 + number])]
+        arguments += ["--node-config", str(settings)]
         if self.tls:
             arguments += ["--root-certificates", str(self.certificates / "ca.crt")]
             arguments += ["--auth-supernode-private-key", str(key or self.certificates / site)]
@@ -204,12 +198,6 @@ class LocalFederation:
         except FlowerError:
             self._processes.check("superlink")
             raise
-
-    # parts
-    def _register(self) -> None:
-        for site in self.sites:
-            key = str(self.certificates / f"{site}.pub")
-            self.superlink.call("supernode", "register", key, CONNECTION, "--name", site)
 
     def _wait_for_site(self, site: str) -> None:
         self._processes.wait(site, lambda: ONLINE in self.log(site))

@@ -18,23 +18,20 @@ from equipoise.flower.settings import AppSettings
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import near
 
-FILES = {  # in the order of reading
-    "README.md": "README.md.j2",
-    "mytask.py": "mytask.py.j2",
-    "myapp.py": "myapp.py.j2",
-    "pyproject.toml": "pyproject.toml.j2",
-    "compose.yaml": "compose.yaml.j2",
-    "site.service": "site.service.j2",
-    "LICENSE": "LICENSE.j2",
-    ".gitignore": "gitignore.j2",
-}
-PROTOCOL: dict[str, Any] = {
-    "method": "fedheal",
-    "epochs": 2,
-    "lr": 0.02,
-    "momentum": 0.9,
-    "weight_decay": 1e-5,
-}  # of the digits
+# in the order of reading
+NAMES = (
+    "README.md",
+    "mytask.py",
+    "myapp.py",
+    "pyproject.toml",
+    "compose.yaml",
+    "site.service",
+    "LICENSE",
+    ".gitignore",
+)
+FILES = {name: f"{name.removeprefix('.')}.j2" for name in NAMES}
+# of the digits
+PROTOCOL: dict[str, Any] = {"method": "fedheal", "epochs": 2, "lr": 0.02, "momentum": 0.9, "weight_decay": 1e-5}
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 LONGEST = 32  # characters of an app's name, says Flower
 
