@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.analysis.decomposition import repeats
+from equipoise.analysis.decomposition import again, begun, repeats, stored
 from equipoise.core.maths import at_least
 from equipoise.core.model import Model
 from equipoise.engines import Answer, Job
@@ -20,9 +20,7 @@ from equipoise.federation.round import one_round
 from equipoise.methods.fphl import agreement
 from equipoise.records.record import Record
 from equipoise.runs import directory as runs
-from equipoise.runs.configuration import RunError
 from equipoise.system.files import write_atomically
-from equipoise.system.seals import read_json
 from equipoise.system.suggestions import unknown
 
 FILE = "consistency.json"  # what was measured of a run, in its directory
@@ -58,15 +56,10 @@ def trace(
     ------
     ValueError : no tensor has this name.
     """
-    if fed.trial.attackers is not None:
-        raise ValueError("Clients attack here: what they train is not what they send. Analyse a run without attack.")
-    fed.prepare(rounds, progress=False)
-    trial = fed.trial
+    trial = begun(fed, rounds)
     part = _part(trial.model, layer)
-    found: list[Window] = [
-        {"layer": part[0], "first": first, "end": end}
-        for first, end in dict.fromkeys([(0, min(SHORT, rounds)), (0, rounds), (max(rounds - SHORT, 0), rounds)])
-    ]
+    ends = dict.fromkeys([(0, min(SHORT, rounds)), (0, rounds), (max(rounds - SHORT, 0), rounds)])
+    found: list[Window] = [{"layer": part[0], "first": first, "end": end} for first, end in ends]
     counts: list[dict[int, tuple[Tensor, int]]] = [{} for _ in found]  # by client: rises [n], rounds
     now: dict[int, Tensor] = {}
 
@@ -83,10 +76,9 @@ def trace(
             on_round(t, record)
         ups = {m: now[m] for m in record["ids"]}  # without those in quarantine
         for window, counted in zip(found, counts, strict=True):
-            if window["first"] <= t < window["end"]:
-                counted |= {
-                    m: (up + counted[m][0], counted[m][1] + 1) if m in counted else (up, 1) for m, up in ups.items()
-                }
+            for m, up in ups.items() if window["first"] <= t < window["end"] else ():
+                rises, n = counted.get(m, (0, 0))
+                counted[m] = (up + rises, n + 1)
             if t == window["end"] - 1:
                 window["agreement"] = _agreement(ups, counted)
     return found
@@ -126,16 +118,8 @@ def consistency(directory: str | Path, layer: str = "") -> list[Window]:
     """
     path, config = Path(directory), runs.load(Path(directory))
     file, key = path / FILE, [runs.identity(config), layer]
-    if file.exists():
-        try:
-            stored = read_json(file.read_text(encoding="utf-8"))
-            if stored["of"] == key:
-                return list(stored["windows"])
-        except (ValueError, KeyError, TypeError):
-            raise RunError(f"{file} is damaged. Delete it; it will be measured again.") from None
-    torch.set_num_threads(config.threads)
-    fed, data = runs.federation(config)
-    runs.prepare(config, fed, data, progress=False)
-    windows = trace(fed, config.rounds, layer, repeats(path))
+    if windows := stored(file, "windows", "of", key):
+        return windows
+    windows = trace(again(config), config.rounds, layer, repeats(path))
     write_atomically(file, json.dumps({"of": key, "windows": windows}))
     return windows

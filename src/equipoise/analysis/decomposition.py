@@ -31,10 +31,8 @@ from equipoise.system.ranges import check_whole
 from equipoise.system.seals import read_json
 
 FILE = "decomposition.json"  # what was measured of a run, in its directory
-AGREE: Final[dict[Literal["weights", "losses"], float]] = {
-    "weights": 1e-6,
-    "losses": 1e-3,
-}  # largest relative difference of a client's between a run and its repetition
+# largest relative difference of a client's between a run and its repetition
+AGREE: Final[dict[Literal["weights", "losses"], float]] = {"weights": 1e-6, "losses": 1e-3}
 
 Row = dict[str, Any]  # method, round, local, shift, aggregation, total
 
@@ -72,14 +70,11 @@ def trace(
     """
     check_whole("rounds", rounds, 1)
     check_whole("every", every, 1)
-    if fed.trial.attackers is not None:
-        raise ValueError("Clients attack here: what they train is not what they send. Analyse a run without attack.")
     if fed.progress.t:
         raise ValueError(
             f"trace trains from the first round on; this federation has trained for {fed.progress.t}. Make a new one."
         )
-    fed.prepare(rounds, progress=False)
-    trial, had = fed.trial, known or {}
+    trial, had = begun(fed, rounds), known or {}
     tried = [(short(text), _with(trial, parse(text))) for text in others]
     own = short(str(trial.method))
     rows = []
@@ -87,7 +82,8 @@ def trace(
         measured = (t + 1) % every == 0 or t == rounds - 1
         for name, other in tried if measured else ():
             if (t, name) not in had:
-                fresh = _from(other, evaluation.published(trial, fed.progress))
+                first = evaluation.published(trial, fed.progress).clone()  # of all clients and all state
+                fresh = replace(other, setup=replace(other.setup, initial=first))
                 now = replace(begin(fresh), t=t)
                 rows.append({"method": name, **_measured(fresh, fed.tests, now, rounds)[2]})
             else:
@@ -103,6 +99,19 @@ def trace(
     return rows
 
 
+def begun(fed: Federation, rounds: int) -> Trial:
+    """The trial of a federation that is ready for its first round.
+
+    Raises
+    ------
+    ValueError : clients attack in it.
+    """
+    if fed.trial.attackers is not None:
+        raise ValueError("Clients attack here: what they train is not what they send. Analyse a run without attack.")
+    fed.prepare(rounds, progress=False)
+    return fed.trial
+
+
 def _with(trial: Trial, method: Method) -> Trial:
     """The same trial by another method."""
     method.check(trial.solver)
@@ -112,11 +121,6 @@ def _with(trial: Trial, method: Method) -> Trial:
             "Decompose a run of this method."
         )
     return replace(trial, method=method, private=method.private(trial.model))
-
-
-def _from(trial: Trial, vector: Tensor) -> Trial:
-    """The same trial with another initial model [G], for all clients and all state."""
-    return replace(trial, setup=replace(trial.setup, initial=vector.clone()))
 
 
 def _measured(trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> tuple[Progression, Record, Row]:
@@ -173,14 +177,13 @@ def decomposition(
     """
     path, others = Path(directory), [str(parse(text)) for text in others]
     config = runs.load(path)
-    known = {(int(row["round"]), str(row["method"])): row for row in _kept(path / FILE, config)}
-    wanted = _wanted(config, every, others)
+    rows = stored(path / FILE, "rows", "config", runs.identity(config))
+    known = {(int(row["round"]), str(row["method"])): row for row in rows}
+    names, last = [*map(short, others), short(str(parse(config.method)))], config.rounds - 1
+    wanted = [(t, name) for t in range(config.rounds) if (t + 1) % every == 0 or t == last for name in names]
     if all(key in known for key in wanted):
         return [known[key] for key in wanted]
-    torch.set_num_threads(config.threads)
-    fed, data = runs.federation(config)
-    runs.prepare(config, fed, data)
-    same = repeats(path)
+    fed, same = again(config), repeats(path)
 
     def check(t: int, record: Record) -> None:
         same(t, record)
@@ -194,22 +197,28 @@ def decomposition(
     return rows
 
 
-def _wanted(config: RunConfig, every: int, others: Sequence[str]) -> list[tuple[int, str]]:
-    """Round and method of every row."""
-    names, last = [*map(short, others), short(str(parse(config.method)))], config.rounds - 1
-    return [(t, name) for t in range(config.rounds) if (t + 1) % every == 0 or t == last for name in names]
+def again(config: RunConfig) -> Federation:
+    """The federation of a run, to be trained once more."""
+    torch.set_num_threads(config.threads)
+    fed, data = runs.federation(config)
+    runs.prepare(config, fed, data)
+    return fed
 
 
-def _kept(path: Path, config: RunConfig) -> list[Row]:
+def stored(path: Path, what: str, about: str, key: object) -> list[Row]:
+    """What is stored in a file beside a run under the name ``what``, if it is ``about`` the same; else nothing.
+
+    Raises
+    ------
+    RunError : it is damaged.
+    """
     if not path.exists():
         return []
     try:
-        stored = read_json(path.read_text(encoding="utf-8"))
-        same = stored["config"] == runs.identity(config)
-        rows: list[Row] = stored["rows"] if same else []
+        content = read_json(path.read_text(encoding="utf-8"))
+        return list(content[what]) if content[about] == key else []
     except (ValueError, KeyError, TypeError):
         raise RunError(f"{path} is damaged. Delete it; it will be measured again.") from None
-    return rows
 
 
 def repeats(path: Path) -> Callable[[int, Record], None]:

@@ -173,13 +173,10 @@ def decoded(
     if not files or min(size) < 1:
         raise ValueError(f"{what}: expected at least one image and sides >= 1; found {len(files)} and {size}.")
     stem = "".join(c if c.isalnum() else "-" for c in what.lower())
-    return kept(
-        f"{stem}-{_recipe(files, size, load, fit)}",
-        (len(files), 3, *size),
-        lambda: _images(files, size, load, fit),
-        what=what,
-        progress=progress,
-    )
+    # what the file depends on, as 32 hexadecimal digits
+    recipe = dated(files, json.dumps([VERSION, size, f"{load.__module__}.{load.__qualname__}", fit]))
+    shape, stem = (len(files), 3, *size), f"{stem}-{recipe}"
+    return kept(stem, shape, lambda: _images(files, size, load, fit), what=what, progress=progress)
 
 
 def kept(
@@ -215,11 +212,6 @@ def kept(
                 _enough(what, path.parent, math.prod(shape))
                 _write(path, shape, images(), f"{doing} {what}, once", progress)
     return path
-
-
-def _recipe(files: Sequence[Path], size: tuple[int, int], load: Load, fit: Fit) -> str:
-    """What the kept file depends on, as 32 hexadecimal digits."""
-    return dated(files, json.dumps([VERSION, size, f"{load.__module__}.{load.__qualname__}", fit]))
 
 
 def dated(files: Sequence[Path], about: str = "") -> str:

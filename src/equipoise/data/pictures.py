@@ -276,10 +276,9 @@ class Pictures:
         """
         between = self.range
         stem = f"images-{_hash('images', self.recipe, between, side)}"
-        make = partial(_decoded, between=between, side=side)
 
         def images() -> Iterator[NDArray[np.uint8]]:
-            for made in self._each(make):
+            for made in self._each(lambda source: resized(stored(source).as_bytes(between), (side, side))):
                 yield np.zeros((3, side, side), np.uint8) if made is None else made
 
         return kept(stem, (len(self.names), 3, side, side), images, what=self.what)
@@ -298,12 +297,14 @@ class Pictures:
                     looks.append(look)
                 advance()
         numbers = [look for look in looks if look.pixels]
+        deep = [look.sample for look in numbers if look.deep and look.sample is not None]
+        inner = np.quantile(np.concatenate(deep), (TAIL, 1 - TAIL), method="nearest").tolist() if deep else ()
         return Survey(
             images=len(looks),
             deep=sum(look.deep for look in looks),
             low=min((look.low for look in numbers), default=math.inf),
             high=max((look.high for look in numbers), default=-math.inf),
-            inner=_inner([look.sample for look in numbers if look.deep]),
+            inner=inner,
             outside=sum(look.outside for look in looks) / max(1, sum(look.pixels for look in looks)),
             remarks=dict(Counter(look.remark for look in looks if look.remark)),
         )
@@ -399,15 +400,6 @@ def _looked(source: Source, declared: Range | None, take: int) -> _Look:
         return _Look(image.deep, image.remark)
     some = counted.reshape(-1)[:: 1 + counted.size // take].astype(np.float64)
     return _Look(image.deep, image.remark, float(counted.min()), float(counted.max()), outside, counted.size, some)
-
-
-def _inner(samples: Sequence[NDArray[np.float64] | None]) -> tuple[float, ...]:
-    every = [sample for sample in samples if sample is not None]
-    return tuple(np.quantile(np.concatenate(every), (TAIL, 1 - TAIL), method="nearest").tolist()) if every else ()
-
-
-def _decoded(source: Source, between: Range | None, side: int) -> NDArray[np.uint8]:
-    return resized(stored(source).as_bytes(between), (side, side))
 
 
 def _reason(error: Exception) -> str:
