@@ -59,7 +59,7 @@ def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
         table = np.array(found, dtype=np.float64)  # [seeds, D], NaN where not evaluated
         draw: Callable[..., object] = axes.barh if horizontal else axes.bar
         at = np.arange(len(groups)) + (k - (len(runs) - 1) / 2) * width
-        how: dict[str, Any] = {"xerr" if horizontal else "yerr": ends[label.removesuffix(FAILED)]}
+        how: drawing.Style = {"xerr" if horizontal else "yerr": ends[label.removesuffix(FAILED)]}
         how |= {"error_kw": {"elinewidth": 0.8, "ecolor": INK}, "color": drawing.color(i), "edgecolor": "white"}
         how |= {"linewidth": 0, "hatch": ["", "////", "...."][i // len(PALETTE) % 3], "label": drawing.plain(label)}
         draw(at, table.mean(axis=0), 0.9 * width, **how)
