@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from equipoise import networks, scenarios
 from equipoise.core.rates import Layers, check_rounds, rate
 from equipoise.core.settings import RunSettings, Settings, made
@@ -18,6 +20,7 @@ from equipoise.federation.method import parse, read_value
 from equipoise.federation.stopping import NONE
 from equipoise.metrics.groups import positive_class
 from equipoise.metrics.own import divided
+from equipoise.records.meta import Content
 from equipoise.system import own_code, places
 from equipoise.system.devices import usable_device
 from equipoise.system.errors import RunError as RunError  # also by this name, with what is refused here
@@ -53,12 +56,12 @@ class RunConfig(Settings, RunSettings):
         path = self.network_options.get("weights")
         return Path(path).expanduser() if isinstance(path, str) else None
 
-    def table(self) -> dict[str, Any]:
+    def table(self) -> Content:
         """Every setting by name, what the run is about first."""
         about = dict.fromkeys(("method", *RunConfig.__annotations__))
         return about | asdict(self)
 
-    def key(self) -> dict[str, Any]:
+    def key(self) -> Content:
         """The same without settings that are newer than some runs, where they are as they were: what a run is found by again."""
         return {name: of for name, of in self.table().items() if NEWER.get(name, ...) != of}
 
@@ -79,11 +82,44 @@ def configure(
     ------
     ValueError : naming the field, what was expected and what was found.
     """
-    chosen = {name: value for name, value in choices.items() if value is not None}
-    if isinstance(weights := chosen.get("network_options", {}).get("weights"), str):
-        chosen["network_options"] = {**chosen["network_options"], "weights": whole(weights)}
-    if isinstance(lists := chosen.get("scenario_options", {}).get("lists"), str):
-        chosen["scenario_options"] = {**chosen["scenario_options"], "lists": whole(lists)}
+    chosen = _with_whole_paths({name: value for name, value in choices.items() if value is not None})
+    rules = parse(method, overrides)
+    data = _described(scenario, chosen)
+    _check_engine(chosen)
+    training = _training(data, chosen)
+    named: Content = {"method": str(rules), "label": own_code.short(method if not overrides else str(rules))}
+    references = (own_code.split(chosen.get(name, ""))[0] for name in ("network", "data", "optimizer"))
+    named["own_code"] = own_code.hashes(str(rules), chosen.get("measures"), *references) or None
+    if (positive := _positive(data, chosen)) is not None:
+        named["positive"] = positive
+    network = {"network": data.network, "network_options": dict(data.network_options)}
+    start = {"scenario": scenario} if "network" in chosen else {"scenario": scenario, **network}
+    config = made(RunConfig, {**start, **training, **named})
+    net = _network(config, data)
+    usable_device(config.device)
+    _check_selection(config, chosen)
+    if not rules.sharing.clients and config.engine == FLOWER:
+        raise ValueError(
+            f"{rules} needs the data of all clients in one place, and sites keep theirs. Choose another engine."
+        )
+    lr = rate(config.solver.lr)
+    check_rounds(lr, config.rounds)
+    if isinstance(lr, Layers):
+        lr.check([name for name, _ in net.named_parameters()])
+    rules.check(config.solver)
+    if rules.needs & {"validation", "contribution"} and not data.has_server_validation:
+        raise ValueError(
+            f"{rules} measures on validation data of the server's own, and the scenario {scenario} holds none out. "
+            f"Choose one that does: {', '.join(scenarios.with_server_validation())}."
+        )
+    return config
+
+
+def _with_whole_paths(chosen: Content) -> Content:
+    """What was chosen, with paths and references to the user's code as they hold in any folder."""
+    for options, name in (("network_options", "weights"), ("scenario_options", "lists")):
+        if isinstance(path := chosen.get(options, {}).get(name), str):
+            chosen[options] = {**chosen[options], name: whole(path)}
     if measures := several(chosen.get("measures", "")):
         chosen["measures"] = own_code.whole(", ".join(measures))
         divided(several(chosen["measures"]))  # or a measure that is not known
@@ -92,7 +128,11 @@ def configure(
             chosen[name] = own_code.whole(chosen[name])
     if "data" in chosen:
         chosen["data"] = whole(str(chosen["data"]))
-    rules = parse(method, overrides)
+    return chosen
+
+
+def _described(scenario: str, chosen: Content) -> scenarios.Description:
+    """What the scenario is, and in ``chosen`` the folder that it reads, if it reads one."""
     options = chosen.get("scenario_options", {})
     try:
         if (folder := scenarios.folder(scenario, chosen.get("data"))) is not None:
@@ -101,11 +141,21 @@ def configure(
         task_of(data.task)  # or a wrong option
     except TypeError as error:
         raise ValueError(f"scenario {scenario} cannot be made with {_listed(options)}: {error}.") from None
-    if chosen.get("engine", "auto") not in ("auto", *ENGINES, FLOWER):
-        raise ValueError(f"Unknown engine {chosen['engine']!r}. Choose one of: auto, {', '.join(ENGINES)}, {FLOWER}.")
+    return data
+
+
+def _check_engine(chosen: Content) -> None:
+    """Require an engine that exists, and takes what was chosen for it."""
+    engine = chosen.get("engine", "auto")
+    if engine not in ("auto", *ENGINES, FLOWER):
+        raise ValueError(f"Unknown engine {engine!r}. Choose one of: auto, {', '.join(ENGINES)}, {FLOWER}.")
+    if "chunk" in chosen and engine not in ("auto", "stacked"):
+        raise ValueError(f"--chunk belongs to the engine stacked; {engine} makes no stacks. Leave it out.")
+
+
+def _training(data: scenarios.Description, chosen: Content) -> Content:
+    """How to train: what the scenario recommends, as far as it holds for the optimizer, and what was chosen."""
     protocol = asdict(data.protocol)
-    if "chunk" in chosen and chosen.get("engine", "auto") not in ("auto", "stacked"):
-        raise ValueError(f"--chunk belongs to the engine stacked; {chosen['engine']} makes no stacks. Leave it out.")
     if "epochs" in chosen and "steps" in chosen:
         raise ValueError(f"--epochs {chosen['epochs']} and --steps {chosen['steps']}: give one of them.")
     if "epochs" in chosen:
@@ -123,33 +173,38 @@ def configure(
             chosen[name] = 0.0 if name != "clip" else None
     elif optimizer != "sgd" and chosen.get("momentum"):
         raise ValueError(f"--momentum belongs to SGD; {optimizer} has its own. Leave it out.")
-    label = own_code.short(method if not overrides else str(rules))
-    network = {"network": data.network, "network_options": dict(data.network_options)}
-    named: dict[str, Any] = {"method": str(rules), "label": label, "scenario": scenario}
-    references = (own_code.split(chosen.get(name, ""))[0] for name in ("network", "data", "optimizer"))
-    named["own_code"] = own_code.hashes(str(rules), chosen.get("measures"), *references) or None
-    if (positive := chosen.get("positive", data.positive)) is not None:
-        if data.positive is not None and positive != data.positive:
-            raise ValueError(
-                f"The positive class is given twice: {positive} and, for the data, {data.positive}. Leave one out."
-            )
-        if data.n_classes == 0:
-            raise ValueError(
-                f"--positive {positive} names a class, and the labels are numbers to predict. Leave it out."
-            )
-        if data.n_classes > 1:
-            positive_class(positive, data.classes or tuple(map(str, range(data.n_classes))))
-        chosen["positive"] = positive
-    config = made(RunConfig, {**({} if "network" in chosen else network), **protocol, **chosen, **named})
+    return {**protocol, **chosen}
+
+
+def _positive(data: scenarios.Description, chosen: Content) -> object:
+    """The positive class, as chosen or as the data say; None if neither does."""
+    positive = chosen.get("positive", data.positive)
+    if positive is None:
+        return None
+    if data.positive is not None and positive != data.positive:
+        raise ValueError(
+            f"The positive class is given twice: {positive} and, for the data, {data.positive}. Leave one out."
+        )
+    if data.n_classes == 0:
+        raise ValueError(f"--positive {positive} names a class, and the labels are numbers to predict. Leave it out.")
+    if data.n_classes > 1:
+        positive_class(positive, data.classes or tuple(map(str, range(data.n_classes))))
+    return positive
+
+
+def _network(config: RunConfig, data: scenarios.Description) -> nn.Module:
+    """The network, unless its name or an option is wrong."""
     try:
-        # or a wrong name or option
-        net = networks.build(config.network, data.shape, data.outputs, **config.network_options)
+        return networks.build(config.network, data.shape, data.outputs, **config.network_options)
     except TypeError as error:
         options = _listed(config.network_options)
         raise ValueError(
             f"network {config.network} cannot be made with {options}: {str(error).splitlines()[0]}."
         ) from None
-    usable_device(config.device)
+
+
+def _check_selection(config: RunConfig, chosen: Content) -> None:
+    """Require validation where a round is chosen by it."""
     for option, given in (
         (f"--select {config.select}", config.select != "last"),
         (f"--patience {config.patience}", config.patience),
@@ -158,25 +213,10 @@ def configure(
             raise ValueError(f"{option} {NONE}. Add --validation 0.2, for example.")
     if config.select != "last" and config.engine == FLOWER:
         raise ValueError(f"--select {config.select}: sites keep no state of an earlier round. Choose another engine.")
-    if not rules.sharing.clients and config.engine == FLOWER:
-        raise ValueError(
-            f"{rules} needs the data of all clients in one place, and sites keep theirs. Choose another engine."
-        )
     if "stop_on" in chosen and not config.patience:
         raise ValueError(
             f"--stop-on {config.stop_on} says what --patience looks at. Add --patience 10, or leave it out."
         )
-    lr = rate(config.solver.lr)
-    check_rounds(lr, config.rounds)
-    if isinstance(lr, Layers):
-        lr.check([name for name, _ in net.named_parameters()])
-    rules.check(config.solver)
-    if rules.needs & {"validation", "contribution"} and not data.has_server_validation:
-        raise ValueError(
-            f"{rules} measures on validation data of the server's own, and the scenario {scenario} holds none out. "
-            f"Choose one that does: {', '.join(scenarios.with_server_validation())}."
-        )
-    return config
 
 
 def option_value(scenario: str, name: str, text: str) -> Any:
@@ -196,7 +236,7 @@ def option_value(scenario: str, name: str, text: str) -> Any:
     return word
 
 
-def called(option: str, text: str, example: str) -> tuple[str, dict[str, Any]]:
+def called(option: str, text: str, example: str) -> tuple[str, Content]:
     """Read ``name`` or ``name(key=value, ...)``, as ``option`` was given.
 
     Raises
@@ -206,7 +246,7 @@ def called(option: str, text: str, example: str) -> tuple[str, dict[str, Any]]:
     reference, options = own_code.split(text)
     name, bracket, inside = options.partition("(")
     name = reference + name
-    rest, given = inside.strip(), dict[str, Any]()
+    rest, given = inside.strip(), Content()
     if not bracket:
         return name.strip(), {}
     closed, rest = rest.endswith(")"), rest[:-1].strip()
