@@ -197,6 +197,10 @@ class PaperExperiment(Strict):
         """Whether a part has no stand-in and needs one."""
         return embedded and part.embedded is None and part.scenario in self.reads
 
+    def why_left_out(self, part: ColumnGroup, row: Row, *, embedded: bool) -> str:
+        """Why a row is not run in a part; empty if it is."""
+        return "there is no embedded stand-in for these data" if self.left_out(part, embedded=embedded) else row.skip
+
     def runs(self, *, embedded: bool = False) -> int:
         """How many runs it has, trial runs with them, with the stand-ins or without."""
         trials = 0 if self.choice is None else len(self.choice.seeds)

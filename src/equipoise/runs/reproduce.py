@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -25,6 +25,8 @@ from equipoise.runs import directory as runs
 from equipoise.runs.comparison import complete
 from equipoise.runs.configuration import RunConfig, called, configure
 from equipoise.runs.experiment import (
+    Calibration,
+    Choice,
     ColumnGroup,
     Condition,
     ExperimentError,
@@ -142,8 +144,50 @@ def plan(
     experiment = calibrating or read_experiment(name)
     if divisions is not None:
         experiment = experiment.model_copy(update={"divisions": divisions})
-    reads = experiment.reads
-    if not reads:
+    _check_data(experiment, name, data, embedded)
+    if quick:
+        if (of := experiment.quick) is None:
+            raise ExperimentError(f"{name} has no quick trial in its file. Give --rounds and --seeds instead.")
+        seeds, choices = of.seeds, {**choices, "rounds": of.rounds}
+    _check_asked(experiment, name, seeds, parts, rows)
+    if data is not None and not embedded:
+        _check_files(name, experiment, data, parts)
+    planned: list[PlannedRun] = []
+    skipped: dict[tuple[str, str], str] = {}
+    candidates: dict[tuple[str, str], tuple[Candidate, ...]] = {}
+    choice = experiment.choice
+    for part, row in _rows(experiment, parts, rows, embedded):
+        if why := experiment.why_left_out(part, row, embedded=embedded):
+            skipped[part.name, row.name] = why
+            continue
+        read = data if part.scenario in experiment.reads and not embedded else None
+        cells = partial(_cells, base, part, part.condition(embedded=embedded), read)
+        numbers = _draws(seeds or experiment.seeds_of(part, row), experiment.divisions)
+        if choice is None or not row.choose:
+            planned += cells(row, numbers, choices)
+            continue
+        trials = _draws(choice.seeds, experiment.divisions)
+        candidates[part.name, row.name] = _candidates(choice, row, cells, trials, numbers, choices)
+        planned += candidates[part.name, row.name][0].runs
+    if not planned:
+        reasons = "; ".join(dict.fromkeys(skipped.values()))
+        raise ExperimentError(f"{name}: nothing to run{f': {reasons}' if reasons else ''}.")
+    trial = quick or any(one.config.rounds < one.rounds for one in planned)
+    reads, first = bool(experiment.reads) and not embedded, None
+    if calibrating is None and reads and (calibration := _calibration(experiment, name, planned)):
+        by, other = calibration
+        first = plan(by.of or name, base, data=data, seeds=seeds, rows=by.rows, calibrating=other, **choices)
+    return _decided(
+        ReproductionPlan(
+            experiment, tuple(planned), skipped, embedded, published(name), candidates,
+            trial=trial, reads=reads, calibration=first, asked=not rows,
+        )
+    )  # fmt: skip
+
+
+def _check_data(experiment: PaperExperiment, name: str, data: str | None, embedded: bool) -> None:
+    """Require that it is said where the data are, of an experiment whose data are not embedded, and only of that."""
+    if not experiment.reads:
         if embedded:
             raise ExperimentError(f"{name}: its data are embedded already. Leave --embedded out.")
         scenarios.folder(experiment.part[0].scenario, data)
@@ -151,12 +195,14 @@ def plan(
         stands = not all(experiment.left_out(part, embedded=True) for part in experiment.part)
         instead = ", or take the stand-ins that need no download, with --embedded" * stands
         raise ExperimentError(
-            f"{name} trains on the data of the paper ({', '.join(reads)}): say where they are, with --data DIR{instead}."
+            f"{name} trains on the data of the paper ({', '.join(experiment.reads)}): say where they are, with --data DIR{instead}."
         )
-    if quick:
-        if (of := experiment.quick) is None:
-            raise ExperimentError(f"{name} has no quick trial in its file. Give --rounds and --seeds instead.")
-        seeds, choices = of.seeds, {**choices, "rounds": of.rounds}
+
+
+def _check_asked(
+    experiment: PaperExperiment, name: str, seeds: int | None, parts: Sequence[str], rows: Sequence[str]
+) -> None:
+    """Require parts and rows that there are, and seeds that no trial run takes."""
     choice = experiment.choice
     if choice is not None and seeds and min(choice.seeds) < seeds:
         raise ExperimentError(
@@ -169,62 +215,50 @@ def plan(
         for one in asked:
             if one not in there:
                 raise ExperimentError(f"{name}: {unknown(what, one, there)}")
-    if data is not None and not embedded:
-        _check_files(name, experiment, data, parts)
-    planned: list[PlannedRun] = []
-    skipped: dict[tuple[str, str], str] = {}
-    candidates: dict[tuple[str, str], tuple[Candidate, ...]] = {}
+
+
+def _rows(
+    experiment: PaperExperiment, parts: Sequence[str], rows: Sequence[str], embedded: bool
+) -> Iterator[tuple[ColumnGroup, Row]]:
+    """The rows that are asked for in each part; of a part without embedded data all, as none is run."""
     for part in experiment.part:
-        if parts and part.name not in parts:
-            continue
-        if experiment.left_out(part, embedded=embedded):
-            skipped |= {
-                (part.name, row.name): "there is no embedded stand-in for these data" for row in experiment.of(part)
-            }
-            continue
-        condition = part.condition(embedded=embedded)
-        for row in experiment.of(part):
-            if rows and row.name not in rows:
-                continue
-            if row.skip:
-                skipped[part.name, row.name] = row.skip
-                continue
-            read = data if part.scenario in reads and not embedded else None
-            cells = partial(_cells, base, part, condition, read)
-            numbers = _draws(seeds or experiment.seeds_of(part, row), experiment.divisions)
-            if choice is None or not row.choose:
-                planned += cells(row, numbers, choices)
-                continue
-            fewer = [n for n in (choice.rounds, choices.get("rounds")) if n is not None]
-            tried = {**choices, "rounds": min(fewer, default=None)}
-            trials = _draws(choice.seeds, experiment.divisions)
-            candidates[part.name, row.name] = tuple(
-                Candidate(one, cells(row.taking({**one, "validation": choice.validation}), trials, tried), cells(row.taking(one), numbers, choices))
-                for one in row.candidates
-            )  # fmt: skip
-            planned += candidates[part.name, row.name][0].runs
-    if not planned:
-        reasons = "; ".join(dict.fromkeys(skipped.values()))
-        raise ExperimentError(f"{name}: nothing to run{f': {reasons}' if reasons else ''}.")
-    trial = quick or any(one.config.rounds < one.rounds for one in planned)
-    first = None
-    if calibrating is None and reads and not embedded and (by := experiment.calibration) is not None:
-        other, of_ours = read_experiment(by.of or name), {one.part for one in planned}
-        fixed = [row.name for row in other.row if not row.choose]
-        for what, given, every in (("column", [by.column], [*other.columns]), ("row", by.rows, fixed)):
-            if strange := [one for one in given if one not in every]:
-                raise ExperimentError(f"{name}: calibration: {unknown(what, strange[0], every)}")
-        of_both = of_ours & {p.name for p in other.part if {*by.rows} & {row.name for row in other.of(p)}}
-        same = [part for part in experiment.part if part.name in of_both]  # their rows on our data
-        other = other.model_copy(update={"part": same, "divisions": experiment.divisions, "seeds": experiment.seeds})
-        if same:
-            first = plan(by.of or name, base, data=data, seeds=seeds, rows=by.rows, calibrating=other, **choices)
-    return _decided(
-        ReproductionPlan(
-            experiment, tuple(planned), skipped, embedded, published(name), candidates,
-            trial=trial, reads=bool(reads) and not embedded, calibration=first, asked=not rows,
-        )
-    )  # fmt: skip
+        if not parts or part.name in parts:
+            everything = not rows or experiment.left_out(part, embedded=embedded)
+            yield from ((part, row) for row in experiment.of(part) if everything or row.name in rows)
+
+
+def _candidates(
+    choice: Choice,
+    row: Row,
+    cells: Callable[[Row, Sequence[Draw], Mapping[str, Any]], tuple[PlannedRun, ...]],
+    trials: Sequence[Draw],
+    draws: Sequence[Draw],
+    choices: Mapping[str, Any],
+) -> tuple[Candidate, ...]:
+    """What a row may take, with its trial runs and its runs."""
+    fewer = [n for n in (choice.rounds, choices.get("rounds")) if n is not None]
+    tried, validation = {**choices, "rounds": min(fewer, default=None)}, {"validation": choice.validation}
+    return tuple(
+        Candidate(one, cells(row.taking({**one, **validation}), trials, tried), cells(row.taking(one), draws, choices))
+        for one in row.candidates
+    )
+
+
+def _calibration(
+    experiment: PaperExperiment, name: str, planned: Sequence[PlannedRun]
+) -> tuple[Calibration, PaperExperiment] | None:
+    """The rows that say whether the divisions are the paper's, and the experiment that has them on our data; None where there are none."""
+    if (by := experiment.calibration) is None:
+        return None
+    other, of_ours = read_experiment(by.of or name), {one.part for one in planned}
+    fixed = [row.name for row in other.row if not row.choose]
+    for what, given, every in (("column", [by.column], [*other.columns]), ("row", by.rows, fixed)):
+        if strange := [one for one in given if one not in every]:
+            raise ExperimentError(f"{name}: calibration: {unknown(what, strange[0], every)}")
+    of_both = of_ours & {p.name for p in other.part if {*by.rows} & {row.name for row in other.of(p)}}
+    same = [part for part in experiment.part if part.name in of_both]  # their rows on our data
+    update = {"part": same, "divisions": experiment.divisions, "seeds": experiment.seeds}
+    return (by, other.model_copy(update=update)) if same else None
 
 
 def _draws(seeds: int | Sequence[int], divisions: int | None) -> list[Draw]:
