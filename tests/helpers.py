@@ -17,6 +17,7 @@ from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Trained, Visit
 from equipoise.core.tree import flatten
+from equipoise.data.batch import Batch
 from equipoise.data.samples import read
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
@@ -283,13 +284,13 @@ def visit_of(
 def out_of(oracle: Oracle, theta: Tensor) -> Out:
     """The whole data set of a client as one batch, in eval mode at ``theta`` [G]."""
     P = oracle.n_params
-    x, y = oracle.source.batch(torch.arange(int(oracle.source.sizes)), None)
+    batch = oracle.source.batch(torch.arange(int(oracle.source.sizes)), None)
 
     def ask(vector: Tensor) -> tuple[Tensor, Tensor]:
-        return oracle.evaluator.forward(vector[:P], vector[P:].clone(), x)
+        return oracle.evaluator.forward(vector[:P], vector[P:].clone(), batch.x)
 
-    logits, features = oracle.evaluator.forward(theta[:P], theta[P:].clone(), x)
-    return Out(logits, features, y, None, ask)
+    logits, features = oracle.evaluator.forward(theta[:P], theta[P:].clone(), batch.x)
+    return Out(logits, features, batch.y, None, ask)
 
 
 def one_step_gradient(
@@ -314,14 +315,14 @@ class Quadratic:
 
     def __init__(self, A: Tensor, b: Tensor) -> None:
         self.A, self.b = A, b
-        self.size = 1
+        self.size, self.content, self.known = 1, None, None
 
     @property
     def sizes(self) -> Tensor:
         return torch.tensor(1)
 
-    def batch(self, rows: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
-        return torch.zeros(len(rows), 1, dtype=torch.float64), torch.zeros(len(rows), dtype=torch.int64)
+    def batch(self, rows: Tensor, shift: Tensor | None) -> Batch:
+        return Batch(torch.zeros(len(rows), 1, dtype=torch.float64), torch.zeros(len(rows), dtype=torch.int64))
 
     def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         raise AssertionError("a quadratic client has no logits")

@@ -20,7 +20,7 @@ from equipoise.analysis.decomposition import trace as losses
 from equipoise.core.attacks import LIES, Attackers, z_max
 from equipoise.core.settings import ATTACKS, COMING, SIMULATED, Settings
 from equipoise.data.memory_mapped import Mapped
-from equipoise.data.samples import Absent, Samples, Stream, flipped, read
+from equipoise.data.samples import Absent, Samples, Stream, read
 from equipoise.federation.history import History
 from equipoise.federation.round import one_round
 from equipoise.flower.settings import AppSettings
@@ -144,10 +144,10 @@ def test_every_kind_of_data_can_be_flipped(tmp_path: Path) -> None:
     for data in ((torch.zeros(3, 2), y), Pairs(), Mapped(tmp_path / "x.npy", np.arange(3), y)):
         before = read(data, "data", torch.float32, torch.device("cpu"))
         assert not isinstance(before, Absent)
-        after = flipped(before, 3)
+        after = before.flipped(3)
         rows = torch.tensor([2, 0, 1])
         assert type(after) is type(before) is (Samples if isinstance(data, tuple) else Stream)
-        assert after.batch(rows, None)[1].tolist() == after.labels(rows).tolist() == [0, 2, 1]
+        assert after.batch(rows, None).y.tolist() == after.labels(rows).tolist() == [0, 2, 1]
         assert before.labels(rows).tolist() == [2, 0, 1]  # the user's data stay
 
 

@@ -70,9 +70,9 @@ def test_arrays_tensors_lists_and_data_sets_are_the_same_data() -> None:
     for data in forms:
         got = take(data)
         assert isinstance(got, Samples)
-        assert torch.equal(got.x.double(), x)
-        assert torch.equal(got.y, y)
-        assert got.y.dtype == torch.int64
+        assert torch.equal(got.content.x.double(), x)
+        assert torch.equal(got.content.y, y)
+        assert got.content.y.dtype == torch.int64
         assert got.size == 9
     assert take(take((x, y))).size == 9
 
@@ -138,12 +138,12 @@ def test_a_stack_is_its_clients() -> None:
     each = [take(c) for c in clients((5, 2, 7))]
     together = stack(each)
     rows = torch.tensor([[4, 0, 1], [1, 1, 0], [6, 5, 0]])
-    x, y = together.batch(rows, None)
-    assert x.shape == (3, 3, 6)
+    whole = together.batch(rows, None)
+    assert whole.x.shape == (3, 3, 6)
     for m, alone in enumerate(each):
-        ax, ay = alone.batch(rows[m], None)
-        assert torch.equal(x[m], ax)
-        assert torch.equal(y[m], ay)
+        one = alone.batch(rows[m], None)
+        assert torch.equal(whole.x[m], one.x)
+        assert torch.equal(whole.y[m], one.y)
 
 
 def test_a_transform_sees_the_shift_of_each_sample() -> None:
@@ -154,16 +154,16 @@ def test_a_transform_sees_the_shift_of_each_sample() -> None:
 
     data = take((x, y), transform=move)
     rows, shift = torch.tensor([3, 0]), torch.tensor([[1, 2], [0, 5]])
-    assert torch.equal(data.batch(rows, shift)[0], x[rows] + torch.tensor([[3.0], [5.0]]))
+    assert torch.equal(data.batch(rows, shift).x, x[rows] + torch.tensor([[3.0], [5.0]]))
     streamed = take(TensorDataset(x, y), transform=move, memory=0)
-    assert torch.equal(streamed.batch(rows, shift)[0], data.batch(rows, shift)[0])
-    assert torch.equal(data.batch(rows, None)[0], x[rows])
+    assert torch.equal(streamed.batch(rows, shift).x, data.batch(rows, shift).x)
+    assert torch.equal(data.batch(rows, None).x, x[rows])
 
 
 def test_whole_numbers_become_the_networks_dtype_batch_by_batch() -> None:
     data = take((np.arange(12, dtype=np.uint8).reshape(4, 3), [0, 1, 0, 1]))
-    assert data.x.dtype == torch.uint8
-    assert data.batch(torch.tensor([1]), None)[0].dtype == torch.float64
+    assert data.content.x.dtype == torch.uint8
+    assert data.batch(torch.tensor([1]), None).x.dtype == torch.float64
 
 
 x, y = samples(4, 1)
@@ -187,8 +187,8 @@ x, y = samples(4, 1)
         ),
         (Lines(), TypeError, "ward 7: an IterableDataset has no length or index; give a map-style Dataset"),
         (x, TypeError, r"ward 7: expected a pair \(x, y\) or a torch Dataset; found Tensor\."),
-        ((x, y, y), TypeError, r"ward 7: expected a pair \(x, y\) or a torch Dataset; found tuple of 3\."),
-        ({"x": x, "y": y}, TypeError, "found dict"),
+        ((x, y, y, y), TypeError, r"ward 7: expected a pair \(x, y\) or a torch Dataset; found tuple of 4\."),
+        ({"x": x, "label": y}, TypeError, "found dict of 2"),
         (None, TypeError, "found NoneType"),
         ((["a", "b"], [0, 1]), TypeError, "ward 7: x must be a tensor or an array of numbers; found list"),
         ((x, ["cat", "dog", "cat", "dog"]), TypeError, "ward 7: y must be a tensor or an array of numbers; found list"),

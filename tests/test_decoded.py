@@ -74,16 +74,16 @@ def test_images_are_kept_in_order_and_an_image_of_the_right_size_as_it_is(files:
 
 def test_what_is_kept_is_read_as_mapped_samples(files: list[Path]) -> None:
     path = decoded(files, 8, what="set")
-    x, y = Mapped(path, np.arange(6), torch.arange(6)).gather([4, 2])
-    np.testing.assert_array_equal(x.numpy(), np.load(path)[[4, 2]])
-    assert y.tolist() == [4, 2]
+    batch = Mapped(path, np.arange(6), torch.arange(6)).gather([4, 2])
+    np.testing.assert_array_equal(batch.x.numpy(), np.load(path)[[4, 2]])
+    assert batch.y.tolist() == [4, 2]
 
 
 def test_a_file_that_something_cut_short_meanwhile_is_named(files: list[Path]) -> None:
     path = decoded(files, 8, what="set")
     data = Mapped(path, np.arange(6), torch.arange(6))
     path.write_bytes(path.read_bytes()[:-1])
-    assert data.gather([4])[0].shape == (1, 3, 8, 8)
+    assert data.gather([4]).x.shape == (1, 3, 8, 8)
     with pytest.raises(ValueError, match=rf"{path.name}: ends before image 5"):
         data.gather([4, 5])
 
@@ -108,7 +108,7 @@ def test_few_large_images_are_evaluated_in_one_pass(files: list[Path], monkeypat
             widths.clear()
             found.append(federation.evaluate()["a"]["accuracy"])
             assert max(widths) == most
-            assert federation.evaluate(*held)["loss"] == pytest.approx(federation.evaluate()["a"]["loss"])
+            assert federation.evaluate(held.x, held.y)["loss"] == pytest.approx(federation.evaluate()["a"]["loss"])
     assert len(set(found)) == 1
 
 

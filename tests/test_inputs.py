@@ -169,7 +169,7 @@ def test_arguments_that_cannot_be_used(changes: dict[str, Any], message: str) ->
         (Items(x[0], 0.5), r"the label of sample 0 must be a whole number; found 0\.5"),
         (Items(x[0], torch.eye(3)[0]), "the label of sample 0 must be a whole number"),
         (Items(x[0], "cat"), "the label of sample 0 must be a whole number; found cat"),
-        (Items(x[0], 0, 0), r"sample 0 must be a pair \(x, label\); found tuple of 3"),
+        (Items(x[0], 0, 0, 0), r"sample 0 must be a pair \(x, label\); found tuple of 4"),
         (Endless(), "Endless does not say how many samples it has"),
     ],
 )

@@ -36,8 +36,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def images(found: Contents) -> NDArray[np.uint8]:
     assert isinstance(found.data, Mapped)
-    x, _ = found.data.gather(range(len(found)))
-    return x.numpy()
+    return found.data.gather(range(len(found))).x.numpy()
 
 
 def targets(found: Contents) -> list[int]:

@@ -189,12 +189,14 @@ def test_classes_are_counted_and_weigh_the_same(width: int, monkeypatch: pytest.
     assert torch.allclose(whole.balanced_accuracy(vectors), torch.stack(found), rtol=0, atol=1e-14)
     for one, v, value in zip(each, vectors, found, strict=True):
         net = model.network(v)
-        labels = one.source.y.tolist()
-        predicted = net(one.source.x).argmax(1)
-        recalls = [float((predicted[one.source.y == c] == c).double().mean()) for c in range(3) if c in labels]
+        labels = one.source.content.y.tolist()
+        predicted = net(one.source.content.x).argmax(1)
+        recalls = [float((predicted[one.source.content.y == c] == c).double().mean()) for c in range(3) if c in labels]
         assert float(value) == pytest.approx(sum(recalls) / len(recalls))
     everything = each[1]
-    expected = balanced_accuracy_score(everything.source.y, model.network(vectors[1])(everything.source.x).argmax(1))
+    expected = balanced_accuracy_score(
+        everything.source.content.y, model.network(vectors[1])(everything.source.content.x).argmax(1)
+    )
     assert float(found[1]) == pytest.approx(expected)
 
 

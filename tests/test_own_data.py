@@ -124,9 +124,9 @@ def test_many_images_stay_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for one, other in zip(mapped.clients, whole.clients, strict=True):
         assert isinstance(one, Mapped)
         assert isinstance(other, tuple)
-        x, y = one.gather(range(len(one)))
-        assert torch.equal(x, other[0])
-        assert torch.equal(y, other[1])
+        batch = one.gather(range(len(one)))
+        assert torch.equal(batch.x, other[0])
+        assert torch.equal(batch.y, other[1])
     assert mapped.manifest == whole.manifest
 
 

@@ -18,6 +18,7 @@ import torch
 from scipy.io import loadmat, savemat
 
 import fixture_data as made
+from equipoise.data.batch import Batch
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.locations import find, located
 from equipoise.data.memory_mapped import Mapped, labels
@@ -42,10 +43,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 def arrays(found: Contents) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """All images and labels that a reader found."""
     data = found.data
-    x, y = data.gather(range(len(data))) if isinstance(data, Mapped) else data
-    assert x.dtype == torch.uint8
-    assert y.dtype == torch.int64
-    return x.numpy(), y.numpy()
+    batch = data.gather(range(len(data))) if isinstance(data, Mapped) else Batch(*data)
+    assert batch.x.dtype == torch.uint8
+    assert batch.y.dtype == torch.int64
+    return batch.x.numpy(), batch.y.numpy()
 
 
 def same(found: Contents, written: tuple[Any, Any]) -> None:

@@ -443,7 +443,7 @@ def test_office_reads_its_images(size: int | None, tmp_path: Path) -> None:
     assert all(isinstance(client, Mapped) for client in scenario.clients)
     rows = scenario.manifest["clients"]["dslr-1"]
     files = sorted((tmp_path / "office_caltech_10" / "dslr").glob("*/*.jpg"))
-    for image, row in zip(scenario.clients[3].gather(range(16))[0], rows, strict=True):
+    for image, row in zip(scenario.clients[3].gather(range(16)).x, rows, strict=True):
         whole = Image.open(files[row]).convert("RGB").resize((side, side), Image.Resampling.BILINEAR)
         assert image.tolist() == np.asarray(whole).transpose(2, 0, 1).tolist()
 
@@ -616,7 +616,7 @@ def test_corrupted_clients_hold_corrupted_images(name: str, corruption: str, rea
     assert memory.manifest["recipe"]["severity"] == {"gaussian-noise": 3, "motion-blur": 1}[corruption]
     x, _ = made[of, "train"].data
     for k, (client, streamed, part) in enumerate(zip(memory.clients, disk.clients, parts(memory), strict=True)):
-        assert torch.equal(client[0], streamed.gather(range(len(part)))[0])
+        assert torch.equal(client[0], streamed.gather(range(len(part))).x)
         assert labels(client).tolist() == labels(streamed).tolist() == labels(made[of, "train"].data)[part].tolist()
         same = (client[0] == x[part]).flatten(1).all(1)
         assert same.all() if k < 5 else not same.any()
@@ -624,32 +624,32 @@ def test_corrupted_clients_hold_corrupted_images(name: str, corruption: str, rea
     assert torch.equal(clean[0], made[of, "test"].data[0])
     assert torch.equal(clean[1], bad[1])
     assert not (clean[0] == bad[0]).flatten(1).all(1).any()
-    assert torch.equal(bad[0], disk.tests["corrupted"].gather(range(60))[0])
+    assert torch.equal(bad[0], disk.tests["corrupted"].gather(range(60)).x)
 
 
 def test_an_image_is_corrupted_alike_whoever_has_it(tmp_path: Path, cache: Path) -> None:
     one = on_disk(noisy(40, 5), tmp_path / "images.npy")
     every = corrupted(one.data, range(40), "gaussian-noise", 3, 7, "every")
     some = corrupted(one.data, [30, 2, 11], "gaussian-noise", 3, 7, "some")
-    assert torch.equal(some.gather(range(3))[0], every.gather([30, 2, 11])[0])
+    assert torch.equal(some.gather(range(3)).x, every.gather([30, 2, 11]).x)
     assert labels(some).tolist() == labels(one.data)[[30, 2, 11]].tolist()
     other = corrupted(one.data, [30, 2, 11], "gaussian-noise", 3, 8, "some")
-    assert not torch.equal(some.gather(range(3))[0], other.gather(range(3))[0])
-    difference = every.gather(range(40))[0].double() - one.data.gather(range(40))[0].double()
+    assert not torch.equal(some.gather(range(3)).x, other.gather(range(3)).x)
+    difference = every.gather(range(40)).x.double() - one.data.gather(range(40)).x.double()
     assert len({tuple(image.flatten().tolist()) for image in difference}) == 40, "no two images have the same noise"
 
 
 def test_corrupted_copies_are_made_once_and_again_if_damaged(tmp_path: Path, cache: Path) -> None:
     one = on_disk(noisy(10, 5), tmp_path / "images.npy")
     first = corrupted(one.data, range(10), "gaussian-noise", 3, 7, "some images")
-    expected = first.gather(range(10))[0]
+    expected = first.gather(range(10)).x
     (kept,) = cache.glob("*.npy")
     made = kept.stat().st_mtime_ns
     assert corrupted(one.data, range(10), "gaussian-noise", 3, 7, "some images").path == kept
     assert kept.stat().st_mtime_ns == made
     kept.write_bytes(kept.read_bytes()[:-20])
     assert torch.equal(
-        corrupted(one.data, range(10), "gaussian-noise", 3, 7, "some images").gather(range(10))[0], expected
+        corrupted(one.data, range(10), "gaussian-noise", 3, 7, "some images").gather(range(10)).x, expected
     )
     corrupted(one.data, range(10), "gaussian-noise", 2, 7, "some images")
     assert len(list(cache.glob("*.npy"))) == 2
@@ -659,7 +659,7 @@ def test_severity_0_and_no_corrupted_client_leave_the_images(reads: Reads, tmp_p
     made = {("rsna-ich", split): on_disk(noisy(60, 5), tmp_path / f"{split}.npy") for split in ("train", "test")}
     reads(made)
     plain = load("fedism-rsna", 0, tmp_path, clients=4, corrupted=2, severity=0)
-    assert torch.equal(plain.tests["corrupted"].gather(range(60))[0], plain.tests["clean"].gather(range(60))[0])
+    assert torch.equal(plain.tests["corrupted"].gather(range(60)).x, plain.tests["clean"].gather(range(60)).x)
     assert not list(cache.glob("*.npy"))
     nobody = load("fedism-rsna", 0, tmp_path, clients=4, corrupted=0)
     assert nobody.client_groups == ("clean",) * 4
@@ -711,7 +711,7 @@ def test_fedism_trains_on_its_files(name: str, folder: str, ending: str, classes
     options = {"clients": 2, "corrupted": 1, "size": 24, "alpha": 100.0}
     scenario = load(name, 0, tmp_path, **options)
     assert (scenario.shape, sum(scenario.sizes)) == ((3, 24, 24), 20)
-    images = scenario.tests["corrupted"].gather(range(10))[0]
+    images = scenario.tests["corrupted"].gather(range(10)).x
     assert torch.equal(images[:, 0], images[:, 1]) == (name == "fedism-rsna"), "grey images stay grey"
     trained(name, tmp_path, options)
 

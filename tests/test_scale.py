@@ -85,7 +85,7 @@ def test_no_samples_are_kept_after_the_round() -> None:
     def engine(job: Job) -> Any:
         for d in job.data:
             assert isinstance(d, Samples)  # an engine never sees lazy data
-            seen.append(d.x)
+            seen.append(d.content.x)
         yield from sequential(job)
 
     import weakref

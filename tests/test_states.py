@@ -66,8 +66,10 @@ def test_of_every_client_of_a_run(trained: Path) -> None:
         assert one.rho.tolist() == pytest.approx([0, 0.1, 0.2])
         assert not one.sharpness[:, 0].any()
         for losses, samples_of in zip(one.loss, fed.trial.data, strict=True):
-            x, y = samples_of.batch(torch.arange(samples_of.size), None)
-            assert losses.tolist() == pytest.approx([naive(fed.network(), x, y, rho) for rho in one.rho], rel=1e-4)
+            batch = samples_of.batch(torch.arange(samples_of.size), None)
+            assert losses.tolist() == pytest.approx(
+                [naive(fed.network(), batch.x, batch.y, rho) for rho in one.rho], rel=1e-4
+            )
     frame = found[0].frame()
     assert frame.groupby("client")["group"].first().tolist() == list(found[0].groups)
     assert frame["loss"].tolist() == found[0].loss.ravel().tolist()

@@ -86,15 +86,15 @@ def test_a_share_of_each_class_is_held_out(n: int, share: float) -> None:
     assert isinstance(own, Samples)
     assert isinstance(held, Samples)
     assert held.size == int(share * n + 1e-9)
-    assert sorted([*own.x[:, 0].tolist(), *held.x[:, 0].tolist()]) == list(range(n))
-    found = held.y.bincount(minlength=3).double()
+    assert sorted([*own.content.x[:, 0].tolist(), *held.content.x[:, 0].tolist()]) == list(range(n))
+    found = held.content.y.bincount(minlength=3).double()
     assert ((found - held.size * y.bincount() / n).abs() <= 1).all()
     again, other = divided(data, share, 0, "c")[1], divided(data, share, 1, "c")[1]
     assert isinstance(again, Samples)
     assert isinstance(other, Samples)
-    assert torch.equal(again.x, held.x)
+    assert torch.equal(again.content.x, held.content.x)
     if n > 30:
-        assert not torch.equal(other.x, held.x)
+        assert not torch.equal(other.content.x, held.content.x)
 
 
 def test_all_kinds_of_data_are_divided_alike(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_all_kinds_of_data_are_divided_alike(tmp_path: Path) -> None:
         parts = divided(read(given, "c", torch.float32, CPU), 0.3, 7, "c")
         read_ = [getattr(part, "load", lambda part=part: part)() for part in parts]
         assert [part.size for part in parts if part is not None] == [21, 9] == [part.size for part in read_]
-        found[name] = [torch.cat([x.flatten(), y]).tolist() for part in read_ for x, y in [part.batch(torch.arange(part.size), None)]]  # fmt: skip
+        found[name] = [torch.cat([b.x.flatten(), b.y]).tolist() for part in read_ for b in [part.batch(torch.arange(part.size), None)]]  # fmt: skip
     assert all(of == found["tensors"] for of in found.values())
     streamed = read(TensorDataset(images, y), "c", torch.float32, CPU, memory=0)
     assert isinstance(streamed, Stream)
@@ -174,7 +174,7 @@ def test_the_record_is_of_the_model_that_each_client_predicts_with(method: str) 
             assert found["clients"]["accuracy"][m] is None
             continue
         assert isinstance(data, Samples)
-        own = fed.predict(data.x, client=m if method == "ditto" else None) == data.y
+        own = fed.predict(data.content.x, client=m if method == "ditto" else None) == data.content.y
         assert found["clients"]["accuracy"][m] == float(own.double().mean())
         right[group], size[group] = right.get(group, 0) + int(own.sum()), size.get(group, 0) + data.size
     assert {g: of["accuracy"] for g, of in found["groups"].items()} == {g: right[g] / size[g] for g in right}

@@ -15,8 +15,8 @@ from equipoise.core.model import Evaluator
 from equipoise.core.solver import Solver
 from equipoise.core.tally import ClassTally, Tally, together
 from equipoise.core.task import Task
-from equipoise.core.training import Corrections, Source, Terms, Training, Wrap
-from equipoise.data.samples import at_once
+from equipoise.core.training import Corrections, Terms, Training, Wrap
+from equipoise.data.samples import Source, at_once
 
 EVALUATION_BATCH = 512  # samples per forward pass, over all clients of a stack
 
@@ -53,9 +53,9 @@ class Oracle:
     def _passes(self, vector: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
         theta, buffers = vector[..., : self.n_params], vector[..., self.n_params :].clone()
         for rows, ok in self._blocks():
-            x, y = self.source.batch(rows, None)
-            logits, features = self.evaluator.forward(theta, buffers, x)
-            yield logits, features, y, ok
+            batch = self.source.batch(rows, None)
+            logits, features = self.evaluator.forward(theta, buffers, batch.x)
+            yield logits, features, batch.y, ok
 
     def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
         sizes, longest = self.source.sizes, self.source.size
@@ -83,7 +83,8 @@ class Oracle:
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs [B, *shape] and labels [B] of the whole data set of one client, batch by batch."""
-        return (self.source.batch(rows[ok], None) for rows, ok in self._blocks())
+        batches = (self.source.batch(rows[ok], None) for rows, ok in self._blocks())
+        return ((batch.x, batch.y) for batch in batches)
 
     def batch_losses(self, vector: Tensor) -> tuple[Tensor, Tensor]:
         """Mean loss of each batch of the first epoch of this visit, and whether the batch exists: [..., K] both.
@@ -95,8 +96,8 @@ class Oracle:
         there, losses = index >= 0, []
         width = max(1, at_once(self.source, EVALUATION_BATCH) // max(1, index.shape[-1] * self.source.sizes.numel()))
         for some in index.split(width, -2):  # several batches in one pass
-            x, y = self.source.batch(some.clamp(min=0).flatten(-2), None)
-            each = self.task.losses(self.evaluator.forward(theta, buffers, x)[0], y).double()
+            batch = self.source.batch(some.clamp(min=0).flatten(-2), None)
+            each = self.task.losses(self.evaluator.forward(theta, buffers, batch.x)[0], batch.y).double()
             losses.append((each.view(some.shape) * (some >= 0)).sum(-1))
         return torch.cat(losses, -1) / there.sum(-1).clamp(min=1), there.any(-1)
 
@@ -145,12 +146,12 @@ class Oracle:
         theta, buffers = vector[..., : self.n_params], vector[..., self.n_params :].clone()
         total = torch.zeros_like(theta)
         for rows, ok in self._blocks():
-            x, y = self.source.batch(rows, None)
+            batch = self.source.batch(rows, None)
 
-            def share(logits: Tensor, features: Tensor, y: Tensor = y, ok: Tensor = ok) -> Tensor:
+            def share(logits: Tensor, features: Tensor, y: Tensor = batch.y, ok: Tensor = ok) -> Tensor:
                 return (self.task.losses(logits, y) * ok).sum(-1) / self.source.sizes
 
-            total = total + self.evaluator.gradient(theta, buffers, x, share, train=False)
+            total = total + self.evaluator.gradient(theta, buffers, batch.x, share, train=False)
         return total
 
     # local training

@@ -97,7 +97,8 @@ class Out:
 
     ``logits`` [..., B, C], ``features`` [..., B, D] (the inputs of the classifier), labels ``y`` [..., B], ``ok``
     [..., B], 0 where a stacked batch is padded, or None without padding. ``ask`` gives logits and features of the
-    same batch at another whole model vector [..., G], in eval mode and without gradient.
+    same batch at another whole model vector [..., G], in eval mode and without gradient. ``s`` [..., B, A] are the codes of
+    sensitive attributes, -1 for unknown; None where clients have none.
     """
 
     logits: Tensor
@@ -106,6 +107,7 @@ class Out:
     ok: Tensor | None
     ask: Callable[[Tensor], tuple[Tensor, Tensor]]
     task: Task = CLASSIFICATION
+    s: Tensor | None = None
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean of one number per sample [..., B] over the batch, without padding: [...]."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,34 +12,13 @@ from equipoise.core.draws import Schedule
 from equipoise.core.model import Evaluator, Objective
 from equipoise.core.rule import Gradient, Out
 from equipoise.core.solver import Solver
-from equipoise.data.samples import Samples
+from equipoise.data.batch import Batch
+from equipoise.data.samples import Source
 from equipoise.system.replay import in_turn
 
 Terms = Callable[[Out], Tensor]  # what is minimised on a batch: [...]
 Corrections = Callable[[Tensor], Tensor | float]
 Wrap = Callable[[Gradient, Tensor], Tensor]
-
-
-class Source(Protocol):
-    """Samples of one client, or of a stack of clients, ready for the network."""
-
-    @property
-    def size(self) -> int:
-        """Samples of the client, or of the largest of the stack."""
-        ...
-
-    @property
-    def sizes(self) -> Tensor:
-        """Samples of each client [...]."""
-        ...
-
-    def batch(self, rows: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Inputs [..., B, *shape] and labels [..., B] of the samples ``rows`` [..., B] of each client."""
-        ...
-
-    def labels(self, rows: Tensor) -> Tensor:
-        """Labels [..., B] of the samples ``rows`` [..., B] of each client."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -88,13 +66,13 @@ class Training:
                 rows, live = rows.clamp(min=0), ok.any(-1, keepdim=True) if ended else None
             shift = None if schedule.shift is None else _entry(schedule.shift, k, -3)[..., :width, :]
             before = () if live is None else tuple(value.clone() for value in moving)
-            x, y = source.batch(rows, shift)
+            batch = source.batch(rows, shift)
             seen: list[Tensor] = []
-            objective = self._objective(evaluator, x, y, ok, theta.shape[-1], seen)
+            objective = self._objective(evaluator, batch, ok, theta.shape[-1], seen)
             if self.plain:
-                solver.step(parts, evaluator.gradients(theta, buffers, x, objective), slots)
+                solver.step(parts, evaluator.gradients(theta, buffers, batch.x, objective), slots)
             else:
-                gradient = self._gradient(evaluator, theta, buffers, x, objective)
+                gradient = self._gradient(evaluator, theta, buffers, batch.x, objective)
                 if self.correction is not None:
                     gradient = gradient + self.correction(theta)
                 if self.only is not None:  # as if the others had no gradient ...
@@ -109,21 +87,22 @@ class Training:
                 losses[k] = seen[0]
 
         # streamed samples come from elsewhere in every step, and random numbers from a generator that a client begins anew
-        in_turn(step, kinds, theta.device, replay=isinstance(source, Samples) and not evaluator.model.random)
+        replay = source.content is not None and not evaluator.model.random
+        in_turn(step, kinds, theta.device, replay=replay)
         there = [k for k, (width, *_) in enumerate(kinds) if width]
         taken = counts[:, there].T.to(theta)  # [K, m or 1]
         return ((losses[there] * taken).sum(0) / taken.sum(0)).reshape(theta.shape[:-1])
 
     def _objective(
-        self, evaluator: Evaluator, x: Tensor, y: Tensor, ok: Tensor | None, n_params: int, seen: list[Tensor]
+        self, evaluator: Evaluator, batch: Batch, ok: Tensor | None, n_params: int, seen: list[Tensor]
     ) -> Objective:
         """What is minimised on a batch; the cross-entropy of every evaluation is appended to ``seen``."""
 
         def ask(vector: Tensor) -> tuple[Tensor, Tensor]:
-            return evaluator.forward(vector[..., :n_params], vector[..., n_params:].clone(), x)
+            return evaluator.forward(vector[..., :n_params], vector[..., n_params:].clone(), batch.x)
 
         def objective(logits: Tensor, features: Tensor) -> Tensor:
-            out = Out(logits, features, y, ok, ask, evaluator.model.task)
+            out = Out(logits, features, batch.y, ok, ask, evaluator.model.task, batch.s)
             seen.append(out.cross_entropy.detach())
             return out.cross_entropy if self.terms is None else self.terms(out)
 

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise.data.batch import Batch
 from equipoise.data.memory_mapped import Data, Mapped
-from equipoise.data.samples import Absent, Samples, Stream
+from equipoise.data.samples import Absent, Loaded, Samples, Stream
 
-Known = Samples | Stream | Absent | Data
+Known = Loaded | Absent | Data
 SIDE, MOST = 32, 40_000  # pixels of an example, and characters that all examples of a run take together, at most
 
 
@@ -31,11 +32,11 @@ def holdings(
     """
 
     def known(name: str, data: Known) -> dict[str, Any]:
-        y = _labels(data)
-        size = data.size if isinstance(data, Samples | Stream | Absent) else len(data[1] if y is None else y)
+        held = _at_hand(data)
+        y = None if held.known is None else held.known[1]
         return {
             "name": name,
-            "size": int(size),
+            "size": held.size,
             "counts": None if y is None else [] if y.is_floating_point() else y.bincount(minlength=classes).tolist(),
         }
 
@@ -62,22 +63,22 @@ def examples(groups: Sequence[str] | None, clients: Sequence[Known]) -> dict[str
     return {}
 
 
-def _labels(data: Known) -> Tensor | None:
-    if isinstance(data, Samples | Stream):
-        return None if data.known is None else data.known[1]
-    return None if isinstance(data, Absent) else data.targets if isinstance(data, Mapped) else data[1]
+def _at_hand(data: Known) -> Loaded | Absent:
+    """Data of a scenario as those of a client."""
+    if isinstance(data, tuple):
+        return Samples(Batch(*data), torch.int64)
+    return Stream(data, torch.int64, torch.device("cpu")) if isinstance(data, Mapped) else data
 
 
-def _images(data: Known) -> tuple[Tensor, Callable[[int], Tensor]] | None:
+def _images(given: Known) -> tuple[Tensor, Callable[[int], Tensor]] | None:
     """Labels, and the image of a row, where these are images [C, H, W] with one or three channels."""
-    held = data.dataset if isinstance(data, Stream) else (data.x, data.y) if isinstance(data, Samples) else data
-    if isinstance(held, Mapped):
-        shape, y, image = held.shape, held.targets, lambda row: held[row][0]
-    elif isinstance(held, tuple):
-        shape, y, image = tuple(held[0].shape[1:]), held[1], lambda row: held[0][row]
-    else:
+    data = _at_hand(given)
+    if not isinstance(data, Loaded) or data.known is None:
         return None
-    return (y, image) if len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) > 4 else None
+    shape, y = data.known
+    if len(shape) != 3 or shape[0] not in (1, 3) or min(shape[1:]) <= 4:
+        return None
+    return y, lambda row: data.gather(torch.tensor([row], device=y.device)).x[0]
 
 
 def _example(y: Tensor, image: Callable[[int], Tensor], k: int) -> Tensor:

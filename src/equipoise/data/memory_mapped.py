@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from equipoise.data.batch import Batch
+from equipoise.system import hashes
+from equipoise.system.tensor_files import as_bytes
+
 
 @dataclass(frozen=True)
-class Mapped(Dataset[tuple[Tensor, float]]):
+class Mapped(Dataset[tuple[Any, ...]]):
     """Some of the images in a file, each read when it is needed; the labels are in memory.
 
     The file is opened anew for every fetch, so that a process that is given this object opens it, too; what was read
@@ -26,6 +31,7 @@ class Mapped(Dataset[tuple[Tensor, float]]):
     path : a ``.npy`` file of uint8 images [N, C, H, W].
     rows : int64 [n], which of them these samples are.
     targets : int64 or float64 [n], their labels.
+    s : int64 [n, A], codes of their sensitive attributes, -1 for unknown; None if there are none.
 
     Raises
     ------
@@ -35,6 +41,7 @@ class Mapped(Dataset[tuple[Tensor, float]]):
     path: Path
     rows: NDArray[np.int64] = field(compare=False, repr=False)
     targets: Tensor = field(compare=False, repr=False)
+    s: Tensor | None = field(default=None, compare=False, repr=False)
     shape: tuple[int, ...] = field(init=False, compare=False, repr=False)  # channels, height and width of an image
     start: int = field(init=False, compare=False, repr=False)  # byte of the file at which the first image begins
 
@@ -57,16 +64,26 @@ class Mapped(Dataset[tuple[Tensor, float]]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, row: int) -> tuple[Tensor, float]:
-        x, y = self.gather([row])
-        return x[0], y.item()
+    def __getitem__(self, row: int) -> tuple[Any, ...]:
+        return self.__getitems__([row])[0]
 
-    def __getitems__(self, rows: Sequence[int]) -> list[tuple[Tensor, float]]:
-        x, y = self.gather(rows)
-        return list(zip(x, y.tolist(), strict=True))
+    def __getitems__(self, rows: Sequence[int]) -> list[tuple[Any, ...]]:
+        batch = self.gather(rows)
+        leaves = (batch.x, batch.y.tolist()) if batch.s is None else (batch.x, batch.y.tolist(), batch.s)
+        return list(zip(*leaves, strict=True))
 
-    def gather(self, rows: Sequence[int] | Tensor) -> tuple[Tensor, Tensor]:
-        """Images uint8 [B, C, H, W] and labels [B] of some of the samples."""
+    @property
+    def known(self) -> tuple[torch.Size, Tensor]:
+        """Shape of one sample and the labels [n]."""
+        return torch.Size(self.shape), self.targets
+
+    @property
+    def attributes(self) -> int:
+        """How many sensitive attributes samples have."""
+        return 0 if self.s is None else self.s.shape[1]
+
+    def gather(self, rows: Sequence[int] | Tensor) -> Batch:
+        """Some of the samples, images uint8 [B, C, H, W]."""
         chosen = torch.as_tensor(rows, dtype=torch.int64).cpu()
         x = np.empty((len(chosen), *self.shape), np.uint8)
         size = math.prod(self.shape)
@@ -76,23 +93,40 @@ class Mapped(Dataset[tuple[Tensor, float]]):
                 file.seek(self.start + row * size)
                 if file.readinto(image) != size:
                     raise ValueError(f"{self.path}: ends before image {row}; something cut it short. Start again.")
-        return torch.from_numpy(x), self.targets[chosen]
+        return Batch(torch.from_numpy(x), self.targets[chosen], None if self.s is None else self.s[chosen])
 
     def take(self, rows: Iterable[int] | Tensor) -> Mapped:
         """Some of these samples, in this order."""
-        chosen = torch.as_tensor(rows if isinstance(rows, Tensor) else list(rows), dtype=torch.int64)
-        return Mapped(self.path, self.rows[chosen.numpy()], self.targets[chosen])
+        chosen = _index(rows)
+        s = None if self.s is None else self.s[chosen]
+        return Mapped(self.path, self.rows[chosen.numpy()], self.targets[chosen], s)
+
+    def flipped(self, n_classes: int) -> Mapped:
+        """The same with the label C - 1 - y in the place of y."""
+        return replace(self, targets=n_classes - 1 - self.targets)
+
+    def stored(self) -> Iterator[bytes | memoryview]:
+        """What tells these samples from others, without their sensitive attributes."""
+        yield hashes.of_file(self.path).encode()
+        yield self.rows.tobytes()
+        yield as_bytes(self.targets)
 
 
-Data = tuple[Tensor, Tensor] | Mapped  # inputs [n, *shape] and labels [n]: int64 classes, or float64 numbers to predict
+# inputs [n, *shape], labels [n] (int64 classes, or float64 numbers to predict), and codes of sensitive attributes, if any
+Data = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor] | Mapped
 
 
 def take(data: Data, rows: Iterable[int] | Tensor) -> Data:
     """Some of the samples, in this order."""
     if isinstance(data, Mapped):
         return data.take(rows)
-    chosen = torch.as_tensor(rows if isinstance(rows, Tensor) else list(rows), dtype=torch.int64)
-    return data[0][chosen], data[1][chosen]
+    chosen = _index(rows)
+    x, y, *s = (leaf[chosen] for leaf in data)
+    return (x, y, s[0]) if s else (x, y)
+
+
+def _index(rows: Iterable[int] | Tensor) -> Tensor:
+    return torch.as_tensor(rows if isinstance(rows, Tensor) else list(rows), dtype=torch.int64)
 
 
 def labels(data: Data) -> Tensor:

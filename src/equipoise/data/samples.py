@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from operator import index
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Subset
 
+from equipoise.data.batch import Batch
 from equipoise.data.memory_mapped import Mapped
 from equipoise.data.precision import lost
+from equipoise.system.suggestions import some
+from equipoise.system.tensor_files import as_bytes
 
 Transform = Callable[..., Tensor]  # (x, shift) -> inputs of the network
 MEMORY = 1 << 30  # bytes a data set may take where the system does not say what is free
@@ -28,63 +30,189 @@ COMPLEX = (
 )
 CAST_NAN = {torch.iinfo(dtype).min for dtype in (torch.int32, torch.int64)}  # what becomes of NaN as a whole number
 LOOKS = 32  # samples that are read twice: an augmentation may leave any one of them as it is, by chance
+HASHED = 8  # samples of a data set that are hashed
+
+Content = Iterator[bytes | memoryview]
+Sample = tuple[Tensor, float, Tensor | None]  # input, label, codes of sensitive attributes [A]
+UNLIKE = "some samples have {} sensitive attributes, and the first one {}. Give all as many, -1 where one is unknown."
+
+
+class Source(Protocol):
+    """Samples of one client, or of a stack of clients, ready for the network."""
+
+    @property
+    def size(self) -> int:
+        """Samples of the client, or of the largest of the stack."""
+        ...
+
+    @property
+    def sizes(self) -> Tensor:
+        """Samples of each client [...]."""
+        ...
+
+    @property
+    def content(self) -> Batch | None:
+        """All samples, where they are in memory."""
+        ...
+
+    @property
+    def known(self) -> tuple[torch.Size, Tensor] | None:
+        """Shape of one sample and the labels [n], if that takes no reading of samples."""
+        ...
+
+    def batch(self, rows: Tensor, shift: Tensor | None) -> Batch:
+        """The samples ``rows`` [..., B] of each client, as inputs of the network."""
+        ...
+
+    def labels(self, rows: Tensor) -> Tensor:
+        """Labels [..., B] of the samples ``rows`` [..., B] of each client."""
+        ...
 
 
 @dataclass(frozen=True)
 class Samples:
     """Samples held as tensors.
 
-    ``x`` [n, *shape] and ``y`` [n] are the samples of one client, or those of a stack one client after another;
-    ``sizes`` [] or [m] says how many each has, ``first`` [m] where those of each client of a stack begin, and ``longest`` how
-    many the largest of a stack has.
+    ``content`` are the samples [n] of one client, or those of a stack, whose clients have ``each`` so many, one client after another.
     ``transform(x, shift)`` makes the inputs of the network; None casts to ``dtype``.
     """
 
-    x: Tensor
-    y: Tensor
-    sizes: Tensor
+    content: Batch
     dtype: torch.dtype
     transform: Transform | None = None
-    first: Tensor | None = None
-    longest: int | None = None
+    each: tuple[int, ...] = ()
+    sizes: Tensor = field(init=False)
+    first: Tensor | None = field(init=False)  # where the samples of each client of a stack begin [m]
 
-    def batch(self, rows: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Inputs [..., B, *shape] and labels [..., B] of the samples ``rows`` [..., B] of each client."""
-        where = rows if self.first is None else rows + self.first[:, None]
-        x = self.x.index_select(0, where.flatten())  # several times as fast as self.x[where]
-        flat = None if shift is None else shift.flatten(0, -2)
-        return ready(x, flat, self.transform, self.dtype).unflatten(0, where.shape), self.y[where]
+    def __post_init__(self) -> None:
+        sizes = torch.tensor(self.each or len(self.content.y), device=self.content.y.device)
+        object.__setattr__(self, "sizes", sizes)
+        object.__setattr__(self, "first", sizes.cumsum(0) - sizes if self.each else None)
+
+    def gather(self, rows: Tensor) -> Batch:
+        """Some of one client's samples, as they are stored."""
+        return self.content.take(rows)
+
+    def batch(self, rows: Tensor, shift: Tensor | None) -> Batch:
+        """The samples ``rows`` [..., B] of each client, as inputs of the network."""
+        where = rows if self.first is None else (rows + self.first[:, None]).flatten()
+        batch = self.content.take(where)
+        x = ready(batch.x, None if shift is None else shift.flatten(0, -2), self.transform, self.dtype)
+        batch = Batch(x, batch.y, batch.s)
+        return batch if self.first is None else batch.map(lambda leaf: leaf.unflatten(0, rows.shape))
 
     def labels(self, rows: Tensor) -> Tensor:
         """Labels [..., B] of the samples ``rows`` [..., B] of each client."""
-        return self.y[rows if self.first is None else rows + self.first[:, None]]
+        return self.content.y[rows if self.first is None else rows + self.first[:, None]]
 
     @property
     def size(self) -> int:
         """Samples of one client, or of the largest of a stack."""
-        return len(self.y) if self.longest is None else self.longest
+        return max(self.each, default=len(self.content.y))
 
     @property
     def known(self) -> tuple[torch.Size, Tensor]:
         """Shape of one sample and the labels [n]."""
-        return self.x.shape[1:], self.y
+        return self.content.x.shape[1:], self.content.y
+
+    @property
+    def attributes(self) -> int:
+        """How many sensitive attributes samples have."""
+        return self.content.attributes
+
+    @property
+    def s(self) -> Tensor | None:
+        """Codes of the sensitive attributes [n, A]."""
+        return self.content.s
+
+    def take(self, rows: Tensor) -> Samples:
+        """Some of one client's samples."""
+        return replace(self, content=self.content.take(rows.to(self.content.y.device)))
+
+    def flipped(self, n_classes: int) -> Samples:
+        """The same samples with the label C - 1 - y in the place of y."""
+        return replace(self, content=replace(self.content, y=n_classes - 1 - self.content.y))
+
+    def stored(self) -> Content:
+        """What tells these samples from others, without sensitive attributes."""
+        yield f"{self.content.x.dtype} {list(self.content.x.shape)}".encode()
+        yield as_bytes(self.content.x)
+        yield as_bytes(self.content.y)
+
+
+@dataclass(frozen=True)
+class Items(Dataset[Sample]):
+    """A data set of the user's that is read sample by sample.
+
+    ``target`` is the type of the labels; ``attributes`` how many sensitive attributes each sample must have. Labels are flipped
+    among so many classes as ``turned`` says, 0 for labels as they are.
+    """
+
+    dataset: Dataset[Any]
+    target: torch.dtype
+    attributes: int = 0
+    turned: int = 0
+    known: ClassVar[None] = None
+    s: ClassVar[None] = None
+
+    def __len__(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]  # which was asked when it was read
+
+    def __getitem__(self, row: int) -> Sample:
+        x, y, s = _sample(self.dataset, row, target=self.target)
+        return x, self.turned - 1 - y if self.turned else y, s
 
     @cached_property
-    def kind(self) -> tuple[torch.Size, torch.dtype]:
-        """Shape and dtype of one sample."""
-        return self.x.shape[1:], self.x.dtype
+    def targets(self) -> Tensor:
+        """All labels [n], for which every sample is read."""
+        return torch.tensor([self[row][1] for row in range(len(self))], dtype=self.target)
+
+    def gather(self, rows: Tensor) -> Batch:
+        """Some of the samples.
+
+        Raises
+        ------
+        ValueError : they have more or fewer sensitive attributes than the first one.
+        """
+        batch = _collated([self[row] for row in rows.tolist()], "A data set", self.target)
+        if batch.attributes != self.attributes:
+            raise ValueError(f"A data set: {UNLIKE.format(batch.attributes, self.attributes)}")
+        return batch
+
+    def take(self, rows: Tensor) -> Items:
+        """Some of these samples, in this order."""
+        return replace(self, dataset=Subset(self.dataset, rows.tolist()))
+
+    def flipped(self, n_classes: int) -> Items:
+        """The same with the label C - 1 - y in the place of y."""
+        return replace(self, turned=0 if self.turned else n_classes)
+
+    def stored(self) -> Content:
+        """How many samples there are, and some of them that are the same when they are read twice."""
+        yield str(len(self)).encode()
+        for row in range(0, len(self), -(-len(self) // HASHED)):
+            try:
+                first, second = (self.gather(torch.tensor([row])).leaves for _ in range(2))
+            except Exception:  # of a user's data set: the guard keeps out a client that cannot be read
+                continue
+            if all(map(torch.equal, first.values(), second.values())):
+                yield from map(as_bytes, first.values())
 
 
 @dataclass(frozen=True)
 class Stream:
     """Samples of one client read from a data set when they are needed, because they are many or change each time."""
 
-    dataset: Dataset[Any]
-    size: int
+    dataset: Mapped | Items
     dtype: torch.dtype
     device: torch.device
     transform: Transform | None = None
-    target: torch.dtype = torch.int64
+    content: ClassVar[None] = None
+
+    @property
+    def size(self) -> int:
+        """Number of samples."""
+        return len(self.dataset)
 
     @property
     def sizes(self) -> Tensor:
@@ -94,29 +222,45 @@ class Stream:
     @property
     def known(self) -> tuple[torch.Size, Tensor] | None:
         """Shape of one sample and the labels [n], if that takes no reading of samples."""
-        if not isinstance(self.dataset, Mapped):
-            return None
-        return torch.Size(self.dataset.shape), self.dataset.targets[: self.size]
+        return self.dataset.known
 
-    def batch(self, rows: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Inputs [B, *shape] and labels [B] of the samples ``rows`` [B]."""
-        if isinstance(self.dataset, Mapped):
-            x, y = self.dataset.gather(rows)
-        else:
-            samples = [_sample(self.dataset, int(row), target=self.target) for row in rows]
-            x, y = torch.stack([x for x, _ in samples]), torch.tensor([y for _, y in samples], dtype=self.target)
-        return ready(x.to(self.device), shift, self.transform, self.dtype), y.to(self.device)
+    @property
+    def attributes(self) -> int:
+        """How many sensitive attributes samples have."""
+        return self.dataset.attributes
+
+    @property
+    def s(self) -> Tensor | None:
+        """Codes of the sensitive attributes [n, A], if that takes no reading of samples."""
+        return self.dataset.s
+
+    def gather(self, rows: Tensor) -> Batch:
+        """Some of the samples, as they are stored."""
+        return self.dataset.gather(rows)
+
+    def batch(self, rows: Tensor, shift: Tensor | None) -> Batch:
+        """The samples ``rows`` [B], as inputs of the network."""
+        batch = self.gather(rows).map(lambda leaf: leaf.to(self.device))
+        return replace(batch, x=ready(batch.x, shift, self.transform, self.dtype))
 
     def labels(self, rows: Tensor) -> Tensor:
         """Labels [B] of the samples ``rows`` [B]; where the labels are not known apart, every sample is read, once."""
-        return self._labels[rows]
+        return self.dataset.targets.to(self.device)[rows]
 
-    @cached_property
-    def _labels(self) -> Tensor:
-        if isinstance(self.dataset, Mapped):
-            return self.dataset.targets.to(self.device)
-        targets = [_sample(self.dataset, k, target=self.target)[1] for k in range(self.size)]
-        return torch.tensor(targets, dtype=self.target, device=self.device)
+    def take(self, rows: Tensor) -> Stream:
+        """Some of the samples."""
+        return replace(self, dataset=self.dataset.take(rows))
+
+    def flipped(self, n_classes: int) -> Stream:
+        """The same samples with the label C - 1 - y in the place of y."""
+        return replace(self, dataset=self.dataset.flipped(n_classes))
+
+    def stored(self) -> Content:
+        """What tells these samples from others."""
+        return self.dataset.stored()
+
+
+Loaded = Samples | Stream  # samples of one client that are at hand
 
 
 @dataclass(frozen=True)
@@ -153,9 +297,9 @@ class Lazy:
 class Absent:
     """A client whose data are not in memory: :class:`Lazy`, as a federation knows it.
 
-    ``like`` (name of the first client and shape of its samples; None: any) and ``n_classes`` (0: any) are what must be
-    found when the data are loaded. ``part`` is which part of them is meant: the share that is held out, the seed, and whether
-    it is what is held out; None for all.
+    ``like`` (name of the first client and shape of its samples; None: any), ``n_classes`` (0: any) and how many sensitive
+    ``attributes`` there are (None: any) are what must be found when the data are loaded. ``part`` is which part of them is meant: the
+    share that is held out, the seed, and whether it is what is held out; None for all.
     """
 
     lazy: Lazy
@@ -167,6 +311,10 @@ class Absent:
     target: torch.dtype = torch.int64
     like: tuple[str, torch.Size] | None = None
     n_classes: int = 0
+    attributes: int | None = None
+    content: ClassVar[None] = None
+    known: ClassVar[None] = None
+    s: ClassVar[None] = None
     part: tuple[float, int, bool] | None = None
 
     @property
@@ -178,7 +326,7 @@ class Absent:
         held = n_held(n, self.part[0])
         return held if self.part[2] else n - held
 
-    def load(self) -> Samples | Stream:
+    def load(self) -> Loaded:
         """The samples.
 
         Raises
@@ -192,12 +340,16 @@ class Absent:
         if data.size != self.lazy.size:
             raise ValueError(f"{self.who}: Lazy promises {self.lazy.size} samples, and load() gave {data.size}.")
         check(data, self.who, self.like, self.n_classes)
+        if self.attributes is not None:
+            check_attributes(
+                {self.like[0] if self.like else "the first client": self.attributes, self.who: data.attributes}
+            )
         if self.part is None:
             return data
         share, seed, held = self.part
         kept = divided(data, share, seed, self.who)[held]
-        assert isinstance(kept, Samples | Stream)
-        return kept
+        assert kept is not None  # there are samples to hold out, or this would be no part
+        return loaded(kept)
 
 
 def n_held(n: int, share: float) -> int:
@@ -205,9 +357,7 @@ def n_held(n: int, share: float) -> int:
     return min(int(share * n + 1e-9), n - 1)
 
 
-def divided(
-    data: Samples | Stream | Absent, share: float, seed: int, who: str
-) -> tuple[Samples | Stream | Absent, Samples | Stream | Absent | None]:
+def divided(data: Loaded | Absent, share: float, seed: int, who: str) -> tuple[Loaded | Absent, Loaded | Absent | None]:
     """What a client trains on, and what it holds out for validation; None if it has too few samples.
 
     Each class is held out in proportion, by systematic sampling in random order, where labels are known without reading
@@ -224,36 +374,8 @@ def divided(
         order = order[np.argsort(data.known[1].cpu().numpy()[order], kind="stable")]
     held = np.zeros(n, bool)
     held[order[((np.arange(k) + rng.random()) * n / k).astype(np.int64)]] = True
-    return _rows(data, np.flatnonzero(~held)), _rows(data, np.flatnonzero(held))
-
-
-def _rows(data: Samples | Stream, rows: NDArray[np.int64]) -> Samples | Stream:
-    if isinstance(data, Stream):
-        of = data.dataset.take if isinstance(data.dataset, Mapped) else partial(Subset, data.dataset)
-        return replace(data, dataset=of(rows.tolist()), size=len(rows))
-    at = torch.from_numpy(rows).to(data.y.device)
-    return replace(data, x=data.x[at], y=data.y[at], sizes=torch.tensor(len(rows), device=data.y.device))
-
-
-@dataclass(frozen=True)
-class Flipped(Dataset[tuple[Tensor, int]]):
-    """The samples of a data set with flipped labels, see :func:`flipped`."""
-
-    dataset: Dataset[Any]
-    n_classes: int
-
-    def __getitem__(self, row: int) -> tuple[Tensor, int]:
-        x, y = _sample(self.dataset, row)
-        return x, self.n_classes - 1 - y
-
-
-def flipped(data: Samples | Stream, n_classes: int) -> Samples | Stream:
-    """The same samples with the label C - 1 - y in the place of y, where C is ``n_classes``."""
-    if isinstance(data, Samples):
-        return replace(data, y=n_classes - 1 - data.y)
-    of = data.dataset
-    turned = replace(of, targets=n_classes - 1 - of.targets) if isinstance(of, Mapped) else Flipped(of, n_classes)
-    return replace(data, dataset=turned)
+    mine, others = (torch.from_numpy(np.flatnonzero(rows)) for rows in (~held, held))
+    return data.take(mine), data.take(others)
 
 
 class LoadError(RuntimeError):
@@ -265,9 +387,10 @@ class Awaited:
     """Samples of an absent client that are loaded when somebody looks at them."""
 
     absent: Absent
+    content: ClassVar[None] = None
 
     @cached_property
-    def data(self) -> Samples | Stream:
+    def data(self) -> Loaded:
         """The samples.
 
         Raises
@@ -291,8 +414,13 @@ class Awaited:
         """Number of samples []."""
         return torch.tensor(self.size, device=self.absent.device)
 
-    def batch(self, rows: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Inputs [B, *shape] and labels [B] of the samples ``rows`` [B]."""
+    @property
+    def known(self) -> tuple[torch.Size, Tensor] | None:
+        """Shape of one sample and the labels [n], if they are known once the client's data are loaded."""
+        return self.data.known
+
+    def batch(self, rows: Tensor, shift: Tensor | None) -> Batch:
+        """The samples ``rows`` [B], as inputs of the network."""
         return self.data.batch(rows, shift)
 
     def labels(self, rows: Tensor) -> Tensor:
@@ -300,20 +428,33 @@ class Awaited:
         return self.data.labels(rows)
 
 
-def loaded(data: Samples | Stream | Absent) -> Samples | Stream:
+def at_once(data: Source, most: int) -> int:
+    """How many samples to evaluate in one pass: ``most``, or fewer large ones, so that activations do not fill the memory."""
+    known = data.known
+    return most if known is None else max(1, min(most, VALUES // max(1, known[0].numel())))
+
+
+def check_attributes(found: Mapping[str, int]) -> None:
+    """Require that all clients have as many sensitive attributes, or none.
+
+    Raises
+    ------
+    ValueError : naming clients with each number.
+    """
+    if len({*found.values()}) > 1:
+        by_number = {n: some([name for name in found if found[name] == n], 3) for n in sorted({*found.values()})}
+        have = "; ".join(f"{n or 'none'}: {names}" for n, names in by_number.items())
+        raise ValueError(
+            f"All clients must have as many sensitive attributes s; found {have}. Give -1 where one is unknown."
+        )
+
+
+def loaded(data: Loaded | Absent) -> Loaded:
     """The samples, in memory or streamed; those of an absent client are loaded."""
     return data.load() if isinstance(data, Absent) else data
 
 
-def at_once(data: object, most: int) -> int:
-    """How many samples to evaluate in one pass: ``most``, or fewer large ones, so that activations do not fill the memory."""
-    if isinstance(data, Awaited):
-        return at_once(data.data, most)
-    known = data.known if isinstance(data, Samples | Stream) else None
-    return most if known is None else max(1, min(most, VALUES // max(1, known[0].numel())))
-
-
-def check(data: Samples | Stream, who: str, like: tuple[str, torch.Size] | None, n_classes: int) -> None:
+def check(data: Loaded, who: str, like: tuple[str, torch.Size] | None, n_classes: int) -> None:
     """Require samples of a shape, that of a client ``like`` has (None: any), and labels in 0..``n_classes`` - 1 (0: any).
 
     A streamed sample of which nothing is known is checked when it is used.
@@ -346,12 +487,14 @@ def ready(x: Tensor, shift: Tensor | None, transform: Transform | None, dtype: t
     return x if dtype == torch.int64 else x.to(dtype)
 
 
+def joined(clients: Sequence[Samples]) -> Samples:
+    """The samples of several clients, one after another, as those of one."""
+    return replace(clients[0], content=Batch.joined([c.content for c in clients]))
+
+
 def stack(clients: Sequence[Samples]) -> Samples:
-    """Put the samples of several clients one after another."""
-    x, y = torch.cat([c.x for c in clients]), torch.cat([c.y for c in clients])
-    each = [c.size for c in clients]
-    sizes = torch.tensor(each, device=y.device)
-    return Samples(x, y, sizes, clients[0].dtype, clients[0].transform, sizes.cumsum(0) - sizes, max(each))
+    """The samples of several clients as a stack."""
+    return replace(joined(clients), each=tuple(c.size for c in clients))
 
 
 def room() -> int:
@@ -370,15 +513,17 @@ def read(
     transform: Transform | None = None,
     memory: int = MEMORY,
     target: torch.dtype = torch.int64,
-) -> Samples | Stream | Absent:
-    """Take a client's data as the user has it: ``(x, y)`` arrays or tensors, a ``torch.utils.data.Dataset`` or :class:`Lazy`.
+) -> Loaded | Absent:
+    """Take a client's data as the user has it: ``(x, y)`` or ``(x, y, s)``, arrays or tensors, a mapping of these, a
+    ``torch.utils.data.Dataset`` or :class:`Lazy`.
 
     A data set is read into memory once, unless it is larger than ``memory`` bytes or its first samples are others when asked
     for twice (random augmentation); then it is streamed.
 
     Parameters
     ----------
-    data : ``(x, y)`` with x [n, *shape] and labels y [n], integers (or numbers, see ``target``), or a data set of such pairs; :class:`Lazy` is not loaded.
+    data : x [n, *shape], labels y [n], integers (or numbers, see ``target``), and codes of sensitive attributes s, [n] or [n, A],
+        if there are any; or a data set of such samples; :class:`Lazy` is not loaded.
     who : the client's name, for errors.
     dtype, device : of the network; a dtype of int64 leaves inputs as they are, for networks that look them up.
     transform : applied to every batch.
@@ -394,7 +539,7 @@ def read(
     if isinstance(data, Lazy):
         return Absent(data, who, dtype, device, transform, memory, target)
     if isinstance(data, Mapped) and len(data):
-        return Stream(data, len(data), dtype, device, transform, target)
+        return Stream(data, dtype, device, transform)
     if isinstance(data, IterableDataset):
         raise TypeError(f"{who}: an IterableDataset has no length or index; give a map-style Dataset or (x, y) arrays.")
     if isinstance(data, Dataset):
@@ -405,19 +550,16 @@ def read(
         if size == 0:
             raise ValueError(f"{who} has no sample. Give it at least one, or leave it out.")
         looks = ((_sample(data, k, who, target)[0], _sample(data, k, who, target)[0]) for k in range(min(size, LOOKS)))
-        if _sample(data, 0, who, target)[0].nbytes * size > memory or not all(
-            torch.equal(x, again) for x, again in looks
-        ):
-            return Stream(data, size, dtype, device, transform, target)
+        first, _, s = _sample(data, 0, who, target)
+        if first.nbytes * size > memory or not all(torch.equal(x, again) for x, again in looks):
+            return Stream(Items(data, target, 0 if s is None else len(s)), dtype, device, transform)
         samples = [_sample(data, k, who, target) for k in range(size)]
-        if len(shapes := {x.shape for x, _ in samples}) > 1:
+        if len(shapes := {x.shape for x, *_ in samples}) > 1:
             found = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2])
             raise ValueError(f"{who}: samples have shapes {found}. All must agree: resize or pad them in the data set.")
-        data = (torch.stack([x for x, _ in samples]), torch.tensor([y for _, y in samples], dtype=target))
-    if not isinstance(data, (tuple, list)) or len(data) != 2:
-        several = f" of {len(data)}" if isinstance(data, (tuple, list)) else ""
-        raise TypeError(f"{who}: expected a pair (x, y) or a torch Dataset; found {type(data).__name__}{several}.")
-    x, y = tensor(data[0], who, "x"), tensor(data[1], who, "y")
+        data = _collated(samples, who, target)
+    x, y, s = parts(data, who)
+    x, y = tensor(x, who, "x"), tensor(y, who, "y")
     if not x.dim():
         raise ValueError(
             f"{who}: x must hold one input per sample, of shape [n, ...]; found the single number {x.item()}."
@@ -429,7 +571,45 @@ def read(
         raise ValueError(f"{who} has no sample. Give it at least one, or leave it out.")
     if transform is None:
         _check_range(x, who, dtype)
-    return Samples(x.to(device), y.to(device, target), torch.tensor(len(y), device=device), dtype, transform)
+    codes = None if s is None else _codes(s, who, len(y)).to(device)
+    return Samples(Batch(x.to(device), y.to(device, target), codes), dtype, transform)
+
+
+def parts(given: Any, who: str, expected: str = "expected a pair (x, y) or a torch Dataset") -> tuple[Any, Any, Any]:
+    """x, y and s of what a user gave, s None if there is none."""
+    if isinstance(given, Batch):
+        return given.x, given.y, given.s
+    if isinstance(given, Mapping) and {"x", "y"} <= given.keys() <= {"x", "y", "s"}:
+        return given["x"], given["y"], given.get("s")
+    if isinstance(given, (tuple, list)) and len(given) in (2, 3):
+        return given[0], given[1], given[2] if len(given) == 3 else None
+    several = f" of {len(given)}" if isinstance(given, (tuple, list, Mapping)) else ""
+    raise TypeError(f"{who}: {expected}; found {type(given).__name__}{several}.")
+
+
+def _codes(values: Any, who: str, n: int) -> Tensor:
+    """Codes of sensitive attributes as int64 [n, A]."""
+    s = tensor(values, who, "s")
+    found = f"{list(s.shape)} of {s.dtype}"
+    if s.dim() in (1, 2) and len(s) == n and s.numel() and not s.is_complex():
+        wide = s.double()
+        strange = wide[~((wide >= -1) & (wide < 2**53) & (wide == wide.round()))]
+        if not len(strange):
+            return s.to(torch.int64).reshape(n, -1)
+        found += f", with {strange[0].item():g}"
+    raise ValueError(
+        f"{who}: s must hold codes of sensitive attributes, whole numbers from 0 up or -1 for unknown, of shape [n] or [n, A] "
+        f"for n = {n} samples; found {found}."
+    )
+
+
+def _collated(samples: Sequence[Sample], who: str, target: torch.dtype) -> Batch:
+    """Samples one after another, which must have as many sensitive attributes."""
+    x, y, s = zip(*samples, strict=True)
+    numbers = [0 if codes is None else len(codes) for codes in s]
+    if strange := [n for n in numbers if n != numbers[0]]:
+        raise ValueError(f"{who}: {UNLIKE.format(strange[0], numbers[0])}")
+    return Batch(torch.stack(x), torch.tensor(y, dtype=target), torch.stack(s) if numbers[0] else None)
 
 
 def tensor(values: Any, who: str, what: str) -> Tensor:
@@ -453,8 +633,9 @@ def tensor(values: Any, who: str, what: str) -> Tensor:
     if array.dtype.kind in "biufc" and array.dtype != np.longdouble:
         return torch.as_tensor(array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("=")))
     found, todo = _NO_NUMBERS.get(array.dtype.kind, (str(array.dtype), "Convert them to float32"))
-    if array.dtype.kind in "US" and what == "y":
-        todo = "Number the classes, in one order for all clients: numpy.searchsorted(names, y), where names are those of all, sorted"
+    if array.dtype.kind in "US" and what in ("y", "s"):
+        classes = "classes" if what == "y" else "values"
+        todo = f"Number the {classes}, in one order for all clients: numpy.searchsorted(names, {what}), where names are those of all, sorted"
     raise TypeError(
         f"{who}: {what} must be a tensor or an array of numbers; found {type(values).__name__}: {found}. {todo}."
     )
@@ -497,13 +678,15 @@ def _check_targets(y: Tensor, who: str) -> None:
         )
 
 
-def rounding(data: Samples) -> str:
+def rounding(data: Loaded | Absent) -> str:
     """Which numbers that differ are the same for a network of single precision, in a sentence; empty if hardly any are."""
-    exact = data.x.dtype == torch.float32 or data.x.dtype.itemsize < torch.float32.itemsize
-    if data.transform is not None or data.dtype != torch.float32 or exact or data.x.is_complex():
+    if data.content is None or data.transform is not None or data.dtype != torch.float32:
         return ""
-    rounded = data.x.to(torch.float32)
-    return lost(data.x.cpu().numpy(), rounded.cpu().numpy(), lambda k: f"number {k} of a sample")
+    x = data.content.x
+    if x.dtype == torch.float32 or x.dtype.itemsize < torch.float32.itemsize or x.is_complex():
+        return ""
+    rounded = x.to(torch.float32)
+    return lost(x.cpu().numpy(), rounded.cpu().numpy(), lambda k: f"number {k} of a sample")
 
 
 def _check_range(x: Tensor, who: str, dtype: torch.dtype) -> None:
@@ -525,18 +708,15 @@ def _largest(dtype: torch.dtype) -> float:
     return 1 if dtype == torch.bool else torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max
 
 
-def _sample(
-    dataset: Dataset[Any], row: int, who: str = "A data set", target: torch.dtype = torch.int64
-) -> tuple[Tensor, Any]:
-    pair = dataset[row]
-    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        several = f" of {len(pair)}" if isinstance(pair, (tuple, list, dict)) else ""
-        raise TypeError(f"{who}: sample {row} must be a pair (x, label); found {type(pair).__name__}{several}.")
-    x, y = tensor(pair[0], f"{who}, sample {row}", "x"), pair[1]
+def _sample(dataset: Dataset[Any], row: int, who: str = "A data set", target: torch.dtype = torch.int64) -> Sample:
+    which = f"{who}, sample {row}"
+    given, y, s = parts(dataset[row], who, f"sample {row} must be a pair (x, label)")
+    x = tensor(given, which, "x")
+    codes = None if s is None else _codes(tensor(s, which, "s").reshape(1, -1), which, 1)[0]
     if target.is_floating_point:
-        number = tensor(y, f"{who}, sample {row}", "y")
-        _check_targets(number.reshape(-1), f"{who}, sample {row}")
-        return x, float(number)
+        number = tensor(y, which, "y")
+        _check_targets(number.reshape(-1), which)
+        return x, float(number), codes
     try:
         label = int(y)
         whole = bool(label == y)
@@ -544,4 +724,4 @@ def _sample(
         whole = False
     if not whole:
         raise TypeError(f"{who}: the label of sample {row} must be a whole number; found {str(y)[:80]}.")
-    return x, label
+    return x, label, codes

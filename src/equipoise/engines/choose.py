@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from equipoise.core.model import Model
-from equipoise.data.samples import Samples
+from equipoise.data.samples import Absent, Loaded
 
 SMALL = 100_000  # parameters: below it a dense step is mostly overhead, which a stack shares
 
@@ -19,7 +19,7 @@ class EngineChoice(NamedTuple):
 
 
 def choose(
-    model: Model, data: Sequence[object], n_participants: int, threads: int, stacks: Callable[[], bool]
+    model: Model, data: Sequence[Loaded | Absent], n_participants: int, threads: int, stacks: Callable[[], bool]
 ) -> EngineChoice:
     """Take ``stacked`` for many clients of a small dense network, ``workers`` where cores can share clients, else ``sequential``.
 
@@ -31,7 +31,7 @@ def choose(
         return EngineChoice(
             "sequential", "the network, or the transform of its inputs, draws random numbers in training"
         )
-    if not all(isinstance(d, Samples) for d in data):
+    if any(d.content is None for d in data):
         return EngineChoice("sequential", "some data is streamed")
     small = model.n_params <= SMALL and not model.convolutional
     if n_participants >= 4 and small and stacks():

@@ -16,7 +16,7 @@ from equipoise.core.rule import Rule, State
 from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver, at
 from equipoise.core.tree import span, tree_map
-from equipoise.data.samples import Samples, Stream
+from equipoise.data.samples import Loaded
 
 if TYPE_CHECKING:
     from equipoise.core.hidden_units import Neurons
@@ -48,7 +48,7 @@ class Job:
     received: Tensor
     states: list[State]
     messages: list[State]
-    data: Sequence[Samples | Stream]
+    data: Sequence[Loaded]
     private: Tensor | None = None
     units: Tensor | None = None
     held: Tensor | None = None
@@ -144,4 +144,4 @@ Engine = Callable[[Job], Iterator[Answer]]
 
 def draws(job: Job) -> bool:
     """Whether training may draw random numbers, for which each client needs a generator of its own."""
-    return job.model.random or not all(isinstance(d, Samples) for d in job.data)
+    return job.model.random or any(d.content is None for d in job.data)

@@ -31,6 +31,7 @@ from torch import Tensor
 from equipoise.core.alignment import ALIGNMENT
 from equipoise.core.rule import State
 from equipoise.core.tree import flatten
+from equipoise.data.batch import Batch
 from equipoise.data.samples import Samples
 from equipoise.engines.job import Answer, Job, draws
 from equipoise.engines.sequential import OneByOne
@@ -221,7 +222,7 @@ class Processes:
     def _message(self, job: Job, board: Board) -> dict[str, Any]:
         """What a worker needs to know of a job, with constant objects by number."""
         samples = [
-            (True, self._constant(d.transform), d.dtype) if isinstance(d, Samples) else (False, self._constant(d), None)
+            (False, self._constant(d), None) if d.content is None else (True, self._constant(d.transform), d.dtype)
             for d in job.data
         ]
         fields = {name: getattr(job, name) for name in FIELDS}
@@ -303,8 +304,8 @@ FIELDS = ("settings", "t", "rounds", "chances", "ids", "secret")  # sent with ev
 def _tensors(job: Job) -> dict[str, Tensor]:
     """All tensors of a job by name, and room for the trained models."""
     tree = {"states": job.states, "messages": job.messages}
-    data = {f"x/{row}": d.x for row, d in enumerate(job.data) if isinstance(d, Samples)}
-    data |= {f"y/{row}": d.y for row, d in enumerate(job.data) if isinstance(d, Samples)}
+    held = ((row, d.content) for row, d in enumerate(job.data) if d.content is not None)
+    data = {f"{name}/{row}": leaf for row, content in held for name, leaf in content.leaves.items()}
     some = {name: x for name, x in (("units", job.units), ("held", job.held)) if x is not None}
     trained = torch.empty(1, dtype=job.received.dtype).expand(job.received.shape)
     return {"received": job.received, **flatten(tree), **data, **some, "trained": trained.contiguous()}
@@ -404,8 +405,8 @@ def _job(message: dict[str, Any], constants: Mapping[int, Any]) -> tuple[Job, Te
     data = []
     for row, (in_memory, number, dtype) in enumerate(message["samples"]):
         if in_memory:
-            x, y = tensors[f"x/{row}"], tensors.get(f"y/{row}", torch.empty(0))
-            data.append(Samples(x, y, torch.tensor(len(y)), dtype, constants[number]))
+            content = Batch(tensors[f"x/{row}"], tensors[f"y/{row}"], tensors.get(f"s/{row}"))
+            data.append(Samples(content, dtype, constants[number]))
         else:
             data.append(constants[number])
     constant = {name: constants[number] for name, number in message["constants"].items()}

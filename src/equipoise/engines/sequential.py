@@ -14,7 +14,6 @@ from equipoise.core.hidden_units import Neurons
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.tree import tree_map
-from equipoise.data.samples import Stream
 from equipoise.engines.job import Answer, Job
 
 
@@ -45,7 +44,7 @@ def visit(job: Job, bound: Bound, row: int) -> Answer:
         if not units.all() and job.neurons.fits(units):
             return _small(job, job.neurons, units, row)
     oracle = Oracle(bound, job.data[row], job.local, job.schedules.of(row), job.model.n_params)
-    random = job.model.random or isinstance(job.data[row], Stream)
+    random = job.model.random or job.data[row].content is None
     with seeded(noise(job.settings.seed, job.t, job.ids[row]) if random else None):
         trained, reports, states, loss = visit_client(
             job.rules,

@@ -11,7 +11,7 @@ from equipoise.core.client import visit_client
 from equipoise.core.model import Model, Stacked
 from equipoise.core.oracle import Oracle
 from equipoise.core.tree import span
-from equipoise.data.samples import Samples, Stream, stack
+from equipoise.data.samples import Loaded, Samples, stack
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 
@@ -69,7 +69,7 @@ def check(job: Job) -> None:
             "The stacked engine cannot draw the random numbers of dropout or of a transform as the other engines do. "
             "Use engine='sequential'."
         )
-    if not all(isinstance(d, Samples) for d in job.data):
+    if any(d.content is None for d in job.data):
         raise ValueError(
             "The stacked engine needs every client's data in memory, and some is streamed. Use engine='sequential'."
         )
@@ -93,8 +93,8 @@ def stacks(job: Job, chunk: int | None = None) -> list[tuple[int, ...]]:
     return [tuple(g) for g in groups]
 
 
-def _alike(job: Job, small: Samples | Stream, large: Samples | Stream) -> bool:
-    if not isinstance(small, Samples) or not isinstance(large, Samples) or small.kind != large.kind:
+def _alike(job: Job, small: Loaded, large: Loaded) -> bool:
+    if small.content is None or large.content is None or small.content.kind != large.content.kind:
         return False
     if small.size == large.size or job.model.mixes:
         return small.size == large.size

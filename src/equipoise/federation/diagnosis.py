@@ -11,7 +11,6 @@ from equipoise.core.oracle import Oracle
 from equipoise.core.rates import LayerRates
 from equipoise.core.rule import Rule, overrides
 from equipoise.core.tree import tree_map
-from equipoise.data.samples import Stream
 from equipoise.engines.job import Job
 from equipoise.engines.sequential import visit
 from equipoise.federation import guard
@@ -56,7 +55,7 @@ def rate(job: Job) -> str:
 def _before(job: Job, bound: Bound, row: int) -> str:
     """What is wrong before a client takes a step; empty if nothing is."""
     oracle = Oracle(bound, job.data[row], job.local, job.schedules.of(row), job.model.n_params)
-    random = job.model.random or isinstance(job.data[row], Stream)
+    random = job.model.random or job.data[row].content is None
     with seeded(noise(job.settings.seed, job.t, job.ids[row]) if random else None):
         vector, spoilt, width = job.received[row], 0, 0
         theta, buffers = vector.tensor_split([oracle.n_params])

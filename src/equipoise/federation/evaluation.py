@@ -148,7 +148,7 @@ def used(
     if not deploys or not given.messages:
         return vector
     oracle = oracle_of(trial, t, m, data)
-    random = trial.model.random or not isinstance(data, Samples)
+    random = trial.model.random or data.content is None
     with seeded(noise(trial.settings.seed, t, m) if random else None):
         for rule, state, message in zip(trial.method.rules, states, aligned(given.messages), strict=True):
             if overrides(rule, "deploy"):
@@ -210,7 +210,7 @@ def personal(trial: Trial, p: Progression) -> bool:
 
 def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> list[Outputs]:
     """The outputs of a whole vector [G] on each data set, computed by all workers."""
-    P, random = trial.model.n_params, trial.model.random or any(isinstance(d, Stream) for d in sets)
+    P, random = trial.model.n_params, trial.model.random or any(d.content is None for d in sets)
     width = [at_once(d, EVALUATION_BATCH) for d in sets]
     blocks = [
         (d, rows)
@@ -225,8 +225,8 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> l
         used.add(bound)
 
         def logits(block: tuple[Samples | Stream, Tensor]) -> tuple[Tensor, Tensor]:
-            x, y = block[0].batch(block[1], None)
-            return bound.forward(vector[:P], vector[P:].clone(), x)[0], y
+            batch = block[0].batch(block[1], None)
+            return bound.forward(vector[:P], vector[P:].clone(), batch.x)[0], batch.y
 
         return logits
 

@@ -393,7 +393,7 @@ class Federation(Arrangement):
     def _rounding(self) -> str:
         """A sentence about the first client whose numbers, if they differ, are the same for the network; empty if there is none."""
         held = zip(self.names, self.inputs.data, strict=True)
-        said = ((name, rounding(data)) for name, data in held if isinstance(data, Samples))
+        said = ((name, rounding(data)) for name, data in held)
         return next((f"{name}: {why}" for name, why in said if why), "")
 
     def prepare(self, rounds: int, *, progress: bool = True) -> None:

@@ -6,9 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from equipoise.core.draws import seeded
@@ -17,21 +15,20 @@ from equipoise.core.model import Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.settings import Settings
 from equipoise.core.task import CLASSIFICATION
-from equipoise.data.memory_mapped import Mapped
 from equipoise.data.samples import Absent, Samples, Stream, loaded
 from equipoise.federation.inputs import named
 from equipoise.federation.trial import Trial
 from equipoise.records.meta import Content
-from equipoise.system import environment, hashes, own_code
+from equipoise.system import environment, own_code
 from equipoise.system.tensor_files import as_bytes
 
 Data = Samples | Stream | Absent
-LOOKS = 8  # samples of a streamed data set that are hashed
 PARTS = {  # of what is hashed of data, in words
     "inputs": "the training data of the clients",
     "tests": "the test sets",
     "groups": "the groups of the clients",
     "validation": "the validation data",
+    "attributes": "the sensitive attributes",
 }
 
 
@@ -98,14 +95,17 @@ def contents(
     """Hashes of all data of a federation, by the keys of :data:`PARTS`.
 
     Of data in memory every byte counts, of images on disk their file and which of them are used. Of a streamed data set
-    :data:`LOOKS` samples spread over it count, those that are the same when read twice; of clients that are
+    some samples spread over it count, those that are the same when read twice; of clients that are
     :class:`equipoise.Lazy` the first, and the sizes of the others.
     """
+    every = (*clients, *(tests[name] for name in sorted(tests)))
+    codes = [None if (s := data.s) is None else digest(s) for data in every]
     return {
         "inputs": _together(_content(data, look=m == 0) for m, data in enumerate(clients)),
         "tests": _together(f"{name}: {_content(tests[name])}" for name in sorted(tests)),
         "groups": _together([] if groups is None else groups),
         "validation": "" if validation is None else _content(validation),
+        **({"attributes": _together(codes)} if any(codes) else {}),
     }
 
 
@@ -113,8 +113,14 @@ def changed(its: Mapping[str, str], ours: Mapping[str, str]) -> str:
     """In words, which data differ; empty if none do."""
     if not its:  # of an earlier version, which knew the labels only
         return "the labels of the clients"
+    its = _known_then(its, ours)
     *most, last = [words for key, words in PARTS.items() if its.get(key) != ours.get(key)] or [""]
     return f"{', '.join(most)} and {last}" if most else last
+
+
+def _known_then(its: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
+    """Hashes of data, with ours of the sensitive attributes where an earlier version did not read them."""
+    return {key: code for key, code in ours.items() if key == "attributes"} | dict(its)
 
 
 def _together(parts: Iterable[object]) -> str:
@@ -126,26 +132,9 @@ def _content(data: Data, *, look: bool = True) -> str:
     if isinstance(data, Absent):
         return _content(loaded(data)) if look else str(data.size)
     total = hashlib.sha256()
-    if isinstance(data, Samples):
-        total.update(f"{data.x.dtype} {list(data.x.shape)}".encode())
-        total.update(as_bytes(data.x))
-        total.update(as_bytes(data.y))
-    elif isinstance(data.dataset, Mapped):
-        total.update(hashes.of_file(data.dataset.path).encode())
-        total.update(data.dataset.rows.tobytes())
-        total.update(as_bytes(data.dataset.targets))
-    else:
-        total.update(str(data.size).encode())
-        as_stored = replace(data, transform=None, dtype=torch.int64)  # which is the type of what is not converted
-        with seeded(0):  # a data set may draw random numbers
-            for row in range(0, data.size, -(-data.size // LOOKS)):
-                try:
-                    first, second = (as_stored.batch(torch.tensor([row]), None) for _ in range(2))
-                except Exception:  # of a user's data set: the guard keeps out a client that cannot be read
-                    continue
-                if all(map(torch.equal, first, second)):
-                    for x in first:
-                        total.update(as_bytes(x))
+    with seeded(0):  # a data set may draw random numbers
+        for part in data.stored():
+            total.update(part)
     return total.hexdigest()
 
 
@@ -178,15 +167,15 @@ def differing(its: Content, ours: Content) -> str | None:
     if "server_validation" in ours and "server_validation" not in its:  # of a version that called it otherwise
         its = {**its, "server_validation": its.get("validation"), "validation": 0.0}
     its = {**Settings().decisive, "data": ours.get("data"), **its}
+    its["data"] = its["data"] and _known_then(its["data"], ours.get("data", {}))
     if "own code" in its:  # of a version that took the same code in another folder for other code
         its["method"] = own_code.by_content(its["method"], its.pop("own code"))
     return next((key for key in {**ours, **its} if its.get(key) != ours.get(key)), None)
 
 
 def _validation(oracle: Oracle) -> str:
-    source = oracle.source
-    known = source.known if isinstance(source, Samples | Stream) else None
-    return str(int(source.sizes)) if known is None else digest(known[1])
+    known = oracle.source.known
+    return str(int(oracle.source.sizes)) if known is None else digest(known[1])
 
 
 def digest(x: Tensor) -> str:

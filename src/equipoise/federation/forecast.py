@@ -27,7 +27,6 @@ from equipoise.core.model import Model
 from equipoise.core.rule import Setup, overrides
 from equipoise.core.solver import Solver
 from equipoise.core.tree import flatten
-from equipoise.data.samples import Samples
 from equipoise.federation import evaluation
 from equipoise.federation.contribution import isolated
 from equipoise.federation.federation import Federation
@@ -349,7 +348,7 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None, keep: int) -
     counted = [
         Cost(
             "data",
-            float(_bytes(x for d in data if isinstance(d, Samples) for x in (d.x, d.y))),
+            float(_bytes(x for d in data if d.content is not None for x in d.content.leaves.values())),
             f"of {N:,} clients, and of tests",
         ),
         Cost("state of the method", float(state), f"the model, and the states of {N:,} clients and the server"),

@@ -22,7 +22,22 @@ from equipoise.core.observation import observe, require_outputs
 from equipoise.core.rates import Layers, RateLike
 from equipoise.core.settings import Settings
 from equipoise.core.task import CLASSIFICATION, Task
-from equipoise.data.samples import Absent, Lazy, Samples, Stream, Transform, check, divided, loaded, read, room
+from equipoise.data.samples import (
+    Absent,
+    Items,
+    Lazy,
+    Samples,
+    Stream,
+    Transform,
+    check,
+    check_attributes,
+    divided,
+    joined,
+    loaded,
+    parts,
+    read,
+    room,
+)
 from equipoise.federation.method import Method
 from equipoise.submodels.discovery import find
 from equipoise.system import memory as freed
@@ -99,7 +114,7 @@ class Frame:
     def stacks(self) -> bool:
         """Whether the network can be run for several clients at a time: not where its code reads a number of a tensor, for instance."""
         initial, P = self.model.initial.expand(2, -1), self.model.n_params
-        x, _ = self.first.batch(torch.zeros(2, dtype=torch.int64, device=initial.device), None)
+        x = self.first.batch(torch.zeros(2, dtype=torch.int64, device=initial.device), None).x
         try:
             Stacked(self.model).gradient(
                 initial[:, :P], initial[:, P:].clone(), x.expand(2, *x.shape), lambda logits, _: logits.sum((-1, -2))
@@ -111,7 +126,7 @@ class Frame:
     def _take_one(self, who: Sequence[str], settings: Settings) -> None:
         """Require that the network trains on a batch of one sample, as it would for some clients."""
         model, P = self.model, self.model.n_params
-        x, _ = self.first.batch(torch.zeros(1, dtype=torch.int64, device=model.initial.device), None)
+        x = self.first.batch(torch.zeros(1, dtype=torch.int64, device=model.initial.device), None).x
         try:
             with seeded(0):
                 parts = model.initial[:P].clone(), model.initial[P:].clone()
@@ -141,14 +156,14 @@ class Frame:
 
     def pooled(self, settings: Settings) -> tuple[Frame, Settings]:
         """The same with one client that has the samples of all, and settings that let it train as much as they do in a round."""
-        first = self.data[0]
-        if isinstance(first, Samples) and all(isinstance(d, Samples) and d.kind == first.kind for d in self.data):
-            every = [d for d in self.data if isinstance(d, Samples)]
-            x, y = torch.cat([d.x for d in every]), torch.cat([d.y for d in every])
-            whole: Samples | Stream = replace(first, x=x, y=y, sizes=torch.tensor(len(y), device=y.device))
-        elif isinstance(first, Stream) and all(isinstance(d, Stream) for d in self.data):
-            sets: ConcatDataset[object] = ConcatDataset([d.dataset for d in self.data if isinstance(d, Stream)])
-            whole = replace(first, dataset=sets, size=sum(d.size for d in self.data))
+        held = [d for d in self.data if isinstance(d, Samples)]
+        streams = [d for d in self.data if isinstance(d, Stream)]
+        if len(held) == len(self.data) and len({d.content.kind for d in held}) == 1:
+            whole: Samples | Stream = joined(held)
+        elif len(streams) == len(self.data):
+            first = streams[0]
+            sets: ConcatDataset[object] = ConcatDataset([d.dataset for d in streams])
+            whole = replace(first, dataset=Items(sets, self.model.task.dtype, first.attributes))
         else:
             raise ValueError(
                 "centralised needs the data of all clients together: all in memory and of one shape, or all data sets; found clients "
@@ -160,7 +175,7 @@ class Frame:
 
     def neurons(self, groups: Groups | None = None) -> Neurons:
         """The network's hidden units, checked on a few samples of a client."""
-        x, _ = self.first.batch(torch.arange(16, device=self.first.sizes.device) % self.first.size, None)
+        x = self.first.batch(torch.arange(16, device=self.first.sizes.device) % self.first.size, None).x
         return find(self.model, x, groups)
 
 
@@ -210,7 +225,7 @@ def frame(
     first = loaded(data[0])
     sets = _test_sets(reading, tests)
     own = None if client_tests is None else _own_test_sets(reading, client_tests, known)
-    task = task.fitted([d.y for d in data if isinstance(d, Samples)])
+    task = task.fitted([d.content.y for d in data if d.content is not None])
     model = _rated(_observed(net, head, known[0], first, task), lr)
     model.bf16 = settings.precision == "bf16"
     held_out = None if server_validation is None else _of_server(reading, server_validation)
@@ -223,7 +238,12 @@ def frame(
     for name, d in every:
         if not isinstance(d, Absent):  # these are checked when they are loaded
             check(d, name, like, n_classes)
-    data = tuple(replace(d, like=like, n_classes=n_classes) if isinstance(d, Absent) else d for d in data)
+    A = first.attributes
+    here = {
+        name: d.attributes for name, d in every if not isinstance(d, Absent) and (name in known or (A and d.attributes))
+    }
+    check_attributes({known[0]: A} | here)
+    data = tuple(replace(d, like=like, n_classes=n_classes, attributes=A) if isinstance(d, Absent) else d for d in data)
     mine = None if own is None else tuple(own.values())
     return Frame(model, bound, known, data, first, sets, mine, held_out, n_classes, n_features, transform, reading)
 
@@ -288,7 +308,7 @@ def _own_test_sets(
 def _of_server(reading: Reading, given: object) -> Samples | Stream:
     """The server's own validation data, whose numbers must be finite: it asks nobody else."""
     data = loaded(reading(given, "server_validation"))
-    if isinstance(data, Samples) and data.x.is_floating_point() and not data.x.isfinite().all():
+    if data.content is not None and not data.content.x.isfinite().all():
         raise ValueError("server_validation holds numbers that are not finite. Correct or leave out these samples.")
     return data
 
@@ -319,9 +339,14 @@ def of_clients(
     given = {name: data for name, data in zip(called, sets, strict=False) if data is not None}
     if len(given) <= FEW:
         return given, called if len(given) == len(called) == len(sets) else None
-    each = [TensorDataset(*map(torch.as_tensor, d)) if isinstance(d, tuple | list) else d for d in given.values()]
-    if all(isinstance(d, TensorDataset) for d in each) and len({d.tensors[0].shape[1:] for d in each}) == 1:
-        return {ALL: tuple(torch.cat([d.tensors[k] for d in each]) for k in (0, 1))}, None
+    tensors = partial(map, torch.as_tensor)
+    each = [
+        d if isinstance(d, Dataset) else TensorDataset(*tensors(leaf for leaf in parts(d, name) if leaf is not None))
+        for name, d in given.items()
+    ]
+    held = [d.tensors for d in each if isinstance(d, TensorDataset)]
+    if len(held) == len(each) and len({tuple(leaf.shape[1:] for leaf in leaves) for leaves in held}) == 1:
+        return {ALL: tuple(map(torch.cat, zip(*held, strict=True)))}, None
     return {ALL: ConcatDataset(each)}, None
 
 
@@ -329,7 +354,7 @@ def _observed(net: nn.Module, head: str | None, who: str, data: Samples | Stream
     """The model, after a run of the network on a client's data."""
     before = generator_states()
     x = _batch(data, who)
-    drawn = isinstance(data, Samples) and generator_states() != before  # by the transform
+    drawn = data.content is not None and generator_states() != before  # by the transform
     with taking(x.shape[1:], f"the data of {who}"):
         observed = observe(net, x, head, task)
     return Model(net, observed.head, observed.random or drawn, observed, task)
@@ -362,7 +387,7 @@ def taking(data: Samples | Stream | torch.Size, whose: str) -> Iterator[None]:
 def _probe(bound: Bound, model: Model, who: str, first: Samples | Stream) -> tuple[int, int]:
     """Classes and features of the network, from one sample in evaluation."""
     P = model.n_params
-    x, _ = first.batch(torch.zeros(1, dtype=torch.int64, device=model.initial.device), None)
+    x = first.batch(torch.zeros(1, dtype=torch.int64, device=model.initial.device), None).x
     blind = [repr(n) for n, m in model.net.named_modules() if isinstance(m, _BatchNorm) and m.running_mean is None]
     why = f", as BatchNorm {some(blind, 3)} keeps no running statistics (track_running_stats=False: leave it out)"
     with taking(x.shape[1:], f"the data of {who} one by one, in evaluation{why if blind else ''}"):
@@ -376,7 +401,7 @@ def _probe(bound: Bound, model: Model, who: str, first: Samples | Stream) -> tup
 def _batch(data: Samples | Stream, who: str) -> Tensor:
     """Network inputs of two samples, the first one twice."""
     try:
-        x, _ = data.batch(torch.zeros(2, dtype=torch.int64, device=data.sizes.device), None)
+        return data.batch(torch.zeros(2, dtype=torch.int64, device=data.sizes.device), None).x
     except Exception as error:
         if data.transform is None:
             raise
@@ -384,7 +409,6 @@ def _batch(data: Samples | Stream, who: str) -> Tensor:
             f"The transform does not take the data of {who}: transform(x, None) must give a tensor with as many samples as x; "
             f"{type(error).__name__}: {error}"
         ) from error
-    return x
 
 
 def _check_network(net: object) -> None:
@@ -411,7 +435,7 @@ def _check_network(net: object) -> None:
 
 def _clients(clients: object) -> list[object]:
     """The data of each client, in a list."""
-    one = isinstance(clients, (list, tuple)) and len(clients) == 2 and all(map(_numbers, clients))
+    one = isinstance(clients, (list, tuple)) and len(clients) in (2, 3) and all(map(_numbers, clients))
     if one or isinstance(clients, (str, Mapping)) or not isinstance(clients, Iterable) or _numbers(clients):
         kind = "one (x, y)" if one else type(clients).__name__
         more = " Give list(clients.values()) and names=list(clients)." if isinstance(clients, Mapping) else ""

@@ -19,7 +19,7 @@ from equipoise.core.rates import LayerRates
 from equipoise.core.rule import Briefing, Cohort, Rule, State, overrides, told
 from equipoise.core.solver import at
 from equipoise.core.tree import flatten, span, tree_map
-from equipoise.data.samples import Samples, Stream, flipped, loaded
+from equipoise.data.samples import Samples, Stream, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.federation import diagnosis, guard
 from equipoise.federation.trial import Progression, Trial
@@ -239,7 +239,7 @@ def _known(trial: Trial, now: Progression, received: Tensor) -> Tensor:
 
 def looking(trial: Trial, t: int) -> AbstractContextManager[None]:
     """Let the server look at its validation data, which may draw random numbers, in round ``t``."""
-    random = trial.oracle is not None and isinstance(trial.oracle.source, Stream)
+    random = trial.oracle is not None and trial.oracle.source.content is None
     return draws.seeded(draws.noise(trial.settings.seed, t, len(trial.data)) if random else None)
 
 
@@ -323,7 +323,7 @@ def _loaded(trial: Trial, ids: Sequence[int]) -> tuple[list[Samples | Stream], l
     for row, m in enumerate(ids):
         d = trial.data[m]
         try:
-            data.append(flipped(loaded(d), trial.setup.n_classes) if m in poisoned else loaded(d))
+            data.append(loaded(d).flipped(trial.setup.n_classes) if m in poisoned else loaded(d))
         except Exception as error:  # whatever a user's function raises concerns this client only
             data.append(cast(Samples, d))  # holds the place, and is never given to an engine
             lost.append(Answer.failed(row, error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.core.tally import Tally, together
 from equipoise.core.task import Task
-from equipoise.data.samples import Absent, Samples, Stream, loaded, stack
+from equipoise.data.samples import Absent, Samples, Stream, joined, loaded
 from equipoise.federation.evaluation import answers, costly, deployable, personal, published
 from equipoise.federation.trial import Progression, Trial
 from equipoise.records.record import Clients, Record
@@ -36,11 +36,8 @@ class HeldOut:
     def _together(self) -> tuple[list[int], Samples | None]:
         """The clients whose samples are in memory and of one kind, and all of these as one data set."""
         here = {m: d for m, d in enumerate(self.sets) if isinstance(d, Samples)}
-        here = {m: d for m, d in here.items() if d.kind == next(iter(here.values())).kind}
-        if not here:
-            return [], None
-        whole = stack(list(here.values()))
-        return list(here), replace(whole, sizes=whole.sizes.sum(), first=None, longest=None)
+        here = {m: d for m, d in here.items() if d.content.kind == next(iter(here.values())).content.kind}
+        return list(here), joined(list(here.values())) if here else None
 
     def header(self, names: Sequence[str], share: float) -> list[str]:
         """A line about what is held out, and who holds out nothing."""
@@ -91,7 +88,7 @@ def measured(trial: Trial, vector: Tensor, data: Samples | Stream | Absent, who:
     try:
         return answers(trial, vector, [loaded(data)])[0].tally
     except Exception as error:  # whatever a user's data set raises concerns this client only
-        if isinstance(data, Samples):
+        if data.content is not None:
             raise
         log.warning("%s is not validated: its data cannot be read: %s: %s", who, type(error).__name__, error)
         return None

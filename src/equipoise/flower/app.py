@@ -151,8 +151,9 @@ def check_site(
         sets = {f"test set {test!r}": data for test, data in site.tests.sets.items()}
         for what, data in {f"training data of {name}": loaded(site.trial.data[0]), **sets}.items():
             seen = torch.arange(min(data.size, at_once(data, LOOKS)), device=data.sizes.device)
-            x, y = data.batch(seen, None)
-            check(Samples(x, y, torch.tensor(len(y)), x.dtype), what, None, site.trial.setup.n_classes)
+            batch = data.batch(seen, None)
+            x = batch.x
+            check(Samples(batch, x.dtype), what, None, site.trial.setup.n_classes)
             if bad := int((~x.reshape(len(x), -1).isfinite().all(1)).sum()):
                 raise ValueError(
                     f"{what}: {bad} of the first {len(x)} samples hold NaN or infinity. Correct them, or leave them out"

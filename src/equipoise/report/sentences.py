@@ -665,7 +665,8 @@ def _limits(comparison: Comparison) -> Iterator[str]:
     for seed in comparison["seeds"]:
         runs = [run for run in histories if run.seed == seed]
         digests = {digest for run in runs if (digest := data_digest(run))}
-        read = {tuple(sorted(files.items())) for run in runs if (files := run.meta.get("contents"))}  # the user's files
+        files = [run.meta.get("contents", {}).items() for run in runs]  # hashes of what was read of the user's
+        read = {tuple(sorted(item for item in of if item[0] != "attributes")) for of in files if of}
         if len(digests) > 1 or len(read) > 1:
             yield f"With seed {seed} not all runs had the same data: their SHA-256 differ. Compare them with care."
     if any(

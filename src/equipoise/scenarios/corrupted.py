@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -42,19 +43,19 @@ def corrupted(data: Data, rows: Sequence[int], corruption: str, severity: int, s
         return chosen
 
     def one(k: int) -> NDArray[np.uint8]:
-        x = chosen.gather([k])[0] if isinstance(chosen, Mapped) else chosen[0][k : k + 1]
+        x = chosen.gather([k]).x if isinstance(chosen, Mapped) else chosen[0][k : k + 1]
         made: NDArray[np.uint8] = np.ascontiguousarray(change(x, severity, seeds[rows[k]])[0].numpy())
         return made
 
     count = range(len(rows))
     if not isinstance(chosen, Mapped):
-        return torch.from_numpy(np.stack(list(ahead(one, count)))), chosen[1]
+        return torch.from_numpy(np.stack(list(ahead(one, count)))), *chosen[1:]
     about = chosen.path.stat()
     source = [chosen.path.name, about.st_size, about.st_mtime_ns, chosen.rows.tolist()]
     recipe = json.dumps([VERSION, source, list(rows), corruption, severity, seed])
     stem = f"{what.replace(' ', '-')}-{hashlib.sha256(recipe.encode()).hexdigest()[:32]}"
     path = kept(stem, (len(rows), *chosen.shape), lambda: ahead(one, count), what=what, doing=f"{corruption} on")
-    return Mapped(path, np.arange(len(rows)), chosen.targets)
+    return replace(chosen, path=path, rows=np.arange(len(rows)))
 
 
 def check_severity(corruption: Corruption, severity: int) -> None:

@@ -293,7 +293,7 @@ def _describe(site: Site, asked: Parcel) -> Parcel:
     """What the server must know before the first round: number, shape and type of the samples, test sets, agreement."""
     trial = site.trial
     data = loaded(trial.data[0])
-    x = data.x[:1] if isinstance(data, Samples) else torch.as_tensor(data.dataset[0][0])[None]
+    x = data.gather(torch.zeros(1, dtype=torch.int64, device=data.sizes.device)).x
     about = {"size": data.size, "shape": list(x.shape[1:]), "dtype": str(x.dtype).removeprefix("torch.")}
     about["test_sizes"] = {name: d.size if name in site.shown.sets else 0 for name, d in site.tests.sets.items()}
     return Parcel({**about, "tests": list(site.tests.sets), "agreement": site.task.agreement(trial, x.shape[1:])})
