@@ -6,7 +6,7 @@ tests, LaTeX, the JSON document and the legend follow.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from numpy.typing import ArrayLike
 
@@ -101,190 +101,127 @@ class Column:
         )
 
 
+class Legend(NamedTuple):
+    """What is said of a column: `formula` and `source` in the legend, `explanation` below the table."""
+
+    formula: str
+    source: str = "–"
+    explanation: str = ""
+
+
+def _columns(legend: Mapping[str, Legend], *columns: Column) -> tuple[Column, ...]:
+    """Columns with what is said of them, by key."""
+    said = [(column, legend.get(column.key, Legend(""))) for column in columns]
+    return tuple(replace(c, formula=of.formula, source=of.source, explanation=of.explanation) for c, of in said)
+
+
 # Of the values of the groups [D], how many clients each group has [D] or None, and the measure: a `Value` in the unit of the values.
-GROUPS: Final = (
+GROUPS: Final = _columns(
+    {
+        "avg": Legend("ā = Σₖ aₖ / K over the groups, each counting the same", _HEAL),
+        "std": Legend(
+            "√( Σₖ (aₖ − ā)² / (K − 1) ) over the groups",
+            _HEAL,
+            "STD: standard deviation over the groups (ddof 1), lower is fairer.",
+        ),
+        "worst": Legend("{min}ₖ aₖ over the groups", "AFL: Mohri, Sivek and Suresh, ICML 2019"),
+        "gap": Legend(
+            "maxₖ aₖ − minₖ aₖ",
+            f"{ISM}, for two groups",
+            "gap: the {better} group less the {worse}, lower is fairer.",
+        ),
+        "client_std": Legend(
+            "√( Σ_g s_g (a_g − Σ_h s_h a_h)² ), with the share s_g of the clients that are in group g",
+            f"{ISM}, Table IV",
+            "client STD: standard deviation over clients that each have the value of their group (ddof 0).",
+        ),
+    },
     Column(
-        "avg",
-        "AVG",
-        lambda values, counts, measure: mean(values),
-        "as measured",
-        "ā = Σₖ aₖ / K over the groups, each counting the same",
-        _HEAL,
-        place=0,
-        shown=lambda measure, groups: True,
+        "avg", "AVG", lambda a, counts, measure: mean(a), "as measured", place=0, shown=lambda measure, groups: True
     ),
     Column(
         "std",
         "STD",
-        lambda values, counts, measure: std(values),
+        lambda a, counts, measure: std(a),
         "lower",
-        "√( Σₖ (aₖ − ā)² / (K − 1) ) over the groups",
-        _HEAL,
         place=1,
-        explanation="STD: standard deviation over the groups (ddof 1), lower is fairer.",
         shown=lambda measure, groups: groups > 1 and (measure.main or groups > 2),
     ),
     Column(
         "worst",
         "worst",
-        lambda values, counts, measure: measure.worst(values),
+        lambda a, counts, measure: measure.worst(a),
         "as measured",
-        "{min}ₖ aₖ over the groups",
-        "AFL: Mohri, Sivek and Suresh, ICML 2019",
         place=2,
         shown=lambda measure, groups: groups > 1,
     ),
     Column(
         "gap",
         "gap",
-        lambda values, counts, measure: gap(values),
+        lambda a, counts, measure: gap(a),
         "lower",
-        "maxₖ aₖ − minₖ aₖ",
-        f"{ISM}, for two groups",
         place=1,
-        explanation="gap: the {better} group less the {worse}, lower is fairer.",
         shown=lambda measure, groups: not measure.main and groups == 2,
     ),
     Column(
         "client_std",
         "client STD",
-        lambda values, counts, measure: client_std(values, counts),
+        lambda a, counts, measure: client_std(a, counts),
         "lower",
-        "√( Σ_g s_g (a_g − Σ_h s_h a_h)² ), with the share s_g of the clients that are in group g",
-        f"{ISM}, Table IV",
         place=3,
-        explanation="client STD: standard deviation over clients that each have the value of their group (ddof 0).",
-        shown=lambda measure, groups: measure.name in AREAS and groups > 1,
         optional=True,
+        shown=lambda measure, groups: measure.name in AREAS and groups > 1,
     ),
 )
 
 # Of the values of a measure, one per client or group [K], and the measure: a `Value`, which is scaled as those are shown where `power` is 1.
-INDICES: Final = (
-    Column(
-        "mean",
-        "mean",
-        lambda a, measure: mean(a),
-        "as measured",
-        "ā = Σₖ aₖ / K over the clients",
-        _QFFL,
-        place=0,
-        block="level",
-    ),
-    Column(
-        "std",
-        "STD₀",
-        lambda a, measure: std(a, ddof=0),
-        "lower",
-        "√( Σₖ (aₖ − ā)² / K ): the standard deviation with ddof 0",
-        _QFFL,
-        place=1,
-        block="distance",
-    ),
+INDICES: Final = _columns(
+    {
+        "mean": Legend("ā = Σₖ aₖ / K over the clients", _QFFL),
+        "std": Legend("√( Σₖ (aₖ − ā)² / K ): the standard deviation with ddof 0", _QFFL),
+        "variance": Legend("Σₖ ({scale}aₖ − {scale}ā)² / K{squared}", f"{_QFFL}; Ditto: Li et al., ICML 2021"),
+        "worst10": Legend("mean of the max(1, ⌊0.1 K⌋) {lowest} aₖ", f"{_QFFL}, Table 1"),
+        "best10": Legend("mean of the max(1, ⌊0.1 K⌋) {highest} aₖ", f"{_QFFL}, Table 1"),
+        "min": Legend(
+            "minₖ aₖ",
+        ),
+        "max": Legend(
+            "maxₖ aₖ",
+        ),
+        "cov": Legend("STD₀ / ā, the coefficient of variation", _JAIN),
+        "jain": Legend("(Σₖ aₖ)² / (K Σₖ aₖ²), from 1/K to 1, which is equality", _JAIN),
+        "cosine": Legend("Σₖ aₖ / (√K ‖a‖), to the vector of ones", f"{_QFFL}, appendix"),
+        "angle": Legend("arccos(cosine), in degrees", f"{_QFFL}, appendix"),
+        "entropy": Legend("−Σₖ uₖ ln uₖ with uₖ = aₖ / Σⱼ aⱼ, in nats, at most ln K", f"{_QFFL}, appendix"),
+        "kl": Legend("ln K − entropy: the divergence from equality, in nats", f"{_QFFL}, appendix"),
+        "gini": Legend("Σᵢⱼ |aᵢ − aⱼ| / (2 K² ā), 0 for equality", "Gini 1912"),
+    },
+    Column("mean", "mean", lambda a, measure: mean(a), "as measured", place=0, block="level"),
+    Column("std", "STD₀", lambda a, measure: std(a, ddof=0), "lower", place=1, block="distance"),
     Column(
         "variance",
         "variance",
         lambda a, measure: variance(a, measure.scale),
         "lower",
-        "Σₖ ({scale}aₖ − {scale}ā)² / K{squared}",
-        f"{_QFFL}; Ditto: Li et al., ICML 2021",
         digits=1,
         place=2,
         power=2,
         block="distance",
     ),
     Column(
-        "worst10",
-        "worst 10\u00a0%",
-        lambda a, measure: measure.worst_share(a),
-        "as measured",
-        "mean of the max(1, ⌊0.1 K⌋) {lowest} aₖ",
-        f"{_QFFL}, Table 1",
-        place=1,
-        block="level",
+        "worst10", "worst 10\u00a0%", lambda a, measure: measure.worst_share(a), "as measured", place=1, block="level"
     ),
-    Column(
-        "best10",
-        "best 10\u00a0%",
-        lambda a, measure: measure.best_share(a),
-        "as measured",
-        "mean of the max(1, ⌊0.1 K⌋) {highest} aₖ",
-        f"{_QFFL}, Table 1",
-        place=4,
-        block="level",
-    ),
-    Column("min", "min", lambda a, measure: worst(a), "as measured", "minₖ aₖ", place=2, block="level"),
-    Column("max", "max", lambda a, measure: best(a), "as measured", "maxₖ aₖ", place=3, block="level"),
+    Column("best10", "best 10\u00a0%", lambda a, measure: measure.best_share(a), "as measured", place=4, block="level"),
+    Column("min", "min", lambda a, measure: worst(a), "as measured", place=2, block="level"),
+    Column("max", "max", lambda a, measure: best(a), "as measured", place=3, block="level"),
     Column("gap", "gap", lambda a, measure: gap(a), "lower", place=0, block="distance"),
-    Column(
-        "cov",
-        "CoV",
-        lambda a, measure: coefficient_of_variation(a),
-        "lower",
-        "STD₀ / ā, the coefficient of variation",
-        _JAIN,
-        digits=4,
-        power=0,
-    ),
-    Column(
-        "jain",
-        "Jain",
-        lambda a, measure: jain(a),
-        "higher",
-        "(Σₖ aₖ)² / (K Σₖ aₖ²), from 1/K to 1, which is equality",
-        _JAIN,
-        digits=4,
-        power=0,
-    ),
-    Column(
-        "cosine",
-        "cosine",
-        lambda a, measure: cosine(a),
-        "higher",
-        "Σₖ aₖ / (√K ‖a‖), to the vector of ones",
-        f"{_QFFL}, appendix",
-        digits=4,
-        power=0,
-    ),
-    Column(
-        "angle",
-        "angle",
-        lambda a, measure: angle(a),
-        "lower",
-        "arccos(cosine), in degrees",
-        f"{_QFFL}, appendix",
-        power=0,
-    ),
-    Column(
-        "entropy",
-        "entropy",
-        lambda a, measure: entropy(a),
-        "higher",
-        "−Σₖ uₖ ln uₖ with uₖ = aₖ / Σⱼ aⱼ, in nats, at most ln K",
-        f"{_QFFL}, appendix",
-        digits=4,
-        power=0,
-    ),
-    Column(
-        "kl",
-        "KL",
-        lambda a, measure: kl_uniform(a),
-        "lower",
-        "ln K − entropy: the divergence from equality, in nats",
-        f"{_QFFL}, appendix",
-        digits=4,
-        power=0,
-    ),
-    Column(
-        "gini",
-        "Gini",
-        lambda a, measure: gini(a),
-        "lower",
-        "Σᵢⱼ |aᵢ − aⱼ| / (2 K² ā), 0 for equality",
-        "Gini 1912",
-        digits=4,
-        power=0,
-    ),
+    Column("cov", "CoV", lambda a, measure: coefficient_of_variation(a), "lower", digits=4, power=0),
+    Column("jain", "Jain", lambda a, measure: jain(a), "higher", digits=4, power=0),
+    Column("cosine", "cosine", lambda a, measure: cosine(a), "higher", digits=4, power=0),
+    Column("angle", "angle", lambda a, measure: angle(a), "lower", power=0),
+    Column("entropy", "entropy", lambda a, measure: entropy(a), "higher", digits=4, power=0),
+    Column("kl", "KL", lambda a, measure: kl_uniform(a), "lower", digits=4, power=0),
+    Column("gini", "Gini", lambda a, measure: gini(a), "lower", digits=4, power=0),
 )
 
 
@@ -330,126 +267,73 @@ def spread_of(measure: Measure) -> tuple[Column, ...]:
 
 # Of `History.summary()["collaboration"]` with `contribution` and `reward`, the accuracy in [0, 1] that each client reaches alone and
 # that of the model it owns in the end [N]: a number, or None where it is not defined.
-COLLABORATION: Final = (
-    Column(
-        "fairness",
-        "fairness",
-        _entry("fairness"),
-        "higher",
-        "100 · Pearson correlation over the clients of cₖ and θₖ, from −100 to 100",
-        _SAC,
-        narrow="fair-\nness",
-        rewards=True,
-    ),
-    Column(
-        "spearman",
-        "Spearman",
-        _entry("spearman"),
-        "higher",
-        "100 · Pearson correlation of the ranks of cₖ and θₖ",
-        "Spearman 1904",
-        narrow="Spear-\nman",
-        tested=False,
-        rewards=True,
-    ),
+COLLABORATION: Final = _columns(
+    {
+        "fairness": Legend("100 · Pearson correlation over the clients of cₖ and θₖ, from −100 to 100", _SAC),
+        "spearman": Legend("100 · Pearson correlation of the ranks of cₖ and θₖ", "Spearman 1904"),
+        "gain": Legend("Σₖ (θₖ − cₖ) / K", "CYCle: mean collaboration gain"),
+        "worse_off": Legend(
+            "number of clients with θₖ < cₖ",
+        ),
+        "bcf": Legend(
+            "share of the clients with cₖ < θₖ < (cₖ + maxⱼ θⱼ) / 2; the upper bound does not apply to the best",
+            f"{_SAC}, Definition 1",
+        ),
+        "down": Legend(
+            "bytes a client receives in a round, in percent of the whole model",
+        ),
+        "up": Legend(
+            "bytes a client sends in a round, in percent of the whole model",
+        ),
+    },
+    Column("fairness", "fairness", _entry("fairness"), "higher", narrow="fair-\nness", rewards=True),
+    Column("spearman", "Spearman", _entry("spearman"), "higher", narrow="Spear-\nman", tested=False, rewards=True),
     Column("max", "max", _entry("max"), "higher"),
     Column("mean", "mean", _entry("mean"), "higher"),
     Column("min", "min", _entry("min"), "higher", tested=False),
-    Column(
-        "gain",
-        "gain",
-        _entry("gain", "mean"),
-        "higher",
-        "Σₖ (θₖ − cₖ) / K",
-        "CYCle: mean collaboration gain",
-        tested=False,
-    ),
-    Column(
-        "worse_off",
-        "worse off",
-        _entry("gain", "worse_off"),
-        "lower",
-        "number of clients with θₖ < cₖ",
-        digits=1,
-        narrow="worse\noff",
-        tested=False,
-    ),
+    Column("gain", "gain", _entry("gain", "mean"), "higher", tested=False),
+    Column("worse_off", "worse off", _entry("gain", "worse_off"), "lower", digits=1, narrow="worse\noff", tested=False),
+    # Where fairness is not defined, neither are bounds on it.
     Column(
         "bcf",
         "BCF",
-        # Where fairness is not defined, neither are bounds on it.
         lambda found: None if found["fairness"] is None else found["bcf"]["rate"],
         "higher",
-        "share of the clients with cₖ < θₖ < (cₖ + maxⱼ θⱼ) / 2; the upper bound does not apply to the best",
-        f"{_SAC}, Definition 1",
         digits=1,
         tested=False,
     ),
-    Column(
-        "down",
-        "down",
-        _share("down"),
-        formula="bytes a client receives in a round, in percent of the whole model",
-        digits=1,
-        tested=False,
-    ),
-    Column(
-        "up",
-        "up",
-        _share("up"),
-        formula="bytes a client sends in a round, in percent of the whole model",
-        digits=1,
-        tested=False,
-    ),
+    Column("down", "down", _share("down"), digits=1, tested=False),
+    Column("up", "up", _share("up"), digits=1, tested=False),
     Column("fairness_mean", "mean fairness", _entry("fairness_mean"), place=None, tested=False),
     Column("fairness_oracle", "best fairness", _entry("fairness_oracle"), place=None, tested=False),
 )
 
 # Of `History.group_fairness()`: a number in points, or None where it is not defined.
-PARITY: Final = (
-    Column(
-        "accuracy_gap",
-        "accuracy gap",
-        _entry("accuracy_gap"),
-        "lower",
-        "max_g accuracy(g) − min_g accuracy(g) over the groups g",
-        narrow="accuracy\ngap",
-    ),
-    Column(
-        "equal_opportunity",
-        "equal opportunity",
-        _entry("equal_opportunity"),
-        "lower",
-        "max_g TPR(g) − min_g TPR(g) with TPR(g) = P(ŷ = 1 | y = 1, g); of several classes, the largest of any class "
-        "against all others",
-        _HARDT,
-        narrow="equal\nopportunity",
-    ),
-    Column(
-        "equalised_odds",
-        "equalised odds",
-        _entry("equalised_odds"),
-        "lower",
-        "the larger of max_g TPR(g) − min_g TPR(g) and max_g FPR(g) − min_g FPR(g) with FPR(g) = P(ŷ = 1 | y = 0, g)",
-        _HARDT,
-        narrow="equalised\nodds",
-    ),
-    Column(
-        "demographic_parity",
-        "demographic parity",
-        _entry("demographic_parity"),
-        "lower",
-        "max_g P(ŷ = 1 | g) − min_g P(ŷ = 1 | g): people of every group are chosen as often, whatever is true of them",
-        "Dwork et al., ITCS 2012",
-        narrow="demographic\nparity",
-    ),
-    Column(
-        "worst_recall",
-        "worst recall",
-        _entry("worst_recall"),
-        "lower",
-        "max_g R(g) − min_g R(g) with the recall R(g) of the class that is recognised worst in group g, min_c P(ŷ = c | y = c, g)",
-        narrow="worst\nrecall",
+PARITY: Final = _columns(
+    {
+        "accuracy_gap": Legend(
+            "max_g accuracy(g) − min_g accuracy(g) over the groups g",
+        ),
+        "equal_opportunity": Legend(
+            "max_g TPR(g) − min_g TPR(g) with TPR(g) = P(ŷ = 1 | y = 1, g); of several classes, the largest of any class "
+            "against all others",
+            _HARDT,
+        ),
+        "equalised_odds": Legend(
+            "the larger of max_g TPR(g) − min_g TPR(g) and max_g FPR(g) − min_g FPR(g) with FPR(g) = P(ŷ = 1 | y = 0, g)",
+            _HARDT,
+        ),
+        "demographic_parity": Legend(
+            "max_g P(ŷ = 1 | g) − min_g P(ŷ = 1 | g): people of every group are chosen as often, whatever is true of them",
+            "Dwork et al., ITCS 2012",
+        ),
+        "worst_recall": Legend(
+            "max_g R(g) − min_g R(g) with the recall R(g) of the class that is recognised worst in group g, min_c P(ŷ = c | y = c, g)",
+        ),
+    },
+    *(
+        Column(key, key.replace("_", " "), _entry(key), "lower", narrow=key.replace("_", "\n"))
+        for key in ("accuracy_gap", "equal_opportunity", "equalised_odds", "demographic_parity", "worst_recall")
     ),
 )
 
