@@ -14,8 +14,7 @@ from torch import Tensor
 
 from equipoise.data.samples import loaded
 from equipoise.engines import Answer, Job
-from equipoise.federation import evaluation
-from equipoise.federation.evaluation import EvaluationSets
+from equipoise.federation.evaluation import answers, published
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
 from equipoise.federation.method import Method, parse
@@ -82,14 +81,14 @@ def trace(
         measured = (t + 1) % every == 0 or t == rounds - 1
         for name, other in tried if measured else ():
             if (t, name) not in had:
-                first = evaluation.published(trial, fed.progress).clone()  # of all clients and all state
+                first = published(trial, fed.progress).clone()  # of all clients and all state
                 fresh = replace(other, setup=replace(other.setup, initial=first))
                 now = replace(begin(fresh), t=t)
-                rows.append({"method": name, **_measured(fresh, fed.tests, now, rounds)[2]})
+                rows.append({"method": name, **_measured(fresh, now, rounds)[2]})
             else:
                 rows.append(dict(had[t, name]))
         if measured and (t, own) not in had:
-            fed.progress, record, row = _measured(trial, fed.tests, fed.progress, rounds)
+            fed.progress, record, row = _measured(trial, fed.progress, rounds)
             rows.append({"method": own, **row})
         else:
             fed.progress, record = one_round(trial, fed.progress, rounds)
@@ -123,7 +122,7 @@ def _with(trial: Trial, method: Method) -> Trial:
     return replace(trial, method=method, private=method.private(trial.model))
 
 
-def _measured(trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> tuple[Progression, Record, Row]:
+def _measured(trial: Trial, now: Progression, rounds: int) -> tuple[Progression, Record, Row]:
     """One round, and the terms of its loss."""
     models: dict[int, Tensor] = {}
 
@@ -139,16 +138,16 @@ def _measured(trial: Trial, tests: EvaluationSets, now: Progression, rounds: int
         raise ValueError(
             f"In round {now.t} nobody was there to train, so its loss has no parts. Measure other rounds, by every, or let clients be there."
         )
-    cross = torch.stack([_losses(trial, tests, models[m], ids) for m in ids])
-    after = _losses(trial, tests, evaluation.published(trial, following), ids)
+    cross = torch.stack([_losses(trial, models[m], ids) for m in ids])
+    after = _losses(trial, published(trial, following), ids)
     found = decompose(cross.numpy(), after.numpy(), trial.setup.sizes[ids].cpu().numpy())
     return following, record, {"round": now.t, **found._asdict(), "total": found.total}
 
 
-def _losses(trial: Trial, tests: EvaluationSets, vector: Tensor, ids: Sequence[int]) -> Tensor:
+def _losses(trial: Trial, vector: Tensor, ids: Sequence[int]) -> Tensor:
     """Loss of one whole model [G] on the training data of each client [m]."""
     return torch.tensor(
-        [tests.score(trial, vector, loaded(trial.data[m]), ())["loss"] for m in ids], dtype=torch.float64
+        [answers(trial, vector, [loaded(trial.data[m])])[0].tally.mean_loss for m in ids], dtype=torch.float64
     )
 
 

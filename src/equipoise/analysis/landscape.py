@@ -17,7 +17,6 @@ from equipoise.federation import checkpoint, evaluation
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
-from equipoise.records.record import number
 from equipoise.runs import directory as runs
 from equipoise.system.ranges import check_number, check_whole
 from equipoise.system.suggestions import unknown
@@ -146,7 +145,7 @@ def landscape(
         def loss(step: Tensor, fed: Federation = fed, vector: Tensor = vector, data: Samples | Stream = data) -> float:
             nonlocal done
             moved = torch.cat([vector[: len(step)] + step, vector[len(step) :]])
-            value = number(fed.tests.score(fed.trial, moved, data, ())["loss"])
+            value = float(evaluation.answers(fed.trial, moved, [data])[0].tally.mean_loss)
             done += 1
             if on_point is not None:
                 on_point(done, total)

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 
-from equipoise.metrics.classification import RATES
+from equipoise.metrics.classification import RATES, balanced
 from equipoise.records.record import Score
 
 
@@ -103,9 +103,9 @@ class ClassTally(Tally):
 
         def counts(classes: Tensor, which: Tensor) -> Tensor:
             zeros = torch.zeros(*y.shape[:-1], width, dtype=torch.int64, device=y.device)
-            return zeros.scatter_add(-1, classes.clamp(min=0), which.long())
+            return zeros.scatter_add(-1, classes, which.long())
 
-        right, chosen = counts(y, there & (predicted == y)), counts(predicted, there & (predicted >= 0))
+        right, chosen = counts(y, there & (predicted == y)), counts(predicted.clamp(min=0), there & (predicted >= 0))
         return cls(there.sum(-1), _summed(losses, ok), right, counts(y, there), chosen)
 
     @classmethod
@@ -147,7 +147,7 @@ class ClassTally(Tally):
         if undefined := int(true.sum() - chosen.sum()):
             score["undefined"] = undefined
         if "balanced" in measures:
-            score["balanced"] = float((right[true > 0] / true[true > 0]).mean())
+            score["balanced"] = balanced(right, true)
         if RATES in measures:
             score[RATES] = {"right": right.tolist(), "true": true.tolist(), "chosen": chosen.tolist()}
         return score

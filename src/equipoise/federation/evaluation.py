@@ -274,16 +274,12 @@ class EvaluationSets:
             raise ValueError(f"groups must name one test set per client ({expected}); found {found}.")
         return EvaluationSets(sets, tuple(groups), measures, of_clients, n, own)
 
-    def score(
-        self, trial: Trial, vector: Tensor, data: Samples | Stream, measures: Sequence[str] | None = None
-    ) -> Score:
-        """Accuracy, loss and other measures (None: all of the run) of a whole vector [G] on one data set."""
+    def score(self, trial: Trial, vector: Tensor, data: Samples | Stream) -> dict[str, Any]:
+        """All measures of the run, of a whole vector [G] on one data set."""
         [outputs] = answers(trial, vector, [data])
-        score = outputs.score(self.measures if measures is None else measures)
-        if measures is None and self.own:
-            found = _found(self.own, [outputs])
-            score |= cast(Score, {measure.name: value for measure, (value, _) in zip(self.own, found, strict=True)})
-        return score
+        found = _found(self.own, [outputs]) if self.own else []
+        own = {measure.name: value for measure, (value, _) in zip(self.own, found, strict=True)}
+        return {**outputs.score(self.measures), **own}
 
     def answered(self, trial: Trial, vector: Tensor) -> dict[str, Outputs]:
         """The outputs of a whole vector [G] on every set."""

@@ -512,7 +512,7 @@ class Federation(Arrangement):
         data = loaded(self.inputs.reading((x, y) if y is not None else x, "evaluation data"))
         check(data, "evaluation data", None, self.trial.setup.n_classes)
         with taking(data, "evaluation data"):
-            return cast(dict[str, Any], self.tests.score(self.trial, vector, data))
+            return self.tests.score(self.trial, vector, data)
 
     def predict(self, x: object, *, client: int | None = None) -> Tensor:
         """Classes [n] of inputs ``x`` [n, *shape] by the global model, or by the model a client predicts with.

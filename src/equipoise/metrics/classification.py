@@ -73,20 +73,24 @@ def classification(
         p /= p.sum(axis=1, keepdims=True)
     elif not logits and not np.allclose(p[predicted >= 0].sum(axis=1), 1):
         raise ValueError("every row of the probabilities must sum to 1. Give logits=True for logits.")
-    there = np.unique(labels)
-    found = {name: _FORMULAS[name](p, predicted, labels, there) if n else math.nan for name in chosen(measures)}
-    wanted = {name: found[name] for name in measures}
+    counts = class_counts(labels, predicted, C)
+    right, true = np.asarray(counts["right"]), np.asarray(counts["true"])
+    there = np.flatnonzero(true)
+    formulas: dict[str, Callable[[], Any]] = {
+        "accuracy": lambda: float(right.sum() / n),
+        "balanced": lambda: balanced(right, true),
+        "auc": lambda: _auc(p, predicted, labels, there),
+        "auc_ovr": lambda: _auc_ovr(p, predicted, labels, there),
+        RATES: lambda: counts,
+    }
+    chosen(measures)
+    wanted = {name: formulas[name]() if n else math.nan for name in measures}
     return {**wanted, "missing": tuple(sorted(set(range(C)) - set(there.tolist())))}
 
 
-def _accuracy(p: NDArray[Any], predicted: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> float:
-    return float((predicted == y).mean())
-
-
-def _balanced(p: NDArray[Any], predicted: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> float:
-    from sklearn.metrics import recall_score  # balanced_accuracy_score, without its warning about classes not in y
-
-    return float(recall_score(y, predicted, labels=there, average="macro", zero_division=0))
+def balanced(right: NDArray[np.int64], true: NDArray[np.int64]) -> float:
+    """The mean over the classes that there are of the share of their samples that is recognised, from counts per class [C]."""
+    return float((right[true > 0] / true[true > 0]).mean())
 
 
 def _auc(p: NDArray[Any], predicted: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> float:
@@ -105,16 +109,3 @@ def _auc_ovr(p: NDArray[Any], predicted: NDArray[Any], y: NDArray[Any], there: N
     from sklearn.metrics import roc_auc_score
 
     return float(roc_auc_score(y[:, None] == there, p[:, there], average="weighted"))
-
-
-def _rates(p: NDArray[Any], predicted: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> dict[str, list[int]]:
-    return class_counts(y, predicted, p.shape[1])
-
-
-_FORMULAS: Final[dict[str, Callable[..., Any]]] = {
-    "accuracy": _accuracy,
-    "balanced": _balanced,
-    "auc": _auc,
-    "auc_ovr": _auc_ovr,
-    RATES: _rates,
-}
