@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import mpmath as mp
@@ -71,8 +72,8 @@ def vectors(kind: str, dtype: torch.dtype = torch.float32) -> Tensor:
 class Judge:
     """Validation data on which models have some accuracy, which may be 0 and 1."""
 
-    def score(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-        return tensor((0.0, 0.3, 1.0)[int(vector.sum() * 7) % 3]), tensor(1.0)
+    def tally(self, vector: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(goodness=tensor((0.0, 0.3, 1.0)[int(vector.sum() * 7) % 3]))
 
 
 def report(rule: Rule, losses: Sequence[float]) -> State:

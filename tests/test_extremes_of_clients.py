@@ -240,7 +240,7 @@ def test_the_model_of_the_others(size: float, c: float) -> None:
 def test_sharpness_is_measured_at_the_search_distance(size: float, rho: float) -> None:
     asked: list[Tensor] = []
     here = visit(torch.zeros(3), gradient=size * torch.tensor([3.0, -4.0, 0.0]))
-    here.oracle.score = lambda vector: (asked.append(vector), (None, tensor(len(asked))))[1]  # type: ignore[method-assign]
+    here.oracle.tally = lambda vector: (asked.append(vector), SimpleNamespace(mean_loss=tensor(len(asked))))[1]  # type: ignore[method-assign]
     report, _ = SAGA(rho=rho, tau=0.0).finish(torch.zeros(3), here)
     length = 5 * mp.mpf(float(torch.tensor(size)))
     if size > 1e18 or rho * size > SINGLE:  # training has diverged, and the model is no number
