@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -212,8 +213,8 @@ def test_the_first_round_only_measures() -> None:
 
 def test_the_likeness_counts_in_the_value_and_in_the_share() -> None:
     class Judge:
-        def score(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-            return tensor(0.8), tensor(0.0)
+        def tally(self, vector: Tensor) -> SimpleNamespace:
+            return SimpleNamespace(goodness=tensor(0.8))
 
     updates, told = normal(2, 8), {"reports": {"kl": tensor([0.1, 0.2])}, "oracle": Judge(), "t": 3}
     rule = FedAVE(alpha=0.0, beta=1.0, sparsify="exact_layer")
