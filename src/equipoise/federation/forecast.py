@@ -344,7 +344,28 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None, keep: int) -
         disk.insert(0, Cost("checkpoint", (1.0 + keep) * (state + on_disk), of))
         disk.insert(1, Cost("records", float(rounds * len(line(record, "").encode())), "metrics.jsonl"))
         peak = max(peak, memory.taken(device) + 2 * state)  # a checkpoint is made in memory, then written
-    data = (*trial.data, *sets.values(), *(() if trial.oracle is None else (trial.oracle.source,)))
+    where = _there(Path(tempfile.gettempdir()) if directory is None else directory)
+    return Forecast(
+        rounds=rounds,
+        clients=N,
+        cohort=M,
+        steps=statistics.mean(trial.settings.steps_of(d.size) for d in trial.data),
+        engine=fed.engine_choice.engine,
+        why=fed.engine_choice.why,
+        workers=1 if fed.engine_choice.engine == "sequential" else min(M, fed.trial.workers),
+        memory=_memory(trial, sets.values(), M, state, peak),
+        held=held,
+        free=free,
+        disk=tuple(disk),
+        disk_free=shutil.disk_usage(where).free if disk else None,
+        time=tuple(time_of),
+        once=tuple(once),
+    )
+
+
+def _memory(trial: Trial, sets: Iterable[object], M: int, state: int, peak: float) -> tuple[Cost, ...]:
+    """What takes the memory of a round of M clients, ``peak`` bytes in all."""
+    data, N = (*trial.data, *sets, *(() if trial.oracle is None else (trial.oracle.source,))), len(trial.data)
     counted = [
         Cost(
             "data",
@@ -363,23 +384,7 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None, keep: int) -
         max(0.0, peak - _total(counted)),
         "Python, PyTorch, training and evaluation, as measured in a round",
     )
-    where = _there(Path(tempfile.gettempdir()) if directory is None else directory)
-    return Forecast(
-        rounds=rounds,
-        clients=N,
-        cohort=M,
-        steps=statistics.mean(trial.settings.steps_of(d.size) for d in trial.data),
-        engine=fed.engine_choice.engine,
-        why=fed.engine_choice.why,
-        workers=1 if fed.engine_choice.engine == "sequential" else min(M, fed.trial.workers),
-        memory=(*counted, rest),
-        held=held,
-        free=free,
-        disk=tuple(disk),
-        disk_free=shutil.disk_usage(where).free if disk else None,
-        time=tuple(time_of),
-        once=tuple(once),
-    )
+    return (*counted, rest)
 
 
 def _timed(step: Callable[[T], T], last: T, device: torch.device) -> tuple[float, T]:

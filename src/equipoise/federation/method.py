@@ -238,22 +238,10 @@ def parse(text: str, overrides: Mapping[str, object] | None = None) -> Method:
         values |= {
             key.split(".", 1)[1]: rest.pop(key) for key in list(rest) if key.split(".", 1)[0] == name and "." in key
         }
-        known = entry.defaults
-        for key in values:
-            if key not in known:
-                raise MethodError(
-                    f"{name} has no hyper-parameter {key!r}.{near(key, known)} It has: {', '.join(known) or 'none'}."
-                )
-        try:
-            made = [rule(**{f.name: values[f.name] for f in fields(rule) if f.name in values}) for rule in entry.rules]
-        except TypeError as error:  # a value without a default
-            raise MethodError(f"{written}: {error}. Give it in brackets, or give it a default in the class.") from None
-        except ValueError as error:  # which names the class
-            owner, _, fault = str(error).partition(": ")
-            raise ValueError(f"{name}: {fault}" if owner in {r.__name__ for r in entry.rules} else str(error)) from None
+        made = _made(entry, values, written, name)
         rules += made
         parts += [name] * len(made)
-        inside = ", ".join(f"{k}={v}" for k, v in values.items() if v != known[k])
+        inside = ", ".join(f"{k}={v}" for k, v in values.items() if v != entry.defaults[k])
         texts.append(own_code.whole(written) + (f"({inside})" if inside else ""))
     if rest:
         key = next(iter(rest))
@@ -264,6 +252,23 @@ def parse(text: str, overrides: Mapping[str, object] | None = None) -> Method:
             f"write PART.NAME=VALUE with a part out of {', '.join(names)}, for example {example}."
         )
     return Method(tuple(rules), "+".join(texts), tuple(parts))
+
+
+def _made(entry: CatalogueEntry, values: Mapping[str, object], written: str, name: str) -> list[Rule]:
+    """The rules of an entry with hyper-parameters, as a user has ``written`` it, by its ``name``."""
+    known = entry.defaults
+    for key in values:
+        if key not in known:
+            raise MethodError(
+                f"{name} has no hyper-parameter {key!r}.{near(key, known)} It has: {', '.join(known) or 'none'}."
+            )
+    try:
+        return [rule(**{f.name: values[f.name] for f in fields(rule) if f.name in values}) for rule in entry.rules]
+    except TypeError as error:  # a value without a default
+        raise MethodError(f"{written}: {error}. Give it in brackets, or give it a default in the class.") from None
+    except ValueError as error:  # which names the class
+        owner, _, fault = str(error).partition(": ")
+        raise ValueError(f"{name}: {fault}" if owner in {r.__name__ for r in entry.rules} else str(error)) from None
 
 
 def _own(reference: str) -> CatalogueEntry:

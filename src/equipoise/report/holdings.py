@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from equipoise.records.meta import Content
 from equipoise.report import drawing
-from equipoise.report.drawing import INK, PALETTE, SHORT
+from equipoise.report.drawing import INK, PALETTE, SHORT, Vector
 from equipoise.report.formatting import plural
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 ROWS: Final = 30  # clients with names of their own; of more, cells are drawn instead of circles
 CLASSES: Final = 20  # of more, cells
 Holdings = Content
+Holders = Sequence[Content]  # clients, or test sets
 
 
 def who_has_what(known: Holdings, least: int = 1) -> Figure:
@@ -31,8 +34,6 @@ def who_has_what(known: Holdings, least: int = 1) -> Figure:
     known : what `equipoise.data.holdings.holdings` found, and `classes`, names of the classes, if they have any.
     least : samples that a bar, a circle or a cell must be about; of fewer nothing is drawn.
     """
-    from matplotlib.colors import to_rgba
-
     blocks = [block for block in (known["clients"], known["tests"]) if block]
     n_classes = max(len(one["counts"] or ()) for block in blocks for one in block)
     groups = list(dict.fromkeys(one["group"] for one in known["clients"]))
@@ -46,42 +47,13 @@ def who_has_what(known: Holdings, least: int = 1) -> Figure:
     top = 0.0
     for block, height in zip(blocks, heights, strict=True):
         few, end = len(block) <= ROWS, top + height * len(block)
-        at = np.arange(len(block)) * height + top + height / 2
+        at = np.arange(len(block), dtype=np.float64) * height + top + height / 2
         names = [one.get("group", one["name"]) for one in block]  # of groups
         colours = [drawing.color(groups.index(name) if name in groups else 0) for name in names]
         if n_classes:
-            table = np.array([one["counts"] or [0] * n_classes for one in block], dtype=np.float64)
-            table[table < least] = 0
-            share = table / table.max(initial=1)
-            if few and n_classes <= CLASSES:
-                rows, columns = share.nonzero()
-                area = (72 * min(0.115, 1.5 / n_classes)) ** 2  # points
-                left.scatter(
-                    columns, at[rows], area * share[rows, columns], [colours[row] for row in rows], linewidths=0
-                )
-            else:
-                cells = np.array([[to_rgba(colour)] * n_classes for colour in colours])
-                cells[..., 3] = np.sqrt(share)
-                left.imshow(cells, aspect="auto", interpolation="none", extent=(-0.5, n_classes - 0.5, end, top))
-            for y, one in zip(at, block, strict=True):
-                if few and one["counts"] is None:
-                    left.text((n_classes - 1) / 2, y, "not known", size=6.5, color=INK, ha="center", va="center")
-        sizes = np.array([one["size"] for one in block])
-        small = sizes < least
-        sizes[small] = 0
-        for name in dict.fromkeys(names):
-            rows = np.flatnonzero(np.array(names) == name)
-            label = drawing.plain(name) if name in groups and not top else None
-            right.barh(
-                at[rows],
-                sizes[rows] / max(sizes.max(), 1),
-                (0.7 if few else 1) * height,
-                color=colours[rows[0]],
-                label=label,
-            )
-        for row in range(len(block)) if few else [int(sizes.argmax())]:
-            text = f"< {least}" if small[row] else f"{sizes[row]:,}"
-            right.text(sizes[row] / max(sizes.max(), 1) + 0.05, at[row], text, size=6.5, color=INK, va="center")
+            _draw_classes(left, block, n_classes, at, colours, (end, top), least)
+        labelled = [] if top else groups
+        _draw_sizes(right, block, at, dict(zip(names, colours, strict=True)), height, labelled, least)
         what = "client" if block is known["clients"] else "test set"
         named = [(y, drawing.plain(one["name"], SHORT)) for y, one in zip(at.tolist(), block, strict=True)]
         ticks += named if few else [((top + end) / 2, plural(len(block), what))]
@@ -109,6 +81,59 @@ def who_has_what(known: Holdings, least: int = 1) -> Figure:
         drawing.labels(left, "class")
     drawing.legend(figure, right, groups)
     return figure
+
+
+def _draw_classes(
+    axes: Axes,
+    block: Holders,
+    n_classes: int,
+    at: Vector,
+    colours: Sequence[str],
+    ends: tuple[float, float],
+    least: int,
+) -> None:
+    """Samples by class at heights `at`: circles, or cells between both ends where there are many."""
+    from matplotlib.colors import to_rgba
+
+    table = np.array([one["counts"] or [0] * n_classes for one in block], dtype=np.float64)
+    table[table < least] = 0
+    share = table / table.max(initial=1)
+    if len(block) <= ROWS and n_classes <= CLASSES:
+        rows, columns = share.nonzero()
+        area = (72 * min(0.115, 1.5 / n_classes)) ** 2  # points
+        axes.scatter(columns, at[rows], area * share[rows, columns], [colours[row] for row in rows], linewidths=0)
+    else:
+        cells = np.array([[to_rgba(colour)] * n_classes for colour in colours])
+        cells[..., 3] = np.sqrt(share)
+        axes.imshow(cells, aspect="auto", interpolation="none", extent=(-0.5, n_classes - 0.5, *ends))
+    for y, one in zip(at, block, strict=True):
+        if len(block) <= ROWS and one["counts"] is None:
+            axes.text((n_classes - 1) / 2, y, "not known", size=6.5, color=INK, ha="center", va="center")
+
+
+def _draw_sizes(
+    axes: Axes,
+    block: Holders,
+    at: Vector,
+    colours: Mapping[str, str],
+    height: float,
+    labelled: Collection[str],
+    least: int,
+) -> None:
+    """Bars of the samples in all at heights `at`, by the names of groups, with their numbers where there are few."""
+    few = len(block) <= ROWS
+    names = np.array([one.get("group", one["name"]) for one in block])
+    sizes = np.array([one["size"] for one in block])
+    small = sizes < least
+    sizes[small] = 0
+    shown = sizes / max(sizes.max(), 1)
+    for name, colour in colours.items():
+        rows = np.flatnonzero(names == name)
+        label = drawing.plain(name) if name in labelled else None
+        axes.barh(at[rows], shown[rows], (0.7 if few else 1) * height, color=colour, label=label)
+    for row in range(len(block)) if few else [int(sizes.argmax())]:
+        text = f"< {least}" if small[row] else f"{sizes[row]:,}"
+        axes.text(shown[row] + 0.05, at[row], text, size=6.5, color=INK, va="center")
 
 
 def example_images(known: Holdings) -> Figure:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -24,6 +25,7 @@ from equipoise.report.reproduction import (
     Result,
     of_groups,
 )
+from equipoise.runs.experiment import Claim
 from equipoise.runs.reproduce import PlannedRun, ReproductionPlan, histories
 from equipoise.scenarios import DATA_SEED
 
@@ -204,13 +206,9 @@ def _judged(
             pairs = [(draw, v - w) for draw, v in values[0].items() if (w := less.get(draw)) is not None]
             differences = [(draw[0], d) for draw, d in pairs if there and math.isfinite(d)]
             asked = len(paths[claim.row])
-            open_ = planned.candidates.keys() - planned.chosen.keys()
-            unchosen = [row for row in claim.rows if (part.name, row) in open_]
             useless = [f"{h.label}, {_draw(h)}: {why}" for of_row in runs for h in of_row if (why := h.failure())]
-            if claim.than is not None and paths[claim.row] == paths[claim.than]:
-                undecided = ["both rows are the same runs"]
-            elif unchosen:
-                undecided = [f"not chosen yet: {', '.join(unchosen)}"]
+            if doubt := _open(planned, claim, part.name, paths):
+                undecided = [doubt]
             elif _changed(cells, found):
                 undecided = ["not all of these runs saw the same data"]
             elif useless or len(differences) == asked:
@@ -223,6 +221,14 @@ def _judged(
                 judge(_units(differences)[0], claim.direction, claim.margin or 0.0),
                 "; ".join(told) if not differences else "fewer rounds or seeds than the experiment has" if planned.trial else "; ".join(undecided),
             )  # fmt: skip
+
+
+def _open(planned: ReproductionPlan, claim: Claim, part: str, paths: Mapping[str, Sequence[Path]]) -> str:
+    """Why a claim cannot be judged by these runs, whatever their numbers are; empty if it can."""
+    if claim.than is not None and paths[claim.row] == paths[claim.than]:
+        return "both rows are the same runs"
+    unchosen = [row for row in claim.rows if (part, row) in planned.candidates.keys() - planned.chosen.keys()]
+    return f"not chosen yet: {', '.join(unchosen)}" if unchosen else ""
 
 
 def _measured(columns: Mapping[str, str]) -> str:
