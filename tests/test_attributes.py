@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
 import equipoise as eq
+from equipoise import scenarios
 from equipoise.core import draws
 from equipoise.core.rule import Out, Visit
 from equipoise.data.batch import Batch
-from equipoise.data.samples import Absent, Loaded, Samples, read
+from equipoise.data.memory_mapped import Mapped
+from equipoise.data.samples import Absent, Loaded, Samples, divided, loaded, read
 from equipoise.engines.processes import Processes
+from equipoise.federation.checkpoint import CheckpointError
+from equipoise.federation.fingerprint import changed, code, differing
 from equipoise.federation.method import Method
 from equipoise.flower import in_process
+from equipoise.flower.codec import Parcel
+from equipoise.flower.server.roster import SitesError
+from equipoise.flower.site.site import Site
+from equipoise.scenarios import own as own_scenario
 from helpers import UNEQUAL, clients, federation, network, samples
 
 SOLVER = eq.SGD(0.05)
@@ -205,3 +217,189 @@ def test_a_rule_sees_them_as_a_plain_loop_does(engine: str, kind: str, expected:
     fed.fit(2, progress=False)
     assert "quarantined" not in fed.records[-1]
     assert float((fed.progress.vector - expected).abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("kind", ["tensors", "streamed"])
+def test_one_client_with_the_data_of_all_has_them(kind: str) -> None:
+    fed = federation("centralised", data=[FORMS[kind](one) for one in people()])
+    whole = fed.trial.data[0]
+    assert not isinstance(whole, Absent)
+    s = whole.batch(torch.arange(whole.size), None).s
+    assert s is not None
+    assert torch.equal(s, torch.cat([one[2] for one in people()]))
+
+
+# splits
+@pytest.mark.parametrize("kind", ["tensors", "streamed", "lazy", "mapped"])
+def test_what_is_held_out_keeps_them(kind: str, tmp_path: Path) -> None:
+    n = 40
+    x, y, s = torch.arange(4.0 * n).double().view(n, 4), torch.arange(n) % 3, torch.arange(2 * n).view(n, 2)
+    forms = FORMS | {"mapped": lambda one: on_disk(tmp_path, n, one[1], one[2])}
+    data = read(forms[kind]((x, y, s)), "ward 7", torch.float64, torch.device("cpu"))
+    for part in divided(data, 0.25, 3, "ward 7"):
+        assert part is not None
+        there = loaded(part)
+        batch = there.batch(torch.arange(there.size), None)
+        rows = (batch.x.flatten(1)[:, 0] / 4).round().long() % n
+        assert batch.s is not None
+        assert torch.equal(batch.s, s[rows])
+        assert torch.equal(batch.y, y[rows])
+        flipped = there.flipped(3).batch(torch.arange(there.size), None)
+        assert torch.equal(flipped.y, 2 - y[rows])
+        assert flipped.s is not None
+        assert torch.equal(flipped.s, s[rows])
+
+
+def on_disk(tmp_path: Path, n: int, y: Tensor, s: Tensor) -> Mapped:
+    """Images on disk, whose first pixels say four times which they are."""
+    x = np.zeros((n, 1, 2, 2), np.uint8)
+    x[:, 0, 0, 0] = 4 * np.arange(n)
+    np.save(tmp_path / "x.npy", x)
+    return Mapped(tmp_path / "x.npy", np.arange(n), y, s)
+
+
+def test_images_on_disk_go_to_other_processes_with_them(tmp_path: Path) -> None:
+    data = on_disk(tmp_path, 9, torch.arange(9) % 3, torch.arange(9)[:, None])
+    sent = pickle.loads(pickle.dumps(data.take([5, 2])))
+    assert sent.gather([1, 0]).s.tolist() == [[2], [5]]
+    assert [s.tolist() for _, _, s in sent.__getitems__([0, 1])] == [[5], [2]]
+    assert sent[1][2].tolist() == [2]
+    bare = on_disk(tmp_path, 9, torch.arange(9), None)  # type: ignore[arg-type]
+    assert len(bare[0]) == 2
+
+
+def test_many_tests_of_clients_keep_them_together() -> None:
+    data = people((6,) * 21)
+    for form in (lambda one: one, lambda one: dict(zip("xys", one, strict=True)), lambda one: TensorDataset(*one)):
+        fed = federation(data=data, client_tests=[form(one) for one in data])
+        (whole,) = fed.tests.sets.values()
+        assert whole.s is not None
+        assert torch.equal(whole.s, torch.cat([one[2] for one in data]))
+
+
+def test_test_sets_may_lack_them_but_not_differ() -> None:
+    data, (x, y) = people(), samples(9, 1)
+    federation(data=data, tests={"a": (x, y)})
+    federation(data=clients(), tests={"a": (x, y, codes(9, 1))})
+    with pytest.raises(ValueError, match=r"found 1: test set 'a'; 2: client-0"):
+        federation(data=data, tests={"a": (x, y, codes(9, 1, 1))})
+
+
+# what a run was begun with
+def test_other_attributes_are_other_data(tmp_path: Path) -> None:
+    data = people()
+    fed = federation(data=data)
+    fed.fit(1, directory=tmp_path, progress=False)
+    federation(data=data).resume(tmp_path)
+    others = [(x, y, s.flip(0)) for x, y, s in data]
+    with pytest.raises(CheckpointError, match="begun with other data: the sensitive attributes differ"):
+        federation(data=others).resume(tmp_path)
+
+
+def test_a_run_of_a_version_without_them_goes_on() -> None:
+    ours = federation(data=people()).fingerprint
+    before = {**ours, "data": {key: code for key, code in ours["data"].items() if key != "attributes"}}
+    assert differing(before, ours) is None
+    assert changed(before["data"], ours["data"]) == ""
+    assert "attributes" not in federation().fingerprint["data"]
+
+
+# own tables and scenarios
+def rows(n: int = 60) -> list[str]:
+    return [f"{k % 2},{'abc'[k % 3]},{('f', 'm', 'x')[k // 3 % 3]},{k / 7:.4f},{k * k % 11}" for k in range(n)]
+
+
+@pytest.mark.parametrize("column", ["group", "sex"])
+def test_the_group_of_a_table_is_an_attribute(column: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("\n".join([f"label,client,{column},u,v", *rows()]))
+    made = scenarios.load("own", 0, tmp_path / "t.csv", **({} if column == "group" else {"group": column}))
+    assert made.attributes == {column: ("f", "m", "x")}
+    of = {name: k for k, name in enumerate("fmx")}
+    for where, part in (*made.manifest["clients"].items(), *made.manifest["tests"].items()):
+        data = dict(zip(made.client_names, made.clients, strict=True)).get(where) or made.tests[where]
+        assert len(data) == 3
+        assert data[2].tolist() == [[of["fmx"[row // 3 % 3]]] for row in part]
+
+
+def test_the_group_of_images_is_one_in_memory_and_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
+    lines = ["image,label,client,group"]
+    for k in range(24):
+        Image.fromarray(np.full((9, 9), 10 * k, np.uint8)).save(tmp_path / f"{k}.png")
+        lines.append(f"{k}.png,{k % 2},{'ab'[k // 12]},{'old' if k % 3 else 'new'}")
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    whole = scenarios.load("own", 0, tmp_path / "t.csv", size=8, image="image")
+    monkeypatch.setattr(own_scenario, "IN_MEMORY", 100)
+    mapped = scenarios.load("own", 0, tmp_path / "t.csv", size=8, image="image")
+    assert whole.attributes == mapped.attributes == {"group": ("new", "old")}
+    for one, other in zip(mapped.clients, whole.clients, strict=True):
+        assert isinstance(one, Mapped)
+        assert one.s is not None
+        assert len(other) == 3
+        assert torch.equal(one.s, other[2])
+        assert len(one.s.unique()) == 2
+
+
+def test_the_sex_of_people_with_diabetes_is_an_attribute() -> None:
+    made = scenarios.load("diabetes", 0)
+    assert made.attributes == {"sex": ("1", "2")}
+    for name, data in made.tests.items():
+        assert len(data) == 3
+        assert data[2].unique().tolist() == [["sex-1", "sex-2"].index(name)]
+    assert all(len(data) == 3 and data[2].shape == (len(data[1]), 1) for data in made.clients)
+    fed = eq.Federation(
+        eq.network("mlp", in_shape=(10,), n_classes=1), made.clients, tests=made.tests, task="regression"
+    )
+    assert all(data.attributes == 1 for data in (*fed.inputs.data, *fed.tests.sets.values()))
+
+
+# sites
+def messages(monkeypatch: pytest.MonkeyPatch, method: Any, data: list[Any], **given: Any) -> list[Parcel]:
+    """All that sites send in a run."""
+    sent: list[Parcel] = []
+    answer = Site.answer
+
+    def noting(site: Site, kind: str, asked: Parcel, **more: bool) -> Parcel:
+        sent.append(answer(site, kind, asked, **more))
+        return sent[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Site, "answer", noting)
+        in_process(network(), data, Method.of(method), SOLVER, seed=3, batch_size=8, tests={"a": data[0]}, **given).fit(
+            2, progress=False
+        )
+    assert len(sent) > 2 * len(data)
+    return sent
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold+fedheal", "ditto"])
+def test_sites_send_the_same_without_them(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the byte: but receipts, which have salt, and how many attributes there are, of which all sites tell a code."""
+    with_, without = (messages(monkeypatch, method, data, validation=0.2) for data in (people(), clients()))
+    for one, other in zip(with_, without, strict=True):
+        if "agreement" in one.fields:
+            told = one.fields["agreement"]
+            assert told.pop("sensitive attributes") == code(2)
+        fields = [
+            json.dumps({k: v for k, v in of.fields.items() if k not in ("seconds", "receipt")}) for of in (one, other)
+        ]
+        assert fields[0] == fields[1]
+        assert one.tensors.keys() == other.tensors.keys()
+        assert all(torch.equal(x, other.tensors[name]) for name, x in one.tensors.items())
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_rule_that_sees_them_sends_a_model_and_nothing_else(secure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, seeing = (messages(monkeypatch, method, people(), secure=secure) for method in ("fedavg", Weighted()))
+    for one, other in zip(plain, seeing, strict=True):
+        assert one.fields.keys() == other.fields.keys()
+        assert {name: (x.shape, x.dtype) for name, x in one.tensors.items()} == {
+            name: (x.shape, x.dtype) for name, x in other.tensors.items()
+        }
+
+
+def test_sites_have_as_many_attributes() -> None:
+    data: list[Any] = people()
+    data[2] = (*data[2][:2], codes(len(data[2][1]), 0, 1))
+    with pytest.raises(SitesError, match="client-2 has other sensitive attributes"):
+        in_process(network(), data, "fedavg", SOLVER)

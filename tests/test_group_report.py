@@ -166,8 +166,9 @@ def test_a_federation_records_counts(tmp_path: Path) -> None:
     recorded = [record["round"] for record in history.records if "rates" in record["groups"]["f"]]
     assert recorded == [1, 2, 3, 4, 5]  # what costs much is for some rounds
     of = history.records[-1]["groups"]["f"]
-    x, y = (fed.tests.sets["f"].x, fed.tests.sets["f"].y)  # type: ignore[union-attr]
-    assert of["rates"] == class_counts(y, fed.predict(x), 2)
+    held = fed.tests.sets["f"].content
+    assert held is not None
+    assert of["rates"] == class_counts(held.y, fed.predict(held.x), 2)
     assert sum(of["rates"]["right"]) / 30 == pytest.approx(of["accuracy"])
     assert "rates" not in history.measures  # it is no number
     read = History.from_run(tmp_path)

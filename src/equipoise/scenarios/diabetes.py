@@ -31,7 +31,7 @@ SUMMARY = "Progression of diabetes, a number: clients by age, test sets by sex; 
 def scenario(*, clients: int = 5, alpha: float | None = None, test: float = 0.25) -> Described:
     """People with diabetes, a band of ages for each client or shares of such bands; the target is the progression, 25 to 346.
 
-    Measurements are standardised by the training data of all clients; the sex, 1 or 2 as the data have it, is one of them.
+    Measurements are standardised by the training data of all clients; the sex, 1 or 2 as the data have it, is one of them, and a sensitive attribute.
 
     Parameters
     ----------
@@ -68,14 +68,16 @@ def scenario(*, clients: int = 5, alpha: float | None = None, test: float = 0.25
             every += tested[name]
         rest = np.setdiff1d(np.arange(PEOPLE), every).tolist()
         x, mean, std = standardised(raw, rest, lambda at: f"diabetes: x{at}")
-        data = torch.from_numpy(x), torch.from_numpy(y)
+        values = np.unique(sex)
+        data = torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(np.searchsorted(values, sex))[:, None]
         return Scenario(
             **vars(known),
             clients=tuple(take(data, rows) for rows in train.values()),
             client_names=tuple(train),
             client_groups=None,
             client_tests=tuple(take(data, rows) for rows in tested.values()),
-            tests={f"sex-{s}": take(data, [row for row in sorted(every) if sex[row] == s]) for s in np.unique(sex)},
+            tests={f"sex-{s}": take(data, [row for row in sorted(every) if sex[row] == s]) for s in values},
+            attributes={"sex": tuple(map(str, values))},
             manifest={
                 "scenario": "diabetes",
                 "version": VERSION,

@@ -168,6 +168,7 @@ def scenario(
             else None,
             tests={name: take(samples, rows) for name, rows in sets.items()},
             server_validation=take(samples, parts.validation) if parts.validation else None,
+            attributes={columns.group or "group": own.groups} if own.group else {},
             manifest={
                 "scenario": "own",
                 "seed": seed,
@@ -448,20 +449,25 @@ def test_sets(own: UserData, parts: Parts, tests: str | None) -> tuple[dict[str,
 def _samples(own: UserData, size: int, training: list[int]) -> tuple[Data, dict[str, Any], list[str]]:
     """All samples, numbers standardised; what of that is for the record; and doubts about images and on what rounding changed."""
     y = torch.from_numpy(own.targets)
+    s = None if own.codes is None else torch.from_numpy(own.codes)
+
+    def tensors(x: NDArray[Any]) -> Data:
+        return (torch.from_numpy(x), y) if s is None else (torch.from_numpy(x), y, s)
+
     if isinstance(own.inputs, Pictures):
         path = own.inputs(size)
         doubts = own.inputs.doubts(path)
         if len(own) * 3 * size * size > IN_MEMORY:
-            return Mapped(path, np.arange(len(own)), y), {}, doubts
-        return (torch.from_numpy(np.load(path, allow_pickle=False)), y), {}, doubts
+            return Mapped(path, np.arange(len(own)), y, s), {}, doubts
+        return tensors(np.load(path, allow_pickle=False)), {}, doubts
     if own.inputs.dtype == np.uint8:
-        return (torch.from_numpy(own.inputs), y), {}, [*doubtful(faint(own.inputs), own.names)]
+        return tensors(own.inputs), {}, [*doubtful(faint(own.inputs), own.names)]
     if "function" in own.about:
-        return (torch.from_numpy(own.inputs), y), {}, []
+        return tensors(own.inputs), {}, []
     x, mean, std = _standardised(own, training)
     record = {"mean": mean.flatten().tolist(), "std": std.flatten().tolist()}
     named = {"features": list(own.features)} if own.features else {}
-    return (torch.from_numpy(x), y), {"standardised": record | named}, _rounding(own, x)
+    return tensors(x), {"standardised": record | named}, _rounding(own, x)
 
 
 def _standardised(

@@ -122,7 +122,7 @@ class Scenario(Description):
     Parameters
     ----------
     clients : per client its samples: uint8 images [n, C, H, W] or numbers [n, ...] with labels int64 [n], or float64 [n] in
-        regression, or ``Mapped``.
+        regression, and codes of sensitive attributes int64 [n, A], if there are ``attributes``; or ``Mapped``.
     client_names : one per client, such as ``"photo-2"``.
     client_groups : per client the key of ``tests`` that its own data resemble; ``None`` if the clients are alike, and
         the union of all tests is right for each of them.
@@ -130,6 +130,7 @@ class Scenario(Description):
     manifest : JSON-able record of what the data are and where each client's part came from.
     client_tests : per client its own test samples, or ``None``, where ``tests`` divide them otherwise.
     server_validation : samples that the server holds; ``None`` if it holds none.
+    attributes : by the name of each sensitive attribute the names of its values, in the order of their codes.
 
     Raises
     ------
@@ -143,6 +144,7 @@ class Scenario(Description):
     manifest: dict[str, Any]
     client_tests: tuple[Data | None, ...] | None = None
     server_validation: Data | None = None
+    attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for what, values in (("client_names", self.client_names), ("client_groups", self.client_groups)):

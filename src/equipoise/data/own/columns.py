@@ -131,13 +131,27 @@ class UserData:
         """What is to be predicted of every sample [n]: in regression numbers, float64, else those of the classes, int64."""
         if self.regression:
             return np.array([*map(float, self.label)], np.float64)
-        number = {name: k for k, name in enumerate(self.classes)}
-        return np.array([number[name] for name in self.label])
+        return _numbered(self.label, self.classes)
+
+    @property
+    def groups(self) -> Column:
+        """Names of the groups, in the order of their codes; empty if the files do not contain any."""
+        return ordered(self.group or ())
+
+    @property
+    def codes(self) -> NDArray[np.int64] | None:
+        """The code of every sample's group [n, 1], as a sensitive attribute; None if there are no groups."""
+        return None if self.group is None else _numbered(self.group, self.groups)[:, None]
 
     @property
     def clients(self) -> Column:
         """Names of the clients; empty if the files do not name any."""
         return ordered(name for name in self.client or () if name)
+
+
+def _numbered(words: Column, names: Column) -> NDArray[np.int64]:
+    number = {name: k for k, name in enumerate(names)}
+    return np.array([number[word] for word in words])
 
 
 def ordered(words: Iterable[str]) -> Column:

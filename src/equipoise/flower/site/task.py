@@ -27,7 +27,7 @@ class Task:
     ----------
     net : the network, as for :class:`equipoise.Federation`; the same at every node but for its first values, which the
         server's are.
-    train : a site's training data, ``(x, y)``, a ``torch.utils.data.Dataset`` or :class:`equipoise.Lazy`; None on the server.
+    train : a site's training data, ``(x, y)`` or ``(x, y, s)``, a ``torch.utils.data.Dataset`` or :class:`equipoise.Lazy`; None on the server.
     test : test data ``(x, y)`` or a data set, or several by name. A site's are named after it where they have no name. They
         never leave it. The server needs none; where it has those that the sites name, it tests the global model itself.
     server_validation : the server's validation data, for methods that judge clients by them.
@@ -80,7 +80,8 @@ class Task:
             stated["grey levels"] = self.transform.levels
         measures = None if default else sorted(map(str, self.measures))
         task = None if self.meaning == CLASSIFICATION else str(self.meaning)
-        return fingerprint.agreement(trial, shape, {**stated, "measures": measures, "task": task})
+        stated |= {"measures": measures, "task": task, "sensitive attributes": trial.data[0].attributes or None}
+        return fingerprint.agreement(trial, shape, stated)
 
     def tests(self, name: str) -> dict[str, Any]:
         """The test sets by name; one without a name is called ``name``."""
