@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, mean_absolute_error, r2_score, recall_score, root_mean_squared_error
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
+import equipoise as eq
 from equipoise.core.tally import ClassTally, NumberTally, Tally, together
 from equipoise.core.task import CLASSIFICATION, Regression, Task
 from equipoise.metrics.classification import MEASURES, classification
@@ -165,6 +167,27 @@ def test_sums_that_cannot_be(change: dict[str, Any]) -> None:
         NumberTally.read({**NUMBERS, **change}, 1)
     with pytest.raises(KeyError):
         NumberTally.read({key: x for key, x in NUMBERS.items() if key not in change}, 1)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_model_is_evaluated_by_sensitive_attribute(streamed: bool) -> None:
+    x, y, s = (
+        torch.randn(40, 3),
+        torch.arange(40) % 2,
+        torch.stack([torch.arange(40) % 3 - 1, torch.arange(40) % 5], 1),
+    )
+    data: Any = TensorDataset(x, y, s) if streamed else (x, y, s)
+    fed = eq.Federation(
+        torch.nn.Linear(3, 2), [(x, y), (x, y)], tests={"all": data, "plain": (x, y)}, measures=("accuracy", "auc")
+    )
+    found, right = fed.evaluate(), fed.predict(x) == y
+    assert "by" not in found["plain"]
+    assert [list(of) for of in found["all"]["by"]] == [[0, 1], [0, 1, 2, 3, 4]]
+    for codes, of in zip(s.unbind(1), found["all"].pop("by"), strict=True):
+        for code, score in of.items():
+            assert score["accuracy"] == float(right[codes == code].double().mean())
+            assert score["n"] == int((codes == code).sum())
+    assert found["all"] == found["plain"]
 
 
 def test_a_task_takes_its_measures_from_their_list() -> None:

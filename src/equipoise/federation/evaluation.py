@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any, cast
@@ -22,6 +22,7 @@ from equipoise.core.rule import State, Visit, overrides
 from equipoise.core.solver import at
 from equipoise.core.tally import Tally, together
 from equipoise.core.task import CLASSIFICATION, Task
+from equipoise.data.batch import Batch
 from equipoise.data.samples import Absent, Awaited, LoadError, Samples, Stream, at_once
 from equipoise.federation.round import submodels
 from equipoise.federation.trial import Progression, Trial
@@ -39,11 +40,12 @@ LAST = 5  # last rounds, over which results are averaged: always evaluated
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a model gives for samples, ``values`` [n, C], and their targets [n]."""
+    """What a model gives for samples, ``values`` [n, C], their targets [n], and codes of their sensitive attributes [n, A]."""
 
     task: Task
     values: Tensor
     y: Tensor
+    s: Tensor | None = None
 
     @cached_property
     def tally(self) -> Tally:
@@ -220,24 +222,22 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> l
     n = 1 if random or vector.device.type != "cpu" else min(trial.workers, len(blocks))
     used = {trial.bound}
 
-    def make() -> Callable[[tuple[Samples | Stream, Tensor]], tuple[Tensor, Tensor]]:
+    def make() -> Callable[[tuple[Samples | Stream, Tensor]], Batch]:
         bound = trial.bound if n == 1 else Bound(trial.model)
         used.add(bound)
 
-        def logits(block: tuple[Samples | Stream, Tensor]) -> tuple[Tensor, Tensor]:
+        def outputs(block: tuple[Samples | Stream, Tensor]) -> Batch:  # in place of the inputs
             batch = block[0].batch(block[1], None)
-            return bound.forward(vector[:P], vector[P:].clone(), batch.x)[0], batch.y
+            return replace(batch, x=bound.forward(vector[:P], vector[P:].clone(), batch.x)[0])
 
-        return logits
+        return outputs
 
     with seeded(0 if random else None):  # a data set or a transform may draw random numbers
         results = iter(run_in_order(blocks, make, n))
     for bound in used:
         bound.check(vector)
-    parts = [list(islice(results, -(-d.size // w))) for d, w in zip(sets, width, strict=True)]
-    return [
-        Outputs(trial.model.task, torch.cat([x for x, _ in part]), torch.cat([y for _, y in part])) for part in parts
-    ]
+    parts = [Batch.joined(list(islice(results, -(-d.size // w)))) for d, w in zip(sets, width, strict=True)]
+    return [Outputs(trial.model.task, part.x, part.y, part.s) for part in parts]
 
 
 @dataclass(frozen=True)
@@ -275,11 +275,13 @@ class EvaluationSets:
         return EvaluationSets(sets, tuple(groups), measures, of_clients, n, own)
 
     def score(self, trial: Trial, vector: Tensor, data: Samples | Stream) -> dict[str, Any]:
-        """All measures of the run, of a whole vector [G] on one data set."""
+        """All measures of the run, of a whole vector [G] on one data set; ``by`` each sensitive attribute, where data have them, those of sums."""
         [outputs] = answers(trial, vector, [data])
         found = _found(self.own, [outputs]) if self.own else []
         own = {measure.name: value for measure, (value, _) in zip(self.own, found, strict=True)}
-        return {**outputs.score(self.measures), **own}
+        by = trial.model.task.tally(outputs.values, outputs.y, outputs.s).by
+        of_people = [{value: tally.score(self.measures) for value, tally in of.items()} for of in by]
+        return {**outputs.score(self.measures), **own, **({"by": of_people} if of_people else {})}
 
     def answered(self, trial: Trial, vector: Tensor) -> dict[str, Outputs]:
         """The outputs of a whole vector [G] on every set."""

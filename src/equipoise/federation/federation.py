@@ -505,7 +505,11 @@ class Federation(Arrangement):
         return self.progress if self.best is None else self.best
 
     def evaluate(self, x: object = None, y: object = None, *, client: int | None = None) -> dict[str, Any]:
-        """Accuracy, loss and the other measures of the global model (or a client's) on ``(x, y)``, or every test set."""
+        """Accuracy, loss and the other measures of the global model (or a client's) on ``(x, y)``, or every test set.
+
+        Where samples have sensitive attributes, ``(x, y, s)``, ``by`` has for each of these ``{code: measures}``, of the measures that are
+        sums over samples.
+        """
         vector = self._vector(client)
         if x is None:
             return {n: self.tests.score(self.trial, vector, d) for n, d in self.tests.sets.items()}
