@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,33 @@ def test_every_engine_trains_the_loss_of_the_page(counts: Any, engine: str) -> N
     assert fed.records[-1]["groups"]["all"]["rmse"] == pytest.approx(
         float((rates - ward(40, 3)[1]).square().mean().sqrt()), rel=1e-9
     )
+
+
+@dataclass(frozen=True)
+class Focal(eq.Classification):
+    """Lin et al. 2017."""
+
+    gamma: float = 0.0
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        losses = super().losses(outputs, y)
+        return (1 - (-losses).exp()) ** self.gamma * losses
+
+
+def test_a_task_derived_from_classification_has_classes() -> None:
+    """Their number, counts of each, which samples are right, the check of labels, and the failure of a model that guesses."""
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    data = (x, (x[:, 0] > 0).long())
+    runs = []
+    for task in ("classification", Focal()):
+        torch.manual_seed(0)
+        fed = eq.Federation(torch.nn.Linear(3, 2), [data, data], "fedavg", eq.SGD(0.1), tests={"a": data}, task=task)
+        fed.fit(2, progress=False)
+        runs.append((fed.trial.setup.n_classes, fed.records[-1]["groups"], fed.history.failure(1)))
+    assert runs[0] == runs[1]
+    assert runs[0][0] == 2
+    with pytest.raises(ValueError, match=r"labels must be in 0\.\.1"):
+        eq.Federation(torch.nn.Linear(3, 2), [(x, data[1] + 1)], task=Focal(2.0))
 
 
 def test_sites_train_it_too(counts: Any) -> None:

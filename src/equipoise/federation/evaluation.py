@@ -21,7 +21,7 @@ from equipoise.core.oracle import EVALUATION_BATCH, Oracle
 from equipoise.core.rule import State, Visit, overrides
 from equipoise.core.solver import at
 from equipoise.core.tally import Tally, together
-from equipoise.core.task import CLASSIFICATION, Task
+from equipoise.core.task import Classification, Task
 from equipoise.data.batch import Batch
 from equipoise.data.samples import Absent, Awaited, LoadError, Samples, Stream, at_once
 from equipoise.federation.round import submodels
@@ -352,7 +352,7 @@ class EvaluationSets:
         """
         if not costly(t, rounds):
             return ()
-        if task != CLASSIFICATION:
+        if not isinstance(task, Classification):
             return self.measures
         return (*self.measures, RATES, *((CORRECT,) if t > rounds - LAST else ()))
 

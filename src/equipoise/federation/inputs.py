@@ -21,7 +21,7 @@ from equipoise.core.model import Bound, Model, Stacked, inner
 from equipoise.core.observation import observe, require_outputs
 from equipoise.core.rates import Layers, RateLike
 from equipoise.core.settings import Settings
-from equipoise.core.task import CLASSIFICATION, Task
+from equipoise.core.task import CLASSIFICATION, Classification, Task
 from equipoise.data.samples import (
     Absent,
     Items,
@@ -394,7 +394,7 @@ def _probe(bound: Bound, model: Model, who: str, first: Samples | Stream) -> tup
         logits, features = bound.forward(model.initial[:P], model.initial[P:].clone(), x)
         require_outputs(logits, 1, train=False, task=model.task)
     model.try_channels_last(x.expand(2, *x.shape[1:]))
-    n_classes = logits.shape[1] if model.task == CLASSIFICATION else 0
+    n_classes = logits.shape[1] if isinstance(model.task, Classification) else 0
     return n_classes, features.shape[1]
 
 
