@@ -74,60 +74,61 @@ class Model:
     ) -> None:
         self.net, self.observed, self.task = copied(net), observed or Observation(), task
         parameters = {n: p for n, p in self.net.named_parameters() if p.requires_grad}
-        if not parameters:
-            raise NetworkError(
-                "The network has no trainable parameter (requires_grad=True): there is nothing to train."
-            )
         buffers = {n: b for n, b in self.net.named_buffers() if b.is_floating_point()}
-        dtypes = {t.dtype for t in (*parameters.values(), *buffers.values())}
-        if len(dtypes) > 1:
-            raise NetworkError(
-                f"The network mixes dtypes ({', '.join(sorted(map(str, dtypes)))}); convert it to one, for example net.float()."
-            )
-        dtype = next(iter(dtypes))
+        dtype = _dtype(parameters, buffers)
         self.most = round(2 / torch.finfo(dtype).eps)
         self.whole = self.observed.whole
         every = dict(self.net.named_buffers())
         counts = {n: every[n] for n in self.whole}
         self._check_whole(counts, dtype)
-        buffers |= counts
-        self.names = tuple(parameters)
-        self.buffer_names = tuple(buffers)
+        self._lay_out(parameters, buffers | counts)
+        self.counts = tuple((n, b.dtype, b.numel()) for n, b in counts.items())
+        self.n_whole = sum(n for *_, n in self.counts)
+        tensors = [*parameters.values(), *buffers.values(), *counts.values()]
+        values = [t.detach() if t.is_floating_point() else self.written(t, dtype) for t in tensors]
+        self.initial = torch.cat([value.reshape(-1) for value in values]).clone()
+        self.layer = torch.repeat_interleave(torch.tensor([t.numel() for t in tensors]))
+        self.head_name = head if head is not None or observed is not None else self._last_linear()
+        if head is not None:
+            self._check_module(head)
+        self.norm = self.inside(_BatchNorm, nn.GroupNorm, nn.LayerNorm)
+        self.head = self._mark([self.head_name is not None and inner(n, self.head_name) for n in self.tensors])
+        self.variances, self.batches = (
+            self._mark([n.rpartition(".")[2] == name for n in self.tensors]).nonzero().flatten()
+            for name in ("running_var", "num_batches_tracked")
+        )
+        own = {n: [*m.parameters()] for n, m in self.net.named_modules() if isinstance(m, _BatchNorm)}
+        self.frozen_norms = tuple(n for n, ps in own.items() if ps and not any(p.requires_grad for p in ps))
+        modules = list(self.net.modules())
+        dropped = [m.p for m in modules if isinstance(m, nn.modules.dropout._DropoutNd)]
+        self.random = random or any(dropped) or any(isinstance(m, nn.RReLU) for m in modules)
+        self.batch_norm = len(own) > len(self.frozen_norms)
+        self.mixes = self.batch_norm or self.observed.mixes
+        self.convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in modules)
+        self.channels_last = False
+        self.bf16 = False
+
+    def _lay_out(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> None:
+        """Note where each tensor stands in the vector."""
+        self.names, self.buffer_names = tuple(parameters), tuple(buffers)
         self.shapes = tuple(p.shape for p in parameters.values())
         self.buffer_shapes = tuple(b.shape for b in buffers.values())
         self.layout = tuple(p.numel() for p in parameters.values())
         self.buffer_layout = tuple(b.numel() for b in buffers.values())
         self.n_params = sum(self.layout)
-        tensors = [*parameters.values(), *buffers.values()]
-        self.counts = tuple((n, b.dtype, b.numel()) for n, b in counts.items())
-        self.n_whole = sum(n for *_, n in self.counts)
-        values = [t.detach() if t.is_floating_point() else self.written(t, dtype) for t in tensors]
-        self.initial = torch.cat([value.reshape(-1) for value in values]).clone()
-        self.layer = torch.repeat_interleave(torch.tensor([t.numel() for t in tensors]))
+
+    def _last_linear(self) -> str | None:
+        """The name of the last linear layer, which is taken for the classifier."""
         linear = [n for n, m in self.net.named_modules() if isinstance(m, nn.Linear)]
-        if head is not None and head not in dict(self.net.named_modules()):
+        return linear[-1] if linear else None
+
+    def _check_module(self, head: str) -> None:
+        """Require that the network has a module of this name."""
+        if head not in dict(self.net.named_modules()):
             layers = [n for n, m in self.net.named_modules() if n and any(True for _ in m.parameters())]
             raise NetworkError(
                 f"The network has no module {head!r} to take features from.{near(head, layers)} It has: {some(layers) or 'no other with parameters'}."
             )
-        self.head_name = head if head is not None or observed is not None else (linear[-1] if linear else None)
-        self.norm = self.inside(_BatchNorm, nn.GroupNorm, nn.LayerNorm)
-        self.head = self._mark([self.head_name is not None and inner(n, self.head_name) for n in self.tensors])
-        modules = list(self.net.modules())
-        norms = [(n, m) for n, m in self.net.named_modules() if isinstance(m, _BatchNorm)]
-        own = {n: [*m.parameters()] for n, m in norms}
-        self.variances, self.batches = (
-            self._mark([n.rpartition(".")[2] == name for n in self.tensors]).nonzero().flatten()
-            for name in ("running_var", "num_batches_tracked")
-        )
-        self.frozen_norms = tuple(n for n, ps in own.items() if ps and not any(p.requires_grad for p in ps))
-        dropped = [m.p for m in modules if isinstance(m, nn.modules.dropout._DropoutNd)]
-        self.random = random or any(dropped) or any(isinstance(m, nn.RReLU) for m in modules)
-        self.batch_norm = len(norms) > len(self.frozen_norms)
-        self.mixes = self.batch_norm or self.observed.mixes
-        self.convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in modules)
-        self.channels_last = False
-        self.bf16 = False
 
     def train(self, net: nn.Module, mode: bool) -> None:
         """Set a copy of the network to training or evaluation; BatchNorm whose parameters are frozen stays as it is."""
@@ -274,6 +275,18 @@ class Model:
         net = copied(self.net)
         net.load_state_dict(self.state_dict(vector))
         return net.to(vector.device).eval()
+
+
+def _dtype(parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> torch.dtype:
+    """The one dtype of a network that has something to train."""
+    if not parameters:
+        raise NetworkError("The network has no trainable parameter (requires_grad=True): there is nothing to train.")
+    dtypes = {t.dtype for t in (*parameters.values(), *buffers.values())}
+    if len(dtypes) > 1:
+        raise NetworkError(
+            f"The network mixes dtypes ({', '.join(sorted(map(str, dtypes)))}); convert it to one, for example net.float()."
+        )
+    return dtypes.pop()
 
 
 def inner(name: str, module: str) -> bool:
