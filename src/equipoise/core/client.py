@@ -58,13 +58,31 @@ def visit_client(
         like = received[..., : oracle.n_params]
         visits = [replace(v, normal=partial(_normal, keys, r, like)) for r, v in zip(rules, visits, strict=True)]
     paired = list(zip(rules, visits, strict=True))
+    start = _start(paired, received, held)
+    trained, loss = _train(oracle, paired, start, own, shared)
+    theta = trained[..., : oracle.n_params]
+    visits = [replace(v, done=Trained(start[..., : oracle.n_params], trained)) for v in visits]
+    done = [r.finish(theta, v) for r, v in zip(rules, visits, strict=True)]
+    for rule, (report, _) in zip(rules, done, strict=True):
+        if report and not rule.reports:  # the protection of clients relies on it
+            raise ValueError(f"{type(rule).__name__} says that it reports nothing, and reports {', '.join(report)}.")
+    sent = _sent(rules, visits, trained, received[..., : oracle.n_params], shared)
+    return sent, [report for report, _ in done], [state for _, state in done], loss
+
+
+def _start(paired: Sequence[tuple[Rule, Visit]], received: Tensor, held: Tensor | None) -> Tensor:
+    """The model from which training starts [..., G]; zero outside the client's submodel."""
     start = received
     for rule, visit in paired:
         if overrides(rule, "begin"):
             start = rule.begin(start.clone(), visit)
-    if held is not None:
-        start = start.where(held, 0)
+    return start if held is None else start.where(held, 0)
 
+
+def _train(
+    oracle: Oracle, paired: Sequence[tuple[Rule, Visit]], start: Tensor, own: Tensor | None, shared: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The trained model [..., G], with what the rules change of a step, and the mean loss of the batches [...]."""
     with_loss = [(r, v) for r, v in paired if overrides(r, "loss")]
     with_correction = [(r, v) for r, v in paired if overrides(r, "correction")]
     with_gradient = [(r, v) for r, v in paired if overrides(r, "gradient")]
@@ -93,21 +111,13 @@ def visit_client(
 
     masks = [] if own is None else [own]
     masks += [mask for r, v in paired if overrides(r, "trains") and (mask := r.trains(v)) is not None]
-    trained, loss = oracle.train(
+    return oracle.train(
         start,
         terms if with_loss else None,
         correction if with_correction else None,
         wrap if with_gradient else None,
         reduce(and_, masks) if masks else None,
     )
-    theta = trained[..., : oracle.n_params]
-    visits = [replace(v, done=Trained(start[..., : oracle.n_params], trained)) for v in visits]
-    done = [r.finish(theta, v) for r, v in zip(rules, visits, strict=True)]
-    for rule, (report, _) in zip(rules, done, strict=True):
-        if report and not rule.reports:  # the protection of clients relies on it
-            raise ValueError(f"{type(rule).__name__} says that it reports nothing, and reports {', '.join(report)}.")
-    sent = _sent(rules, visits, trained, received[..., : oracle.n_params], shared)
-    return sent, [report for report, _ in done], [state for _, state in done], loss
 
 
 def _sent(

@@ -260,6 +260,11 @@ class Federation(Arrangement):
         """The local optimiser."""
         return self.trial.solver
 
+    @property
+    def workers(self) -> int:
+        """How many clients are visited at a time, each on one core."""
+        return self.trial.workers
+
     # training
     def fit(
         self,

@@ -352,7 +352,7 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None, keep: int) -
         steps=statistics.mean(trial.settings.steps_of(d.size) for d in trial.data),
         engine=fed.engine_choice.engine,
         why=fed.engine_choice.why,
-        workers=1 if fed.engine_choice.engine == "sequential" else min(M, fed.trial.workers),
+        workers=1 if fed.engine_choice.engine == "sequential" else min(M, fed.workers),
         memory=_memory(trial, sets.values(), M, state, peak),
         held=held,
         free=free,
