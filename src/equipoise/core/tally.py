@@ -143,7 +143,8 @@ class ClassTally(Tally):
     def score(self, measures: Iterable[str] = ()) -> Score:
         """As :meth:`Tally.score`, and how many samples are without a prediction, if any."""
         right, true, chosen = (counts.cpu().numpy() for counts in (self.right, self.true, self.chosen))
-        score: Score = {"accuracy": self.main, "loss": float(self.mean_loss), "n": int(self.n)}
+        n = int(true.sum())  # as self.n, for which a GPU would be waited for once more
+        score: Score = {"accuracy": int(right.sum()) / n, "loss": float(self.loss) / n, "n": n}
         if undefined := int(true.sum() - chosen.sum()):
             score["undefined"] = undefined
         if "balanced" in measures:
