@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import reduce
-from operator import add, index
+from itertools import chain
+from operator import index
 from typing import Any, Self, TypeVar
 
 import torch
@@ -49,12 +49,16 @@ class Tally(ABC):
         """The sums as numbers, as far as a site tells them: without those by sensitive attribute, and by class only if asked."""
 
     def __add__(self, other: Self) -> Self:
+        return together([self, other])
+
+    def _union(self, parts: Sequence[Self]) -> Self:
+        """Of several data sets of which this is one."""
         names = [part.name for part in fields(self) if part.name != "by"]
         by = tuple(
-            {value: together(t[value] for t in two if value in t) for value in sorted({*two[0], *two[1]})}
-            for two in zip(self.by, other.by, strict=True)
+            {value: together(t[value] for t in each if value in t) for value in sorted({*chain(*each)})}
+            for each in zip(*(part.by for part in parts), strict=True)
         )
-        return replace(self, by=by, **{name: getattr(self, name) + getattr(other, name) for name in names})
+        return replace(self, by=by, **{name: _total([getattr(part, name) for part in parts]) for name in names})
 
     @property
     def mean_loss(self) -> Tensor:
@@ -85,7 +89,8 @@ AnyTally = TypeVar("AnyTally", bound=Tally)
 
 def together(tallies: Iterable[AnyTally]) -> AnyTally:
     """The tally of the union of one data set or more."""
-    return reduce(add, tallies)
+    parts = list(tallies)
+    return parts[0] if len(parts) == 1 else parts[0]._union(parts)
 
 
 @dataclass(frozen=True)
@@ -100,9 +105,9 @@ class ClassTally(Tally):
     def of(cls, losses: Tensor, predicted: Tensor, y: Tensor, ok: Tensor | None, width: int) -> Self:
         """As :meth:`Tally.of`; a prediction of -1 is none."""
         there = torch.ones_like(y, dtype=torch.bool) if ok is None else ok
+        zeros = torch.zeros(*y.shape[:-1], width, dtype=torch.int64, device=y.device)
 
         def counts(classes: Tensor, which: Tensor) -> Tensor:
-            zeros = torch.zeros(*y.shape[:-1], width, dtype=torch.int64, device=y.device)
             return zeros.scatter_add(-1, classes, which.long())
 
         right, chosen = counts(y, there & (predicted == y)), counts(predicted.clamp(min=0), there & (predicted >= 0))
@@ -197,10 +202,12 @@ class NumberTally(Tally):
         sums = {"loss": self.loss, "squares": self.squares, "absolute": self.absolute, "spread": self.spread}
         return {"n": int(self.n), **{name: float(x) for name, x in sums.items()}}
 
-    def __add__(self, other: Self) -> Self:
-        gap, share = other.mean - self.mean, other.n / (self.n + other.n).clamp(min=1).double()
-        spread = self.spread + other.spread + gap.square() * self.n * share  # Chan, Golub, LeVeque 1979
-        return replace(super().__add__(other), mean=self.mean + gap * share, spread=spread)
+    def _union(self, parts: Sequence[Self]) -> Self:
+        whole = super()._union(parts)
+        n = whole.n.clamp(min=1)
+        mean = self.mean + _total([part.n * (part.mean - self.mean) for part in parts]) / n
+        between = _total([part.n * (part.mean - mean).square() for part in parts])  # Chan, Golub, LeVeque 1979
+        return replace(whole, mean=mean, spread=whole.spread + between)
 
     @property
     def main(self) -> float:
@@ -226,6 +233,11 @@ class NumberTally(Tally):
         )
         absolute = (self.absolute / self.n).round(decimals=digits) * self.n
         return replace(super().rounded(digits), squares=squares, absolute=absolute, spread=spread)
+
+
+def _total(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of tensors of one shape, one after another."""
+    return torch.stack([*parts]).cumsum(0)[-1]
 
 
 def _summed(losses: Tensor, ok: Tensor | None) -> Tensor:

@@ -63,6 +63,12 @@ class Task(ABC):
         )
         return replace(every, by=by)
 
+    def tallies(self, outputs: Tensor, y: Tensor, sizes: Sequence[int]) -> list[Tally]:
+        """The tally of each of several data sets, of so many samples one after another."""
+        parts = (each.split(list(sizes)) for each in (self.losses(outputs, y).double(), self.predictions(outputs), y))
+        width = outputs.shape[-1]
+        return [self.sums.of(losses, predicted, y, None, width) for losses, predicted, y in zip(*parts, strict=True)]
+
     def whole(self, outputs: Tensor, y: Tensor, measures: Iterable[str]) -> Score:
         """Those of the measures that are no sums over the samples: none."""
         return {}

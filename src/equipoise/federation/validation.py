@@ -75,8 +75,8 @@ class HeldOut:
         if data is not None:
             [outputs] = answers(trial, vector, [data])
             sizes = [d.size for m in here if (d := self.sets[m]) is not None]
-            for m, of, labels in zip(here, outputs.values.split(sizes), outputs.y.split(sizes), strict=True):
-                found[m] = trial.model.task.tally(of, labels)
+            for m, tally in zip(here, trial.model.task.tallies(outputs.values, outputs.y, sizes), strict=True):
+                found[m] = tally
         for m, d in enumerate(self.sets):
             if d is not None and m not in here:
                 found[m] = measured(trial, vector, d, self._name(trial, m))
@@ -103,8 +103,10 @@ def pooled(task: Task, found: Sequence[Found], groups: Sequence[str] | None) -> 
     by_group = {group: together(tallies) for group, several in of.items() if (tallies := [*filter(None, several)])}
     if not by_group:
         return {}
-    scores = [None if tally is None else tally.score() for tally in found]
-    clients = {key: [None if score is None else score.get(key) for score in scores] for key in (task.main, "loss")}
+    clients = {
+        task.main: [None if tally is None else tally.main for tally in found],
+        "loss": [None if tally is None else float(tally.mean_loss) for tally in found],
+    }
     groups_of = {group: tally.score() for group, tally in by_group.items()}
     every = together(filter(None, found)).score()
     return {"validation": {**every, "groups": groups_of, "clients": cast(Clients, clients)}}
