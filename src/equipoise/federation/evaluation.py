@@ -251,28 +251,16 @@ class EvaluationSets:
     n: int = 0
     own: tuple[Measure, ...] = ()  # recorded beside the others
 
-    @staticmethod
-    def of(
-        sets: Mapping[str, Samples | Stream],
-        groups: Sequence[str] | None,
-        n: int,
-        measures: tuple[str, ...],
-        of_clients: tuple[Samples | Stream | None, ...] | None = None,
-        own: tuple[Measure, ...] = (),
-    ) -> EvaluationSets:
-        """The sets of ``n`` clients."""
-        if of_clients is not None and len(of_clients) != n:
+    def __post_init__(self) -> None:
+        if self.of_clients is not None and len(self.of_clients) != self.n:
             raise ValueError(
-                f"client_tests must have a test set, or None, for each of the {n} clients; found {len(of_clients)} entries."
+                f"client_tests must have a test set, or None, for each of the {self.n} clients; found {len(self.of_clients)} entries."
             )
-        if groups is None:
-            return EvaluationSets(sets, None, measures, of_clients, n, own)
-        strange = sorted(set(groups) - set(sets))
-        if len(groups) != n or strange:
-            found = f"unknown {', '.join(strange)}" if strange else f"{len(groups)} entries"
-            expected = f"{n} clients; test sets: {', '.join(sets) or 'none'}"
+        strange = sorted({*(self.groups or ())} - {*self.sets})
+        if self.groups is not None and (len(self.groups) != self.n or strange):
+            found = f"unknown {', '.join(strange)}" if strange else f"{len(self.groups)} entries"
+            expected = f"{self.n} clients; test sets: {', '.join(self.sets) or 'none'}"
             raise ValueError(f"groups must name one test set per client ({expected}); found {found}.")
-        return EvaluationSets(sets, tuple(groups), measures, of_clients, n, own)
 
     def score(self, trial: Trial, vector: Tensor, data: Samples | Stream) -> dict[str, Any]:
         """All measures of the run, of a whole vector [G] on one data set; ``by`` each sensitive attribute, where data have them, those of sums."""

@@ -173,7 +173,7 @@ class Federation(Arrangement):
             task=meaning,
         )
         belongs = named("groups", groups, "clients, that of its test set")
-        sets = EvaluationSets.of(inputs.tests, belongs, len(inputs.data), recorded, inputs.client_tests, own)
+        sets = EvaluationSets(inputs.tests, belongs, recorded, inputs.client_tests, len(inputs.data), own)
         inputs.check(rules)
         check_whole("least_group", least_group, 1, meaning=" test samples")
         called = _classes(classes, inputs.n_classes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import cast
 
@@ -100,15 +100,7 @@ class Progression:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by its path."""
-        tree = {
-            "vector": self.vector,
-            "clients": self.clients,
-            "server": self.server,
-            "given": self.given,
-            "own": self.own,
-            "sent": self.sent,
-            "norms": self.norms,
-        }
+        tree = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "t"}
         return flatten({name: part for name, part in tree.items() if part is not None})
 
     def restored(self, tensors: Mapping[str, Tensor | Rows], t: int) -> Progression:
