@@ -25,7 +25,7 @@ from equipoise.report.reproduction import (
     Result,
     of_groups,
 )
-from equipoise.runs.experiment import Claim
+from equipoise.runs.experiment import Claim, ColumnGroup
 from equipoise.runs.reproduce import PlannedRun, ReproductionPlan, histories
 from equipoise.scenarios import DATA_SEED
 
@@ -65,31 +65,10 @@ def collect(
     found = histories(planned) if found is None else found
     experiment = planned.experiment
     reasons = {**planned.skipped, **(failed or {})}
-    shown = []
-    for part in experiment.part:
-        if not any(cell.part == part.name for cell in planned.runs):
-            continue
-        condition = part.condition(embedded=planned.embedded)
-        columns = condition.columns
-        entries: dict[tuple[str, str], ReproducedValue] = {}
-        ran = {cell.row for cell in planned.runs if cell.part == part.name}
-        rows = [row for row in experiment.of(part) if row.name in ran or (part.name, row.name) in reasons]
-        seeds = planned.seeds(part.name, ran)  # a claim may have more, of other draws than the rows beside it
-        of_part = {row: [h for h in found.get((part.name, row), []) if h.seed in seeds] for row in ran}
-        for row in rows:
-            for column in columns:
-                entries[row.name, column] = _entry(planned, part.name, row.name, column, of_part.get(row.name, []))
-        shown.append(
-            Block(
-                part.name, part.title or part.name, condition.scenario, tuple(columns), tuple(row.name for row in rows), entries,
-                {row.name: reasons[part.name, row.name] for row in rows if (part.name, row.name) in reasons},
-                max(map(len, of_part.values()), default=0),
-                _measured({column: experiment.columns[column] for column in columns}), tuple(_doubts(planned, part.name, entries, of_part, found)),
-                experiment.divisions or 0,
-            )
-        )  # fmt: skip
-    left = {part.title or part.name: planned.skipped[part.name, row.name] for part in experiment.part for row in experiment.of(part)
-            if (part.name, row.name) in planned.skipped and part.name not in {one.name for one in shown}}  # fmt: skip
+    run = {cell.part for cell in planned.runs}
+    shown = [_block(planned, part, reasons, found) for part in experiment.part if part.name in run]
+    left = {part.title or part.name: planned.skipped[part.name, row.name] for part in experiment.part if part.name not in run
+            for row in experiment.of(part) if (part.name, row.name) in planned.skipped}  # fmt: skip
     note = " ".join([*experiment.note.split(), *(f"Not run: {title}: {why}." for title, why in left.items())])
     paper_elsewhere = not planned.reads and bool(planned.published)
     return Result(
@@ -98,6 +77,31 @@ def collect(
         settings={part: _settings(planned, part) for part in dict.fromkeys(cell.part for cell in planned.runs)},
         claims=tuple(_judged(planned, reasons, found)), chosen=tuple(planned.chosen.values()), reads=planned.reads,
         calibrated=tuple(calibrated(planned, failed or {})),
+    )  # fmt: skip
+
+
+def _block(
+    planned: ReproductionPlan,
+    part: ColumnGroup,
+    reasons: Mapping[tuple[str, str], str],
+    found: Mapping[tuple[str, str], Sequence[History]],
+) -> Block:
+    """The cells of a part, and why some are empty."""
+    experiment, condition = planned.experiment, part.condition(embedded=planned.embedded)
+    ran = {cell.row for cell in planned.runs if cell.part == part.name}
+    rows = [row.name for row in experiment.of(part) if row.name in ran or (part.name, row.name) in reasons]
+    seeds = planned.seeds(part.name, ran)  # a claim may have more, of other draws than the rows beside it
+    of_part = {row: [h for h in found.get((part.name, row), []) if h.seed in seeds] for row in ran}
+    entries = {
+        (row, column): _entry(planned, part.name, row, column, of_part.get(row, []))
+        for row, column in product(rows, condition.columns)
+    }
+    return Block(
+        part.name, part.title or part.name, condition.scenario, tuple(condition.columns), tuple(rows), entries,
+        {row: reasons[part.name, row] for row in rows if (part.name, row) in reasons},
+        max(map(len, of_part.values()), default=0),
+        _measured({column: experiment.columns[column] for column in condition.columns}), tuple(_doubts(planned, part.name, entries, of_part, found)),
+        experiment.divisions or 0,
     )  # fmt: skip
 
 
@@ -187,40 +191,57 @@ def _judged(
     found: Mapping[tuple[str, str], Sequence[History]],
 ) -> Iterator[JudgedClaim]:
     """Every claim in every part it is made for, with what the seeds say of it; open unless all its rows have all seeds."""
-    experiment = planned.experiment
-    for claim in experiment.claim:
-        for part in experiment.claimed(claim):
-            seeds = planned.seeds(part.name, claim.rows)
-            cells = [c for c in planned.runs if c.part == part.name and c.row in claim.rows and c.seed in seeds]
-            several = (experiment.divisions or 0) > 1
-            paths = {row: [cell.path for cell in cells if cell.row == row] for row in claim.rows}
-            broken = [f"{row}: {reasons[part.name, row]}" for row in claim.rows if (part.name, row) in reasons]
-            there = claim.column in part.condition(embedded=planned.embedded).columns
-            told = broken or ["not defined for any seed" if all(paths.values()) else "not among what was asked for"]
-            told = told if there else [f"there is no column {claim.column} with these data"]
-            runs = [[h for h in found.get((part.name, row), []) if h.seed in seeds] for row in claim.rows]
-            values = [
-                {(division(h), h.seed): value(h, experiment.columns[claim.column]) for h in of_row} for of_row in runs
-            ]
-            less = dict.fromkeys(values[0], claim.value) if claim.value is not None else values[1]
-            pairs = [(draw, v - w) for draw, v in values[0].items() if (w := less.get(draw)) is not None]
-            differences = [(draw[0], d) for draw, d in pairs if there and math.isfinite(d)]
-            asked = len(paths[claim.row])
-            useless = [f"{h.label}, {_draw(h)}: {why}" for of_row in runs for h in of_row if (why := h.failure())]
-            if doubt := _open(planned, claim, part.name, paths):
-                undecided = [doubt]
-            elif _changed(cells, found):
-                undecided = ["not all of these runs saw the same data"]
-            elif useless or len(differences) == asked:
-                undecided = useless or ["one seed gives no interval"] * (asked == 1)
-            else:  # the seeds that are left may be those that favour a row
-                undecided = broken or [f"not there, or not defined, for {asked - len(differences)} of {asked} seeds"]
-            yield JudgedClaim(
-                claim.text, claim.source, part.name, part.title or part.name, claim.row, claim.than, claim.value, claim.column,
-                claim.direction, claim.margin, experiment.divisions or 0 if several else asked,
-                judge(_units(differences)[0], claim.direction, claim.margin or 0.0),
-                "; ".join(told) if not differences else "fewer rounds or seeds than the experiment has" if planned.trial else "; ".join(undecided),
-            )  # fmt: skip
+    for claim in planned.experiment.claim:
+        for part in planned.experiment.claimed(claim):
+            yield _judgement(planned, claim, part, reasons, found)
+
+
+def _judgement(
+    planned: ReproductionPlan,
+    claim: Claim,
+    part: ColumnGroup,
+    reasons: Mapping[tuple[str, str], str],
+    found: Mapping[tuple[str, str], Sequence[History]],
+) -> JudgedClaim:
+    experiment, seeds = planned.experiment, planned.seeds(part.name, claim.rows)
+    cells = [c for c in planned.runs if c.part == part.name and c.row in claim.rows and c.seed in seeds]
+    paths = {row: [cell.path for cell in cells if cell.row == row] for row in claim.rows}
+    asked, divisions = len(paths[claim.row]), experiment.divisions or 0
+    runs = [[h for h in found.get((part.name, row), []) if h.seed in seeds] for row in claim.rows]
+    there = claim.column in part.condition(embedded=planned.embedded).columns
+    differences = _differences(claim, experiment.columns[claim.column], runs) if there else []
+    broken = [f"{row}: {reasons[part.name, row]}" for row in claim.rows if (part.name, row) in reasons]
+    if not there:
+        undecided = f"there is no column {claim.column} with these data"
+    elif not differences:
+        none = "not defined for any seed" if all(paths.values()) else "not among what was asked for"
+        undecided = "; ".join(broken or [none])
+    elif planned.trial:
+        undecided = "fewer rounds or seeds than the experiment has"
+    elif doubt := _open(planned, claim, part.name, paths):
+        undecided = doubt
+    elif _changed(cells, found):
+        undecided = "not all of these runs saw the same data"
+    elif useless := [f"{h.label}, {_draw(h)}: {why}" for of_row in runs for h in of_row if (why := h.failure())]:
+        undecided = "; ".join(useless)
+    elif len(differences) == asked:
+        undecided = "one seed gives no interval" * (asked == 1)
+    else:  # the seeds that are left may be those that favour a row
+        left = f"not there, or not defined, for {asked - len(differences)} of {asked} seeds"
+        undecided = "; ".join(broken or [left])
+    return JudgedClaim(
+        claim.text, claim.source, part.name, part.title or part.name, claim.row, claim.than, claim.value, claim.column,
+        claim.direction, claim.margin, divisions if divisions > 1 else asked,
+        judge(_units(differences)[0], claim.direction, claim.margin or 0.0), undecided,
+    )  # fmt: skip
+
+
+def _differences(claim: Claim, column: str, runs: Sequence[Sequence[History]]) -> list[tuple[int | None, float]]:
+    """What a claim's row has more than the other, or than a value, by division and seed."""
+    values = [{(division(h), h.seed): value(h, column) for h in of_row} for of_row in runs]
+    less = dict.fromkeys(values[0], claim.value) if claim.value is not None else values[1]
+    pairs = [(draw, v - w) for draw, v in values[0].items() if (w := less.get(draw)) is not None]
+    return [(draw[0], d) for draw, d in pairs if math.isfinite(d)]
 
 
 def _open(planned: ReproductionPlan, claim: Claim, part: str, paths: Mapping[str, Sequence[Path]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -338,45 +338,46 @@ def _completed(own: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
 
 def _check(name: str, experiment: PaperExperiment) -> None:
     """Require names of their own, and columns and parts that exist."""
-    for what, names in (("row", [r.name for r in experiment.row]), ("part", [p.name for p in experiment.part])):
+    for wrong in (_wrong_names, _wrong_settings, _wrong_columns, _wrong_choices, _wrong_claims):
+        for problem in wrong(experiment):
+            raise ExperimentError(f"{name}: {problem}")
+
+
+def _wrong_names(experiment: PaperExperiment) -> Iterator[str]:
+    parts = [part.name for part in experiment.part]
+    for what, names in (("row", [r.name for r in experiment.row]), ("part", parts)):
         for k, one in enumerate(names):
             if one in names[:k]:
-                raise ExperimentError(
-                    f"{name}: two entries [[{what}]] are called {one!r}. Give each a name of its own."
-                )
-    parts = [part.name for part in experiment.part]
-    for row in experiment.row:
-        for part_name in row.parts:
-            if part_name not in parts:
-                raise ExperimentError(f"{name}: row {row.name}: {unknown('part', part_name, parts)}")
+                yield f"two entries [[{what}]] are called {one!r}. Give each a name of its own."
+    places: list[tuple[str, str, Iterable[str], Iterable[str]]] = [
+        (f"row {row.name}", "part", row.parts, parts) for row in experiment.row
+    ]
     for part in experiment.part:
-        for what, asked, there in (
-            ("column", part.every_column, experiment.columns),
-            ("scenario", [c.scenario for c in (part, part.embedded) if c is not None], SCENARIOS),
-        ):
-            for one in asked:
-                if one not in there:
-                    raise ExperimentError(f"{name}: part {part.name}: {unknown(what, one, there)}")
+        used = [one.scenario for one in (part, part.embedded) if one is not None]
+        places.append((f"part {part.name}", "column", part.every_column, experiment.columns))
+        places.append((f"part {part.name}", "scenario", used, SCENARIOS))
+    places.append(("beside", "column", experiment.beside, experiment.columns))
+    for where, what, named, there in places:
+        yield from (f"{where}: {unknown(what, one, there)}" for one in named if one not in there)
+
+
+def _wrong_settings(experiment: PaperExperiment) -> Iterator[str]:
+    for part in experiment.part:
         for key in part.set:
             method, _, parameter = key.partition(".")
             if method not in METHODS and not any(method in parse(row.method).parts for row in experiment.row):
-                raise ExperimentError(f"{name}: part {part.name}: set: {key}: {unknown('method', method, METHODS)}")
+                yield f"part {part.name}: set: {key}: {unknown('method', method, METHODS)}"
             if method in METHODS and parameter not in (known := METHODS[method].defaults):
-                raise ExperimentError(
-                    f"{name}: part {part.name}: set: {key}: {unknown('hyper-parameter', parameter, known)}"
-                )
+                yield f"part {part.name}: set: {key}: {unknown('hyper-parameter', parameter, known)}"
+
+
+def _wrong_columns(experiment: PaperExperiment) -> Iterator[str]:
     for column, spec in experiment.columns.items():
         statistic, _, measure = spec.partition(" ")
         if measure and measure not in MEASURES:
-            raise ExperimentError(f"{name}: column {column}: {unknown('measure', measure, MEASURES)}")
+            yield f"column {column}: {unknown('measure', measure, MEASURES)}"
         if not statistic.startswith("group:") and statistic not in STATISTICS:
-            raise ExperimentError(
-                f"{name}: column {column}: {unknown('statistic', statistic, [*STATISTICS, 'group:NAME'])}"
-            )
-    if strange := [column for column in experiment.beside if column not in experiment.columns]:
-        raise ExperimentError(f"{name}: beside: {unknown('column', strange[0], experiment.columns)}")
-    for problem in (*_wrong_choices(experiment), *_wrong_claims(experiment)):
-        raise ExperimentError(f"{name}: {problem}")
+            yield f"column {column}: {unknown('statistic', statistic, [*STATISTICS, 'group:NAME'])}"
 
 
 def _wrong_choices(experiment: PaperExperiment) -> Iterator[str]:
