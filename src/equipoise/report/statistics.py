@@ -924,19 +924,7 @@ def _rates_by_group(seeds: Sequence[Numbers], classes: Sequence[str], words: Map
     by_group: dict[str, Content] = {}
     for group in dict.fromkeys(group for gaps in seeds for group in gaps["groups"]):
         each = [gaps["groups"][group] for gaps in seeds if group in gaps["groups"]]
-        numbers: Content = {}
-        for key in ("accuracy", *BY_CLASS, "worst_recall"):
-            by_class = key in BY_CLASS
-            values = [rates[key][0] if by_class else rates[key] for rates in each]
-            intervals = [rates["intervals"][key] for rates in each]
-            shown = [value for value in values if value is not None]
-            rate: Content = over_seeds(shown or values)
-            ends = _mean_ends([of_classes[0] for of_classes in intervals] if by_class else intervals)
-            low, high = ends or (None, None)
-            if ends and rate["ci95"]:
-                low = max(0.0, min(ends[0], rate["mean"] - rate["ci95"]))
-                high = min(100.0, max(ends[1], rate["mean"] + rate["ci95"]))
-            numbers[key] = {**rate, "seeds": len(shown), "low": low, "high": high}
+        numbers: Content = {key: _rate(each, key) for key in ("accuracy", *BY_CLASS, "worst_recall")}
         hardest = [rates["worst_class"] for rates in each if rates["worst_class"] is not None]
         common = max(hardest, key=hardest.count, default=None)
         numbers["worst_class"] = None if common is None else classes[common] if common < len(classes) else str(common)
@@ -946,6 +934,21 @@ def _rates_by_group(seeds: Sequence[Numbers], classes: Sequence[str], words: Map
             numbers[key] = round(sum(enough) / len(enough)) if enough else None
         by_group[words.get(group, group)] = numbers
     return by_group
+
+
+def _rate(each: Sequence[Numbers], key: str) -> Numbers:
+    """A rate of a group over the seeds, and the wider of its intervals."""
+    by_class = key in BY_CLASS
+    values = [rates[key][0] if by_class else rates[key] for rates in each]
+    intervals = [rates["intervals"][key] for rates in each]
+    shown = [value for value in values if value is not None]
+    rate: Content = over_seeds(shown or values)
+    ends = _mean_ends([of_classes[0] for of_classes in intervals] if by_class else intervals)
+    low, high = ends or (None, None)
+    if ends and rate["ci95"]:
+        low = max(0.0, min(ends[0], rate["mean"] - rate["ci95"]))
+        high = min(100.0, max(ends[1], rate["mean"] + rate["ci95"]))
+    return {**rate, "seeds": len(shown), "low": low, "high": high}
 
 
 def _mean_ends(intervals: Sequence[Sequence[float] | None]) -> tuple[float, float] | None:
