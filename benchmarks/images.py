@@ -138,7 +138,7 @@ def compare(folder: Path, threads: int, alternations: int) -> None:
         )
     network = eq.network("cnn", in_shape=(3, SIDE, SIDE), n_classes=CLASSES)
     draw = np.random.default_rng(0)
-    batches = [torch.from_numpy(draw.integers(0, len(held[0][1]), BATCH)) for _ in range(100)]
+    batches = [torch.from_numpy(draw.integers(0, len(held[0].y), BATCH)) for _ in range(100)]
     seconds: dict[str, list[float]] = {"disk": [], "memory": [], "read disk": [], "read memory": []}
     for _ in range(alternations):
         for side, clients in (("disk", streamed), ("memory", held)):
@@ -148,7 +148,7 @@ def compare(folder: Path, threads: int, alternations: int) -> None:
             start = time.perf_counter()
             federation.fit(1, progress=False)
             seconds[side].append(time.perf_counter() - start)
-        for side, read in (("read disk", streamed[0].gather), ("read memory", lambda b: held[0][0].index_select(0, b))):
+        for side, read in (("read disk", streamed[0].gather), ("read memory", lambda b: held[0].x.index_select(0, b))):
             start = time.perf_counter()
             for batch in batches:
                 read(batch)

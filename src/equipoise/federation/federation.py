@@ -77,8 +77,9 @@ class Federation(Arrangement):
     Parameters
     ----------
     net : any ``nn.Module`` from inputs to logits [B, C]. It is copied, never changed.
-    clients : for each client ``(x, y)`` (arrays or tensors, y integer labels), a ``torch.utils.data.Dataset``, or
-        :class:`Lazy` for data that are loaded when the client takes part.
+    clients : for each client ``(x, y)`` (arrays or tensors, y integer labels), or ``(x, y, s)`` with codes of A sensitive
+        attributes s, [n] or [n, A], whole numbers >= -1 (-1: unknown), which the network never sees; a dictionary of these by name, a
+        ``torch.utils.data.Dataset`` of such samples, or :class:`Lazy` for data that are loaded when the client takes part.
     method : text (``"fedproto+fedheal"``), a :class:`Method`, or your own :class:`Rule`.
     solver : the local optimiser; default ``SGD(lr=0.01)``.
     settings : what governs training; its ``engine`` may be an engine of your own.
