@@ -22,7 +22,7 @@ import equipoise as eq
 from equipoise.core.tally import Tally
 from equipoise.core.task import CLASSIFICATION
 from equipoise.data.memory_mapped import Mapped
-from equipoise.data.samples import Samples, Stream, divided, n_held, read
+from equipoise.data.samples import Samples, divided, n_held, read
 from equipoise.federation import checkpoint
 from equipoise.federation.evaluation import EvaluationSets
 from equipoise.flower.server.roster import SitesError
@@ -115,7 +115,8 @@ def test_all_kinds_of_data_are_divided_alike(tmp_path: Path) -> None:
         found[name] = [torch.cat([b.x.flatten(), b.y]).tolist() for part in read_ for b in [part.batch(torch.arange(part.size), None)]]  # fmt: skip
     assert all(of == found["tensors"] for of in found.values())
     streamed = read(TensorDataset(images, y), "c", torch.float32, CPU, memory=0)
-    assert isinstance(streamed, Stream)
+    assert isinstance(streamed, Samples)
+    assert streamed.content is None
     own, held = divided(streamed, 0.3, 7, "c")
     assert held is not None
     assert (own.size, held.size) == (21, 9)

@@ -47,7 +47,7 @@ def displacing(engine: Engine) -> Engine:
     """The engine, of which neither what it is given nor what it answers begins where torch would place it."""
 
     def moved(job: Job) -> Iterator[Answer]:
-        data = [replace(d, content=d.content.map(displaced)) for d in job.data]
+        data = [replace(d, store=d.content.map(displaced)) for d in job.data]
         received = torch.stack([displaced(row) for row in job.received])
         parts = tree_map(displaced, (received, job.states, job.messages))
         received, states, messages = parts

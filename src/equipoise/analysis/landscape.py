@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.data.samples import Samples, Stream
+from equipoise.data.samples import Samples
 from equipoise.federation import checkpoint, evaluation
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
@@ -142,7 +142,7 @@ def landscape(
         P = fed.model.n_params
         directions = [filter_normalised(raw, vector[:P], fed.model.shapes) for raw in _drawn(draws, P, seed, vector)]
 
-        def loss(step: Tensor, fed: Federation = fed, vector: Tensor = vector, data: Samples | Stream = data) -> float:
+        def loss(step: Tensor, fed: Federation = fed, vector: Tensor = vector, data: Samples = data) -> float:
             nonlocal done
             moved = torch.cat([vector[: len(step)] + step, vector[len(step) :]])
             value = float(evaluation.answers(fed.trial, moved, [data])[0].tally.mean_loss)

@@ -3,6 +3,7 @@
 Imports ``system`` only.
 """
 
-from equipoise.data.samples import Samples, Stream, read
+from equipoise.data.batch import Batch
+from equipoise.data.samples import Samples, read
 
-__all__ = ["Samples", "Stream", "read"]
+__all__ = ["Batch", "Samples", "read"]

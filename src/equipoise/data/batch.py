@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from equipoise.system.tensor_files import as_bytes
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,34 @@ class Batch:
         """The same with every tensor changed."""
         return Batch(change(self.x), change(self.y), None if self.s is None else change(self.s))
 
-    def take(self, rows: Tensor) -> Batch:
+    def gather(self, rows: Tensor) -> Batch:
         """The samples ``rows`` [B] of samples [n]."""
         return self.map(lambda leaf: leaf.index_select(0, rows))  # several times as fast as leaf[rows]
+
+    take = gather
+
+    def flipped(self, n_classes: int) -> Batch:
+        """The same with the label C - 1 - y in the place of y, where C is ``n_classes``."""
+        return Batch(self.x, n_classes - 1 - self.y, self.s)
+
+    def stored(self) -> Iterator[bytes | memoryview]:
+        """What tells these samples from others, without their sensitive attributes."""
+        yield f"{self.x.dtype} {list(self.x.shape)}".encode()
+        yield as_bytes(self.x)
+        yield as_bytes(self.y)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def targets(self) -> Tensor:
+        """The labels [n]."""
+        return self.y
+
+    @property
+    def known(self) -> tuple[torch.Size, Tensor]:
+        """Shape of one sample and the labels [n]."""
+        return self.x.shape[1:], self.y
 
     @property
     def leaves(self) -> dict[str, Tensor]:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from equipoise.data.batch import Batch
 from equipoise.data.memory_mapped import Data, Mapped
-from equipoise.data.samples import Absent, Loaded, Samples, Stream
+from equipoise.data.samples import Absent, Samples
 
-Known = Loaded | Absent | Data
+Known = Samples | Absent | Data
 SIDE, MOST = 32, 40_000  # pixels of an example, and characters that all examples of a run take together, at most
 
 
@@ -63,22 +63,22 @@ def examples(groups: Sequence[str] | None, clients: Sequence[Known]) -> dict[str
     return {}
 
 
-def _at_hand(data: Known) -> Loaded | Absent:
+def _at_hand(data: Known) -> Samples | Absent:
     """Data of a scenario as those of a client."""
-    if isinstance(data, tuple):
-        return Samples(Batch(*data), torch.int64)
-    return Stream(data, torch.int64, torch.device("cpu")) if isinstance(data, Mapped) else data
+    if isinstance(data, tuple | Mapped):
+        return Samples(Batch(*data) if isinstance(data, tuple) else data, torch.int64, torch.device("cpu"))
+    return data
 
 
 def _images(given: Known) -> tuple[Tensor, Callable[[int], Tensor]] | None:
     """Labels, and the image of a row, where these are images [C, H, W] with one or three channels."""
     data = _at_hand(given)
-    if not isinstance(data, Loaded) or data.known is None:
+    if not isinstance(data, Samples) or data.known is None:
         return None
     shape, y = data.known
     if len(shape) != 3 or shape[0] not in (1, 3) or min(shape[1:]) <= 4:
         return None
-    return y, lambda row: data.gather(torch.tensor([row], device=y.device)).x[0]
+    return y, lambda row: data.store.gather(torch.tensor([row], device=y.device)).x[0]
 
 
 def _example(y: Tensor, image: Callable[[int], Tensor], k: int) -> Tensor:

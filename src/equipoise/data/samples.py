@@ -32,7 +32,6 @@ CAST_NAN = {torch.iinfo(dtype).min for dtype in (torch.int32, torch.int64)}  # w
 LOOKS = 32  # samples that are read twice: an augmentation may leave any one of them as it is, by chance
 HASHED = 8  # samples of a data set that are hashed
 
-Content = Iterator[bytes | memoryview]
 Sample = tuple[Tensor, float, Tensor | None]  # input, label, codes of sensitive attributes [A]
 UNLIKE = "some samples have {} sensitive attributes, and the first one {}. Give all as many, -1 where one is unknown."
 
@@ -67,77 +66,6 @@ class Source(Protocol):
     def labels(self, rows: Tensor) -> Tensor:
         """Labels [..., B] of the samples ``rows`` [..., B] of each client."""
         ...
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Samples held as tensors.
-
-    ``content`` are the samples [n] of one client, or those of a stack, whose clients have ``each`` so many, one client after another.
-    ``transform(x, shift)`` makes the inputs of the network; None casts to ``dtype``.
-    """
-
-    content: Batch
-    dtype: torch.dtype
-    transform: Transform | None = None
-    each: tuple[int, ...] = ()
-    sizes: Tensor = field(init=False)
-    first: Tensor | None = field(init=False)  # where the samples of each client of a stack begin [m]
-
-    def __post_init__(self) -> None:
-        sizes = torch.tensor(self.each or len(self.content.y), device=self.content.y.device)
-        object.__setattr__(self, "sizes", sizes)
-        object.__setattr__(self, "first", sizes.cumsum(0) - sizes if self.each else None)
-
-    def gather(self, rows: Tensor) -> Batch:
-        """Some of one client's samples, as they are stored."""
-        return self.content.take(rows)
-
-    def batch(self, rows: Tensor, shift: Tensor | None) -> Batch:
-        """The samples ``rows`` [..., B] of each client, as inputs of the network."""
-        where = rows if self.first is None else (rows + self.first[:, None]).flatten()
-        batch = self.content.take(where)
-        x = ready(batch.x, None if shift is None else shift.flatten(0, -2), self.transform, self.dtype)
-        batch = Batch(x, batch.y, batch.s)
-        return batch if self.first is None else batch.map(lambda leaf: leaf.unflatten(0, rows.shape))
-
-    def labels(self, rows: Tensor) -> Tensor:
-        """Labels [..., B] of the samples ``rows`` [..., B] of each client."""
-        return self.content.y[rows if self.first is None else rows + self.first[:, None]]
-
-    @property
-    def size(self) -> int:
-        """Samples of one client, or of the largest of a stack."""
-        return max(self.each, default=len(self.content.y))
-
-    @property
-    def known(self) -> tuple[torch.Size, Tensor]:
-        """Shape of one sample and the labels [n]."""
-        return self.content.x.shape[1:], self.content.y
-
-    @property
-    def attributes(self) -> int:
-        """How many sensitive attributes samples have."""
-        return self.content.attributes
-
-    @property
-    def s(self) -> Tensor | None:
-        """Codes of the sensitive attributes [n, A]."""
-        return self.content.s
-
-    def take(self, rows: Tensor) -> Samples:
-        """Some of one client's samples."""
-        return replace(self, content=self.content.take(rows.to(self.content.y.device)))
-
-    def flipped(self, n_classes: int) -> Samples:
-        """The same samples with the label C - 1 - y in the place of y."""
-        return replace(self, content=replace(self.content, y=n_classes - 1 - self.content.y))
-
-    def stored(self) -> Content:
-        """What tells these samples from others, without sensitive attributes."""
-        yield f"{self.content.x.dtype} {list(self.content.x.shape)}".encode()
-        yield as_bytes(self.content.x)
-        yield as_bytes(self.content.y)
 
 
 @dataclass(frozen=True)
@@ -187,7 +115,7 @@ class Items(Dataset[Sample]):
         """The same with the label C - 1 - y in the place of y."""
         return replace(self, turned=0 if self.turned else n_classes)
 
-    def stored(self) -> Content:
+    def stored(self) -> Iterator[bytes | memoryview]:
         """How many samples there are, and some of them that are the same when they are read twice."""
         yield str(len(self)).encode()
         for row in range(0, len(self), -(-len(self) // HASHED)):
@@ -200,67 +128,73 @@ class Items(Dataset[Sample]):
 
 
 @dataclass(frozen=True)
-class Stream:
-    """Samples of one client read from a data set when they are needed, because they are many or change each time."""
+class Samples:
+    """Samples of one client, or of a stack of clients, at hand.
 
-    dataset: Mapped | Items
+    ``store`` holds them: a batch in memory, or data that are read when they are needed, because they are many or change each
+    time. A stack is in memory, and its clients have ``each`` so many samples, one client after another.
+    ``transform(x, shift)`` makes the inputs of the network; None casts to ``dtype``.
+    """
+
+    store: Batch | Mapped | Items
     dtype: torch.dtype
     device: torch.device
     transform: Transform | None = None
-    content: ClassVar[None] = None
+    each: tuple[int, ...] = ()
+    sizes: Tensor = field(init=False)
+    first: Tensor | None = field(init=False)  # where the samples of each client of a stack begin [m]
+
+    def __post_init__(self) -> None:
+        sizes = torch.tensor(self.each or len(self.store), device=self.device)
+        object.__setattr__(self, "sizes", sizes)
+        object.__setattr__(self, "first", sizes.cumsum(0) - sizes if self.each else None)
+
+    @property
+    def content(self) -> Batch | None:
+        """All samples, where they are in memory."""
+        return self.store if isinstance(self.store, Batch) else None
 
     @property
     def size(self) -> int:
-        """Number of samples."""
-        return len(self.dataset)
-
-    @property
-    def sizes(self) -> Tensor:
-        """Number of samples []."""
-        return torch.tensor(self.size, device=self.device)
+        """Samples of one client, or of the largest of a stack."""
+        return max(self.each, default=len(self.store))
 
     @property
     def known(self) -> tuple[torch.Size, Tensor] | None:
         """Shape of one sample and the labels [n], if that takes no reading of samples."""
-        return self.dataset.known
+        return self.store.known
+
+    @property
+    def s(self) -> Tensor | None:
+        """Codes of the sensitive attributes [n, A], if there are any and that takes no reading of samples."""
+        return self.store.s
 
     @property
     def attributes(self) -> int:
         """How many sensitive attributes samples have."""
-        return self.dataset.attributes
-
-    @property
-    def s(self) -> Tensor | None:
-        """Codes of the sensitive attributes [n, A], if that takes no reading of samples."""
-        return self.dataset.s
-
-    def gather(self, rows: Tensor) -> Batch:
-        """Some of the samples, as they are stored."""
-        return self.dataset.gather(rows)
+        return self.store.attributes
 
     def batch(self, rows: Tensor, shift: Tensor | None) -> Batch:
-        """The samples ``rows`` [B], as inputs of the network."""
-        batch = self.gather(rows).map(lambda leaf: leaf.to(self.device))
-        return replace(batch, x=ready(batch.x, shift, self.transform, self.dtype))
+        """The samples ``rows`` [..., B] of each client, as inputs of the network."""
+        where = rows if self.first is None else (rows + self.first[:, None]).flatten()
+        batch = self.store.gather(where)
+        if self.content is None:
+            batch = batch.map(lambda leaf: leaf.to(self.device))
+        x = ready(batch.x, None if shift is None else shift.flatten(0, -2), self.transform, self.dtype)
+        batch = Batch(x, batch.y, batch.s)
+        return batch if self.first is None else batch.map(lambda leaf: leaf.unflatten(0, rows.shape))
 
     def labels(self, rows: Tensor) -> Tensor:
-        """Labels [B] of the samples ``rows`` [B]; where the labels are not known apart, every sample is read, once."""
-        return self.dataset.targets.to(self.device)[rows]
+        """Labels [..., B] of the samples ``rows`` [..., B] of each client; where they are not known apart, every sample is read, once."""
+        return self.store.targets.to(self.device)[rows if self.first is None else rows + self.first[:, None]]
 
-    def take(self, rows: Tensor) -> Stream:
-        """Some of the samples."""
-        return replace(self, dataset=self.dataset.take(rows))
+    def take(self, rows: Tensor) -> Samples:
+        """Some of one client's samples."""
+        return replace(self, store=self.store.take(rows if self.content is None else rows.to(self.device)))
 
-    def flipped(self, n_classes: int) -> Stream:
-        """The same samples with the label C - 1 - y in the place of y."""
-        return replace(self, dataset=self.dataset.flipped(n_classes))
-
-    def stored(self) -> Content:
-        """What tells these samples from others."""
-        return self.dataset.stored()
-
-
-Loaded = Samples | Stream  # samples of one client that are at hand
+    def flipped(self, n_classes: int) -> Samples:
+        """The same samples with the label C - 1 - y in the place of y, where C is ``n_classes``."""
+        return replace(self, store=self.store.flipped(n_classes))
 
 
 @dataclass(frozen=True)
@@ -326,7 +260,7 @@ class Absent:
         held = n_held(n, self.part[0])
         return held if self.part[2] else n - held
 
-    def load(self) -> Loaded:
+    def load(self) -> Samples:
         """The samples.
 
         Raises
@@ -357,7 +291,9 @@ def n_held(n: int, share: float) -> int:
     return min(int(share * n + 1e-9), n - 1)
 
 
-def divided(data: Loaded | Absent, share: float, seed: int, who: str) -> tuple[Loaded | Absent, Loaded | Absent | None]:
+def divided(
+    data: Samples | Absent, share: float, seed: int, who: str
+) -> tuple[Samples | Absent, Samples | Absent | None]:
     """What a client trains on, and what it holds out for validation; None if it has too few samples.
 
     Each class is held out in proportion, by systematic sampling in random order, where labels are known without reading
@@ -390,7 +326,7 @@ class Awaited:
     content: ClassVar[None] = None
 
     @cached_property
-    def data(self) -> Loaded:
+    def data(self) -> Samples:
         """The samples.
 
         Raises
@@ -449,12 +385,12 @@ def check_attributes(found: Mapping[str, int]) -> None:
         )
 
 
-def loaded(data: Loaded | Absent) -> Loaded:
+def loaded(data: Samples | Absent) -> Samples:
     """The samples, in memory or streamed; those of an absent client are loaded."""
     return data.load() if isinstance(data, Absent) else data
 
 
-def check(data: Loaded, who: str, like: tuple[str, torch.Size] | None, n_classes: int) -> None:
+def check(data: Samples, who: str, like: tuple[str, torch.Size] | None, n_classes: int) -> None:
     """Require samples of a shape, that of a client ``like`` has (None: any), and labels in 0..``n_classes`` - 1 (0: any).
 
     A streamed sample of which nothing is known is checked when it is used.
@@ -488,12 +424,12 @@ def ready(x: Tensor, shift: Tensor | None, transform: Transform | None, dtype: t
 
 
 def joined(clients: Sequence[Samples]) -> Samples:
-    """The samples of several clients, one after another, as those of one."""
-    return replace(clients[0], content=Batch.joined([c.content for c in clients]))
+    """The samples of several clients that are in memory, one after another, as those of one."""
+    return replace(clients[0], store=Batch.joined([c.content for c in clients if c.content is not None]))
 
 
 def stack(clients: Sequence[Samples]) -> Samples:
-    """The samples of several clients as a stack."""
+    """The samples of several clients that are in memory, as a stack."""
     return replace(joined(clients), each=tuple(c.size for c in clients))
 
 
@@ -513,7 +449,7 @@ def read(
     transform: Transform | None = None,
     memory: int = MEMORY,
     target: torch.dtype = torch.int64,
-) -> Loaded | Absent:
+) -> Samples | Absent:
     """Take a client's data as the user has it: ``(x, y)`` or ``(x, y, s)``, arrays or tensors, a mapping of these, a
     ``torch.utils.data.Dataset`` or :class:`Lazy`.
 
@@ -534,12 +470,12 @@ def read(
     ------
     TypeError, ValueError : naming the client, what was expected and what was found.
     """
-    if isinstance(data, Samples | Stream | Absent):
+    if isinstance(data, Samples | Absent):
         return data
     if isinstance(data, Lazy):
         return Absent(data, who, dtype, device, transform, memory, target)
     if isinstance(data, Mapped) and len(data):
-        return Stream(data, dtype, device, transform)
+        return Samples(data, dtype, device, transform)
     if isinstance(data, IterableDataset):
         raise TypeError(f"{who}: an IterableDataset has no length or index; give a map-style Dataset or (x, y) arrays.")
     if isinstance(data, Dataset):
@@ -552,7 +488,7 @@ def read(
         looks = ((_sample(data, k, who, target)[0], _sample(data, k, who, target)[0]) for k in range(min(size, LOOKS)))
         first, _, s = _sample(data, 0, who, target)
         if first.nbytes * size > memory or not all(torch.equal(x, again) for x, again in looks):
-            return Stream(Items(data, target, 0 if s is None else len(s)), dtype, device, transform)
+            return Samples(Items(data, target, 0 if s is None else len(s)), dtype, device, transform)
         samples = [_sample(data, k, who, target) for k in range(size)]
         if len(shapes := {x.shape for x, *_ in samples}) > 1:
             found = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2])
@@ -572,7 +508,7 @@ def read(
     if transform is None:
         _check_range(x, who, dtype)
     codes = None if s is None else _codes(s, who, len(y)).to(device)
-    return Samples(Batch(x.to(device), y.to(device, target), codes), dtype, transform)
+    return Samples(Batch(x.to(device), y.to(device, target), codes), dtype, device, transform)
 
 
 def parts(given: Any, who: str, expected: str = "expected a pair (x, y) or a torch Dataset") -> tuple[Any, Any, Any]:
@@ -678,7 +614,7 @@ def _check_targets(y: Tensor, who: str) -> None:
         )
 
 
-def rounding(data: Loaded | Absent) -> str:
+def rounding(data: Samples | Absent) -> str:
     """Which numbers that differ are the same for a network of single precision, in a sentence; empty if hardly any are."""
     if data.content is None or data.transform is not None or data.dtype != torch.float32:
         return ""

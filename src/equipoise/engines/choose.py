@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from equipoise.core.model import Model
-from equipoise.data.samples import Absent, Loaded
+from equipoise.data.samples import Absent, Samples
 
 SMALL = 100_000  # parameters: below it a dense step is mostly overhead, which a stack shares
 
@@ -19,7 +19,7 @@ class EngineChoice(NamedTuple):
 
 
 def choose(
-    model: Model, data: Sequence[Loaded | Absent], n_participants: int, threads: int, stacks: Callable[[], bool]
+    model: Model, data: Sequence[Samples | Absent], n_participants: int, threads: int, stacks: Callable[[], bool]
 ) -> EngineChoice:
     """Take ``stacked`` for many clients of a small dense network, ``workers`` where cores can share clients, else ``sequential``.
 

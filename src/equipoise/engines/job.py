@@ -16,7 +16,7 @@ from equipoise.core.rule import Rule, State
 from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver, at
 from equipoise.core.tree import span, tree_map
-from equipoise.data.samples import Loaded
+from equipoise.data.samples import Samples
 
 if TYPE_CHECKING:
     from equipoise.core.hidden_units import Neurons
@@ -48,7 +48,7 @@ class Job:
     received: Tensor
     states: list[State]
     messages: list[State]
-    data: Sequence[Loaded]
+    data: Sequence[Samples]
     private: Tensor | None = None
     units: Tensor | None = None
     held: Tensor | None = None

@@ -406,7 +406,7 @@ def _job(message: dict[str, Any], constants: Mapping[int, Any]) -> tuple[Job, Te
     for row, (in_memory, number, dtype) in enumerate(message["samples"]):
         if in_memory:
             content = Batch(tensors[f"x/{row}"], tensors[f"y/{row}"], tensors.get(f"s/{row}"))
-            data.append(Samples(content, dtype, constants[number]))
+            data.append(Samples(content, dtype, torch.device("cpu"), constants[number]))
         else:
             data.append(constants[number])
     constant = {name: constants[number] for name, number in message["constants"].items()}

@@ -11,7 +11,7 @@ from equipoise.core.client import visit_client
 from equipoise.core.model import Model, Stacked
 from equipoise.core.oracle import Oracle
 from equipoise.core.tree import span
-from equipoise.data.samples import Loaded, Samples, stack
+from equipoise.data.samples import Samples, stack
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 
@@ -93,7 +93,7 @@ def stacks(job: Job, chunk: int | None = None) -> list[tuple[int, ...]]:
     return [tuple(g) for g in groups]
 
 
-def _alike(job: Job, small: Loaded, large: Loaded) -> bool:
+def _alike(job: Job, small: Samples, large: Samples) -> bool:
     if small.content is None or large.content is None or small.content.kind != large.content.kind:
         return False
     if small.size == large.size or job.model.mixes:
@@ -103,7 +103,7 @@ def _alike(job: Job, small: Loaded, large: Loaded) -> bool:
 
 def _visit(job: Job, together: Stacked, rows: tuple[int, ...]) -> Answer:
     index = span(rows)
-    data = stack([d for r in rows if isinstance(d := job.data[r], Samples)])
+    data = stack([job.data[r] for r in rows])
     oracle = Oracle(together, data, job.local, job.schedule(rows), job.model.n_params)
     trained, reports, states, losses = visit_client(
         job.rules,

@@ -23,7 +23,7 @@ from equipoise.core.solver import at
 from equipoise.core.tally import Tally, together
 from equipoise.core.task import Classification, Task
 from equipoise.data.batch import Batch
-from equipoise.data.samples import Absent, Awaited, LoadError, Samples, Stream, at_once
+from equipoise.data.samples import Absent, Awaited, LoadError, Samples, at_once
 from equipoise.federation.round import submodels
 from equipoise.federation.trial import Progression, Trial
 from equipoise.metrics.classification import CORRECT, RATES
@@ -130,7 +130,7 @@ def used(
     trial: Trial,
     t: int,
     m: int,
-    data: Samples | Stream | Absent,
+    data: Samples | Absent,
     given: Handed,
     own: Tensor | None,
     states: Sequence[State],
@@ -183,7 +183,7 @@ def deployable(trial: Trial, p: Progression, m: int) -> Tensor:
         return _deployed(trial, p, m, deploys=False)
 
 
-def oracle_of(trial: Trial, t: int, m: int, known: Samples | Stream | Absent) -> Oracle:
+def oracle_of(trial: Trial, t: int, m: int, known: Samples | Absent) -> Oracle:
     """Client ``m``'s data with one epoch of batches, loaded on first use."""
     data = Awaited(known) if isinstance(known, Absent) else known
     drawn = schedule(
@@ -210,7 +210,7 @@ def personal(trial: Trial, p: Progression) -> bool:
     return trial.private is not None or p.given is not None or any(map(trial.method.overriding, ("deploy", "submodel")))
 
 
-def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> list[Outputs]:
+def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples]) -> list[Outputs]:
     """The outputs of a whole vector [G] on each data set, computed by all workers."""
     P, random = trial.model.n_params, trial.model.random or any(d.content is None for d in sets)
     width = [at_once(d, EVALUATION_BATCH) for d in sets]
@@ -222,11 +222,11 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> l
     n = 1 if random or vector.device.type != "cpu" else min(trial.workers, len(blocks))
     used = {trial.bound}
 
-    def make() -> Callable[[tuple[Samples | Stream, Tensor]], Batch]:
+    def make() -> Callable[[tuple[Samples, Tensor]], Batch]:
         bound = trial.bound if n == 1 else Bound(trial.model)
         used.add(bound)
 
-        def outputs(block: tuple[Samples | Stream, Tensor]) -> Batch:  # in place of the inputs
+        def outputs(block: tuple[Samples, Tensor]) -> Batch:  # in place of the inputs
             batch = block[0].batch(block[1], None)
             return replace(batch, x=bound.forward(vector[:P], vector[P:].clone(), batch.x)[0])
 
@@ -244,10 +244,10 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples | Stream]) -> l
 class EvaluationSets:
     """Named evaluation sets, and for each of ``n`` clients the one it belongs to (None: all of them), or a test set of its own."""
 
-    sets: Mapping[str, Samples | Stream]
+    sets: Mapping[str, Samples]
     groups: tuple[str, ...] | None
     measures: tuple[str, ...] = ("accuracy",)
-    of_clients: tuple[Samples | Stream | None, ...] | None = None
+    of_clients: tuple[Samples | None, ...] | None = None
     n: int = 0
     own: tuple[Measure, ...] = ()  # recorded beside the others
 
@@ -262,7 +262,7 @@ class EvaluationSets:
             expected = f"{self.n} clients; test sets: {', '.join(self.sets) or 'none'}"
             raise ValueError(f"groups must name one test set per client ({expected}); found {found}.")
 
-    def score(self, trial: Trial, vector: Tensor, data: Samples | Stream) -> dict[str, Any]:
+    def score(self, trial: Trial, vector: Tensor, data: Samples) -> dict[str, Any]:
         """All measures of the run, of a whole vector [G] on one data set; ``by`` each sensitive attribute, where data have them, those of sums."""
         [outputs] = answers(trial, vector, [data])
         found = _found(self.own, [outputs]) if self.own else []
@@ -360,7 +360,7 @@ class EvaluationSets:
     def _own(self, m: int) -> tuple[str, ...]:
         return tuple(self.sets) if self.groups is None else (self.groups[m],)
 
-    def _tests(self, m: int) -> list[Samples | Stream]:
+    def _tests(self, m: int) -> list[Samples]:
         """The test set of client ``m``, or the sets it belongs to."""
         mine = None if self.of_clients is None else self.of_clients[m]
         return [self.sets[name] for name in self._own(m)] if mine is None else [mine]

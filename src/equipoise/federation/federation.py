@@ -22,7 +22,7 @@ from equipoise.core.solver import checked as checked_solver
 from equipoise.core.task import Regression, Task, task_of
 from equipoise.data.holdings import examples as example_images
 from equipoise.data.holdings import holdings
-from equipoise.data.samples import Samples, Stream, Transform, check, loaded, rounding, tensor
+from equipoise.data.samples import Samples, Transform, check, loaded, rounding, tensor
 from equipoise.federation import checkpoint, evaluation, provenance
 from equipoise.federation import contribution as contributions
 from equipoise.federation import directory as files
@@ -596,7 +596,7 @@ class Federation(Arrangement):
             () if trial.away else (*trial.data, *(d for d in held if d is not None)),
             {**self.tests.sets, **own},
             self.tests.groups,
-            held_out if isinstance(held_out, Samples | Stream) else None,
+            held_out if isinstance(held_out, Samples) else None,
         )
 
     def save(self, directory: str | Path, rounds: int | None = None, keep: int = 1) -> None:

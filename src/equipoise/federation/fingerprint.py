@@ -15,14 +15,14 @@ from equipoise.core.model import Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.settings import Settings
 from equipoise.core.task import CLASSIFICATION
-from equipoise.data.samples import Absent, Samples, Stream, loaded
+from equipoise.data.samples import Absent, Samples, loaded
 from equipoise.federation.inputs import named
 from equipoise.federation.trial import Trial
 from equipoise.records.meta import Content
 from equipoise.system import environment, own_code
 from equipoise.system.tensor_files import as_bytes
 
-Data = Samples | Stream | Absent
+Data = Samples | Absent
 PARTS = {  # of what is hashed of data, in words
     "inputs": "the training data of the clients",
     "tests": "the test sets",
@@ -133,7 +133,7 @@ def _content(data: Data, *, look: bool = True) -> str:
         return _content(loaded(data)) if look else str(data.size)
     total = hashlib.sha256()
     with seeded(0):  # a data set may draw random numbers
-        for part in data.stored():
+        for part in data.store.stored():
             total.update(part)
     return total.hexdigest()
 

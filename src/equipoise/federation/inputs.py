@@ -27,7 +27,6 @@ from equipoise.data.samples import (
     Items,
     Lazy,
     Samples,
-    Stream,
     Transform,
     check,
     check_attributes,
@@ -48,7 +47,7 @@ from equipoise.system.suggestions import some
 
 FEW = 20  # clients with tests of their own that are groups; more are tested together
 ALL = "all"  # what these are called
-Reading = Callable[..., Samples | Stream | Absent]  # data as the user has them, and a name for errors
+Reading = Callable[..., Samples | Absent]  # data as the user has them, and a name for errors
 Groups = Mapping[str, tuple[Sequence[str], Sequence[str]]]  # hidden units: what makes them, what reads them
 
 
@@ -62,17 +61,17 @@ class Frame:
     model: Model
     bound: Bound
     names: tuple[str, ...]
-    data: tuple[Samples | Stream | Absent, ...]
-    first: Samples | Stream
-    tests: dict[str, Samples | Stream]
-    client_tests: tuple[Samples | Stream | None, ...] | None
-    server_validation: Samples | Stream | None
+    data: tuple[Samples | Absent, ...]
+    first: Samples
+    tests: dict[str, Samples]
+    client_tests: tuple[Samples | None, ...] | None
+    server_validation: Samples | None
     n_classes: int
     n_features: int
     transform: Transform | None
     reading: Reading
 
-    def divided(self, share: float, seed: int) -> tuple[Frame, tuple[Samples | Stream | Absent | None, ...]]:
+    def divided(self, share: float, seed: int) -> tuple[Frame, tuple[Samples | Absent | None, ...]]:
         """The same without what every client holds out, and what that is; None for a client with too few samples."""
         parts = [divided(d, share, seed, name) for d, name in zip(self.data, self.names, strict=True)]
         data = tuple(own for own, _ in parts)
@@ -156,14 +155,14 @@ class Frame:
 
     def pooled(self, settings: Settings) -> tuple[Frame, Settings]:
         """The same with one client that has the samples of all, and settings that let it train as much as they do in a round."""
-        held = [d for d in self.data if isinstance(d, Samples)]
-        streams = [d for d in self.data if isinstance(d, Stream)]
-        if len(held) == len(self.data) and len({d.content.kind for d in held}) == 1:
-            whole: Samples | Stream = joined(held)
-        elif len(streams) == len(self.data):
-            first = streams[0]
-            sets: ConcatDataset[object] = ConcatDataset([d.dataset for d in streams])
-            whole = replace(first, dataset=Items(sets, self.model.task.dtype, first.attributes))
+        here = [d for d in self.data if isinstance(d, Samples)]
+        kinds = {None if d.content is None else d.content.kind for d in here}
+        if len(here) == len(self.data) and len(kinds) == 1 and None not in kinds:
+            whole = joined(here)
+        elif len(here) == len(self.data) and kinds == {None}:
+            A = here[0].attributes
+            sets: ConcatDataset[object] = ConcatDataset([d.store for d in here if isinstance(d.store, Dataset)])
+            whole = replace(here[0], store=Items(sets, self.model.task.dtype, A))
         else:
             raise ValueError(
                 "centralised needs the data of all clients together: all in memory and of one shape, or all data sets; found clients "
@@ -276,7 +275,7 @@ def _names(names: Sequence[str] | None, clients: Sequence[object]) -> tuple[str,
 
 def _of_clients(
     reading: Reading, clients: Sequence[object], known: Sequence[str], settings: Settings, memory: int | None
-) -> tuple[Samples | Stream | Absent, ...]:
+) -> tuple[Samples | Absent, ...]:
     """The data of all clients, which share ``memory`` bytes: lazy data of one cohort are in memory together, other data of all clients."""
     space = room() if memory is None else memory
     cohort = cohort_size(len(clients), settings.participation)
@@ -286,7 +285,7 @@ def _of_clients(
     )
 
 
-def _test_sets(reading: Reading, tests: Mapping[str, object]) -> dict[str, Samples | Stream]:
+def _test_sets(reading: Reading, tests: Mapping[str, object]) -> dict[str, Samples]:
     """The test sets by their names."""
     names = named("tests", tests, "test sets") or ()
     if len(set(names)) != len(tests):
@@ -294,9 +293,7 @@ def _test_sets(reading: Reading, tests: Mapping[str, object]) -> dict[str, Sampl
     return {n: loaded(reading(t, f"test set {n!r}")) for n, t in zip(names, tests.values(), strict=True)}
 
 
-def _own_test_sets(
-    reading: Reading, client_tests: Iterable[object], known: Sequence[str]
-) -> dict[str, Samples | Stream | None]:
+def _own_test_sets(reading: Reading, client_tests: Iterable[object], known: Sequence[str]) -> dict[str, Samples | None]:
     """The test sets that are one client's each, by its name; None where it has none."""
     called = chain(known, (f"client-{m}" for m in count(len(known))))
     return {
@@ -305,7 +302,7 @@ def _own_test_sets(
     }
 
 
-def _of_server(reading: Reading, given: object) -> Samples | Stream:
+def _of_server(reading: Reading, given: object) -> Samples:
     """The server's own validation data, whose numbers must be finite: it asks nobody else."""
     data = loaded(reading(given, "server_validation"))
     if data.content is not None and not data.content.x.isfinite().all():
@@ -350,7 +347,7 @@ def of_clients(
     return {ALL: ConcatDataset(each)}, None
 
 
-def _observed(net: nn.Module, head: str | None, who: str, data: Samples | Stream, task: Task) -> Model:
+def _observed(net: nn.Module, head: str | None, who: str, data: Samples, task: Task) -> Model:
     """The model, after a run of the network on a client's data."""
     before = generator_states()
     x = _batch(data, who)
@@ -361,7 +358,7 @@ def _observed(net: nn.Module, head: str | None, who: str, data: Samples | Stream
 
 
 @contextmanager
-def taking(data: Samples | Stream | torch.Size, whose: str) -> Iterator[None]:
+def taking(data: Samples | torch.Size, whose: str) -> Iterator[None]:
     """Turn the error of a network that does not take some data, or inputs of a shape, into one sentence."""
     try:
         yield
@@ -384,7 +381,7 @@ def taking(data: Samples | Stream | torch.Size, whose: str) -> Iterator[None]:
         ) from error
 
 
-def _probe(bound: Bound, model: Model, who: str, first: Samples | Stream) -> tuple[int, int]:
+def _probe(bound: Bound, model: Model, who: str, first: Samples) -> tuple[int, int]:
     """Classes and features of the network, from one sample in evaluation."""
     P = model.n_params
     x = first.batch(torch.zeros(1, dtype=torch.int64, device=model.initial.device), None).x
@@ -398,7 +395,7 @@ def _probe(bound: Bound, model: Model, who: str, first: Samples | Stream) -> tup
     return n_classes, features.shape[1]
 
 
-def _batch(data: Samples | Stream, who: str) -> Tensor:
+def _batch(data: Samples, who: str) -> Tensor:
     """Network inputs of two samples, the first one twice."""
     try:
         return data.batch(torch.zeros(2, dtype=torch.int64, device=data.sizes.device), None).x

@@ -19,7 +19,7 @@ from equipoise.core.rates import LayerRates
 from equipoise.core.rule import Briefing, Cohort, Rule, State, overrides, told
 from equipoise.core.solver import at
 from equipoise.core.tree import flatten, span, tree_map
-from equipoise.data.samples import Samples, Stream, loaded
+from equipoise.data.samples import Samples, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.federation import diagnosis, guard
 from equipoise.federation.trial import Progression, Trial
@@ -316,7 +316,7 @@ def plain(trial: Trial) -> bool:
     return trial.private is None and not any(map(trial.method.overriding, CLIENT_HOOKS))
 
 
-def _loaded(trial: Trial, ids: Sequence[int]) -> tuple[list[Samples | Stream], list[Answer]]:
+def _loaded(trial: Trial, ids: Sequence[int]) -> tuple[list[Samples], list[Answer]]:
     """The clients' data; and for those who have none, as loading it failed, an answer that says why."""
     data, lost, of = [], [], trial.attackers
     poisoned = of.clients if of is not None and of.attack in FLIPS else ()

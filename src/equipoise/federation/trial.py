@@ -22,7 +22,7 @@ from equipoise.core.rule import Setup, State
 from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver
 from equipoise.core.tree import flatten, tree_map, unflatten
-from equipoise.data.samples import Absent, Samples, Stream
+from equipoise.data.samples import Absent, Samples
 from equipoise.engines.job import Engine
 from equipoise.federation.method import Method
 
@@ -48,7 +48,7 @@ class Trial:
     solver: Solver
     engine: Engine
     setup: Setup
-    data: tuple[Samples | Stream | Absent, ...]
+    data: tuple[Samples | Absent, ...]
     names: tuple[str, ...]
     private: Tensor | None
     settings: Settings

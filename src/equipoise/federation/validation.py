@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.core.tally import Tally, together
 from equipoise.core.task import Task
-from equipoise.data.samples import Absent, Samples, Stream, joined, loaded
+from equipoise.data.samples import Absent, Samples, joined, loaded
 from equipoise.federation.evaluation import answers, costly, deployable, personal, published
 from equipoise.federation.trial import Progression, Trial
 from equipoise.records.record import Clients, Record
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 EVERYBODY = "all"  # what the clients are called together where they belong to no groups
 
-Held = Samples | Stream | Absent | None
+Held = Samples | Absent | None
 Found = Tally | None  # None: not measured
 
 
@@ -36,8 +36,9 @@ class HeldOut:
     def _together(self) -> tuple[list[int], Samples | None]:
         """The clients whose samples are in memory and of one kind, and all of these as one data set."""
         here = {m: d for m, d in enumerate(self.sets) if isinstance(d, Samples)}
-        here = {m: d for m, d in here.items() if d.content.kind == next(iter(here.values())).content.kind}
-        return list(here), joined(list(here.values())) if here else None
+        kinds = {m: d.content.kind for m, d in here.items() if d.content is not None}
+        alike = [m for m, kind in kinds.items() if kind == next(iter(kinds.values()))]
+        return alike, joined([here[m] for m in alike]) if alike else None
 
     def header(self, names: Sequence[str], share: float) -> list[str]:
         """A line about what is held out, and who holds out nothing."""
@@ -83,7 +84,7 @@ class HeldOut:
         return found
 
 
-def measured(trial: Trial, vector: Tensor, data: Samples | Stream | Absent, who: str) -> Found:
+def measured(trial: Trial, vector: Tensor, data: Samples | Absent, who: str) -> Found:
     """How a whole vector [G] does on one client's samples; None, with a warning, if they cannot be read."""
     try:
         return answers(trial, vector, [loaded(data)])[0].tally

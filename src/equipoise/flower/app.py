@@ -153,7 +153,7 @@ def check_site(
             seen = torch.arange(min(data.size, at_once(data, LOOKS)), device=data.sizes.device)
             batch = data.batch(seen, None)
             x = batch.x
-            check(Samples(batch, x.dtype), what, None, site.trial.setup.n_classes)
+            check(Samples(batch, x.dtype, x.device), what, None, site.trial.setup.n_classes)
             if bad := int((~x.reshape(len(x), -1).isfinite().all(1)).sum()):
                 raise ValueError(
                     f"{what}: {bad} of the first {len(x)} samples hold NaN or infinity. Correct them, or leave them out"

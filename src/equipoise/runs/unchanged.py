@@ -12,7 +12,7 @@ import torch
 
 from equipoise import scenarios
 from equipoise.data.memory_mapped import Data, labels
-from equipoise.data.samples import Samples, Stream, read
+from equipoise.data.samples import Samples, read
 from equipoise.federation.directory import UNKNOWN
 from equipoise.federation.fingerprint import changed
 from equipoise.federation.fingerprint import contents as hashed
@@ -65,9 +65,9 @@ def _of(data: Scenario) -> dict[str, str]:
     return hashed([_samples(of) for of in data.clients], tests, data.client_groups, held)
 
 
-def _samples(data: Data) -> Samples | Stream:
+def _samples(data: Data) -> Samples:
     found = read(data, "data", torch.int64, torch.device("cpu"), target=labels(data).dtype)
-    assert isinstance(found, Samples | Stream)
+    assert isinstance(found, Samples)
     return found
 
 

@@ -20,7 +20,7 @@ from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
 from equipoise.core.tally import together
 from equipoise.core.tree import tree_map
-from equipoise.data.samples import Absent, LoadError, Samples, Stream, loaded
+from equipoise.data.samples import Absent, LoadError, Samples, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import visit
 from equipoise.federation import diagnosis, guard
@@ -66,7 +66,7 @@ class Site:
     task: Task
     tests: EvaluationSets
     store: Store
-    held: Samples | Stream | Absent | None = None
+    held: Samples | Absent | None = None
     simulated: bool = False
     experiment: Mapping[str, Any] = field(default_factory=dict)  # as the server describes it
     node_config: Mapping[str, Any] = field(default_factory=dict)
@@ -293,7 +293,7 @@ def _describe(site: Site, asked: Parcel) -> Parcel:
     """What the server must know before the first round: number, shape and type of the samples, test sets, agreement."""
     trial = site.trial
     data = loaded(trial.data[0])
-    x = data.gather(torch.zeros(1, dtype=torch.int64, device=data.sizes.device)).x
+    x = data.store.gather(torch.zeros(1, dtype=torch.int64, device=data.sizes.device)).x
     about = {"size": data.size, "shape": list(x.shape[1:]), "dtype": str(x.dtype).removeprefix("torch.")}
     about["test_sizes"] = {name: d.size if name in site.shown.sets else 0 for name, d in site.tests.sets.items()}
     return Parcel({**about, "tests": list(site.tests.sets), "agreement": site.task.agreement(trial, x.shape[1:])})
