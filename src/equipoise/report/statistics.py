@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,27 @@ FEW_CLIENTS: Final = 20
 BY_CLASS: Final = ("tpr", "fpr", "selection_rate")  # rates of one class against the others
 LAST: Final = 5  # rounds that are averaged, as in the papers' tables
 Numbers = Mapping[str, Any]  # in plain JSON types
-OverSeeds = dict[str, float | None]
+
+
+class Pooled(TypedDict):
+    """A number over rounds or seeds: its mean and standard deviation; null where not defined."""
+
+    mean: float | None
+    std: float | None
+
+
+class OverSeeds(Pooled):
+    """A number over the seeds (ddof 1), with half of its 95 % interval."""
+
+    ci95: float | None
+
+
+class Rate(OverSeeds):
+    """A rate of a group: over how many seeds, and the wider of its intervals, over them or the test samples."""
+
+    seeds: int
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True)
@@ -936,16 +956,16 @@ def _rates_by_group(seeds: Sequence[Numbers], classes: Sequence[str], words: Map
     return by_group
 
 
-def _rate(each: Sequence[Numbers], key: str) -> Numbers:
-    """A rate of a group over the seeds, and the wider of its intervals."""
+def _rate(each: Sequence[Numbers], key: str) -> Rate:
+    """A rate of a group, by its key, of the seeds that have it."""
     by_class = key in BY_CLASS
     values = [rates[key][0] if by_class else rates[key] for rates in each]
     intervals = [rates["intervals"][key] for rates in each]
     shown = [value for value in values if value is not None]
-    rate: Content = over_seeds(shown or values)
+    rate = over_seeds(shown or values)
     ends = _mean_ends([of_classes[0] for of_classes in intervals] if by_class else intervals)
     low, high = ends or (None, None)
-    if ends and rate["ci95"]:
+    if ends and rate["ci95"] and rate["mean"] is not None:
         low = max(0.0, min(ends[0], rate["mean"] - rate["ci95"]))
         high = min(100.0, max(ends[1], rate["mean"] + rate["ci95"]))
     return {**rate, "seeds": len(shown), "low": low, "high": high}
@@ -1094,7 +1114,7 @@ def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: 
         blocks.append(np.stack([column.get(g, absent) for g in groups], 1) if groups else values)
     rows = last_rounds_together(blocks, last)
 
-    def shown(found: Moments) -> OverSeeds:
+    def shown(found: Moments) -> Pooled:
         return {
             "mean": _json(measure.scale * found.mean),
             "std": _json(measure.scale * found.std) if len(rows) > 1 else None,
