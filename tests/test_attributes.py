@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional
@@ -23,7 +25,7 @@ from equipoise.core import draws
 from equipoise.core.rule import Out, Visit
 from equipoise.data.batch import Batch
 from equipoise.data.memory_mapped import Mapped
-from equipoise.data.samples import Absent, Samples, divided, loaded, read
+from equipoise.data.samples import Absent, Samples, divided, joined, loaded, read, stack
 from equipoise.engines.processes import Processes
 from equipoise.federation.checkpoint import CheckpointError
 from equipoise.federation.fingerprint import changed, code, differing
@@ -159,6 +161,23 @@ def test_all_clients_have_as_many() -> None:
     assert "All clients must have as many sensitive attributes s; found 1: client-3; 2: client-0." in left_out["reason"]
 
 
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(0, 3), st.data())
+def test_every_leaf_of_a_stack_is_its_clients(sizes: list[int], A: int, data: st.DataObject) -> None:
+    each = [taken((x, y, codes(len(y), k, A) if A else None)) for k, (x, y) in enumerate(clients(sizes))]
+    B = data.draw(st.integers(1, 5))
+    rows = torch.tensor([data.draw(st.lists(st.integers(0, n - 1), min_size=B, max_size=B)) for n in sizes])
+    whole, one = stack(each).batch(rows, None), joined(each)
+    assert whole.leaves.keys() == {"x", "y", *(["s"] if A else [])}
+    begins = torch.tensor([0, *sizes]).cumsum(0)
+    for m, client in enumerate(each):
+        alone = client.batch(rows[m], None).leaves
+        there = one.batch(rows[m] + begins[m], None).leaves
+        assert all(torch.equal(leaf[m], alone[name]) for name, leaf in whole.leaves.items())
+        assert all(torch.equal(leaf, alone[name]) for name, leaf in there.items())
+    assert [len(one.store), stack(each).size] == [sum(sizes), max(sizes)]
+
+
 # training
 def naive(data: list[tuple[Tensor, Tensor, Tensor]], rounds: int) -> Tensor:
     """FedAvg on weighted losses, step by step."""
@@ -208,12 +227,12 @@ WAYS += [(engine, kind) for engine in ("processes", "sites") for kind in ("tenso
 @pytest.mark.parametrize(("engine", "kind"), WAYS)
 def test_a_rule_sees_them_as_a_plain_loop_does(engine: str, kind: str, expected: Tensor, pool: Processes) -> None:
     data = [FORMS[kind](one) for one in people()]
-    given: dict[str, Any] = {"epochs": 2, "batch_size": 8, "seed": 3}
+    options: dict[str, Any] = {"epochs": 2, "batch_size": 8, "seed": 3}
     if engine == "sites":
-        fed = in_process(network(), data, Method.of(Weighted()), SOLVER, **given)
+        fed = in_process(network(), data, Method.of(Weighted()), SOLVER, **options)
     else:
-        given |= {"engine": pool if engine == "processes" else engine, "workers": 2}
-        fed = eq.Federation(network(), data, Weighted(), SOLVER, **given)
+        options |= {"engine": pool if engine == "processes" else engine, "workers": 2}
+        fed = eq.Federation(network(), data, Weighted(), SOLVER, **options)
     fed.fit(2, progress=False)
     assert "quarantined" not in fed.records[-1]
     assert float((fed.progress.vector - expected).abs().max()) < 1e-12

@@ -474,27 +474,38 @@ def read(
         return data
     if isinstance(data, Lazy):
         return Absent(data, who, dtype, device, transform, memory, target)
-    if isinstance(data, Mapped) and len(data):
-        return Samples(data, dtype, device, transform)
+    store = _unloaded(data, who, memory, target) if isinstance(data, Dataset) else data
+    if not isinstance(store, Mapped | Items):
+        store = _checked(store, who, dtype, target, transform).map(lambda leaf: leaf.to(device))
+    return Samples(store, dtype, device, transform)
+
+
+def _unloaded(data: Dataset[Any], who: str, memory: int, target: torch.dtype) -> Mapped | Items | Batch:
+    """A data set of samples, or these, where they are few and the same each time."""
     if isinstance(data, IterableDataset):
         raise TypeError(f"{who}: an IterableDataset has no length or index; give a map-style Dataset or (x, y) arrays.")
-    if isinstance(data, Dataset):
-        try:
-            size = len(data)  # type: ignore[arg-type]
-        except (TypeError, NotImplementedError):
-            raise TypeError(f"{who}: {type(data).__name__} does not say how many samples it has (__len__).") from None
-        if size == 0:
-            raise ValueError(f"{who} has no sample. Give it at least one, or leave it out.")
-        looks = ((_sample(data, k, who, target)[0], _sample(data, k, who, target)[0]) for k in range(min(size, LOOKS)))
-        first, _, s = _sample(data, 0, who, target)
-        if first.nbytes * size > memory or not all(torch.equal(x, again) for x, again in looks):
-            return Samples(Items(data, target, 0 if s is None else len(s)), dtype, device, transform)
-        samples = [_sample(data, k, who, target) for k in range(size)]
-        if len(shapes := {x.shape for x, *_ in samples}) > 1:
-            found = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2])
-            raise ValueError(f"{who}: samples have shapes {found}. All must agree: resize or pad them in the data set.")
-        data = _collated(samples, who, target)
-    x, y, s = parts(data, who)
+    try:
+        size = len(data)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        raise TypeError(f"{who}: {type(data).__name__} does not say how many samples it has (__len__).") from None
+    if size == 0:
+        raise ValueError(f"{who} has no sample. Give it at least one, or leave it out.")
+    if isinstance(data, Mapped):
+        return data
+    looks = ((_sample(data, k, who, target)[0], _sample(data, k, who, target)[0]) for k in range(min(size, LOOKS)))
+    first, _, s = _sample(data, 0, who, target)
+    if first.nbytes * size > memory or not all(torch.equal(x, again) for x, again in looks):
+        return Items(data, target, 0 if s is None else len(s))
+    samples = [_sample(data, k, who, target) for k in range(size)]
+    if len(shapes := {x.shape for x, *_ in samples}) > 1:
+        found = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2])
+        raise ValueError(f"{who}: samples have shapes {found}. All must agree: resize or pad them in the data set.")
+    return _collated(samples, who, target)
+
+
+def _checked(given: Any, who: str, dtype: torch.dtype, target: torch.dtype, transform: Transform | None) -> Batch:
+    """What a user gave as tensors, arrays or lists, as a batch that can be used."""
+    x, y, s = parts(given, who)
     x, y = tensor(x, who, "x"), tensor(y, who, "y")
     if not x.dim():
         raise ValueError(
@@ -507,8 +518,7 @@ def read(
         raise ValueError(f"{who} has no sample. Give it at least one, or leave it out.")
     if transform is None:
         _check_range(x, who, dtype)
-    codes = None if s is None else _codes(s, who, len(y)).to(device)
-    return Samples(Batch(x.to(device), y.to(device, target), codes), dtype, device, transform)
+    return Batch(x, y.to(target), None if s is None else _codes(s, who, len(y)))
 
 
 def parts(given: Any, who: str, expected: str = "expected a pair (x, y) or a torch Dataset") -> tuple[Any, Any, Any]:
