@@ -435,10 +435,11 @@ def test_numbers_of_a_guarded_site_are_counts_or_short(tmp_path: Path) -> None:
     lab.fit()
     assert len(sent) == 4
     for parcel in sent:
-        for score in parcel.fields["scores"].values():
-            n = next(iter(parcel.fields["sizes"].values()))
-            assert score["accuracy"] * n == pytest.approx(round(score["accuracy"] * n), abs=1e-9)
-            assert score["loss"] == round(score["loss"], 3)
+        for told in (*parcel.fields["scores"].values(), parcel.fields["own"]):
+            assert told.keys() == {"n", "loss", "right", "true", "chosen"}
+            assert all(type(count) is int for name in ("right", "true", "chosen") for count in told[name])
+            assert told["loss"] / told["n"] == pytest.approx(round(told["loss"] / told["n"], 3), abs=1e-12)
+            assert told["loss"] != 0
 
 
 @pytest.mark.parametrize("kind", ["train", "train.alone", "evaluate.validation"])

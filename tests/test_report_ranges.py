@@ -250,10 +250,16 @@ def each(**values: Any) -> Change:
         each(missing=[-1]),
         each(missing=[1, 1]),
         each(missing=[3]),
-        each(undefined=13),
-        each(undefined=10**300),
-        each(rates={"right": [0, 0, 0], "true": [2**50, 0, 0], "chosen": [0, 0, 0]}),
-        each(rates={"right": [0, 0, 0, 0], "true": [8, 0, 0, 0], "chosen": [0, 0, 0, 0]}),
+        each(chosen=[13, 0, 0]),
+        each(chosen=[10**300, 0, 0]),
+        each(chosen=[-1, 0, 0]),
+        each(right=[0.5, 0, 0]),
+        each(right=[0, 0, 0], true=[2**50, 0, 0], chosen=[0, 0, 0]),
+        each(n=2**70, right=[0, 0, 0], true=[2**70, 0, 0], chosen=[0, 0, 0]),
+        each(right=[0, 0, 0, 0], true=[8, 0, 0, 0], chosen=[0, 0, 0, 0]),
+        lambda fields: fields.update(own=None),
+        lambda fields: fields["own"].update(right=[21]),
+        lambda fields: fields["own"].update(n=19, true=[19], right=[0], chosen=[0]),
         lambda fields: fields.update(sizes={"a": 9, "b": 12}),
         lambda fields: fields.update(sizes={"a": 2**53 - 1, "b": 12}),
         lambda fields: fields.update(sizes={"a": 0, "b": 12}, scores={"b": fields["scores"]["b"]}),
@@ -273,15 +279,15 @@ def test_scores_that_cannot_be_name_the_site(
 @pytest.mark.parametrize(
     "told",
     [
-        {"accuracy": accuracy, "loss": loss, "n": n}
-        for accuracy, loss, n in [
+        {"n": n, "loss": loss, "right": [right], "true": [n], "chosen": [n]}
+        for right, loss, n in [
             (1, 0.0, 2**53 - 1),
             (0, 0.5, 1),
-            (0.75, 0.5, 4),
-            (0.3, -1.0, 3),
-            (0.3, float("nan"), 3),
-            (0.3, 1e300, 3),
-            (1.1, 0.5, 3),
+            (3, 0.5, 4),
+            (1, -1.0, 3),
+            (1, float("nan"), 3),
+            (1, 1e300, 3),
+            (4, 0.5, 3),
         ]
     ],
 )

@@ -77,15 +77,14 @@ class Task(ABC):
     def outputs(self, outputs: Tensor) -> Tensor:
         """What measures of one's own are given of each sample, in float64."""
 
-    @abstractmethod
     def guess(self, width: int) -> float:
         """The loss of a model that knows nothing, of so many outputs; 0 if it is not known."""
+        return 0.0
 
     @abstractmethod
     def misfit(self, width: int) -> str:
         """Why a network with so many outputs does not fit; empty if it does."""
 
-    @abstractmethod
     def fitted(self, targets: Sequence[Tensor]) -> Self:
         """The task with what it takes from the targets of all clients.
 
@@ -93,6 +92,7 @@ class Task(ABC):
         ------
         ValueError : nothing can be learnt from them.
         """
+        return self
 
 
 @dataclass(frozen=True)
@@ -141,10 +141,6 @@ class Classification(Task):
     def misfit(self, width: int) -> str:
         """Why a network with so many outputs does not fit; empty if it does."""
         return "" if width > 1 else "Give it one output per class: two for two classes"
-
-    def fitted(self, targets: Sequence[Tensor]) -> Self:
-        """The task with what it takes from the targets of all clients: nothing."""
-        return self
 
     def __str__(self) -> str:
         return _called(self)

@@ -3,7 +3,7 @@
 A site is guarded if its node config has ``secure`` or ``max-epsilon``. A server could otherwise learn its data by how models of the
 server's own making do on them. So it answers ``evaluate`` once after each round in which it counted, under the method and the
 settings of that round, with its own state of that round, and then trains in the next one from the model it was asked about, or not
-at all. Numbers are counts, or rounded to :data:`DIGITS` digits after the point.
+at all. Numbers are counts, or rounded to :data:`equipoise.flower.site.site.DIGITS` digits after the point.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -26,8 +25,6 @@ from equipoise.system.seals import read_json
 
 log = logging.getLogger(__name__)
 
-DIGITS = 3  # of a loss or another mean over samples
-
 
 def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
     """What the site answers to a message other than those of masked sums.
@@ -36,7 +33,7 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
     ------
     SiteError : it is guarded, and asked for more than it answers. Whatever :meth:`Site.answer` raises.
     """
-    if not guarded(site) or kind not in ("evaluate", "train", "query.finish"):
+    if not site.guarded or kind not in ("evaluate", "train", "query.finish"):
         return site.answer(kind, asked)
     if kind == "query.finish":
         try:
@@ -72,14 +69,9 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
         raise SiteError("refuses: it measures one model a round")
     asking = {"measured": t, "question": question, "bound": [t, *_told(public, asked)]}
     _write(site, {**past, **asking, "answer": {"error": "stopped in the middle of this question"}})
-    answered = rounded(site, site.answer(kind, asked))
+    answered = site.answer(kind, asked)
     _write(site, {**past, **asking, "answer": answered.fields})
     return answered
-
-
-def guarded(site: Site) -> bool:
-    """Whether a site answers little."""
-    return bool(site.node_config.get("secure")) or "max-epsilon" in site.node_config
 
 
 def read_once(site: Site, asked: Parcel) -> tuple[Tensor, Parcel]:
@@ -100,7 +92,7 @@ def bind(site: Site, public: Tensor, asked: Parcel) -> None:
     SiteError : it is another one.
     """
     t, *bound = _read(site).get("bound", [None])
-    if not guarded(site) or t is None or t > asked.fields["t"]:
+    if not site.guarded or t is None or t > asked.fields["t"]:
         return
     model, messages = _told(public, asked)
     if model == bound[0] and (not bound[1] or messages == bound[1]):
@@ -112,22 +104,8 @@ def bind(site: Site, public: Tensor, asked: Parcel) -> None:
 
 def note_round(site: Site, t: int, receipt: list[Any]) -> None:
     """Remember that the site counts in round ``t``, and the receipt of its state after it."""
-    if guarded(site) and t > (past := _read(site)).get("round", -1):
+    if site.guarded and t > (past := _read(site)).get("round", -1):
         _write(site, {**past, "round": t, "receipt": receipt, "experiment": dict(site.experiment)})
-
-
-def rounded(site: Site, answered: Parcel) -> Parcel:
-    """Scores with as many digits as a report needs; counts and shares of them as they are."""
-    sums = site.trial.model.task.sums
-
-    def short(score: dict[str, Any]) -> dict[str, Any]:
-        width = len(score.get("true", ()))
-        more = {name: round(x, DIGITS) if isinstance(x, float) else x for name, x in score.items()}
-        return {**more, **sums.read(score, width).rounded(DIGITS).told(classes=True)}
-
-    scores, own = answered.fields["scores"], answered.fields["own"]
-    kept = {"scores": {name: short(score) for name, score in scores.items()}, "own": own and short(own)}
-    return replace(answered, fields={**answered.fields, **kept})
 
 
 def _told(public: Tensor, asked: Parcel) -> list[str]:

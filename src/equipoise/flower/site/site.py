@@ -18,7 +18,7 @@ from equipoise.core.copies import NetworkError
 from equipoise.core.rule import State, told
 from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
-from equipoise.core.tally import together
+from equipoise.core.tally import Tally, together
 from equipoise.core.tree import tree_map
 from equipoise.data.samples import Absent, LoadError, Samples, loaded
 from equipoise.engines.job import Answer, Job
@@ -41,6 +41,8 @@ from equipoise.records.history import LEAST
 from equipoise.system import own_code
 
 log = logging.getLogger(__name__)
+
+DIGITS = 3  # that a guarded site tells of a loss or another mean over samples
 
 MOST_STEPS = 10_000_000  # of one message, unless the site's node config says otherwise
 SOLVERS: dict[str, type[SGD] | type[Adam]] = {"SGD": SGD, "Adam": Adam}
@@ -85,6 +87,11 @@ class Site:
         device = self.trial.setup.initial.device
         parcel = replace(asked, tensors={name: x.to(device) for name, x in asked.tensors.items()})
         return KINDS[kind](self, parcel, **more)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the site answers little, see :mod:`equipoise.flower.site.questions`."""
+        return bool(self.node_config.get("secure")) or "max-epsilon" in self.node_config
 
     @property
     def shown(self) -> EvaluationSets:
@@ -380,17 +387,23 @@ def _evaluate(site: Site, asked: Parcel) -> Parcel:
     if "global" in asked.tensors:
         published = changed({"values": asked.tensors["global"]}, None, trial.setup.initial)
         answered = shown.answered(trial, published)
-    scores = {name: _told(outputs, fields["measures"]) for name, outputs in answered.items()}
-    main = together(outputs.tally for outputs in own.values()).told() if own else None
+    scores = {name: _told(site, outputs, fields["measures"]) for name, outputs in answered.items()}
+    main = _sums(site, together(outputs.tally for outputs in own.values())) if own else None
     sizes = {name: d.size if name in shown.sets else 0 for name, d in site.tests.sets.items()}
     return Parcel({"scores": scores, "own": main, "sizes": sizes})
 
 
-def _told(outputs: Outputs, measures: Sequence[str]) -> dict[str, Any]:
+def _told(site: Site, outputs: Outputs, measures: Sequence[str]) -> dict[str, Any]:
     """The tally of a test set, by class if rates are asked for, and the measures that do not follow from it."""
     told = (*outputs.tally.score(), RATES)
     more = {name: value for name, value in outputs.score(measures).items() if name not in told}
-    return {**outputs.tally.told(classes=RATES in measures), **more}
+    short = {name: round(x, DIGITS) if site.guarded and isinstance(x, float) else x for name, x in more.items()}
+    return {**_sums(site, outputs.tally, classes=RATES in measures), **short}
+
+
+def _sums(site: Site, tally: Tally, *, classes: bool = False) -> dict[str, Any]:
+    """A tally in a message; of a guarded site with means of few digits."""
+    return (tally.rounded(DIGITS) if site.guarded else tally).told(classes=classes)
 
 
 def _validate(site: Site, asked: Parcel) -> Parcel:
