@@ -387,11 +387,31 @@ class History:
 
         Other measures that were recorded have a column each, NaN in rounds without them.
         """
-        return _groups_frame(self)
+        import pandas as pd
+
+        main = self.main.name
+        columns = [main, "loss", *(name for name in self.measures if name != main)]
+        rows = [
+            (record["round"], group, *(number(result.get(name)) for name in columns))
+            for record in self.records
+            for group, result in record.get("groups", {}).items()
+            if group not in self.small_groups
+        ]
+        return pd.DataFrame(rows, columns=["round", "group", *columns])
 
     def clients(self) -> "pd.DataFrame":
         """The clients' models: one row per round and client, columns `round, client, name, group, accuracy`."""
-        return _clients_frame(self)
+        import pandas as pd
+
+        rounds, table = self.client_table()
+        rows = [
+            (t, m, name, group, accuracy)
+            for t, row in zip(rounds, table, strict=True)
+            for m, (name, group, accuracy) in enumerate(
+                zip(self.client_names, self.client_groups, row.tolist(), strict=False)
+            )
+        ]
+        return pd.DataFrame(rows, columns=["round", "client", "name", "group", self.main.name])
 
     @property
     def attendance(self) -> NDArray[np.int8] | None:
@@ -416,14 +436,25 @@ class History:
 
         All samples count the same; `worst` is the accuracy of the worst group.
         """
-        return _validation_frame(self)
+        import pandas as pd
+
+        rows = [
+            (record["round"], number(found.get(self.main.name)), number(found["loss"]), worst_of(found))
+            for record in self.records
+            if (found := record.get("validation"))
+        ]
+        return pd.DataFrame(rows, columns=["round", self.main.name, "loss", "worst"])
 
     def weights(self) -> "pd.DataFrame":
         """The weight of every client in every round, `[rounds, N]`, NaN where it did not take part.
 
         The index holds the rounds, the columns the numbers of the clients.
         """
-        return _weights_frame(self)
+        import pandas as pd
+
+        rounds, table = self.weight_table()
+        index = pd.Index(rounds, name="round", dtype="int64")
+        return pd.DataFrame(table, index=index, columns=pd.RangeIndex(table.shape[1], name="client"))
 
     def summary(self, last: int = 5, measure: str = "") -> dict[str, Any]:
         """AVG, STD and worst group of the global model, and the spread over clients, in percent, or the unit of the target.
@@ -477,53 +508,6 @@ class History:
             f"History({self.label}{where}, seed {self.seed}, {len(self)} round{'s' * (len(self) != 1)}: "
             f"{', '.join(numbers) or 'not evaluated'}{worst})"
         )
-
-
-def _groups_frame(history: History) -> "pd.DataFrame":
-    import pandas as pd
-
-    main = history.main.name
-    columns = [main, "loss", *(name for name in history.measures if name != main)]
-    rows = [
-        (record["round"], group, *(number(result.get(name)) for name in columns))
-        for record in history.records
-        for group, result in record.get("groups", {}).items()
-        if group not in history.small_groups
-    ]
-    return pd.DataFrame(rows, columns=["round", "group", *columns])
-
-
-def _clients_frame(history: History) -> "pd.DataFrame":
-    import pandas as pd
-
-    rounds, table = history.client_table()
-    rows = [
-        (t, m, name, group, accuracy)
-        for t, row in zip(rounds, table, strict=True)
-        for m, (name, group, accuracy) in enumerate(
-            zip(history.client_names, history.client_groups, row.tolist(), strict=False)
-        )
-    ]
-    return pd.DataFrame(rows, columns=["round", "client", "name", "group", history.main.name])
-
-
-def _validation_frame(history: History) -> "pd.DataFrame":
-    import pandas as pd
-
-    rows = [
-        (record["round"], number(found.get(history.main.name)), number(found["loss"]), worst_of(found))
-        for record in history.records
-        if (found := record.get("validation"))
-    ]
-    return pd.DataFrame(rows, columns=["round", history.main.name, "loss", "worst"])
-
-
-def _weights_frame(history: History) -> "pd.DataFrame":
-    import pandas as pd
-
-    rounds, table = history.weight_table()
-    index = pd.Index(rounds, name="round", dtype="int64")
-    return pd.DataFrame(table, index=index, columns=pd.RangeIndex(table.shape[1], name="client"))
 
 
 def _check_contribution(contribution: object, evaluated: set[int]) -> None:

@@ -495,19 +495,16 @@ def every_site(comparison: Comparison) -> Sheet | None:
 
 def paired_tests(comparison: Numbers) -> list[PairedTests]:
     """Paired tests against the first method, a table per measure, with p-values corrected for the number of differences."""
-    found = [
-        _paired_tests(f"tests-{one['measure'].replace('_', '-')}", one["title"], one["methods"], columns_of(one))
-        for one in tables(comparison)
+    of: list[tuple[str, str, Numbers, Sequence[Column]]] = [
+        (one["measure"].replace("_", "-"), one["title"], one, columns_of(one)) for one in tables(comparison)
     ]
     if together := comparison["collaboration"]:
-        columns = placed(COLLABORATION)
-        found.append(_paired_tests("tests-collaboration", "Collaborative fairness", together["methods"], columns))
+        of.append(("collaboration", "Collaborative fairness", together, placed(COLLABORATION)))
     if over := comparison["spread"]:
-        found.append(
-            _paired_tests("tests-spread", "Spread over the clients", over["methods"], spread_of(measure_of(comparison)))
-        )
+        of.append(("spread", "Spread over the clients", over, spread_of(measure_of(comparison))))
     if between := comparison["group_fairness"]:
-        found.append(_paired_tests("tests-group-fairness", "Group fairness", between["methods"], gaps_of(between)))
+        of.append(("group-fairness", "Group fairness", between, gaps_of(between)))
+    found = (_paired_tests(f"tests-{name}", title, table["methods"], columns) for name, title, table, columns in of)
     return [one for one in found if one.rows]
 
 
@@ -668,13 +665,13 @@ def _indices(
 
 
 def _paired_tests(name: str, heading: str, methods: Sequence[Numbers], columns: Sequence[Column]) -> PairedTests:
-    others = [method for method in methods if method["versus"]]
-    cells: list[list[PairedTest | None]] = [[] for _ in others]
     columns = [column for column in columns if column.tested]
-    for column in columns:
-        for row, method in zip(cells, others, strict=True):
-            row.append(_paired_test(method["versus"][column.key], column.digits))
-    rows = tuple((method["method"], tuple(row)) for method, row in zip(others, cells, strict=True) if any(row))
+    cells = {
+        method["method"]: tuple(_paired_test(method["versus"][column.key], column.digits) for column in columns)
+        for method in methods
+        if method["versus"]
+    }
+    rows = tuple((method, row) for method, row in cells.items() if any(row))
     return PairedTests(name, heading, tuple(column.title for column in columns), rows)
 
 

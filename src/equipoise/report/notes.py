@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
@@ -152,26 +153,22 @@ def attacks(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
 
 def warnings(label: str, runs: Iterable[History], rounds: int) -> Iterator[str]:
     """Warnings about the runs of a method, by what happened to them; ``rounds`` are those of the longest run of all methods."""
-    happened: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    happened = defaultdict[tuple[str, str], list[tuple[int, int]]](list)
     for run in runs:
         planned = int(run.meta.get("rounds") or rounds)
         if run.stopped or len(run) < planned:
             of = f" of {planned}" if len(run) < planned else ""
             end = f"{of} rounds{f': {run.stopped}' if run.stopped else ''}."
-            happened.setdefault(("stopped after", end), []).append((run.seed, len(run)))
+            happened["stopped after", end].append((run.seed, len(run)))
         elif len(run) < rounds:
-            happened.setdefault(("trained for", f" rounds, and others for up to {rounds}."), []).append(
-                (run.seed, len(run))
-            )
+            happened["trained for", f" rounds, and others for up to {rounds}."].append((run.seed, len(run)))
         cosines = [cosine for r in run.records if (cosine := r.get("step_cosine")) is not None]
         if against := sum(cosine < 0 for cosine in cosines):
             end = f" of {len(cosines)} rounds: the cosine between its step and that mean is negative."
-            happened.setdefault(("steps away from the mean of the clients' updates in", end), []).append(
-                (run.seed, against)
-            )
+            happened["steps away from the mean of the clients' updates in", end].append((run.seed, against))
         if (best := run.selected_round) is not None:
             end = f", which has the best validation {run.main.noun}."
-            happened.setdefault(("exports the model of round", end), []).append((run.seed, best))
+            happened["exports the model of round", end].append((run.seed, best))
     for (what, end), found in happened.items():
         which = f"seed{'s' * (len(found) > 1)} {listed([str(seed) for seed, _ in found])}"
         yield f"{label}, {which}, {what} {listed([str(n) for _, n in found])}{end}"

@@ -349,30 +349,28 @@ def latex(result: Result) -> str:
     """For a paper: one booktabs table per block."""
     from equipoise.report.rendering import tex
 
+    def table(kind: str, size: str, caption: str, form: str, columns: Sequence[str], rows: list[list[str]]) -> str:
+        head, *body = (" & ".join(row) + r" \\" for row in ([*map(tex, columns)], *rows))
+        begin = [rf"\begin{{{kind}}}", size, rf"\caption{{{tex(caption)}}}", rf"\begin{{tabular}}{{{form}}}"]
+        end = [r"\bottomrule", r"\end{tabular}", rf"\end{{{kind}}}"]
+        return "\n".join([*begin, r"\toprule", head, r"\midrule", *body, *end])
+
     blocks = []
     for part in result.parts:
-        lines = [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{tex(' '.join(filter(None, [f'{result.title}. {part.title}.', result.calibration(part.name), *sentences(result, part)])))}}}",
-        ]
-        lines += [rf"\begin{{tabular}}{{l{'r' * len(part.columns)}}}", r"\toprule"]
-        lines += [" & ".join(["", *map(tex, part.columns)]) + r" \\", r"\midrule"]
+        rows = []
         for row in part.rows:
             entries = [part.entries[row, column] for column in part.columns]
-            lines.append(" & ".join([tex(row), *(tex(ours(e)) for e in entries)]) + r" \\")
+            rows.append([tex(row), *(tex(ours(e)) for e in entries)])
             if any(e.paper is not None for e in entries):
                 papers = (tex(theirs(e, embedded=result.embedded)) for e in entries)
-                small = (rf"{{\scriptsize {paper}}}" if paper else "" for paper in papers)
-                lines.append(" & ".join(["", *small]) + r" \\")
-        blocks.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]))
+                rows.append(["", *(rf"{{\scriptsize {paper}}}" if paper else "" for paper in papers)])
+        about = [f"{result.title}. {part.title}.", result.calibration(part.name), *sentences(result, part)]
+        form, caption = "l" + "r" * len(part.columns), " ".join(filter(None, about))
+        blocks.append(table("table", r"\centering", caption, form, ["", *part.columns], rows))
     for said in result.said:
         width = rf"p{{{0.9 / len(said.columns):.2f}\textwidth}}"  # or long texts would leave the page
-        lines = [r"\begin{table*}", r"\scriptsize", rf"\caption{{{tex(f'{said.title}. {said.below}')}}}"]
-        lines += [rf"\begin{{tabular}}{{{width * len(said.columns)}}}", r"\toprule"]
-        lines += [" & ".join(map(tex, said.columns)) + r" \\", r"\midrule"]
-        lines += [" & ".join(map(tex, row)) + r" \\" for row in said.rows]
-        blocks.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table*}"]))
+        caption, rows = f"{said.title}. {said.below}", [[*map(tex, row)] for row in said.rows]
+        blocks.append(table("table*", r"\scriptsize", caption, width * len(said.columns), said.columns, rows))
     return "% needs the package booktabs\n" + "\n\n".join(blocks) + "\n"
 
 
