@@ -1,7 +1,5 @@
 """How steadily clients push the parameters of one layer one way, in windows of rounds: FedHEAL's Fig. 2, of any run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace

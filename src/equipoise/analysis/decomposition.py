@@ -1,7 +1,5 @@
 """FedLD's loss decomposition, round by round, of any run."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

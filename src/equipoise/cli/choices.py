@@ -1,7 +1,5 @@
 """What the command line and a configuration file choose for a run; the command line overrides the file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

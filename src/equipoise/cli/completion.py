@@ -1,7 +1,5 @@
 """What a shell offers for a value that the user has begun to type."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What every command prints with: standard output, standard error, tables, progress bars, JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Container
 from typing import Any

@@ -3,8 +3,6 @@
 ``tools/describe.py`` writes :func:`catalogue` to ``catalogue.json``, so that ``equipoise methods`` need not import PyTorch.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -3,8 +3,6 @@
 No module that a command's options need imports PyTorch: the body of a command imports what it uses.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import signal

@@ -1,7 +1,5 @@
 """The command ``equipoise privacy``."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """The command ``equipoise report``."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, cast

@@ -1,7 +1,5 @@
 """The command ``equipoise track``."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """``equipoise work``: the process in which a comparison has its runs made, one after another, so that data are read once."""
 
-from __future__ import annotations
-
 import gc
 import io
 import json

@@ -1,7 +1,5 @@
 """Who has what: how many samples of which class every client and every test set has, and a few images."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Callable, Mapping, Sequence

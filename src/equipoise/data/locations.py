@@ -1,7 +1,5 @@
 """Where the files of a data set lie below the folder that the user names."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

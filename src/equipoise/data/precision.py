@@ -1,7 +1,5 @@
 """Numbers that differ, and are the same in the precision in which a network computes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a run sends: bytes per client and round, and how much more than FedAvg that is."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 They say nothing about another seed. Groups are drawn apart from each other, so each keeps its number of samples.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple

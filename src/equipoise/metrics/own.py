@@ -1,7 +1,5 @@
 """Measures beside those of :mod:`equipoise.metrics.classification`: well-known ones by name, and the user's own."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping

@@ -21,8 +21,6 @@ Nothing is gained here from clients being drawn at random, as the server knows w
 Google's ``dp-accounting``, which the extra ``privacy`` installs.
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Ours beside the paper's: the numbers of an experiment's runs, cell by cell, with the published ones."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence

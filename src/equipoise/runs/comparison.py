@@ -1,7 +1,5 @@
 """Several runs at once: every method with every seed, side by side in a few processes."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging

@@ -1,7 +1,5 @@
 """The configuration of a run: everything that it depends on, completed with what its scenario recommends."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """Runs as directories: a configuration that can be run again, a manifest, one line per round, a checkpoint, a summary."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Runs in one file for others: settings, code, records, report, versions, hashes; and whether somebody else gets the same numbers."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

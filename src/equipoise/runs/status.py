@@ -1,7 +1,5 @@
 """How the runs below a folder are going. Nothing is changed there, and no lock is taken that a run could want."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence

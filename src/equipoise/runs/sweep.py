@@ -1,7 +1,5 @@
 """Several methods with several seeds from Python, on a network and data of one's own."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import time

@@ -1,7 +1,5 @@
 """The trackers to which runs can be sent, and a run as they show it."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

@@ -4,8 +4,6 @@ What is sent is read from the files of a run, so it may be sent while the run tr
 arrives once.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

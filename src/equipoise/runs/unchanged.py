@@ -1,7 +1,5 @@
 """Whether the user's files are still those that a run was begun with."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping

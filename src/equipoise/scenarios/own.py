@@ -1,7 +1,5 @@
 """The user's own data as a federation: folders of images, a table, arrays, or a data set of the Hub."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

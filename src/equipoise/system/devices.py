@@ -1,7 +1,5 @@
 """The processor or GPU that computes, from the name that a user gives it."""
 
-from __future__ import annotations
-
 import torch
 
 

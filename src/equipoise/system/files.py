@@ -1,7 +1,5 @@
 """Files that are replaced as a whole, never partly written."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

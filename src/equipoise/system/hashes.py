@@ -1,7 +1,5 @@
 """Hashes of large files and folders, remembered, so that they are read again only where something changed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

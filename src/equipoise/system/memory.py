@@ -1,7 +1,5 @@
 """Free and used memory; and a setting that reuses freed memory in the next training step."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """The user's own code by reference: ``nets.py:build`` in a file, ``mypkg.nets:build`` in a module that Python finds."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import inspect

@@ -4,8 +4,6 @@ A run's configuration is written with such paths and read back with whole ones. 
 is as seen from the run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Mapping

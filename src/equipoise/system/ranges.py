@@ -1,7 +1,5 @@
 """Values that must be in a range: arguments of a function, and fields of a dataclass; one error message for both."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields

@@ -1,7 +1,5 @@
 """Steps that are alike, on a GPU: sent once, then replayed as a CUDA graph."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections import Counter

@@ -5,8 +5,6 @@ dies. A file without one is of an earlier version or written by hand, and is tak
 accident, and says nothing of who wrote a file: for that see :mod:`equipoise.system.trust`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

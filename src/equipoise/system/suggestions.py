@@ -1,7 +1,5 @@
 """How errors speak."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Sequence
 

@@ -4,8 +4,6 @@ Messages between sites hold such bytes. Checkpoints and the stored states of a s
 written here from where the numbers lie: the library's own function makes two copies of them first.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

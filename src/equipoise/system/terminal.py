@@ -1,7 +1,5 @@
 """The terminal: what is printed cannot steer it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from rich.console import Console, ConsoleOptions, RenderableType

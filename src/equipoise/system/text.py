@@ -1,7 +1,5 @@
 """Text that comes from others: names in data, in records of old runs, of sites, made harmless where it is read and shown."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

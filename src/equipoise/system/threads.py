@@ -1,7 +1,5 @@
 """Work spread over threads that each use one processor core, so that results never depend on how many there are."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence

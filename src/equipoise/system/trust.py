@@ -4,8 +4,6 @@ A run that was begun on this machine is known by the hash of its configuration, 
 ``--trust`` agrees, for one command.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

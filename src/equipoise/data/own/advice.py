@@ -1,7 +1,5 @@
 """What to do with columns that do not hold a number in every row: purposes, one line of pandas, or leaving them out."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

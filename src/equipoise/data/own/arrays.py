@@ -1,7 +1,5 @@
 """Arrays x and y: of an ``.npz`` file, of a function, or of another reader."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import zipfile

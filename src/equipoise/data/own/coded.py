@@ -1,7 +1,5 @@
 """Data of the user's own that a function makes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

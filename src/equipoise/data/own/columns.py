@@ -1,7 +1,5 @@
 """The columns of the user's data: for every sample its label, client, group, part and inputs."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

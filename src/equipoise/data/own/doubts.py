@@ -1,7 +1,5 @@
 """Notes on columns of numbers that tell the label, name rows, say nothing, or hold a number that stands for a missing one."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from math import lgamma, log

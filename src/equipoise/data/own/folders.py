@@ -1,7 +1,5 @@
 """A folder per client with a folder per class of images in it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path

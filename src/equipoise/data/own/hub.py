@@ -1,7 +1,5 @@
 """A data set of the Hugging Face Hub, by the package ``datasets``; it is downloaded only if the user allows it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The JSON files of LEAF (Caldas et al. 2018): users with their samples; the users are the clients."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Variables of MATLAB files."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Columns of numbers: what is none, what only counts the rows, and standardising without losing what they say."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

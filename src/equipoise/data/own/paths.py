@@ -1,7 +1,5 @@
 """The image files that a table names, also one that was made on Windows; and files of operating systems, which are no data."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """A file of arrays per client and part, as PFLlib has them."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The user's own data: a folder of images, a table, arrays, or a data set of the Hugging Face Hub."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path

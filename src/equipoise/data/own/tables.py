@@ -1,7 +1,5 @@
 """A table with a row per sample: of images, or of numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from io import BytesIO

@@ -1,7 +1,5 @@
 """Columns that are no features: names of classes, clients and groups, or numbers to predict."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Any

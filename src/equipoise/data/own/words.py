@@ -1,7 +1,5 @@
 """Cells as text: which words say that something is missing, and what classes, clients and groups are called."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """The data sets of the papers: what each holds, where a user gets it, and how its files are read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """Compare what is in the user's files with what was published."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

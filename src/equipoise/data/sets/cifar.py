@@ -1,7 +1,5 @@
 """CIFAR-10 in its Python version, read without running what a pickle may ask for."""
 
-from __future__ import annotations
-
 import codecs
 import pickle
 import shlex

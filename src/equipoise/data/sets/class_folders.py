@@ -1,7 +1,5 @@
 """Images in one folder per class: the synthetic digits of Roy et al. (2018), and Office-Caltech10."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

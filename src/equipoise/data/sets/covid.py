@@ -1,7 +1,5 @@
 """COVID-FL: chest X-rays of twelve institutions (Yan et al. 2023)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from equipoise.data.contents import Contents

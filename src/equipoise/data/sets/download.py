@@ -1,7 +1,5 @@
 """Fetch a file from a plain address: whole and checked, or not at all."""
 
-from __future__ import annotations
-
 import shutil
 import tarfile
 import tempfile

@@ -1,7 +1,5 @@
 """Files in the idx format: MNIST and Fashion-MNIST."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import struct

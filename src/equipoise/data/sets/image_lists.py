@@ -1,7 +1,5 @@
 """Lists of images as data sets ship them: CSV files, id lists, and draws of a test part where none is shipped."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

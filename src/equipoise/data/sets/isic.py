@@ -1,7 +1,5 @@
 """ISIC 2019: photographs of skin lesions, eight classes, six centres."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

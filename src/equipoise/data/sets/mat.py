@@ -1,7 +1,5 @@
 """Digits in MATLAB files: SVHN, and the synthetic digits of Ganin and Lempitsky (2015)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Retina: photographs of the eye, normal or diseased (Kaggle diabetic retinopathy; splits of Yan et al. 2023)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The layout of Yan et al., "Label-efficient self-supervised federated learning" (2023): Retina and COVID-FL."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """USPS digits, in the text format of libsvm or in that of The Elements of Statistical Learning."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import zlib

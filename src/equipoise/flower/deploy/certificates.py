@@ -5,8 +5,6 @@ and ``server.key`` (the server's), and for every site ``NAME`` (its private key,
 the server registers).
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import re

@@ -1,7 +1,5 @@
 """Checks before a run across machines."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

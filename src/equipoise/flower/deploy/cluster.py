@@ -1,7 +1,5 @@
 """Many clients on a Ray cluster, through Flower's simulation: the app of the sites, unchanged."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import logging

@@ -1,7 +1,5 @@
 """Programs that run in the background, each with its own log, and are ended with all their child processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

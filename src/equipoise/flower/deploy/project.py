@@ -1,7 +1,5 @@
 """A user's project: the files that Flower ships to the sites, and those that start them."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Runs on a SuperLink, through Flower's own command ``flwr``: submit, watch, stop."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A federation whose clients are sites: how the server trains them, measures their models, and lets them keep those."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -1,7 +1,5 @@
 """Asking nodes through a Flower grid: a parcel for each, and its answer or the reason why there is none."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The server's view of the sites of one experiment: an engine that lets them train by asking them through a Flower grid."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
