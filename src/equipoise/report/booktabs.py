@@ -1,19 +1,14 @@
 """The tables of a report as LaTeX files for the package booktabs, one table per file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from equipoise.records.history import History
 from equipoise.report.layout import communication, every_client, over_clients, over_groups, paired_tests, sheets, tested
 from equipoise.report.rendering import latex_sheet
 from equipoise.report.statistics import Comparison
 from equipoise.system.files import write_atomically
-
-if TYPE_CHECKING:
-    from equipoise.records.history import History
 
 
 def save(histories: Sequence[History] | Comparison, directory: str | os.PathLike[str]) -> list[Path]:

@@ -1,12 +1,10 @@
 """Tables laid out for reading: which columns and rows, and every number as text."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -15,6 +13,8 @@ from equipoise.metrics.columns import COLLABORATION, INDICES, Column, indices_of
 from equipoise.metrics.communication import full_model, overhead, traffic
 from equipoise.metrics.measures import Measure, main_in
 from equipoise.metrics.performance import last_rounds
+from equipoise.records.history import History
+from equipoise.records.record import Record
 from equipoise.report import rates, sentences
 from equipoise.report.formatting import PERCENT, UNDEFINED, difference, number, p_value, same_in_every_seed, size
 from equipoise.report.grid import Cell, Grid
@@ -31,11 +31,6 @@ from equipoise.report.statistics import (
     over_seeds,
     tables,
 )
-
-if TYPE_CHECKING:
-    from equipoise.records.history import History
-    from equipoise.records.record import Record
-
 
 OWN: Final = tuple(
     Column(key, title, float, digits=4) for key, title in (("avg", "AVG"), ("std", "STD"), ("worst", "worst"))

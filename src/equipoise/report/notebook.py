@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from equipoise.report.html import svg
 from equipoise.report.layout import sheets
+from equipoise.report.statistics import Comparison
 from equipoise.system.text import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from equipoise.report.statistics import Comparison
 
 STYLE = "--rule: #8885; --blue: #3d94d1; max-width: 46rem"  # ink is that of the page
 

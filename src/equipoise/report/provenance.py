@@ -1,7 +1,5 @@
 """The origin of runs: machines, versions, data, settings, and the commands that repeat them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -9,15 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from importlib import metadata
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from equipoise.core.settings import RunSettings, Settings
 from equipoise.metrics.groups import BEGINS
+from equipoise.records.history import History
 from equipoise.records.meta import Content
 from equipoise.system.environment import kind
-
-if TYPE_CHECKING:
-    from equipoise.records.history import History
 
 _READ: Final = ("true", "false", "none", "inf")  # words that the command line reads as other values
 

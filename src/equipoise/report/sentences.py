@@ -1,14 +1,13 @@
 """What a comparison shows and what it cannot show, in English: captions, legends, the verdict, the limits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from equipoise.metrics.columns import COLLABORATION, PARITY
 from equipoise.metrics.measures import Measure, main_in
+from equipoise.records.history import History
 from equipoise.report import notes
 from equipoise.report.formatting import PERCENT, number, p_value, plural, same_in_every_seed, with_unit
 from equipoise.report.provenance import at_real_sites, data_digest, environment
@@ -25,9 +24,6 @@ from equipoise.report.statistics import (
     without_bounds,
 )
 from equipoise.system.suggestions import some
-
-if TYPE_CHECKING:
-    from equipoise.records.history import History
 
 
 def caption(comparison: Numbers) -> str:
