@@ -19,7 +19,7 @@ from equipoise.core.solver import SGD
 from equipoise.federation.method import LONGEST, Method, MethodError, parse, read_value
 from equipoise.flower.app import make_client_app
 from equipoise.flower.codec import LONGEST as LONGEST_TEXT
-from equipoise.flower.codec import CodecError, Parcel
+from equipoise.flower.codec import VERSION, CodecError, Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.server.consortium import description
 from equipoise.flower.site.task import Task
@@ -139,11 +139,11 @@ def test_a_longer_name_of_a_tensor_is_refused() -> None:
 @pytest.mark.parametrize("depth", [50_000])
 def test_deep_nesting_in_a_message_is_a_sentence(depth: int, tmp_path: Any) -> None:
     records = Parcel({}).records()
-    text = '{"version": 4, "a": ' + "[" * depth + "]" * depth + "}"
+    text = f'{{"version": {VERSION}, "a": ' + "[" * depth + "]" * depth + "}"
     records.config_records["fields"]["json"] = text
     with pytest.raises(CodecError, match="cannot be read"):
         Parcel.of(records)
-    records.config_records["fields"]["json"] = json.dumps({"version": 4, "a": [[[["x"]]]]})
+    records.config_records["fields"]["json"] = json.dumps({"version": VERSION, "a": [[[["x"]]]]})
     assert Parcel.of(records).fields == {"a": [[[["x"]]]]}
 
 
