@@ -8,14 +8,13 @@ import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from equipoise import scenarios
 from equipoise.data.contents import DataError
-from equipoise.data.locations import digest
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
 from equipoise.metrics.failure import diverged
@@ -36,7 +35,7 @@ from equipoise.runs.experiment import (
     read_experiment,
 )
 from equipoise.scenarios.scenario import CLASSIFICATION, kind_of
-from equipoise.system import own_code
+from equipoise.system import hashes, own_code
 from equipoise.system.files import locked
 from equipoise.system.suggestions import unknown
 
@@ -342,16 +341,10 @@ def _place(where: Path, config: RunConfig) -> Path:
 def _stem(config: RunConfig) -> str:
     about = {name: value for name, value in config.key().items() if name != "label"}
     if config.weights is not None and config.weights.is_file():
-        about["weights"] = _digest(config.weights, config.weights.stat().st_mtime_ns)  # the file's path says little
+        about["weights"] = hashes.of_file(config.weights)  # the file's path says little
     content = json.dumps(about, sort_keys=True)
     name = runs.slug(own_code.short(config.method).split("(")[0])
     return f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:10]}-seed{config.seed}"
-
-
-@lru_cache(maxsize=2)
-def _digest(path: Path, changed: int) -> str:
-    """Checksum of a file, made once for all cells; ``changed`` is its time of change."""
-    return digest(path)
 
 
 def choose(
