@@ -188,7 +188,7 @@ x, y = samples(4, 1)
         (Lines(), TypeError, "ward 7: an IterableDataset has no length or index; give a map-style Dataset"),
         (x, TypeError, r"ward 7: expected a pair \(x, y\) or a torch Dataset; found Tensor\."),
         ((x, y, y, y), TypeError, r"ward 7: expected a pair \(x, y\) or a torch Dataset; found tuple of 4\."),
-        ({"x": x, "label": y}, TypeError, "found dict of 2"),
+        ({"x": x, "label": y}, TypeError, "must have the keys .x. and .y., and may have .s.; found"),
         (None, TypeError, "found NoneType"),
         ((["a", "b"], [0, 1]), TypeError, "ward 7: x must be a tensor or an array of numbers; found list"),
         ((x, ["cat", "dog", "cat", "dog"]), TypeError, "ward 7: y must be a tensor or an array of numbers; found list"),

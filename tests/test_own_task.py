@@ -123,3 +123,18 @@ def test_a_run_goes_on_with_its_own_task_only(counts: Any, tmp_path: Path) -> No
     assert same.progress.t == 1
     with pytest.raises(CheckpointError, match=r"Counts\(.*regression\(|regression\(.*Counts\("):
         eq.Federation(**given(eq.Regression(centre=0.0, scale=1.0))).resume(tmp_path)
+
+
+def test_a_loss_of_the_batch_and_a_prediction_with_an_axis_too_many_are_named(counts: Any) -> None:
+    class Mean(type(counts)):  # type: ignore[misc]
+        def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+            return super().losses(outputs, y).mean()
+
+    class Column(type(counts)):  # type: ignore[misc]
+        def predictions(self, outputs: Tensor) -> Tensor:
+            return outputs.exp()
+
+    with pytest.raises(ValueError, match=r"Mean\.losses must give one number per sample, of shape \[1\].*found \[\]\."):
+        eq.Federation(**given(Mean()))
+    with pytest.raises(ValueError, match=r"Column\.predictions must give one number .*found \[1, 1\]\."):
+        eq.Federation(**given(Column()))

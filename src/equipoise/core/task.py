@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -274,6 +274,8 @@ def task_of(given: Any) -> Task:
         raise ValueError(unknown("task", given, TASKS))
     options = dict(piece.partition("=")[::2] for piece in rest.removesuffix(")").split(",") if piece.strip())
     values: dict[str, Any] = {key.strip(): value.strip() for key, value in options.items()}
+    if strange := [key for key in values if key not in {f.name for f in fields(TASKS[name])}]:
+        raise ValueError(f"task={given!r}: {unknown('option', strange[0], [f.name for f in fields(TASKS[name])])}")
     try:
         values |= {key: float(value) for key, value in values.items() if key in ("centre", "scale")}
         return TASKS[name](**values)

@@ -390,9 +390,20 @@ def _probe(bound: Bound, model: Model, who: str, first: Samples) -> tuple[int, i
     with taking(x.shape[1:], f"the data of {who} one by one, in evaluation{why if blind else ''}"):
         logits, features = bound.forward(model.initial[:P], model.initial[P:].clone(), x)
         require_outputs(logits, 1, train=False, task=model.task)
+    _check_task(model.task, logits, torch.zeros(1, dtype=model.task.dtype, device=logits.device))
     model.try_channels_last(x.expand(2, *x.shape[1:]))
     n_classes = logits.shape[1] if isinstance(model.task, Classification) else 0
     return n_classes, features.shape[1]
+
+
+def _check_task(task: Task, outputs: Tensor, y: Tensor) -> None:
+    """Require one loss and one prediction per sample, also of a task of the user's own."""
+    for name, values in (("losses", task.losses(outputs, y)), ("predictions", task.predictions(outputs))):
+        if values.shape != y.shape:
+            raise ValueError(
+                f"{type(task).__name__}.{name} must give one number per sample, of shape {list(y.shape)} for outputs of shape "
+                f"{list(outputs.shape)}; found {list(values.shape)}."
+            )
 
 
 def _batch(data: Samples, who: str) -> Tensor:

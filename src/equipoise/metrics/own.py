@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.metrics.classification import MEASURES, RATES
+from equipoise.metrics.measures import REGRESSION
 from equipoise.system import own_code
 from equipoise.system.ranges import check_option
 from equipoise.system.suggestions import unknown
@@ -112,6 +113,8 @@ def divided(measures: Iterable[Any]) -> tuple[tuple[str, ...], tuple[Measure, ..
 
 def _measure(one: Any) -> Measure:
     if isinstance(one, str) and not own_code.is_reference(one):
+        if one in {measure.name for measure in REGRESSION}:
+            raise ValueError(f"Measure {one!r} is recorded of every regression, and of nothing else. Leave it out.")
         if one not in KNOWN:
             raise ValueError(f"{unknown('measure', one, [*MEASURES, RATES, *KNOWN])} Or your own: mine.py:cost.")
         return KNOWN[one]

@@ -105,10 +105,13 @@ def configure(
     if isinstance(lr, Layers):
         lr.check([name for name, _ in net.named_parameters()])
     rules.check(config.solver)
+    rules.require(task_of(data.task))
     if rules.needs & {"validation", "contribution"} and not data.has_server_validation:
+        share = "server_validation" in scenarios.SCENARIOS[scenario].options
+        todo = f"Choose one that does: {', '.join(scenarios.with_server_validation())}."
         raise ValueError(
             f"{rules} measures on validation data of the server's own, and the scenario {scenario} holds none out. "
-            f"Choose one that does: {', '.join(scenarios.with_server_validation())}."
+            f"{'Give it a share of the training samples: --set server_validation=0.1' if share else todo}"
         )
     return config
 
