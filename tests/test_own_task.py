@@ -116,6 +116,19 @@ def test_sites_train_it_too(counts: Any) -> None:
     assert meaning(counts) is counts
 
 
+def test_sites_say_a_loss_below_zero(counts: Any) -> None:
+    """As that of counts may be; what they hold out is validated as in a simulation."""
+    shifted = [(x, y + 30) for x, y in CLIENTS]
+    settings = given(counts, validation=0.3, clients=shifted, solver=eq.SGD(0.001))
+    simulated = eq.Federation(**settings)
+    first = [settings.pop(key) for key in ("net", "clients", "method", "solver")]
+    sites = in_process(*first, **settings)
+    ours, theirs = (fed.fit(2, progress=False).records[-1]["validation"] for fed in (simulated, sites))
+    same = ("rmse", "mae", "loss", "n", "clients")
+    assert {key: ours[key] for key in same} == {key: theirs[key] for key in same}
+    assert ours["loss"] < 0
+
+
 def test_a_run_goes_on_with_its_own_task_only(counts: Any, tmp_path: Path) -> None:
     eq.Federation(**given(counts)).fit(1, progress=False, directory=tmp_path)
     same = eq.Federation(**given(counts))
