@@ -97,7 +97,8 @@ def test_a_task_as_text(text: str, task: Any) -> None:
 
 
 @pytest.mark.parametrize(("given", "why"), [
-    ("regresion", "regression"), ("regression(los=huber)", "Unknown option 'los'. Did you mean 'loss'"), ("regression(loss=cubed)", "one of squared, absolute, huber; found 'cubed'"),
+    ("regresion", "regression"), ("regression(los=huber)", "Unknown option 'los'. Did you mean 'loss'"),
+    ("regression(loss=cubed)", "one of squared, absolute, huber; found 'cubed'"),
     ("regression(scale=0)", "scale must be a finite number > 0"), ("regression(centre=x)", "centre|float"), ("regression(centre=nan)", "finite"),
     ("regression(", "regression"), ("classification(loss=huber)", "Unknown option 'loss'"), ("", "task"),
 ])  # fmt: skip
