@@ -237,6 +237,11 @@ def test_what_is_no_pack_is_refused(packed: Path, project: Path, equipoise: Any)
         assert found.status == 1, name
         assert expected in found.err
         assert found.err.count(name) == 1, found.err
+    Path("runs").mkdir(exist_ok=True)
+    assert (
+        "runs is a directory, and a pack is one file. Make it first: equipoise pack runs"
+        in equipoise("verify", "runs").err
+    )
 
 
 def test_records_that_do_not_give_the_summary_are_found(packed: Path, project: Path) -> None:

@@ -284,6 +284,8 @@ def opened(path: Path, folder: Path) -> dict[str, Any]:
     Names that lead out of the folder, links, files that are not listed, other sizes and other contents are refused before
     anything can go wrong: no more is read than is listed.
     """
+    if path.is_dir():
+        raise PackError(f"{path} is a directory, and a pack is one file. Make it first: equipoise pack {path}")
     try:
         with zipfile.ZipFile(path) as file:
             entries = file.infolist()
