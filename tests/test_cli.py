@@ -466,6 +466,26 @@ def test_a_wrong_command_is_said_to_be_so(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["report", "analyse decomposition", "analyse landscape", "analyse states"])
+def test_every_directory_must_hold_a_run(
+    equipoise: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs/los", "runs/none"):
+        Path(name).mkdir(parents=True)
+    Path("runs/los/config.toml").write_text('method = "fedavg"')
+    for given in (
+        ["runs/los", "runs/nowhere"],
+        ["runs/nowhere", "runs/los"],
+        ["runs/los", "runs/nowhere", "runs/none"],
+    ):
+        ended = equipoise(*command.split(), *given)
+        named = ", ".join(name for name in given if name != "runs/los")
+        assert (ended.status, ended.out) == (2, "")
+        assert f"No run in {named}: expected directories with a config.toml." in " ".join(ended.err.split())
+        assert not Path("report.html").exists()
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_gpu_is_said_before_anything_is_written(equipoise: Call, tmp_path: Path) -> None:
     ended = equipoise(*RUN, "--device", "cuda", "--runs", tmp_path)

@@ -13,6 +13,7 @@ from rich.table import Table
 from equipoise.cli import completion
 from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
 from equipoise.cli.options import Json, Runs
+from equipoise.records.directory import all_members
 from equipoise.system.files import write_atomically
 from equipoise.system.text import cell
 
@@ -59,7 +60,7 @@ def decomposition(
     from equipoise.runs import directory as runs
     from equipoise.system.own_code import short
 
-    paths = _runs(directories)
+    paths = all_members(directories)
     planned = sum(runs.load(path).rounds for path in paths)
     measured: dict[str, list[dict[str, float]]] = {}
     with progress_bar(shown=not quiet and not json_) as bar:
@@ -122,7 +123,7 @@ def landscape(
     from equipoise.analysis.landscape import landscape as measure
     from equipoise.report import analysis as draw
 
-    paths = _runs(directories)
+    paths = all_members(directories)
     with progress_bar(shown=not json_) as bar:
         task = bar.add_task("points", total=None)
 
@@ -170,7 +171,7 @@ def states(
     from equipoise.report import figures
     from equipoise.report.statistics import Comparison
 
-    paths = _runs(directories)
+    paths = all_members(directories)
     compared = Comparison.of([History.from_run(path) for path in paths])
     with progress_bar(shown=not json_) as bar:
         task = bar.add_task("clients", total=None)
@@ -199,13 +200,6 @@ def states(
     drawn = {f"states-{what}": draw.states(found, what, nats) for what in draw.STATES}
     recorded = figures.measured_in(compared.histories, ("sharpness", "perturbed_loss"))
     _drawn(drawn | ({"states-rounds": figures.measured(compared, recorded)} if recorded else {}), output)
-
-
-def _runs(directories: list[Path]) -> list[Path]:
-    """The runs that were given, with those of comparisons one by one."""
-    from equipoise.records.directory import members
-
-    return [run for path in directories for run in members(path)] or directories
 
 
 def _named(path: Path, config: RunConfig, paths: list[Path]) -> str:

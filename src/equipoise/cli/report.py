@@ -22,15 +22,13 @@ def report(
 ) -> None:
     """Write one self-contained HTML report of any runs."""
     from equipoise.federation.history import History
-    from equipoise.records.directory import members
+    from equipoise.records.directory import all_members
     from equipoise.records.meta import Meta
     from equipoise.report.html import write
     from equipoise.report.rendering import rich_table
     from equipoise.report.statistics import Comparison
 
-    histories = [History.from_run(run) for path in directories for run in members(path)]
-    if not histories:
-        raise ValueError(f"No run in {', '.join(map(str, directories))}: expected directories with a config.toml.")
+    histories = [History.from_run(run) for run in all_members(directories)]
     called = {run.method: run.label for run in histories} | {run.label: run.label for run in histories}
     given = {"positive": positive, "least_group": least_group}
     asked = {name: value for name, value in given.items() if value is not None}

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -42,6 +42,19 @@ def members(base: Path) -> list[Path]:
                 f"{base / ORDER} is damaged. Delete it: the same command writes it again, and no run is lost."
             ) from None
     return sorted(path.parent for path in base.glob("*/config.toml"))
+
+
+def all_members(directories: Sequence[Path]) -> list[Path]:
+    """Runs inside several directories, as `members`.
+
+    Raises
+    ------
+    ValueError : a directory holds no run.
+    """
+    runs = [members(directory) for directory in directories]
+    if empty := [str(directory) for directory, inside in zip(directories, runs, strict=True) if not inside]:
+        raise ValueError(f"No run in {', '.join(empty)}: expected directories with a config.toml.")
+    return [run for inside in runs for run in inside]
 
 
 def read(run: Path) -> tuple[tuple[Record, ...], Meta]:
