@@ -15,10 +15,12 @@ from equipoise.federation.progress_bar import accuracies
 from equipoise.federation.standing import Standing
 from equipoise.federation.stopping import EarlyStopping
 from equipoise.metrics.columns import indices_of
+from equipoise.metrics.failure import guesses_mean
 from equipoise.metrics.measures import ACCURACY, REGRESSION
 from equipoise.records.validation import selected
 from equipoise.report import comparison, latex, markdown, render, rich_table
-from equipoise.report.sentences import limits
+from equipoise.report.provenance import settings
+from equipoise.report.sentences import evidence, limits, verdict
 from equipoise.report.sites import prometheus
 from equipoise.report.statistics import Comparison
 from equipoise.runs.tracking import of_round
@@ -300,7 +302,7 @@ def test_a_model_that_predicts_the_mean_is_never_called_fair():
     why = constant(0).failure()
     assert (
         why
-        == "the global model is no better than guessing: its RMSE is 60, and always answering with the mean of each test set gives 59.41"
+        == "the global model is no better than guessing: its RMSE is 60.00, and always answering with the mean of each test set gives 59.41"
     )
     assert constant(0, 0.0).failure() != ""
     for learned in (0.02, 1.0, None):
@@ -346,3 +348,62 @@ def test_the_unit_of_a_variance():
     ends = {unit: column.formula.partition("/ K")[2] for unit, column in units.items()}
     assert ends == {"mg/dl": ", in (mg/dl)²", "kg": ", in kg²", "": ""}
     assert indices_of(ACCURACY)[2].formula == "Σₖ (100 aₖ − 100 ā)² / K, in percent²"
+
+
+@pytest.mark.parametrize(
+    ("scale", "unit", "text"),
+    [
+        (1e-3, "", "avg 0.0670, std 0.0105, worst 0.0779 (others)"),
+        (1.0, "mg/dl", "avg 67.0 mg/dl, std 10.5 mg/dl, worst 77.9 mg/dl (others)"),
+        (1e4, "g", "avg 669543 g, std 104669 g, worst 779397 g (others)"),
+    ],
+)
+def test_a_history_is_printed_with_digits_and_unit(scale, unit, text):
+    assert text in repr(run(scale=scale, unit=unit))
+
+
+@pytest.mark.parametrize("stop_on", ["accuracy", "loss", "worst"])
+def test_settings_on_a_page_name_the_main_measure(stop_on):
+    common, _ = settings({"fedavg": [run(config={"stop_on": stop_on})]})
+    assert common == [("stop_on", stop_on.replace("accuracy", "rmse"))]
+    classified = History([], {"method": "m", "config": {"stop_on": stop_on}})
+    assert settings({"m": [classified]})[0] == [("stop_on", stop_on)]
+
+
+def test_the_best_on_average_has_the_lowest_error():
+    found = comparison(several())
+    said = f"{verdict(found)} {' '.join(evidence(found))}"
+    assert "afl has the lowest error, at RMSE " in said
+    assert "The one with the lowest error: the lowest AVG is that of afl" in said
+    tied = [run("fedavg", seed, label=label) for seed in range(3) for label in ("a", "b")]
+    assert verdict(comparison(tied)).endswith("or the one with the lowest error.")
+    assert "accurate" not in said + verdict(comparison(tied))
+
+
+@pytest.mark.parametrize(
+    ("bound", "worse", "said"),
+    [
+        ("upper", "qffl", "Here bound is worse than fedavg (AVG {}), so it bounds nothing: its learning rate"),
+        ("lower", "afl", "Here bound is better than fedavg (AVG {}), so it bounds nothing."),
+    ],
+)
+def test_what_bounds_nothing_is_worse_or_better(bound, worse, said):
+    found = comparison([run(), run(worse, bound=bound, label="bound")])
+    by_label = {method["method"]: method["avg"]["mean"] for method in found["methods"]}
+    both = f"{by_label['bound']:.2f} and {by_label['fedavg']:.2f}"
+    assert said.format(both) in " ".join(found["notes"])
+
+
+@pytest.mark.parametrize(("error", "spread"), [(1.673, 1.67), (0.0012, 0.0011), (1234.5, 999.0)])
+def test_a_useless_model_and_the_mean_have_the_same_digits(error, spread):
+    why = guesses_mean([{"a": {"rmse": error, "r2": 1 - (error / spread) ** 2, "n": 9}}])
+    texts = re.fullmatch(r"its RMSE is ([\d.]+), and .* gives ([\d.]+)", why).groups()
+    assert len({len(text.partition(".")[2]) for text in texts}) == 1
+    assert [float(text) for text in texts] == pytest.approx([error, spread], rel=1e-3)
+
+
+def test_a_page_says_of_which_rounds_its_letters_are(page):
+    one = unescape(render(Comparison.of([run("afl")], last=1)))
+    assert "of group or client k, after the last round; " in one
+    assert "averaged over the last evaluated rounds first" not in one
+    assert "averaged over the last evaluated rounds first" in unescape(page)

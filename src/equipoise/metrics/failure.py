@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from equipoise.metrics.groups import Counts
+from equipoise.metrics.measures import REGRESSION
 
 HUGE: Final = 10  # times the loss of guessing: so large a loss is no longer that of a model in training
 LEVEL: Final = 1.959963984540054  # of the normal distribution, two-sided 95 %
@@ -94,7 +95,10 @@ def guesses_mean(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
     )
     if not error >= spread:
         return ""
-    return f"its RMSE is {error:.4g}, and always answering with the mean of each test set gives {spread:.4g}"
+    digits = REGRESSION[0].sized(error, spread).digits
+    return (
+        f"its RMSE is {error:.{digits}f}, and always answering with the mean of each test set gives {spread:.{digits}f}"
+    )
 
 
 def _counts(scores: Mapping[str, Mapping[str, Any]]) -> list[Counts]:

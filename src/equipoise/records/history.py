@@ -502,7 +502,10 @@ class History:
     def __repr__(self) -> str:
         where = f" on {self.scenario}" if self.scenario else ""
         results = self.summary()
-        numbers = [f"{key} {results[key]:.1f}" for key in ("avg", "std", "worst") if results[key] is not None]
+        shown = replace(self.main, scale=1)  # results are in the unit that is shown
+        unit = f" {shown.unit}" if shown.of_target and shown.unit else ""
+        known = {key: results[key] for key in ("avg", "std", "worst") if results[key] is not None}
+        numbers = [f"{key} {shown.brief(value)}{unit}" for key, value in known.items()]
         worst = f" ({results['worst_group']})" if results["worst"] is not None else ""
         return (
             f"History({self.label}{where}, seed {self.seed}, {len(self)} round{'s' * (len(self) != 1)}: "

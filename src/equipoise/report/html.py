@@ -124,7 +124,9 @@ def render(histories: Sequence[History] | Comparison) -> str:
         figures=list(drawn.values()),
         quarantined=list(provenance.quarantined(found.histories)),
         terms=_terms(found, [*measured, *of_groups, *of_clients], tests, terms),
-        notation=notation(measure),
+        notation=notation(
+            measure, "averaged over the last evaluated rounds first" if found["averaged"] > 1 else when(found)
+        ),
         hint=partial(hint, terms=terms),
         anchor=partial(anchor, terms=terms),
         numbers="Accuracies are" if measure.unit == "%" else f"{measure.title} is",

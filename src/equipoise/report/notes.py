@@ -85,10 +85,12 @@ def of_bounds(runs: Mapping[str, Mapping[int, History]], methods: Sequence[Numbe
                 * bool(run.meta.get("client_tests"))
             )
         elif crossed:
-            side = "below" if upper == (measure.better == "higher") else "above"
+            side, so = ("below" if upper else "above", f"it is no {run.sharing} bound")
+            if measure.better == "lower":
+                side, so = f"{'worse' if upper else 'better'} than", "it bounds nothing"
             why = ": its learning rate and rounds are not chosen for it" * upper
             both = " and ".join(number(value, measure.digits) for value in (average[label], racing[rival]))
-            yield (f"Here {label} is {side} {rival} (AVG {both}), so it is no {run.sharing} bound{why}.")
+            yield f"Here {label} is {side} {rival} (AVG {both}), so {so}{why}."
 
 
 def never_tested(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:

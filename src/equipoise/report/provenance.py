@@ -11,6 +11,7 @@ from typing import Final
 
 from equipoise.core.settings import RunSettings, Settings
 from equipoise.metrics.groups import BEGINS
+from equipoise.metrics.measures import ACCURACY
 from equipoise.records.history import History
 from equipoise.records.meta import Content
 from equipoise.system.environment import kind
@@ -172,7 +173,7 @@ def settings(
     histories: Mapping[str, Sequence[History]],
 ) -> tuple[list[tuple[str, str]], list[tuple[str, list[str]]]]:
     """Settings that all runs share, and those that differ: name, and one text per method."""
-    runs = {label: [dict(_flat(run.meta.get("config") or {})) for run in of] for label, of in histories.items()}
+    runs = {label: [dict(_flat(_in_words_of_task(run))) for run in of] for label, of in histories.items()}
     common, differing = [], []
     for name in dict.fromkeys(name for configs in runs.values() for config in configs for name in config):
         texts = [", ".join(dict.fromkeys(config.get(name, "–") for config in configs)) for configs in runs.values()]
@@ -181,6 +182,12 @@ def settings(
         else:
             differing.append((name, texts))
     return common, differing
+
+
+def _in_words_of_task(run: History) -> Content:
+    """The configuration of a run, where the main measure of any task is called accuracy, with the name of its own."""
+    config = run.meta.get("config") or {}
+    return {**config, "stop_on": run.main.name} if config.get("stop_on") == ACCURACY.name else config
 
 
 def _flat(config: Content, prefix: str = "") -> Iterator[tuple[str, str]]:

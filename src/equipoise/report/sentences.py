@@ -446,6 +446,10 @@ def _against(leader: Numbers, label: str, digits: int) -> str:
     return f"{text})"
 
 
+ON_AVERAGE: Final = {  # by which way is better: what the best method on average is, and what is said of it
+    "higher": ("most accurate", "is the most accurate"),
+    "lower": ("one with the lowest error", "has the lowest error"),
+}
 CLAIMS: Final = (  # of a column: what is claimed, what is said where it is shown, and who leads
     (
         "std",
@@ -461,8 +465,8 @@ CLAIMS: Final = (  # of a column: what is claimed, what is said where it is show
     ),
     (
         "avg",
-        "the most accurate",
-        "is the most accurate, at {reached} on average",
+        "the {best}",
+        "{is_best}, at {reached} on average",
         "the {highest} AVG is that of {label}, {value}",
     ),
 )
@@ -476,7 +480,10 @@ def _judged(comparison: Numbers) -> Iterator[tuple[Numbers, str, str, str]]:
         if not leader or (key == "worst" and len(comparison["methods"][0]["groups"]) == 1):
             continue
         method = by_label[leader["leading"]]
+        best, is_best = ON_AVERAGE[measure.better]
         words = {
+            "best": best,
+            "is_best": is_best,
             "label": leader["leading"],
             "value": with_unit(method[key]["mean"], measure),
             "reached": reaching(method[key]["mean"], measure),
@@ -486,7 +493,7 @@ def _judged(comparison: Numbers) -> Iterator[tuple[Numbers, str, str, str]]:
             "groups": plural(len(method["groups"]), "group"),
             "worst": notes.listed([*method["worst_groups"]]) if method["worst_groups"] else "",
         }
-        shown, value = shown.format(**words), value.format(**words)
+        claim, shown, value = (text.format(**words) for text in (claim, shown, value))
         if len(method["groups"]) == 1:  # whose column stands for AVG
             shown, value = shown.removesuffix(" on average"), value.replace(" AVG ", f" {measure.noun} ")
         yield leader, claim, shown, value

@@ -51,11 +51,11 @@ def terms_of(measures: Sequence[Measure]) -> dict[str, Term]:
 TERMS: Final = terms_of(CLASSIFICATION)
 
 
-def notation(measure: Measure) -> str:
-    """What the letters of formulas are, with a main measure."""
+def notation(measure: Measure, when: str) -> str:
+    """What the letters of formulas are, with a main measure; ``when`` are the rounds that tables are of."""
     share = measure.unit == "%"
     return (
-        f"aₖ is the {measure.noun}{' in [0, 1]' if share else measure.words} of group or client k, averaged over the last evaluated rounds first; "
+        f"aₖ is the {measure.noun}{' in [0, 1]' if share else measure.words} of group or client k, {when}; "
         "K is their number, ā their mean, and ‖a‖ = √(Σₖ aₖ²)."
         + f" Tables print percent. cₖ is the {measure.noun} that client k reaches alone, θₖ that of the model it owns in the end."
         * share
