@@ -407,3 +407,58 @@ def test_a_page_says_of_which_rounds_its_letters_are(page):
     assert "of group or client k, after the last round; " in one
     assert "averaged over the last evaluated rounds first" not in one
     assert "averaged over the last evaluated rounds first" in unescape(page)
+
+
+def constant(history, *groups):
+    """The same run, where the targets of some groups are all the same."""
+    records = [
+        {
+            **record,
+            "groups": {
+                name: {**of, "r2": None if name in groups else of["r2"]} for name, of in record["groups"].items()
+            },
+        }
+        for record in history.records
+    ]
+    return replace(history, records=tuple(records))
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        (
+            ["men"],
+            "R² is not defined for men: all its targets are the same. AVG, STD and worst are over all groups, so",
+        ),
+        (["men", "others"], "R² is not defined for men and others: within each, all targets are the same. AVG, STD"),
+    ],
+)
+def test_a_measure_that_is_not_defined_is_no_missing_test(groups, said):
+    found = comparison([constant(run(method), *groups) for method in METHODS])
+    r2 = found["measures"]["r2"]
+    assert r2["methods"][0]["avg"]["mean"] is None
+    assert all(method["untested"] == [] for method in r2["methods"])
+    assert not any("not defined" in note for note in found["notes"] + found["measures"]["mae"]["notes"])
+    for text in (words_of(Comparison.of([constant(run(), *groups)])), unescape(render([constant(run(), *groups)]))):
+        assert said in " ".join(text.split())
+        assert "not tested" not in text
+        assert "in brackets" not in text
+
+
+def test_a_measure_may_be_undefined_in_some_runs_or_untested():
+    runs = [constant(run(seed=0), "men"), run(seed=1)]
+    assert "R² is not defined for men in 1 of 2 runs: all its" in comparison(runs)["measures"]["r2"]["notes"][-1]
+    away = run()
+    records = [{**r, "groups": {k: v for k, v in r["groups"].items() if k != "men"}} for r in away.records[2:]]
+    found = comparison([replace(away, records=(*away.records[:2], *records))])["measures"]["r2"]
+    assert found["methods"][0]["untested"][0]["round"] == 1
+    assert not any("not defined" in note for note in found["notes"])
+
+
+def test_an_area_of_one_class_is_not_defined():
+    scores = {"a": {"accuracy": 0.9, "auc": 0.8, "n": 90}, "b": {"accuracy": 0.7, "auc": None, "n": 90, "missing": [1]}}
+    found = comparison([History([{"round": 0, "groups": scores}], {"method": "m"})])["measures"]["auc"]
+    assert found["methods"][0]["untested"] == []
+    assert " ".join(found["notes"][-2:]).startswith(
+        "b has no test sample of class 1, which the AUC leaves out. One-vs-one macro AUC is not defined for b. AVG"
+    )

@@ -30,6 +30,7 @@ class Measure:
     of_target : whether its unit is that of the target.
     loss : the unit of the loss beside it, as a part of a sentence.
     formula, source : what the legend says.
+    varying : what must differ within a test set for it to be defined, in a sentence.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Measure:
     loss: str = ""
     formula: str = ""
     source: str = "–"
+    varying: str = ""
 
     @property
     def noun(self) -> str:
@@ -167,7 +169,14 @@ _ERROR: Final[Mapping[str, Any]] = {"low": 0, "better": "lower", "of_target": Tr
 REGRESSION: Final = (
     Measure("rmse", "RMSE", main=True, formula="√( Σᵢ (yᵢ − ŷᵢ)² / n ) over the n samples i", **_ERROR),
     Measure("mae", "MAE", formula="Σᵢ |yᵢ − ŷᵢ| / n over the n samples i", **_ERROR),
-    Measure("r2", "R²", high=1, digits=3, formula="1 − Σᵢ (yᵢ − ŷᵢ)² / Σᵢ (yᵢ − ȳ)², 0 for their mean, 1 for no error"),
+    Measure(
+        "r2",
+        "R²",
+        high=1,
+        digits=3,
+        varying="targets",
+        formula="1 − Σᵢ (yᵢ − ŷᵢ)² / Σᵢ (yᵢ − ȳ)², 0 for their mean, 1 for no error",
+    ),
 )
 TASKS: Final = {"classification": CLASSIFICATION, "regression": REGRESSION}  # of each its main measure first
 ACCURACY: Final = CLASSIFICATION[0]

@@ -321,6 +321,20 @@ def of_parity(runs: Mapping[str, Mapping[int, History]], found: Mapping[str, Map
         yield f"{listed(without)} recorded no rates."
 
 
+def of_undefined(measure: Measure, runs: Sequence[Sequence[str]]) -> Iterator[str]:
+    """On which groups a measure is not defined, which ``runs`` names for each run, and what has no value then."""
+    groups = list(dict.fromkeys(group for undefined in runs for group in undefined))
+    if groups:
+        n = sum(map(bool, runs))
+        part = f" in {n} of {len(runs)} runs" * (n < len(runs))
+        each = "all its" if len(groups) == 1 else "within each, all"
+        why = f": {each} {measure.varying} are the same" if measure.varying else ""
+        yield (
+            f"{measure.noun[0].upper()}{measure.noun[1:]} is not defined for {listed(groups)}{part}{why}. AVG, STD and worst are over all "
+            "groups, so they are not defined either."
+        )
+
+
 def of_areas(histories: Sequence[History]) -> Iterator[str]:
     """The classes that an area under the ROC curve leaves out."""
     missing: dict[str, set[int]] = {}

@@ -89,7 +89,8 @@ def untested(comparison: Numbers) -> list[str]:
         return []
     alone = len(comparison["methods"]) == 1
     sentences = [f"{what}{'' if alone else f' in the run of {some(labels)}'}." for what, labels in runs.items()]
-    return [*sentences, "What is in brackets is of a group's last test, and enters no AVG, STD or worst."]
+    brackets = any(test["round"] is not None for method in comparison["methods"] for test in method["untested"])
+    return [*sentences, *["What is in brackets is of a group's last test, and enters no AVG, STD or worst."] * brackets]
 
 
 def plus_minus(methods: Sequence[Numbers]) -> list[str]:

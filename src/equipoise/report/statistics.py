@@ -565,6 +565,7 @@ def _of_measure(
             *(notes.of_sizes(shown, last) if measure.main else ()),
             *notes.of_short(evaluated, averaged),
             *(notes.of_areas(histories) if name in AREAS else ()),
+            *notes.of_undefined(measure, [_undefined(run, measure, last) for run in every]),
         ],
         "methods": methods,
         "leaders": leaders,
@@ -607,12 +608,21 @@ def _untested(runs: Mapping[int, Run], measure: Measure, last: int) -> list[Numb
     untested: list[Numbers] = []
     for seed, run in runs.items():
         rounds, table = run.groups[measure.name]
+        undefined = _undefined(run, measure, last)
         for group, values in zip(run.history.groups, table.T, strict=True):
-            if not np.isfinite(values[-last:]).all():
+            if not np.isfinite(values[-last:]).all() and group not in undefined:
                 tests = np.flatnonzero(np.isfinite(values))
                 t, a = (rounds[tests[-1]], measure.scale * float(values[tests[-1]])) if tests.size else (None, None)
                 untested.append({"group": group, "seed": seed, "round": t, run.history.main.name: a})
     return untested
+
+
+def _undefined(run: Run, measure: Measure, last: int) -> list[str]:
+    """The groups that were tested in each of the last rounds, and on which a measure is not defined all the same."""
+    (rounds, table), (tests, main) = (run.groups[name] for name in (measure.name, run.history.main.name))
+    tested = np.isfinite(main[np.isin(tests, rounds[-last:])]).all(axis=0)
+    without = np.atleast_1d(tested & ~np.isfinite(table[-last:]).all(axis=0))
+    return [group for group, undefined in zip(run.history.groups, without, strict=True) if undefined]
 
 
 def _sizes(histories: Sequence[History]) -> dict[str, int | list[int]]:
