@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.federation.history import History
+from equipoise.records.directory import all_members, members
 from equipoise.records.record import line
 from equipoise.system.files import write_atomically
 
@@ -362,3 +363,21 @@ def test_write_atomically_keeps_the_old_file_when_it_fails(tmp_path):
         write_atomically(path, "\ud800")
     assert path.read_text() == "old"
     assert [p.name for p in path.parent.iterdir()] == ["file.txt"]
+
+
+def test_runs_in_a_folder_are_those_with_a_configuration_and_those_from_python(tmp_path):
+    for name in (
+        "b/config.toml",
+        "a/manifest.json",
+        "a/metrics.jsonl",
+        "d/config.toml",
+        "d/manifest.json",
+        "c/manifest.json",
+    ):
+        (tmp_path / "runs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "runs" / name).touch()
+    runs = [tmp_path / "runs" / name for name in "abd"]
+    assert members(tmp_path / "runs") == runs
+    assert all_members([runs[1], tmp_path / "runs"]) == [runs[1], *runs]
+    with pytest.raises(ValueError, match=r"No run in .*/c, .*/nowhere: expected"):
+        all_members([runs[1], tmp_path / "runs/c/c", tmp_path / "nowhere"])

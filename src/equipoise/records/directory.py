@@ -41,7 +41,8 @@ def members(base: Path) -> list[Path]:
             raise RunError(
                 f"{base / ORDER} is damaged. Delete it: the same command writes it again, and no run is lost."
             ) from None
-    return sorted(path.parent for path in base.glob("*/config.toml"))
+    of_python = (path.parent for path in base.glob("*/manifest.json") if (path.parent / "metrics.jsonl").exists())
+    return sorted({*(path.parent for path in base.glob("*/config.toml")), *of_python})
 
 
 def all_members(directories: Sequence[Path]) -> list[Path]:
