@@ -448,6 +448,11 @@ def test_a_measure_that_is_not_defined_is_no_missing_test(groups, said):
 def test_a_measure_may_be_undefined_in_some_runs_or_untested():
     runs = [constant(run(seed=0), "men"), run(seed=1)]
     assert "R² is not defined for men in 1 of 2 runs: all its" in comparison(runs)["measures"]["r2"]["notes"][-1]
+    alone = run(bound="lower", label="standalone")  # which has no R²
+    for record in alone.records:
+        for scores in record["groups"].values():
+            del scores["r2"]
+    assert "R² is not defined for men: all its" in comparison([runs[0], alone])["measures"]["r2"]["notes"][-1]
     away = run()
     records = [{**r, "groups": {k: v for k, v in r["groups"].items() if k != "men"}} for r in away.records[2:]]
     found = comparison([replace(away, records=(*away.records[:2], *records))])["measures"]["r2"]

@@ -565,7 +565,7 @@ def _of_measure(
             *(notes.of_sizes(shown, last) if measure.main else ()),
             *notes.of_short(evaluated, averaged),
             *(notes.of_areas(histories) if name in AREAS else ()),
-            *notes.of_undefined(measure, [_undefined(run, measure, last) for run in every]),
+            *notes.of_undefined(measure, [_undefined(run, measure, last) for run in every if run.groups[name][0]]),
         ],
         "methods": methods,
         "leaders": leaders,
