@@ -314,7 +314,7 @@ def test_commands(trained: Path, tmp_path: Path, equipoise: Any, monkeypatch: py
         *(f"landscape-{d}.{e}" for d in ("1d", "2d") for e in ("png", "pdf")),
     }
     for arguments, message in (
-        (["decomposition", "nowhere"], "nowhere is not a run"),
+        (["decomposition", "nowhere"], "No run in nowhere"),
         (["landscape", str(trained / "fedavg"), "--group", "font"], "Did you mean 'fonts'"),
         (["decomposition", str(trained / "fedavg"), "--try", "fedheel"], "Did you mean 'fedheal'"),
     ):

@@ -13,7 +13,6 @@ from rich.table import Table
 from equipoise.cli import completion
 from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
 from equipoise.cli.options import Json, Runs
-from equipoise.records.directory import all_members
 from equipoise.system.files import write_atomically
 from equipoise.system.text import cell
 
@@ -56,6 +55,7 @@ def decomposition(
     """
     from equipoise.analysis.decomposition import decomposition as decompose
     from equipoise.federation.method import parse
+    from equipoise.records.directory import all_members
     from equipoise.report import analysis as draw
     from equipoise.runs import directory as runs
     from equipoise.system.own_code import short
@@ -121,6 +121,7 @@ def landscape(
     import pandas as pd
 
     from equipoise.analysis.landscape import landscape as measure
+    from equipoise.records.directory import all_members
     from equipoise.report import analysis as draw
 
     paths = all_members(directories)
@@ -167,6 +168,7 @@ def states(
 
     from equipoise.analysis.states import states as measure
     from equipoise.federation.history import History
+    from equipoise.records.directory import all_members
     from equipoise.report import analysis as draw
     from equipoise.report import figures
     from equipoise.report.statistics import Comparison
