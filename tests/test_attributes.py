@@ -320,7 +320,19 @@ def test_a_run_of_a_version_without_them_goes_on() -> None:
     before = {**ours, "data": {key: code for key, code in ours["data"].items() if key != "attributes"}}
     assert differing(before, ours) is None
     assert changed(before["data"], ours["data"]) == ""
-    assert "attributes" not in federation().fingerprint["data"]
+
+
+def test_attributes_that_come_later_and_those_of_lazy_clients_are_other_data(tmp_path: Path) -> None:
+    federation(data=clients()).fit(1, directory=tmp_path / "without", progress=False)
+    with pytest.raises(CheckpointError, match="the sensitive attributes differ"):
+        federation(data=people()).resume(tmp_path / "without")
+
+    def lazy(data: list[tuple[Tensor, Tensor, Tensor]]) -> list[eq.Lazy]:
+        return [eq.Lazy(lambda one=one: one, len(one[1])) for one in data]
+
+    federation(data=lazy(people())).fit(1, directory=tmp_path / "lazy", progress=False)
+    with pytest.raises(CheckpointError, match="the sensitive attributes differ"):
+        federation(data=lazy([(x, y, s.flip(0)) for x, y, s in people()])).resume(tmp_path / "lazy")
 
 
 # own tables and scenarios

@@ -262,7 +262,7 @@ def test_files_are_read_again_only_where_something_changed(
 ) -> None:
     config = own(mine)
     first = unchanged.contents(config)
-    assert {*first} == {*PARTS} - {"attributes"}
+    assert {*first} == {*PARTS}
     with monkeypatch.context() as patch:
         patch.setattr(unchanged.scenarios, "load", None)
         if hashes.stamp(mine) is not None:  # its status changed long enough ago

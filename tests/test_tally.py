@@ -142,10 +142,27 @@ def test_what_a_site_tells_can_be_read_and_pooled(task: Task) -> None:
     assert "mean" not in told[0]
 
 
+@pytest.mark.parametrize("unit", [1e-5, 2e-3, 1.0, 1e6])
+@pytest.mark.parametrize("noise", [0.0, 0.8, 3.0])
+def test_rounded_numbers_are_near_the_exact_ones_in_every_unit(unit: float, noise: float) -> None:
+    draw = np.random.default_rng(0)
+    y, e = unit * torch.from_numpy(draw.normal(size=(2, 200)))
+    tally = NumberTally.of(e.square(), y + noise * e, y, None, 1)
+    exact, rounded = tally.score(), tally.rounded(3).score()
+    assert rounded["r2"] == pytest.approx(exact["r2"], abs=6e-4)
+    for name in ("rmse", "mae"):
+        assert rounded[name] == pytest.approx(exact[name], rel=1e-2)  # type: ignore[literal-required]
+
+
+def test_a_label_that_pytorch_ignores_is_no_label() -> None:
+    with pytest.raises(IndexError, match="-100"):
+        CLASSIFICATION.losses(torch.zeros(2, 3), torch.tensor([0, -100]))
+
+
 def test_rounded_means() -> None:
     tally = REGRESSION.tally(*outputs(REGRESSION, 30, 1)).rounded(3)
     score, loss = tally.score(), float(tally.mean_loss)
-    for x in (score["rmse"], score["mae"], loss, math.sqrt(float(tally.told()["spread"]) / 30)):
+    for x in (score["rmse"], score["mae"], score["r2"], loss):
         assert x == pytest.approx(round(float(x or 0), 3), abs=1e-12)
     counts = CLASSIFICATION.tally(*(part.nan_to_num() for part in outputs(CLASSIFICATION, 30, 1)))
     assert counts.rounded(3).told(classes=True) | {"loss": 0} == counts.told(classes=True) | {"loss": 0}

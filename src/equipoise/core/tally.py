@@ -227,12 +227,19 @@ class NumberTally(Tally):
         return {**score, "loss": float(self.mean_loss), "n": int(self.n)}
 
     def rounded(self, digits: int) -> Self:
-        """As :meth:`Tally.rounded`: of the errors and the targets their RMSE, MAE and standard deviation."""
-        squares, spread = (
-            (x / self.n).sqrt().round(decimals=digits).square() * self.n for x in (self.squares, self.spread)
-        )
-        absolute = (self.absolute / self.n).round(decimals=digits) * self.n
+        """As :meth:`Tally.rounded`: RMSE and MAE, of small ones so many significant digits, and R², from which the spread follows."""
+        squares = _significant((self.squares / self.n).sqrt(), digits).square() * self.n
+        absolute = _significant(self.absolute / self.n, digits) * self.n
+        unexplained = (self.squares / self.spread).round(decimals=digits).clamp(min=0.5 * 10.0**-digits)
+        spread = (squares / unexplained).where(squares > 0, _significant(self.spread, digits))
+        spread = spread.where(self.spread > 0, self.spread)
         return replace(super().rounded(digits), squares=squares, absolute=absolute, spread=spread)
+
+
+def _significant(x: Tensor, digits: int) -> Tensor:
+    """With so many digits after the point, or significant ones where x >= 0 is smaller than one."""
+    scale = 10.0 ** (digits - 1 - x.log10().floor()).clamp(min=digits)
+    return ((x * scale).round() / scale).where(x > 0, x)
 
 
 def _total(parts: Sequence[Tensor]) -> Tensor:
@@ -241,7 +248,7 @@ def _total(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _summed(losses: Tensor, ok: Tensor | None) -> Tensor:
-    """The sum [...] of losses [..., B]; without padding it is n times the mean, which is their mean again when divided by n, bit by bit."""
+    """The sum [...] of losses [..., B]; without padding it is n times the mean, as divided by n it is to be the mean again."""
     return losses.mean(-1) * losses.shape[-1] if ok is None else losses.where(ok, 0).sum(-1)
 
 

@@ -111,7 +111,8 @@ class Classification(Task):
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Loss of each sample [..., B]."""
-        return functional.cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="none").view(y.shape)
+        outputs, labels = outputs.flatten(0, -2), y.flatten()  # by default PyTorch ignores labels of -100
+        return functional.cross_entropy(outputs, labels, reduction="none", ignore_index=NO_LABEL).view(y.shape)
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """The predicted class of each sample [..., B]; -1, no class, where the largest logit is not finite."""
@@ -146,6 +147,7 @@ class Classification(Task):
         return _called(self)
 
 
+NO_LABEL = -(1 << 62)
 CLASSIFICATION = Classification()
 
 

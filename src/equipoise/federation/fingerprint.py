@@ -98,14 +98,15 @@ def contents(
     some samples spread over it count, those that are the same when read twice; of clients that are
     :class:`equipoise.Lazy` the first, and the sizes of the others.
     """
-    every = (*clients, *(tests[name] for name in sorted(tests)))
+    clients = [*map(loaded, clients[:1]), *clients[1:]]
+    every = (*clients, *(tests[name] for name in sorted(tests)), *([] if validation is None else [validation]))
     codes = [None if (s := data.s) is None else digest(s) for data in every]
     return {
         "inputs": _together(_content(data, look=m == 0) for m, data in enumerate(clients)),
         "tests": _together(f"{name}: {_content(tests[name])}" for name in sorted(tests)),
         "groups": _together([] if groups is None else groups),
         "validation": "" if validation is None else _content(validation),
-        **({"attributes": _together(codes)} if any(codes) else {}),
+        "attributes": _together(codes) if any(codes) else "",
     }
 
 
