@@ -276,8 +276,9 @@ def task_of(given: Any) -> Task:
         raise ValueError(unknown("task", given, TASKS))
     options = dict(piece.partition("=")[::2] for piece in rest.removesuffix(")").split(",") if piece.strip())
     values: dict[str, Any] = {key.strip(): value.strip() for key, value in options.items()}
-    if strange := [key for key in values if key not in {f.name for f in fields(TASKS[name])}]:
-        raise ValueError(f"task={given!r}: {unknown('option', strange[0], [f.name for f in fields(TASKS[name])])}")
+    allowed = [option.name for option in fields(TASKS[name])]
+    if strange := [key for key in values if key not in allowed]:
+        raise ValueError(f"task={given!r}: {unknown('option', strange[0], allowed)}")
     try:
         values |= {key: float(value) for key, value in values.items() if key in ("centre", "scale")}
         return TASKS[name](**values)

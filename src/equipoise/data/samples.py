@@ -530,8 +530,8 @@ def parts(given: Any, who: str, expected: str = "expected a pair (x, y) or a tor
     if isinstance(given, (tuple, list)) and len(given) in (2, 3):
         return given[0], given[1], given[2] if len(given) == 3 else None
     if isinstance(given, Mapping):
-        found = ", ".join(map(repr, [*given][:10])) or "none"
-        raise TypeError(f"{who}: a mapping must have the keys 'x' and 'y', and may have 's'; found {found}.")
+        keys = ", ".join(map(repr, [*given][:10])) or "none"
+        raise TypeError(f"{who}: a mapping must have the keys 'x' and 'y', and may have 's'; found {keys}.")
     several = f" of {len(given)}" if isinstance(given, (tuple, list)) else ""
     raise TypeError(f"{who}: {expected}; found {type(given).__name__}{several}.")
 

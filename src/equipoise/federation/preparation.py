@@ -69,7 +69,7 @@ class Arrangement:
 
 
 def prepare(
-    known: Frame,
+    inputs: Frame,
     method: Method,
     solver: Solver,
     settings: Settings,
@@ -85,7 +85,7 @@ def prepare(
 
     Parameters
     ----------
-    known : model and data.
+    inputs : model and data.
     method, solver, settings : as for :class:`equipoise.Federation`; so is ``workers``.
     engine : the name of the engine.
     groups : the hidden units, ``neurons`` of :class:`equipoise.Federation`.
@@ -96,38 +96,38 @@ def prepare(
     ------
     ValueError : the network does not suit the method or the batches.
     """
-    known.suit(method, settings)
-    model, held_out = known.model, known.server_validation
+    inputs.suit(method, settings)
+    model, held_out = inputs.model, inputs.server_validation
     if isinstance(settings.engine, str):
         call = ENGINES[engine](workers, settings.chunk)
     else:  # jobs carry the settings, also to other processes: they get the engine's name
         call, settings = settings.engine, replace(settings, engine=engine)
-    neurons = known.neurons(groups) if "neurons" in method.needs else None
+    neurons = inputs.neurons(groups) if "neurons" in method.needs else None
     setup = Setup(
         model.initial,
         model.layout,
-        torch.tensor([d.size for d in known.data], dtype=torch.float64, device=model.initial.device),
+        torch.tensor([d.size for d in inputs.data], dtype=torch.float64, device=model.initial.device),
         solver,
-        known.n_classes,
-        known.n_features,
+        inputs.n_classes,
+        inputs.n_features,
         model.head[: model.n_params],
         neurons,
         0 if held_out is None else -(-held_out.size // VALIDATION_BATCH),
-        cohort_size(len(known.data), settings.participation),
+        cohort_size(len(inputs.data), settings.participation),
     )
     return Trial(
         model=model,
-        bound=known.bound,
+        bound=inputs.bound,
         method=method,
         solver=solver,
         engine=call,
         setup=setup,
-        data=known.data,
-        names=known.names,
+        data=inputs.data,
+        names=inputs.names,
         private=method.private(model),
         settings=settings,
-        chances=chances(known.transform),
-        oracle=_oracle(known, solver),
+        chances=chances(inputs.transform),
+        oracle=_oracle(inputs, solver),
         neurons=neurons,
         presence=presence,
         attackers=attackers,
@@ -160,7 +160,7 @@ def check_away(method: Method, select: str, *, away: bool, held: bool) -> None:
         raise ValueError(f"select={select!r} {NONE}: give validation=0.2.")
 
 
-def held_out(known: Frame, settings: Settings, groups: tuple[str, ...] | None) -> tuple[Frame, HeldOut | None]:
+def held_out(inputs: Frame, settings: Settings, groups: tuple[str, ...] | None) -> tuple[Frame, HeldOut | None]:
     """The inputs without what every client holds out, and that; None without validation.
 
     Raises
@@ -168,10 +168,10 @@ def held_out(known: Frame, settings: Settings, groups: tuple[str, ...] | None) -
     ValueError : that is nothing.
     """
     if not settings.validation:
-        return known, None
-    without, parts = known.divided(settings.validation, settings.seed)
+        return inputs, None
+    without, parts = inputs.divided(settings.validation, settings.seed)
     if not any(parts):
-        most = max(d.size for d in known.data)
+        most = max(d.size for d in inputs.data)
         raise ValueError(
             f"validation={settings.validation:g} holds nothing out, because no client has more than {most} samples. "
             f"{'Leave it out.' if most == 1 else f'Take a share of at least {1 / most:.2g}.'}"
@@ -180,20 +180,20 @@ def held_out(known: Frame, settings: Settings, groups: tuple[str, ...] | None) -
 
 
 def who_comes(
-    known: Frame, method: Method, settings: Settings, groups: Sequence[str] | None, *, here: bool
+    inputs: Frame, method: Method, settings: Settings, groups: Sequence[str] | None, *, here: bool
 ) -> tuple[Presence | None, Attackers | None]:
     """Who is there in which round, and who attacks, in a simulation; None where all are, and nobody does."""
-    sizes, task = [d.size for d in known.data], known.model.task
-    presence = Presence.of(settings, known.names, groups, sizes) if method.sharing.clients else None
+    sizes, task = [d.size for d in inputs.data], inputs.model.task
+    presence = Presence.of(settings, inputs.names, groups, sizes) if method.sharing.clients else None
     if settings.attack in FLIPS and task.dtype.is_floating_point:
         raise ValueError(
             f"attack={settings.attack!r} changes classes, and a {task.name} has none. Take sign-flip, for example."
         )
-    attackers = Attackers.of(settings, known.names, groups, here=here)
+    attackers = Attackers.of(settings, inputs.names, groups, here=here)
     return presence, attackers if method.sharing.federated else None
 
 
-def choose_engine(known: Frame, settings: Settings) -> EngineChoice:
+def choose_engine(inputs: Frame, settings: Settings) -> EngineChoice:
     """The engine that visits the clients, and why."""
     engine = settings.engine
     if not isinstance(engine, str):
@@ -201,19 +201,19 @@ def choose_engine(known: Frame, settings: Settings) -> EngineChoice:
             raise TypeError(f"engine must be the name of one, or a function from a Job to Answers; found {engine!r}.")
         return EngineChoice(getattr(engine, "__name__", type(engine).__name__), "asked for")
     if engine == "auto":
-        here = [d for d in (known.first, *known.data) if not isinstance(d, Absent)]
-        asked = cohort_size(len(known.data), settings.participation)
-        return choose(known.model, here, asked, torch.get_num_threads(), known.stacks)
+        here = [d for d in (inputs.first, *inputs.data) if not isinstance(d, Absent)]
+        asked = cohort_size(len(inputs.data), settings.participation)
+        return choose(inputs.model, here, asked, torch.get_num_threads(), inputs.stacks)
     if engine not in ENGINES:
         raise ValueError(f"Unknown engine {engine!r}. Choose one of: auto, {', '.join(ENGINES)}.")
     return EngineChoice(engine, "asked for")
 
 
-def _oracle(known: Frame, solver: Solver) -> Oracle | None:
+def _oracle(inputs: Frame, solver: Solver) -> Oracle | None:
     """The server's validation data in order, in batches; None if there are none."""
-    data = known.server_validation
+    data = inputs.server_validation
     if data is None:
         return None
     drawn = torch.arange(-(-data.size // VALIDATION_BATCH) * VALIDATION_BATCH, device=data.sizes.device)
     index = torch.where(drawn < data.size, drawn, -1).view(-1, VALIDATION_BATCH)
-    return Oracle(known.bound, data, solver, Schedule(index, None), known.model.n_params)
+    return Oracle(inputs.bound, data, solver, Schedule(index, None), inputs.model.n_params)

@@ -1,5 +1,7 @@
 """The processor or GPU that computes, from the name that a user gives it."""
 
+from contextlib import suppress
+
 import torch
 
 
@@ -12,11 +14,10 @@ def usable_device(name: str) -> torch.device:
     ------
     ValueError : no such device, or none that this build of PyTorch can use.
     """
-    try:
+    device = None
+    with suppress(RuntimeError):
         device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"Unknown device {name!r}. Choose cpu or cuda.") from None
-    if device.type not in ("cpu", "cuda"):
+    if device is None or device.type not in ("cpu", "cuda"):
         raise ValueError(f"Unknown device {name!r}. Choose cpu or cuda.")
     if device.type == "cuda":
         if not torch.cuda.is_available():
