@@ -27,11 +27,12 @@ import browser
 import equipoise as eq
 from equipoise import networks, scenarios
 from equipoise.cli import main as cli
-from equipoise.federation.method import parse, read_value
+from equipoise.federation.method import parse
 from equipoise.methods import METHODS
 from equipoise.report.figures import PLOTS
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import configure
+from equipoise.system.text import read_value
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import equipoise as eq
 from equipoise.core.rule import Rule
-from equipoise.federation.method import Method, MethodError, parse, read_value
+from equipoise.federation.method import Method, MethodError, parse
 from equipoise.methods import METHODS
 from equipoise.methods.afl import AFL
 from equipoise.methods.clipping import Clipping
@@ -22,6 +22,7 @@ from equipoise.methods.fedprox import FedProx
 from equipoise.methods.fphl import FPHL
 from equipoise.methods.qffl import QFFL
 from equipoise.methods.scaffold import Scaffold
+from equipoise.system.text import read_value
 from helpers import KeepHead, Portion
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,17 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.core.task import task_of
 from equipoise.federation.checkpoint import CheckpointError
 from equipoise.flower import in_process
-from equipoise.flower.site.task import meaning
+from equipoise.flower.settings import AppSettings
+from equipoise.flower.site.task import Task, meaning
+from equipoise.runs.directory import federation, load
 from helpers import normal
+from run_helpers import cache, equipoise
 from test_docs import ROOT, blocks
+
+__all__ = ["cache", "equipoise"]
 
 
 @pytest.fixture(scope="module")
@@ -151,3 +159,55 @@ def test_a_loss_of_the_batch_and_a_prediction_with_an_axis_too_many_are_named(co
         eq.Federation(**given(Mean()))
     with pytest.raises(ValueError, match=r"Column\.predictions must give one number .*found \[1, 1\]\."):
         eq.Federation(**given(Column()))
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the page's class in a file and a table of three wards."""
+    page = blocks(ROOT / "docs" / "own-task.md", "python")[0]
+    (tmp_path / "mine.py").write_text(f"from __future__ import annotations\n{page}\ntold = Counts()\nother = 3\n")
+    rows = [f"{ward},{a:.3f},{b:.3f},{c:.3f},{int(y)}" for ward, (x, y) in zip("ABC", CLIENTS, strict=True)
+            for (a, b, c), y in zip(x.tolist(), y.tolist(), strict=True)]  # fmt: skip
+    (tmp_path / "wards.csv").write_text("\n".join(["client,a,b,c,label", *rows]))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_command_line_knows_it_as_other_code_of_ones_own(mine: Path, equipoise: Any) -> None:
+    given = ("--data", "wards.csv", "--network", "mlp(hidden=[])", "--runs", "runs", "--no-report", "--name", "a")
+    equipoise("run", *given, "--task", "mine.py:Counts(unit=days)", "--rounds", "2")
+    record = json.loads((mine / "runs/a/metrics.jsonl").read_text().splitlines()[-1])
+    assert record["round"] == 1
+    assert {"rmse", "r2"} <= {*next(iter(record["groups"].values()))}
+    fed, _ = federation(load(mine / "runs/a"))
+    assert fed.model.task.predictions(torch.zeros(1, 1)).tolist() == [1.0]
+    assert str(fed.model.task).endswith("unit=days)")
+    config = tomllib.loads((mine / "runs/a/config.toml").read_text())
+    assert config["scenario_options"]["task"] == "mine.py:Counts(unit=days)"  # in any folder
+    assert [*config["own_code"]] == ["mine.py"]
+    (mine / "mine.py").write_text((mine / "mine.py").read_text() + "# another\n")
+    changed = equipoise("resume", "runs/a").err
+    assert "mine.py has changed since" in changed
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("mine.py:Count", "Did you mean 'Counts'?"),
+        ("mine.py:other", "Unknown task"),
+        ("mine.py:Counts(rate=2)", "unexpected keyword argument 'rate'"),
+        ("mine.py:Counts(scale=2", "Unknown task"),
+        ("nowhere.py:Counts", "cannot be read"),
+    ],
+)
+def test_what_is_no_task_is_one_sentence(mine: Path, equipoise: Any, task: str, message: str) -> None:
+    assert message in equipoise("run", "--data", "wards.csv", "--task", task).err
+
+
+def test_a_site_runs_no_task_that_the_server_names(mine: Path) -> None:
+    assert task_of("mine.py:told") == task_of("mine.py:Counts")
+    for text in ("mine.py:Counts", "mine.py:Counts(unit=days)"):
+        with pytest.raises(ValueError, match="no code that a server names"):
+            AppSettings(task=text)
+        with pytest.raises(ValueError, match="no code that a server names"):
+            Task(torch.nn.Linear(3, 1)).told({"task": text})

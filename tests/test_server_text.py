@@ -16,7 +16,7 @@ from flwr.app import Message
 import equipoise as eq
 from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD
-from equipoise.federation.method import LONGEST, Method, MethodError, parse, read_value
+from equipoise.federation.method import LONGEST, Method, MethodError, parse
 from equipoise.flower.app import make_client_app
 from equipoise.flower.codec import LONGEST as LONGEST_TEXT
 from equipoise.flower.codec import VERSION, CodecError, Parcel
@@ -25,6 +25,7 @@ from equipoise.flower.server.consortium import description
 from equipoise.flower.site.task import Task
 from equipoise.system import own_code
 from equipoise.system.logs import Harmless, logging_as
+from equipoise.system.text import read_value
 
 FORGED = "\nERROR a, train: forged line \x1b[2J\x1b]0;title\x07 \u202egnp.exe\r"
 NETWORK = eq.network("mlp", (8,), 2, seed=0)

@@ -81,7 +81,8 @@ def _fields(file: Mapping[str, Any], options: Mapping[str, str], given: Values) 
 
 def _settings(pairs: Sequence[str] | None) -> tuple[dict[str, Any], dict[str, str]]:
     """Read ``--set``: hyper-parameters by ``part.name``, and options of the scenario by name, as they are written."""
-    from equipoise.federation.method import MethodError, read_value
+    from equipoise.federation.method import MethodError
+    from equipoise.system.text import read_value
 
     values: dict[str, str] = {}
     for pair in pairs or ():

@@ -32,7 +32,7 @@ MANY = 100  # features in a sentence
 MEANINGS = {  # in the order of the file
     "method": meaning(SETTINGS["method"]),
     "data": "your data; relative to the folder of this file",
-    "task": "what the labels of your own data are: classification (classes) or regression (numbers to predict)",
+    "task": "what the labels of your own data are: classification (classes), regression (numbers to predict), or your own, mine.py:Counts",
     "scenario": "what the data are, with options in brackets: see `equipoise scenarios`",
     "network": 'mlp, cnn, resnet10 ..., with options in brackets: "cnn(width=32)"',
     **{name: meaning(f) for name, f in SETTINGS.items()},
@@ -118,8 +118,11 @@ def init(
     if content is not None:
         _complete(options, *content[:2])
     lines = [] if content is None else _facts(*content)
+    if task is not None:
+        options["task"] = own_code.moved(task, lambda path: str(_beside(path, output)))
     write_atomically(output, _text(_beside(data, output), options, lines))
-    names = trust.named(own_code.whole(_beside(data, output) or "", output.parent))
+    named = (_beside(data, output), options.get("task"))
+    names = trust.named([own_code.whole(str(each or ""), output.parent) for each in named])
     trust.enter(trust.settings_file(output, names))
     if json_:
         print_json({"file": str(output), **({} if content is None else _described(*content))})
@@ -351,7 +354,7 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     overrides, options = _divided(settings)
     if isinstance(given.get("measures"), list):
         given["measures"] = ", ".join(map(str, given["measures"]))
-    for name in ("method", "network", "optimizer", "data", "measures"):
+    for name in ("method", "network", "optimizer", "data", "measures", "task"):
         if isinstance(text := given.get(name), str):
             given[name] = own_code.whole(text, path.parent)
     trust.require_file(path, given, *filter(None, [given.get("track")]))

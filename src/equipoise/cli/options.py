@@ -46,7 +46,7 @@ Task = Annotated[
     typer.Option(
         "--task",
         help="What the labels of your own data are: `classification`, classes, or `regression`, numbers to predict, also "
-        "`regression(loss=huber)` [default: classification].",
+        "`regression(loss=huber)`, or your own, `mine.py:Counts` [default: classification].",
     ),
 ]
 

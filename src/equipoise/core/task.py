@@ -17,8 +17,10 @@ from equipoise.core.tally import ClassTally, NumberTally, Tally
 from equipoise.metrics.classification import AREAS, CORRECT, classification
 from equipoise.metrics.measures import TASKS as MEASURES_OF
 from equipoise.records.record import Score
+from equipoise.system import own_code
 from equipoise.system.ranges import check_fields, choice, text
 from equipoise.system.suggestions import unknown
+from equipoise.system.text import read_value
 
 
 class Task(ABC):
@@ -261,7 +263,7 @@ def _called(task: Task) -> str:
 
 
 def task_of(given: Any) -> Task:
-    """The task of a name, or of text such as ``"regression(loss=huber)"``.
+    """The task of a name, of text such as ``"regression(loss=huber)"``, or of a class of one's own, ``"mine.py:Counts"``.
 
     Raises
     ------
@@ -271,11 +273,16 @@ def task_of(given: Any) -> Task:
         return given
     if not isinstance(given, str):
         raise TypeError(f'task must be a name, such as "regression", or a task; found {type(given).__name__}.')
-    name, bracket, rest = given.strip().partition("(")
-    if name not in TASKS or (bracket and not rest.endswith(")")):
+    reference, rest = own_code.split(given)
+    name, bracket, inside = rest.strip().partition("(")
+    if bracket and not inside.endswith(")"):
         raise ValueError(unknown("task", given, TASKS))
-    options = dict(piece.partition("=")[::2] for piece in rest.removesuffix(")").split(",") if piece.strip())
+    options = dict(piece.partition("=")[::2] for piece in inside.removesuffix(")").split(",") if piece.strip())
     values: dict[str, Any] = {key.strip(): value.strip() for key, value in options.items()}
+    if reference and not name:
+        return _own(reference, {key: read_value(value) for key, value in values.items()})
+    if name not in TASKS:
+        raise ValueError(unknown("task", given, TASKS))
     allowed = [option.name for option in fields(TASKS[name])]
     if strange := [key for key in values if key not in allowed]:
         raise ValueError(f"task={given!r}: {unknown('option', strange[0], allowed)}")
@@ -284,3 +291,14 @@ def task_of(given: Any) -> Task:
         return TASKS[name](**values)
     except (TypeError, ValueError) as error:
         raise ValueError(f"task={given!r}: {error}") from None
+
+
+def _own(reference: str, options: Mapping[str, Any]) -> Task:
+    """The task that a reference names, or that the class makes which it names."""
+    loaded = own_code.load(reference)
+    task = own_code.call("task", reference, {}, options) if isinstance(loaded, type) or options else loaded
+    if not isinstance(task, Task):
+        raise own_code.OwnCodeError(
+            f"task {reference}: expected a class derived from eq.Classification or eq.Regression; found {type(task).__name__}."
+        )
+    return task

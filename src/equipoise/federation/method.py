@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -20,6 +18,7 @@ from equipoise.methods import ALIASES, METHODS
 from equipoise.records.meta import Sharing
 from equipoise.system import own_code
 from equipoise.system.suggestions import near
+from equipoise.system.text import read_value
 
 
 class MethodError(ValueError):
@@ -339,15 +338,3 @@ def _values(text: str, name: str) -> dict[str, object]:
             raise MethodError(f"{name}: {key.strip()!r} is given twice. Keep one of them.")
         given[key.strip()] = read_value(value)
     return given
-
-
-def read_value(text: str) -> object:
-    """Read a hyper-parameter's value: number, true or false, none, or a word."""
-    word = text.strip()
-    known = {"true": True, "false": False, "none": None, "inf": math.inf}
-    if word.lower() in known:
-        return known[word.lower()]
-    try:
-        return ast.literal_eval(word)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two of signs or brackets without end
-        return word

@@ -61,17 +61,18 @@ class AppSettings(Settings, RunSettings):
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if any(own_code.references(f"{self.method},{self.optimizer},{self.task}")):
+            raise ValueError(
+                f"method = {self.method!r}, optimizer = {self.optimizer!r}, task = {self.task!r}: sites run no code that a server names. Give "
+                "your own rules in the app, to make_client_app(task, method=MyRule()) and make_server_app(task, method=MyRule()), and your own "
+                "task in its function, Task(..., task=MyTask())."
+            )
         if self.task:
             from equipoise.flower.site.task import meaning  # torch, which is slow to load
 
             meaning(self.task)
         for name in simulated(self):
             raise ValueError(f"{_key(name)} is for simulation: what sites do, they do themselves. Leave it out.")
-        if any(own_code.references(f"{self.method},{self.optimizer}")):
-            raise ValueError(
-                f"method = {self.method!r}, optimizer = {self.optimizer!r}: sites run no code that a server names. Give your own rules "
-                "in the app, to make_client_app(task, method=MyRule()) and make_server_app(task, method=MyRule())."
-            )
         if not self.run_dir:
             raise ValueError("run-dir must be the path of a directory; found ''.")
 

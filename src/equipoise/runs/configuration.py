@@ -14,7 +14,7 @@ from equipoise.core.settings import RunSettings, Settings, made
 from equipoise.core.task import task_of
 from equipoise.data.own.columns import several
 from equipoise.engines import ENGINES
-from equipoise.federation.method import parse, read_value
+from equipoise.federation.method import parse
 from equipoise.federation.stopping import NONE
 from equipoise.metrics.groups import positive_class
 from equipoise.metrics.own import divided
@@ -23,6 +23,7 @@ from equipoise.system import own_code, places
 from equipoise.system.devices import usable_device
 from equipoise.system.errors import RunError as RunError  # also by this name, with what is refused here
 from equipoise.system.ranges import number, text
+from equipoise.system.text import read_value
 
 FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messages, in this process
 # NAME=VALUE at the beginning of a list; commas in brackets or quotes are part of the value
@@ -86,7 +87,8 @@ def configure(
     _check_engine(chosen)
     training = _training(data, chosen)
     named: Content = {"method": str(rules), "label": own_code.short(method if not overrides else str(rules))}
-    references = (own_code.split(chosen.get(name, ""))[0] for name in ("network", "data", "optimizer"))
+    texts = (*(chosen.get(name, "") for name in ("network", "data", "optimizer")), data.task)
+    references = (own_code.split(each)[0] for each in texts)
     named["own_code"] = own_code.hashes(str(rules), chosen.get("measures"), *references) or None
     if (positive := _positive(data, chosen)) is not None:
         named["positive"] = positive
@@ -121,6 +123,8 @@ def _with_whole_paths(chosen: Content) -> Content:
     for options, name in (("network_options", "weights"), ("scenario_options", "lists")):
         if isinstance(path := chosen.get(options, {}).get(name), str):
             chosen[options] = {**chosen[options], name: whole(path)}
+    if isinstance(task := chosen.get("scenario_options", {}).get(places.TASK), str):
+        chosen["scenario_options"] = {**chosen["scenario_options"], places.TASK: own_code.whole(task)}
     if measures := several(chosen.get("measures", "")):
         chosen["measures"] = own_code.whole(", ".join(measures))
         divided(several(chosen["measures"]))  # or a measure that is not known

@@ -141,6 +141,8 @@ def elsewhere(config: RunConfig) -> RunConfig:
     }
     if config.weights is not None and config.weights.is_file():
         texts["network_options"] = {**config.network_options, "weights": hashes.of_file(config.weights)}
+    if task := config.scenario_options.get(places.TASK):
+        texts["scenario_options"] = {**config.scenario_options, places.TASK: own_code.by_content(task, digests)}
     if not own_code.is_reference(config.data or ""):
         texts["data"] = None
     return replace(config, **texts, own_code=None)

@@ -10,19 +10,21 @@ from equipoise.data.memory_mapped import Data, Mapped, labels, shape
 from equipoise.data.samples import Transform
 from equipoise.data.transforms import Images as Images
 from equipoise.metrics.measures import TASKS as TASKS
+from equipoise.system import own_code
 from equipoise.system.suggestions import unknown
 
 CLASSIFICATION, REGRESSION = TASKS
 
 
 def kind_of(task: str) -> str:
-    """The name of a task, without its options: ``"regression"`` of ``"regression(loss=huber)"``.
+    """The kind of a task, ``"regression"`` of ``"regression(loss=huber)"``, or what ``"mine.py:Counts"`` is derived from.
 
     Raises
     ------
     ValueError : there is no such task.
     """
-    name = str(task).partition("(")[0].strip()
+    own = own_code.split(str(task))[0]
+    name = getattr(own_code.load(own), "name", None) if own else str(task).partition("(")[0].strip()
     if name not in TASKS:
         raise ValueError(unknown("task", str(task), TASKS))
     return name

@@ -155,8 +155,8 @@ def call(what: str, reference: str, given: Mapping[str, Any], options: Mapping[s
     try:
         return load(reference)(**{name: value for name, value in given.items() if name in known}, **options)
     except Exception as error:  # of the user's code
-        more = f" It is called with its options, and with {', '.join(given)} where its signature has them, by name."
-        more = more if isinstance(error, TypeError) else ""
+        also = f", and with {', '.join(given)} where its signature has them" * bool(given)
+        more = f" It is called with its options{also}, by name." * isinstance(error, TypeError)
         raise OwnCodeError(f"{what} {reference} failed: {reason(error, reference)}.{more}") from error
 
 

@@ -16,6 +16,7 @@ PROJECT = "project"  # in the file of a configuration
 HUB = "hub:"
 CODE = ("method", "network", "optimizer", "measures")  # settings with references to code
 OPTIONS = {"network_options": ("weights",), "scenario_options": ("lists",)}  # that are paths
+TASK = "task"  # of the options of a scenario, may be a reference to code
 
 
 def absolute(path: str | Path) -> str:
@@ -103,6 +104,8 @@ def mapped(table: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, 
             changed[name] = {**options} | {
                 key: change(options[key]) for key in paths if isinstance(options.get(key), str)
             }
+    if isinstance(options := changed.get("scenario_options"), Mapping) and isinstance(task := options.get(TASK), str):
+        changed["scenario_options"] = {**options, TASK: own_code.moved(task, change)}
     if isinstance(code := changed.get("own_code"), Mapping):
         changed["own_code"] = {
             change(file) if own_code.is_file(file) else file: digest for file, digest in code.items()

@@ -1,5 +1,7 @@
 """Text that comes from others: names in data, in records of old runs, of sites, made harmless where it is read and shown."""
 
+import ast
+import math
 import re
 import unicodedata
 
@@ -49,3 +51,15 @@ def cell(value: object) -> object:
     except ValueError:
         return "'" + value
     return value
+
+
+def read_value(text: str) -> object:
+    """Read a hyper-parameter's value: number, true or false, none, or a word."""
+    word = text.strip()
+    known = {"true": True, "false": False, "none": None, "inf": math.inf}
+    if word.lower() in known:
+        return known[word.lower()]
+    try:
+        return ast.literal_eval(word)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two of signs or brackets without end
+        return word

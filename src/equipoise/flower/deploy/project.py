@@ -9,12 +9,13 @@ from typing import Any
 
 import tomli_w
 
-from equipoise.federation.method import Method, read_value
+from equipoise.federation.method import Method
 from equipoise.flower.deploy.certificates import site_names
 from equipoise.flower.deploy.superlink import FLWR, FlowerError
 from equipoise.flower.settings import AppSettings
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import near
+from equipoise.system.text import read_value
 
 # in the order of reading
 NAMES = (

@@ -17,6 +17,7 @@ from equipoise.data.transforms import Images
 from equipoise.federation import fingerprint
 from equipoise.federation.inputs import Groups
 from equipoise.federation.trial import Trial
+from equipoise.system import own_code
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,10 @@ class Task:
         """
         if not (task := config.get("task")):
             return self
+        if any(own_code.references(str(task))):
+            raise ValueError(
+                f"{str(task)[:80]!r}: a site runs no code that a server names. Give it in the app's function, Task(task=...)."
+            )
         if task_of(self.task) not in (CLASSIFICATION, task_of(task)):
             raise ValueError(
                 f"The run's configuration has task = {task!r}, and the app's function Task(task={str(self.task)!r}). Leave one of them out."
