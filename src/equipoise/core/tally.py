@@ -6,15 +6,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import chain
+from itertools import chain, zip_longest
 from operator import index
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from equipoise.metrics.classification import RATES, balanced
-from equipoise.records.record import Score
+from equipoise.records.record import Score, Sums
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,16 @@ class Tally(ABC):
     def told(self, *, classes: bool = False) -> dict[str, Any]:
         """The sums as numbers, as far as a site tells them: without those by sensitive attribute, and by class only if asked."""
 
+    @property
+    @abstractmethod
+    def sums(self) -> dict[str, Any]:
+        """What a record keeps of the samples with one value of a sensitive attribute: an entry of the rows of `Sums`."""
+
+    @property
+    def people(self) -> list[Sums]:
+        """What a record keeps of each sensitive attribute."""
+        return [_of_attribute(of, int(self.n)) for of in self.by]
+
     def __add__(self, other: Self) -> Self:
         return together([self, other])
 
@@ -56,7 +66,7 @@ class Tally(ABC):
         names = [part.name for part in fields(self) if part.name != "by"]
         by = tuple(
             {value: together(t[value] for t in each if value in t) for value in sorted({*chain(*each)})}
-            for each in zip(*(part.by for part in parts), strict=True)
+            for each in zip_longest(*(part.by for part in parts), fillvalue={})
         )
         return replace(self, by=by, **{name: _total([getattr(part, name) for part in parts]) for name in names})
 
@@ -130,6 +140,11 @@ class ClassTally(Tally):
         return {"n": int(self.n), "loss": float(self.loss), **told}
 
     @property
+    def sums(self) -> dict[str, Any]:
+        """As :attr:`Tally.sums`."""
+        return {"right": self.right.tolist(), "true": self.true.tolist(), "chosen": self.chosen.tolist()}
+
+    @property
     def main(self) -> float:
         """The accuracy."""
         return float(self.goodness)
@@ -161,7 +176,7 @@ class ClassTally(Tally):
 
 @dataclass(frozen=True)
 class NumberTally(Tally):
-    r"""Of predicted numbers, [...] each: sums of the errors' ``squares`` and sizes; ``mean`` of the targets, and the ``spread`` about it.
+    r"""Of predicted numbers, [...] each: sums of the errors' ``squares`` and sizes, and of the errors; ``mean`` of the targets, and the ``spread`` about it.
 
     .. math:: \mathrm{RMSE} = \sqrt{\frac{\sum e^2}{n}}, \quad \mathrm{MAE} = \frac{\sum |e|}{n}, \quad
         R^2 = 1 - \frac{\sum e^2}{\sum (y - \bar y)^2}, \quad e = \hat y - y
@@ -171,6 +186,7 @@ class NumberTally(Tally):
 
     squares: Tensor
     absolute: Tensor
+    error: Tensor
     mean: Tensor
     spread: Tensor
 
@@ -183,24 +199,32 @@ class NumberTally(Tally):
         mean = first + (y - first).where(there, 0).sum(-1, keepdim=True) / n.clamp(min=1).unsqueeze(
             -1
         )  # of equal ones exact
-        squares, absolute, spread = (
-            part.where(there, 0).sum(-1) for part in (error.square(), error.abs(), (y - mean).square())
+        squares, absolute, total, spread = (
+            part.where(there, 0).sum(-1) for part in (error.square(), error.abs(), error, (y - mean).square())
         )
-        return cls(n, _summed(losses, ok), squares, absolute, mean.squeeze(-1), spread)
+        return cls(n, _summed(losses, ok), squares, absolute, total, mean.squeeze(-1), spread)
 
     @classmethod
     def read(cls, sent: Mapping[str, Any], width: int) -> Self:
-        """As :meth:`Tally.read`; the mean of the targets is not told."""
+        """As :meth:`Tally.read`; the mean of the targets and the sum of the errors are not told."""
         n, loss = _read(sent)
         squares, absolute, spread = (float(sent[name]) for name in ("squares", "absolute", "spread"))
         if not (0 <= squares < math.inf and 0 <= absolute < math.inf and 0 <= spread < math.inf):
             raise ValueError("errors")
-        return cls(n, loss, *(torch.tensor(x, dtype=torch.float64) for x in (squares, absolute, math.nan, spread)))
+        return cls(
+            n, loss, *(torch.tensor(x, dtype=torch.float64) for x in (squares, absolute, math.nan, math.nan, spread))
+        )
 
     def told(self, *, classes: bool = False) -> dict[str, Any]:
-        """As :meth:`Tally.told`; the mean of the targets is not told."""
+        """As :meth:`Tally.told`; the mean of the targets and the sum of the errors are not told."""
         sums = {"loss": self.loss, "squares": self.squares, "absolute": self.absolute, "spread": self.spread}
         return {"n": int(self.n), **{name: float(x) for name, x in sums.items()}}
+
+    @property
+    def sums(self) -> dict[str, Any]:
+        """As :attr:`Tally.sums`."""
+        every = {"squares": self.squares, "absolute": self.absolute, "error": self.error, "target": self.n * self.mean}
+        return {"n": int(self.n), **{name: float(x) for name, x in every.items()}}
 
     def _union(self, parts: Sequence[Self]) -> Self:
         whole = super()._union(parts)
@@ -234,6 +258,14 @@ class NumberTally(Tally):
         spread = (squares / unexplained).where(squares > 0, _significant(self.spread, digits))
         spread = spread.where(self.spread > 0, self.spread)
         return replace(super().rounded(digits), squares=squares, absolute=absolute, spread=spread)
+
+
+def _of_attribute(of: Mapping[int, Tally], n: int) -> Sums:
+    """What a record keeps of a sensitive attribute of n samples: the sums of those with each value, and how many have none."""
+    rows = [tally.sums for tally in of.values()]
+    unknown = n - sum(int(tally.n) for tally in of.values())
+    sums = {name: [row[name] for row in rows] for row in rows[:1] for name in row}
+    return cast(Sums, {"value": list(of), **sums, **({"unknown": unknown} if unknown else {})})
 
 
 def _significant(x: Tensor, digits: int) -> Tensor:

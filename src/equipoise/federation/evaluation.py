@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from equipoise.federation.round import submodels
 from equipoise.federation.trial import Progression, Trial
 from equipoise.metrics.classification import CORRECT, RATES
 from equipoise.metrics.own import Found, Measure, recorded
-from equipoise.records.record import Clients, Record, Score
+from equipoise.records.record import Clients, Record, Score, Sums
 from equipoise.system.threads import run_in_order
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,11 @@ class Outputs:
         return self.task.tally(self.values, self.y)
 
     @cached_property
+    def of_people(self) -> Tally:
+        """The same, also by the values of sensitive attributes."""
+        return self.task.tally(self.values, self.y, self.s)
+
+    @cached_property
     def given(self) -> tuple[np.typing.NDArray[Any], np.typing.NDArray[Any]]:
         """What measures of one's own get: probabilities [n, C], or what else the task says, and targets [n]."""
         return self.task.outputs(self.values).cpu().numpy(), self.y.cpu().numpy()
@@ -63,7 +68,12 @@ class Outputs:
         return cast(Score, {key: score[key] for key in Score.__annotations__ if key in score})  # type: ignore[literal-required]
 
 
-Judged = tuple[float, list[Found]]  # the main measure of a model, and measures of one's own
+class Judged(NamedTuple):
+    """The main measure of a model, measures of one's own, and sums by sensitive attribute, if there are any."""
+
+    main: float
+    own: list[Found]
+    people: list[Sums] | None
 
 
 def published(trial: Trial, p: Progression) -> Tensor:
@@ -267,8 +277,7 @@ class EvaluationSets:
         [outputs] = answers(trial, vector, [data])
         found = _found(self.own, [outputs]) if self.own else []
         own = {measure.name: value for measure, (value, _) in zip(self.own, found, strict=True)}
-        by = trial.model.task.tally(outputs.values, outputs.y, outputs.s).by
-        of_people = [{value: tally.score(self.measures) for value, tally in of.items()} for of in by]
+        of_people = [{value: tally.score(self.measures) for value, tally in of.items()} for of in outputs.of_people.by]
         return {**outputs.score(self.measures), **own, **({"by": of_people} if of_people else {})}
 
     def answered(self, trial: Trial, vector: Tensor) -> dict[str, Outputs]:
@@ -278,6 +287,15 @@ class EvaluationSets:
     def scores(self, trial: Trial, vector: Tensor, measures: Sequence[str] = ()) -> dict[str, Score]:
         """Scores of a whole vector [G] on every set."""
         return {name: outputs.score(measures) for name, outputs in self.answered(trial, vector).items()}
+
+    def of_global(self, trial: Trial, answered: Mapping[str, Outputs], t: int, rounds: int) -> Record:
+        """What a record holds of the outputs of the global model on every set after ``t`` of ``rounds`` rounds."""
+        measures = self.measured(trial.model.task, t, rounds)
+        record: Record = {"groups": {name: outputs.score(measures) for name, outputs in answered.items()}}
+        if costly(t, rounds):
+            by = {name: outputs.of_people.people for name, outputs in answered.items() if outputs.s is not None}
+            record |= {"by": {"groups": by}} if by else {}
+        return record
 
     def accuracy(self, trial: Trial, vector: Tensor, m: int) -> float:
         """The main measure of a whole vector [G] on client ``m``'s own test set, or over all samples of the sets it belongs to."""
@@ -290,19 +308,20 @@ class EvaluationSets:
             return self._alone(trial, p) if everything else {}
         vector = published(trial, p)
         answered = self.answered(trial, vector)
-        measures = self.measured(trial.model.task, p.t, rounds)
-        record: Record = {"groups": {name: outputs.score(measures) for name, outputs in answered.items()}}
+        record = self.of_global(trial, answered, p.t, rounds)
         own = self.own if everything else ()
         if self.of_clients is not None or personal(trial, p):
             if not everything:
                 return record
             each = self._by_client(trial, p, vector)
-            judged: list[Judged | None] = [None if parts is None else _judged(own, parts) for parts in each]
+            judged: list[Judged | None] = [
+                None if parts is None else _judged(own, parts, people=True) for parts in each
+            ]
         else:
             belongs = [self._own(m) for m in range(self.n)]
             same = {names: _judged(own, [answered[name] for name in names]) for names in set(belongs)}
             judged = [same[names] for names in belongs]
-        return {**record, **self._entries(trial, judged, answered if own else {})}
+        return self._with_clients(trial, record, judged, answered if own else {})
 
     def _by_client(self, trial: Trial, p: Progression, shared: Tensor) -> Iterator[list[Outputs] | None]:
         """The outputs of the model with which each client predicts; None for one without a test set where others have their own.
@@ -329,10 +348,10 @@ class EvaluationSets:
                 found[name].append(outputs.tally.main)
             if self.of_clients is not None:
                 parts = [] if self.of_clients[m] is None else answers(trial, vector, self._tests(m))
-            judged.append(_judged(self.own, parts) if parts else None)
+            judged.append(_judged(self.own, parts, people=True) if parts else None)
         means = {name: float(np.mean(of)) if of else math.nan for name, of in found.items()}
         groups = {name: cast(Score, {trial.model.task.main: mean}) for name, mean in means.items()}
-        return {"groups": groups, **self._entries(trial, judged, {})}
+        return self._with_clients(trial, {"groups": groups}, judged, {})
 
     def measured(self, task: Task, t: int, rounds: int) -> tuple[str, ...]:
         """What is computed after ``t`` of ``rounds`` rounds beside accuracy and loss: counts per class to see whether a model
@@ -344,18 +363,24 @@ class EvaluationSets:
             return self.measures
         return (*self.measures, RATES, *((CORRECT,) if t > rounds - LAST else ()))
 
-    def _entries(self, trial: Trial, judged: Sequence[Judged | None], answered: Mapping[str, Outputs]) -> Record:
-        """The entries of clients in a record, and of one's own measures, with those of the global model on every set, if there is one."""
-        clients = cast(Clients, {trial.model.task.main: [None if of is None else of[0] for of in judged]})
+    def _with_clients(
+        self, trial: Trial, record: Record, judged: Sequence[Judged | None], answered: Mapping[str, Outputs]
+    ) -> Record:
+        """A record with the clients, and one's own measures, with those of the global model on every set, if there is one."""
+        clients = cast(Clients, {trial.model.task.main: [None if of is None else of.main for of in judged]})
         if self.of_clients is not None:
             clients["n"] = [0 if d is None else d.size for d in self.of_clients]
+        record = {**record, "clients": clients}
+        people = [None if of is None else of.people for of in judged]
+        if any(people):
+            record["by"] = {**record.get("by", {}), "clients": people}
         if not (self.own and (answered or not trial.method.sharing.global_model)):
-            return {"clients": clients}
+            return record
         found = {("group", name): _found(self.own, [answered[name]]) if answered else None for name in self.sets}
         for m, of in enumerate(judged):
-            found["client", trial.names[m] if m < len(trial.names) else str(m)] = None if of is None else of[1]
+            found["client", trial.names[m] if m < len(trial.names) else str(m)] = None if of is None else of.own
         found["all", "samples"] = _found(self.own, [*answered.values()]) if answered else None
-        return {"clients": clients, "measures": recorded(self.own, found)}
+        return {**record, "measures": recorded(self.own, found)}
 
     def _own(self, m: int) -> tuple[str, ...]:
         return tuple(self.sets) if self.groups is None else (self.groups[m],)
@@ -366,9 +391,10 @@ class EvaluationSets:
         return [self.sets[name] for name in self._own(m)] if mine is None else [mine]
 
 
-def _judged(own: Sequence[Measure], parts: Sequence[Outputs]) -> Judged:
-    """A model by its outputs on samples in parts."""
-    return together(outputs.tally for outputs in parts).main, _found(own, parts) if own else []
+def _judged(own: Sequence[Measure], parts: Sequence[Outputs], *, people: bool = False) -> Judged:
+    """A model by its outputs on samples in parts, and where ``people`` are asked for also by their sensitive attributes."""
+    tally = together(outputs.of_people if people else outputs.tally for outputs in parts)
+    return Judged(tally.main, _found(own, parts) if own else [], tally.people or None)
 
 
 def _found(own: Sequence[Measure], parts: Sequence[Outputs]) -> list[Found]:

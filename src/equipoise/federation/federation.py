@@ -107,6 +107,8 @@ class Federation(Arrangement):
         ``torch.get_num_threads()``.
     population : who reaches the clients, where that is not this process (:class:`Population`); ``engine`` asks them then.
     classes : names of the classes, in the order of their numbers. Default: the numbers.
+    attributes : by the name of each sensitive attribute, in the order of the columns of s, the names of its values in the order of their
+        codes. Default: ``s``, of several ``s[0]``, ``s[1]``, ..., and the codes.
     positive : the name of the class that true-positive rates, equal opportunity and missed cases are about, against all others. By
         default that of two which names tell (1, yes, true, positive, case), else the second of two, which is then said.
     least_group : >= 1, fewest test samples of a group or client of which numbers are shown; smaller ones are in no average.
@@ -144,6 +146,7 @@ class Federation(Arrangement):
         workers: int | None = None,
         population: Population | None = None,
         classes: Sequence[str] | None = None,
+        attributes: Mapping[str, Sequence[str]] | None = None,
         positive: str | int | None = None,
         least_group: int = LEAST,
         select: str = "last",
@@ -179,6 +182,7 @@ class Federation(Arrangement):
         check_whole("least_group", least_group, 1, meaning=" test samples")
         called = _classes(classes, inputs.n_classes)
         target = positive_class(positive, called)
+        sensitive = inputs.sensitive(attributes, away=population is not None)
         away = population is not None
         inputs, held = (inputs, None) if away else held_out(inputs, settings, sets.groups)  # sites hold out their own
         check_away(rules, select, away=away, held=held is not None)
@@ -205,7 +209,9 @@ class Federation(Arrangement):
             presence=presence,
             attackers=attackers,
         )
-        super().__init__(inputs, sets, held, called, target, least_group, select, population, choice, measured)
+        super().__init__(
+            inputs, sets, held, called, sensitive, target, least_group, select, population, choice, measured
+        )
         self.alone = None if contribution is None else contributions.given(contribution, len(self.names))
         self._solo: Progression | None = None  # how far the clients have trained alone
         self.progress = begin(self.trial)
@@ -465,6 +471,11 @@ class Federation(Arrangement):
             "client_groups": None if self.tests.groups is None else list(self.tests.groups),
             "measures": list(self.tests.measures),
             **self._about_task(),
+            **(
+                {"attributes": {name: list(values) for name, values in sensitive.items()}}
+                if (sensitive := self.attributes)
+                else {}
+            ),
             "classes": list(self.classes),
             "positive": None if self.positive is None or self.positive.why != "given" else self.positive.name,
             "least_group": self.least_group,

@@ -71,6 +71,28 @@ class Frame:
     transform: Transform | None
     reading: Reading
 
+    def sensitive(self, given: object, *, away: bool) -> dict[str, tuple[str, ...]]:
+        """By the name of each sensitive attribute the names of its values, none where they are not ``given``; clients may be ``away``."""
+        held = (self.first, *self.data, *self.tests.values(), *(self.client_tests or ()))
+        every = [d for d in held if isinstance(d, Samples) and d.attributes]
+        A = max((d.attributes for d in every), default=0)
+        if given is None or (away and not A):
+            return {f"s[{k}]" if A > 1 else "s": () for k in range(A)}
+        names = (named("attributes", given, "sensitive attributes") or ()) if isinstance(given, Mapping) else ()
+        if not isinstance(given, Mapping) or len(names) != A:
+            raise ValueError(
+                'attributes must name the values of each sensitive attribute s, such as {"sex": ["f", "m"]}; '
+                f"the samples have {A}, found {', '.join(names) or 'none'}."
+            )
+        found = {name: named(f"attributes[{name!r}]", given[name], "values") or () for name in names}
+        for k, (name, values) in enumerate(found.items()):
+            codes = max((int(d.s[:, k].max()) for d in every if d.s is not None and d.attributes > k), default=-1)
+            if len({*values}) < max(len(values), codes + 1):
+                raise ValueError(
+                    f"attributes[{name!r}] must hold a different name for each code from 0 to {codes}; found {', '.join(values) or 'none'}."
+                )
+        return found
+
     def divided(self, share: float, seed: int) -> tuple[Frame, tuple[Samples | Absent | None, ...]]:
         """The same without what every client holds out, and what that is; None for a client with too few samples."""
         parts = [divided(d, share, seed, name) for d, name in zip(self.data, self.names, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -45,6 +45,7 @@ class Arrangement:
     tests: EvaluationSets
     held: HeldOut | None
     classes: tuple[str, ...]
+    attributes: Mapping[str, Sequence[str]]
     positive: Positive | None
     least_group: int
     select: str

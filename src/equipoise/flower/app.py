@@ -396,6 +396,7 @@ def in_process(
     secure: bool = False,
     secure_scores: bool = False,
     classes: Sequence[str] | None = None,
+    attributes: Mapping[str, Sequence[str]] | None = None,
     positive: str | int | None = None,
     least_group: int = LEAST,
     task: Any = "classification",
@@ -450,6 +451,7 @@ def in_process(
             secure=secure,
             secure_scores=secure_scores,
             classes=classes,
+            attributes=attributes,
             positive=positive,
             least_group=least_group,
         )

@@ -81,6 +81,7 @@ class Meta(TypedDict, total=False):
     measures : what was to be recorded.
     classes : their names.
     positive : the name of the class that rates are about, where it was said.
+    attributes : by the name of each sensitive attribute the names of its values, in the order of their codes; absent where samples have none.
     task, unit : `"regression"`, absent for classification; and the unit of its target, empty where not known.
     least_group : how many people a number must be about.
     client_tests, personal : whether clients have test sets of their own, and whether they predict with models of their own.
@@ -111,6 +112,7 @@ class Meta(TypedDict, total=False):
     measures: list[str]
     classes: list[str]
     positive: str | None
+    attributes: dict[str, list[str]]
     task: str
     unit: str
     least_group: int

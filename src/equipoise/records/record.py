@@ -69,6 +69,44 @@ class Clients(TypedDict, total=False):
     n: list[int]
 
 
+class Sums(TypedDict, total=False):
+    """What one model does on the samples with each value of a sensitive attribute: sums of a row [V] each, from which measures follow.
+
+    Attributes
+    ----------
+    value : the codes of the values, of those that there are.
+    unknown : samples of which the value is not known; they are in no sum.
+    right, true, chosen : of classification, counts per class [V, C], see `equipoise.metrics.class_counts`.
+    n : of regression, samples.
+    squares, absolute, error, target : of regression, sums of the squares and sizes of the errors, of the errors (predicted less true), and
+        of the targets.
+    """
+
+    value: list[int]
+    unknown: int
+    right: list[list[int]]
+    true: list[list[int]]
+    chosen: list[list[int]]
+    n: list[int]
+    squares: list[float]
+    absolute: list[float]
+    error: list[float]
+    target: list[float]
+
+
+class People(TypedDict, total=False):
+    """Sums by sensitive attribute, one of `Sums` for each attribute.
+
+    Attributes
+    ----------
+    groups : of the global model on each test set whose samples have attributes.
+    clients : of the model that each client predicts with [N], where that is its own, or its test set is; null for one that was not tested.
+    """
+
+    groups: dict[str, list[Sums]]
+    clients: list[list[Sums] | None]
+
+
 class Validation(Score, total=False):
     """The model each client predicts with, on what the clients hold out of their own samples: the score of all of these together.
 
@@ -142,6 +180,8 @@ class Record(TypedDict, total=False):
     diverged : why the test loss is that of a training that diverged, see `equipoise.metrics.failure`.
     clients : `{"accuracy": [N]}`, of regression `{"rmse": [N]}`: the model each client predicts with, on its own test set or that of its
         group; null for one that was not tested; of test sets of their own also `"n"` [N].
+    by : where samples have sensitive attributes, sums by the values of each, in rounds with costly evaluations, see `People`; not of sites,
+        which keep them.
     validation : `{"accuracy", "loss", "n", "groups": {group: {...}}, "clients": {"accuracy": [N], "loss": [N]}}`, the model each client
         predicts with, on what the clients hold out of their own samples.
     stopped : in the last round, why training ended before its planned rounds.
@@ -185,6 +225,7 @@ class Record(TypedDict, total=False):
     measures: dict[str, OwnMeasure]
     diverged: str
     clients: Clients
+    by: People
     validation: Validation
     stopped: str
     absent: list[int]

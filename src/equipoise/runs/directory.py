@@ -79,6 +79,7 @@ MANIFEST = (
     "units",
     "machines",
     "hostile",
+    "attributes",
     "task",
     "unit",
 )
@@ -379,6 +380,7 @@ def federation(
         "collaborative": data.collaborative,
         "workers": workers or cores(),
         "classes": data.classes or None,
+        "attributes": data.attributes or None,
         "positive": config.positive,
         "least_group": config.least_group,
         "task": _task(data),

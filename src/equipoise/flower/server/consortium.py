@@ -197,9 +197,7 @@ class Consortium:
         task = trial.model.task
         here = bool(tests.sets) and not (hides and testing) and trial.method.sharing.global_model
         vector = now.vector if self.masked else published(trial, now)  # a guarded site measures what it trains from
-        record: Record = (
-            {"groups": tests.scores(trial, vector, tests.measured(trial.model.task, now.t, rounds))} if here else {}
-        )
+        record: Record = tests.of_global(trial, tests.answered(trial, vector), now.t, rounds) if here else {}
         own = own_models and (counts or hides)
         if not testing or (here and not own):
             return {**record, **_sent(sites)}
