@@ -165,7 +165,7 @@ def test_every_option_is_described() -> None:
 
 # what is generated
 def test_generated_files_are_current() -> None:
-    """The table of the README and the catalogue that the command line reads; the other tables are made with the site."""
+    """The catalogue that the command line reads; the tables are made with the site."""
     for path, text in described().items():
         assert path.read_text() == text, f"{path.name} must be written anew: run python tools/describe.py"
 
@@ -379,7 +379,7 @@ def test_the_site_opens_from_disk(tmp_path: Path) -> None:
 FORBIDDEN = {
     "a path of one machine": r"(?<![\w.])/(?:work|home|root|Users|tmp|mnt)/",
     "a word of our workshop": r"(?i)\bdossiers?\b|\bshared/|\bTODO\b|\bFIXME\b",
-    "a number of a thread that readers cannot see": r"(?i)\bissues?\b|(?<!\w)#\d+",
+    "a number of a thread that readers cannot see": r"(?i)(?<!/)\bissues?\b|(?<!\w)#\d+",
     "a word of advertising": r"(?i)\b(?:state-of-the-art|cutting-edge|blazing\w*|seamless\w*|powerful|world-class|unparalleled)\b",
     "something loaded from elsewhere": r"(?i)<script|cdn\.|googleapis",
 }
@@ -408,3 +408,13 @@ def test_changelog_keeps_its_form() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
     assert f"## [{eq.__version__}]" in text
     assert "### Changed results" in text
+
+
+def test_every_paper_of_the_catalogue_is_on_the_page_of_citations() -> None:
+    entries = re.split(r"^- ", " ".join((ROOT / "docs" / "citing.md").read_text().split(" ")), flags=re.M)[1:]
+    for name, entry in METHODS.items():
+        for citation in re.split("; ", entry.citation):
+            if (year := re.search(r"\b(19|20)\d\d\b", citation)) is None:
+                continue  # the usual upper bound
+            author = re.split(r" et al|,|:", citation)[0]
+            assert any(author in each and year[0] in each for each in entries), f"{name}: {citation}"

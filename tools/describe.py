@@ -1,27 +1,21 @@
-"""Write what is described from the catalogue: src/equipoise/cli/catalogue.json and the table of methods in README.md.
+"""Write what is described from the catalogue: src/equipoise/cli/catalogue.json.
 
-Run it after a change of a method, a scenario or a network. With ``--check`` nothing is written: it fails if a file is stale.
+Run it after a change of a method, a scenario or a network. With ``--check`` nothing is written: it fails if the file is stale.
 The pages in docs/ need no such copy: they are filled in when the site is built (tools/pages.py).
 """
 
-import re
 import sys
 from pathlib import Path
-
-from pages import method_table
 
 from equipoise.cli import description
 from equipoise.cli.catalogue import FILE
 
 ROOT = Path(__file__).parents[1]
-MARKED = re.compile(r"(<!-- methods -->\n).*?(<!-- /methods -->)", flags=re.S)
 
 
 def described() -> dict[Path, str]:
     """The files and what they must hold."""
-    readme = ROOT / "README.md"
-    text = MARKED.sub(lambda m: f"{m[1]}\n{method_table()}\n\n{m[2]}", readme.read_text(encoding="utf-8"))
-    return {FILE: description.as_json(), readme: text}
+    return {FILE: description.as_json()}
 
 
 if __name__ == "__main__":

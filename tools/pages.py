@@ -119,7 +119,7 @@ def methods() -> str:
 
 
 def method_table() -> str:
-    """The table of the README."""
+    """A line for each method."""
     rows = [
         row(code(name), entry.summary, entry.citation, ", ".join(rule.__name__ for rule in entry.rules))
         for name, entry in METHODS.items()
@@ -205,6 +205,7 @@ GENERATED = {
     "record": record,
     "settings": settings,
     "options": options,
+    "method table": method_table,
     "methods": methods,
     "what leaves a site": what_leaves,
     "by what the server sees": by_sight,
