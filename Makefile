@@ -8,11 +8,12 @@ JOBS ?= 2
 # bytecode is kept, whatever the environment says: the tests start many processes, and pytest rewrites 8,000 assertions
 TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-.PHONY: help run test test-all check docs dist bench bench-peers bench-gpu bench-flower defaults fuzz faults clean
+.PHONY: help run test test-all test-lowest test-newest check docs dist bench bench-peers bench-gpu bench-flower defaults fuzz faults clean
 
 help:
 	@echo "make run       compare fair methods on real digits and write a report (two to three minutes)"
 	@echo "make test      the test suite        make test-all  the slow tests too"
+	@echo "make test-lowest  on the lowest versions that are promised      make test-newest  on the newest ones there are"
 	@echo "make check     formatter, linter, type checker, documentation"
 	@echo "make dist      wheel and source archive in dist/, tried in a new environment"
 	@echo "make bench     speed, as ratios      make docs      the documentation: site/index.html"
@@ -39,6 +40,16 @@ test: $(SITES)
 
 test-all: $(SITES)
 	$(TESTS)
+
+# uv finds the lowest versions; both environments lie beside .venv and are not used by anything else
+test-lowest: RESOLUTION = lowest-direct
+test-newest: RESOLUTION = highest
+test-lowest test-newest: test-%:
+	$(PYTHON) -m venv --clear .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venv-$*/bin/uv pip install --quiet --python .venv-$*/bin/python --resolution $(RESOLUTION) --editable '.[dev,flower-sim,privacy,medical,measures,fast]'
+	.venv-$*/bin/uv pip list --quiet --python .venv-$*/bin/python
+	PYTHONDONTWRITEBYTECODE= .venv-$*/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow' -W default
 
 check: $(SITES)
 	$(BIN)/ruff format --check .
@@ -87,4 +98,4 @@ faults: $(SITES)
 	$(BIN)/python tools/faults.py --write
 
 clean:
-	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-lowest .venv-newest site dist .pytest_cache .mypy_cache .ruff_cache

@@ -510,9 +510,24 @@ def test_all_is_well(app: Path, made: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists(), "a check changes nothing"
 
 
-def test_an_untested_flower_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "version", lambda name: "1.42.0")
-    assert "was not tested" in wrong(checks.check())["flwr"]
+@pytest.mark.parametrize(
+    ("installed", "ok", "words"),
+    [
+        ("1.41.0", True, "1.41.0"),
+        ("1.42.3", True, "1.42.3"),
+        ("1.43.0", True, "newer than 1.42"),
+        ("2.0.0.dev1", True, "newer than 1.42"),
+        ("1.40.9", False, "too old. Install 1.41"),
+        ("0.19.0", False, "too old. Install 1.41"),
+    ],
+)
+def test_an_untested_flower_is_told_and_an_old_one_refused(
+    installed: str, ok: bool, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "version", lambda name: installed)
+    (flower,) = (result for result in checks.check() if result.what == "flwr")
+    assert flower.ok == ok
+    assert words in flower.text
 
 
 def test_an_app_that_cannot_start_is_told(tmp_path: Path) -> None:
@@ -815,8 +830,7 @@ def test_templates_hold_no_paths_of_a_machine() -> None:
 
 def test_the_version_of_flower_is_said_once() -> None:
     about = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
-    low, high = superlink.FLWR
-    assert about["project"]["optional-dependencies"]["flower"] == [f"flwr>={low},<{high}"]
+    assert about["project"]["optional-dependencies"]["flower"] == [f"flwr>={superlink.FLWR[0]}"]
 
 
 def test_a_run_between_sites_is_not_taken_for_a_simulation(equipoise: Any, tmp_path: Path) -> None:

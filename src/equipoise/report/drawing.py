@@ -92,12 +92,14 @@ def labels(panel: Axes | Figure, x: str = "", y: str = "") -> None:
 
 def title(axes: Axes, label: str, right: str = "") -> None:
     """What a panel shows; a long label takes several lines, for which the figure grows."""
+    from matplotlib.figure import Figure
+
     spec = axes.get_subplotspec()
     columns = 1 if spec is None else spec.get_gridspec().ncols
     text = plain(label, FULL // columns - len(right))
     axes.set_title(text, size=8, color=INK, loc="left")
     axes.set_title(right, size=8, color=INK, loc="right")
-    if figure := axes.get_figure(root=True):
+    if isinstance(figure := axes.get_figure(), Figure):
         figure.set_figheight(figure.get_figheight() + 0.13 * text.count("\n"))
 
 

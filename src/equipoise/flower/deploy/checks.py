@@ -90,16 +90,19 @@ def check(
 
 
 def _versions() -> Iterator[CheckResult]:
-    low, high = (tuple(map(int, text.split("."))) for text in FLWR)
-    fits = f"Install one from {FLWR[0]} on and before {FLWR[1]}: pip install 'equipoise[flower]'."
+    lowest, tested = (tuple(map(int, text.split("."))) for text in FLWR)
     for name in PACKAGES:
         try:
             found = version(name)
         except PackageNotFoundError:
             yield CheckResult(name, False, "is not installed. Install it: pip install 'equipoise[flower]'.")
             continue
-        ok = name != "flwr" or low <= tuple(map(int, re.findall(r"\d+", found)[:2])) < high
-        yield CheckResult(name, ok, found if ok else f"{found} was not tested with this Equipoise. {fits}")
+        numbers = tuple(map(int, re.findall(r"\d+", found)[:2]))
+        if name == "flwr" and numbers < lowest:
+            found = f"{found} is too old. Install {FLWR[0]} or newer: pip install --upgrade 'equipoise[flower]'."
+        elif name == "flwr" and numbers > tested:
+            found += f", newer than {FLWR[1]}, the last that this Equipoise was tested with"
+        yield CheckResult(name, name != "flwr" or numbers >= lowest, found)
 
 
 def _project(

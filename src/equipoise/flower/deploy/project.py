@@ -71,7 +71,6 @@ def init(directory: str | Path, sites: int | Sequence[str] = 3) -> list[Path]:
         "sites": names,
         "year": datetime.now(UTC).year,
         "lowest": FLWR[0],
-        "beyond": FLWR[1],
         "method": PROTOCOL["method"],
         "config": tomli_w.dumps(AppSettings(**PROTOCOL, min_sites=len(names)).table()).strip(),
     }

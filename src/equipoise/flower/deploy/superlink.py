@@ -18,7 +18,7 @@ import tomli_w
 
 from equipoise.system.files import open_private
 
-FLWR = ("1.41", "1.42")  # tested from the first on, and before the second
+FLWR = ("1.41", "1.42")  # the lowest version that works, and the last one that was tested
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "COLUMNS": "200", "NO_COLOR": "1"}
 PATIENCE = 120.0  # seconds for one call of flwr, which takes some just to begin
 NODES = """
