@@ -8,7 +8,7 @@ JOBS ?= 2
 # bytecode is kept, whatever the environment says: the tests start many processes, and pytest rewrites 8,000 assertions
 TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-.PHONY: help run test test-all test-lowest test-newest check docs dist bench bench-peers bench-gpu bench-flower defaults fuzz faults clean
+.PHONY: help run test test-all test-lowest test-newest check docs dist bench bench-peers bench-gpu bench-flower defaults fuzz faults release clean
 
 help:
 	@echo "make run       compare fair methods on real digits and write a report (two to three minutes)"
@@ -20,6 +20,7 @@ help:
 	@echo "make bench-peers  beside other simulators (installs them apart)      make bench-gpu  on a GPU"
 	@echo "make bench-flower  through Flower: in one process, on Ray"
 	@echo "make fuzz      10,000 changed messages      make faults    faults of real processes, for docs/security.md"
+	@echo "make release VERSION=0.2.0  writes, tries, commits and tags a version"
 	@echo "make defaults  every method on every scenario that needs no files, for docs/defaults.md (45 minutes)"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -96,6 +97,14 @@ fuzz: $(SITES)
 
 faults: $(SITES)
 	$(BIN)/python tools/faults.py --write
+
+# writes the version, tries everything, and only then commits and tags; nothing is published
+release: $(SITES)
+	@git diff --quiet HEAD || { echo "make release: commit or undo your changes first."; exit 1; }
+	$(BIN)/python tools/release.py $(VERSION)
+	$(MAKE) check test dist
+	git commit --all --message "Version $(VERSION)"
+	git tag "v$(VERSION)"
 
 clean:
 	rm -rf $(VENV) .venv-lowest .venv-newest site dist .pytest_cache .mypy_cache .ruff_cache
