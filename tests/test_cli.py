@@ -661,3 +661,14 @@ def test_what_clients_own_is_exported(equipoise: Call, tmp_path: Path) -> None:
         ended = equipoise("export", tmp_path / "run", f"--client={bad}")
         assert ended.status == 2
         assert f"--client {bad}: the run has no such client. Give a name (client-1, client-2, client-3" in ended.err
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_help_comes_in_panels_of_which_the_first_fits_a_screen(
+    command: str, equipoise: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = equipoise(command, "--help").out.splitlines()
+    titles = [line.split(" ─")[0].removeprefix("╭─ ") for line in lines if line.startswith("╭")]
+    assert titles[-5:] == ["Method and data", "Training", "Clients", "Evaluation and output", "Advanced"]
+    assert next(i for i, line in enumerate(lines) if "Training ─" in line) < 50

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import fields, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -38,15 +39,16 @@ def option(name: str, *flags: str) -> Any:
     if isinstance(allowed, Range):
         kind = int if allowed.whole else float
     low = allowed.low if kind is int and isinstance(allowed, Range) else None
-    return Annotated[kind | None, typer.Option(*flags, min=low, help=help_of(name))]
+    metavar = {int: "N", float: "X"}.get(kind)
+    return Annotated[kind | None, typer.Option(*flags, min=low, metavar=metavar, help=help_of(name))]
 
 
 Task = Annotated[
     str | None,
     typer.Option(
         "--task",
-        help="What the labels of your own data are: `classification`, classes, or `regression`, numbers to predict, also "
-        "`regression(loss=huber)`, or your own, `mine.py:Counts` [default: classification].",
+        help="What your own labels are: `classification`, `regression`, `regression(loss=huber)`, or your own task, `mine.py:Counts` "
+        "[default: classification].",
     ),
 ]
 
@@ -56,8 +58,7 @@ TRAINING: dict[str, Any] = {  # by the parameter's name, in the order of --help
         typer.Option(
             "--scenario",
             "-s",
-            help="Data and its partition, with options in brackets: `digits(clients=8)`; see `equipoise scenarios` "
-            "[default: digits; with --data: own].",
+            help="Data and their division, with options: `digits(clients=8)` [default: digits; with --data: own].",
             autocompletion=completion.scenarios,
         ),
     ],
@@ -67,8 +68,7 @@ TRAINING: dict[str, Any] = {  # by the parameter's name, in the order of --help
             "--data",
             "-d",
             metavar="PATH",
-            help="Your files: a folder per client with a folder per class, a CSV, an NPZ, `hub:OWNER/NAME`, a function of your own, `data.py:clients`; or, for a "
-            "scenario of a paper, the folder with its data sets.",
+            help="Your files: a folder, CSV, NPZ, `hub:OWNER/NAME`, or `data.py:clients`; for a scenario of a paper the folder with its data sets.",
         ),
     ],
     "task": Task,
@@ -78,7 +78,7 @@ TRAINING: dict[str, Any] = {  # by the parameter's name, in the order of --help
             "--config",
             "-c",
             metavar="FILE",
-            help="A configuration as `equipoise init` writes it; options of the command line override it.",
+            help="A file as `equipoise init` writes it; options given here override it.",
         ),
     ],
     "rounds": option("rounds", "--rounds", "-r"),
@@ -86,21 +86,31 @@ TRAINING: dict[str, Any] = {  # by the parameter's name, in the order of --help
         list[str] | None,
         typer.Option(
             "--set",
-            metavar="[PART.]NAME=VALUE",
-            help="A hyper-parameter, for example `fedheal.tau=0.4`; without a dot an option of the scenario, for example "
-            "`clients=8`. Repeatable.",
+            metavar="NAME=VALUE",
+            help="A hyper-parameter, `fedheal.tau=0.4`, or without a dot an option of the scenario, `clients=8`. Repeatable.",
         ),
     ],
     "network": Annotated[
         str | None,
         typer.Option(
             "--network",
-            help="mlp, cnn or resnet10, with options in brackets: `resnet10(width=64)`; or your own, `nets.py:build(width=32)` [default: the scenario's].",
+            help="mlp, cnn, `resnet10(width=64)`, or your own, `nets.py:build(width=32)` [default: the scenario's].",
             autocompletion=completion.networks,
         ),
     ],
     **{name: option(name) for name in SETTINGS if name not in ("method", "seed", "rounds")},
 }
+
+# what --help shows together, in this order; the first ten fit one screen
+PANELS = {
+    "Method and data": "method methods scenario data task config_file rounds set_ network seed seeds name",
+    "Training": "epochs steps batch_size optimizer lr momentum weight_decay clip head",
+    "Clients": "participation availability joins dropout time_limit speed_spread attack attackers attack_scale norm_limit quorum",
+    "Evaluation and output": "validation patience stop_on select measures positive least_group contribution_rounds bounds track base label json_ "
+    "report figures details",
+    "Advanced": "dry_run engine workers jobs threads device precision chunk keep_checkpoints",
+}
+ORDER = {name: (panel, place) for panel, names in PANELS.items() for place, name in enumerate(names.split())}
 
 Workers = Annotated[
     int | None,
@@ -115,9 +125,7 @@ Jobs = Annotated[
         help="Runs at a time; the results do not depend on it [default: cores / threads; on a GPU 1].",
     ),
 ]
-Name = Annotated[
-    str | None, typer.Option(help="Write to RUNS/NAME. The same command again continues where it stopped.")
-]
+Name = Annotated[str | None, typer.Option(help="Write to RUNS/NAME; the same command again goes on where it stopped.")]
 Base = Annotated[Path, typer.Option("--runs", help="Where runs are kept.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Report = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.")]
@@ -199,5 +207,15 @@ def training_options(command: Callable[..., None]) -> Callable[..., None]:
         given = {name: values.pop(name) for name in TRAINING}
         command(given=given, **values)
 
+    panels = [*PANELS]
+    parameters = sorted(map(_in_panel, parameters), key=lambda p: (panels.index(ORDER[p.name][0]), ORDER[p.name][1]))
     complete.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return complete
+
+
+def _in_panel(parameter: inspect.Parameter) -> inspect.Parameter:
+    """The same, shown by ``--help`` where it belongs."""
+    kind, how = get_args(parameter.annotation)
+    how = copy(how)
+    how.rich_help_panel = ORDER[parameter.name][0]
+    return parameter.replace(annotation=Annotated[kind, how])

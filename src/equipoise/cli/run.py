@@ -59,7 +59,7 @@ def run(
             autocompletion=completion.methods,
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help=help_of("seed"))] = None,
+    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help=help_of("seed"))] = None,
     given: Values = {},  # noqa: B006 (never changed)
     workers: Workers = None,
     name: Name = None,
@@ -109,7 +109,7 @@ def compare(
         list[str],
         typer.Argument(help="The methods; the others are tested against the first.", autocompletion=completion.methods),
     ],
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds: 0, 1, ...")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="How many seeds: 0, 1, ...")] = 1,
     bounds: Annotated[
         bool,
         typer.Option(
