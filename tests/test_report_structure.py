@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
 import numpy as np
 import pytest
@@ -19,8 +23,23 @@ from equipoise.metrics import columns
 from equipoise.metrics.columns import GROUPS, Column
 from equipoise.metrics.performance import Value
 from equipoise.records import summary
-from equipoise.report import booktabs, comparison, figures, latex, markdown, render, rich_table, statistics, write
+from equipoise.report import (
+    booktabs,
+    comparison,
+    document,
+    figures,
+    latex,
+    markdown,
+    render,
+    rich_table,
+    statistics,
+    write,
+)
+from equipoise.report.document import Document
+from test_collaborative_report import made
+from test_regression_report import several as errors
 from test_report import several
+from test_true_rates import hospital
 
 pytestmark = pytest.mark.drawn
 
@@ -115,3 +134,53 @@ def takes_no_private_name(file: Path) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
             assert not node.attr.startswith("_") or node.attr.startswith("__"), f"{file.name}: {ast.unparse(node)}"
+
+
+def misfits(value: Any, kind: Any, where: str = "document") -> Iterator[str]:
+    """Where a value is not of a type of typed dictionaries, lists and plain JSON."""
+    origin, inside = get_origin(kind), get_args(kind)
+    if kind is Any or origin is NotRequired:
+        yield from () if kind is Any else misfits(value, inside[0], where)
+    elif is_typeddict(kind) and isinstance(value, dict):
+        fields, rows = get_type_hints(kind), kind.__name__ in ("Versus",)  # which has the columns' keys too
+        missing = [key for key in kind.__required_keys__ if key not in value]
+        more = [key for key in value if key not in fields and not rows]
+        yield from (f"{where}: {key}" for key in (*missing, *more))
+        for key in fields.keys() & value.keys():
+            yield from misfits(value[key], fields[key], f"{where}.{key}")
+    elif origin is dict and isinstance(value, dict):
+        for key, of in value.items():
+            yield from misfits(of, inside[1], f"{where}.{key}")
+    elif origin in (list, tuple) and isinstance(value, (list, tuple)):
+        for of in value:
+            yield from misfits(of, inside[0], f"{where}[]")
+    elif origin is UnionType:
+        if all([*misfits(value, one, where)] for one in inside):
+            yield f"{where}: {value!r} is not {kind}"
+    elif origin or is_typeddict(kind) or not isinstance(value, (int, float) if kind is float else kind):
+        yield f"{where}: {value!r} is not {kind}"
+
+
+@pytest.mark.parametrize(
+    "histories",
+    [
+        lambda: several(1),
+        lambda: several(3),
+        lambda: [replace(run, records=run.records[:0]) for run in several(1)],
+        lambda: errors(2),
+        lambda: [made(label, seed) for label in ("standalone", "fedsac") for seed in (0, 1)],
+        lambda: [hospital(n, 6, seed, label) for seed, n in enumerate((9, 40)) for label in ("fedavg", "afl")],
+    ],
+)
+def test_the_types_of_a_comparison_are_those_of_its_document(histories: Any) -> None:
+    assert [*misfits(comparison(histories()), Document)] == []
+
+
+CLASSES = [one for one in ast.parse(Path(document.__file__).read_text()).body if isinstance(one, ast.ClassDef)]
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.name)
+def test_every_key_of_a_document_is_described(kind: ast.ClassDef) -> None:
+    text = ast.get_docstring(kind) or ""
+    keys = {field.target.id for field in kind.body if isinstance(field, ast.AnnAssign)}
+    assert "Attributes" not in text or keys <= set(re.findall(r"\w+", text))

@@ -38,5 +38,5 @@ def report(
     if json_:
         print_json(compared.document)
         return
-    out.print(rich_table(compared, out.width, details))
+    out.print(rich_table(compared.document, out.width, details))
     say(f"report: {written}")

@@ -235,7 +235,7 @@ def _show_results(
     with shown_again(directory):
         compared = Comparison.of(histories)
         written = write(compared, directory / "report.html", figures=figures) if report else None
-        table = None if json_ else rich_table(compared, out.width, details)
+        table = None if json_ else rich_table(compared.document, out.width, details)
     if json_:
         print_json(compared.document)
         return

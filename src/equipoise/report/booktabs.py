@@ -30,6 +30,12 @@ def save(histories: Sequence[History] | Comparison, directory: str | os.PathLike
     directory.mkdir(parents=True, exist_ok=True)
     found = Comparison.of(histories)
     first = found["methods"][0]["method"]
-    shown = [*sheets(found), *over_groups(found), *over_clients(found), every_client(found), communication(found)]
-    shown += [tested(one, first) for one in paired_tests(found)]
+    shown = [
+        *sheets(found.document),
+        *over_groups(found),
+        *over_clients(found),
+        every_client(found),
+        communication(found),
+    ]
+    shown += [tested(one, first) for one in paired_tests(found.document)]
     return [write_atomically(directory / f"{sheet.name}.tex", latex_sheet(sheet)) for sheet in shown if sheet]

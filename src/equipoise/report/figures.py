@@ -23,7 +23,7 @@ from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, WIDTH, Vector
 from equipoise.report.formatting import UNDEFINED
 from equipoise.report.holdings import ROWS, Holdings, example_images, who_has_what
 from equipoise.report.layout import FAILED, attended
-from equipoise.report.statistics import Comparison, Run, interval_of, measure_of
+from equipoise.report.statistics import Comparison, Run, interval_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +45,7 @@ def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     The bars are horizontal if there are many, or if the names of the groups are long.
     """
     compared = Comparison.of(histories, last)
-    measure = measure_of(compared)
+    measure = compared.measure
     runs = _with(compared, _has_groups, f"{measure.noun} on groups", last)
     groups = list(dict.fromkeys(group for seeds in runs.values() for run in seeds for group in run.summary["groups"]))
     horizontal = len(runs) * len(groups) > 20 or sum(len(group) + 2 for group in groups) > 44
@@ -85,7 +85,7 @@ def _ends(measure: Measure) -> tuple[float | None, float | None]:
 def _whiskers(comparison: Comparison, groups: Sequence[str]) -> dict[str, Vector | None]:
     """How far the 95 % interval of every group reaches below and above its mean [2, D], within what can be, by method."""
     found: dict[str, Vector | None] = {}
-    within = measure_of(comparison).ends
+    within = comparison.measure.ends
     for of in comparison["methods"]:
         mean = np.array([of["groups"][group]["mean"] for group in groups], dtype=np.float64)
         half = np.array([of["groups"][group]["ci95"] for group in groups], dtype=np.float64)
@@ -101,7 +101,7 @@ def tradeoff(histories: Sequence[History] | Comparison, last: int = 5) -> Figure
     Crosses are 95 % intervals over seeds.
     """
     compared = Comparison.of(histories, last)
-    measure = measure_of(compared)
+    measure = compared.measure
     runs = _with(compared, _has_several_groups, f"{measure.noun} on several groups", last)
     figure, (axes,) = drawing.panels(1, height=2.3)
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
@@ -124,7 +124,7 @@ def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Fig
     An interval that holds 0, the dashed line, does not distinguish the methods.
     """
     compared = Comparison.of(histories, last)
-    measure, differing = measure_of(compared), _versus(compared)
+    measure, differing = compared.measure, _versus(compared)
     span = measure.ends[1] - measure.ends[0]  # no difference is larger
     keys = [key for key in TESTED if any(key in tests for tests in differing.values())]
     if not keys:
@@ -150,7 +150,7 @@ def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Fig
 def convergence(histories: Sequence[History] | Comparison) -> Figure:
     """Average and worst group over the rounds, one line per method; bands are 95 % intervals over seeds."""
     compared = Comparison.of(histories)
-    measure = measure_of(compared)
+    measure = compared.measure
     runs = _with(compared, _has_groups, f"{measure.noun} on groups")
     worst = np.min if measure.better == "higher" else np.max
     reductions: list[tuple[Callable[..., Vector], str]] = [(np.mean, "average"), (worst, "worst group")]
@@ -474,7 +474,7 @@ def spread(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     between the worst client, at 0, and the best, at 100 %.
     """
     compared = Comparison.of(histories, last)
-    measure = measure_of(compared)
+    measure = compared.measure
     runs = _with(compared, _has_clients, f"the clients' {measure.plural}", last)
     figure, (axes,) = drawing.panels(1, height=1.9)
     way = 1 if measure.better == "higher" else -1
@@ -660,7 +660,7 @@ def unit_table(history: History) -> tuple[int, NDArray[np.bool_]] | None:
 def presence(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     """How often the clients of every group trained, and beside it the main measure that each method has on the group."""
     found = Comparison.of(histories, last)
-    measure = measure_of(found)
+    measure = found.measure
     if not (shares := attended(found)):
         raise ValueError("this figure shows clients that come and go, and in these runs all are always there.")
     names = [drawing.plain(name, drawing.SHORT) for name in shares]

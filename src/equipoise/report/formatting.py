@@ -2,10 +2,10 @@
 
 import math
 import re
-from collections.abc import Mapping
 from typing import Final
 
 from equipoise.metrics.measures import Measure
+from equipoise.report.document import Difference
 
 UNDEFINED: Final = "–"
 PERCENT: Final = "\u00a0%"  # not to be torn from its number
@@ -45,22 +45,21 @@ def same_in_every_seed(mean: float, digits: int = 2) -> str:
     )
 
 
-def difference(test: Mapping[str, float | None], digits: int = 2) -> str:
+def difference(test: Difference, digits: int = 2) -> str:
     """A difference with its 95 % interval: `+2.10 [+1.30, +2.90], p=.031`; nothing where there is no interval.
 
     Parameters
     ----------
-    test : one entry of `versus`: `{"difference", "low", "high", "p", "holm", "family", "seeds"}`; of a family of several the p-value by Holm
-        is quoted.
+    test : of a family of several the p-value by Holm is quoted.
     digits : behind the point.
     """
-    mean, low, high, p = (test.get(key) for key in ("difference", "low", "high", "p"))
+    mean, low, high, p = test["difference"], test["low"], test["high"], test["p"]
     if mean is None:
         return ""
     if low is None or high is None:
-        return same_in_every_seed(mean, digits) if (test.get("seeds") or 0) > 1 else ""
+        return same_in_every_seed(mean, digits) if test["seeds"] > 1 else ""
     text = f"{number(mean, digits, sign=True)} [{number(low, digits, sign=True)}, {number(high, digits, sign=True)}]"
-    corrected = test["holm"] if p is not None and (test["family"] or 0) > 1 else None
+    corrected = test["holm"] if p is not None and test["family"] > 1 else None
     quoted = p if corrected is None else corrected
     if quoted is None:
         return text

@@ -36,7 +36,7 @@ from equipoise.report.layout import (
 )
 from equipoise.report.notes import listed
 from equipoise.report.sentences import evidence, left_out, limits, tested_on, verdict, when, worst_named
-from equipoise.report.statistics import Comparison, measure_of, tables
+from equipoise.report.statistics import Comparison, tables
 from equipoise.report.terms import Term, anchor, hint, notation, terms_of, typeset
 from equipoise.system.files import write_atomically
 from equipoise.system.text import visible
@@ -92,9 +92,9 @@ def render(histories: Sequence[History] | Comparison) -> str:
     found = Comparison.of(histories)
     runs = {label: [run.history for run in seeds.values()] for label, seeds in found.runs.items()}
     common, differing = provenance.settings(runs)
-    measured, of_groups, of_clients = sheets(found), over_groups(found), over_clients(found)
-    tests, parts = paired_tests(found), parts_of_captions(found)
-    measure = measure_of(found)
+    document, of_groups, of_clients = found.document, over_groups(found), over_clients(found)
+    measured, tests, parts = sheets(document), paired_tests(document), parts_of_captions(found)
+    measure = found.measure
     terms = terms_of([measure, *measures_of(found)[1:]])
     drawn = {
         name: (name, drawings.PLOTS[name].heading.format(**parts), caption(name, parts), svg(name, figure))
@@ -103,12 +103,12 @@ def render(histories: Sequence[History] | Comparison) -> str:
     return template("report.html.j2").render(
         title=_title(found),
         facts=_facts(found),
-        verdict=verdict(found),
-        evidence=evidence(found),
+        verdict=verdict(document),
+        evidence=evidence(document),
         notes=found["notes"],
         limits=limits(found),
         measured=[(_statistics_first(sheet), _below(sheet, measure)) for sheet in measured],
-        other=_statistics_first(other) if (other := other_rounds(found)) else None,
+        other=_statistics_first(other) if (other := other_rounds(document)) else None,
         reference=found["methods"][0]["method"],
         tests=tests,
         corrected=any(one.corrected for one in tests),
@@ -125,7 +125,7 @@ def render(histories: Sequence[History] | Comparison) -> str:
         quarantined=list(provenance.quarantined(found.histories)),
         terms=_terms(found, [*measured, *of_groups, *of_clients], tests, terms),
         notation=notation(
-            measure, "averaged over the last evaluated rounds first" if found["averaged"] > 1 else when(found)
+            measure, "averaged over the last evaluated rounds first" if found["averaged"] > 1 else when(document)
         ),
         hint=partial(hint, terms=terms),
         anchor=partial(anchor, terms=terms),
@@ -159,7 +159,7 @@ def _terms(
     """What the legend explains, in the order of the terms: id, title, and the term; only what is on the page."""
     titles = {title for sheet in shown for title in sheet.grid.titles[-sheet.totals :]}
     titles |= {title for table in tests for title in table.titles}
-    titles |= {one["title"] for one in tables(found)} | ({"p", "Holm p"} if tests else set())
+    titles |= {one["title"] for one in tables(found.document)} | ({"p", "Holm p"} if tests else set())
     return [(anchor(title, terms), title, term) for title, term in terms.items() if title in titles]
 
 
@@ -230,12 +230,12 @@ def parts_of_captions(found: Comparison) -> dict[str, str]:
         for label, seeds in found.runs.items()
         if (shares := [r["kept"] for run in seeds.values() for r in run.history.records if r.get("kept") is not None])
     ]
-    measure = measure_of(found)
+    document, measure = found.document, found.measure
     return {
         "title": measure.title,
         "noun": measure.noun,
         "up": "up" if measure.better == "higher" else "down",
-        "when": when(found),
+        "when": when(document),
         "first": found["methods"][0]["method"],
         "tested": tested_on(found.histories),
         "clients": left_out(found),
@@ -257,7 +257,7 @@ def parts_of_captions(found: Comparison) -> dict[str, str]:
         else "",
         "tests": " that were tested in a round" if missing else "",
         "complete": " in which all groups were tested" if missing else "",
-        "worst": "".join(f" {text[:-1]}, {when(found)}." for text in worst),
+        "worst": "".join(f" {text[:-1]}, {when(document)}." for text in worst),
         "seed": " Drawn for the lowest seed." if several else "",
         "classes": "" if found.get("task") else ", classes",
         "holdings": sentence(held, not found.get("task")) + marks(held, found["least"])

@@ -4,25 +4,37 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from textwrap import shorten
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
 from equipoise.metrics.attendance import ATTENDANCE
 from equipoise.metrics.columns import COLLABORATION, INDICES, Column, indices_of, placed, spread, spread_of
 from equipoise.metrics.communication import full_model, overhead, traffic
-from equipoise.metrics.measures import Measure, main_in
+from equipoise.metrics.measures import Measure
 from equipoise.metrics.performance import last_rounds
 from equipoise.records.history import History
 from equipoise.records.record import Record
 from equipoise.report import rates, sentences
+from equipoise.report.document import (
+    Difference,
+    Document,
+    Leader,
+    OfMeasure,
+    OverSeeds,
+    Row,
+    Untested,
+    Versus,
+    ends_of,
+    last_of,
+    number_of,
+    test_of,
+)
 from equipoise.report.formatting import PERCENT, UNDEFINED, difference, number, p_value, same_in_every_seed, size
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.sites import at_sites
 from equipoise.report.statistics import (
     Comparison,
-    Numbers,
-    OverSeeds,
     Run,
     columns_of,
     gaps_of,
@@ -112,7 +124,7 @@ class PairedTests(NamedTuple):
         return any(test.holm for _, cells in self.rows for test in cells if test)
 
 
-def sheets(comparison: Numbers) -> list[Sheet]:
+def sheets(comparison: Document) -> list[Sheet]:
     """The tables of a comparison: every measure, then what clients get for what they give, then the treatment of groups."""
     return [
         *map(_of_measure, tables(comparison)),
@@ -124,7 +136,7 @@ def sheets(comparison: Numbers) -> list[Sheet]:
     ]
 
 
-def _of_spread(comparison: Numbers) -> Iterator[Sheet]:
+def _of_spread(comparison: Document) -> Iterator[Sheet]:
     """The main measure over the clients."""
     if not (table := comparison["spread"]):
         return
@@ -134,13 +146,13 @@ def _of_spread(comparison: Numbers) -> Iterator[Sheet]:
         columns,
         name="spread",
         heading="Spread over the clients",
-        caption=sentences.spread_caption(comparison),
+        caption=sentences.spread_caption(comparison, table),
         grid=lay_out(table["methods"], columns, leaders=table["leaders"]),
-        explanations=sentences.spread_legend(comparison),
+        explanations=sentences.spread_legend(comparison, table),
     )
 
 
-def _of_rewards(comparison: Numbers) -> Iterator[Sheet]:
+def _of_rewards(comparison: Document) -> Iterator[Sheet]:
     """What clients get for what they contribute."""
     if not (table := comparison["collaboration"]):
         return
@@ -157,15 +169,15 @@ def _of_rewards(comparison: Numbers) -> Iterator[Sheet]:
         placed(COLLABORATION),
         name="collaboration",
         heading="Collaborative fairness",
-        caption=sentences.collaboration_caption(comparison),
+        caption=sentences.collaboration_caption(comparison, table),
         grid=Grid(grid.titles, tuple(rows)),
-        explanations=sentences.collaboration_legend(comparison),
+        explanations=sentences.collaboration_legend(table),
         notes=table["notes"],
         narrow=True,
     )
 
 
-def _of_rates(comparison: Numbers) -> Iterator[Sheet]:
+def _of_rates(comparison: Document) -> Iterator[Sheet]:
     """How the groups are treated: their rates, and the gaps between them."""
     if not (fairness := comparison["group_fairness"]):
         return
@@ -173,7 +185,7 @@ def _of_rates(comparison: Numbers) -> Iterator[Sheet]:
     yield Sheet(
         "group-rates",
         "Rates by group",
-        sentences.rates_caption(comparison),
+        sentences.rates_caption(comparison, fairness),
         by_group,
         rates.explained(fairness),
         narrow=True,
@@ -186,14 +198,14 @@ def _of_rates(comparison: Numbers) -> Iterator[Sheet]:
         gaps,
         name="group-fairness",
         heading="Group fairness",
-        caption=sentences.parity_caption(comparison),
+        caption=sentences.parity_caption(comparison, fairness),
         grid=lay_out(fairness["methods"], gaps, leaders=fairness["leaders"]),
-        explanations=sentences.parity_legend(comparison),
+        explanations=sentences.parity_legend(fairness),
         narrow=True,
     )
 
 
-def _of_own_measures(comparison: Numbers) -> Iterator[Sheet]:
+def _of_own_measures(comparison: Document) -> Iterator[Sheet]:
     """The measures of the user's own, a table each."""
     for k, (name, measure) in enumerate(comparison["own_measures"].items(), start=1):
         columns = _had(measure["methods"], OWN)
@@ -212,7 +224,7 @@ def _of_own_measures(comparison: Numbers) -> Iterator[Sheet]:
         yield replace(sheet, notes=notes)
 
 
-def _of_validation(comparison: Numbers) -> Iterator[Sheet]:
+def _of_validation(comparison: Document) -> Iterator[Sheet]:
     """The models on what clients hold out of their own samples."""
     if not (table := comparison["validation"]):
         return
@@ -241,19 +253,19 @@ def _of_validation(comparison: Numbers) -> Iterator[Sheet]:
     yield _block("validation", "Validation", lay_out(table["methods"], columns), text)
 
 
-def _marked(methods: Sequence[Numbers]) -> str:
+def _marked(methods: Sequence[Row]) -> str:
     """What the mark of failed methods means, if there are any."""
     return (
         f"{FAILED}: diverged in these rounds, or no better than guessing." if any(m["failed"] for m in methods) else ""
     )
 
 
-def _exported(comparison: Numbers) -> str:
+def _exported(comparison: Document) -> str:
     """That a model is the one that `equipoise export` writes, which runs between sites do not have."""
     return ", which is exported" if comparison["exports"] else ""
 
 
-def other_rounds(comparison: Numbers) -> Sheet | None:
+def other_rounds(comparison: Document) -> Sheet | None:
     """The exported model, or the mean over rounds, whichever the first table does not show; `None` if they are the same."""
     if not (found := comparison["other_rounds"]):
         return None
@@ -279,15 +291,15 @@ def other_rounds(comparison: Numbers) -> Sheet | None:
     return Sheet("other-rounds", heading, f"{heading}: {measure.noun}{measure.words}.", grid, [text], totals=totals)
 
 
-def _of_one_group(columns: list[Column], methods: Sequence[Numbers]) -> tuple[list[Column], list[str]]:
+def _of_one_group(columns: list[Column], methods: Sequence[Row]) -> tuple[list[Column], list[str]]:
     """The statistics over groups and the groups that a table shows: of one group its name for their average, which is the same."""
     groups = _groups(methods)
-    if len(groups) == 1 and all(method["avg"]["mean"] is not None for method in methods):
+    if len(groups) == 1 and all(number_of(method, "avg")["mean"] is not None for method in methods):
         return [replace(column, title=groups[0]) if column.key == "avg" else column for column in columns], []
     return columns, groups
 
 
-def group_fairness(histories: Sequence[History], last: int | None = None) -> Numbers | None:
+def group_fairness(histories: Sequence[History], last: int | None = None) -> Mapping[str, object] | None:
     """The table of how differently the groups are treated, or `None` when no run recorded `"rates"`.
 
     Returns
@@ -297,7 +309,7 @@ def group_fairness(histories: Sequence[History], last: int | None = None) -> Num
     found = Comparison.of(histories, last)
     if not found["group_fairness"]:
         return None
-    sheet = next(sheet for sheet in _of_rates(found) if sheet.name == "group-fairness")
+    sheet = next(sheet for sheet in _of_rates(found.document) if sheet.name == "group-fairness")
     return {"caption": sheet.caption, "grid": sheet.grid, "legend": list(sheet.explanations)}
 
 
@@ -306,7 +318,7 @@ def over_groups(histories: Sequence[History] | Comparison, last: int | None = No
     found = Comparison.of(histories, last)
     if max(len(history.groups) for history in found.histories) < 2:
         return []
-    measure = measure_of(found)
+    measure = found.measure
     methods = [
         _indices(label, seeds, seeds, [last_rounds(run.groups[measure.name][1], found.last) for run in seeds.values()])
         for label, seeds in found.runs.items()
@@ -317,7 +329,7 @@ def over_groups(histories: Sequence[History] | Comparison, last: int | None = No
         f"{measure.title} of the global model, every group counting the same whatever its size.{_units(measure)}"
         f"{', the' if measure.unit else ' The'} angle in degrees, entropy and KL in nats."
     )
-    text = " ".join([text, *sentences.plus_minus_of(found)])
+    text = " ".join([text, *sentences.plus_minus_of(found.document)])
     return _filled(_block("groups", "Evenness over the groups", lay_out(methods, placed(columns)), text))
 
 
@@ -342,8 +354,8 @@ def over_clients(histories: Sequence[History] | Comparison, last: int | None = N
     ]
     if not methods:
         return []
-    over_all = sentences.left_out(found) + "".join(f" {text}" for text in sentences.plus_minus_of(found))
-    measure = measure_of(found)
+    over_all = sentences.left_out(found) + "".join(f" {text}" for text in sentences.plus_minus_of(found.document))
+    measure = found.measure
     level, distance, evenness = (
         placed([column for column in indices_of(measure) if column.block == block])
         for block in ("level", "distance", "evenness")
@@ -379,7 +391,7 @@ def every_client(histories: Sequence[History] | Comparison, last: int | None = N
     sizes = {run.clients[1].shape[1] for seeds in runs.values() for run in seeds}
     if len(sizes) != 1 or max(sizes) > MANY:
         return None
-    columns, measure = [], measure_of(found)
+    columns, measure = [], found.measure
     for seeds in runs.values():
         of_seeds = measure.scale * np.array([last_rounds(run.clients[1], found.last) for run in seeds])  # [seeds, N]
         columns.append([over_seeds(values) for values in of_seeds.T.tolist()])
@@ -399,7 +411,7 @@ def every_client(histories: Sequence[History] | Comparison, last: int | None = N
         [
             f"{measure.title}{measure.words} of the model that each client predicts with, on {sentences.tested_on(found.histories)}.",
             *sentences.other_clients(found.histories),
-            *sentences.plus_minus_of(found),
+            *sentences.plus_minus_of(found.document),
         ]
     )
     titles = (*["n"] * bool(tested), *runs)
@@ -488,18 +500,18 @@ def every_site(comparison: Comparison) -> Sheet | None:
     return _block("sites", "Sites", Grid(titles, tuple(rows)), text, head="Site") if 0 < len(rows) <= MANY else None
 
 
-def paired_tests(comparison: Numbers) -> list[PairedTests]:
+def paired_tests(comparison: Document) -> list[PairedTests]:
     """Paired tests against the first method, a table per measure, with p-values corrected for the number of differences."""
-    of: list[tuple[str, str, Numbers, Sequence[Column]]] = [
-        (one["measure"].replace("_", "-"), one["title"], one, columns_of(one)) for one in tables(comparison)
+    of: list[tuple[str, str, Sequence[Row], Sequence[Column]]] = [
+        (one["measure"].replace("_", "-"), one["title"], one["methods"], columns_of(one)) for one in tables(comparison)
     ]
     if together := comparison["collaboration"]:
-        of.append(("collaboration", "Collaborative fairness", together, placed(COLLABORATION)))
+        of.append(("collaboration", "Collaborative fairness", together["methods"], placed(COLLABORATION)))
     if over := comparison["spread"]:
-        of.append(("spread", "Spread over the clients", over, spread_of(measure_of(comparison))))
+        of.append(("spread", "Spread over the clients", over["methods"], spread_of(measure_of(comparison))))
     if between := comparison["group_fairness"]:
-        of.append(("group-fairness", "Group fairness", between, gaps_of(between)))
-    found = (_paired_tests(f"tests-{name}", title, table["methods"], columns) for name, title, table, columns in of)
+        of.append(("group-fairness", "Group fairness", between["methods"], gaps_of(between)))
+    found = (_paired_tests(f"tests-{name}", title, methods, columns) for name, title, methods, columns in of)
     return [one for one in found if one.rows]
 
 
@@ -519,24 +531,21 @@ def tested(tests: PairedTests, first: str) -> Sheet:
     )
 
 
-def _had(methods: Sequence[Numbers], columns: Sequence[Column]) -> list[Column]:
+def _had(methods: Sequence[Row], columns: Sequence[Column]) -> list[Column]:
     """The columns of which some method has a number; of the others it is not known."""
     return [column for column in columns if any(column.key in method for method in methods)]
 
 
-def _groups(methods: Sequence[Numbers]) -> list[str]:
+def _groups(methods: Sequence[Row]) -> list[str]:
     """The groups of all methods, in the order of their first appearance."""
-    return list(dict.fromkeys(group for method in methods for group in method["groups"]))
-
-
-UNKNOWN: Final[OverSeeds] = {"mean": None, "std": None, "ci95": None}  # a number that a method does not have
+    return list(dict.fromkeys(group for method in methods for group in cast(Mapping[str, object], method["groups"])))
 
 
 def lay_out(
-    methods: Sequence[Numbers],
+    methods: Sequence[Row],
     columns: Sequence[Column],
     groups: Sequence[str] = (),
-    leaders: Mapping[str, Numbers] | None = None,
+    leaders: Mapping[str, Leader] | None = None,
     digits: int = 2,
 ) -> Grid:
     """Numbers over seeds as a table, a row per method; a dash where a method does not have a number.
@@ -555,16 +564,17 @@ def lay_out(
         leader = (leaders or {}).get(column.key)
         shown.append((column.title, [_statistic(method, column, leader) for method in methods]))
     rows = zip(*(cells for _, cells in shown), strict=True) if shown else [()] * len(methods)
-    names = [method["method"] + FAILED * bool(method.get("failed")) for method in methods]
+    names = [f"{method['method']}{FAILED * bool(method.get('failed'))}" for method in methods]
     return Grid(tuple(title for title, _ in shown), tuple(zip(names, rows, strict=True)))
 
 
-def _group(method: Numbers, group: str, digits: int) -> Cell:
+def _group(method: Row, group: str, digits: int) -> Cell:
     """The value of a group; in brackets that of its last test, where it was not tested in all of the averaged rounds."""
-    values = method["groups"].get(group, UNKNOWN)
+    values = number_of(cast(Row, method["groups"]), group)
     if values["mean"] is None:
-        last = [run[main_in(run).name] for run in method.get("untested", ()) if run["group"] == group]
-        return Cell(f"({number(float(np.mean(last)), digits)})" if last and None not in last else UNDEFINED)
+        untested = cast(Sequence[Untested], method.get("untested", ()))
+        last = np.array([last_of(test) for test in untested if test["group"] == group], dtype=np.float64)  # None is NaN
+        return Cell(f"({number(float(last.mean()), digits)})" if len(last) and np.isfinite(last).all() else UNDEFINED)
     return Cell(number(values["mean"], digits), _half(values, interval_of(method, group), digits))
 
 
@@ -574,17 +584,15 @@ def _half(values: OverSeeds, ends: Sequence[float] | None, digits: int = 2) -> s
     return "" if half is None else number(half, digits)
 
 
-def _statistic(method: Numbers, column: Column, leader: Numbers | None) -> Cell:
-    values = method.get(column.key) or UNKNOWN
-    mean = number(values["mean"], column.digits)
-    ends = (method.get("intervals") or {}).get(column.key)
-    test = (method.get("versus") or {}).get(column.key) if column.tested else None
+def _statistic(method: Row, column: Column, leader: Leader | None) -> Cell:
+    values, digits = number_of(method, column.key), column.digits
+    mean, test = number(values["mean"], digits), test_of(method, column.key) if column.tested else None
     return Cell(
         mean,
-        "" if mean == UNDEFINED else _half(values, ends, column.digits),
-        difference(test, column.digits) if test else "",
+        "" if mean == UNDEFINED else _half(values, ends_of(method, column.key), digits),
+        difference(test, digits) if test else "",
         leader is not None and method["method"] == leader["best"],
-        (number(test["low"], column.digits, sign=True), number(test["high"], column.digits, sign=True))
+        (number(test["low"], digits, sign=True), number(test["high"], digits, sign=True))
         if test and test["low"] is not None
         else None,
     )
@@ -594,7 +602,7 @@ def _cell(found: OverSeeds, digits: int) -> Cell:
     return Cell(number(found["mean"], digits), _half(found, None, digits))
 
 
-def _of_measure(found: Numbers) -> Sheet:
+def _of_measure(found: OfMeasure) -> Sheet:
     """Values of every group and the statistics over them."""
     methods = found["methods"]
     columns, groups = _of_one_group(columns_of(found), methods)
@@ -611,7 +619,7 @@ def _of_measure(found: Numbers) -> Sheet:
     )
 
 
-def _with_sizes(found: Numbers, grid: Grid) -> Grid:
+def _with_sizes(found: OfMeasure, grid: Grid) -> Grid:
     """A table with a column for each group that is too small, and below a row of how many test samples each group has."""
     groups, small, few = _groups(found["methods"]), found["small"], f"< {found['least']}"
     n = len(groups)
@@ -624,7 +632,7 @@ def _with_sizes(found: Numbers, grid: Grid) -> Grid:
     return Grid((*grid.titles[:n], *small, *grid.titles[n:]), tuple(rows))
 
 
-def _sheet(methods: Sequence[Numbers], columns: Sequence[Column], *, grid: Grid, **said: Any) -> Sheet:
+def _sheet(methods: Sequence[Row], columns: Sequence[Column], *, grid: Grid, **said: Any) -> Sheet:
     """A table, and its differences to the first method."""
     titles = [column.title for column in columns if column.tested]
     lines = []
@@ -635,7 +643,7 @@ def _sheet(methods: Sequence[Numbers], columns: Sequence[Column], *, grid: Grid,
     tests = (
         f", paired by seed: mean, 95{PERCENT} interval, p-value of the paired t-test"
         + " (by Holm: corrected for the number of differences)" * any("Holm" in line for line in lines)
-        if any(method["versus"] and method["versus"]["seeds"] > 1 for method in methods)
+        if any(versus["seeds"] > 1 for method in methods if (versus := cast(Versus | None, method["versus"])))
         else f", with the 95{PERCENT} interval over the test samples of this one seed"
     )
     test = f"Differences are to {methods[0]['method']}{tests}."
@@ -649,7 +657,7 @@ def _block(name: str, heading: str, grid: Grid, text: str, head: str = "Method")
 
 def _indices(
     label: str, runs: Mapping[int, Run], judged: Mapping[int, Run], seeds: Sequence[np.typing.NDArray[np.float64]]
-) -> Numbers:
+) -> Row:
     """Every index over one vector of values per seed; ``judged`` are the runs whose failure counts."""
     history = next(iter(runs.values())).history
     found = [spread(values, history.main) for values in seeds if values.size]
@@ -659,26 +667,26 @@ def _indices(
     }
 
 
-def _paired_tests(name: str, heading: str, methods: Sequence[Numbers], columns: Sequence[Column]) -> PairedTests:
+def _paired_tests(name: str, heading: str, methods: Sequence[Row], columns: Sequence[Column]) -> PairedTests:
     columns = [column for column in columns if column.tested]
     cells = {
-        method["method"]: tuple(_paired_test(method["versus"][column.key], column.digits) for column in columns)
+        str(method["method"]): tuple(_paired_test(test_of(method, column.key), column.digits) for column in columns)
         for method in methods
-        if method["versus"]
     }
     rows = tuple((method, row) for method, row in cells.items() if any(row))
     return PairedTests(name, heading, tuple(column.title for column in columns), rows)
 
 
-def _paired_test(test: Numbers, digits: int) -> PairedTest | None:
-    mean, *ends, p = (test[key] for key in ("difference", "low", "high", "p"))
-    if mean is not None and None in ends and test["seeds"] > 1:
-        return PairedTest(number(mean, digits, sign=True), f"({same_in_every_seed(mean, digits)})", "", "")
-    if mean is None or None in ends:
+def _paired_test(test: Difference | None, digits: int) -> PairedTest | None:
+    if test is None or (mean := test["difference"]) is None:
         return None
-    low, high = (number(end, digits, sign=True) for end in ends)
-    corrected = p_value(test["holm"]) if p is not None and test["family"] > 1 else ""
-    return PairedTest(number(mean, digits, sign=True), f"[{low}, {high}]", "" if p is None else p_value(p), corrected)
+    shown = number(mean, digits, sign=True)
+    if test["low"] is None or test["high"] is None:
+        return PairedTest(shown, f"({same_in_every_seed(mean, digits)})") if test["seeds"] > 1 else None
+    low, high = (number(end, digits, sign=True) for end in (test["low"], test["high"]))
+    p = "" if test["p"] is None else p_value(test["p"])
+    corrected = p_value(test["holm"]) if p and test["holm"] is not None and test["family"] > 1 else ""
+    return PairedTest(shown, f"[{low}, {high}]", p, corrected)
 
 
 def _sent(record: Record) -> bool:

@@ -22,7 +22,7 @@ def card(found: Comparison, figure: str) -> str:
         return block(repr(found))
     import pandas as pd
 
-    titles, rows = sheets(found)[0].grid
+    titles, rows = sheets(found.document)[0].grid
     texts = {visible(name): [visible(cell.text) for cell in cells] for name, cells in rows}
     table = pd.DataFrame.from_dict(texts, orient="index", columns=[*map(visible, titles)]).to_html()
     return block(found.verdict, table, found.figure(figure))

@@ -6,35 +6,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
 from equipoise.report import drawing
+from equipoise.report.document import Parity, Rate
 from equipoise.report.formatting import PERCENT, UNDEFINED, number
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.notes import UNPROTECTED, listed
-from equipoise.report.statistics import Numbers, without_bounds
+from equipoise.report.statistics import without_bounds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FEW: Final = 4  # groups that a sentence names one by one
-TITLES: Final = {  # of two classes, or of one against the rest
+RateName = Literal["accuracy", "tpr", "fpr", "selection_rate", "worst_recall"]
+TITLES: Final[dict[RateName, str]] = {  # of two classes, or of one against the rest
     "accuracy": "accuracy",
     "tpr": "true-positive rate",
     "fpr": "false-positive rate",
     "selection_rate": "selection rate",
 }
-OF_MANY: Final = {"accuracy": "accuracy", "worst_recall": "recall of the worst class"}
+OF_MANY: Final[dict[RateName, str]] = {"accuracy": "accuracy", "worst_recall": "recall of the worst class"}
 
 
-def titles(fairness: Numbers) -> dict[str, str]:
+def titles(fairness: Parity) -> dict[RateName, str]:
     """The rates that are shown, by key: with one positive class its rates, with many the recall of the worst one."""
     return OF_MANY if fairness["positive"] is None else TITLES
 
 
-def cells(fairness: Numbers) -> Iterator[tuple[str, str, list[tuple[str, Cell]]]]:
+def cells(fairness: Parity) -> Iterator[tuple[str, str, list[tuple[str, Cell]]]]:
     """By method and group: its name, that of the group, and titles and texts of the cells."""
     for method in fairness["methods"]:
         for group, rates in method["groups"].items():
@@ -50,7 +52,7 @@ def cells(fairness: Numbers) -> Iterator[tuple[str, str, list[tuple[str, Cell]]]
             yield method["method"], group, row
 
 
-def grid(fairness: Numbers) -> Grid:
+def grid(fairness: Parity) -> Grid:
     """The table of the rates: a row per group, and method if there are several."""
     several = len(fairness["methods"]) > 1
     rows = [(f"{method}, {group}" if several else group, row) for method, group, row in cells(fairness)]
@@ -60,7 +62,7 @@ def grid(fairness: Numbers) -> Grid:
     )
 
 
-def explained(fairness: Numbers) -> list[str]:
+def explained(fairness: Parity) -> list[str]:
     """What the columns of that table are, a sentence each."""
     over = "over the test samples (Wilson)"
     if len(fairness["seeds"]) > 1:
@@ -81,7 +83,7 @@ def explained(fairness: Numbers) -> list[str]:
     return [*text, *_of_some_seeds(fairness)]
 
 
-def _of_some_seeds(fairness: Numbers) -> Iterator[str]:
+def _of_some_seeds(fairness: Parity) -> Iterator[str]:
     """The rates that are about enough people with some of the seeds only."""
     rated: dict[str, dict[str, None]] = {}
     for method in fairness["methods"]:
@@ -98,7 +100,7 @@ def narrow(titles: Sequence[str]) -> dict[str, str]:
     return {title: "\n".join(title.replace(" (%)", "\u00a0(%)").split(" ")) for title in titles}
 
 
-def _cell(rate: Numbers, few: str) -> Cell:
+def _cell(rate: Rate, few: str) -> Cell:
     """A rate with its 95 % interval."""
     if rate["mean"] is None:
         return Cell(f"n {few}")
@@ -106,28 +108,29 @@ def _cell(rate: Numbers, few: str) -> Cell:
     return Cell(number(rate["mean"], 1), ends=ends)
 
 
-def missed(fairness: Numbers) -> str:
+def missed(fairness: Parity) -> str:
     """Who is missed how often: the first sentence of a report on groups of people; empty where no rate is known."""
     positive = fairness["positive"]
     many = positive is None
-    key, about = ("worst_recall", "the class that it recognises worst") if many else ("tpr", f"class {positive}")
-    first, *others = without_bounds(fairness)
+    key: RateName = "worst_recall" if many else "tpr"
+    about = "the class that it recognises worst" if many else f"class {positive}"
+    first, *others = without_bounds(fairness["methods"])
     rated = {group: rates for group, rates in first["groups"].items() if rates[key]["mean"] is not None}
     if not rated:
         return ""
 
     def missing(group: str) -> str:
         rate, worst = rated[group][key], f", class {rated[group]['worst_class']}," if many else ""
-        between = "" if rate["low"] is None else f" ({100 - rate['high']:.0f} to {100 - rate['low']:.0f})"
-        return f"{_of_hundred(rate)} in group {group}{worst}{between}"
+        between = "" if rate["low"] is None else f" ({_missed(rate['high'])} to {_missed(rate['low'])})"
+        return f"{_missed(rate['mean'])} in group {group}{worst}{between}"
 
-    ordered = sorted(rated, key=lambda group: rated[group][key]["mean"])
+    ordered = sorted(rated, key=lambda group: rated[group][key]["mean"] or 0.0)
     shown = ordered if len(ordered) <= FEW else [ordered[0], ordered[-1]]
     text = f"Of 100 test samples of {about}, {first['method']} misses {listed([*map(missing, shown)])}"
     if len(ordered) > FEW:
         text += f", the most and the fewest of {len(ordered)} groups"
     beside = [
-        f"{other['method']} {' and '.join(_of_hundred(other['groups'][group][key]) for group in shown)}"
+        f"{other['method']} {' and '.join(_missed(other['groups'][group][key]['mean']) for group in shown)}"
         for other in others[:3]
         if all(group in other["groups"] and other["groups"][group][key]["mean"] is not None for group in shown)
     ]
@@ -139,11 +142,11 @@ def missed(fairness: Numbers) -> str:
     return f"{text}."
 
 
-def _of_hundred(rate: Numbers) -> str:
-    return f"{100 - rate['mean']:.0f}"
+def _missed(percent: float | None) -> str:
+    return "" if percent is None else f"{100 - percent:.0f}"
 
 
-def figure(fairness: Numbers, every: Sequence[str] = ()) -> Figure:
+def figure(fairness: Parity, every: Sequence[str] = ()) -> Figure:
     """The rates of every group with their 95 % intervals, a panel per rate; groups with too few people have none.
 
     Parameters
@@ -160,9 +163,9 @@ def figure(fairness: Numbers, every: Sequence[str] = ()) -> Figure:
         for k, method in enumerate(methods):
             i = every.index(method["method"]) if every else k
             rows = np.arange(len(groups)) + (k - (len(methods) - 1) / 2) * 0.7 / len(methods)
-            rates = [method["groups"].get(group, {}).get(key) or {} for group in groups]
-            ends = ("mean", "low", "high")
-            mean, low, high = (np.array([rate.get(end) for rate in rates], dtype=np.float64) for end in ends)
+            rates = [method["groups"][group][key] if group in method["groups"] else None for group in groups]
+            numbers = [(of["mean"], of["low"], of["high"]) if of else [None] * 3 for of in rates]
+            mean, low, high = np.array(numbers, dtype=np.float64).T
             look = drawing.mark(method["method"], i) | {"fillstyle": "full", "markersize": 3.5, "elinewidth": 1.0}
             axes.errorbar(mean, rows, xerr=np.nan_to_num(np.abs([mean - low, high - mean])), **look)
         axes.set_xlim(-2, 102)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from equipoise.report.document import Document
 from equipoise.report.formatting import PERCENT, lines, plural
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.layout import Sheet, sheets
-from equipoise.report.statistics import Numbers
 from equipoise.system.text import markdown as escaped
 from equipoise.system.text import visible
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NAME: Final = 26  # characters of a method's name in a line of the terminal
 
 
-def rich_table(comparison: Numbers, width: int = 1000, details: bool = True) -> Group:
+def rich_table(comparison: Document, width: int = 1000, details: bool = True) -> Group:
     """A comparison for the terminal: one row per method, in bold the best of a column, where a test tells it from all others; the accuracy comes last.
 
     Parameters
@@ -64,7 +64,7 @@ def _with_intervals(sheet: Sheet) -> Sheet:
     return replace(sheet, grid=Grid(sheet.grid.titles, tuple(rows)))
 
 
-def purpose(comparison: Numbers) -> Sequence[str]:
+def purpose(comparison: Document) -> Sequence[str]:
     """The names of the tables that answer what the data were arranged for, beside that of the accuracy; none if there are none.
 
     They are those of group fairness where groups were asked for, else that of collaboration where it is known what clients
@@ -128,7 +128,7 @@ def _rich_table(sheet: Sheet, said: set[str], min_width: int) -> Table:
     return table
 
 
-def markdown(comparison: Numbers) -> str:
+def markdown(comparison: Document) -> str:
     """A comparison as Markdown, a table per measure: in bold what is told apart as best, differences in a list below."""
     return "\n".join(map(_markdown, sheets(comparison)))
 
@@ -146,7 +146,7 @@ def _markdown(sheet: Sheet) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def latex(comparison: Numbers) -> str:
+def latex(comparison: Document) -> str:
     """A comparison in LaTeX for the package booktabs: a `table` per measure, in bold what is told apart as best."""
     return "\n".join(map(latex_sheet, sheets(comparison)))
 

@@ -1,20 +1,32 @@
 """What a comparison shows and what it cannot show, in English: captions, legends, the verdict, the limits."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
 from equipoise.metrics.columns import COLLABORATION, PARITY
-from equipoise.metrics.measures import Measure, main_in
+from equipoise.metrics.measures import Measure
 from equipoise.records.history import History
 from equipoise.report import notes
+from equipoise.report.document import (
+    Document,
+    Leader,
+    Measured,
+    OfMeasure,
+    Parity,
+    Rewards,
+    Row,
+    Spread,
+    ends_of,
+    last_of,
+    number_of,
+)
 from equipoise.report.formatting import PERCENT, number, p_value, plural, same_in_every_seed, with_unit
 from equipoise.report.provenance import at_real_sites, data_digest, environment
 from equipoise.report.rates import missed
 from equipoise.report.statistics import (
     Comparison,
-    Numbers,
     Run,
     columns_of,
     gaps_of,
@@ -26,20 +38,20 @@ from equipoise.report.statistics import (
 from equipoise.system.suggestions import some
 
 
-def caption(comparison: Numbers) -> str:
+def caption(comparison: OfMeasure) -> str:
     """What the numbers of a comparison are, in one sentence."""
     return (
         f"{comparison['title']} of the global model{_on(comparison)}{measure_of(comparison).words}, {when(comparison)}."
     )
 
 
-def when(comparison: Numbers) -> str:
+def when(comparison: OfMeasure) -> str:
     """The rounds that tables and figures are of."""
     n = comparison["averaged"]
     return f"mean over the last {n} evaluated rounds" if n > 1 else f"after {comparison['shown']}"
 
 
-def legend(comparison: Numbers) -> list[str]:
+def legend(comparison: OfMeasure) -> list[str]:
     """What the columns of a table are, a sentence each."""
     columns = columns_of(comparison)
     text = ["n: test samples."] * bool(comparison["sizes"] or comparison["small"])
@@ -54,7 +66,7 @@ def legend(comparison: Numbers) -> list[str]:
     return [*text, *untested(comparison), *plus_minus(comparison["methods"])]
 
 
-def worst_named(methods: Sequence[Numbers], key: str = "worst_groups", what: str = "The worst group") -> list[str]:
+def worst_named(methods: Sequence[Row], key: str = "worst_groups", what: str = "The worst group") -> list[str]:
     """Which group is the worst one, by method; empty where there is only one.
 
     Parameters
@@ -64,17 +76,17 @@ def worst_named(methods: Sequence[Numbers], key: str = "worst_groups", what: str
     """
     named: dict[str, list[str]] = {}
     for method in methods:
-        worst = method[key]
+        worst = cast(Mapping[str, int], method[key])
         if not worst:
             continue
         several = len(worst) > 1
         groups = notes.listed([f"{group} ({plural(n, 'seed')})" if several else group for group, n in worst.items()])
-        named.setdefault(groups, []).append(method["method"])
+        named.setdefault(groups, []).append(str(method["method"]))
     whose = [groups if len(named) == 1 else f"{groups} for {some(labels)}" for groups, labels in named.items()]
     return [f"{what} is {'; '.join(whose)}."] if named else []
 
 
-def untested(comparison: Numbers) -> list[str]:
+def untested(comparison: OfMeasure) -> list[str]:
     """Groups that were not tested in all of the averaged rounds, since when, and what the last test gave."""
     averaged, measure = comparison["averaged"], measure_of(comparison)
     which = f"in each of the last {averaged} evaluated rounds" if averaged > 1 else "in the round that is shown"
@@ -82,7 +94,7 @@ def untested(comparison: Numbers) -> list[str]:
     for method in comparison["methods"]:
         for test in method["untested"]:
             t = test["round"]
-            last = "never" if t is None else f"last in round {t}, at {with_unit(test[main_in(test).name], measure)}"
+            last = "never" if t is None else f"last in round {t}, at {with_unit(last_of(test), measure)}"
             run = method["method"] + (f" with seed {test['seed']}" if len(comparison["seeds"]) > 1 else "")
             runs.setdefault(f"{test['group']} was not tested {which} ({last})", []).append(run)
     if not runs:
@@ -93,9 +105,9 @@ def untested(comparison: Numbers) -> list[str]:
     return [*sentences, *["What is in brackets is of a group's last test, and enters no AVG, STD or worst."] * brackets]
 
 
-def plus_minus(methods: Sequence[Numbers]) -> list[str]:
+def plus_minus(methods: Sequence[Row]) -> list[str]:
     """What ± is in a table of these methods: half of the 95 % interval, and over what."""
-    seeds = sorted({len(method["seeds"]) for method in methods})
+    seeds = sorted({len(cast(list[int], method["seeds"])) for method in methods})
     if seeds[-1] > 1:
         over = f"{seeds[-1]} seeds" if len(seeds) == 1 else "the seeds of a method"
         return [f"±: half of the 95{PERCENT} interval over {over} (Student's t)."]
@@ -103,14 +115,14 @@ def plus_minus(methods: Sequence[Numbers]) -> list[str]:
     return [f"±: half of the 95{PERCENT} interval over the test samples of this one seed."] * sampled
 
 
-def plus_minus_of(comparison: Numbers) -> list[str]:
+def plus_minus_of(comparison: OfMeasure) -> list[str]:
     """What ± is in tables whose numbers have no interval over test samples."""
     return plus_minus([{**method, "intervals": None} for method in comparison["methods"]])
 
 
-def spread_caption(comparison: Numbers) -> str:
+def spread_caption(comparison: OfMeasure, found: Spread) -> str:
     """What the numbers about the spread over clients are, in a sentence."""
-    found, measure = comparison["spread"], measure_of(comparison)
+    measure = measure_of(comparison)
     return f"{measure.title} over {number_of_clients(found['ranges'])}{_on(found)}{measure.words}, {when(comparison)}: each with the model that it predicts with."
 
 
@@ -146,9 +158,9 @@ def left_out(comparison: Comparison) -> str:
     return f" Over {number_of_clients(counts)}: without {notes.listed(why)}." if why else ""
 
 
-def spread_legend(comparison: Numbers) -> list[str]:
+def spread_legend(comparison: OfMeasure, found: Spread) -> list[str]:
     """What the columns about the spread over clients are, a sentence each."""
-    found, measure = comparison["spread"], measure_of(comparison)
+    measure = measure_of(comparison)
     few = f"{measure.lowest} value"
     if found["tenth"] > 1:
         few = f"{_range(*found['ranges']['tenth'])} {few}s"
@@ -180,17 +192,17 @@ def _left_out(ends: Sequence[int]) -> str:
     return f"{'' if low == high else f'{low} to '}{plural(high, 'client')} {'is' if high == 1 else 'are'}"
 
 
-def collaboration_caption(comparison: Numbers) -> str:
+def collaboration_caption(comparison: OfMeasure, found: Rewards) -> str:
     """What the numbers about contribution and reward are, in a sentence."""
-    return f"Collaborative fairness{_on(comparison['collaboration'])}: what every client gets for what it contributes, after {_last(comparison)}."
+    return f"Collaborative fairness{_on(found)}: what every client gets for what it contributes, after {_last(comparison)}."
 
 
-def _last(comparison: Numbers) -> str:
+def _last(comparison: OfMeasure) -> str:
     """The round after which clients' own models are shown."""
     return "the last round" if comparison["averaged"] > 1 else str(comparison["exported"])
 
 
-def collaboration_legend(comparison: Numbers) -> list[str]:
+def collaboration_legend(found: Rewards) -> list[str]:
     """What the columns about contribution and reward are, a sentence each."""
     return [
         "fairness: 100 times the Pearson correlation over clients between the accuracy each reaches alone and that of "
@@ -201,55 +213,55 @@ def collaboration_legend(comparison: Numbers) -> list[str]:
         "contribution to the best reward; yes: all.",
         "down, up: bytes per client and round in percent of the whole model.",
         *(column.explanation for column in COLLABORATION if column.explanation),
-        *plus_minus(comparison["collaboration"]["methods"]),
+        *plus_minus(found["methods"]),
     ]
 
 
-def parity_caption(comparison: Numbers) -> str:
+def parity_caption(comparison: OfMeasure, found: Parity) -> str:
     """What the numbers about the treatment of groups are, in a sentence."""
-    return f"Group fairness{_on(comparison['group_fairness'])}: how differently the global model treats the groups, {_rounds(comparison)}."
+    return f"Group fairness{_on(found)}: how differently the global model treats the groups, {_rounds(comparison)}."
 
 
-def rates_caption(comparison: Numbers) -> str:
+def rates_caption(comparison: OfMeasure, found: Parity) -> str:
     """What the rates by group are, in a sentence."""
-    return f"Rates by group{_on(comparison['group_fairness'])}: how the global model treats the people of each group, {_rounds(comparison)}."
+    return f"Rates by group{_on(found)}: how the global model treats the people of each group, {_rounds(comparison)}."
 
 
-def _rounds(comparison: Numbers) -> str:
+def _rounds(comparison: OfMeasure) -> str:
     """The rounds that rates and gaps are of."""
     return "over the last rounds" if comparison["averaged"] > 1 else f"after {comparison['exported']}"
 
 
-def parity_legend(comparison: Numbers) -> list[str]:
+def parity_legend(found: Parity) -> list[str]:
     """What the columns about the treatment of groups are, and what to know about them, a sentence each."""
     what = (
         "worst recall, of the recall of the class that is recognised worst in its group"
-        if comparison["group_fairness"]["positive"] is None
+        if found["positive"] is None
         else "equal opportunity, of the true positive rate; equalised odds, the larger of those of the true and the false positive "
         "rate; demographic parity, of the share of samples predicted as the class"
     )
     return [
         f"Differences in points between the groups with the highest and the lowest value, lower is fairer: accuracy gap, of the accuracy; {what}.",
         *(column.explanation for column in PARITY if column.explanation),
-        *_gaps(comparison),
-        *comparison["group_fairness"]["notes"],
-        *plus_minus(comparison["group_fairness"]["methods"]),
+        *_gaps(found),
+        *found["notes"],
+        *plus_minus(found["methods"]),
     ]
 
 
-def _gaps(comparison: Numbers) -> Iterator[str]:
+def _gaps(found: Parity) -> Iterator[str]:
     """The intervals of the gaps over the test samples, with several seeds of the first method only."""
-    several = len(comparison["group_fairness"]["seeds"]) > 1
+    several = len(found["seeds"]) > 1
     averaged = " of one seed, ends averaged over the seeds" * several
-    for method in comparison["group_fairness"]["methods"][: 1 if several else None]:
-        shown = gaps_of(comparison["group_fairness"])
+    for method in found["methods"][: 1 if several else None]:
+        shown = gaps_of(found)
         intervals = {column.title: ends for column in shown if (ends := method["intervals"][column.key])}
         if intervals:
             listed = ", ".join(f"{title}{_interval(*ends)}" for title, ends in intervals.items())
             yield f"{method['method']}, 95{PERCENT} intervals over the test samples{averaged}: {listed}."
 
 
-def _on(found: Numbers) -> str:
+def _on(found: OfMeasure | Spread | Rewards | Parity) -> str:
     """The scenario, where it is known."""
     return f" on {found['scenario']}" if found["scenario"] else ""
 
@@ -257,12 +269,12 @@ def _on(found: Numbers) -> str:
 MOST: Final = 5  # sentences of the first paragraph of a page
 
 
-def verdict(comparison: Numbers) -> str:
+def verdict(comparison: Document) -> str:
     """What a comparison shows in at most five sentences, without more certainty than seeds and test samples allow."""
     return " ".join(_shown_and_left(comparison)[0])
 
 
-def evidence(comparison: Numbers) -> list[str]:
+def evidence(comparison: Document) -> list[str]:
     """The numbers behind the verdict, a line each: what it had no room for, differences, their intervals and p-values."""
     learned = _learned(comparison)
     lines = [*_shown_and_left(comparison)[1], *_reasons(comparison)]
@@ -271,12 +283,12 @@ def evidence(comparison: Numbers) -> list[str]:
     return [*lines, *_brackets(comparison, lines)]
 
 
-def _learned(comparison: Numbers) -> list[Numbers]:
+def _learned(comparison: OfMeasure) -> list[Measured]:
     """The methods that did not fail, without bounds where there are others."""
-    return [method for method in without_bounds(comparison) if not method["failed"]]
+    return [method for method in without_bounds(comparison["methods"]) if not method["failed"]]
 
 
-def _shown_and_left(comparison: Numbers) -> tuple[list[str], list[str]]:
+def _shown_and_left(comparison: Document) -> tuple[list[str], list[str]]:
     """The sentences of the first paragraph in their order, and those for which it has no room."""
     ranked = list(_ranked(comparison))
     kept = {text for _, text in sorted(ranked, key=lambda sentence: sentence[0])[:MOST]}
@@ -284,21 +296,12 @@ def _shown_and_left(comparison: Numbers) -> tuple[list[str], list[str]]:
     return [text for text in every if text in kept], [text for text in every if text not in kept]
 
 
-def _ranked(comparison: Numbers) -> Iterator[tuple[int, str]]:
+def _ranked(comparison: Document) -> Iterator[tuple[int, str]]:
     """Every sentence about a comparison in the order of reading, with its rank: the lowest are kept where there are too many."""
-    methods, seeds = comparison["methods"], len(comparison["seeds"])
-    if comparison["small"] and not any(method["groups"] for method in methods):
-        yield (
-            0,
-            f"Every test set has fewer than {comparison['least']} samples, so no number is shown: choose --least-group 1, in Python "
-            "least_group=1, to see them all the same.",
-        )
+    if nothing := _nothing(comparison):
+        yield 0, nothing
         return
-    if not any(
-        cell["mean"] is not None or method["untested"] for method in methods for cell in method["groups"].values()
-    ):
-        yield 0, "No method was evaluated on any group, so there is nothing to compare yet."
-        return
+    methods, seeds, measure = comparison["methods"], len(comparison["seeds"]), measure_of(comparison)
     if comparison["group_fairness"] and (text := missed(comparison["group_fairness"])):
         yield 0, text
     learned = _learned(comparison)
@@ -307,13 +310,13 @@ def _ranked(comparison: Numbers) -> Iterator[tuple[int, str]]:
     if missing := _missing(methods):
         yield 2, missing
     if len(learned) == 1:
-        only = len(without_bounds(comparison)) > 1 and learned[0]["bound"] != "lower"  # which is not judged
-        yield 3, _of_one(learned[0], only, measure_of(comparison))
+        only = len(without_bounds(methods)) > 1 and learned[0]["bound"] != "lower"  # which is not judged
+        yield 3, _of_one(learned[0], only, measure)
     elif learned:
         yield from ((4, text) for text in _claims(comparison, learned))
         yield from ((7, text) for text in _by_other_measures(comparison))
     one_group = len({*comparison["small"], *methods[0]["groups"]}) < 2
-    if one_group and comparison["spread"] and (spread := _over_clients(comparison["spread"], measure_of(comparison))):
+    if one_group and comparison["spread"] and (spread := _over_clients(comparison["spread"], measure)):
         yield 2, spread
     yield from ((6, text) for text in _rewards(comparison))
     if seeds == 2 and len(learned) > 1:
@@ -323,7 +326,21 @@ def _ranked(comparison: Numbers) -> Iterator[tuple[int, str]]:
         yield 0, f"This is one seed, and one seed proves nothing: {other}; run at least three."
 
 
-def _over_clients(found: Numbers, measure: Measure) -> str:
+def _nothing(comparison: Document) -> str:
+    """Why there is nothing to say; empty where there is something."""
+    methods = comparison["methods"]
+    if comparison["small"] and not any(method["groups"] for method in methods):
+        return (
+            f"Every test set has fewer than {comparison['least']} samples, so no number is shown: choose --least-group 1, in Python "
+            "least_group=1, to see them all the same."
+        )
+    numbers = [cell["mean"] for method in methods for cell in method["groups"].values()]
+    if all(mean is None for mean in numbers) and not any(m["untested"] for m in methods if m["groups"]):
+        return "No method was evaluated on any group, so there is nothing to compare yet."
+    return ""
+
+
+def _over_clients(found: Spread, measure: Measure) -> str:
     """What the worst clients have, by method; of many methods the first and the one with the best number."""
     methods = {method["method"]: method["worst10"]["mean"] for method in found["methods"]}
     defined = {label: value for label, value in methods.items() if value is not None}
@@ -337,7 +354,7 @@ def _over_clients(found: Numbers, measure: Measure) -> str:
     return f"Over {number_of_clients(found['ranges'], worst)}, the mean {measure.noun} is {values}."
 
 
-def _failed(failed: Sequence[Numbers]) -> str:
+def _failed(failed: Sequence[Measured]) -> str:
     """Which methods failed: their numbers are neither fair nor unfair."""
     runs = sum(len(method["failed"]) for method in failed)
     every = sum(len(method["seeds"]) for method in failed)
@@ -355,7 +372,7 @@ def _few(names: Sequence[str], noun: str) -> str:
     return notes.listed(names) if len(names) <= 3 else plural(len(names), noun)
 
 
-def _missing(methods: Sequence[Numbers]) -> str:
+def _missing(methods: Sequence[Measured]) -> str:
     """Which groups were not tested at the end."""
     groups = list(dict.fromkeys(test["group"] for method in methods for test in method["untested"]))
     if not groups:
@@ -366,12 +383,12 @@ def _missing(methods: Sequence[Numbers]) -> str:
     return f"{_few(groups, 'group')} {were} not tested in each of the last rounds{since}, so average, spread and worst group are not known."
 
 
-def failures(comparison: Numbers) -> list[str]:
+def failures(comparison: OfMeasure) -> list[str]:
     """A sentence for each method that failed with some seed: its numbers are neither fair nor unfair."""
     return [f"{why} Its numbers show neither fairness nor unfairness." for why in _reasons(comparison)]
 
 
-def _reasons(comparison: Numbers) -> Iterator[str]:
+def _reasons(comparison: OfMeasure) -> Iterator[str]:
     """Why methods failed, a sentence for each and kind of failure."""
     for method in comparison["methods"]:
         whys: dict[str, list[str]] = {}
@@ -384,7 +401,7 @@ def _reasons(comparison: Numbers) -> Iterator[str]:
             yield f"{method['method']}, {which}: {kind} ({example}{why})."
 
 
-def _of_one(method: Numbers, only: bool, measure: Measure) -> str:
+def _of_one(method: Measured, only: bool, measure: Measure) -> str:
     """What the one method that learned reaches; ``only`` if others did not."""
     groups = {group: cell["mean"] for group, cell in method["groups"].items() if cell["mean"] is not None}
     name = f"Only {method['method']} is better than guessing with every seed: it" if only else method["method"]
@@ -403,7 +420,7 @@ def _of_one(method: Numbers, only: bool, measure: Measure) -> str:
     )
 
 
-def reaching(value: float, measure: Measure) -> str:
+def reaching(value: float | None, measure: Measure) -> str:
     """A number that a method reaches: `81.20 %`, `RMSE 54.31`."""
     return ("" if measure.unit == "%" else f"{measure.noun} ") + with_unit(value, measure)
 
@@ -413,14 +430,15 @@ def points(value: float | None, measure: Measure) -> str:
     return f"{number(value, measure.digits)} {measure.points}".rstrip()
 
 
-def _intervals_of_one(method: Numbers, digits: int) -> Iterator[str]:
+def _intervals_of_one(method: Measured, digits: int) -> Iterator[str]:
     """The 95 % intervals of what the first paragraph says of one method."""
     if method["avg"]["mean"] is None:
         return
     keys = [("avg", "AVG"), *([("std", "STD"), ("worst", "worst")] if len(method["groups"]) > 1 else [])]
     for key, title in keys:
-        mean, half, ends = method[key]["mean"], method[key]["ci95"], (method["intervals"] or {}).get(key)
-        if half is not None:
+        found, ends = number_of(method, key), ends_of(method, key)
+        mean, half = found["mean"], found["ci95"]
+        if mean is not None and half is not None:
             ends = [mean - half, mean + half]
         if mean is not None and ends:
             low, high = ends
@@ -431,12 +449,12 @@ def _interval(low: float, high: float, digits: int = 2, *, sign: bool = False) -
     return f" [{number(low, digits, sign=sign)}, {number(high, digits, sign=sign)}]"
 
 
-def _against(leader: Numbers, label: str, digits: int) -> str:
+def _against(leader: Leader, label: str, digits: int) -> str:
     """How the leading method compares with another: the difference, its interval, the p-value, and the seeds it would take."""
     found = leader["versus"][label]
     if found["difference"] is not None and found["low"] is None and found["seeds"] > 1:
         return f"{label} ({same_in_every_seed(found['difference'], digits)})"
-    if found["difference"] is None or found["low"] is None:
+    if found["difference"] is None or found["low"] is None or found["high"] is None:
         return label
     ends = _interval(found["low"], found["high"], digits, sign=True)
     text = f"{label} ({number(found['difference'], digits, sign=True)}{ends}"
@@ -473,7 +491,7 @@ CLAIMS: Final = (  # of a column: what is claimed, what is said where it is show
 )
 
 
-def _judged(comparison: Numbers) -> Iterator[tuple[Numbers, str, str, str]]:
+def _judged(comparison: Document) -> Iterator[tuple[Leader, str, str, str]]:
     """Of every claim that these runs can be asked about: its leader, what is claimed, the sentence where it is shown, and the value."""
     by_label, measure = {method["method"]: method for method in comparison["methods"]}, measure_of(comparison)
     for key, claim, shown, value in CLAIMS:
@@ -486,9 +504,9 @@ def _judged(comparison: Numbers) -> Iterator[tuple[Numbers, str, str, str]]:
             "best": best,
             "is_best": is_best,
             "label": leader["leading"],
-            "value": with_unit(method[key]["mean"], measure),
-            "reached": reaching(method[key]["mean"], measure),
-            "points": points(method[key]["mean"], measure),
+            "value": with_unit(number_of(method, key)["mean"], measure),
+            "reached": reaching(number_of(method, key)["mean"], measure),
+            "points": points(number_of(method, key)["mean"], measure),
             "noun": measure.noun,
             "highest": measure.highest,
             "groups": plural(len(method["groups"]), "group"),
@@ -500,7 +518,7 @@ def _judged(comparison: Numbers) -> Iterator[tuple[Numbers, str, str, str]]:
         yield leader, claim, shown, value
 
 
-def _claims(comparison: Numbers, learned: Sequence[Numbers]) -> Iterator[str]:
+def _claims(comparison: Document, learned: Sequence[Measured]) -> Iterator[str]:
     """Who is the fairest, the best for the worst group, the most accurate: a winner only where it can be told apart from all others."""
     seed = "With this seed, " if len(comparison["seeds"]) == 1 else ""
     tied = []
@@ -514,7 +532,7 @@ def _claims(comparison: Numbers, learned: Sequence[Numbers]) -> Iterator[str]:
         yield f"{'No method' if len(learned) > 2 else 'Neither method'} is shown to be {last}."
 
 
-def _differences(comparison: Numbers) -> Iterator[str]:
+def _differences(comparison: Document) -> Iterator[str]:
     """What the leading method of every claim is ahead of, with intervals."""
     digits = measure_of(comparison).digits
     for leader, claim, _, value in _judged(comparison):
@@ -532,7 +550,7 @@ def _differences(comparison: Numbers) -> Iterator[str]:
         yield f"Rewards: the highest fairness is that of {rewards['leading']}; {'told' if rewards['best'] else 'not told'} apart from {_all(rewards, which)}."
 
 
-def _brackets(comparison: Numbers, lines: Sequence[str]) -> Iterator[str]:
+def _brackets(comparison: Document, lines: Sequence[str]) -> Iterator[str]:
     """What stands in brackets."""
     if not any(" [" in text for text in lines):  # no interval is known
         return
@@ -556,13 +574,13 @@ def _brackets(comparison: Numbers, lines: Sequence[str]) -> Iterator[str]:
         yield f"In brackets: {difference} 95{PERCENT} interval over the seeds{p}{seeds}."
 
 
-def _all(leader: Numbers, labels: Iterable[str], digits: int = 2) -> str:
+def _all(leader: Leader, labels: Iterable[str], digits: int = 2) -> str:
     return notes.listed([_against(leader, label, digits) for label in labels])
 
 
-def _leaders_by_other_measures(comparison: Numbers) -> Iterator[tuple[str, Numbers, Measure]]:
+def _leaders_by_other_measures(comparison: Document) -> Iterator[tuple[str, Leader, Measure]]:
     """The measures by which another method is shown to serve the worst group best, in words, and its leader."""
-    kindest = (comparison["leaders"].get("worst") or {}).get("best")
+    kindest = ahead["best"] if (ahead := comparison["leaders"].get("worst")) else None
     for other in tables(comparison)[1:]:
         leader = other["leaders"].get("worst")
         if len(other["methods"][0]["groups"]) > 1 and leader and leader["best"] and leader["best"] != kindest:
@@ -571,25 +589,24 @@ def _leaders_by_other_measures(comparison: Numbers) -> Iterator[tuple[str, Numbe
             yield f"{measure.noun} ({notes.listed([*worst])})", leader, measure
 
 
-def _by_other_measures(comparison: Numbers) -> Iterator[str]:
+def _by_other_measures(comparison: Document) -> Iterator[str]:
     """The measures by which another method is shown to serve the worst group best."""
     measures: dict[str, list[str]] = {}
     for what, leader, _ in _leaders_by_other_measures(comparison):
-        measures.setdefault(leader["best"], []).append(what)
+        measures.setdefault(leader["leading"], []).append(what)
     for method, of in measures.items():
         yield f"By {' and '.join(of)}, {method} serves the worst group best."
 
 
-def _fairness(comparison: Numbers) -> Numbers | None:
+def _fairness(comparison: Document) -> Leader | None:
     """Who leads in rewarding contributions, where several seeds say so."""
     together = comparison["collaboration"]
     if not together or len(together["seeds"]) == 1:
         return None
-    leader: Numbers | None = together["leaders"].get("fairness")
-    return leader
+    return together["leaders"].get("fairness")
 
 
-def _rewards(comparison: Numbers) -> Iterator[str]:
+def _rewards(comparison: Document) -> Iterator[str]:
     """How closely what clients get follows what they contribute, and the reward of the best client."""
     if not (together := comparison["collaboration"]):
         return
@@ -616,21 +633,8 @@ def limits(histories: Sequence[History] | Comparison) -> list[str]:
 
 
 def _limits(comparison: Comparison) -> Iterator[str]:
-    histories = comparison.histories
-    n, methods, measure = len(comparison["seeds"]), comparison["methods"], measure_of(comparison)
-    if n == 1 and measure.unit != "%":  # no interval is known
-        yield f"One seed: no number here says what another seed changes: {notes.listed(seeds_change(histories))}."
-    elif n == 1:
-        yield (
-            "One seed: intervals are over the test samples of these models, and do not cover what another seed changes: "
-            f"{notes.listed(seeds_change(histories))}."
-        )
-    elif n < 5:
-        wide = {2: "9.0", 3: "2.5", 4: "1.6"}[n]
-        yield (
-            f"{n} seeds: half of the 95 % interval is {wide} standard deviations, so only large differences are significant. "
-            "A p-value above 0.05 does not mean that methods are equal."
-        )
+    histories, methods, measure = comparison.histories, comparison.document["methods"], comparison.measure
+    yield from _of_few_seeds(len(comparison["seeds"]), histories, measure)
     if len(methods) > 1:
         yield (
             f"Seeds change {notes.listed(seeds_change(histories))}. The results do not cover other data, networks or "
@@ -648,35 +652,65 @@ def _limits(comparison: Comparison) -> Iterator[str]:
             f"Not all runs trained for as many rounds ({lengths[0]} to {lengths[-1]}): a difference between methods may come from "
             "the rounds."
         )
-    rising = [label for label, seeds in comparison.runs.items() if _improves(list(seeds.values()), measure)]
-    if rising:
+    if rising := [label for label, seeds in comparison.runs.items() if _improves(list(seeds.values()), measure)]:
         yield (
             f"Still {'rising' if measure.better == 'higher' else 'falling'} in the end, by more than "
             f"{'1 point' if measure.unit == '%' else 'a hundredth'} from the five rounds before to the last five: "
             f"{', '.join(rising)}. More rounds may change the order."
         )
-    racing = [m for m in methods if not m["failed"] and not m["bound"]]
-    known = [m for m in racing if m["std"]["mean"] is not None and m["avg"]["mean"] is not None]
-    if len(known) > 1:
-        even = min(known, key=lambda method: method["std"]["mean"])["method"]
-        averages = {method["method"]: method["avg"]["mean"] for method in known}
-        best, worst = measure.best([*averages.values()]).value, measure.worst([*averages.values()]).value
-        if measure.ahead(best, averages[even]) > measure.point(best) and averages[even] == worst:
-            yield (
-                f"{even} has the lowest STD and the {measure.lowest} average: a model that is poor on all groups also has "
-                "a low STD."
-            )
+    yield from _even_but_poor(methods, measure)
     for seed in comparison["seeds"]:
-        runs = [run for run in histories if run.seed == seed]
-        digests = {digest for run in runs if (digest := data_digest(run))}
-        files = [run.meta.get("contents", {}).items() for run in runs]  # hashes of what was read of the user's
-        read = {tuple(sorted(item for item in of if item[0] != "attributes")) for of in files if of}
-        if len(digests) > 1 or len(read) > 1:
+        if _differ([run for run in histories if run.seed == seed]):
             yield f"With seed {seed} not all runs had the same data: their SHA-256 differ. Compare them with care."
     if any(
         ", " in text for name, text in environment(histories) if not name.startswith(("data", "system", "computed"))
     ):
         yield "Not all runs were made with the same source and versions, see Environment."
+
+
+def _of_few_seeds(n: int, histories: Sequence[History], measure: Measure) -> Iterator[str]:
+    """What so few seeds cannot show."""
+    changed = notes.listed(seeds_change(histories))
+    if n == 1 and measure.unit != "%":  # no interval is known
+        yield f"One seed: no number here says what another seed changes: {changed}."
+    elif n == 1:
+        yield (
+            "One seed: intervals are over the test samples of these models, and do not cover what another seed changes: "
+            f"{changed}."
+        )
+    elif n < 5:
+        wide = {2: "9.0", 3: "2.5", 4: "1.6"}[n]
+        yield (
+            f"{n} seeds: half of the 95 % interval is {wide} standard deviations, so only large differences are significant. "
+            "A p-value above 0.05 does not mean that methods are equal."
+        )
+
+
+def _even_but_poor(methods: Sequence[Measured], measure: Measure) -> Iterator[str]:
+    """The method that is even because it is poor on all groups."""
+    known = {
+        method["method"]: (spread, average)
+        for method in methods
+        if not method["failed"] and not method["bound"]
+        if (spread := method["std"]["mean"]) is not None and (average := method["avg"]["mean"]) is not None
+    }
+    if len(known) > 1:
+        even = min(known, key=lambda label: known[label][0])
+        averages = [average for _, average in known.values()]
+        best, worst, own = measure.best(averages).value, measure.worst(averages).value, known[even][1]
+        if measure.ahead(best, own) > measure.point(best) and own == worst:
+            yield (
+                f"{even} has the lowest STD and the {measure.lowest} average: a model that is poor on all groups also has "
+                "a low STD."
+            )
+
+
+def _differ(runs: Sequence[History]) -> bool:
+    """Whether runs of one seed had other data."""
+    digests = {digest for run in runs if (digest := data_digest(run))}
+    files = [run.meta.get("contents", {}).items() for run in runs]  # hashes of what was read of the user's
+    read = {tuple(sorted(item for item in of if item[0] != "attributes")) for of in files if of}
+    return len(digests) > 1 or len(read) > 1
 
 
 def seeds_change(histories: Sequence[History]) -> list[str]:

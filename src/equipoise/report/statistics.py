@@ -6,12 +6,12 @@ import io
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,40 @@ from equipoise.metrics.pooling import Moments, last_rounds_together, moments
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
 from equipoise.records.meta import Content, Sharing
 from equipoise.report import notes
+from equipoise.report.document import (
+    Counts,
+    Document,
+    Gaps,
+    Intervals,
+    Leader,
+    Measured,
+    OfClients,
+    OfGaps,
+    OfMeasure,
+    OfRewards,
+    OfRounds,
+    OfStatistics,
+    OtherRounds,
+    OverGroups,
+    OverSeeds,
+    OwnMeasure,
+    OwnMeasured,
+    OwnStatistics,
+    Parity,
+    Pooled,
+    Rate,
+    RatesOfGroup,
+    Rewards,
+    Row,
+    Spread,
+    Target,
+    Untested,
+    Validated,
+    Validation,
+    Versus,
+    ends_of,
+    number_of,
+)
 from equipoise.report.formatting import plural
 from equipoise.report.provenance import at_real_sites
 from equipoise.system.suggestions import unknown
@@ -50,28 +84,8 @@ Table = NDArray[np.float64]
 FEW_CLIENTS: Final = 20
 BY_CLASS: Final = ("tpr", "fpr", "selection_rate")  # rates of one class against the others
 LAST: Final = 5  # rounds that are averaged, as in the papers' tables
-Numbers = Mapping[str, Any]  # in plain JSON types
-
-
-class Pooled(TypedDict):
-    """A number over rounds or seeds: its mean and standard deviation; null where not defined."""
-
-    mean: float | None
-    std: float | None
-
-
-class OverSeeds(Pooled):
-    """A number over the seeds (ddof 1), with half of its 95 % interval."""
-
-    ci95: float | None
-
-
-class Rate(OverSeeds):
-    """A rate of a group: over how many seeds, and the wider of its intervals, over them or the test samples."""
-
-    seeds: int
-    low: float | None
-    high: float | None
+Numbers = Mapping[str, Any]  # of one run, see `History.summary`
+AnyMethod = TypeVar("AnyMethod", Measured, Gaps)
 
 
 @dataclass(frozen=True)
@@ -124,11 +138,14 @@ class Run:
         return table[-1] if table.size else np.empty(0)
 
 
+Runs = Mapping[str, Mapping[int, Run]]  # by method and seed
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Mapping[str, Any]):
     """Several runs of one scenario, and every number that tables, figures and pages show of them.
 
-    As a mapping it is the JSON document that `comparison` describes.
+    As a mapping it is its document, see `equipoise.report.document.Document`.
 
     Parameters
     ----------
@@ -138,10 +155,10 @@ class Comparison(Mapping[str, Any]):
     document : everything in plain JSON types.
     """
 
-    runs: Mapping[str, Mapping[int, Run]]
+    runs: Runs
     histories: tuple[History, ...]
     last: int
-    document: Numbers
+    document: Document
 
     @classmethod
     def of(cls, histories: Sequence[History] | Comparison, last: int | None = None) -> Comparison:
@@ -169,18 +186,23 @@ class Comparison(Mapping[str, Any]):
             label: {seed: _run(history, last, every) for seed, history in seeds.items()}
             for label, seeds in grouped.items()
         }
-        found = {measure.name: _of_measure(grouped, runs, last, measure) for measure in every}
-        document = {
+        found = {measure.name: _of_measure(runs, last, measure) for measure in every}
+        document: Document = {
             **found[main.name],
             "measures": {measure.name: found[measure.name] for measure in measures},
-            "collaboration": _collaboration(grouped, runs),
-            "spread": _spread(grouped, runs, last),
-            "group_fairness": _parity(grouped, runs),
+            "collaboration": _collaboration(runs),
+            "spread": _spread(runs, last),
+            "group_fairness": _parity(runs),
             "other_rounds": _other_rounds(runs, 1 if last > 1 else LAST),
             "validation": _validation(runs),
             "own_measures": _own_measures(runs, last),
         }
         return cls(runs, tuple(histories), last, document)
+
+    @property
+    def measure(self) -> Measure:
+        """The main measure, with as many digits as its numbers need."""
+        return measure_of(self.document)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -193,7 +215,10 @@ class Comparison(Mapping[str, Any]):
         rows = {
             of["method"]: {
                 (title, key): found[key]
-                for title, found in [*((c.title, of[c.key]) for c in columns_of(self)), *of["groups"].items()]
+                for title, found in [
+                    *((c.title, number_of(of, c.key)) for c in columns_of(self.document)),
+                    *of["groups"].items(),
+                ]
                 for key in ("mean", "std", "ci95")
             }
             for of in self["methods"]
@@ -208,7 +233,7 @@ class Comparison(Mapping[str, Any]):
         keys, others = ["difference", "low", "high", "p", "holm"], [of for of in self["methods"] if of["versus"]]
         rows = [
             {"method": of["method"], "statistic": c.title, **{key: of["versus"][c.key][key] for key in keys}}
-            for c in columns_of(self)
+            for c in columns_of(self.document)
             if c.tested
             for of in others
         ]
@@ -224,14 +249,14 @@ class Comparison(Mapping[str, Any]):
         """What the runs show in at most five sentences, with no more certainty than seeds and test samples allow."""
         from equipoise.report.sentences import verdict
 
-        return verdict(self)
+        return verdict(self.document)
 
     @property
     def evidence(self) -> list[str]:
         """The numbers behind `verdict`: differences, intervals, p-values, and what there was no room for."""
         from equipoise.report.sentences import evidence
 
-        return evidence(self)
+        return evidence(self.document)
 
     def figure(self, name: str) -> Figure:
         """A figure of the report by name, such as `"tradeoff"`, which a notebook shows.
@@ -260,7 +285,7 @@ class Comparison(Mapping[str, Any]):
         from equipoise.report.rendering import rich_table
 
         console = Terminal(file=io.StringIO(), width=100, color_system=None, force_jupyter=False)
-        console.print(rich_table(self, 100))
+        console.print(rich_table(self.document, 100))
         return "\n".join(map(str.rstrip, console.file.getvalue().splitlines()))  # type: ignore[attr-defined]
 
     def _repr_html_(self) -> str:
@@ -269,7 +294,7 @@ class Comparison(Mapping[str, Any]):
         return card(self, "bars")
 
     def __getitem__(self, key: str) -> Any:
-        return self.document[key]
+        return cast(Content, self.document)[key]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.document)
@@ -278,7 +303,7 @@ class Comparison(Mapping[str, Any]):
         return len(self.document)
 
 
-def comparison(histories: Sequence[History], last: int | None = None) -> Numbers:
+def comparison(histories: Sequence[History], last: int | None = None) -> Document:
     """Compare methods over seeds; the content of every table, in percent and plain JSON types.
 
     Parameters
@@ -288,73 +313,7 @@ def comparison(histories: Sequence[History], last: int | None = None) -> Numbers
 
     Returns
     -------
-    `scenario`; `rounds`, the longest run; `seeds`, all of them; `measure` and `title`, what was measured, here the
-    accuracy; `averaged`, the value of `last`; `sizes`, test samples by group, the lowest and highest number of several runs; `small`, groups
-    with fewer than `least`, of which there is no number; `notes`, sentences about what makes the runs hard to compare; `methods`, a
-    list of
-
-    - `method`, the label, and `seeds`; `bound`, "lower" or "upper" of what is no method but a bound, else empty: bounds come
-      last, and are in no test, verdict or choice of the best;
-    - `avg`, `std`, `worst`, `gap`, `client_std`: over seeds, `{"mean", "std" (ddof 1), "ci95" (half-width)}`; within one
-      seed they are those of `History.summary`, of another measure than the accuracy the means of those of every round;
-    - `groups`: `{group: {"mean", "std", "ci95"}}`; `clients`: the same for every measure of
-      `equipoise.metrics.spread`, empty when no client was evaluated;
-    - `failed`: by seed, whether training diverged or the model is no better than guessing, see `equipoise.metrics.failure`;
-    - `intervals`: of one seed, the 95 % intervals `[low, high]` over the test samples of `groups` (in their order) and of
-      `avg`, `std`, `worst`, `gap`; null with more seeds, and where the samples are not known;
-    - `worst_groups`: names of the worst group, by how many seeds have it there: `{group: seeds}`;
-    - `untested`: groups without a test in one of the averaged rounds, `[{"group", "seed", "round", "accuracy"}]` with the round of
-      its last test and the accuracy then, null if it never was tested; they have no value, and so AVG, STD and worst have none;
-    - `versus`: `{"method", "seeds", "avg", "std", "worst", "gap", "client_std"}` with `{"difference", "ci95", "low", "high",
-      "p", "holm", "family"}`, this method minus the first, paired over the `seeds` common seeds; `low` to `high` is the 95 %
-      interval, with one seed that over the test samples; `holm` is p corrected for the `family`, which is all differences that
-      are shown of a column: of every method to the first, and of the leading one to every other; null for the first method;
-    - `pooled`: the same numbers as FedISM+ makes them, `{"groups", "avg", ..., "n"}` with `{"mean", "std" (ddof 0)}` over
-      the last rounds of all seeds, see `equipoise.metrics.pooled`;
-
-    `leaders`, by key of a column: `leading`, the method with the best mean among those that did not fail; `best`, the same if it
-    can be told apart from all others, else null; `versus`, by other method `{"difference" (of the leading, less the other), "low",
-    "high", "p", "holm", "family", "seeds", "apart", "seeds_needed"}`, where `apart` says whether the two can be told apart, and
-    `seeds_needed` is the number of seeds for a test of power 0.8, null if it is above 1000 or the spread is unknown; `tied`, the
-    others that cannot be told apart from the leading one;
-
-    and `measures`: all of this again for every measure that was recorded, `{name: ...}`;
-
-    and `collaboration`: what clients get for what they contribute, null unless a run knows its clients' standalone
-    accuracies; `{"scenario", "seeds", "clients", "notes", "methods"}`, for every method that does `method`, `seeds`,
-    `alone` (its clients receive nothing), `satisfied` (no client is outside of its bounds, with any seed), and over seeds
-    `fairness`, `spearman`, `max`, `mean`, `min`, `gain`, `worse_off` (clients), `bcf` (percent of the clients), `down` and
-    `up` (percent of the whole model), `fairness_mean`, `fairness_oracle`, see `History.summary`; `versus` of `fairness`,
-    `max` and `mean`.
-
-    and `spread`: over clients that are tested on samples of their own, or are more than 20; null where they cannot differ; `{"scenario", "seeds", "clients",
-    "tenth" (how many are the worst and the best 10 %), "every" (how many there are), "ranges" (the least and the most of these
-    numbers over the runs; each itself is the most), "samples" (lowest, median and highest number of a client's test samples, null if
-    not its own), "small" (clients with fewer than "least") and "untested" (those not tested in all of
-    these rounds), which are left out, "methods", "leaders"}`, for every method `method`, `seeds`,
-    `failed`, `bound`, `intervals` (of one seed), over seeds `mean`, `std` (ddof 0), `worst10`, `best10`, `min`, and `versus` of these.
-
-    and `group_fairness`: how differently the groups are treated, null unless a run was to record `"rates"`; `{"scenario",
-    "seeds", "notes", "positive" (the name of the class; null where each is compared with all others), "least" (people that a rate must be
-    about), "methods"}`, for every such method `method`, `seeds`, `failed`, `intervals` (`[low, high]` over
-    the test samples, ends averaged over the seeds) and over the seeds that have it `accuracy_gap`, `equal_opportunity`, `equalised_odds`, `demographic_parity`,
-    `worst_recall`, see `History.group_fairness`; `versus` of all five; `groups`, `{group: {"n", "of_class", "worst_class", "accuracy", "tpr", "fpr",
-    "selection_rate", "worst_recall"}}` with `{"mean", "std", "ci95", "seeds", "low", "high"}` of each rate: over the `seeds` with which it
-    is about enough people, and the wider of the intervals over the test samples and over the seeds.
-
-    and `other_rounds`: `averaged`, 1 where the tables show the mean over several rounds, otherwise 5, and `methods` with
-    `method`, `failed`, `groups` and the statistics over them of so many last rounds, or of the exported model. Null where there was only one.
-
-    and `exported`: which round's model is exported, in words; `exports`: whether one can be; `shown`: of one round that is not averaged, which it is;
-    `validation`: of these models `methods` with `method`, `failed`, and
-    over seeds `round`, `accuracy`, `worst` and `loss` on what clients hold out of their own samples, and `test` and `test_worst`, AVG
-    and the worst group on the test sets. Null where nothing was held out.
-
-    and `own_measures`: by measure that is none of `equipoise.metrics.MEASURES`, which way is `better`, `undefined`, why it was null for some group,
-    and `methods` with `method`, `failed` and over seeds `avg`, `worst` (none where neither way is better) and `std` over the groups, of
-    the mean over the last rounds that have it, in its own unit. Empty where there was none.
-
-    Numbers that are not defined are null.
+    See `equipoise.report.document.Document`; numbers that are not defined are null.
 
     Raises
     ------
@@ -401,45 +360,44 @@ def by_label(histories: Sequence[History]) -> dict[str, dict[int, History]]:
     return {label: dict(sorted(runs[label].items())) for label in methods_first}
 
 
-def without_bounds(comparison: Numbers) -> list[Numbers]:
-    """The methods of a comparison, or of a part of it, without bounds where there are others."""
-    return [method for method in comparison["methods"] if not method["bound"]] or list(comparison["methods"])
+def without_bounds(methods: Sequence[AnyMethod]) -> list[AnyMethod]:
+    """Rows of methods, without bounds where there are others."""
+    return [method for method in methods if not method["bound"]] or list(methods)
 
 
-def gaps_of(fairness: Numbers) -> list[Column]:
+def gaps_of(fairness: Parity) -> list[Column]:
     """The gaps between groups that tables show, from left to right."""
     return placed(parity_columns(fairness["positive"] is None))
 
 
-def interval_of(method: Numbers, group: str) -> list[float] | None:
+def interval_of(method: Row, group: str) -> Sequence[float] | None:
     """The 95 % interval of a method on a group over the test samples of its one seed; None where it is not known."""
-    ends = (method.get("intervals") or {}).get("groups", ())
-    return dict(zip(method["groups"], ends, strict=False)).get(group)
+    return dict(zip(cast(Iterable[str], method["groups"]), ends_of(method, "groups") or (), strict=False)).get(group)
 
 
-def tables(comparison: Numbers) -> list[Numbers]:
+def tables(comparison: Document) -> list[OfMeasure]:
     """The comparisons by measure, one table each: the accuracy, then every other measure that was recorded."""
-    return [comparison, *(of for name, of in comparison.get("measures", {}).items() if name != comparison["measure"])]
+    return [comparison, *(of for name, of in comparison["measures"].items() if name != comparison["measure"])]
 
 
-def measure_of(comparison: Numbers) -> Measure:
+def measure_of(comparison: OfMeasure) -> Measure:
     """What a comparison shows, with as many digits as its numbers need."""
     return named(measures_of(comparison), comparison["measure"]).sized(*_means(comparison["methods"]))
 
 
-def _means(methods: Iterable[Numbers]) -> list[float]:
+def _means(methods: Iterable[Measured]) -> list[float]:
     """The numbers of some methods on groups."""
     return [cell["mean"] for method in methods for cell in method["groups"].values() if cell["mean"] is not None]
 
 
-def columns_of(comparison: Numbers) -> list[Column]:
+def columns_of(comparison: OfMeasure) -> list[Column]:
     """The statistics over groups that the table of a measure shows, from left to right."""
     methods, measure = comparison["methods"], measure_of(comparison)
     return [
         column
         for column in placed(groups_of(measure))
         if column.shown(measure, len(methods[0]["groups"]))
-        and not (column.optional and all(method[column.key]["mean"] is None for method in methods))
+        and not (column.optional and all(number_of(method, column.key)["mean"] is None for method in methods))
     ]
 
 
@@ -457,6 +415,12 @@ def over_seeds(values: Sequence[float | None]) -> OverSeeds:
     """Mean, standard deviation (ddof 1) and half of the 95 % interval of one number per seed; None where not defined."""
     found = summary_over_seeds([math.nan if value is None else value for value in values])
     return {"mean": _json(found.mean), "std": _json(found.std), "ci95": _json(found.ci95)}
+
+
+def _by_column(columns: Iterable[Column], seeds: Iterable[Numbers]) -> dict[str, OverSeeds]:
+    """The numbers of some columns over the seeds, by key."""
+    each = [*seeds]
+    return {column.key: over_seeds([numbers[column.key] for numbers in each]) for column in columns}
 
 
 def _shown(history: History, last: int) -> History:
@@ -496,74 +460,57 @@ def _tested(history: History, accuracies: Table, last: int) -> tuple[Outcome, ..
     return tuple(found) or None
 
 
-def _of_measure(
-    grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Mapping[int, Run]], last: int, measure: Measure
-) -> Numbers:
+def _of_measure(runs: Runs, last: int, measure: Measure) -> OfMeasure:
     name = measure.name
     every = [run for seeds in runs.values() for run in seeds.values()]
     histories = [run.history for run in every]
     groups = list(dict.fromkeys(group for history in histories for group in history.groups))
     summaries = {label: {seed: run.summaries[name] for seed, run in seeds.items()} for label, seeds in runs.items()}
-    shown = {label: {seed: run.shown for seed, run in seeds.items()} for label, seeds in runs.items()}
     bounds = _bounds(runs, runs)
-    racing = {label: seeds for label, seeds in runs.items() if not bounds[label]}
-    draws = _draws(racing) if measure.main else {}
-    versus, leaders = _tests(
-        groups_of(measure),
-        summaries,
-        tested=_racing(bounds),
-        ranked=lambda _, label: not any(run.failure for run in runs[label].values()) and not bounds[label],
-        draws=draws,
-    )
-    failed = {label: {seed: run.failure for seed, run in seeds.items() if run.failure} for label, seeds in runs.items()}
-
-    def last_evaluated(run: Run) -> bool:
-        return run.groups[name][0][-1:] == [record["round"] for record in run.shown.records[-1:]]
-
-    averaged = min(last, max(len(run.groups[name][0]) for run in every) or last)
-    evaluated = {label: [len(run.groups[name][0]) for run in seeds.values()] for label, seeds in runs.items()}
-    methods = []
-    for label, seeds in summaries.items():
-        found = list(seeds.values())
-        indices = dict.fromkeys(index for summary in found for index in summary["clients"])
-        together = [(run.history, run.groups[name][1]) for run in runs[label].values()]
-        methods.append(
-            {
-                "method": label,
-                "bound": bounds[label],
-                "seeds": list(seeds),
-                **{column.key: over_seeds([summary[column.key] for summary in found]) for column in GROUPS},
-                "groups": {group: over_seeds([s["groups"].get(group) for s in found]) for group in groups},
-                "clients": {index: over_seeds([s["clients"].get(index) for s in found]) for index in indices},
-                "failed": {str(seed): why for seed, why in failed[label].items()},
-                "intervals": _intervals(draws[label]) if label in draws else None,
-                "versus": versus.get(label),
-                "worst_groups": _worst_groups(summary["worst_group"] for summary in found),
-                "untested": _untested(runs[label], measure, last),
-                "pooled": _pooled(together, groups, last, measure),
-            }
-        )
+    draws = _draws({label: seeds for label, seeds in runs.items() if not bounds[label]}) if measure.main else {}
+    able = [label for label, seeds in runs.items() if not bounds[label] and not _failed(seeds)]
+    versus, leaders = _tests(groups_of(measure), summaries, tested=_racing(bounds), ranked=lambda _: able, draws=draws)
+    rounds = {label: [run.groups[name][0] for run in seeds.values()] for label, seeds in runs.items()}
+    averaged = min(last, max(len(of_run) for of_label in rounds.values() for of_run in of_label) or last)
+    methods: list[Measured] = [
+        {
+            "method": label,
+            "bound": bounds[label],
+            "seeds": list(seeds),
+            **cast(OverGroups, _by_column(GROUPS, seeds.values())),
+            "groups": _by_key("groups", seeds.values(), groups),
+            "clients": _by_key("clients", seeds.values()),
+            "failed": {str(seed): run.failure for seed, run in runs[label].items() if run.failure},
+            "intervals": _intervals(draws[label]) if label in draws else None,
+            "versus": versus.get(label),
+            "worst_groups": _worst_groups(summary["worst_group"] for summary in seeds.values()),
+            "untested": _untested(runs[label], measure, last),
+            "pooled": _pooled(
+                [(run.history, run.groups[name][1]) for run in runs[label].values()], groups, last, measure
+            ),
+        }
+        for label, seeds in summaries.items()
+    ]
+    exported = _exported([history.selected_round is not None for history in histories], histories[0].main)
+    last_evaluated = all(run.groups[name][0][-1:] == [r["round"] for r in run.shown.records[-1:]] for run in every)
+    about: Mapping[str, str] = {"task": task, "unit": measure.unit} if (task := histories[0].meta.get("task")) else {}
     return {
         "scenario": histories[0].scenario,
-        **({"task": task, "unit": measure.unit} if (task := histories[0].meta.get("task")) else {}),
+        **cast(Target, about),
         "measure": name,
         "title": measure.title,
         "rounds": max(len(history) for history in histories),
         "averaged": averaged,
         "exports": not any(map(at_real_sites, histories)),
-        "exported": (
-            exported := _exported([history.selected_round is not None for history in histories], histories[0].main)
-        ),
-        "shown": exported if all(map(last_evaluated, every)) else "the last evaluated round",
+        "exported": exported,
+        "shown": exported if last_evaluated else "the last evaluated round",
         "seeds": sorted({history.seed for history in histories}),
         "least": max(history.least_group for history in histories),
         "sizes": _sizes(histories),
         "small": list(dict.fromkeys(group for history in histories for group in history.small_groups)),
         "notes": [
-            *(notes.of_runs(grouped) if measure.main else ()),
-            *(notes.of_bounds(grouped, methods, measure.sized(*_means(methods))) if measure.main else ()),
-            *(notes.of_sizes(shown, last) if measure.main else ()),
-            *notes.of_short(evaluated, averaged),
+            *(_notes(runs, methods, measure.sized(*_means(methods)), last) if measure.main else ()),
+            *notes.of_short({label: map(len, of_runs) for label, of_runs in rounds.items()}, averaged),
             *(notes.of_areas(histories) if name in AREAS else ()),
             *notes.of_undefined(measure, [_undefined(run, measure, last) for run in every if run.groups[name][0]]),
         ],
@@ -572,9 +519,25 @@ def _of_measure(
     }
 
 
-def _recorded(
-    runs: Mapping[str, Mapping[int, Run]], numbers: Callable[[Run], Numbers | None]
-) -> dict[str, dict[int, Numbers]]:
+def _by_key(part: str, summaries: Iterable[Numbers], keys: Iterable[str] = ()) -> dict[str, OverSeeds]:
+    """The numbers of a part of summaries over the seeds, by their key; of some keys, or of all that there are."""
+    each = [summary[part] for summary in summaries]
+    return {key: over_seeds([of.get(key) for of in each]) for key in keys or dict.fromkeys(chain.from_iterable(each))}
+
+
+def _notes(runs: Runs, methods: Sequence[Measured], measure: Measure, last: int) -> Iterator[str]:
+    """What makes runs hard to compare."""
+    histories = _histories(runs)
+    yield from notes.of_runs(histories)
+    yield from notes.of_bounds(histories, methods, measure)
+    yield from notes.of_sizes({k: {seed: run.shown for seed, run in seeds.items()} for k, seeds in runs.items()}, last)
+
+
+def _histories(runs: Runs) -> dict[str, dict[int, History]]:
+    return {label: {seed: run.history for seed, run in seeds.items()} for label, seeds in runs.items()}
+
+
+def _recorded(runs: Runs, numbers: Callable[[Run], Numbers | None]) -> dict[str, dict[int, Numbers]]:
     """Numbers of the runs that have them, by label and seed; without methods that have none."""
     every = {
         label: {seed: recorded for seed, run in seeds.items() if (recorded := numbers(run))}
@@ -583,9 +546,14 @@ def _recorded(
     return {label: seeds for label, seeds in every.items() if seeds}
 
 
-def _bounds(runs: Mapping[str, Mapping[int, Run]], labels: Iterable[str]) -> dict[str, Sharing]:
+def _bounds(runs: Runs, labels: Iterable[str]) -> dict[str, Sharing]:
     """Which bound each of some methods is, empty of a method proper."""
     return {label: next(iter(runs[label].values())).history.sharing for label in labels}
+
+
+def _failed(seeds: Mapping[int, Run]) -> bool:
+    """Whether a method failed with any seed."""
+    return any(run.failure for run in seeds.values())
 
 
 def _racing(bounds: Mapping[str, Sharing]) -> list[str]:
@@ -603,9 +571,9 @@ def _worst_of(groups: Sequence[str], values: Table, worst_at: Callable[[Table], 
     return groups[worst_at(values)] if len(groups) > 1 and np.isfinite(values).all() else None
 
 
-def _untested(runs: Mapping[int, Run], measure: Measure, last: int) -> list[Numbers]:
+def _untested(runs: Mapping[int, Run], measure: Measure, last: int) -> list[Untested]:
     """The groups that were not tested in one of the last rounds, with the round of their last test and what it gave."""
-    untested: list[Numbers] = []
+    untested = []
     for seed, run in runs.items():
         rounds, table = run.groups[measure.name]
         undefined = _undefined(run, measure, last)
@@ -614,7 +582,7 @@ def _untested(runs: Mapping[int, Run], measure: Measure, last: int) -> list[Numb
                 tests = np.flatnonzero(np.isfinite(values))
                 t, a = (rounds[tests[-1]], measure.scale * float(values[tests[-1]])) if tests.size else (None, None)
                 untested.append({"group": group, "seed": seed, "round": t, run.history.main.name: a})
-    return untested
+    return cast(list[Untested], untested)
 
 
 def _undefined(run: Run, measure: Measure, last: int) -> list[str]:
@@ -634,7 +602,7 @@ def _sizes(histories: Sequence[History]) -> dict[str, int | list[int]]:
     return by_group
 
 
-def _draws(runs: Mapping[str, Mapping[int, Run]]) -> dict[str, Table]:
+def _draws(runs: Runs) -> dict[str, Table]:
     """By method, accuracies of the groups on other test samples of the kind [draws, D], where each method has one seed,
     and all were tested on the same groups.
     """
@@ -648,10 +616,10 @@ def _draws(runs: Mapping[str, Mapping[int, Run]]) -> dict[str, Table]:
     return dict(zip(only, resampled([run.tested or () for run in only.values()]), strict=True))
 
 
-def _intervals(draws: Table) -> Numbers:
+def _intervals(draws: Table) -> Intervals:
     """95 % intervals over the test samples, of every group and of the statistics over them, in percent."""
     groups = [interval(column[:, None], "avg").percent for column in draws.T]
-    return {"groups": groups, **{key: interval(draws, key).percent for key in OVER_GROUPS}}
+    return {"groups": groups, **cast(OfStatistics, {key: interval(draws, key).percent for key in OVER_GROUPS})}
 
 
 def _tests(
@@ -659,10 +627,10 @@ def _tests(
     summaries: Mapping[str, Mapping[int, Numbers]],
     *,
     tested: Sequence[str],
-    ranked: Callable[[Column, str], bool],
+    ranked: Callable[[Column], Collection[str]],
     draws: Mapping[str, Table] | None = None,
     over: Mapping[str, Callable[[Table], Table]] = OVER_GROUPS,
-) -> tuple[dict[str, Content], dict[str, Content]]:
+) -> tuple[dict[str, Versus], dict[str, Leader]]:
     """Every difference that is shown of some columns: by method that to the first, and by column what the leading method is ahead of.
 
     The leading method of a column is that with the best mean. It can be told apart from another if the paired test over their
@@ -674,7 +642,7 @@ def _tests(
     columns : what to compare.
     summaries : by method and seed, the numbers of the columns.
     tested : the methods that are compared, the first is the one that all others are compared with.
-    ranked : whether a method can be the leading one of a column.
+    ranked : those of them that can be the leading one of a column.
     draws : of one seed, by method, what other test samples might have shown, see `_draws`.
     over : what the columns are of such draws.
     """
@@ -685,13 +653,8 @@ def _tests(
     }
     leaders: dict[str, Content] = {}
     for column in columns:
-        means = {
-            label: float(np.mean([s[column.key] for s in summaries[label].values()]))
-            for label in tested
-            if ranked(column, label) and all(s[column.key] is not None for s in summaries[label].values())
-        }
-        ahead = (max if column.better == "higher" else min)(means, key=lambda label: means[label]) if means else first
-        rivals = [label for label in means if label != ahead] if column.better else []
+        able = ranked(column)
+        ahead, rivals = _leading(column, {label: summaries[label] for label in tested if label in able}, first)
         pairs = dict.fromkeys((label, first) for label in others)
         pairs |= dict.fromkeys((ahead, label) for label in rivals if (label, ahead) not in pairs)
         family = {(a, b): _paired(summaries[a], summaries[b], column.key) for a, b in pairs}
@@ -703,7 +666,15 @@ def _tests(
             tied = [label for label, test in against.items() if not test["apart"]]
             shown = {r: {k: v for k, v in test.items() if k in AGAINST} | _more(test) for r, test in against.items()}
             leaders[column.key] = {"leading": ahead, "best": None if tied else ahead, "tied": tied, "versus": shown}
-    return versus, leaders
+    return cast(dict[str, Versus], versus), cast(dict[str, Leader], leaders)
+
+
+def _leading(column: Column, summaries: Mapping[str, Mapping[int, Numbers]], first: str) -> tuple[str, list[str]]:
+    """The method with the best mean of a column, the first one where none has a number, and those it is ahead of."""
+    every = {label: [numbers[column.key] for numbers in seeds.values()] for label, seeds in summaries.items()}
+    means = {label: float(np.mean(values)) for label, values in every.items() if None not in values}
+    ahead = (max if column.better == "higher" else min)(means, key=lambda label: means[label], default=first)
+    return ahead, [label for label in means if label != ahead] if column.better else []
 
 
 TESTED: Final = ("difference", "ci95", "low", "high", "p", "holm", "family", "seeds")
@@ -744,36 +715,33 @@ def _turned(test: Content) -> Content:
     return test | {"difference": turned["difference"], "low": turned["high"], "high": turned["low"]}
 
 
-def _collaboration(
-    grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Mapping[int, Run]]
-) -> Numbers | None:
+def _collaboration(runs: Runs) -> Rewards | None:
     """What clients get for what they contribute, of the runs that know what each client reaches alone."""
     found = _recorded(runs, lambda run: _rewards(run) if run.summary["collaboration"] else None)
     if not found:
         return None
-    first = next(iter(found))
-    every = [summary for seeds in found.values() for summary in seeds.values()]
+    alone = [label for label, seeds in found.items() if notes.alone(seeds)]
     compared = {label: dict(seeds) for label, seeds in found.items()}
-    if notes.alone(found[first]):  # its fairness is 100 by construction: no test against it
+    if (first := next(iter(found))) in alone:  # its fairness is 100 by construction: no test against it
         compared[first] = {seed: {**summary, "fairness": None} for seed, summary in found[first].items()}
     versus, leaders = _tests(
         [column for column in COLLABORATION if column.tested],
         compared,
         tested=list(found),
-        ranked=lambda column, label: not (column.rewards and notes.alone(found[label])),
+        ranked=lambda column: [label for label in found if not (column.rewards and label in alone)],
     )
     return {
-        "scenario": _scenario(grouped),
+        "scenario": _scenario(runs),
         "seeds": sorted(set().union(*found.values())),
-        "clients": max(summary["clients"] for summary in every),
-        "notes": list(notes.of_collaboration(grouped, found)),
+        "clients": max(summary["clients"] for seeds in found.values() for summary in seeds.values()),
+        "notes": list(notes.of_collaboration(_histories(runs), found)),
         "methods": [
             {
                 "method": label,
                 "seeds": list(seeds),
-                "alone": notes.alone(seeds),
+                "alone": label in alone,
                 "satisfied": all(summary["satisfied"] for summary in seeds.values()),
-                **{c.key: over_seeds([summary[c.key] for summary in seeds.values()]) for c in COLLABORATION},
+                **cast(OfRewards, _by_column(COLLABORATION, seeds.values())),
                 "versus": versus.get(label),
             }
             for label, seeds in found.items()
@@ -793,42 +761,31 @@ def _rewards(run: Run) -> Numbers:
     }
 
 
-def _spread(
-    grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Mapping[int, Run]], last: int
-) -> Numbers | None:
+def _spread(runs: Runs, last: int) -> Spread | None:
     """The spread over clients that are tested on samples of their own, or with models of their own, of the runs that have it."""
     by_method = _recorded(runs, lambda run: run.summary["clients"])
     shown = [runs[label][seed] for label, seeds in by_method.items() for seed in seeds]
-    if any(run.summary["collaboration"] for run in shown):  # whose table has the clients
-        return None
-    own = any(
-        run.history.meta.get("client_tests") or len((*run.history.groups, *run.history.small_groups)) < 2
-        for run in shown
-    )
-    if not own and max((len(run.history.client_names) for run in shown), default=0) <= FEW_CLIENTS:
+    # not where the table of collaboration has the clients, and not of few who share a test set
+    if any(run.summary["collaboration"] for run in shown) or not any(map(_clients_matter, shown)):
         return None
     draws = _draws_of_clients(
         {label: [runs[label][seed] for seed in seeds] for label, seeds in by_method.items()}, last
     )
     bounds = _bounds(runs, by_method)
     personal = {label: any(run.history.meta.get("personal") for run in runs[label].values()) for label in by_method}
-    failed = {label: not personal[label] and any(r.failure for r in runs[label].values()) for label in by_method}
-    columns = spread_of(shown[0].history.main) if shown else ()
+    failed = {label: not personal[label] and _failed(runs[label]) for label in by_method}
+    able = [label for label in by_method if not failed[label] and not bounds[label]]
+    columns = spread_of(shown[0].history.main)
     versus, leaders = _tests(
-        columns,
-        by_method,
-        tested=_racing(bounds),
-        ranked=lambda _, label: not failed[label] and not bounds[label],
-        draws=draws,
-        over=OVER_CLIENTS,
+        columns, by_method, tested=_racing(bounds), ranked=lambda _: able, draws=draws, over=OVER_CLIENTS
     )
     numbers = ranges(shown)
     sizes = [n[n >= run.history.least_group] for run in shown if (n := run.history.client_sizes) is not None]
     every = np.concatenate(sizes) if sizes else np.empty(0, np.int64)
     return {
-        "scenario": _scenario(grouped),
+        "scenario": _scenario(runs),
         "seeds": sorted(set().union(*by_method.values())),
-        **{key: most for key, (_, most) in numbers.items()},
+        **cast(Counts, {key: most for key, (_, most) in numbers.items()}),
         "ranges": numbers,
         "samples": [int(every.min()), int(np.median(every)), int(every.max())] if every.size else None,
         "least": max(run.history.least_group for run in shown),
@@ -836,7 +793,7 @@ def _spread(
             {
                 "method": label,
                 "seeds": list(seeds),
-                **{column.key: over_seeds([spread[column.key] for spread in seeds.values()]) for column in columns},
+                **cast(OfClients, _by_column(columns, seeds.values())),
                 "intervals": {key: interval(draws[label], key, over=OVER_CLIENTS).percent for key in OVER_CLIENTS}
                 if label in draws
                 else None,
@@ -848,6 +805,12 @@ def _spread(
         ],
         "leaders": leaders,
     }
+
+
+def _clients_matter(run: Run) -> bool:
+    """Whether clients have tests of their own, or are the only ones that differ, or are many."""
+    few_groups = len((*run.history.groups, *run.history.small_groups)) < 2
+    return bool(run.history.meta.get("client_tests")) or few_groups or len(run.history.client_names) > FEW_CLIENTS
 
 
 def ranges(runs: Iterable[Run]) -> dict[str, list[int]]:
@@ -885,7 +848,7 @@ def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str,
     return dict(zip(outcomes, draws, strict=True))
 
 
-def _parity(grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Mapping[int, Run]]) -> Numbers | None:
+def _parity(runs: Runs) -> Parity | None:
     """How differently each method treats the groups, of the runs that recorded it."""
     by_method = _recorded(runs, _gaps)
     if not by_method:
@@ -894,25 +857,22 @@ def _parity(grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Map
     about = next(iter(runs[first].values())).history
     several = len(next(iter(by_method[first].values()))["classes"]) > 1
     bounds = _bounds(runs, by_method)
-    failed = {label: any(run.failure for run in runs[label].values()) for label in by_method}
-    versus: dict[str, Content] = {}
-    leaders: dict[str, Content] = {}
+    failed = {label: _failed(runs[label]) for label in by_method}
+    able = [label for label in by_method if not failed[label] and not bounds[label]]
+    versus: dict[str, Versus] = {}
+    leaders: dict[str, Leader] = {}
     for column in PARITY:  # over the seeds with which a gap is about enough people
-        more, leading = _tests(
-            [column],
-            {
-                label: {seed: gaps for seed, gaps in seeds.items() if gaps[column.key] is not None} or seeds
-                for label, seeds in by_method.items()
-            },
-            tested=_racing(bounds),
-            ranked=lambda _, label: not failed[label] and not bounds[label],
-        )
-        versus = {label: tests | versus.get(label, {}) for label, tests in more.items()}
+        defined = {
+            label: {seed: gaps for seed, gaps in seeds.items() if gaps[column.key] is not None} or seeds
+            for label, seeds in by_method.items()
+        }
+        more, leading = _tests([column], defined, tested=_racing(bounds), ranked=lambda _: able)
+        versus = {label: cast(Versus, {**tests, **versus.get(label, {})}) for label, tests in more.items()}
         leaders |= leading
     return {
-        "scenario": _scenario(grouped),
+        "scenario": _scenario(runs),
         "seeds": sorted(set().union(*by_method.values())),
-        "notes": list(notes.of_parity(grouped, by_method)),
+        "notes": list(notes.of_parity(_histories(runs), by_method)),
         "leaders": leaders,
         "positive": None if several or about.positive is None else about.positive.name,
         "least": about.least_group,
@@ -920,7 +880,7 @@ def _parity(grouped: Mapping[str, Mapping[int, History]], runs: Mapping[str, Map
             {
                 "method": label,
                 "seeds": list(seeds),
-                **{c.key: over_seeds(_numbers([*seeds.values()], c.key)) for c in PARITY},
+                **cast(OfGaps, {c.key: over_seeds(_numbers([*seeds.values()], c.key)) for c in PARITY}),
                 "groups": _rates_by_group([*seeds.values()], about.classes, about.group_words),
                 "intervals": {c.key: _mean_ends([gaps["intervals"][c.key] for gaps in seeds.values()]) for c in PARITY},
                 "failed": failed[label],
@@ -939,8 +899,10 @@ def _gaps(run: Run) -> Content | None:
     return {**rated, **{column.key: column.compute(rated) for column in PARITY}}
 
 
-def _rates_by_group(seeds: Sequence[Numbers], classes: Sequence[str], words: Mapping[str, str]) -> dict[str, Content]:
-    """Every group's rates over the seeds of a method: `{group: {"n", "of_class", "worst_class", rate: {"mean", "std", "ci95", "seeds", "low", "high"}}}`.
+def _rates_by_group(
+    seeds: Sequence[Numbers], classes: Sequence[str], words: Mapping[str, str]
+) -> dict[str, RatesOfGroup]:
+    """Every group's rates over the seeds of a method.
 
     A rate is over the `seeds` with which it is about enough people. `low` to `high` is Wilson's interval over the test samples of
     a seed, its ends averaged over the seeds, which all draw from the same people; widened to that over the seeds where this is wider.
@@ -951,7 +913,7 @@ def _rates_by_group(seeds: Sequence[Numbers], classes: Sequence[str], words: Map
     classes : names of the classes.
     words : what groups are called, by name, if otherwise.
     """
-    by_group: dict[str, Content] = {}
+    by_group: dict[str, RatesOfGroup] = {}
     for group in dict.fromkeys(group for gaps in seeds for group in gaps["groups"]):
         each = [gaps["groups"][group] for gaps in seeds if group in gaps["groups"]]
         numbers: Content = {key: _rate(each, key) for key in ("accuracy", *BY_CLASS, "worst_recall")}
@@ -962,7 +924,7 @@ def _rates_by_group(seeds: Sequence[Numbers], classes: Sequence[str], words: Map
         for key, of_seeds in sizes.items():
             enough = [n for n in of_seeds if n is not None]
             numbers[key] = round(sum(enough) / len(enough)) if enough else None
-        by_group[words.get(group, group)] = numbers
+        by_group[words.get(group, group)] = cast(RatesOfGroup, numbers)
     return by_group
 
 
@@ -992,37 +954,30 @@ def _numbers(seeds: Sequence[Numbers | None], key: str) -> list[float | None]:
     return [numbers[key] for numbers in seeds if numbers and numbers[key] is not None] or [None]
 
 
-def _other_rounds(runs: Mapping[str, Mapping[int, Run]], last: int) -> Numbers | None:
+def _other_rounds(runs: Runs, last: int) -> OtherRounds | None:
     """The main measure of the exported model where tables average rounds; where they show it, the mean over rounds."""
     if max(len(run.of_groups(2)[0]) for seeds in runs.values() for run in seeds.values()) < 2:
         return None
-    methods = []
-    measure = next(iter(next(iter(runs.values())).values())).history.main
-    for label, seeds in runs.items():
-        values = [last_rounds(run.of_groups(last)[1], last) for run in seeds.values()]
-        groups = [run.history.groups for run in seeds.values()]
-        parity = [
-            _shown(run.history, last).group_fairness(last) if run.summary["group_fairness"] else None
-            for run in seeds.values()
-        ]
-        of_groups = [dict(zip(names, row.tolist(), strict=True)) for names, row in zip(groups, values, strict=True)]
-        methods.append(
-            {
-                "method": label,
-                "failed": any(_shown(run.history, last).failure(last) for run in seeds.values()),
-                "worst_groups": _worst_groups(map(_worst_of, groups, values, repeat(measure.worst_at))),
-                "groups": {
-                    g: over_seeds([_scaled(of.get(g), measure) for of in of_groups])
-                    for g in dict.fromkeys(sum(groups, ()))
-                },
-                **{
-                    c.key: over_seeds([_scaled(c.compute(row, None, measure).value, measure) for row in values])
-                    for c in GROUPS
-                },
-                **({c.key: over_seeds(_numbers(parity, c.key)) for c in PARITY} if any(parity) else {}),
-            }
-        )
-    return {"averaged": last, "methods": methods}
+    return {"averaged": last, "methods": [_of_rounds(label, [*seeds.values()], last) for label, seeds in runs.items()]}
+
+
+def _of_rounds(label: str, runs: Sequence[Run], last: int) -> OfRounds:
+    measure = runs[0].history.main
+    values = [last_rounds(run.of_groups(last)[1], last) for run in runs]
+    groups = [run.history.groups for run in runs]
+    parity = [_shown(run.history, last).group_fairness(last) if run.summary["group_fairness"] else None for run in runs]
+    by_group = [dict(zip(names, row.tolist(), strict=True)) for names, row in zip(groups, values, strict=True)]
+    statistics = {c.key: [_scaled(c.compute(row, None, measure).value, measure) for row in values] for c in GROUPS}
+    statistics |= {c.key: _numbers(parity, c.key) for c in PARITY} if any(parity) else {}
+    return {
+        "method": label,
+        "failed": any(_shown(run.history, last).failure(last) for run in runs),
+        "worst_groups": _worst_groups(map(_worst_of, groups, values, repeat(measure.worst_at))),
+        "groups": {
+            g: over_seeds([_scaled(of.get(g), measure) for of in by_group]) for g in dict.fromkeys(sum(groups, ()))
+        },
+        **cast(OverGroups, {key: over_seeds(numbers) for key, numbers in statistics.items()}),
+    }
 
 
 def _exported(selects: Sequence[bool], measure: Measure) -> str:
@@ -1033,7 +988,7 @@ def _exported(selects: Sequence[bool], measure: Measure) -> str:
     return best if all(selects) else f"the last round, or {best} where that was selected"
 
 
-def _validation(runs: Mapping[str, Mapping[int, Run]]) -> Numbers | None:
+def _validation(runs: Runs) -> Validation | None:
     """The exported models on what clients hold out of their own samples, beside what they reach on the test sets."""
     methods = []
     for label, seeds in runs.items():
@@ -1056,33 +1011,38 @@ def _validation(runs: Mapping[str, Mapping[int, Run]]) -> Numbers | None:
                     "test_worst_groups": _worst_groups(summary["worst_group"] for summary in summaries),
                 }
             )
-    return {"methods": methods} if methods else None
+    return {"methods": cast(list[Validated], methods)} if methods else None
 
 
-def _own_measures(runs: Mapping[str, Mapping[int, Run]], last: int) -> Numbers:
+def _own_measures(runs: Runs, last: int) -> dict[str, OwnMeasure]:
     """The measures beside those of ``MEASURES``, each over the groups of the global model, in its own unit."""
     records = [
         r["measures"] for seeds in runs.values() for run in seeds.values() for r in run.shown.records if "measures" in r
     ]
-    found: Content = {}
+    measures: dict[str, OwnMeasure] = {}
     for name, better in {name: of["better"] for record in records for name, of in record.items()}.items():
-        statistics = {"avg": mean, "std": std} | ({"worst": worst if better == "higher" else best} if better else {})
-        methods = []
-        for label, seeds in runs.items():
-            each = [_on_groups(run, name, last) for run in seeds.values()]
-            of = {key: over_seeds([make(values).value for values in each]) for key, make in statistics.items()}
-            lowest = partial(extreme_at, choose=np.argmin if better == "higher" else np.argmax)
-            groups = [
-                _worst_of(run.history.groups, values, lowest) for run, values in zip(seeds.values(), each, strict=True)
-            ]
-            worst_groups = _worst_groups(groups if better else ())
-            failed = any(run.failure for run in seeds.values())
-            methods.append({"method": label, "failed": failed, "worst_groups": worst_groups, **of})
         undefined = {
             where: why for record in records if name in record for where, why in record[name]["undefined"].items()
         }
-        found[name] = {"better": better, "undefined": undefined, "methods": methods}
-    return found
+        methods = [_of_own(label, seeds, name, better, last) for label, seeds in runs.items()]
+        measures[name] = {"better": better, "undefined": undefined, "methods": methods}
+    return measures
+
+
+def _of_own(label: str, seeds: Mapping[int, Run], name: str, better: str | None, last: int) -> OwnMeasured:
+    """A method's numbers of a measure of the user's own."""
+    high = better == "higher"
+    statistics = {"avg": mean, "std": std} | ({"worst": worst if high else best} if better else {})
+    each = [_on_groups(run, name, last) for run in seeds.values()]
+    worst_at = partial(extreme_at, choose=np.argmin if high else np.argmax)
+    return {
+        "method": label,
+        "failed": _failed(seeds),
+        "worst_groups": _worst_groups(
+            _worst_of(run.history.groups, of, worst_at) for run, of in zip(seeds.values(), each, strict=True) if better
+        ),
+        **cast(OwnStatistics, {key: over_seeds([make(of).value for of in each]) for key, make in statistics.items()}),
+    }
 
 
 def _on_groups(run: Run, name: str, last: int) -> Table:
@@ -1093,8 +1053,8 @@ def _on_groups(run: Run, name: str, last: int) -> Table:
     return last_rounds(np.array([[of.get(group) for group in run.history.groups] for of in records], float), last)
 
 
-def _scenario(grouped: Mapping[str, Mapping[int, History]]) -> str:
-    return next(history.scenario for seeds in grouped.values() for history in seeds.values())
+def _scenario(runs: Runs) -> str:
+    return next(run.history.scenario for seeds in runs.values() for run in seeds.values())
 
 
 def _paired(seeds: Mapping[int, Numbers], reference: Mapping[int, Numbers], key: str) -> Content:
@@ -1112,7 +1072,7 @@ def _paired(seeds: Mapping[int, Numbers], reference: Mapping[int, Numbers], key:
     }
 
 
-def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: int, measure: Measure) -> Numbers:
+def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: int, measure: Measure) -> Content:
     """The numbers of `equipoise.metrics.pooled` as they are shown, by key of the columns."""
     known = runs[0][0].group_counts if len({history.group_counts for history, _ in runs}) == 1 else None
     of_group = dict(zip(runs[0][0].groups, known or (), strict=False))

@@ -1,0 +1,513 @@
+"""What a comparison says, as typed dictionaries in plain JSON types: a number that is not defined is null.
+
+`Document` is all of it. In a row of a table, the numbers of the columns of `equipoise.metrics.columns` stand under their keys.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NotRequired, TypedDict, cast
+
+from equipoise.metrics.measures import main_in
+
+Row = Mapping[str, object]  # a method in any of the tables
+
+
+class Pooled(TypedDict):
+    """A number over rounds or seeds: its mean and standard deviation; null where not defined."""
+
+    mean: float | None
+    std: float | None
+
+
+class OverSeeds(Pooled):
+    """A number over the seeds (ddof 1), with half of its 95 % interval."""
+
+    ci95: float | None
+
+
+class Rate(OverSeeds):
+    """A rate of a group: over how many seeds, and the wider of its intervals, over them or the test samples."""
+
+    seeds: int
+    low: float | None
+    high: float | None
+
+
+class Difference(TypedDict):
+    """A method less the first one, in one column.
+
+    Attributes
+    ----------
+    difference, ci95 : the mean over common seeds, and half of its 95 % interval.
+    low, high : the interval, with one seed that over the test samples.
+    p, holm, family : of the paired t-test, and corrected for the family, which is all differences that are shown of a column: of every
+        method to the first, and of the leading one to every other.
+    seeds : how many are common.
+    """
+
+    difference: float | None
+    ci95: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    holm: float | None
+    family: int
+    seeds: int
+
+
+class Ahead(TypedDict):
+    """The leading method of a column less another one.
+
+    Attributes
+    ----------
+    difference, low, high, p, holm, family, seeds : see `Difference`.
+    apart : whether the two can be told apart.
+    seeds_needed : for a test of power 0.8; null if it is above 1000 or the spread is unknown.
+    """
+
+    difference: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    holm: float | None
+    family: int
+    seeds: int
+    apart: bool
+    seeds_needed: int | None
+
+
+class Leader(TypedDict):
+    """Which method leads in a column.
+
+    Attributes
+    ----------
+    leading : the one with the best mean among those that did not fail.
+    best : the same if it can be told apart from all others, else null.
+    tied : the others that cannot be told apart from it.
+    versus : by other method.
+    """
+
+    leading: str
+    best: str | None
+    tied: list[str]
+    versus: dict[str, Ahead]
+
+
+class Versus(TypedDict):
+    """A method less the first one, paired over the common seeds: under the key of each column a `Difference`.
+
+    Attributes
+    ----------
+    method, seeds : the first method, and how many seeds are common.
+    """
+
+    method: str
+    seeds: int
+
+
+class Untested(TypedDict):
+    """A group without a test in one of the averaged rounds: it has no value, and so AVG, STD and worst have none.
+
+    Attributes
+    ----------
+    group, seed : which.
+    round : that of its last test, null if it never was tested.
+    accuracy, rmse : the main measure then.
+    """
+
+    group: str
+    seed: int
+    round: int | None
+    accuracy: NotRequired[float | None]
+    rmse: NotRequired[float | None]
+
+
+class OfStatistics(TypedDict):
+    """The 95 % intervals of statistics over groups, over the test samples of one seed; null where there is none."""
+
+    avg: list[float] | None
+    std: list[float] | None
+    worst: list[float] | None
+    gap: list[float] | None
+
+
+class Intervals(OfStatistics):
+    """Those of the groups too, in their order."""
+
+    groups: list[list[float] | None]
+
+
+class OverGroups(TypedDict):
+    """The statistics over the groups of a measure."""
+
+    avg: OverSeeds
+    std: OverSeeds
+    worst: OverSeeds
+    gap: OverSeeds
+    client_std: OverSeeds
+
+
+class Measured(OverGroups):
+    """A method's numbers of a measure.
+
+    Attributes
+    ----------
+    method, bound, seeds : the label; "lower" or "upper" of what is no method but a bound, else empty: bounds come last, and are in no
+        test, verdict or choice of the best; and its seeds.
+    avg, std, worst, gap, client_std : over seeds; within one seed those of `History.summary`, of another measure than the main one the
+        means of those of every round.
+    groups, clients : by group; and by index of `equipoise.metrics.spread`, empty when no client was evaluated.
+    failed : by seed, why training diverged or the model is no better than guessing, see `equipoise.metrics.failure`.
+    intervals : of one seed, the 95 % intervals `[low, high]` over the test samples of `groups` (in their order) and of `avg`, `std`,
+        `worst`, `gap`; null with more seeds, and where the samples are not known.
+    versus : null for the first method.
+    worst_groups : names of the worst group, by how many seeds have it there.
+    untested : groups without a number.
+    pooled : the same numbers as FedISM+ makes them, `{"groups", "avg", ..., "n"}` with mean and std (ddof 0) over the last rounds of all
+        seeds, see `equipoise.metrics.pooled`.
+    """
+
+    method: str
+    bound: str
+    seeds: list[int]
+    groups: dict[str, OverSeeds]
+    clients: dict[str, OverSeeds]
+    failed: dict[str, str]
+    intervals: Intervals | None
+    versus: Versus | None
+    worst_groups: dict[str, int]
+    untested: list[Untested]
+    pooled: dict[str, Any]
+
+
+class Target(TypedDict, total=False):
+    """The task and the unit of its target, where that is no classification."""
+
+    task: str
+    unit: str
+
+
+class OfMeasure(Target):
+    """The numbers of one measure.
+
+    Attributes
+    ----------
+    scenario, task, unit : what was learnt; the task and the unit of its target where that is no classification.
+    measure, title : what was measured.
+    rounds, averaged, seeds : the longest run, how many of its last evaluated rounds are averaged, and all seeds.
+    exported, exports, shown : which round's model is exported, in words; whether one can be; of one round that is not averaged, which
+        it is.
+    least, sizes, small : how many people a number must be about; test samples by group, the lowest and highest number of several runs;
+        groups with fewer, of which there is no number.
+    notes : sentences about what makes the runs hard to compare.
+    methods, leaders : by method, see `Measured`; and by key of a column, see `Leader`.
+    """
+
+    scenario: str
+    measure: str
+    title: str
+    rounds: int
+    averaged: int
+    exports: bool
+    exported: str
+    shown: str
+    seeds: list[int]
+    least: int
+    sizes: dict[str, int | list[int]]
+    small: list[str]
+    notes: list[str]
+    methods: list[Measured]
+    leaders: dict[str, Leader]
+
+
+class OfRewards(TypedDict):
+    """The numbers of `Rewarded`."""
+
+    fairness: OverSeeds
+    spearman: OverSeeds
+    max: OverSeeds
+    mean: OverSeeds
+    min: OverSeeds
+    gain: OverSeeds
+    worse_off: OverSeeds
+    bcf: OverSeeds
+    down: OverSeeds
+    up: OverSeeds
+    fairness_mean: OverSeeds
+    fairness_oracle: OverSeeds
+
+
+class Rewarded(OfRewards):
+    """What clients get for what they contribute with a method.
+
+    Attributes
+    ----------
+    method, seeds, versus : see `Measured`.
+    alone, satisfied : whether its clients receive nothing; whether no client is outside of its bounds, with any seed.
+    fairness, spearman, max, mean, min, gain, fairness_mean, fairness_oracle : over seeds, see `History.summary`.
+    worse_off, bcf : clients; percent of the clients.
+    down, up : percent of the whole model.
+    """
+
+    method: str
+    seeds: list[int]
+    alone: bool
+    satisfied: bool
+    versus: Versus | None
+
+
+class Rewards(TypedDict):
+    """What clients get for what they contribute, of the methods that know it: see `Rewarded`, `OfMeasure`."""
+
+    scenario: str
+    seeds: list[int]
+    clients: int
+    notes: list[str]
+    methods: list[Rewarded]
+    leaders: dict[str, Leader]
+
+
+class OfClients(TypedDict):
+    """The numbers of `OverClients`."""
+
+    mean: OverSeeds
+    std: OverSeeds
+    worst10: OverSeeds
+    best10: OverSeeds
+    min: NotRequired[OverSeeds]
+    max: NotRequired[OverSeeds]
+
+
+class OverClients(OfClients):
+    """The spread over clients with a method.
+
+    Attributes
+    ----------
+    mean, std, worst10, best10, min, max : over seeds, of those that tables show; std with ddof 0.
+    intervals : of one seed.
+    method, seeds, failed, bound, versus : see `Measured`.
+    """
+
+    method: str
+    seeds: list[int]
+    intervals: dict[str, list[float] | None] | None
+    failed: bool
+    bound: str
+    versus: Versus | None
+
+
+class Counts(TypedDict):
+    """How many clients the numbers of a `Spread` are of."""
+
+    clients: int
+    tenth: int
+    every: int
+    small: int
+    untested: int
+
+
+class Spread(Counts):
+    """The spread over clients that are tested on samples of their own, or are more than 20.
+
+    Attributes
+    ----------
+    tenth, every, clients : how many are the worst and the best 10 %, how many there are, and how many are counted.
+    ranges : the least and the most of these numbers over the runs; each itself is the most.
+    samples : lowest, median and highest number of a client's test samples, null if not its own.
+    small, untested : clients with fewer than `least`, and those not tested in all of these rounds, which are left out.
+    scenario, seeds, least, methods, leaders : see `OfMeasure`, `OverClients`.
+    """
+
+    scenario: str
+    seeds: list[int]
+    ranges: dict[str, list[int]]
+    samples: list[int] | None
+    least: int
+    methods: list[OverClients]
+    leaders: dict[str, Leader]
+
+
+class RatesOfGroup(TypedDict):
+    """How a method treats the people of a group.
+
+    Attributes
+    ----------
+    n, of_class : test samples, and those of the positive class; null if too few.
+    worst_class : the class that is recognised worst.
+    accuracy, tpr, fpr, selection_rate, worst_recall : over the seeds with which the rate is about enough people.
+    """
+
+    accuracy: Rate
+    tpr: Rate
+    fpr: Rate
+    selection_rate: Rate
+    worst_recall: Rate
+    worst_class: str | None
+    n: int | None
+    of_class: int | None
+
+
+class OfGaps(TypedDict):
+    """The numbers of `Gaps`."""
+
+    accuracy_gap: OverSeeds
+    equal_opportunity: OverSeeds
+    equalised_odds: OverSeeds
+    demographic_parity: OverSeeds
+    worst_recall: OverSeeds
+
+
+class Gaps(OfGaps):
+    """How differently a method treats the groups.
+
+    Attributes
+    ----------
+    accuracy_gap, equal_opportunity, equalised_odds, demographic_parity, worst_recall : over the seeds that have it, see
+        `History.group_fairness`.
+    groups : by group.
+    intervals : `[low, high]` over the test samples, ends averaged over the seeds.
+    method, seeds, failed, bound, versus : see `Measured`.
+    """
+
+    method: str
+    seeds: list[int]
+    groups: dict[str, RatesOfGroup]
+    intervals: dict[str, tuple[float, float] | None]
+    failed: bool
+    bound: str
+    versus: Versus | None
+
+
+class Parity(TypedDict):
+    """How differently the groups are treated, of the methods that recorded it.
+
+    Attributes
+    ----------
+    positive : the name of the class that rates are about; null where each is compared with all others.
+    least : people that a rate must be about.
+    scenario, seeds, notes, methods, leaders : see `OfMeasure`, `Gaps`.
+    """
+
+    scenario: str
+    seeds: list[int]
+    notes: list[str]
+    leaders: dict[str, Leader]
+    positive: str | None
+    least: int
+    methods: list[Gaps]
+
+
+class OfRounds(OverGroups):
+    """A method's main measure over other rounds, with the gaps between groups: see `Measured`, `Gaps`."""
+
+    method: str
+    failed: bool
+    worst_groups: dict[str, int]
+    groups: dict[str, OverSeeds]
+
+
+class OtherRounds(TypedDict):
+    """The main measure of the exported model where tables show the mean over rounds, otherwise over the last five rounds: see `OfRounds`."""
+
+    averaged: int
+    methods: list[OfRounds]
+
+
+class Validated(TypedDict):
+    """The exported models of a method on what clients hold out of their own samples.
+
+    Attributes
+    ----------
+    round, accuracy, rmse, worst, loss : over seeds; `worst` is the worst group of clients.
+    test, test_worst : AVG and the worst group on the test sets.
+    worst_groups, test_worst_groups : names of the worst ones, by how many seeds have them there.
+    method, failed, bound : see `Measured`.
+    """
+
+    method: str
+    failed: bool
+    bound: str
+    round: OverSeeds
+    accuracy: NotRequired[OverSeeds]
+    rmse: NotRequired[OverSeeds]
+    worst: OverSeeds
+    loss: OverSeeds
+    test: OverSeeds
+    test_worst: OverSeeds
+    worst_groups: dict[str, int]
+    test_worst_groups: dict[str, int]
+
+
+class Validation(TypedDict):
+    """The exported models on what clients hold out of their own samples: see `Validated`."""
+
+    methods: list[Validated]
+
+
+class OwnStatistics(TypedDict):
+    """The numbers of `OwnMeasured`."""
+
+    avg: OverSeeds
+    std: OverSeeds
+    worst: NotRequired[OverSeeds]
+
+
+class OwnMeasured(OwnStatistics):
+    """A method's numbers of a measure of the user's own, in its own unit: `avg`, `std`, and `worst` where a way is better, over seeds."""
+
+    method: str
+    failed: bool
+    worst_groups: dict[str, int]
+
+
+class OwnMeasure(TypedDict):
+    """A measure of the user's own: which way is better, why it was null for some group, and by method, see `OwnMeasured`."""
+
+    better: str | None
+    undefined: dict[str, str]
+    methods: list[OwnMeasured]
+
+
+class Document(OfMeasure):
+    """Everything that tables, figures and pages show of several runs: the main measure, see `OfMeasure`, and beside it these parts.
+
+    Attributes
+    ----------
+    measures : by name, the numbers of every measure that was recorded, the main one too.
+    collaboration : what clients get for what they contribute; null unless a run knows what its clients reach alone.
+    spread : over clients; null where they cannot differ.
+    group_fairness : how differently the groups are treated; null unless a run was to record `"rates"`.
+    other_rounds : null where there was one round only.
+    validation : null where nothing was held out.
+    own_measures : by name, the measures that are none of `equipoise.metrics.MEASURES`.
+    """
+
+    measures: dict[str, OfMeasure]
+    collaboration: Rewards | None
+    spread: Spread | None
+    group_fairness: Parity | None
+    other_rounds: OtherRounds | None
+    validation: Validation | None
+    own_measures: dict[str, OwnMeasure]
+
+
+UNKNOWN: Final[OverSeeds] = {"mean": None, "std": None, "ci95": None}  # a number that a method does not have
+
+
+def number_of(row: Row, key: str) -> OverSeeds:
+    """The number of a column in a row, unknown of a row without it."""
+    return cast(OverSeeds, row.get(key, UNKNOWN))
+
+
+def test_of(row: Row, key: str) -> Difference | None:
+    """A row less the first method in a column; None where that is not tested."""
+    return cast(Mapping[str, Difference], row.get("versus") or {}).get(key)
+
+
+def last_of(test: Untested) -> float | None:
+    """The main measure in the last test of a group."""
+    return cast(Mapping[str, float | None], test)[main_in(test).name]
+
+
+def ends_of(row: Row, key: str) -> Any:
+    """The 95 % interval of a column over the test samples of one seed, or those of the groups; None where there is none."""
+    return cast(Mapping[str, Any], row.get("intervals") or {}).get(key)
