@@ -41,15 +41,14 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sizes: dict[str, int]
 
 def test_a_site_sends_no_number_about_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = asked(monkeypatch, tmp_path, {"men": 40, "women": 9})
-    assert sent["sizes"] == {"men": 40, "women": 0}
+    assert sent.keys() == {"scores"}
     assert sent["scores"].keys() == {"men"}
-    assert sent["own"]["n"] == 40
-    assert sent["own"]["right"] == [sum(sent["scores"]["men"]["right"])]
-    assert len(sent["scores"]["men"]["right"]) == 2
+    assert len(sent["scores"]["men"]["sums"]) == 2 + 3 * 2
     tested = scores.Tested.of(sent, {"men": 40, "women": 0}, ["accuracy", "rates"], 2, CLASSIFICATION)
     assert isinstance(tested, scores.Tested)
     assert tested.hidden == ("women",)
     assert tested.own is not None
+    assert int(tested.own.n) == sent["scores"]["men"]["sums"][0] == 40
     groups = scores.pooled([tested], ["accuracy", "rates"])
     assert groups["women"] == {"n": 0}
     record = {
@@ -77,14 +76,13 @@ def test_sites_that_have_enough_count(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(("least", "shown"), [(1, 4), (5, 0), (4, 4)])
 def test_the_site_itself_says_how_few(least: int, shown: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert asked(monkeypatch, tmp_path, {"women": 4}, **{"least-group": least})["sizes"] == {"women": shown}
+    scores = asked(monkeypatch, tmp_path, {"women": 4}, **{"least-group": least})["scores"]
+    assert scores.keys() == ({"women"} if shown else set())
 
 
 def test_a_site_that_sends_no_scores_for_a_large_set_is_refused() -> None:
     assert isinstance(
-        scores.Tested.of(
-            {"scores": {}, "sizes": {"men": 40}, "own": None}, {"men": 40}, ["accuracy"], 2, CLASSIFICATION
-        ),
+        scores.Tested.of({"scores": {}}, {"men": 40}, ["accuracy"], 2, CLASSIFICATION),
         str,
     )
 

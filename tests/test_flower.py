@@ -1196,8 +1196,8 @@ def test_a_site_can_refuse_every_other_method(tmp_path: Path, caplog: pytest.Log
     assert any("the server has method = fedavg" in record.getMessage() for record in caplog.records)
 
 
-def sums(n: int = 5, right: Any = 2, loss: float = 5.0) -> dict[str, Any]:
-    return {"n": n, "loss": loss, "right": [right], "true": [n], "chosen": [n]}
+def sums(n: Any = 5, right: Any = 2, loss: float = 5.0) -> dict[str, Any]:
+    return {"sums": [n, loss, right, n, n]}
 
 
 @pytest.mark.parametrize(
@@ -1205,14 +1205,20 @@ def sums(n: int = 5, right: Any = 2, loss: float = 5.0) -> dict[str, Any]:
     [
         {},
         {"scores": 3},
-        {"scores": {"south": sums(right=6)}, "sizes": {"south": 5}, "own": sums()},
-        {"scores": {"south": sums()}, "sizes": {"south": 5}, "own": sums(right=float("nan"))},
-        {"scores": {"south": sums()}, "sizes": {"south": 5}, "own": sums(4)},
-        {"scores": {"south": sums(4)}, "sizes": {"south": 5}, "own": sums()},
-        {"scores": {"south": sums()}, "sizes": {"south": float("inf")}, "own": sums()},
-        {"scores": {"east": sums(10**9, 0)}, "sizes": {"east": 10**9}, "own": sums(10**9, 0)},
-        {"scores": {"south": {**sums(), "missing": 5}}, "sizes": {"south": 5}, "own": sums()},
-        {"scores": {"south": sums(loss=-1.0)}, "sizes": {"south": 5}, "own": sums()},
+        {"scores": {}},
+        {"scores": {"south": {"sums": 5}}},
+        {"scores": {"south": {"sums": ["x"] * 5}}},
+        {"scores": {"south": {"sums": [[5.0]] * 5}}},
+        {"scores": {"south": {"sums": [10**400] * 5}}},
+        {"scores": {"south": sums(right=6)}},
+        {"scores": {"south": sums(right=float("nan"))}},
+        {"scores": {"south": sums(4)}},
+        {"scores": {"south": sums(n=float("inf"))}},
+        {"scores": {"south": sums(), "east": sums()}},
+        {"scores": {"east": sums(10**9, 0)}},
+        {"scores": {"south": {**sums(), "missing": 5}}},
+        {"scores": {"south": sums(loss=-1.0)}},
+        {"scores": {"south": sums(loss=float("nan"))}},  # though each sample has a prediction
     ],
 )
 def test_scores_that_cannot_be_used_are_left_out(told: dict[str, Any], tmp_path: Path) -> None:
@@ -1225,6 +1231,7 @@ def test_scores_that_cannot_be_used_are_left_out(told: dict[str, Any], tmp_path:
     assert list(history.records[0]["groups"]) == ["east", "north"]
     assert history.records[0]["clients"]["accuracy"][2] is None
     assert history.records[0]["groups"]["east"]["accuracy"] > 0
+    assert history.records[0]["unmeasured"] == {"south": "sent scores that cannot be used"}
 
 
 def test_sites_that_share_a_test_set_may_find_a_measure_undefined(tmp_path: Path) -> None:
@@ -1247,7 +1254,8 @@ def test_sites_that_share_a_test_set_may_find_a_measure_undefined(tmp_path: Path
     pooled = machines.serve(Changed(machines, keeps)).records[0]["groups"]["ward"]
     assert found["north"]["auc"] != found["north"]["auc"]
     assert pooled["auc"] == pytest.approx((found["east"]["auc"] + found["south"]["auc"]) / 2)
-    assert pooled["accuracy"] == pytest.approx(sum(score["right"][0] / score["n"] for score in found.values()) / 3)
+    rows = [score["sums"] for score in found.values()]
+    assert pooled["accuracy"] == pytest.approx(sum(right / n for n, _, right, *_ in rows) / 3)
 
 
 @pytest.mark.parametrize("size", [float("inf"), 2**80, 10**18, 10_000_001, 0, -5, 1.5, "many"])
@@ -1376,9 +1384,20 @@ def test_sites_average_what_they_reach_alone_themselves(tmp_path: Path) -> None:
 def test_an_accuracy_that_is_none_is_told_by_its_site(tmp_path: Path) -> None:
     fed = consortium("fedavg", states=tmp_path, tests={"t": samples(30, 8)}, server_validation=None)
     answered = grid_of(fed)._answered
-    grid_of(fed)._answered = lambda message: instead(answered(message), Parcel({"accuracy": float("nan")}).records())
-    with pytest.raises(SitesError, match=r"client-0 reaches alone is not known: .*no accuracy in \[0, 1\]"):
-        fed.standalone(1)
+    for sums in (
+        [[30, 9.0, 31, 30, 30]],
+        [[30, 9.0, 20, 30]],
+        [[29, 9.0, 20, 29, 29]],
+        [[30, 9.0, 20, 30, 30]] * 2,
+        [],
+        5,
+    ):
+        told = Parcel({"tallies": sums}).records()
+        grid_of(fed)._answered = lambda message, told=told: instead(answered(message), told)
+        with pytest.raises(
+            SitesError, match=r"client-0 reaches alone is not known: .*no scores of its tests that can be"
+        ):
+            fed.standalone(1)
 
 
 def test_a_node_that_never_says_what_it_is_is_asked_less_and_less(

@@ -435,11 +435,13 @@ def test_numbers_of_a_guarded_site_are_counts_or_short(tmp_path: Path) -> None:
     lab.fit()
     assert len(sent) == 4
     for parcel in sent:
-        for told in (*parcel.fields["scores"].values(), parcel.fields["own"]):
-            assert told.keys() == {"n", "loss", "right", "true", "chosen"}
-            assert all(type(count) is int for name in ("right", "true", "chosen") for count in told[name])
-            assert told["loss"] / told["n"] == pytest.approx(round(told["loss"] / told["n"], 3), abs=1e-12)
-            assert told["loss"] != 0
+        assert parcel.fields.keys() == {"scores", "name"}
+        for told in parcel.fields["scores"].values():
+            n, loss, *counts = told.pop("sums")
+            assert told == {}
+            assert [count % 1 for count in counts] == [0, 0, 0]
+            assert loss / n == pytest.approx(round(loss / n, 3), abs=1e-12)
+            assert loss != 0
 
 
 @pytest.mark.parametrize("kind", ["train", "train.alone", "evaluate.validation"])

@@ -36,8 +36,8 @@ def outputs(task: Task, n: int, seed: int, width: int = 4) -> tuple[Tensor, Tens
 
 
 def same(a: Tally, b: Tally) -> None:
-    one, other = (np.hstack([*tally.told(classes=True).values()]) for tally in (a, b))
-    assert one == pytest.approx(other, rel=1e-12, nan_ok=True)
+    one, other = (tally.vector(classes=True) for tally in (a, b))
+    assert one.numpy() == pytest.approx(other.numpy(), rel=1e-12, nan_ok=True)
     assert len(a.by) == len(b.by)
     for first, second in zip(a.by, b.by, strict=True):
         assert first.keys() == second.keys()
@@ -133,13 +133,12 @@ def test_r2_of_targets_that_are_all_the_same_is_not_defined(value: float) -> Non
 def test_what_a_site_tells_can_be_read_and_pooled(task: Task) -> None:
     tallies = [task.tally(*(part.nan_to_num() for part in outputs(task, n, n))) for n in (20, 30)]
     for classes in (False, True) if task is CLASSIFICATION else (False,):
-        told = [json.loads(json.dumps(tally.told(classes=classes))) for tally in tallies]
-        read = [task.sums.read(sent, 4 if classes else 1) for sent in told]
+        told = [json.loads(json.dumps(tally.vector(classes=classes).tolist())) for tally in tallies]
+        read = [task.sums.of_vector(sent(*sums), 4 if classes else 1) for sums in told]
         for one, tally in zip(read, tallies, strict=True):
             assert one.score() == tally.score()
-        whole = together(tallies).score()
-        assert together(read).score() == {key: x for key, x in whole.items() if key != "r2"}  # whose mean is not told
-    assert "mean" not in told[0]
+        whole = {key: x for key, x in together(tallies).score().items() if key != "r2"}  # whose mean is not told
+        assert together(read).score() == whole
 
 
 @pytest.mark.parametrize("unit", [1e-5, 2e-3, 1.0, 1e6])
@@ -165,25 +164,65 @@ def test_rounded_means() -> None:
     for x in (score["rmse"], score["mae"], score["r2"], loss):
         assert x == pytest.approx(round(float(x or 0), 3), abs=1e-12)
     counts = CLASSIFICATION.tally(*(part.nan_to_num() for part in outputs(CLASSIFICATION, 30, 1)))
-    assert counts.rounded(3).told(classes=True) | {"loss": 0} == counts.told(classes=True) | {"loss": 0}
+    assert torch.equal(counts.rounded(3).vector(classes=True)[2:], counts.vector(classes=True)[2:])
 
 
-NUMBERS = {"n": 5, "loss": 2.0, "squares": 3.0, "absolute": 2.0, "spread": 4.0}
+def sent(*sums: float) -> Tensor:
+    return torch.tensor(sums, dtype=torch.float64)
+
+
+def test_vectors_add_as_tallies_do() -> None:
+    """Also as the fixed-point numbers of a masked sum, of which counts come out exactly."""
+    for task, width in ((CLASSIFICATION, 4), (REGRESSION, 1)):
+        tallies = [task.tally(*(part.nan_to_num() for part in outputs(task, n, n))) for n in (7, 20, 30)]
+        total = torch.stack([(tally.vector(classes=True) * 2.0**40).round() for tally in tallies]).sum(0) * 2.0**-40
+        whole = task.sums.of_vector(total, width, len(tallies)).score(("rates",))
+        right = {key: x for key, x in together(tallies).score(("rates",)).items() if key != "r2"}
+        assert whole.pop("rates", None) == right.pop("rates", None)
+        assert whole == pytest.approx(right, rel=1e-9)
+
+
+NUMBERS = {"n": 5.0, "loss": 2.0, "squares": 3.0, "absolute": 2.0, "spread": 4.0}
+COUNTS = {"n": 5.0, "loss": 2.0, "r0": 2.0, "r1": 0.0, "t0": 3.0, "t1": 2.0, "c0": 4.0, "c1": 0.0}
 
 
 @pytest.mark.parametrize("change", [
-    {"n": 0}, {"n": 2**70}, {"n": 2.0}, {"squares": -1.0}, {"squares": math.nan}, {"absolute": math.inf}, {"spread": -1e-9},
-    {"spread": "x"}, {"squares": None}, {"n": None},
+    {"n": 0}, {"n": 2.0**53}, {"n": 2.5}, {"n": math.nan}, {"squares": -1.0}, {"absolute": -math.inf}, {"spread": -1e-9}, {"spread": math.nan},
+    {"spread": math.inf}, {"squares": 4.2}, {"absolute": 4.0}, {"squares": 0.0}, {"absolute": 0.0},
 ])  # fmt: skip
-def test_sums_that_cannot_be(change: dict[str, Any]) -> None:
-    assert NumberTally.read(NUMBERS, 1).score()["n"] == 5
-    assert NumberTally.read({**NUMBERS, "loss": -5.0}, 1).score()["loss"] == -1  # of a task of one's own
+def test_sums_of_errors_that_cannot_be(change: dict[str, float]) -> None:
+    assert NumberTally.of_vector(sent(*NUMBERS.values()), 1).score()["n"] == 5
+    assert (
+        NumberTally.of_vector(sent(*{**NUMBERS, "loss": -5.0}.values()), 1).score()["loss"] == -1
+    )  # of a task of one's own
+    with pytest.raises(ValueError, match=r"errors|counts"):
+        NumberTally.of_vector(sent(*{**NUMBERS, **change}.values()), 1)
     with pytest.raises(ValueError, match="counts"):
-        ClassTally.read({"n": 1, "loss": -0.1, "right": [1], "true": [1], "chosen": [1]}, 1)
-    with pytest.raises((TypeError, ValueError)):
-        NumberTally.read({**NUMBERS, **change}, 1)
-    with pytest.raises(KeyError):
-        NumberTally.read({key: x for key, x in NUMBERS.items() if key not in change}, 1)
+        NumberTally.of_vector(sent(*[*NUMBERS.values()][1:]), 1)
+
+
+@pytest.mark.parametrize("change", [
+    {"n": 6.0}, {"loss": -0.1}, {"r0": 3.5}, {"r0": 5.0}, {"r1": 1.0}, {"r1": -1.0}, {"c1": 2.0}, {"t0": math.nan}, {"c0": math.inf}, {"t1": 1e300},
+])  # fmt: skip
+def test_counts_that_cannot_be(change: dict[str, float]) -> None:
+    assert ClassTally.of_vector(sent(*COUNTS.values()), 2).score()["undefined"] == 1
+    assert math.isnan(ClassTally.of_vector(sent(*{**COUNTS, "loss": math.nan}.values()), 2).score()["loss"] or 0)
+    with pytest.raises(ValueError, match="counts"):
+        ClassTally.of_vector(sent(*{**COUNTS, **change}.values()), 2)
+    with pytest.raises(ValueError, match="counts"):
+        ClassTally.of_vector(sent(*COUNTS.values()), 3)
+
+
+@few
+@given(st.integers(1, 40), st.integers(0, 99), st.sampled_from([1e-170, 1e-5, 1.0, 1e150, 1e200]), st.booleans())
+def test_sums_of_errors_that_can_be(n: int, seed: int, unit: float, short: bool) -> None:
+    """In every unit, also with few digits: no site is left out for its rounding, nor one whose model has left all bounds."""
+    draw = np.random.default_rng(seed)
+    y, e = torch.from_numpy(draw.standard_cauchy(size=(2, n)))
+    y, e = min(unit, 1.0) * y / 1000, unit * e
+    tally = NumberTally.of(e.square(), y + e, y, None, 1)
+    vector = (tally.rounded(3) if short else tally).vector()
+    assert int(NumberTally.of_vector(vector, 1).n) == n
 
 
 @pytest.mark.parametrize("streamed", [False, True])

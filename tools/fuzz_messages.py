@@ -74,8 +74,8 @@ RUNS: dict[str, dict[str, Any]] = {
 ANSWERS = {  # the fields that a site may send in answer to each kind of message, beside its name
     "query.describe": {"size", "shape", "dtype", "tests", "test_sizes", "agreement"},
     "train": {"receipt", "cut", "seconds"},
-    "train.alone": {"failed", "accuracy"},
-    "evaluate": {"scores", "own", "sizes"},
+    "train.alone": {"failed", "tallies"},
+    "evaluate": {"scores", "own"},
     "evaluate.validation": {"found"},
     "query.finish": set(),
     "query.keys": {"key", "number", "opened", "keys"},
@@ -86,7 +86,7 @@ ANSWERS = {  # the fields that a site may send in answer to each kind of message
     "query.recover": {"shares"},
 }
 PLACES = (str(Path.cwd()), str(Path.home()), sys.prefix, str(Path(eq.__file__).parent))  # of this machine
-SCORES = {"n", "loss", "right", "true", "chosen", "missing", *MEASURES}  # of a test set: no sample by itself
+SCORES = {"sums", "missing", *MEASURES}  # of a test set: no sample by itself
 ONCE = {"shares", "hashes", "seconds"}  # fields that differ whenever they are made
 MASKED = ("train.masked", "train.sum", "query.unmask", "query.recover")
 WORK = re.compile(r'"(epochs|steps|rounds)": *[0-9]{4,}')  # as much training as a server likes to ask for: no case

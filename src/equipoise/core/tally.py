@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain, zip_longest
-from operator import index
 from typing import Any, Self, TypeVar, cast
 
 import torch
@@ -34,19 +33,19 @@ class Tally(ABC):
     def of(cls, losses: Tensor, predicted: Tensor, y: Tensor, ok: Tensor | None, width: int) -> Self:
         """Of losses, predictions and targets [..., B] by a network of so many outputs; false in ``ok`` is padding."""
 
+    @abstractmethod
+    def vector(self, *, classes: bool = False) -> Tensor:
+        """The sums that a site tells [K], in float64: none by sensitive attribute, those by class only if asked; vectors add as the sums do."""
+
     @classmethod
     @abstractmethod
-    def read(cls, sent: Mapping[str, Any], width: int) -> Self:
-        """What :meth:`told` gave, with numbers of so many classes; of 1, those of all classes together.
+    def of_vector(cls, vector: Tensor, width: int, sets: int = 1) -> Self:
+        """What :meth:`vector` gave, or the sum of what it gave for so many ``sets``, by so many classes; with 1, of all classes together.
 
         Raises
         ------
-        KeyError, TypeError, ValueError, OverflowError : it cannot be.
+        ValueError : it cannot be.
         """
-
-    @abstractmethod
-    def told(self, *, classes: bool = False) -> dict[str, Any]:
-        """The sums as numbers, as far as a site tells them: without those by sensitive attribute, and by class only if asked."""
 
     @property
     @abstractmethod
@@ -95,6 +94,10 @@ class Tally(ABC):
 
 
 AnyTally = TypeVar("AnyTally", bound=Tally)
+ROUNDED, TINY = (
+    0.015,
+    1e-130,
+)  # what :meth:`Tally.rounded` may change of a root or a mean, and squares that are too small to be kept
 
 
 def together(tallies: Iterable[AnyTally]) -> AnyTally:
@@ -123,21 +126,20 @@ class ClassTally(Tally):
         right, chosen = counts(y, there & (predicted == y)), counts(predicted.clamp(min=0), there & (predicted >= 0))
         return cls(there.sum(-1), _summed(losses, ok), right, counts(y, there), chosen)
 
-    @classmethod
-    def read(cls, sent: Mapping[str, Any], width: int) -> Self:
-        """As :meth:`Tally.read`."""
-        n, loss = _read(sent)
-        _, true, chosen = counts = [[index(x) for x in sent[name]] for name in ("right", "true", "chosen")]
-        fits = len(true) == width and all(0 <= r <= min(t, c) for r, t, c in zip(*counts, strict=True))
-        if not fits or sum(true) != n or sum(chosen) > n or loss < 0:  # a loss that is no number is judged by others
-            raise ValueError("counts")
-        return cls(n, loss, *map(torch.tensor, counts))
+    def vector(self, *, classes: bool = False) -> Tensor:
+        """As :meth:`Tally.vector`: n, loss, and by class right, true and chosen."""
+        counts = [x if classes else x.sum(-1, keepdim=True) for x in (self.right, self.true, self.chosen)]
+        return torch.cat([self.n[None], self.loss[None], *counts]).double()
 
-    def told(self, *, classes: bool = False) -> dict[str, Any]:
-        """As :meth:`Tally.told`."""
-        counts = {"right": self.right, "true": self.true, "chosen": self.chosen}
-        told = {name: (x if classes else x.sum(-1, keepdim=True)).tolist() for name, x in counts.items()}
-        return {"n": int(self.n), "loss": float(self.loss), **told}
+    @classmethod
+    def of_vector(cls, vector: Tensor, width: int, sets: int = 1) -> Self:
+        """As :meth:`Tally.of_vector`; a loss that is no number is judged by others."""
+        n, loss, rest = _counted(vector, 2 + 3 * width)
+        right, true, chosen = counts = rest.long().view(3, width)
+        fits = (counts == rest.view(3, width)) & (right >= 0) & (right <= true.minimum(chosen))
+        if not fits.all() or true.sum() != n or chosen.sum() > n or loss < 0:
+            raise ValueError("counts")
+        return cls(n, loss, right, true, chosen)
 
     @property
     def sums(self) -> dict[str, Any]:
@@ -204,21 +206,25 @@ class NumberTally(Tally):
         )
         return cls(n, _summed(losses, ok), squares, absolute, total, mean.squeeze(-1), spread)
 
-    @classmethod
-    def read(cls, sent: Mapping[str, Any], width: int) -> Self:
-        """As :meth:`Tally.read`; the mean of the targets and the sum of the errors are not told."""
-        n, loss = _read(sent)
-        squares, absolute, spread = (float(sent[name]) for name in ("squares", "absolute", "spread"))
-        if not (0 <= squares < math.inf and 0 <= absolute < math.inf and 0 <= spread < math.inf):
-            raise ValueError("errors")
-        return cls(
-            n, loss, *(torch.tensor(x, dtype=torch.float64) for x in (squares, absolute, math.nan, math.nan, spread))
-        )
+    def vector(self, *, classes: bool = False) -> Tensor:
+        """As :meth:`Tally.vector`: n, loss, squares, absolute and spread; the mean of the targets and the sum of the errors are not told."""
+        return torch.stack([self.n.double(), self.loss, self.squares, self.absolute, self.spread])
 
-    def told(self, *, classes: bool = False) -> dict[str, Any]:
-        """As :meth:`Tally.told`; the mean of the targets and the sum of the errors are not told."""
-        sums = {"loss": self.loss, "squares": self.squares, "absolute": self.absolute, "spread": self.spread}
-        return {"n": int(self.n), **{name: float(x) for name, x in sums.items()}}
+    @classmethod
+    def of_vector(cls, vector: Tensor, width: int, sets: int = 1) -> Self:
+        r"""As :meth:`Tally.of_vector`. Without the means of the targets the spread of several sets is not known.
+
+        Errors may be no numbers, as those of a model that diverged. Where they are, up to rounding, :math:`\sum e^2 \le (\sum |e|)^2
+        \le n \sum e^2` (Cauchy-Schwarz).
+        """
+        n, loss, (squares, absolute, spread) = _counted(vector, 5)
+        root, slack = squares.sqrt(), 1 + ROUNDED
+        fits = root <= slack * absolute + TINY and absolute <= slack * (n.double().sqrt() * root + TINY)
+        fits = fits and 0 <= spread < math.inf
+        if (vector[2:4].isfinite().all() and not fits) or squares < 0 or absolute < 0:
+            raise ValueError("errors")
+        nan = torch.full_like(spread, math.nan)
+        return cls(n, loss, squares, absolute, nan, nan, spread if sets == 1 else nan)
 
     @property
     def sums(self) -> dict[str, Any]:
@@ -284,9 +290,8 @@ def _summed(losses: Tensor, ok: Tensor | None) -> Tensor:
     return losses.mean(-1) * losses.shape[-1] if ok is None else losses.where(ok, 0).sum(-1)
 
 
-def _read(sent: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    """The samples and the loss in what was sent."""
-    n, loss = index(sent["n"]), float(sent["loss"])
-    if not 1 <= n < 2**53:
+def _counted(vector: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The samples, the loss and the other sums in a vector of so many numbers."""
+    if vector.shape != (length,) or vector.dtype != torch.float64 or not 1 <= (n := float(vector[0])) < 2**53 or n % 1:
         raise ValueError("counts")
-    return torch.tensor(n), torch.tensor(loss, dtype=torch.float64)
+    return vector[0].long(), vector[1], vector[2:]

@@ -277,6 +277,7 @@ def _serve(
         settings=settings.settings,
         select=settings.select,
         classes=task.classes,
+        attributes=task.attributes,
         positive=settings.positive,
         least_group=settings.least_group,
     )
@@ -424,6 +425,7 @@ def in_process(
         head=head,
         neurons=neurons,
         measures=tuple(measures),
+        attributes=attributes,
         task=task,
     )
     tasks = {}

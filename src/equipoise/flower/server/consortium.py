@@ -21,13 +21,24 @@ from equipoise.federation.validation import pooled as pooled_validation
 from equipoise.flower.codec import UNFIT, CodecError, Parcel, changed, hiding, packed
 from equipoise.flower.secagg.server import MaskedSites
 from equipoise.flower.server.roster import SitesError
-from equipoise.flower.server.scores import Tested, alone, fraction, held_out, plausible, pooled
+from equipoise.flower.server.scores import (
+    NO_NUMBER,
+    UNUSABLE,
+    Tested,
+    few,
+    heard,
+    held_out,
+    may_be,
+    plausible,
+    pooled,
+    reached,
+)
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.store import Receipt
 from equipoise.flower.site.task import Task
 from equipoise.metrics.classification import MEASURES, RATES
 from equipoise.records.meta import Contribution
-from equipoise.records.record import Clients, Record
+from equipoise.records.record import Clients, Record, Validation
 
 log = logging.getLogger(__name__)
 
@@ -201,31 +212,50 @@ class Consortium:
         own = own_models and (counts or hides)
         if not testing or (here and not own):
             return {**record, **_sent(sites)}
+        both = own and not here and not hides
 
         def make(m: int) -> Parcel:
             fields: dict[str, Any] = {"measures": measures, "own": own, "t": now.t, "rounds": trial.rounds}
             fields, tensors = _model(sites, trial, now, m, None if own else vector, fields)
-            return Parcel(fields, tensors | ({"global": vector} if own and not here and not hides else {}))
+            return Parcel(fields, tensors | ({"global": vector} if both else {}))
 
-        results: dict[int, Tested] = {}
+        results, lost = dict[int, Tested](), dict[int, str]()
         for m, answer in sites.ask("evaluate", now.t, testing, make):
-            declared = sites.known[m].test_sizes
-            tested = answer if isinstance(answer, str) else Tested.of(answer.fields, declared, measures, C, task)
+            tested = (
+                answer
+                if isinstance(answer, str)
+                else Tested.of(answer.fields, sites.known[m].test_sizes, measures, C, task, both)
+            )
+            if (
+                isinstance(tested, Tested)
+                and tested.classes
+                and tested.classes != sites.classes.setdefault(m, tested.classes)
+            ):
+                tested = "sent other samples of the classes than before"
             if isinstance(tested, Tested):
                 results[m] = tested
             else:
-                log.warning("%s is not evaluated after round %d: it %s", sites.known[m].name, now.t, tested)
-        for m in alone({m: tested.numbers for m, tested in results.items()}):
-            log.warning("%s is not evaluated after round %d: its loss is no number", sites.known[m].name, now.t)
-            del results[m]
+                lost[m] = tested
+        broken = few({m: not tested.broken for m, tested in results.items()})
+        lost |= {m: NO_NUMBER if results[m].possible else UNUSABLE for m in broken}
+        results = {m: results[m] for m in sorted(results) if m not in broken or results[m].possible}
         if not here:
-            record["groups"] = pooled([results[m] for m in sorted(results)], measures)
+            sound = pooled([tested for m, tested in results.items() if m not in broken], measures)
+            every = pooled([*results.values()], measures)
+            record["groups"] = heard(every, sound) if broken else every
         if counts or not own_models:
             own_scores = [results[m].own if m in results else None for m in range(len(sites.known))]
             main = [None if tally is None else tally.main for tally in own_scores]
             sizes = [0 if tally is None else int(tally.n) for tally in own_scores]
             record["clients"] = cast(Clients, {task.main: main, "n": sizes})
-        return {**record, **_sent(sites)}
+        return {**record, **self._lost("evaluated", now.t, lost), **_sent(sites)}
+
+    def _lost(self, how: str, t: int, lost: Mapping[int, str]) -> Record:
+        """The entry of sites of which scores do not count, or not all, and why; each is in the log."""
+        reasons = {self.sites.known[m].name: why for m, why in sorted(lost.items())}
+        for name, why in reasons.items():
+            log.warning("%s is not %s after round %d: it %s", name, how, t, why)
+        return {"unmeasured": reasons} if reasons else {}
 
     def validate(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
         """How the model with which each site predicts does on what it holds out, measured by the sites."""
@@ -237,25 +267,31 @@ class Consortium:
         def make(m: int) -> Parcel:
             return Parcel(*_model(sites, trial, now, m, None if own else vector, {"own": own}))
 
-        found: list[Found] = [None] * len(sites.known)
-        lost = False
+        task, found, lost = trial.model.task, dict[int, Found](), dict[int, str]()
         for m, answer in sites.ask("evaluate.validation", now.t, range(len(sites.known)), make):
             size, share = sites.known[m].size, trial.settings.validation
-            counted = answer if isinstance(answer, str) else held_out(answer.fields, size, share, trial.model.task)
+            counted = answer if isinstance(answer, str) else held_out(answer.fields, size, share, task)
             if isinstance(counted, str):
-                log.warning("%s is not validated after round %d: it %s", sites.known[m].name, now.t, counted)
-                lost = True
+                lost[m] = counted
             else:
                 found[m] = counted
-        for m in alone({m: plausible(counted) for m, counted in enumerate(found) if counted}):
-            log.warning("%s is not validated after round %d: its loss is no number", sites.known[m].name, now.t)
-            found[m] = None
-        if not any(found) and not lost:
+        if not any(found.values()) and not lost:
             share = trial.settings.validation
             raise SitesError(
-                f"validation={share:g} is less than one sample of every site, so no site holds any out. Raise it."
+                f"validation={share:g} is less than one sample of every site, or fewer than its least-group, so no site tells what it holds "
+                "out. Raise it."
             )
-        return pooled_validation(trial.model.task, found, tests.groups)
+        broken = few({m: plausible(tally) for m, tally in found.items() if tally})
+        lost |= {m: NO_NUMBER if may_be(found[m]) else UNUSABLE for m in broken}
+        self._lost("validated", now.t, lost)
+        sound = [None if m in broken else found.get(m) for m in range(len(sites.known))]
+        every = [found[m] if m in broken and may_be(found[m]) else tally for m, tally in enumerate(sound)]
+        record = pooled_validation(task, every, tests.groups)
+        if broken:
+            its, others = record["validation"], pooled_validation(task, sound, tests.groups)["validation"]
+            its["groups"] = heard(its["groups"], others["groups"])
+            record["validation"] = cast(Validation, heard({"": its}, {"": others})[""])
+        return record
 
     def standalone(self, trial: Trial, tests: EvaluationSets, rounds: int) -> Contribution:
         """The accuracy of each site that trains on its own data alone, measured by the site.
@@ -293,14 +329,14 @@ class Consortium:
             if failed := answer.fields.get("failed"):
                 log.warning("%s cannot train alone to the end (it %s); its last good model counts", name, failed)
             try:
-                tested[m] = fraction(answer.fields["accuracy"]) if "accuracy" in answer.fields else None
+                tested[m] = reached(answer.fields, sum(sites.known[m].test_sizes.values()), last, trial.model.task)
                 vector = (
                     changed(answer.part("model"), None, trial.setup.initial.cpu()) if judged else trial.setup.initial
                 )
                 if not vector.isfinite().all():
                     raise CodecError("its model is not finite.")
             except (CodecError, *UNFIT) as error:
-                why = str(error) if isinstance(error, CodecError) else "there is no accuracy in [0, 1]."
+                why = str(error) if isinstance(error, CodecError) else "there are no scores of its tests that can be."
                 raise SitesError(
                     f"What {name} reaches alone is not known: it sent what cannot be used: {why}"
                 ) from None

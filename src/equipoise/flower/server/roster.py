@@ -15,7 +15,7 @@ import torch
 from equipoise.federation.fingerprint import agreed, unlike
 from equipoise.flower.codec import UNFIT, Parcel
 from equipoise.flower.server.exchange import Exchange
-from equipoise.flower.site.task import Blank
+from equipoise.flower.site.task import VALUES, Blank
 from equipoise.system import text
 
 log = logging.getLogger(__name__)
@@ -195,7 +195,7 @@ class Roster:
         """
         here = {site.name: site.agreement for site in self.known if site.name in self.nodes}
         self.agreed = _require_agreed(here, server)
-        for what in self.agreed.keys() & {"features", "classes", "scaling", "grey levels"}:
+        for what in self.agreed.keys() & {"features", "classes", VALUES, "scaling", "grey levels"}:
             if silent := [name for name, codes in here.items() if what not in codes]:
                 log.warning("%s: %s not stated, so not compared there", ", ".join(silent), what)
 

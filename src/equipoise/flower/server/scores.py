@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, cast
+
+import torch
 
 from equipoise.core.tally import Tally, together
 from equipoise.core.task import Task
@@ -15,12 +18,15 @@ from equipoise.flower.codec import UNFIT
 from equipoise.metrics.classification import RATES
 from equipoise.records.record import Score, number
 
+Classes = dict[str, list[int]]  # samples by class of test sets by name
+
 
 @dataclass(frozen=True)
 class Tested:
     """A site's results on its test sets: tallies, measures that do not follow from these, and the tally of the model it predicts with over all samples.
 
-    ``hidden`` are the sets that are too small for the site to send a number of.
+    ``hidden`` are the sets that are too small for the site to send a number of, ``classes`` the samples by class of the others, where the site
+    was asked for rates.
     """
 
     tallies: dict[str, Tally]
@@ -28,78 +34,131 @@ class Tested:
     own: Tally | None
     hidden: tuple[str, ...] = ()
 
+    classes: Classes = field(default_factory=dict)
+
     @property
-    def numbers(self) -> bool:
-        """Whether all losses are numbers, but for those of sets on which the model has outputs that are none."""
-        return all(plausible(tally) or "undefined" in tally.score() for tally in self.tallies.values())
+    def broken(self) -> list[Tally]:
+        """The tallies of which a mean is no number."""
+        return [tally for tally in self.tallies.values() if not plausible(tally)]
+
+    @property
+    def possible(self) -> bool:
+        """Whether the broken tallies may be those of an honest site."""
+        return all(map(may_be, self.broken))
 
     @staticmethod
     def of(
-        fields: Mapping[str, Any], tests: Mapping[str, int], measures: Sequence[str], n_classes: int, task: Task
+        fields: Mapping[str, Any],
+        tests: Mapping[str, int],
+        measures: Sequence[str],
+        n_classes: int,
+        task: Task,
+        own: bool = False,
     ) -> Tested | str:
-        """The results in the answer of a site with these ``tests``, and their samples; or the reason why they cannot be used."""
+        """The results in the answer of a site with these ``tests``, and their samples; or the reason why they cannot be used.
+
+        ``own`` is true where the site predicts with another model than that of the scores; else its tally follows from these.
+        """
         try:
-            sent, sizes = fields["scores"], {name: int(fields["sizes"][name]) for name in tests}
-            hidden = tuple(name for name, n in sizes.items() if n == 0 and name not in sent)
-            width = n_classes if RATES in measures else 1
-            tallies = {name: task.sums.read(sent[name], width) for name in sizes if name not in hidden}
+            sent, width = fields["scores"], n_classes if RATES in measures else 1
+            tallies = {name: read(task, sent[name]["sums"], width, n) for name, n in tests.items() if n}
+            if sent.keys() != tallies.keys():
+                raise ValueError("sets")
             more = {name: _more(sent[name], tally, measures, n_classes) for name, tally in tallies.items()}
-            own = task.sums.read(fields["own"], 1) if tallies else None
-            counted = {name: int(tally.n) for name, tally in tallies.items()}
-            if sizes != dict(tests) or {**sizes, **counted} != sizes or (own and own.n != sum(counted.values())):
-                raise ValueError("sizes")
-            return Tested(tallies, more, own, hidden)
+            hidden = tuple(name for name, n in tests.items() if not n)
+            if not tallies:
+                return Tested({}, {}, None, hidden)
+            every = read(task, fields["own"], 1, sum(tests.values())) if own else together(tallies.values())
+            counts = {name: tally.score([RATES]).get(RATES) for name, tally in tallies.items()} if width > 1 else {}
+            classes = {name: [*of["true"]] for name, of in counts.items() if isinstance(of, Mapping)}
+            return Tested(tallies, more, every, hidden, classes)
         except UNFIT:
-            return "sent scores that cannot be used"
+            return UNUSABLE
+
+
+UNUSABLE = "sent scores that cannot be used"
+NO_NUMBER = "has predictions that are no numbers: they count as wrong, and its loss and errors do not count"
+
+
+def read(task: Task, sums: Any, width: int, n: int) -> Tally:
+    """The tally in a message, of ``n`` samples and numbers of so many classes.
+
+    Raises
+    ------
+    TypeError, ValueError, OverflowError : it cannot be.
+    """
+    tally = task.sums.of_vector(torch.tensor([*map(float, sums)], dtype=torch.float64), width)
+    if int(tally.n) != n:
+        raise ValueError("samples")
+    return tally
 
 
 def held_out(fields: Mapping[str, Any], size: int, share: float, task: Task) -> Tally | str | None:
-    """A site's tally of what it holds out, None if it holds out nothing; or why it cannot be used.
+    """A site's tally of what it holds out, None if it holds out nothing, or too little; or why it cannot be used.
 
     ``size`` are the samples that it trains on, and ``share`` is what it holds out of all.
     """
     try:
         if not fields["found"]:
             return None
-        tally = task.sums.read(fields["found"], 1)
-        if (n := int(tally.n)) != n_held(size + n, share):
-            raise ValueError("counts")
+        n = int(fields["found"][0])
+        return read(task, fields["found"], 1, n if n == n_held(size + n, share) else 0)
     except UNFIT:
-        return "sent scores that cannot be used"
-    return tally
+        return UNUSABLE
+
+
+def reached(fields: Mapping[str, Any], n: int, last: int, task: Task) -> float | None:
+    """The mean of the main measure over what a site reaches alone in each of so many ``last`` rounds, on ``n`` samples; None without any.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError, OverflowError : it cannot be.
+    """
+    tallies = [read(task, sums, 1, n) for sums in fields["tallies"]]
+    if len(tallies) != (last if n else 0):
+        raise ValueError("tallies")
+    return fmean(tally.main for tally in tallies) if tallies else None
 
 
 def plausible(tally: Tally) -> bool:
-    """Whether a mean loss is a number that a model of any use may have."""
-    return float(tally.mean_loss) <= LARGEST
+    """Whether the mean loss and the main measure are numbers that a model of any use may have."""
+    return float(tally.mean_loss) <= LARGEST and math.isfinite(tally.main)
 
 
-def alone(plausible: Mapping[int, bool]) -> list[int]:
-    """The clients whose loss is no number, where that of most is one: where it is none at most, the model is at fault."""
+def may_be(tally: Tally | None) -> bool:
+    """Whether a site may have a tally of which a mean is no number: some of its predictions are none either."""
+    return tally is not None and ("undefined" in tally.score() or not math.isfinite(tally.main))
+
+
+def few(plausible: Mapping[int, bool]) -> list[int]:
+    """The clients whose means are no numbers, where those of most are: where they are none at most, the model is at fault."""
     strange = [m for m, fine in plausible.items() if not fine]
     return strange if 2 * len(strange) < len(plausible) else []
+
+
+def heard(every: Mapping[str, Score], sound: Mapping[str, Score]) -> dict[str, Score]:
+    """Scores by test set in which what is no number, because of a few sites, is that of the others; a set of none of these has no loss."""
+    scores: dict[str, Score] = {}
+    for name, score in every.items():
+        others = sound.get(name, {})
+        gone = {key for key, x in score.items() if key == "loss" or (isinstance(x, float) and not math.isfinite(x))}
+        known = {key: others[key] for key in score if key in gone & others.keys()}  # type: ignore[literal-required]
+        scores[name] = cast(
+            Score, {**score, **known} if "loss" in others else {k: x for k, x in score.items() if k != "loss"}
+        )
+    return scores
 
 
 def _more(fields: Mapping[str, Any], tally: Tally, measures: Iterable[str], n_classes: int) -> Score:
     """A site's measures on one of its test sets that do not follow from its tally; NaN where one is not defined."""
     told = (*tally.score(), RATES)
-    more = cast(Score, {name: fraction(fields[name], nan=True) for name in measures if name not in told})
+    more = {name: float(fields[name]) for name in measures if name not in told}
+    if not all(0 <= x <= 1 or math.isnan(x) for x in more.values()):
+        raise ValueError("measures")
     missing = [int(c) for c in fields.get("missing", ())]
     if missing != sorted({*missing} & {*range(n_classes)}):
         raise ValueError("missing")
-    return {**more, "missing": missing} if missing else more
-
-
-def fraction(fields: Any, *, nan: bool = False) -> float:
-    """A number in [0, 1].
-
-    Raises
-    ------
-    TypeError, ValueError, OverflowError : it is not.
-    """
-    if not (0 <= (x := float(fields)) <= 1 or (nan and math.isnan(x))):
-        raise ValueError(fields)
-    return x
+    return cast(Score, {**more, "missing": missing} if missing else more)
 
 
 def pooled(found: Sequence[Tested], measures: Sequence[str]) -> dict[str, Score]:

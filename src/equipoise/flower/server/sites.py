@@ -15,6 +15,7 @@ from equipoise.engines.job import Answer, Job
 from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
 from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.roster import Known, Roster
+from equipoise.flower.server.scores import Classes
 from equipoise.flower.site.store import Receipt
 
 
@@ -34,6 +35,9 @@ class Sites:
     roster: Roster = field(init=False)
     traffic: dict[str, dict[int, list[int]]] = field(default_factory=dict)  # by kind and client: bytes down and up
     times: dict[int, tuple[float | None, float]] = field(default_factory=dict)  # of training, see Consortium.train
+    classes: dict[int, Classes] = field(
+        default_factory=dict
+    )  # samples by class of the test sets of each site, as it said first
     saved: list[list[int]] = field(default_factory=list)  # the rounds of each site's states in the checkpoints kept
     _bases: dict[int, tuple[str, Tensor]] = field(default_factory=dict)  # what each site keeps, by client
     _count: int = 0

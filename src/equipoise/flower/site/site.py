@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -94,10 +93,14 @@ class Site:
         return bool(self.node_config.get("secure")) or "max-epsilon" in self.node_config
 
     @property
+    def least(self) -> int:
+        """The fewest samples of which numbers leave the site: ``least-group`` of its node config."""
+        return 1 if self.simulated else int(self.node_config.get("least-group", LEAST))
+
+    @property
     def shown(self) -> EvaluationSets:
-        """The test sets of which numbers leave the site: those with ``least-group`` samples of its node config at least."""
-        least = 1 if self.simulated else self.node_config.get("least-group", LEAST)
-        return replace(self.tests, sets={name: d for name, d in self.tests.sets.items() if d.size >= least})
+        """The test sets of which numbers leave the site."""
+        return replace(self.tests, sets={name: d for name, d in self.tests.sets.items() if d.size >= self.least})
 
     def _used(self, asked: Parcel) -> Tensor:
         """The model that this site predicts with [G]."""
@@ -275,6 +278,7 @@ def open_site(
         head=task.head,
         task=task.meaning,
     )
+    known.sensitive(task.attributes, away=False)
     known, (held,) = known.divided(settings.validation, settings.seed)
     trial = prepare(known, method, _solver(fields["solver"]), settings, "sequential", groups=task.neurons)
     tests = EvaluationSets(known.tests, None, tuple(fields["measures"]))
@@ -358,7 +362,7 @@ def _alone(site: Site, asked: Parcel) -> Parcel:
     method = Method.of("standalone")
     trial = replace(site.trial, method=method, private=method.private(site.trial.model), neurons=None)
     alone = replace(site, trial=trial)
-    vector, failed, accuracies = site._initial(asked), "", list[float]()
+    vector, failed, tallies = site._initial(asked), "", list[list[float]]()
     for t in range(asked.fields["rounds"]):
         job = alone._job(t, asked.fields["rounds"], asked.fields["client"], vector, [{}], [{}], None, None)
         try:
@@ -367,15 +371,12 @@ def _alone(site: Site, asked: Parcel) -> Parcel:
             log.error("round %d of training alone failed: %s", t, error)
             failed = sendable(error)
         if site.shown.sets and t >= asked.fields["rounds"] - trial.settings.contribution_rounds:
-            accuracies.append(site.shown.accuracy(trial, vector, 0))
-    result: dict[str, Any] = {"failed": failed}
-    if accuracies:
-        result["accuracy"] = fmean(accuracies)
-    return Parcel(result, {"model/values": vector} if asked.fields["model"] else {})
+            tallies.append(_sums(site, *_tallies(site.shown.answered(trial, vector))))
+    return Parcel({"failed": failed, "tallies": tallies}, {"model/values": vector} if asked.fields["model"] else {})
 
 
 def _evaluate(site: Site, asked: Parcel) -> Parcel:
-    """Scores of the global model, and accuracy of the model this site predicts with, on its own test sets."""
+    """Scores of a model on the site's own test sets, and of the one it predicts with, where that is another, over all samples of these."""
     trial, fields = site.trial, asked.fields
     if not {*fields["measures"]} <= {*trial.model.task.measures, RATES}:
         raise SiteError(
@@ -383,14 +384,13 @@ def _evaluate(site: Site, asked: Parcel) -> Parcel:
         )
     vector = site._used(asked) if fields["own"] else site._received(asked)[0]
     shown = site.shown
-    own = answered = shown.answered(trial, vector)
-    if "global" in asked.tensors:
-        published = changed({"values": asked.tensors["global"]}, None, trial.setup.initial)
-        answered = shown.answered(trial, published)
-    scores = {name: _told(site, outputs, fields["measures"]) for name, outputs in answered.items()}
-    main = _sums(site, together(outputs.tally for outputs in own.values())) if own else None
-    sizes = {name: d.size if name in shown.sets else 0 for name, d in site.tests.sets.items()}
-    return Parcel({"scores": scores, "own": main, "sizes": sizes})
+    answered, own = shown.answered(trial, vector), {}
+    if "global" in asked.tensors and answered:
+        own = {"own": _sums(site, *_tallies(answered))}
+        answered = shown.answered(trial, changed({"values": asked.tensors["global"]}, None, trial.setup.initial))
+    return Parcel(
+        {"scores": {name: _told(site, outputs, fields["measures"]) for name, outputs in answered.items()}, **own}
+    )
 
 
 def _told(site: Site, outputs: Outputs, measures: Sequence[str]) -> dict[str, Any]:
@@ -398,19 +398,26 @@ def _told(site: Site, outputs: Outputs, measures: Sequence[str]) -> dict[str, An
     told = (*outputs.tally.score(), RATES)
     more = {name: value for name, value in outputs.score(measures).items() if name not in told}
     short = {name: round(x, DIGITS) if site.guarded and isinstance(x, float) else x for name, x in more.items()}
-    return {**_sums(site, outputs.tally, classes=RATES in measures), **short}
+    return {"sums": _sums(site, outputs.tally, classes=RATES in measures), **short}
 
 
-def _sums(site: Site, tally: Tally, *, classes: bool = False) -> dict[str, Any]:
-    """A tally in a message; of a guarded site with means of few digits."""
-    return (tally.rounded(DIGITS) if site.guarded else tally).told(classes=classes)
+def _tallies(answered: Mapping[str, Outputs]) -> list[Tally]:
+    return [outputs.tally for outputs in answered.values()]
+
+
+def _sums(site: Site, *tallies: Tally, classes: bool = False) -> list[float]:
+    """The tally of data sets together, in a message; of a guarded site with means of few digits."""
+    tally = together(tallies)
+    sums: list[float] = (tally.rounded(DIGITS) if site.guarded else tally).vector(classes=classes).tolist()
+    return sums
 
 
 def _validate(site: Site, asked: Parcel) -> Parcel:
-    """How the model this site predicts with does on what it holds out: sums over the samples."""
+    """How the model this site predicts with does on what it holds out, if that is enough: sums over the samples."""
     vector = site._used(asked) if asked.fields["own"] else site._received(asked)[0]
-    found = None if site.held is None else measured(site.trial, vector, site.held, "this site")
-    return Parcel({"found": None if found is None else found.told()})
+    enough = site.held is not None and site.held.size >= site.least
+    tally = measured(site.trial, vector, site.held, "this site") if enough and site.held is not None else None
+    return Parcel({"found": None if tally is None else _sums(site, tally)})
 
 
 def _finish(site: Site, asked: Parcel) -> Parcel:

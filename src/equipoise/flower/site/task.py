@@ -19,6 +19,8 @@ from equipoise.federation.inputs import Groups
 from equipoise.federation.trial import Trial
 from equipoise.system import own_code
 
+VALUES = "values of sensitive attributes"
+
 
 @dataclass(frozen=True)
 class Task:
@@ -35,7 +37,8 @@ class Task:
     transform, head, neurons : as for :class:`equipoise.Federation`.
     measures : what is recorded beside accuracy and loss, names of ``metrics.MEASURES``; the server's count.
     features, classes : different names, of the features in the order of the data, and of the classes in the order of the labels.
-    scaling : how features were scaled, in text, numbers, lists and dictionaries. Whoever states any of these three agrees with the
+    attributes : by the name of each sensitive attribute, in the order of s, the names of its values, in the order of their codes.
+    scaling : how features were scaled, in text, numbers, lists and dictionaries. Whoever states any of these four agrees with the
         others that do, or the run does not begin. Only codes of them leave a site.
     task : what the targets mean, as for :class:`equipoise.Federation`; of a regression with centre and scale.
     """
@@ -51,6 +54,7 @@ class Task:
     features: Sequence[str] | None = None
     classes: Sequence[str] | None = None
     scaling: Any = None
+    attributes: Mapping[str, Sequence[str]] | None = None
     task: Any = "classification"
 
     @property
@@ -85,8 +89,11 @@ class Task:
             stated["grey levels"] = self.transform.levels
         measures = None if default else sorted(map(str, self.measures))
         task = None if self.meaning == CLASSIFICATION else str(self.meaning)
-        stated |= {"measures": measures, "task": task, "sensitive attributes": trial.data[0].attributes or None}
-        return fingerprint.agreement(trial, shape, stated)
+        values = None if self.attributes is None else [[name, list(of)] for name, of in self.attributes.items()]
+        codes = fingerprint.agreement(trial, shape, {**stated, "measures": measures, "task": task, VALUES: values})
+        if self.train is None:
+            return codes
+        return codes | {"sensitive attributes": str(trial.data[0].attributes or "none")}  # in words, as it is no secret
 
     def tests(self, name: str) -> dict[str, Any]:
         """The test sets by name; one without a name is called ``name``."""
