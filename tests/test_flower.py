@@ -203,12 +203,14 @@ def test_an_app_writes_the_run_that_the_simulator_writes(tmp_path: Path, simulat
 
 def test_sites_validate_and_the_server_stops_early(tmp_path: Path) -> None:
     config = {"rounds": 40, "validation": 0.3, "patience": 2, "stop-on": "loss", "lr": 0.9}
-    history = Machines(tmp_path, config=config).serve()
+    machines = Machines(tmp_path, config=config)
+    machines.nodes = [{**node, "least-group": 1} for node in machines.nodes]
+    history = machines.serve()
     assert history.stopped == "the validation loss has not improved for 2 rounds"
     assert len(history) < 40
     assert History.from_run(tmp_path / "run").summary()["stopped_round"] == len(history) - 1
     assert set(history.records[-1]["validation"]) == {"accuracy", "loss", "n", "groups", "clients"}
-    assert len(Machines(tmp_path, config=config).serve()) == len(history)  # again: it stays stopped
+    assert len(machines.serve()) == len(history)  # again: it stays stopped
     with pytest.raises(ValueError, match="sites keep no state of an earlier round"):
         Machines(tmp_path / "other", validation=0.3, select="best-validation").serve()
 
@@ -1196,7 +1198,7 @@ def test_a_site_can_refuse_every_other_method(tmp_path: Path, caplog: pytest.Log
     assert any("the server has method = fedavg" in record.getMessage() for record in caplog.records)
 
 
-def sums(n: Any = 5, right: Any = 2, loss: float = 5.0) -> dict[str, Any]:
+def sums(n: Any = 30, right: Any = 2, loss: float = 5.0) -> dict[str, Any]:
     return {"sums": [n, loss, right, n, n]}
 
 
@@ -1206,11 +1208,11 @@ def sums(n: Any = 5, right: Any = 2, loss: float = 5.0) -> dict[str, Any]:
         {},
         {"scores": 3},
         {"scores": {}},
-        {"scores": {"south": {"sums": 5}}},
+        {"scores": {"south": {"sums": 30}}},
         {"scores": {"south": {"sums": ["x"] * 5}}},
-        {"scores": {"south": {"sums": [[5.0]] * 5}}},
+        {"scores": {"south": {"sums": [[30.0]] * 5}}},
         {"scores": {"south": {"sums": [10**400] * 5}}},
-        {"scores": {"south": sums(right=6)}},
+        {"scores": {"south": sums(right=31)}},
         {"scores": {"south": sums(right=float("nan"))}},
         {"scores": {"south": sums(4)}},
         {"scores": {"south": sums(n=float("inf"))}},

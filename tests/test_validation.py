@@ -221,20 +221,20 @@ def test_sites_hold_out_the_same_samples(tmp_path: Path) -> None:
         configure("fedavg", engine="flower-inproc", validation=0.2, select="best-validation")
 
 
-def sent_score(right: Any = 1, loss: Any = 0.5, n: Any = 2) -> dict[str, Any]:
-    return {"n": n, "loss": loss, "right": [right], "true": [n], "chosen": [n]}
+def sent_score(right: Any = 1, loss: Any = 0.5, n: Any = 2, **other: Any) -> list[Any]:
+    return [n, loss, right, other.get("true", n), other.get("chosen", n)]
 
 
 @pytest.mark.parametrize("sent", [
     sent_score(1.5), sent_score(loss="x"), {"right": [1], "loss": 0.5}, sent_score(-1), sent_score(n=2**60), sent_score(n=2**70), sent_score(n=4),
-    sent_score(n=3), sent_score(loss=-0.5), sent_score(math.nan), [1, 0.5, 2], "x", {**sent_score(), "true": [1, 1]}, {**sent_score(), "chosen": [3]},
-    {**sent_score(), "right": [2], "chosen": [1]}, {**sent_score(), "true": [1]}, sent_score(1.0), sent_score(n=0),
+    sent_score(n=3), sent_score(loss=-0.5), sent_score(math.nan), [1, 0.5, 2], "x", sent_score(true=[1, 1]), sent_score(chosen=3),
+    sent_score(2, chosen=1), sent_score(true=1), sent_score(n=0), sent_score(n=math.nan), sent_score(n=-2), [*sent_score(), 0.0],
 ])  # fmt: skip
 def test_scores_of_what_a_site_holds_out_are_checked(sent: Any) -> None:
     assert held_out({"found": sent}, 8, 0.2, CLASSIFICATION) == "sent scores that cannot be used"
     tally = held_out({"found": sent_score()}, 8, 0.2, CLASSIFICATION)
     assert isinstance(tally, Tally)
-    assert tally.told() == sent_score()
+    assert tally.vector().tolist() == sent_score()
     assert held_out({"found": None}, 8, 0.2, CLASSIFICATION) is None
 
 

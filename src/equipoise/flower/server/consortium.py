@@ -278,8 +278,8 @@ class Consortium:
         if not any(found.values()) and not lost:
             share = trial.settings.validation
             raise SitesError(
-                f"validation={share:g} is less than one sample of every site, or fewer than its least-group, so no site tells what it holds "
-                "out. Raise it."
+                f"validation={share:g}: no site holds any out, or not the least-group samples (in its node-config) of which it tells scores. "
+                "Raise validation."
             )
         broken = few({m: plausible(tally) for m, tally in found.items() if tally})
         lost |= {m: NO_NUMBER if may_be(found[m]) else UNUSABLE for m in broken}
