@@ -16,13 +16,13 @@ from equipoise.core.client import visit_client
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Trained, Visit
-from equipoise.core.tree import flatten
 from equipoise.data.batch import Batch
 from equipoise.data.samples import read
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.federation.method import Method
 from equipoise.federation.trial import Trial, begin
+from equipoise.system.tree import flatten
 
 N_INPUTS, N_CLASSES = 6, 3
 # What the fast suite takes where a property belongs to the engine or the round rather than to the method; every method and

@@ -13,7 +13,6 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.core.settings import Settings
-from equipoise.core.tree import flatten
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.federation.method import Method
@@ -25,6 +24,7 @@ from equipoise.flower.server.consortium import federation as of_sites
 from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.task import Task
+from equipoise.system.tree import flatten
 from helpers import clients, consortium, federation, network
 
 Lies = Callable[[dict[str, Tensor], Tensor], dict[str, Tensor]]  # of what is sent, and of the model received [G]

@@ -42,6 +42,7 @@ from helpers import (
     told,
     watched,
 )
+from test_several_inputs import Flat, Two, split, trained
 
 MARK = 13.0  # the first input of a client that is in for trouble
 
@@ -307,6 +308,11 @@ def test_processes_give_the_same_bits(method: str, kind: str, pool: Processes) -
     alone, spread_out = (fitted(method, 3, kind=kind, sizes=sizes, engine=e) for e in ("sequential", pool))
     assert identical(alone, spread_out)
     assert told(alone) == told(spread_out)
+
+
+def test_several_inputs_go_to_other_processes(pool: Processes) -> None:
+    one, two = trained(Flat(), tuple), trained(Two(), split, engine=pool)
+    assert torch.equal(one.progress.vector, two.progress.vector)
 
 
 def test_random_numbers_are_the_clients_own_in_every_process(pool: Processes) -> None:

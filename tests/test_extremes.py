@@ -18,7 +18,6 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.core import maths
 from equipoise.core.rule import Cohort, Rule, State, overrides
-from equipoise.core.tree import flatten
 from equipoise.federation import guard
 from equipoise.federation.method import parse
 from equipoise.methods import METHODS
@@ -34,6 +33,7 @@ from equipoise.methods.moon import contrast
 from equipoise.methods.principal import Principal
 from equipoise.methods.sam import perturbation
 from equipoise.system.ranges import Range
+from equipoise.system.tree import flatten
 from helpers import Server, tensor
 
 mp.mp.dps = 60

@@ -351,7 +351,9 @@ def test_no_sample_is_made_as_large_as_one_site_says(
 
     made: list[tuple[int, ...]] = []
     of = Blank.__getitem__
-    monkeypatch.setattr(Blank, "__getitem__", lambda blank, row: made.append(blank.shape) or of(blank, row))
+    monkeypatch.setattr(
+        Blank, "__getitem__", lambda blank, row: made.extend(part for _, part, _ in blank.kind) or of(blank, row)
+    )
     machines = Machines(tmp_path, wait=0.01)
     with pytest.raises(SitesError, match=says):
         machines.serve(Changed(machines, huge))

@@ -21,12 +21,12 @@ import equipoise as eq
 from equipoise.core import client_rows as rows
 from equipoise.core.client_rows import Rows
 from equipoise.core.maths import put
-from equipoise.core.tree import flatten, tree_map, unflatten
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.federation import checkpoint
 from equipoise.federation.trial import begin
 from equipoise.methods import METHODS
+from equipoise.system.tree import flatten, tree_map, unflatten
 from helpers import REPRESENTATIVE, KeepHead, Portion, clients, fast_first, federation, samples, told
 
 META = {"t": 0, "rounds": 9, "fingerprint": {}}

@@ -21,13 +21,13 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.core.maths import Mask
 from equipoise.core.rule import SEES, Cohort, Rule, Sees, Setup, State, told
-from equipoise.core.tree import flatten, tree_map
 from equipoise.engines.job import Answer, Job
 from equipoise.federation import guard
 from equipoise.federation.method import Method, parse
 from equipoise.federation.round import one_round
 from equipoise.federation.trial import Progression, Trial
 from equipoise.methods import METHODS
+from equipoise.system.tree import flatten, tree_map
 from helpers import N_CLASSES, Unstable, client_axes, fast_first, federation, normal, watched
 
 PAGE = Path(__file__).parents[1] / "docs/security.md"

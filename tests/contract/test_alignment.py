@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.core.alignment import ALIGNMENT, aligned
-from equipoise.core.tree import flatten, tree_map
 from equipoise.engines.job import Answer, Engine, Job
 from equipoise.engines.processes import Processes
 from equipoise.engines.sequential import sequential
@@ -27,6 +26,7 @@ from equipoise.engines.workers import Stacks, Workers
 from equipoise.federation.trial import Progression
 from equipoise.flower.codec import Parcel
 from equipoise.flower.site.store import Store
+from equipoise.system.tree import flatten, tree_map
 from helpers import REPRESENTATIVE, clients, consortium, federation, identical, network, samples, told
 
 STEPS = cycle(range(1, 16))  # elements: every place that a tensor can have between two multiples of 64 bytes

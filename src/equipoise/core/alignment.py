@@ -6,7 +6,7 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
-from equipoise.core.tree import tree_map
+from equipoise.system.tree import tree_map
 
 ALIGNMENT = 64  # bytes: where torch begins every new tensor on a CPU
 

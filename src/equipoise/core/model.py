@@ -15,6 +15,7 @@ from equipoise.core.alignment import aligned
 from equipoise.core.copies import NetworkError, Place, Watch, copied, named, unused
 from equipoise.core.observation import Observation
 from equipoise.core.task import CLASSIFICATION, Task
+from equipoise.data.batch import Inputs
 from equipoise.system.suggestions import near, some
 
 UNIT = 2.0**-24  # of whole numbers in a vector: larger than what a masked sum rounds to, too small to count in a length
@@ -207,12 +208,12 @@ class Model:
         """Number G of coordinates."""
         return len(self.initial)
 
-    def seen(self, net: Callable[[Tensor], Tensor], x: Tensor, features: _Features) -> tuple[Tensor, Tensor]:
-        """Logits [B, C] and features [B, D] of inputs ``x`` [B, ...] by ``net``, computed in bfloat16 if :attr:`bf16`."""
+    def seen(self, net: Callable[[Inputs], Tensor], x: Inputs, features: _Features) -> tuple[Tensor, Tensor]:
+        """Logits [B, C] and features [B, D] of inputs ``x`` by ``net``, computed in bfloat16 if :attr:`bf16`."""
         if not self.bf16:
             logits = net(x)
             return logits, features.take(logits)
-        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+        with torch.autocast(self.initial.device.type, torch.bfloat16, cache_enabled=False):
             logits = net(x)
         dtype = self.initial.dtype
         return logits.to(dtype), features.take(logits).to(dtype)
@@ -221,14 +222,16 @@ class Model:
         """The floating tensors of the network that are not in the vector: frozen parameters."""
         return [p for n, p in self.net.named_parameters() if n not in self.names]
 
-    def try_channels_last(self, x: Tensor) -> None:
+    def try_channels_last(self, x: Inputs) -> None:
         """Use images with their channels innermost, which is faster on a CPU, if the network accepts them.
 
         One step on ``x`` [B, C, H, W], B > 1, shows whether it does: a network that calls ``view`` on an image may fail. A
         trained GroupNorm whose input has no gradient, as behind frozen layers, would crash PyTorch 2.13 in this order, and so
         would, on processors without AVX-512, the shortcut of a narrow ResNet.
         """
-        if not self.convolutional or x.dim() != 4 or x.device.type != "cpu" or any(map(narrow, self.net.modules())):
+        if not isinstance(x, Tensor) or not self.convolutional or x.dim() != 4 or x.device.type != "cpu":
+            return
+        if any(map(narrow, self.net.modules())):
             return
         theta, buffers = self.initial.clone().split([self.n_params, self.size - self.n_params])
         bound, crashes = Bound(self), list[bool]()
@@ -318,12 +321,12 @@ class Evaluator(Protocol):
         """The network."""
         ...
 
-    def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, theta: Tensor, buffers: Tensor, x: Inputs) -> tuple[Tensor, Tensor]:
         """Logits [..., B, C] and features [..., B, D] in eval mode, without gradient."""
         ...
 
     def gradient(
-        self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True
+        self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, *, train: bool = True
     ) -> Tensor:
         """Gradient [..., P] of the objective; in training mode the BatchNorm statistics in ``buffers`` move."""
         ...
@@ -332,7 +335,7 @@ class Evaluator(Protocol):
         """Parts [..., p] of ``theta`` [..., P], as views, in the order of :meth:`gradients`."""
         ...
 
-    def gradients(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective) -> Sequence[Tensor]:
+    def gradients(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective) -> Sequence[Tensor]:
         """Gradient of the objective in parts [..., p], in training mode: the form that makes a step cheapest."""
         ...
 
@@ -368,7 +371,7 @@ class Bound:
         return _View(self.model)
 
     @torch.no_grad()
-    def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, theta: Tensor, buffers: Tensor, x: Inputs) -> tuple[Tensor, Tensor]:
         """Logits [B, C] and features [B, D] in eval mode, without gradient."""
         given = self.evaluation(theta, buffers, x, train=False)
         self.evaluation.settle(buffers, False)
@@ -390,7 +393,7 @@ class Bound:
         self.model.check(trained)
 
     def gradient(
-        self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True
+        self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, *, train: bool = True
     ) -> Tensor:
         """Gradient [P]. The result is overwritten by the next call."""
         return torch.cat(self._parts(theta, buffers, x, objective, train), out=self.flat)
@@ -400,11 +403,11 @@ class Bound:
         parts: tuple[Tensor, ...] = theta.split(self.model.layout)
         return parts
 
-    def gradients(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective) -> Sequence[Tensor]:
+    def gradients(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective) -> Sequence[Tensor]:
         """Gradient of each tensor of the network, flat."""
         return self._parts(theta, buffers, x, objective, True)
 
-    def _parts(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, train: bool) -> list[Tensor]:
+    def _parts(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, train: bool) -> list[Tensor]:
         loss = objective(*self.training(theta, buffers, x, train=train))
         gradients = torch.autograd.grad(loss, self.training.parameters, materialize_grads=True)
         self.training.settle(buffers, train)  # not before: backward may read what a buffer was
@@ -430,7 +433,7 @@ class _View:
         self.replaced = [(named(self.net, place.module)._buffers, place.name, b) for place, b in replaced]
         self.watch = model.watch(self.net)
 
-    def __call__(self, theta: Tensor, buffers: Tensor, x: Tensor, *, train: bool) -> tuple[Tensor, Tensor]:
+    def __call__(self, theta: Tensor, buffers: Tensor, x: Inputs, *, train: bool) -> tuple[Tensor, Tensor]:
         theta, x = aligned((theta, x))
         if self.parameters[0].data_ptr() != theta.data_ptr():  # else they are views of it already
             for p, part in zip(self.parameters, theta.split(self.model.layout), strict=True):
@@ -446,7 +449,9 @@ class _View:
                 b.copy_(self.model.read(part, b.dtype).view(b.shape))
         if self.net.training != train:
             self.model.train(self.net, train)
-        return self.model.seen(self.net, channels_last(x) if self.model.channels_last else x, self.features)
+        return self.model.seen(
+            self.net, channels_last(x) if self.model.channels_last and isinstance(x, Tensor) else x, self.features
+        )
 
     @torch.no_grad()
     def settle(self, buffers: Tensor, train: bool) -> None:
@@ -488,11 +493,11 @@ class Stacked:
         refuse(changed)
         self.model.check(trained)
 
-    def _call(self, parts: dict[str, Tensor], buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _call(self, parts: dict[str, Tensor], buffers: Tensor, x: Inputs) -> tuple[Tensor, Tensor]:
         replaced = self.model.observed.replaced if self.net.training else ()
 
         def one(
-            parts: dict[str, Tensor], constants: dict[str, Tensor], batch: Tensor
+            parts: dict[str, Tensor], constants: dict[str, Tensor], batch: Inputs
         ) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
             tensors = {**parts, **constants}  # in which functional_call puts what the network replaces
             given = self.model.seen(partial(functional_call, self.net, tensors), batch, self.features)
@@ -512,13 +517,13 @@ class Stacked:
         return out
 
     @torch.no_grad()
-    def forward(self, theta: Tensor, buffers: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, theta: Tensor, buffers: Tensor, x: Inputs) -> tuple[Tensor, Tensor]:
         """Logits [m, B, C] and features [m, B, D] in eval mode, without gradient."""
         self.net.eval()
         return self._call(self.model.parts(aligned(theta), buffers), buffers, x)
 
     def gradient(
-        self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective, *, train: bool = True
+        self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, *, train: bool = True
     ) -> Tensor:
         """Gradients [m, P]. The result is overwritten by the next call."""
         self.model.train(self.net, train)
@@ -534,7 +539,7 @@ class Stacked:
         """One part: a step on strided views would cost more than gathering the gradients."""
         return (theta,)
 
-    def gradients(self, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective) -> Sequence[Tensor]:
+    def gradients(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective) -> Sequence[Tensor]:
         """The gradients [m, P]."""
         return (self.gradient(theta, buffers, x, objective),)
 

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from equipoise.core.copies import NetworkError, Place, copied, differences, named, of_classes, same, unused
 from equipoise.core.draws import generator_states, seeded
 from equipoise.core.task import CLASSIFICATION, Task
+from equipoise.data.batch import Inputs, count, cut, joined
 from equipoise.system.suggestions import some
+from equipoise.system.tree import tree_map
 
 TRIED = 5  # layers that are tried as the classifier, from the last
 Caches = frozenset[tuple[str, str]]  # module and attribute
@@ -46,8 +48,8 @@ class Fault(NamedTuple):
     todo: str
 
 
-def observe(net: nn.Module, x: Tensor, head: str | None = None, task: Task = CLASSIFICATION) -> Observation:
-    """Run copies of ``net`` on inputs ``x`` [B, ...], B > 1, and on others made of them, in training and in evaluation.
+def observe(net: nn.Module, x: Inputs, head: str | None = None, task: Task = CLASSIFICATION) -> Observation:
+    """Run copies of ``net`` on inputs ``x`` of B > 1 samples, and on others made of them, in training and in evaluation.
 
     The classifier is ``head``, by default the linear layer whose output are the logits, else the one called last.
 
@@ -56,8 +58,8 @@ def observe(net: nn.Module, x: Tensor, head: str | None = None, task: Task = CLA
     NetworkError : what it gives are no logits that can be trained; it remembers what no client's model holds; ``head`` is not
         its classifier.
     """
-    x = x.cpu()  # on the CPU, whose generators show whether they were used
-    other = x if x.dtype == torch.bool else x / 2 if x.is_floating_point() else x // 2  # also where numbers are indices
+    x = tree_map(Tensor.cpu, x)  # on the CPU, whose generators show whether they were used
+    other = tree_map(_halved, x)
     training = _seen(net, x, other, True, task)
     evaluation = _seen(net, x, other, False, task)
     return Observation(
@@ -70,6 +72,11 @@ def observe(net: nn.Module, x: Tensor, head: str | None = None, task: Task = CLA
     )
 
 
+def _halved(x: Tensor) -> Tensor:
+    """Other inputs, also where numbers are indices."""
+    return x if x.dtype == torch.bool else x / 2 if x.is_floating_point() else x // 2
+
+
 class _Seen(NamedTuple):
     logits: Tensor
     calls: dict[str, Any]
@@ -80,14 +87,14 @@ class _Seen(NamedTuple):
     caches: Caches
 
 
-def _seen(net: nn.Module, x: Tensor, other: Tensor, train: bool, task: Task) -> _Seen:
+def _seen(net: nn.Module, x: Inputs, other: Inputs, train: bool, task: Task) -> _Seen:
     """What a copy of a network gives, and what changes in it by that."""
     heard: dict[str, Any] = {}
     copy, shared = _copy(net, train, heard), of_classes(net)
     buffers = dict(copy.named_buffers())
     memory = {n: (p, p.data_ptr()) for n, p in copy.named_parameters()}
     logits, random = _step(copy, x, train)
-    require_outputs(logits, len(x), train, task)
+    require_outputs(logits, count(x), train, task)
     calls = dict(heard)
     if train:
         logits.sum().backward()  # a hook may change something, too
@@ -115,10 +122,10 @@ def _seen(net: nn.Module, x: Tensor, other: Tensor, train: bool, task: Task) -> 
     )
 
 
-def _mixes(net: nn.Module, x: Tensor, other: Tensor, training: _Seen) -> bool:
+def _mixes(net: nn.Module, x: Inputs, other: Inputs, training: _Seen) -> bool:
     """Whether a sample of ``x`` beside one of ``other`` gives, or leaves in buffers, something else than it did in training."""
     copy = _copy(net, True)
-    logits, _ = _step(copy, torch.cat([x[:1], other[:1]]), True)
+    logits, _ = _step(copy, joined([cut(part, slice(1)) for part in (x, other)]), True)
     after = {n: b.detach() for n, b in copy.named_buffers() if n in training.buffers}
     return not same(logits[0], training.logits[0]) or not same(after, training.buffers)
 
@@ -136,7 +143,7 @@ def _copy(net: nn.Module, train: bool, calls: dict[str, Any] | None = None) -> n
     return copy
 
 
-def _step(net: nn.Module, x: Tensor, train: bool) -> tuple[Any, bool]:
+def _step(net: nn.Module, x: Inputs, train: bool) -> tuple[Any, bool]:
     """What a network gives, its random numbers drawn from one seed, and whether it draws any."""
     with seeded(0), torch.set_grad_enabled(train):
         before = generator_states()
@@ -213,7 +220,7 @@ def _of_buffer(net: nn.Module, copy: nn.Module, place: Place, train: bool) -> Fa
 
 
 def _remembered(
-    net: nn.Module, copy: nn.Module, x: Tensor, other: Tensor, logits: Tensor, attributes: list[Place], train: bool
+    net: nn.Module, copy: nn.Module, x: Inputs, other: Inputs, logits: Tensor, attributes: list[Place], train: bool
 ) -> list[Fault]:
     """What a step reads that an earlier one left, in ``attributes`` or elsewhere: whether a step depends on those before it."""
     if not attributes and not train:
@@ -261,7 +268,7 @@ def _register(net: nn.Module, copy: nn.Module, place: Place) -> str:
     return f"In its place register a buffer, which is averaged as running statistics are: self.register_buffer({place.name!r}, {made})."
 
 
-def _refusal(net: nn.Module, x: Tensor, faults: list[Fault], train: bool) -> str:
+def _refusal(net: nn.Module, x: Inputs, faults: list[Fault], train: bool) -> str:
     """One message about all that a network may not change."""
     changes = [f"{fault.place} ({fault.how})" for fault in faults]
     todo = list(dict.fromkeys(fault.todo for fault in faults))[:3]
@@ -274,7 +281,7 @@ def _refusal(net: nn.Module, x: Tensor, faults: list[Fault], train: bool) -> str
     return f"The network keeps what is not part of a client's model: {some(changes)}. {' '.join(todo)}"
 
 
-def _settles(net: nn.Module, x: Tensor, places: Iterable[Place]) -> bool:
+def _settles(net: nn.Module, x: Inputs, places: Iterable[Place]) -> bool:
     """Whether places stay as they are after the first step of a network."""
     try:
         later = _copy(net, True)
@@ -341,7 +348,7 @@ def _misfit(logits: Any, n: int, train: bool, task: Task) -> str:
 
 
 def _classifier(
-    net: nn.Module, x: Tensor, other: Tensor, head: str | None, calls: dict[str, Any], logits: Tensor
+    net: nn.Module, x: Inputs, other: Inputs, head: str | None, calls: dict[str, Any], logits: Tensor
 ) -> tuple[str | None, tuple[str, ...]]:
     """The name of the classifier, None if there is none, and what could be named as one."""
     trained = [n for n in reversed(calls) if any(p.requires_grad for p in named(net, n).parameters())]
@@ -364,14 +371,14 @@ def _classifier(
     return None, _candidates(net, trained, x, other, calls)
 
 
-def _serves(net: nn.Module, name: str, x: Tensor, other: Tensor, calls: Mapping[str, Any], logits: Tensor) -> bool:
+def _serves(net: nn.Module, name: str, x: Inputs, other: Inputs, calls: Mapping[str, Any], logits: Tensor) -> bool:
     """Whether the linear layer called last is the classifier: its output, or scores of the classes that are made of it, are the logits."""
     after = _after(net, name, x, other, calls[name])
     return after is not None and (not after or calls[name].shape == logits.shape)
 
 
 def _candidates(
-    net: nn.Module, trained: list[str], x: Tensor, other: Tensor, calls: Mapping[str, Any]
+    net: nn.Module, trained: list[str], x: Inputs, other: Inputs, calls: Mapping[str, Any]
 ) -> tuple[str, ...]:
     return tuple(n for n in trained[:TRIED] if not _no_classifier(net, n, x, other, calls[n]))
 
@@ -383,7 +390,7 @@ def _say(candidates: Iterable[str]) -> str:
     )
 
 
-def _no_classifier(net: nn.Module, name: str, x: Tensor, other: Tensor, output: Any) -> str:
+def _no_classifier(net: nn.Module, name: str, x: Inputs, other: Inputs, output: Any) -> str:
     """Why a module is not the classifier; empty if the logits are made of its output, by nothing that is trained."""
     after = _after(net, name, x, other, output)
     if after is None:
@@ -391,7 +398,7 @@ def _no_classifier(net: nn.Module, name: str, x: Tensor, other: Tensor, output: 
     return f"{some(after)} {'is' if len(after) == 1 else 'are'} trained after it" if after else ""
 
 
-def _after(net: nn.Module, name: str, x: Tensor, other: Tensor, output: Any) -> list[str] | None:
+def _after(net: nn.Module, name: str, x: Inputs, other: Inputs, output: Any) -> list[str] | None:
     """The trained parameters that make logits of a module's output; None if other things make them, too."""
     if not isinstance(output, Tensor) or not output.is_floating_point():
         return None

@@ -16,6 +16,7 @@ from equipoise.core.solver import Solver
 from equipoise.core.tally import ClassTally, Tally, together
 from equipoise.core.task import Task
 from equipoise.core.training import Corrections, Terms, Training, Wrap
+from equipoise.data.batch import Inputs
 from equipoise.data.samples import Source, at_once
 
 EVALUATION_BATCH = 512  # samples per forward pass, over all clients of a stack
@@ -81,8 +82,8 @@ class Oracle:
         """Mean recall over the classes of the data set [...]."""
         return cast(ClassTally, self.tally(vector)).balanced.to(vector.dtype)
 
-    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs [B, *shape] and labels [B] of the whole data set of one client, batch by batch."""
+    def batches(self) -> Iterator[tuple[Inputs, Tensor]]:
+        """Inputs and labels [B] of the whole data set of one client, batch by batch."""
         batches = (self.source.batch(rows[ok], None) for rows, ok in self._blocks())
         return ((batch.x, batch.y) for batch in batches)
 

@@ -12,7 +12,7 @@ from equipoise.core.draws import Schedule
 from equipoise.core.model import Evaluator, Objective
 from equipoise.core.rule import Gradient, Out
 from equipoise.core.solver import Solver
-from equipoise.data.batch import Batch
+from equipoise.data.batch import Batch, Inputs
 from equipoise.data.samples import Source
 from equipoise.system.replay import in_turn
 
@@ -109,7 +109,7 @@ class Training:
         return objective
 
     def _gradient(
-        self, evaluator: Evaluator, theta: Tensor, buffers: Tensor, x: Tensor, objective: Objective
+        self, evaluator: Evaluator, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective
     ) -> Tensor:
         """Gradient [..., P] on a batch, which ``wrap`` may evaluate elsewhere."""
         if self.wrap is None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from equipoise.data.batch import Batch
 from equipoise.data.memory_mapped import Data, Mapped
 from equipoise.data.samples import Absent, Samples
+from equipoise.system.tree import flatten
 
 Known = Samples | Absent | Data
 SIDE, MOST = 32, 40_000  # pixels of an example, and characters that all examples of a run take together, at most
@@ -74,9 +75,9 @@ def _images(given: Known) -> tuple[Tensor, Callable[[int], Tensor]] | None:
     if not isinstance(data, Samples) or data.known is None:
         return None
     shape, y = data.known
-    if len(shape) != 3 or shape[0] not in (1, 3) or min(shape[1:]) <= 4:
+    if isinstance(shape, dict) or len(shape) != 3 or shape[0] not in (1, 3) or min(shape[1:]) <= 4:
         return None
-    return y, lambda row: data.store.gather(torch.tensor([row], device=y.device)).x[0]
+    return y, lambda row: flatten(data.store.gather(torch.tensor([row], device=y.device)).x)[""][0]
 
 
 def _example(y: Tensor, image: Callable[[int], Tensor], k: int) -> Tensor:

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import index
 from typing import Any, ClassVar, Protocol
 
@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Subset
 
-from equipoise.data.batch import Batch
+from equipoise.data.batch import Batch, Inputs, Shape, listed, shape_of
 from equipoise.data.memory_mapped import Mapped
 from equipoise.data.precision import lost
 from equipoise.system.suggestions import some
 from equipoise.system.tensor_files import as_bytes
+from equipoise.system.tree import flatten, tree_map
 
-Transform = Callable[..., Tensor]  # (x, shift) -> inputs of the network
+Transform = Callable[..., Inputs]  # (x, shift) -> inputs of the network
 MEMORY = 1 << 30  # bytes a data set may take where the system does not say what is free
 VALUES = 512 * 3 * 64 * 64  # inputs of a network in one pass of an evaluation, at most: 512 images of 64 by 64
 COMPLEX = (
@@ -32,7 +33,6 @@ CAST_NAN = {torch.iinfo(dtype).min for dtype in (torch.int32, torch.int64)}  # w
 LOOKS = 32  # samples that are read twice: an augmentation may leave any one of them as it is, by chance
 HASHED = 8  # samples of a data set that are hashed
 
-Sample = tuple[Tensor, float, Tensor | None]  # input, label, codes of sensitive attributes [A]
 UNLIKE = "some samples have {} sensitive attributes, and the first one {}. Give all as many, -1 where one is unknown."
 
 
@@ -55,7 +55,7 @@ class Source(Protocol):
         ...
 
     @property
-    def known(self) -> tuple[torch.Size, Tensor] | None:
+    def known(self) -> tuple[Shape, Tensor] | None:
         """Shape of one sample and the labels [n], if that takes no reading of samples."""
         ...
 
@@ -69,7 +69,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Items(Dataset[Sample]):
+class Items(Dataset[tuple[Any, ...]]):
     """A data set of the user's that is read sample by sample.
 
     ``target`` is the type of the labels; ``attributes`` how many sensitive attributes each sample must have. Labels are flipped
@@ -86,14 +86,13 @@ class Items(Dataset[Sample]):
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]  # which was asked when it was read
 
-    def __getitem__(self, row: int) -> Sample:
-        x, y, s = _sample(self.dataset, row, target=self.target)
-        return x, self.turned - 1 - y if self.turned else y, s
+    def __getitem__(self, row: int) -> tuple[Any, ...]:
+        return self.gather(torch.tensor([row])).rows[0]
 
     @cached_property
     def targets(self) -> Tensor:
         """All labels [n], for which every sample is read."""
-        return torch.tensor([self[row][1] for row in range(len(self))], dtype=self.target)
+        return torch.cat([self.gather(torch.tensor([row])).y for row in range(len(self))])
 
     def gather(self, rows: Tensor) -> Batch:
         """Some of the samples.
@@ -102,10 +101,11 @@ class Items(Dataset[Sample]):
         ------
         ValueError : they have more or fewer sensitive attributes than the first one.
         """
-        batch = _collated([self[row] for row in rows.tolist()], "A data set", self.target)
+        who = "A data set"
+        batch = _collated([_sample(self.dataset, row, who, self.target) for row in rows.tolist()], who)
         if batch.attributes != self.attributes:
-            raise ValueError(f"A data set: {UNLIKE.format(batch.attributes, self.attributes)}")
-        return batch
+            raise ValueError(f"{who}: {UNLIKE.format(batch.attributes, self.attributes)}")
+        return batch.flipped(self.turned) if self.turned else batch
 
     def take(self, rows: Tensor) -> Items:
         """Some of these samples, in this order."""
@@ -120,11 +120,11 @@ class Items(Dataset[Sample]):
         yield str(len(self)).encode()
         for row in range(0, len(self), -(-len(self) // HASHED)):
             try:
-                first, second = (self.gather(torch.tensor([row])).leaves for _ in range(2))
+                first, second = (self.gather(torch.tensor([row])) for _ in range(2))
             except Exception:  # of a user's data set: the guard keeps out a client that cannot be read
                 continue
-            if all(map(torch.equal, first.values(), second.values())):
-                yield from map(as_bytes, first.values())
+            if _equal(first, second):
+                yield from map(as_bytes, first.leaves.values())
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Samples:
         return max(self.each, default=len(self.store))
 
     @property
-    def known(self) -> tuple[torch.Size, Tensor] | None:
+    def known(self) -> tuple[Shape, Tensor] | None:
         """Shape of one sample and the labels [n], if that takes no reading of samples."""
         return self.store.known
 
@@ -243,7 +243,7 @@ class Absent:
     transform: Transform | None
     memory: int
     target: torch.dtype = torch.int64
-    like: tuple[str, torch.Size] | None = None
+    like: tuple[str, Shape] | None = None
     n_classes: int = 0
     attributes: int | None = None
     content: ClassVar[None] = None
@@ -351,7 +351,7 @@ class Awaited:
         return torch.tensor(self.size, device=self.absent.device)
 
     @property
-    def known(self) -> tuple[torch.Size, Tensor] | None:
+    def known(self) -> tuple[Shape, Tensor] | None:
         """Shape of one sample and the labels [n], if they are known once the client's data are loaded."""
         return self.data.known
 
@@ -367,7 +367,10 @@ class Awaited:
 def at_once(data: Source, most: int) -> int:
     """How many samples to evaluate in one pass: ``most``, or fewer large ones, so that activations do not fill the memory."""
     known = data.known
-    return most if known is None else max(1, min(most, VALUES // max(1, known[0].numel())))
+    if known is None:
+        return most
+    numbers = sum(part.numel() for part in (known[0].values() if isinstance(known[0], dict) else [known[0]]))
+    return max(1, min(most, VALUES // max(1, numbers)))
 
 
 def check_attributes(found: Mapping[str, int]) -> None:
@@ -390,7 +393,7 @@ def loaded(data: Samples | Absent) -> Samples:
     return data.load() if isinstance(data, Absent) else data
 
 
-def check(data: Samples, who: str, like: tuple[str, torch.Size] | None, n_classes: int) -> None:
+def check(data: Samples, who: str, like: tuple[str, Shape] | None, n_classes: int) -> None:
     """Require samples of a shape, that of a client ``like`` has (None: any), and labels in 0..``n_classes`` - 1 (0: any).
 
     A streamed sample of which nothing is known is checked when it is used.
@@ -403,7 +406,7 @@ def check(data: Samples, who: str, like: tuple[str, torch.Size] | None, n_classe
         return
     shape, y = data.known
     if like is not None and shape != like[1]:
-        shapes = f"{list(shape)}, those of {like[0]} have {list(like[1])}"
+        shapes = f"{listed(shape)}, those of {like[0]} have {listed(like[1])}"
         raise ValueError(f"{who}: samples have shape {shapes}. All must agree.")
     low, high = int(y.min()), int(y.max())
     if n_classes and (low < 0 or high >= n_classes):
@@ -415,12 +418,16 @@ def check(data: Samples, who: str, like: tuple[str, torch.Size] | None, n_classe
         )
 
 
-def ready(x: Tensor, shift: Tensor | None, transform: Transform | None, dtype: torch.dtype) -> Tensor:
+def ready(x: Inputs, shift: Tensor | None, transform: Transform | None, dtype: torch.dtype) -> Inputs:
     """Network inputs of samples ``x`` [n, *shape]; a ``dtype`` of int64 leaves them as they are."""
-    x = x if transform is None else transform(x, shift)
-    if x.is_complex():
-        raise TypeError(COMPLEX.format("The input of the network"))
-    return x if dtype == torch.int64 else x.to(dtype)
+
+    def cast(leaf: Tensor) -> Tensor:
+        if leaf.is_complex():
+            raise TypeError(COMPLEX.format("The input of the network"))
+        return leaf if dtype == torch.int64 else leaf.to(dtype)
+
+    made: Inputs = tree_map(cast, x if transform is None else transform(x, shift))
+    return made
 
 
 def joined(clients: Sequence[Samples]) -> Samples:
@@ -492,33 +499,69 @@ def _unloaded(data: Dataset[Any], who: str, memory: int, target: torch.dtype) ->
         raise ValueError(f"{who} has no sample. Give it at least one, or leave it out.")
     if isinstance(data, Mapped):
         return data
-    looks = ((_sample(data, k, who, target)[0], _sample(data, k, who, target)[0]) for k in range(min(size, LOOKS)))
-    first, _, s = _sample(data, 0, who, target)
-    if first.nbytes * size > memory or not all(torch.equal(x, again) for x, again in looks):
-        return Items(data, target, 0 if s is None else len(s))
-    samples = [_sample(data, k, who, target) for k in range(size)]
-    if len(shapes := {x.shape for x, *_ in samples}) > 1:
-        found = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2])
-        raise ValueError(f"{who}: samples have shapes {found}. All must agree: resize or pad them in the data set.")
-    return _collated(samples, who, target)
+    looks = ((_sample(data, k, who, target), _sample(data, k, who, target)) for k in range(min(size, LOOKS)))
+    first = _sample(data, 0, who, target)
+    large = sum(leaf.nbytes for leaf in flatten(first.x).values()) * size > memory
+    if large or not all(_equal(one, again) for one, again in looks):
+        return Items(data, target, first.attributes)
+    return _collated([_sample(data, k, who, target) for k in range(size)], who)
+
+
+def _equal(one: Batch, other: Batch) -> bool:
+    """Whether samples are the same to the last bit."""
+    return one.kind == other.kind and all(map(torch.equal, one.leaves.values(), other.leaves.values()))
 
 
 def _checked(given: Any, who: str, dtype: torch.dtype, target: torch.dtype, transform: Transform | None) -> Batch:
     """What a user gave as tensors, arrays or lists, as a batch that can be used."""
-    x, y, s = parts(given, who)
-    x, y = tensor(x, who, "x"), tensor(y, who, "y")
-    if not x.dim():
-        raise ValueError(
-            f"{who}: x must hold one input per sample, of shape [n, ...]; found the single number {x.item()}."
-        )
+    batch = as_batch(given, who)
+    x, y, s = batch.x, batch.y, batch.s
+    leaves = {f"x[{name!r}]": leaf for name, leaf in x.items()} if isinstance(x, dict) else {"x": x}
+    for what, leaf in leaves.items():
+        if not leaf.dim():
+            raise ValueError(
+                f"{who}: {what} must hold one input per sample, of shape [n, ...]; found the single number {leaf.item()}."
+            )
     _check_targets(y, who) if target.is_floating_point else _check_labels(y, who)
-    if len(x) != len(y):
-        raise ValueError(f"{who}: x holds {len(x)} samples and y {len(y)} labels; they must be as many.")
+    (first, leaf), *others = leaves.items()
+    for what, other in (*others, ("y", y)):
+        if len(leaf) != len(other):
+            counted = f"{len(other)}{' labels' * (what == 'y')}"
+            raise ValueError(f"{who}: {first} holds {len(leaf)} samples and {what} {counted}; they must be as many.")
     if len(y) == 0:
         raise ValueError(f"{who} has no sample. Give it at least one, or leave it out.")
     if transform is None:
-        _check_range(x, who, dtype)
+        for what, leaf in leaves.items():
+            _check_range(leaf, f"{who}: {what}", dtype)
     return Batch(x, y.to(target), None if s is None else _codes(s, who, len(y)))
+
+
+def as_batch(given: Any, who: str) -> Batch:
+    """What a user gave as tensors, arrays or lists, as tensors.
+
+    Raises
+    ------
+    TypeError : it is something else.
+    """
+    x, y, s = parts(given, who)
+    return Batch(as_inputs(x, who), tensor(y, who, "y"), None if s is None else tensor(s, who, "s"))
+
+
+def as_inputs(given: Any, who: str) -> Inputs:
+    """Inputs as a tensor, or tensors by name in the order of the names.
+
+    Raises
+    ------
+    TypeError : they are no numbers, or have no names.
+    """
+    if not isinstance(given, Mapping):
+        return tensor(given, who, "x")
+    if not given or not all(isinstance(name, str) for name in given):
+        names = ", ".join(map(repr, [*given][:10])) or "none"
+        raise TypeError(
+            f"{who}: a dictionary of inputs x must have a tensor for each of its names, which are text; found {names}."
+        )
+    return {name: tensor(given[name], who, f"x[{name!r}]") for name in sorted(given)}
 
 
 def parts(given: Any, who: str, expected: str = "expected a pair (x, y) or a torch Dataset") -> tuple[Any, Any, Any]:
@@ -536,9 +579,8 @@ def parts(given: Any, who: str, expected: str = "expected a pair (x, y) or a tor
     raise TypeError(f"{who}: {expected}; found {type(given).__name__}{several}.")
 
 
-def _codes(values: Any, who: str, n: int) -> Tensor:
+def _codes(s: Tensor, who: str, n: int) -> Tensor:
     """Codes of sensitive attributes as int64 [n, A]."""
-    s = tensor(values, who, "s")
     found = f"{list(s.shape)} of {s.dtype}"
     if s.dim() in (1, 2) and len(s) == n and s.numel() and not s.is_complex():
         wide = s.double()
@@ -552,13 +594,15 @@ def _codes(values: Any, who: str, n: int) -> Tensor:
     )
 
 
-def _collated(samples: Sequence[Sample], who: str, target: torch.dtype) -> Batch:
-    """Samples one after another, which must have as many sensitive attributes."""
-    x, y, s = zip(*samples, strict=True)
-    numbers = [0 if codes is None else len(codes) for codes in s]
-    if strange := [n for n in numbers if n != numbers[0]]:
-        raise ValueError(f"{who}: {UNLIKE.format(strange[0], numbers[0])}")
-    return Batch(torch.stack(x), torch.tensor(y, dtype=target), torch.stack(s) if numbers[0] else None)
+def _collated(samples: Sequence[Batch], who: str) -> Batch:
+    """Samples one after another, which must be of one shape and have as many sensitive attributes."""
+    A, shape = samples[0].attributes, shape_of(samples[0].x)
+    if strange := [one.attributes for one in samples if one.attributes != A]:
+        raise ValueError(f"{who}: {UNLIKE.format(strange[0], A)}")
+    if others := [other for one in samples if (other := shape_of(one.x)) != shape]:
+        shapes = f"{listed(shape)} and {listed(others[0])}"
+        raise ValueError(f"{who}: samples have shapes {shapes}. All must agree: resize or pad them in the data set.")
+    return Batch.joined(samples)
 
 
 def tensor(values: Any, who: str, what: str) -> Tensor:
@@ -631,24 +675,31 @@ def rounding(data: Samples | Absent) -> str:
     """Which numbers that differ are the same for a network of single precision, in a sentence; empty if hardly any are."""
     if data.content is None or data.transform is not None or data.dtype != torch.float32:
         return ""
-    x = data.content.x
-    if x.dtype == torch.float32 or x.dtype.itemsize < torch.float32.itemsize or x.is_complex():
-        return ""
-    rounded = x.to(torch.float32)
-    return lost(x.cpu().numpy(), rounded.cpu().numpy(), lambda k: f"number {k} of a sample")
+    for name, x in flatten(data.content.x).items():
+        if x.dtype == torch.float32 or x.dtype.itemsize < torch.float32.itemsize or x.is_complex():
+            continue
+        wide, narrow, part = x.cpu().numpy(), x.to(torch.float32).cpu().numpy(), partial(_numbered, name)
+        if found := lost(wide, narrow, part):
+            return found
+    return ""
 
 
-def _check_range(x: Tensor, who: str, dtype: torch.dtype) -> None:
+def _numbered(name: str, k: int) -> str:
+    """What a number of a sample is called."""
+    return f"number {k} of {repr(name) if name else 'a sample'}"
+
+
+def _check_range(x: Tensor, what: str, dtype: torch.dtype) -> None:
     """Require real numbers that stay finite when they become the network's ``dtype``."""
     if x.is_complex():
-        raise TypeError(COMPLEX.format(f"{who}: x"))
+        raise TypeError(COMPLEX.format(what))
     if not dtype.is_floating_point or not len(x) or torch.finfo(dtype).max >= _largest(x.dtype):
         return
     lost = (x.isfinite() & ~x.to(dtype).isfinite()).nonzero()
     if len(lost):
         at = lost[0].tolist()
         raise ValueError(
-            f"{who}: x{at} is {x[tuple(at)].item():g}, too large for the network's {str(dtype).removeprefix('torch.')}, "
+            f"{what}{at} is {x[tuple(at)].item():g}, too large for the network's {str(dtype).removeprefix('torch.')}, "
             f"in which it becomes infinite; so do {len(lost)} numbers in all. Divide x by a constant, or use net.double()."
         )
 
@@ -657,15 +708,16 @@ def _largest(dtype: torch.dtype) -> float:
     return 1 if dtype == torch.bool else torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max
 
 
-def _sample(dataset: Dataset[Any], row: int, who: str = "A data set", target: torch.dtype = torch.int64) -> Sample:
+def _sample(dataset: Dataset[Any], row: int, who: str, target: torch.dtype) -> Batch:
+    """One sample of a data set, as a batch."""
     which = f"{who}, sample {row}"
     given, y, s = parts(dataset[row], who, f"sample {row} must be a pair (x, label)")
-    x = tensor(given, which, "x")
-    codes = None if s is None else _codes(tensor(s, which, "s").reshape(1, -1), which, 1)[0]
+    x: Inputs = tree_map(lambda leaf: leaf.unsqueeze(0), as_inputs(given, which))
+    codes = None if s is None else _codes(tensor(s, which, "s").reshape(1, -1), which, 1)
     if target.is_floating_point:
-        number = tensor(y, which, "y")
-        _check_targets(number.reshape(-1), which)
-        return x, float(number), codes
+        number = tensor(y, which, "y").reshape(-1)
+        _check_targets(number, which)
+        return Batch(x, number.to(target), codes)
     try:
         label = int(y)
         whole = bool(label == y)
@@ -673,4 +725,4 @@ def _sample(dataset: Dataset[Any], row: int, who: str = "A data set", target: to
         whole = False
     if not whole:
         raise TypeError(f"{who}: the label of sample {row} must be a whole number; found {str(y)[:80]}.")
-    return x, label, codes
+    return Batch(x, torch.tensor([label], dtype=target), codes)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from equipoise.data.batch import Inputs
 from equipoise.system.ranges import check_fields, choice, number
 
 FINE = 1 << 16  # values that a continuous quantity may take: for 512 pixels turned by any angle, steps of 0.02 pixels
@@ -90,7 +91,7 @@ class Images:
         """Shape [C, H, W] of what becomes of an image of the shape ``sample``."""
         return sample if self.size is None else (*sample[:-2], self.size, self.size)
 
-    def __call__(self, x: Tensor, shift: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
+    def __call__(self, x: Inputs, shift: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
         """Normalise ``x``, after changing each image as ``shift`` says.
 
         Parameters
@@ -105,6 +106,11 @@ class Images:
         Tensor [..., C, H, W] in contiguous memory: on a CPU all this is faster there than in channels-last order, and a
         convolution whose weights are channels-last converts on its own. No image depends on the others in its batch.
         """
+        if isinstance(x, dict):
+            raise TypeError(
+                f"Images: expected images, one tensor; found a dictionary of {', '.join(x)}. Write a function transform(x, shift) that "
+                "calls Images on the images."
+            )
         if x.dtype != torch.uint8:
             raise TypeError(f"Images: expected uint8 pixels, found {x.dtype}; pass images before they are normalised.")
         if x.dim() < 3 or len(self.mean) not in (1, x.shape[-3]):

@@ -15,8 +15,8 @@ from equipoise.core.model import Model
 from equipoise.core.rule import Rule, State
 from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver, at
-from equipoise.core.tree import span, tree_map
 from equipoise.data.samples import Samples
+from equipoise.system.tree import span, tree_map
 
 if TYPE_CHECKING:
     from equipoise.core.hidden_units import Neurons

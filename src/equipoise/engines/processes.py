@@ -30,12 +30,12 @@ from torch import Tensor
 
 from equipoise.core.alignment import ALIGNMENT
 from equipoise.core.rule import State
-from equipoise.core.tree import flatten
 from equipoise.data.batch import Batch
 from equipoise.data.samples import Samples
 from equipoise.engines.job import Answer, Job, draws
 from equipoise.engines.sequential import OneByOne
 from equipoise.system import memory, own_code
+from equipoise.system.tree import flatten
 
 TRIES = 2  # visits of a client whose worker dies, before it is given up
 PATIENCE = 10  # seconds for a worker that hung up to end
@@ -221,10 +221,7 @@ class Processes:
 
     def _message(self, job: Job, board: Board) -> dict[str, Any]:
         """What a worker needs to know of a job, with constant objects by number."""
-        samples = [
-            (False, self._constant(d), None) if d.content is None else (True, self._constant(d.transform), d.dtype)
-            for d in job.data
-        ]
+        samples = [(self._constant(d if d.content is None else d.transform), d.dtype) for d in job.data]
         fields = {name: getattr(job, name) for name in FIELDS}
         constants = {name: self._constant(getattr(job, name)) for name in CONSTANT}
         self.constants = {n: reference for n, reference in self.constants.items() if reference() is not GONE}
@@ -246,7 +243,10 @@ class Processes:
             worker = self.workers[k]
             worker.row = None
             try:
-                for number in {*message["constants"].values(), *(s[1] for s in message["samples"])} - worker.holds:
+                for number in {
+                    *message["constants"].values(),
+                    *(number for number, _ in message["samples"]),
+                } - worker.holds:
                     self._send_constant(worker, number, job)
                 worker.holds &= message["alive"]
                 worker.send("job", self.number, message)
@@ -303,12 +303,11 @@ FIELDS = ("settings", "t", "rounds", "chances", "ids", "secret")  # sent with ev
 
 def _tensors(job: Job) -> dict[str, Tensor]:
     """All tensors of a job by name, and room for the trained models."""
-    tree = {"states": job.states, "messages": job.messages}
-    held = ((row, d.content) for row, d in enumerate(job.data) if d.content is not None)
-    data = {f"{name}/{row}": leaf for row, content in held for name, leaf in content.leaves.items()}
+    data = [{} if d.content is None else d.content.leaves for d in job.data]
+    tree = {"states": job.states, "messages": job.messages, "data": data}
     some = {name: x for name, x in (("units", job.units), ("held", job.held)) if x is not None}
     trained = torch.empty(1, dtype=job.received.dtype).expand(job.received.shape)
-    return {"received": job.received, **flatten(tree), **data, **some, "trained": trained.contiguous()}
+    return {"received": job.received, **flatten(tree), **some, "trained": trained.contiguous()}
 
 
 def _answer(row: int, trained: Tensor, tensors: Mapping[str, Tensor], n_rules: int) -> Answer:
@@ -316,14 +315,14 @@ def _answer(row: int, trained: Tensor, tensors: Mapping[str, Tensor], n_rules: i
     return Answer((row,), trained[None], reports, states, losses=tensors["losses"])
 
 
-def _parts(tensors: Mapping[str, Tensor], name: str, n_rules: int) -> list[State]:
-    """One dictionary per rule of the tensors named ``name/rule/key``."""
-    parts: list[State] = [{} for _ in range(n_rules)]
+def _parts(tensors: Mapping[str, Tensor], name: str, n: int) -> list[State]:
+    """A dictionary for each of ``n`` rules, or clients, of the tensors named ``name/number/key``."""
+    parts: list[State] = [{} for _ in range(n)]
     for path, x in tensors.items():
         kind, _, rest = path.partition("/")
         if kind == name:
-            rule, _, key = rest.partition("/")
-            parts[int(rule)][key] = x
+            number, _, key = rest.partition("/")
+            parts[int(number)][key] = x
     return parts
 
 
@@ -402,13 +401,11 @@ def _job(message: dict[str, Any], constants: Mapping[int, Any]) -> tuple[Job, Te
     for name, place in places.items():
         if place.copies:
             tensors[name] = tensors[name].expand(place.copies, *place.shape[1:])
-    data = []
-    for row, (in_memory, number, dtype) in enumerate(message["samples"]):
-        if in_memory:
-            content = Batch(tensors[f"x/{row}"], tensors[f"y/{row}"], tensors.get(f"s/{row}"))
-            data.append(Samples(content, dtype, torch.device("cpu"), constants[number]))
-        else:
-            data.append(constants[number])
+    leaves = _parts(tensors, "data", len(message["samples"]))
+    data = [
+        Samples(Batch.of_leaves(held), dtype, torch.device("cpu"), constants[number]) if held else constants[number]
+        for held, (number, dtype) in zip(leaves, message["samples"], strict=True)
+    ]
     constant = {name: constants[number] for name, number in message["constants"].items()}
     states, messages = (_parts(tensors, name, len(constant["rules"])) for name in ("states", "messages"))
     job = Job(

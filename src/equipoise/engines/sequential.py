@@ -13,8 +13,8 @@ from equipoise.core.draws import noise, seeded
 from equipoise.core.hidden_units import Neurons
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
-from equipoise.core.tree import tree_map
 from equipoise.engines.job import Answer, Job
+from equipoise.system.tree import tree_map
 
 
 def sequential(job: Job) -> Iterator[Answer]:

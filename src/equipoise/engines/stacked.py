@@ -10,10 +10,10 @@ from textwrap import shorten
 from equipoise.core.client import visit_client
 from equipoise.core.model import Model, Stacked
 from equipoise.core.oracle import Oracle
-from equipoise.core.tree import span
 from equipoise.data.samples import Samples, stack
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
+from equipoise.system.tree import span
 
 log = logging.getLogger(__name__)
 MEMORY = 64 << 20  # bytes for the vectors of one stack; larger ones are no faster, and take their memory

@@ -10,12 +10,13 @@ from equipoise.core.model import Bound
 from equipoise.core.oracle import Oracle
 from equipoise.core.rates import LayerRates
 from equipoise.core.rule import Rule, overrides
-from equipoise.core.tree import tree_map
+from equipoise.data.batch import finite
 from equipoise.engines.job import Job
 from equipoise.engines.sequential import visit
 from equipoise.federation import guard
 from equipoise.federation.method import text_of
 from equipoise.metrics.failure import diverged
+from equipoise.system.tree import tree_map
 
 TERMS = ("begin", "loss", "correction", "gradient", "trains", "upload")  # hooks that change what a client sends
 
@@ -60,7 +61,7 @@ def _before(job: Job, bound: Bound, row: int) -> str:
         vector, spoilt, width = job.received[row], 0, 0
         theta, buffers = vector.tensor_split([oracle.n_params])
         for x, _ in oracle.batches():
-            spoilt += int((~x.flatten(1).isfinite().all(1)).sum()) if x.is_floating_point() else 0
+            spoilt += int((~finite(x)).sum())
             width = width or bound.forward(theta, buffers.clone(), x)[0].shape[-1]
         if spoilt:
             return f"{guard.DATA}: correct {spoilt} of {job.data[row].size} samples, or leave them out"

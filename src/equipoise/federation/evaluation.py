@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple, cast
@@ -22,7 +22,6 @@ from equipoise.core.rule import State, Visit, overrides
 from equipoise.core.solver import at
 from equipoise.core.tally import Tally, together
 from equipoise.core.task import Classification, Task
-from equipoise.data.batch import Batch
 from equipoise.data.samples import Absent, Awaited, LoadError, Samples, at_once
 from equipoise.federation.round import submodels
 from equipoise.federation.trial import Progression, Trial
@@ -46,6 +45,12 @@ class Outputs:
     values: Tensor
     y: Tensor
     s: Tensor | None = None
+
+    @staticmethod
+    def joined(parts: Sequence[Outputs]) -> Outputs:
+        """What a model gives for samples in several parts."""
+        values, y, s = zip(*((part.values, part.y, part.s) for part in parts), strict=True)
+        return Outputs(parts[0].task, torch.cat(values), torch.cat(y), None if s[0] is None else torch.cat(s))
 
     @cached_property
     def tally(self) -> Tally:
@@ -232,13 +237,14 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples]) -> list[Outpu
     n = 1 if random or vector.device.type != "cpu" else min(trial.workers, len(blocks))
     used = {trial.bound}
 
-    def make() -> Callable[[tuple[Samples, Tensor]], Batch]:
+    def make() -> Callable[[tuple[Samples, Tensor]], Outputs]:
         bound = trial.bound if n == 1 else Bound(trial.model)
         used.add(bound)
 
-        def outputs(block: tuple[Samples, Tensor]) -> Batch:  # in place of the inputs
+        def outputs(block: tuple[Samples, Tensor]) -> Outputs:
             batch = block[0].batch(block[1], None)
-            return replace(batch, x=bound.forward(vector[:P], vector[P:].clone(), batch.x)[0])
+            values, _ = bound.forward(vector[:P], vector[P:].clone(), batch.x)
+            return Outputs(trial.model.task, values, batch.y, batch.s)
 
         return outputs
 
@@ -246,8 +252,7 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples]) -> list[Outpu
         results = iter(run_in_order(blocks, make, n))
     for bound in used:
         bound.check(vector)
-    parts = [Batch.joined(list(islice(results, -(-d.size // w)))) for d, w in zip(sets, width, strict=True)]
-    return [Outputs(trial.model.task, part.x, part.y, part.s) for part in parts]
+    return [Outputs.joined(list(islice(results, -(-d.size // w)))) for d, w in zip(sets, width, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ from equipoise.core.settings import Keywords, Settings, changed
 from equipoise.core.solver import Solver
 from equipoise.core.solver import checked as checked_solver
 from equipoise.core.task import Regression, Task, task_of
+from equipoise.data.batch import count
 from equipoise.data.holdings import examples as example_images
 from equipoise.data.holdings import holdings
-from equipoise.data.samples import Samples, Transform, check, loaded, rounding, tensor
+from equipoise.data.samples import Samples, Transform, as_inputs, check, loaded, rounding
 from equipoise.federation import checkpoint, evaluation, provenance
 from equipoise.federation import contribution as contributions
 from equipoise.federation import directory as files
@@ -78,8 +79,9 @@ class Federation(Arrangement):
     ----------
     net : any ``nn.Module`` from inputs to logits [B, C]. It is copied, never changed.
     clients : for each client ``(x, y)`` (arrays or tensors, y integer labels), or ``(x, y, s)`` with codes of A sensitive
-        attributes s, [n] or [n, A], whole numbers >= -1 (-1: unknown), which the network never sees; a dictionary of these by name, a
-        ``torch.utils.data.Dataset`` of such samples, or :class:`Lazy` for data that are loaded when the client takes part.
+        attributes s, [n] or [n, A], whole numbers >= -1 (-1: unknown), which the network never sees; x may be a
+        dictionary of tensors, with which the network is called. Or a dictionary of x, y and s, a ``torch.utils.data.Dataset`` of such
+        samples, or :class:`Lazy` for data that are loaded when the client takes part.
     method : text (``"fedproto+fedheal"``), a :class:`Method`, or your own :class:`Rule`.
     solver : the local optimiser; default ``SGD(lr=0.01)``.
     settings : what governs training; its ``engine`` may be an engine of your own.
@@ -555,9 +557,9 @@ class Federation(Arrangement):
     def logits(self, x: object, *, client: int | None = None) -> Tensor:
         """Logits [n, C] of inputs ``x`` [n, *shape], which are given as the training data were."""
         vector = self._vector(client)
-        inputs = tensor(x, "prediction", "x")
-        blank = torch.zeros(inputs.shape[:1], dtype=self.model.task.dtype)
-        data = loaded(self.inputs.reading((inputs, blank), "prediction"))
+        given = as_inputs(x, "prediction")
+        blank = torch.zeros(count(given), dtype=self.model.task.dtype)
+        data = loaded(self.inputs.reading((given, blank), "prediction"))
         with taking(data, "prediction"):
             return evaluation.answers(self.trial, vector, [data])[0].values
 

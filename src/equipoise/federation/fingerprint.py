@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from equipoise.core.model import Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.settings import Settings
 from equipoise.core.task import CLASSIFICATION
+from equipoise.data.batch import Shape
 from equipoise.data.samples import Absent, Samples, loaded
 from equipoise.federation.inputs import named
 from equipoise.federation.trial import Trial
@@ -42,7 +44,7 @@ def structure(model: Model, neurons: Neurons | None) -> Content:
     }
 
 
-def agreement(trial: Trial, shape: Sequence[int], stated: Content) -> dict[str, str]:
+def agreement(trial: Trial, shape: Shape, stated: Content) -> dict[str, str]:
     """The :func:`code` of each aspect in which sites must agree, where it is known, and the version of Equipoise in words.
 
     Parameters
@@ -53,7 +55,8 @@ def agreement(trial: Trial, shape: Sequence[int], stated: Content) -> dict[str, 
     known, net = dict(stated), structure(trial.model, trial.neurons)
     known["parameters"], known["frozen parameters"], known["hidden units"] = net.values()
     known["own code"] = own_code.defining(*trial.model.net.modules(), *trial.method.rules) or None
-    for what, sizes, whose in (("features", shape, "a sample"), ("classes", [trial.setup.n_classes], "the output")):
+    of_sample = [*chain(*shape.values())] if isinstance(shape, dict) else [*shape]
+    for what, sizes, whose in (("features", of_sample, "a sample"), ("classes", [trial.setup.n_classes], "the output")):
         names = known[what] = named(what, stated[what], what)
         if names is not None and (len(names) not in sizes or len(set(names)) < len(names)):
             found = f"found {len(names)} names, {len(set(names))} of them different"

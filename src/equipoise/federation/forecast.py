@@ -26,7 +26,6 @@ from equipoise.core.draws import cohort_size
 from equipoise.core.model import Model
 from equipoise.core.rule import Setup, overrides
 from equipoise.core.solver import Solver
-from equipoise.core.tree import flatten
 from equipoise.federation import evaluation
 from equipoise.federation.contribution import isolated
 from equipoise.federation.federation import Federation
@@ -38,6 +37,7 @@ from equipoise.records.record import Record, Score, line
 from equipoise.system import memory
 from equipoise.system.errors import ExpectedError
 from equipoise.system.terminal import Terminal
+from equipoise.system.tree import flatten
 
 SHORT = 5.0  # seconds: a shorter step is timed a second time, because the first run is slower
 PROBE = 8 << 20  # bytes that are hashed and written to time a checkpoint

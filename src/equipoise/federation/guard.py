@@ -13,10 +13,10 @@ from torch import Tensor
 from equipoise.core.maths import in_memory
 from equipoise.core.model import UNIT
 from equipoise.core.rule import Bounds, Rule, State
-from equipoise.core.tree import flatten
 from equipoise.engines.job import OUT_OF_MEMORY, Answer, Job
 from equipoise.federation.method import text_of
 from equipoise.system.errors import ExpectedError
+from equipoise.system.tree import flatten
 
 PAST = 25  # updates of a client whose lengths are remembered
 SHOWN = 3  # names or reasons in an error; all are in the file beside it

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,18 +23,19 @@ from equipoise.core.observation import observe, require_outputs
 from equipoise.core.rates import Layers, RateLike
 from equipoise.core.settings import Settings
 from equipoise.core.task import CLASSIFICATION, Classification, Task
+from equipoise.data.batch import Batch, Inputs, Shape, finite, listed, shape_of
 from equipoise.data.samples import (
     Absent,
     Items,
     Lazy,
     Samples,
     Transform,
+    as_batch,
     check,
     check_attributes,
     divided,
     joined,
     loaded,
-    parts,
     read,
     room,
 )
@@ -44,6 +46,7 @@ from equipoise.system import text
 from equipoise.system.devices import usable_device
 from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import some
+from equipoise.system.tree import tree_map
 
 FEW = 20  # clients with tests of their own that are groups; more are tested together
 ALL = "all"  # what these are called
@@ -136,9 +139,10 @@ class Frame:
         """Whether the network can be run for several clients at a time: not where its code reads a number of a tensor, for instance."""
         initial, P = self.model.initial.expand(2, -1), self.model.n_params
         x = self.first.batch(torch.zeros(2, dtype=torch.int64, device=initial.device), None).x
+        x = tree_map(lambda leaf: leaf.expand(2, *leaf.shape), x)
         try:
             Stacked(self.model).gradient(
-                initial[:, :P], initial[:, P:].clone(), x.expand(2, *x.shape), lambda logits, _: logits.sum((-1, -2))
+                initial[:, :P], initial[:, P:].clone(), x, lambda logits, _: logits.sum((-1, -2))
             )
         except Exception:  # whatever vmap, or the network in it, raises
             return False
@@ -327,7 +331,7 @@ def _own_test_sets(reading: Reading, client_tests: Iterable[object], known: Sequ
 def _of_server(reading: Reading, given: object) -> Samples:
     """The server's own validation data, whose numbers must be finite: it asks nobody else."""
     data = loaded(reading(given, "server_validation"))
-    if data.content is not None and not data.content.x.isfinite().all():
+    if data.content is not None and not finite(data.content.x).all():
         raise ValueError("server_validation holds numbers that are not finite. Correct or leave out these samples.")
     return data
 
@@ -358,15 +362,13 @@ def of_clients(
     given = {name: data for name, data in zip(called, sets, strict=False) if data is not None}
     if len(given) <= FEW:
         return given, called if len(given) == len(called) == len(sets) else None
-    tensors = partial(map, torch.as_tensor)
-    each = [
-        d if isinstance(d, Dataset) else TensorDataset(*tensors(leaf for leaf in parts(d, name) if leaf is not None))
-        for name, d in given.items()
-    ]
-    held = [d.tensors for d in each if isinstance(d, TensorDataset)]
-    if len(held) == len(each) and len({tuple(leaf.shape[1:] for leaf in leaves) for leaves in held}) == 1:
-        return {ALL: tuple(map(torch.cat, zip(*held, strict=True)))}, None
-    return {ALL: ConcatDataset(each)}, None
+    pairs = {name: d.tensors if isinstance(d, TensorDataset) else d for name, d in given.items()}
+    each = [d if isinstance(d, Dataset) else as_batch(d, name) for name, d in pairs.items()]
+    held = [d for d in each if isinstance(d, Batch)]
+    if len(held) == len(each) and len({(d.kind, None if d.s is None else d.s.shape[1:]) for d in held}) == 1:
+        return {ALL: Batch.joined(held)}, None
+    mixed: list[Any] = [d.rows if isinstance(d, Batch) else d for d in each]
+    return {ALL: ConcatDataset(mixed)}, None
 
 
 def _observed(net: nn.Module, head: str | None, who: str, data: Samples, task: Task) -> Model:
@@ -374,13 +376,13 @@ def _observed(net: nn.Module, head: str | None, who: str, data: Samples, task: T
     before = generator_states()
     x = _batch(data, who)
     drawn = data.content is not None and generator_states() != before  # by the transform
-    with taking(x.shape[1:], f"the data of {who}"):
+    with taking(shape_of(x), f"the data of {who}"):
         observed = observe(net, x, head, task)
     return Model(net, observed.head, observed.random or drawn, observed, task)
 
 
 @contextmanager
-def taking(data: Samples | torch.Size, whose: str) -> Iterator[None]:
+def taking(data: Samples | Shape, whose: str) -> Iterator[None]:
     """Turn the error of a network that does not take some data, or inputs of a shape, into one sentence."""
     try:
         yield
@@ -396,8 +398,8 @@ def taking(data: Samples | torch.Size, whose: str) -> Iterator[None]:
         NotImplementedError,
         AssertionError,
     ) as error:
-        known = data if isinstance(data, torch.Size) else None if data.known is None else data.known[0]
-        shape = "" if known is None else f" of shape {[1, *known]}"
+        known = data if not isinstance(data, Samples) else None if data.known is None else data.known[0]
+        shape = "" if known is None else f" of shape {listed(known, 1)}"
         raise ValueError(
             f"The network does not take {whose}: an input{shape} gives {type(error).__name__}: {error}"
         ) from error
@@ -409,11 +411,11 @@ def _probe(bound: Bound, model: Model, who: str, first: Samples) -> tuple[int, i
     x = first.batch(torch.zeros(1, dtype=torch.int64, device=model.initial.device), None).x
     blind = [repr(n) for n, m in model.net.named_modules() if isinstance(m, _BatchNorm) and m.running_mean is None]
     why = f", as BatchNorm {some(blind, 3)} keeps no running statistics (track_running_stats=False: leave it out)"
-    with taking(x.shape[1:], f"the data of {who} one by one, in evaluation{why if blind else ''}"):
+    with taking(shape_of(x), f"the data of {who} one by one, in evaluation{why if blind else ''}"):
         logits, features = bound.forward(model.initial[:P], model.initial[P:].clone(), x)
         require_outputs(logits, 1, train=False, task=model.task)
     _check_task(model.task, logits, torch.zeros(1, dtype=model.task.dtype, device=logits.device))
-    model.try_channels_last(x.expand(2, *x.shape[1:]))
+    model.try_channels_last(tree_map(lambda leaf: leaf.expand(2, *leaf.shape[1:]), x))
     n_classes = logits.shape[1] if isinstance(model.task, Classification) else 0
     return n_classes, features.shape[1]
 
@@ -428,7 +430,7 @@ def _check_task(task: Task, outputs: Tensor, y: Tensor) -> None:
             )
 
 
-def _batch(data: Samples, who: str) -> Tensor:
+def _batch(data: Samples, who: str) -> Inputs:
     """Network inputs of two samples, the first one twice."""
     try:
         return data.batch(torch.zeros(2, dtype=torch.int64, device=data.sizes.device), None).x

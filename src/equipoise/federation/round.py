@@ -18,7 +18,6 @@ from equipoise.core.maths import put
 from equipoise.core.rates import LayerRates
 from equipoise.core.rule import Briefing, Cohort, Rule, State, overrides, told
 from equipoise.core.solver import at
-from equipoise.core.tree import flatten, span, tree_map
 from equipoise.data.samples import Samples, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.federation import diagnosis, guard
@@ -26,6 +25,7 @@ from equipoise.federation.trial import Progression, Trial
 from equipoise.records.record import Bytes, Record, Units
 from equipoise.system import threads
 from equipoise.system.places import private
+from equipoise.system.tree import flatten, span, tree_map
 
 _Sent = tuple[list[int], list[State], list[State]]  # rows of clients, what they report to each rule, and their states
 CLIENT_HOOKS = ("begin", "trains", "loss", "correction", "gradient", "upload", "finish")

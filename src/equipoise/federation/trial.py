@@ -21,10 +21,10 @@ from equipoise.core.presence import Presence
 from equipoise.core.rule import Setup, State
 from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver
-from equipoise.core.tree import flatten, tree_map, unflatten
 from equipoise.data.samples import Absent, Samples
 from equipoise.engines.job import Engine
 from equipoise.federation.method import Method
+from equipoise.system.tree import flatten, tree_map, unflatten
 
 RECEIPT = {  # of a state that a client keeps where it is: the round it is from (-1: none yet), and the hash of it
     "round": torch.tensor(-1),

@@ -29,7 +29,8 @@ from equipoise.core.rule import Rule
 from equipoise.core.settings import Keywords, Settings, changed
 from equipoise.core.solver import SGD, Solver
 from equipoise.core.task import CLASSIFICATION, task_of
-from equipoise.data.samples import Samples, Transform, at_once, check, loaded
+from equipoise.data.batch import finite
+from equipoise.data.samples import Transform, at_once, check, loaded
 from equipoise.federation import checkpoint
 from equipoise.federation.federation import Federation
 from equipoise.federation.fingerprint import code
@@ -152,11 +153,10 @@ def check_site(
         for what, data in {f"training data of {name}": loaded(site.trial.data[0]), **sets}.items():
             seen = torch.arange(min(data.size, at_once(data, LOOKS)), device=data.sizes.device)
             batch = data.batch(seen, None)
-            x = batch.x
-            check(Samples(batch, x.dtype, x.device), what, None, site.trial.setup.n_classes)
-            if bad := int((~x.reshape(len(x), -1).isfinite().all(1)).sum()):
+            check(replace(data, store=batch), what, None, site.trial.setup.n_classes)
+            if bad := int((~finite(batch.x)).sum()):
                 raise ValueError(
-                    f"{what}: {bad} of the first {len(x)} samples hold NaN or infinity. Correct them, or leave them out"
+                    f"{what}: {bad} of the first {len(batch)} samples hold NaN or infinity. Correct them, or leave them out"
                 )
     except (Exception, SystemExit) as error:  # of the user's function
         file = str(getattr(sys.modules.get(task.__module__), "__file__", ""))

@@ -43,7 +43,7 @@ def corrupted(data: Data, rows: Sequence[int], corruption: str, severity: int, s
         return chosen
 
     def one(k: int) -> NDArray[np.uint8]:
-        x = chosen.gather([k]).x if isinstance(chosen, Mapped) else chosen[0][k : k + 1]
+        x = chosen.images([k]) if isinstance(chosen, Mapped) else chosen[0][k : k + 1]
         made: NDArray[np.uint8] = np.ascontiguousarray(change(x, severity, seeds[rows[k]])[0].numpy())
         return made
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from equipoise.data.batch import Batch
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.decoding import resized
 from equipoise.data.memory_mapped import Data, Mapped, labels, take
@@ -197,9 +196,8 @@ def _without(name: str, data: Path | None, chosen: Sequence[str], *read: str) ->
 
 def _rgb(data: Data, side: int) -> tuple[Tensor, Tensor]:
     """Images in memory, three channels, so many pixels high and wide."""
-    images = data.gather(range(len(data))) if isinstance(data, Mapped) else Batch(*data)
-    x = images.x
+    x = data.images(range(len(data))) if isinstance(data, Mapped) else data[0]
     if x.shape[1:] != (3, side, side):
         pixels = x.permute(0, 2, 3, 1).numpy()
         x = torch.stack([torch.from_numpy(resized(image, (side, side))) for image in pixels])
-    return x, images.y
+    return x, labels(data)

@@ -15,6 +15,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from equipoise.core.hidden_units import CONVOLUTIONS, Group, Neurons, own_tensors
 from equipoise.core.model import Model
+from equipoise.data.batch import Inputs, cut
 from equipoise.system.suggestions import unknown
 
 SAMPLES = 16  # inputs on which a group is checked
@@ -25,8 +26,8 @@ BY_HAND = (
 )
 
 
-def find(model: Model, x: Tensor, groups: Mapping[str, tuple[Sequence[str], Sequence[str]]] | None = None) -> Neurons:
-    """The hidden units of a network that :func:`torch.fx.symbolic_trace` can trace, checked on inputs ``x`` [B, ...].
+def find(model: Model, x: Inputs, groups: Mapping[str, tuple[Sequence[str], Sequence[str]]] | None = None) -> Neurons:
+    """The hidden units of a network that :func:`torch.fx.symbolic_trace` can trace, checked on inputs ``x``.
 
     A linear layer or convolution makes a group of units. BatchNorm and convolutions of single channels join the group
     before them, element-wise functions, pooling, dropout and flattening do not change it, and a sum joins two groups. A
@@ -44,7 +45,7 @@ def find(model: Model, x: Tensor, groups: Mapping[str, tuple[Sequence[str], Sequ
     ------
     ValueError : the network has no hidden unit that can be removed; a name, a size or a group of ``groups`` is wrong.
     """
-    x = x[:SAMPLES]
+    x = cut(x, slice(SAMPLES))
     if groups is None:
         discovered, left_out = _discover(model, x)
         neurons = Neurons(model, discovered, left_out)
@@ -85,7 +86,7 @@ def _given(model: Model, groups: Mapping[str, Any]) -> list[Group]:
 
 
 # checks on inputs
-def _logits(model: Model, vector: Tensor, x: Tensor, read: Iterable[str] = ()) -> tuple[Tensor, dict[str, Tensor]]:
+def _logits(model: Model, vector: Tensor, x: Inputs, read: Iterable[str] = ()) -> tuple[Tensor, dict[str, Tensor]]:
     """Logits in eval mode, and the inputs of the modules ``read``."""
     net = model.network(vector)
     inputs: dict[str, Tensor] = {}
@@ -115,12 +116,12 @@ def _near(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool((a - b).abs().max() <= tolerance * (1 + b.abs().max()))
 
 
-def _check(neurons: Neurons, k: int, x: Tensor, draw: torch.Generator, given: bool) -> None:
+def _check(neurons: Neurons, k: int, x: Inputs, draw: torch.Generator, given: bool) -> None:
     """Remove a few units of group ``k`` from their readers: the logits must not depend on their makers any more."""
     model, group = neurons.model, neurons.groups[k]
     first = sum(neurons.sizes[:k])
-    units = torch.ones(neurons.n, dtype=torch.bool, device=x.device)
-    picked = (torch.randperm(group.size, generator=draw)[:UNITS] + first).to(x.device)
+    units = torch.ones(neurons.n, dtype=torch.bool, device=model.initial.device)
+    picked = (torch.randperm(group.size, generator=draw)[:UNITS] + first).to(model.initial.device)
     units[picked] = False
     rows, columns = neurons.ends(units)
     vector = _perturbed(model, model.initial, draw, 0.3)
@@ -146,11 +147,11 @@ def _check(neurons: Neurons, k: int, x: Tensor, draw: torch.Generator, given: bo
         )
 
 
-def _agrees(neurons: Neurons, x: Tensor, draw: torch.Generator) -> bool:
+def _agrees(neurons: Neurons, x: Inputs, draw: torch.Generator) -> bool:
     """Whether an extracted network gives the logits of the masked one."""
     model = neurons.model
     vector = _perturbed(model, model.initial, draw, 0.3)
-    units = (torch.rand(neurons.n, generator=draw) < 0.5).to(x.device)
+    units = (torch.rand(neurons.n, generator=draw) < 0.5).to(vector.device)
     units[[sum(neurons.sizes[:k]) for k in range(len(neurons.sizes))]] = True
     try:
         small, index = neurons.extract(units)
@@ -409,20 +410,20 @@ def trace(net: nn.Module) -> fx.GraphModule:
         return fx.symbolic_trace(net)
 
 
-def _discover(model: Model, x: Tensor) -> tuple[list[Group], dict[str, str]]:
+def _discover(model: Model, x: Inputs) -> tuple[list[Group], dict[str, str]]:
     """Groups of hidden units in the order of the network, and for those left out why."""
     net = model.network(model.initial)
     for frozen, own in zip(net.parameters(), model.net.parameters(), strict=True):
         frozen.requires_grad_(own.requires_grad)
     try:
-        traced = trace(net)
+        tracker = _Tracker(trace(net))
+        with torch.no_grad():
+            tracker.run(x)
     except Exception as error:  # the network's own Python code may raise anything when it is traced
+        why = str(error).partition("\n")[0]
         raise ValueError(
-            f"The hidden units cannot be found: torch.fx cannot trace the network ({error}). {BY_HAND}"
+            f"The hidden units cannot be found: torch.fx cannot trace the network ({why}). {BY_HAND}"
         ) from error
-    tracker = _Tracker(traced)
-    with torch.no_grad():
-        tracker.run(x)
     groups, left_out = [], {}
     logits = {tracker.root(k) for k in tracker.logits}
     for k, label in enumerate(tracker.labels):

@@ -15,12 +15,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from equipoise.core.hidden_units import CONVOLUTIONS, Group, Neurons
 from equipoise.core.model import Bound, channels_last
+from equipoise.data.batch import Inputs, count, cut, joined
 from equipoise.submodels.discovery import trace
 from equipoise.system.ranges import check_number
 
 Lookup = Callable[[fx.Node], Any]
 Values = dict[fx.Node, Any]
-Batches = Iterable[tuple[Tensor, Tensor]]
+Batches = Iterable[tuple[Inputs, Tensor]]
 CACHE = 1 << 21  # bytes of intermediate values to work on at a time: they stay in the cache of a processor
 FEWEST = 64  # samples at a time, as far as memory allows
 COMPARED = 32  # samples on which the shortcut is compared with the plain computation
@@ -90,10 +91,10 @@ def ablation(neurons: Neurons, vector: Tensor, batches: Batches, memory: int = 6
     assert first is not None
     stream = chain([first], stream)
     try:
-        shortcut = _Shortcut(neurons, vector, first[0][:COMPARED])
+        shortcut = _Shortcut(neurons, vector, cut(first[0], slice(COMPARED)))
     except Exception:  # the network's own Python code may raise anything when it is traced
         return naive(neurons, vector, stream)
-    shortcut.compare(vector, first[0][:COMPARED])
+    shortcut.compare(vector, cut(first[0], slice(COMPARED)))
     again = [*stream] if shortcut.plain else []
     total = torch.zeros(neurons.n, dtype=torch.float64, device=vector.device)
     base, samples = total.new_zeros(()), 0
@@ -106,21 +107,21 @@ def ablation(neurons: Neurons, vector: Tensor, batches: Batches, memory: int = 6
     return total, base
 
 
-def _chunks(batches: Batches, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _chunks(batches: Batches, size: int) -> Iterator[tuple[Inputs, Tensor]]:
     """The same samples in the same order, ``size`` at a time."""
     xs, ys, n = [], [], 0
     for x, y in batches:
         while len(y):
             take = size - n
-            xs.append(x[:take])
+            xs.append(cut(x, slice(take)))
             ys.append(y[:take])
             n += len(ys[-1])
-            x, y = x[take:], y[take:]
+            x, y = cut(x, slice(take, None)), y[take:]
             if n == size:
-                yield (xs[0], ys[0]) if len(xs) == 1 else (torch.cat(xs), torch.cat(ys))
+                yield (xs[0], ys[0]) if len(xs) == 1 else (joined(xs), torch.cat(ys))
                 xs, ys, n = [], [], 0
     if n:
-        yield torch.cat(xs), torch.cat(ys)
+        yield joined(xs), torch.cat(ys)
 
 
 class _Behind:
@@ -161,7 +162,7 @@ class _Shortcut:
     It is long because every step needs the graph, the modules and the cached values.
     """
 
-    def __init__(self, neurons: Neurons, vector: Tensor, x: Tensor) -> None:
+    def __init__(self, neurons: Neurons, vector: Tensor, x: Inputs) -> None:
         self.neurons = neurons
         net = neurons.model.network(vector)
         for module in net.modules():
@@ -213,9 +214,9 @@ class _Shortcut:
                 return operator.attrgetter(str(node.target))(self.net)
 
     @torch.no_grad()
-    def run(self, x: Tensor, first: bool = False) -> Values:
+    def run(self, x: Inputs, first: bool = False) -> Values:
         """One pass through the network: the values that will be needed again."""
-        if self.neurons.model.channels_last:
+        if self.neurons.model.channels_last and isinstance(x, Tensor):
             x = channels_last(x)
         values: Values = {}
         last = {n: node for node in self.graph.nodes for n in node.all_input_nodes}
@@ -228,16 +229,16 @@ class _Shortcut:
                 if any(v._version != version for v, version in before):
                     raise ValueError(f"{node.target} works in place.")
             if first and isinstance(v := values.get(node), Tensor):
-                self.bytes[node] = v.nbytes // len(x) if node in self.fed else 0
+                self.bytes[node] = v.nbytes // count(x) if node in self.fed else 0
             for n in node.all_input_nodes:
                 if last[n] is node and n not in self.kept:
                     del values[n]
         return values
 
     @torch.no_grad()
-    def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def losses(self, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of the losses of the samples without each unit [K], and with all of them []."""
-        forward = _Pass(self.run(x), len(x))
+        forward = _Pass(self.run(x), len(y))
         base = self.neurons.model.task.losses(forward.values[self.logits].double(), y)
         whole = base.sum()
         total = whole.repeat(self.neurons.n)
@@ -320,10 +321,10 @@ class _Shortcut:
             self._transposed[module] = _weight(module).T.contiguous()
         return self._transposed[module]
 
-    def compare(self, vector: Tensor, x: Tensor) -> None:
+    def compare(self, vector: Tensor, x: Inputs) -> None:
         """Leave to the plain computation the groups in which the shortcut does not give its logits."""
         with torch.no_grad():
-            forward = _Pass(self.run(x), len(x))
+            forward = _Pass(self.run(x), count(x))
         bound = Bound(self.neurons.model)
         theta, buffers = vector.split([bound.model.n_params, len(vector) - bound.model.n_params])
         tolerance = 1e-8 if vector.dtype == torch.float64 else 1e-4
@@ -333,7 +334,7 @@ class _Shortcut:
             rows = active[:, unit].nonzero().flatten()[::2]  # some only, in case samples depend on each other
             if not len(rows) or self.logits not in behind.changed:
                 continue
-            kept = torch.ones(self.neurons.n, dtype=torch.bool, device=x.device)
+            kept = torch.ones(self.neurons.n, dtype=torch.bool, device=vector.device)
             kept[behind.first + unit] = False
             held = self.neurons.held(kept)
             expected = bound.forward(theta.where(held[: len(theta)], 0), buffers.where(held[len(theta) :], 0), x)[0][

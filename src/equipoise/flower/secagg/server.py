@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from equipoise.core.rule import State
-from equipoise.core.tree import tree_map
 from equipoise.engines.job import Answer, Engine, Job
 from equipoise.federation.trial import Trial
 from equipoise.flower.codec import UNFIT, Parcel, hiding, unpacked
@@ -23,6 +22,7 @@ from equipoise.flower.secagg.site import no_reports, own_weights, require_own_we
 from equipoise.flower.secagg.sums import MaskError, Opened, Sum
 from equipoise.flower.site.store import Receipt
 from equipoise.records.record import Record, without
+from equipoise.system.tree import tree_map
 
 if TYPE_CHECKING:
     from equipoise.flower.server.sites import Sites

@@ -6,12 +6,13 @@ import logging
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from equipoise.data.batch import Kind, Shape, listed
 from equipoise.federation.fingerprint import agreed, unlike
 from equipoise.flower.codec import UNFIT, Parcel
 from equipoise.flower.server.exchange import Exchange
@@ -19,6 +20,7 @@ from equipoise.flower.site.task import VALUES, Blank
 from equipoise.system import text
 
 log = logging.getLogger(__name__)
+Value = TypeVar("Value")
 
 DESCRIBE = 120.0  # seconds a site may take to describe itself, if the deadline is longer
 AGAIN = 60.0, 600.0  # seconds until a node that failed to describe itself is asked again: at first, and at most
@@ -36,8 +38,8 @@ class Known:
 
     name: str
     size: int
-    shape: tuple[int, ...]
-    dtype: str
+    shape: Shape
+    dtype: str | dict[str, str]
     tests: tuple[str, ...]
     agreement: dict[str, str] = field(default_factory=dict, compare=False)
     test_sizes: dict[str, int] = field(default_factory=dict, compare=False)  # 0: too few for a number of it to be sent
@@ -50,19 +52,20 @@ class Known:
         ------
         AttributeError, KeyError, OverflowError, TypeError, ValueError : the fields are not those of a description.
         """
-        shape, tests = tuple(int(n) for n in fields["shape"]), tuple(map(text.name, fields["tests"]))
+        shape, dtype = _by_name(fields["shape"], torch.Size), _by_name(fields["dtype"], str)
+        tests = tuple(map(text.name, fields["tests"]))
         codes = {text.name(what): text.name(code) for what, code in fields.get("agreement", {}).items()}
         sizes = {text.name(test): n for test, n in fields.get("test_sizes", {}).items()}
         codes = {"Equipoise version": "an earlier one"} | codes
-        codes["samples"] = f"shape {list(shape)}, {fields['dtype']}"
-        known = Known(text.name(fields["name"]), int(fields["size"]), shape, str(fields["dtype"]), tests, codes, sizes)
+        codes["samples"] = f"shape {listed(shape)}, {dtype}"
+        known = Known(text.name(fields["name"]), int(fields["size"]), shape, dtype, tests, codes, sizes)
         if (
             any(type(n) is not int or not 0 <= n < 2**53 for n in (fields["size"], *sizes.values()))
             or known.size < 1
             or not len(tests) == len({*tests}) <= MOST_TESTS
-            or min(shape, default=0) < 0
-            or math.prod(shape) > LARGEST
-            or not isinstance(getattr(torch, known.dtype, None), torch.dtype)
+            or not 1 <= len(known.kind) <= MOST_TESTS
+            or any(min(part, default=0) < 0 or not isinstance(dtype, torch.dtype) for _, part, dtype in known.kind)
+            or sum(math.prod(part) for _, part, _ in known.kind) > LARGEST
         ):
             raise ValueError(known.dtype)
         return known
@@ -70,7 +73,19 @@ class Known:
     @property
     def data(self) -> Blank:
         """A placeholder for the site's samples."""
-        return Blank(self.size, self.shape, getattr(torch, self.dtype))
+        return Blank(self.size, self.kind)
+
+    @property
+    def kind(self) -> Kind:
+        """Name, shape and type of each tensor of a sample."""
+        shapes = self.shape if isinstance(self.shape, dict) else {"": self.shape}
+        dtypes = self.dtype if isinstance(self.dtype, dict) else {"": self.dtype}
+        return tuple((name, shapes[name], getattr(torch, dtypes[name])) for name in {**shapes, **dtypes})
+
+
+def _by_name(given: Any, kind: Callable[[Any], Value]) -> Value | dict[str, Value]:
+    """What was sent of a sample, or of each of its tensors."""
+    return {text.name(name): kind(part) for name, part in given.items()} if isinstance(given, Mapping) else kind(given)
 
 
 @dataclass

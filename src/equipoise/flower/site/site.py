@@ -18,7 +18,7 @@ from equipoise.core.rule import State, told
 from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
 from equipoise.core.tally import Tally, together
-from equipoise.core.tree import tree_map
+from equipoise.data.batch import listed, shape_of
 from equipoise.data.samples import Absent, LoadError, Samples, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import visit
@@ -38,6 +38,7 @@ from equipoise.metrics.classification import RATES
 from equipoise.privacy.accounting import spend
 from equipoise.records.history import LEAST
 from equipoise.system import own_code
+from equipoise.system.tree import tree_map
 
 log = logging.getLogger(__name__)
 
@@ -305,9 +306,10 @@ def _describe(site: Site, asked: Parcel) -> Parcel:
     trial = site.trial
     data = loaded(trial.data[0])
     x = data.store.gather(torch.zeros(1, dtype=torch.int64, device=data.sizes.device)).x
-    about = {"size": data.size, "shape": list(x.shape[1:]), "dtype": str(x.dtype).removeprefix("torch.")}
+    shape, kinds = shape_of(x), tree_map(lambda leaf: str(leaf.dtype).removeprefix("torch."), x)
+    about = {"size": data.size, "shape": listed(shape), "dtype": kinds}
     about["test_sizes"] = {name: d.size if name in site.shown.sets else 0 for name, d in site.tests.sets.items()}
-    return Parcel({**about, "tests": list(site.tests.sets), "agreement": site.task.agreement(trial, x.shape[1:])})
+    return Parcel({**about, "tests": list(site.tests.sets), "agreement": site.task.agreement(trial, shape)})
 
 
 def _train(site: Site, asked: Parcel, quiet: bool = False) -> Parcel:

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 
 from equipoise.core.task import CLASSIFICATION, Regression, task_of
 from equipoise.core.task import Task as Learnt
+from equipoise.data.batch import Inputs, Kind, Shape
 from equipoise.data.samples import Transform
 from equipoise.data.transforms import Images
 from equipoise.federation import fingerprint
@@ -81,7 +82,7 @@ class Task:
             )
         return replace(self, task=task)
 
-    def agreement(self, trial: Trial, shape: Sequence[int]) -> dict[str, str]:
+    def agreement(self, trial: Trial, shape: Shape) -> dict[str, str]:
         """The :func:`equipoise.federation.fingerprint.agreement` of this node, whose samples have a ``shape``."""
         default = self.train is not None and tuple(self.measures) == ("accuracy",)
         stated = {"features": self.features, "classes": self.classes, "scaling": self.scaling}
@@ -121,21 +122,25 @@ def meaning(given: Any) -> Learnt:
 TaskFunction = Callable[[Mapping[str, Any], Mapping[str, Any]], Task]  # (node config, run config) -> Task
 
 
-class Blank(Dataset[tuple[Tensor, int]]):
+class Blank(Dataset[tuple[Inputs, int]]):
     """A placeholder for a site's samples on the server: as many, of the same shape and type, random and of class 0."""
 
-    def __init__(self, size: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.size, self.shape, self.dtype = size, shape, dtype
+    def __init__(self, size: int, kind: Kind) -> None:
+        self.size, self.kind = size, kind
 
     def __len__(self) -> int:
         return self.size
 
-    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+    def __getitem__(self, row: int) -> tuple[Inputs, int]:
         draw = torch.Generator().manual_seed(row)
-        if self.dtype == torch.int64:  # indices into something, of which the first is always there
-            return torch.zeros(self.shape, dtype=self.dtype), 0
-        if not self.dtype.is_floating_point:
-            return torch.randint(0, 2 if self.dtype == torch.bool else 128, self.shape, generator=draw).to(
-                self.dtype
-            ), 0
-        return torch.randn(self.shape, generator=draw).to(self.dtype), 0
+        made = {name: _random(shape, dtype, draw) for name, shape, dtype in self.kind}
+        return made.get("", made), 0
+
+
+def _random(shape: torch.Size, dtype: torch.dtype, draw: torch.Generator) -> Tensor:
+    """Numbers that a network may take."""
+    if dtype == torch.int64:  # indices into something, of which the first is always there
+        return torch.zeros(shape, dtype=dtype)
+    if not dtype.is_floating_point:
+        return torch.randint(0, 2 if dtype == torch.bool else 128, shape, generator=draw).to(dtype)
+    return torch.randn(shape, generator=draw).to(dtype)
