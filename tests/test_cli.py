@@ -571,7 +571,10 @@ def test_a_stop_is_told_in_one_line_and_nothing_is_lost(
 
 # other surroundings
 def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    line = line.replace("equipoise", " ".join([sys.executable, "-W", "error", "-m", "equipoise"]))
+    line = line.replace(
+        "equipoise",
+        " ".join([sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning:typer", "-m", "equipoise"]),
+    )
     return subprocess.run(
         ["bash", "-c", line],
         capture_output=True,
