@@ -125,6 +125,21 @@ def test_codes_that_cannot_be(s: Any, message: str) -> None:
         taken((x, y, s))
 
 
+def test_an_index_is_no_sensitive_attribute(tmp_path: Path) -> None:
+    n = 1001
+    x, y, s = torch.zeros(n, 1), torch.zeros(n, dtype=torch.int64), torch.arange(n)
+    message = r"^ward 7: s\[:, {}\] has 1,001 different values\. s holds codes of sensitive attributes, such as sex or age band, of at most"
+    for data, k in (
+        ((x, y, s), 0),
+        ({"x": x, "y": y, "s": torch.stack([s % 2, s + 10**6], 1)}, 1),
+        (TensorDataset(x, y, s), 0),
+    ):
+        with pytest.raises(ValueError, match=message.format(k)):
+            taken(data)
+    assert taken((x[:1000], y[:1000], s[:1000])).attributes == 1
+    assert taken((x, y, s - 1)).attributes == 1  # a code of -1 is no value
+
+
 @pytest.mark.parametrize("memory", [0, 1 << 20])
 def test_samples_of_a_data_set_that_cannot_be(memory: int) -> None:
     x, y = samples(4, 1)
@@ -158,7 +173,7 @@ def test_all_clients_have_as_many() -> None:
     fed.fit(1, progress=False)
     (left_out,) = fed.records[0]["quarantined"]
     assert left_out["client"] == 3
-    assert "All clients must have as many sensitive attributes s; found 1: client-3; 2: client-0." in left_out["reason"]
+    assert "must have as many sensitive attributes s; found 1: client-3; 2: client-0." in left_out["reason"]
 
 
 @settings(max_examples=25, deadline=None)
@@ -300,6 +315,12 @@ def test_test_sets_may_lack_them_but_not_differ() -> None:
     data, (x, y) = people(), samples(9, 1)
     federation(data=data, tests={"a": (x, y)})
     federation(data=clients(), tests={"a": (x, y, codes(9, 1))})
+    with pytest.raises(ValueError, match=r"found 1: test set 'b'; 2: test set 'a'"):
+        federation(data=clients(), tests={"a": (x, y, codes(9, 1)), "b": (x, y, codes(9, 1, 1))})
+    with pytest.raises(ValueError, match=r"found 1: server_validation; 2: client-0"):
+        federation(data=data, server_validation=(x, y, codes(9, 1, 1)))
+    with pytest.raises(ValueError, match=r"found 1: test set 'client-2', .*2: test set 'client-0', "):
+        federation(data=clients(), client_tests=[(x, y, codes(9, 1)), None, (x, y, codes(9, 1, 1)), None, None])
     with pytest.raises(ValueError, match=r"found 1: test set 'a'; 2: client-0"):
         federation(data=data, tests={"a": (x, y, codes(9, 1, 1))})
 

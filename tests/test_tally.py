@@ -146,7 +146,7 @@ def test_what_a_site_tells_can_be_read_and_pooled(task: Task) -> None:
 def test_rounded_numbers_are_near_the_exact_ones_in_every_unit(unit: float, noise: float) -> None:
     draw = np.random.default_rng(0)
     y, e = unit * torch.from_numpy(draw.normal(size=(2, 200)))
-    tally = NumberTally.of(e.square(), y + noise * e, y, None, 1)
+    tally = NumberTally.of(e.square().sum(), y + noise * e, y, torch.ones_like(y, dtype=torch.bool), 1)
     exact, rounded = tally.score(), tally.rounded(3).score()
     assert rounded["r2"] == pytest.approx(exact["r2"], abs=6e-4)
     for name in ("rmse", "mae"):
@@ -220,7 +220,7 @@ def test_sums_of_errors_that_can_be(n: int, seed: int, unit: float, short: bool)
     draw = np.random.default_rng(seed)
     y, e = torch.from_numpy(draw.standard_cauchy(size=(2, n)))
     y, e = min(unit, 1.0) * y / 1000, unit * e
-    tally = NumberTally.of(e.square(), y + e, y, None, 1)
+    tally = NumberTally.of(e.square().sum(), y + e, y, torch.ones_like(y, dtype=torch.bool), 1)
     vector = (tally.rounded(3) if short else tally).vector()
     assert int(NumberTally.of_vector(vector, 1).n) == n
 

@@ -30,8 +30,8 @@ class Tally(ABC):
 
     @classmethod
     @abstractmethod
-    def of(cls, losses: Tensor, predicted: Tensor, y: Tensor, ok: Tensor | None, width: int) -> Self:
-        """Of losses, predictions and targets [..., B] by a network of so many outputs; false in ``ok`` is padding."""
+    def of(cls, loss: Tensor, predicted: Tensor, y: Tensor, present: Tensor, width: int) -> Self:
+        """Of the sum of losses [...], predictions and targets [..., B] by a network of so many outputs, of the samples ``present`` [..., B]."""
 
     @abstractmethod
     def vector(self, *, classes: bool = False) -> Tensor:
@@ -55,7 +55,7 @@ class Tally(ABC):
     @property
     def people(self) -> list[Sums]:
         """What a record keeps of each sensitive attribute."""
-        return [_of_attribute(of, int(self.n)) for of in self.by]
+        return [_of_attribute(by_value, int(self.n)) for by_value in self.by]
 
     def __add__(self, other: Self) -> Self:
         return together([self, other])
@@ -64,8 +64,8 @@ class Tally(ABC):
         """Of several data sets of which this is one."""
         names = [part.name for part in fields(self) if part.name != "by"]
         by = tuple(
-            {value: together(t[value] for t in each if value in t) for value in sorted({*chain(*each)})}
-            for each in zip_longest(*(part.by for part in parts), fillvalue={})
+            {value: together(t[value] for t in attribute if value in t) for value in sorted({*chain(*attribute)})}
+            for attribute in zip_longest(*(part.by for part in parts), fillvalue={})
         )
         return replace(self, by=by, **{name: _total([getattr(part, name) for part in parts]) for name in names})
 
@@ -94,10 +94,8 @@ class Tally(ABC):
 
 
 AnyTally = TypeVar("AnyTally", bound=Tally)
-ROUNDED, TINY = (
-    0.015,
-    1e-130,
-)  # what :meth:`Tally.rounded` may change of a root or a mean, and squares that are too small to be kept
+ROUNDED = 0.015  # what :meth:`Tally.rounded` may change of a root or a mean
+TINY = 1e-130  # squares that are too small to be kept
 
 
 def together(tallies: Iterable[AnyTally]) -> AnyTally:
@@ -115,16 +113,16 @@ class ClassTally(Tally):
     chosen: Tensor
 
     @classmethod
-    def of(cls, losses: Tensor, predicted: Tensor, y: Tensor, ok: Tensor | None, width: int) -> Self:
+    def of(cls, loss: Tensor, predicted: Tensor, y: Tensor, present: Tensor, width: int) -> Self:
         """As :meth:`Tally.of`; a prediction of -1 is none."""
-        there = torch.ones_like(y, dtype=torch.bool) if ok is None else ok
         zeros = torch.zeros(*y.shape[:-1], width, dtype=torch.int64, device=y.device)
 
         def counts(classes: Tensor, which: Tensor) -> Tensor:
             return zeros.scatter_add(-1, classes, which.long())
 
-        right, chosen = counts(y, there & (predicted == y)), counts(predicted.clamp(min=0), there & (predicted >= 0))
-        return cls(there.sum(-1), _summed(losses, ok), right, counts(y, there), chosen)
+        right = counts(y, present & (predicted == y))
+        chosen = counts(predicted.clamp(min=0), present & (predicted >= 0))
+        return cls(present.sum(-1), loss, right, counts(y, present), chosen)
 
     def vector(self, *, classes: bool = False) -> Tensor:
         """As :meth:`Tally.vector`: n, loss, and by class right, true and chosen."""
@@ -193,18 +191,14 @@ class NumberTally(Tally):
     spread: Tensor
 
     @classmethod
-    def of(cls, losses: Tensor, predicted: Tensor, y: Tensor, ok: Tensor | None, width: int) -> Self:
+    def of(cls, loss: Tensor, predicted: Tensor, y: Tensor, present: Tensor, width: int) -> Self:
         """As :meth:`Tally.of`."""
-        there = torch.ones_like(y, dtype=torch.bool) if ok is None else ok
-        n, y = there.sum(-1), y.double()
+        n, y = present.sum(-1), y.double()
         first, error = y[..., :1], predicted - y
-        mean = first + (y - first).where(there, 0).sum(-1, keepdim=True) / n.clamp(min=1).unsqueeze(
-            -1
-        )  # of equal ones exact
-        squares, absolute, total, spread = (
-            part.where(there, 0).sum(-1) for part in (error.square(), error.abs(), error, (y - mean).square())
-        )
-        return cls(n, _summed(losses, ok), squares, absolute, total, mean.squeeze(-1), spread)
+        mean = first.squeeze(-1) + (y - first).where(present, 0).sum(-1) / n.clamp(min=1)  # of equal ones exact
+        parts = (error.square(), error.abs(), error, (y - mean.unsqueeze(-1)).square())
+        squares, absolute, total, spread = (part.where(present, 0).sum(-1) for part in parts)
+        return cls(n, loss, squares, absolute, total, mean, spread)
 
     def vector(self, *, classes: bool = False) -> Tensor:
         """As :meth:`Tally.vector`: n, loss, squares, absolute and spread; the mean of the targets and the sum of the errors are not told."""
@@ -266,12 +260,12 @@ class NumberTally(Tally):
         return replace(super().rounded(digits), squares=squares, absolute=absolute, spread=spread)
 
 
-def _of_attribute(of: Mapping[int, Tally], n: int) -> Sums:
+def _of_attribute(by_value: Mapping[int, Tally], n: int) -> Sums:
     """What a record keeps of a sensitive attribute of n samples: the sums of those with each value, and how many have none."""
-    rows = [tally.sums for tally in of.values()]
-    unknown = n - sum(int(tally.n) for tally in of.values())
+    rows = [tally.sums for tally in by_value.values()]
+    unknown = n - sum(int(tally.n) for tally in by_value.values())
     sums = {name: [row[name] for row in rows] for row in rows[:1] for name in row}
-    return cast(Sums, {"value": list(of), **sums, **({"unknown": unknown} if unknown else {})})
+    return cast(Sums, {"value": list(by_value), **sums, **({"unknown": unknown} if unknown else {})})
 
 
 def _significant(x: Tensor, digits: int) -> Tensor:
@@ -283,11 +277,6 @@ def _significant(x: Tensor, digits: int) -> Tensor:
 def _total(parts: Sequence[Tensor]) -> Tensor:
     """The sum of tensors of one shape, one after another."""
     return torch.stack([*parts]).cumsum(0)[-1]
-
-
-def _summed(losses: Tensor, ok: Tensor | None) -> Tensor:
-    """The sum [...] of losses [..., B]; without padding it is n times the mean, as divided by n it is to be the mean again."""
-    return losses.mean(-1) * losses.shape[-1] if ok is None else losses.where(ok, 0).sum(-1)
 
 
 def _counted(vector: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:

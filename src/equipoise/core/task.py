@@ -51,25 +51,26 @@ class Task(ABC):
         ``s`` are the codes of A sensitive attributes [..., B, A], -1 where one is not known; false in ``ok`` [..., B] is padding.
         """
         losses, predicted = self.losses(outputs, y).double(), self.predictions(outputs)
+        present = torch.ones_like(y, dtype=torch.bool) if ok is None else ok
 
-        def of(ok: Tensor | None) -> Tally:
-            return self.sums.of(losses, predicted, y, ok, outputs.shape[-1])
+        def tally_of(rows: Tensor, loss: Tensor) -> Tally:
+            return self.sums.of(loss, predicted, y, rows, outputs.shape[-1])
 
-        every = of(ok)
+        every = tally_of(present, _summed(losses) if ok is None else losses.where(ok, 0).sum(-1))
         if s is None:
             return every
-        known = (s >= 0) if ok is None else (s >= 0) & ok.unsqueeze(-1)
-        by = tuple(
-            {value: of(there & (codes == value)) for value in codes[there].unique().tolist()}
-            for codes, there in zip(s.unbind(-1), known.unbind(-1), strict=True)
-        )
-        return replace(every, by=by)
+        by = []
+        for codes in s.where(present.unsqueeze(-1), -1).unbind(-1):
+            rows_of = {value: codes == value for value in codes.unique().tolist() if value >= 0}
+            by.append({value: tally_of(rows, losses.where(rows, 0).sum(-1)) for value, rows in rows_of.items()})
+        return replace(every, by=tuple(by))
 
     def tallies(self, outputs: Tensor, y: Tensor, sizes: Sequence[int]) -> list[Tally]:
         """The tally of each of several data sets, of so many samples one after another."""
-        parts = (each.split(list(sizes)) for each in (self.losses(outputs, y).double(), self.predictions(outputs), y))
+        every = (self.losses(outputs, y).double(), self.predictions(outputs), y, torch.ones_like(y, dtype=torch.bool))
+        parts = zip(*(leaf.split(list(sizes)) for leaf in every), strict=True)
         width = outputs.shape[-1]
-        return [self.sums.of(losses, predicted, y, None, width) for losses, predicted, y in zip(*parts, strict=True)]
+        return [self.sums.of(_summed(losses), predicted, y, rows, width) for losses, predicted, y, rows in parts]
 
     def whole(self, outputs: Tensor, y: Tensor, measures: Iterable[str]) -> Score:
         """Those of the measures that are no sums over the samples: none."""
@@ -95,6 +96,11 @@ class Task(ABC):
         ValueError : nothing can be learnt from them.
         """
         return self
+
+
+def _summed(losses: Tensor) -> Tensor:
+    """The sum [...] of losses [..., B]: n times the mean, as divided by n it is to be the mean again."""
+    return losses.mean(-1) * losses.shape[-1]
 
 
 @dataclass(frozen=True)

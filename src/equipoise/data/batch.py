@@ -17,6 +17,7 @@ Inputs = Tensor | dict[str, Tensor]  # what a network takes: a tensor, or severa
 Kind = tuple[
     tuple[str, torch.Size, torch.dtype], ...
 ]  # name, shape and dtype of each tensor of a sample; "" of a single one
+MOST_VALUES = 1000  # of a sensitive attribute: each has a tally of its own
 Shape = torch.Size | dict[str, torch.Size]  # of one sample, or of each of its tensors
 
 
@@ -105,6 +106,21 @@ class Batch:
         s = [part.s for part in parts if part.s is not None]
         x, y = joined([part.x for part in parts]), torch.cat([part.y for part in parts])
         return Batch(x, y, torch.cat(s) if s else None)
+
+
+def check_codes(s: Tensor, who: str) -> None:
+    """Require codes [n, A] that make groups of people.
+
+    Raises
+    ------
+    ValueError : an attribute has more values than MOST_VALUES.
+    """
+    for k, codes in enumerate(s.unbind(1) if len(s) > MOST_VALUES else ()):
+        if (n := len(codes[codes >= 0].unique())) > MOST_VALUES:
+            raise ValueError(
+                f"{who}: s[:, {k}] has {n:,} different values. s holds codes of sensitive attributes, such as sex or age band, of at most "
+                f"{MOST_VALUES:,} values each, and no numbers of persons or rows: leave these out."
+            )
 
 
 def cut(x: Inputs, rows: slice) -> Inputs:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from equipoise.data.batch import Batch
+from equipoise.data.batch import Batch, check_codes
 from equipoise.system import hashes
 from equipoise.system.tensor_files import as_bytes
 
@@ -56,6 +56,12 @@ class Mapped(Dataset[tuple[Any, ...]]):
             raise ValueError(
                 f"{self.path}: {len(self.rows)} images and {len(self.targets)} labels; they must be as many."
             )
+        if self.s is not None:
+            if self.s.dim() != 2 or len(self.s) != len(self.rows):
+                raise ValueError(
+                    f"{self.path}: s must have codes of sensitive attributes [n, A] for {len(self.rows)} images; found {list(self.s.shape)}."
+                )
+            check_codes(self.s, str(self.path))
         if len(self.rows) and not 0 <= self.rows.min() <= self.rows.max() < len(images):
             raise ValueError(f"{self.path}: holds {len(images)} images; found row {self.rows.max()} asked for.")
         object.__setattr__(self, "shape", tuple(images.shape[1:]))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Subset
 
-from equipoise.data.batch import Batch, Inputs, Shape, listed, shape_of
+from equipoise.data.batch import Batch, Inputs, Shape, check_codes, listed, shape_of
 from equipoise.data.memory_mapped import Mapped
 from equipoise.data.precision import lost
 from equipoise.system.suggestions import some
@@ -384,7 +384,7 @@ def check_attributes(found: Mapping[str, int]) -> None:
         by_number = {n: some([name for name in found if found[name] == n], 3) for n in sorted({*found.values()})}
         have = "; ".join(f"{n or 'none'}: {names}" for n, names in by_number.items())
         raise ValueError(
-            f"All clients must have as many sensitive attributes s; found {have}. Give -1 where one is unknown."
+            f"All clients, and test sets that have any, must have as many sensitive attributes s; found {have}. Give -1 where one is unknown."
         )
 
 
@@ -586,7 +586,9 @@ def _codes(s: Tensor, who: str, n: int) -> Tensor:
         wide = s.double()
         strange = wide[~((wide >= -1) & (wide < 2**53) & (wide == wide.round()))]
         if not len(strange):
-            return s.to(torch.int64).reshape(n, -1)
+            codes = s.to(torch.int64).reshape(n, -1)
+            check_codes(codes, who)
+            return codes
         found += f", with {strange[0].item():g}"
     raise ValueError(
         f"{who}: s must hold codes of sensitive attributes, whole numbers from 0 up or -1 for unknown, of shape [n] or [n, A] "

@@ -198,21 +198,21 @@ def deployable(trial: Trial, p: Progression, m: int) -> Tensor:
         return _deployed(trial, p, m, deploys=False)
 
 
-def oracle_of(trial: Trial, t: int, m: int, known: Samples | Absent) -> Oracle:
+def oracle_of(trial: Trial, t: int, m: int, data: Samples | Absent) -> Oracle:
     """Client ``m``'s data with one epoch of batches, loaded on first use."""
-    data = Awaited(known) if isinstance(known, Absent) else known
     drawn = schedule(
         trial.settings.seed,
         t,
         [m],
-        [known.size],
+        [data.size],
         1,
         trial.settings.batch_size,
         chances=trial.chances,
         drop_single=trial.model.batch_norm,
     )  # the batches of the next round's first epoch
     solver = at(trial.solver, max(t - 1, 0), max(trial.rounds, t, 1), trial.model)  # of the last round
-    return Oracle(trial.bound, data, solver, drawn.to(trial.setup.initial.device).of(0), trial.model.n_params)
+    source = Awaited(data) if isinstance(data, Absent) else data
+    return Oracle(trial.bound, source, solver, drawn.to(trial.setup.initial.device).of(0), trial.model.n_params)
 
 
 def costly(t: int, rounds: int) -> bool:
@@ -273,16 +273,19 @@ class EvaluationSets:
             )
         strange = sorted({*(self.groups or ())} - {*self.sets})
         if self.groups is not None and (len(self.groups) != self.n or strange):
-            found = f"unknown {', '.join(strange)}" if strange else f"{len(self.groups)} entries"
+            given = f"unknown {', '.join(strange)}" if strange else f"{len(self.groups)} entries"
             expected = f"{self.n} clients; test sets: {', '.join(self.sets) or 'none'}"
-            raise ValueError(f"groups must name one test set per client ({expected}); found {found}.")
+            raise ValueError(f"groups must name one test set per client ({expected}); found {given}.")
 
     def score(self, trial: Trial, vector: Tensor, data: Samples) -> dict[str, Any]:
         """All measures of the run, of a whole vector [G] on one data set; ``by`` each sensitive attribute, where data have them, those of sums."""
         [outputs] = answers(trial, vector, [data])
-        found = _found(self.own, [outputs]) if self.own else []
-        own = {measure.name: value for measure, (value, _) in zip(self.own, found, strict=True)}
-        of_people = [{value: tally.score(self.measures) for value, tally in of.items()} for of in outputs.of_people.by]
+        values = _measured(self.own, [outputs]) if self.own else []
+        own = {measure.name: value for measure, (value, _) in zip(self.own, values, strict=True)}
+        of_people = [
+            {value: tally.score(self.measures) for value, tally in by_value.items()}
+            for by_value in outputs.of_people.by
+        ]
         return {**outputs.score(self.measures), **own, **({"by": of_people} if of_people else {})}
 
     def answered(self, trial: Trial, vector: Tensor) -> dict[str, Outputs]:
@@ -344,17 +347,17 @@ class EvaluationSets:
 
     def _alone(self, trial: Trial, p: Progression) -> Record:
         """The main measure on every set, the mean over its clients, each with its own model; NaN of a set without clients."""
-        found: dict[str, list[float]] = {name: [] for name in self.sets}
+        reached: dict[str, list[float]] = {name: [] for name in self.sets}
         judged: list[Judged | None] = []
         for m in range(self.n):
             names, vector = self._own(m), deployable(trial, p, m)
             parts = answers(trial, vector, [self.sets[name] for name in names])
             for name, outputs in zip(names, parts, strict=True):
-                found[name].append(outputs.tally.main)
+                reached[name].append(outputs.tally.main)
             if self.of_clients is not None:
                 parts = [] if self.of_clients[m] is None else answers(trial, vector, self._tests(m))
             judged.append(_judged(self.own, parts, people=True) if parts else None)
-        means = {name: float(np.mean(of)) if of else math.nan for name, of in found.items()}
+        means = {name: float(np.mean(values)) if values else math.nan for name, values in reached.items()}
         groups = {name: cast(Score, {trial.model.task.main: mean}) for name, mean in means.items()}
         return self._with_clients(trial, {"groups": groups}, judged, {})
 
@@ -372,20 +375,20 @@ class EvaluationSets:
         self, trial: Trial, record: Record, judged: Sequence[Judged | None], answered: Mapping[str, Outputs]
     ) -> Record:
         """A record with the clients, and one's own measures, with those of the global model on every set, if there is one."""
-        clients = cast(Clients, {trial.model.task.main: [None if of is None else of.main for of in judged]})
+        clients = cast(Clients, {trial.model.task.main: [None if model is None else model.main for model in judged]})
         if self.of_clients is not None:
             clients["n"] = [0 if d is None else d.size for d in self.of_clients]
         record = {**record, "clients": clients}
-        people = [None if of is None else of.people for of in judged]
+        people = [None if model is None else model.people for model in judged]
         if any(people):
             record["by"] = {**record.get("by", {}), "clients": people}
         if not (self.own and (answered or not trial.method.sharing.global_model)):
             return record
-        found = {("group", name): _found(self.own, [answered[name]]) if answered else None for name in self.sets}
-        for m, of in enumerate(judged):
-            found["client", trial.names[m] if m < len(trial.names) else str(m)] = None if of is None else of.own
-        found["all", "samples"] = _found(self.own, [*answered.values()]) if answered else None
-        return {**record, "measures": recorded(self.own, found)}
+        values = {("group", name): _measured(self.own, [answered[name]]) if answered else None for name in self.sets}
+        for m, model in enumerate(judged):
+            values["client", trial.names[m] if m < len(trial.names) else str(m)] = None if model is None else model.own
+        values["all", "samples"] = _measured(self.own, [*answered.values()]) if answered else None
+        return {**record, "measures": recorded(self.own, values)}
 
     def _own(self, m: int) -> tuple[str, ...]:
         return tuple(self.sets) if self.groups is None else (self.groups[m],)
@@ -399,10 +402,10 @@ class EvaluationSets:
 def _judged(own: Sequence[Measure], parts: Sequence[Outputs], *, people: bool = False) -> Judged:
     """A model by its outputs on samples in parts, and where ``people`` are asked for also by their sensitive attributes."""
     tally = together(outputs.of_people if people else outputs.tally for outputs in parts)
-    return Judged(tally.main, _found(own, parts) if own else [], tally.people or None)
+    return Judged(tally.main, _measured(own, parts) if own else [], tally.people or None)
 
 
-def _found(own: Sequence[Measure], parts: Sequence[Outputs]) -> list[Found]:
+def _measured(own: Sequence[Measure], parts: Sequence[Outputs]) -> list[Found]:
     """Measures of one's own on samples in parts."""
-    p, y = (np.concatenate(of) for of in zip(*(outputs.given for outputs in parts), strict=True))
+    p, y = (np.concatenate(arrays) for arrays in zip(*(outputs.given for outputs in parts), strict=True))
     return [measure(p, y) for measure in own]

@@ -264,10 +264,9 @@ def frame(
         if not isinstance(d, Absent):  # these are checked when they are loaded
             check(d, name, like, n_classes)
     A = first.attributes
-    here = {
-        name: d.attributes for name, d in every if not isinstance(d, Absent) and (name in known or (A and d.attributes))
-    }
-    check_attributes({known[0]: A} | here)
+    here = {name: d.attributes for name, d in every if not isinstance(d, Absent)}
+    check_attributes({known[0]: A} | {name: n for name, n in here.items() if name in known})
+    check_attributes({name: n for name, n in here.items() if n})  # test sets may have none
     data = tuple(replace(d, like=like, n_classes=n_classes, attributes=A) if isinstance(d, Absent) else d for d in data)
     mine = None if own is None else tuple(own.values())
     return Frame(model, bound, known, data, first, sets, mine, held_out, n_classes, n_features, transform, reading)
