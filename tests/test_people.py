@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise as eq
+from equipoise import scenarios
+from equipoise.core.task import CLASSIFICATION, Regression
 from equipoise.flower import in_process
+from equipoise.records.history import History
 from equipoise.records.record import Record, parse
+from equipoise.report import html, table
+from equipoise.report.statistics import Comparison
+from equipoise.system.terminal import Terminal
 from helpers import UNEQUAL, clients, federation, network, samples
 
 SOLVER = eq.SGD(0.05)
@@ -177,3 +187,208 @@ def test_names_that_cannot_be(given: Any, said: str) -> None:
 def test_names_where_there_are_no_attributes() -> None:
     with pytest.raises(ValueError, match="the samples have 0, found sex"):
         federation(data=clients(), attributes={"sex": ["f", "m"]})
+
+
+# numbers derived from records
+def history(
+    rounds: list[dict[str, tuple[Any, Any, Any]]], clients: Any = None, *, task: str = "", **meta: Any
+) -> History:
+    """A run in which the global model predicted y of the people with s in every test set, in every round: (predicted, y, s)."""
+    records: list[Any] = []
+    for t, sets in enumerate(rounds):
+        record: dict[str, Any] = {"round": t, "groups": {}, "by": {"groups": {}}}
+        for name, (p, y, s) in sets.items():
+            p, y, s = (torch.as_tensor(np.asarray(part)) for part in (p, y, s))
+            tally = tally_of(p, y, s, task)
+            record["groups"][name], record["by"]["groups"][name] = tally.score(), tally.people
+        if clients is not None:
+            record["clients"] = {
+                ("rmse" if task else "accuracy"): [0.5] * len(clients),
+                "n": [len(of[1]) for of in clients],
+            }
+            record["by"]["clients"] = [tally_of(*(torch.as_tensor(part) for part in of), task).people for of in clients]
+        records.append(record)
+    given = {"task": task} if task else {"classes": ["no", "yes"]}
+    return History(
+        tuple(records), {"method": "m", "attributes": {"sex": ["f", "m"]}, "least_group": 1, **given, **meta}
+    )  # type: ignore[typeddict-item]
+
+
+def tally_of(p: Tensor, y: Tensor, s: Tensor, task: str) -> Any:
+    if task:
+        return Regression().tally(p.double()[:, None], y.double(), s[:, None])
+    return CLASSIFICATION.tally(torch.nn.functional.one_hot(p, 2).double(), y, s[:, None])
+
+
+PERSON = st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(-1, 1))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(PERSON, min_size=2, max_size=60), st.integers(1, 3))
+def test_rates_are_those_of_fairlearn(drawn: list[tuple[int, int, int]], parts: int) -> None:
+    """Whatever the division into test sets; where a rate is defined for both."""
+    fairlearn = pytest.importorskip("fairlearn.metrics")
+    rows = np.array(drawn)
+    sets = {str(k): tuple(rows[k::parts].T) for k in range(parts) if len(rows[k::parts])}
+    known = rows[rows[:, 2] >= 0]
+    people = history([sets, sets]).people(2)["sex"]  # type: ignore[list-item]
+    assert people["unknown"] == len(rows) - len(known)
+    treated: Any = people["treated"]
+    if len({*known[:, 2]}) < 2:
+        assert treated is None
+        return
+    p, y, s = known.T
+    assert treated["demographic_parity"] == pytest.approx(
+        100 * fairlearn.demographic_parity_difference(y, p, sensitive_features=s)
+    )
+    for value, name in enumerate("fm"):
+        those, of = known[s == value], treated["groups"][name]
+        assert of["n"] == len(those)
+        assert of["accuracy"] == pytest.approx(100 * (those[:, 0] == those[:, 1]).mean())
+        assert of["selection_rate"] == [pytest.approx(100 * those[:, 0].mean())]
+        positive = those[those[:, 1] == 1]
+        assert of["tpr"] == [pytest.approx(100 * positive[:, 0].mean()) if len(positive) else None]
+    if all((y[s == value] == 1).any() for value in (0, 1)):
+        expected = fairlearn.equal_opportunity_difference(y, p, sensitive_features=s)
+        assert treated["equal_opportunity"] == pytest.approx(100 * expected)
+
+
+def test_errors_are_those_of_a_plain_loop() -> None:
+    rng = np.random.default_rng(0)
+    rounds = [
+        {name: (rng.normal(size=n), rng.normal(size=n), rng.integers(-1, 2, n)) for name, n in (("a", 40), ("b", 23))}
+        for _ in range(3)
+    ]
+    rounds = [{name: (p, rounds[0][name][1], rounds[0][name][2]) for name, (p, _, _) in of.items()} for of in rounds]
+    people = history(rounds, task="regression").people(2)["sex"]
+    y, s = (np.concatenate([rounds[0][name][k] for name in "ab"]) for k in (1, 2))
+    errors = [np.concatenate([of[name][0] for name in "ab"]) - y for of in rounds[-2:]]
+    expected = {
+        name: {
+            "n": int((s == k).sum()),
+            "rmse": np.mean([np.sqrt((e[s == k] ** 2).mean()) for e in errors]),
+            "mae": np.mean([np.abs(e[s == k]).mean() for e in errors]),
+            "error": np.mean([e[s == k].mean() for e in errors]),
+        }
+        for k, name in enumerate("fm")
+    }
+    treated: Any = people["treated"]
+    for name, of in expected.items():
+        assert treated["groups"][name] == pytest.approx(of)
+    for key in ("rmse", "mae", "error"):
+        assert treated[f"{key}_gap"] == pytest.approx(abs(expected["f"][key] - expected["m"][key]))
+    assert people["unknown"] == int((s < 0).sum())
+    assert people["averaged"] == [1, 2]
+
+
+def test_too_few_people_have_no_number_and_are_in_no_gap() -> None:
+    few: Any = {"a": ([0.0] * 12, [1.0] * 12, [0] * 9 + [1] * 3)}
+    people = history([few], [few["a"], few["a"]], task="regression", least_group=5, client_tests=True).people()["sex"]
+    treated: Any = people["treated"]
+    assert treated["groups"]["m"] == {"n": None, "rmse": None, "mae": None, "error": None}
+    assert treated["groups"]["f"] == {"n": 9, "rmse": 1.0, "mae": 1.0, "error": -1.0}
+    assert [treated[key] for key in ("rmse_gap", "mae_gap", "error_gap")] == [None] * 3
+    assert people["clients"] == [{"f": {"n": 9, "main": 1.0}, "m": {"n": None, "main": None}}] * 2
+
+
+def test_every_client_is_divided_too() -> None:
+    """A model that is as good for both sexes together, and for neither within a client."""
+    p, y = [1] * 20, [1] * 10 + [0] * 10
+    clients: Any = [(p, y, [0] * 10 + [1] * 10), (p, y, [1] * 10 + [0] * 10)]
+    both: Any = {"all": (p * 2, y * 2, clients[0][2] + clients[1][2])}
+    run = history([both], clients, client_tests=True, client_names=["north", "south"])
+    people = run.people()["sex"]
+    treated: Any = people["treated"]
+    assert treated["accuracy_gap"] == 0
+    inside = [{name: of["main"] for name, of in client.items()} for client in people["clients"] if client]
+    assert inside == [{"f": 100.0, "m": 0.0}, {"f": 0.0, "m": 100.0}]
+    page = html.render([run])
+    table = re.sub(
+        r"(\s*<[^>]*>\s*)+", " ", page[page.index("Every client by sex</summary>") :].partition("</table>")[0]
+    )
+    assert re.findall(r"(?:north|south)(?: [0-9.]+)*", table) == [
+        "north 10 10 100.00 0.00 100.00",
+        "south 10 10 0.00 100.00 100.00",
+    ]
+
+
+def test_what_is_asked_for_must_be_a_round() -> None:
+    with pytest.raises(ValueError, match="last must be at least 1 round: found 0"):
+        history([]).people(0)
+
+
+# what is shown
+@pytest.mark.parametrize("task", ["", "regression"])
+def test_reports_show_them(task: str) -> None:
+    rng = np.random.default_rng(1)
+
+    def sets() -> Any:
+        p, y = rng.integers(0, 2, (2, 60)) if not task else rng.normal(5, 1, (2, 60))
+        return {"a": (p[:30], y[:30], rng.integers(-1, 2, 30)), "b": (p[30:], y[30:], rng.integers(-1, 2, 30))}
+
+    runs = [history([sets()], task=task, seed=seed, label=label) for label in ("one", "two") for seed in (0, 1)]
+    compared = Comparison.of(runs)
+    (people,) = compared["people"].values()
+    assert not people["as_groups"]
+    assert {*people["methods"][0]["groups"]} == {"f", "m"}
+    low, high = people["unknown"]
+    assert 0 < low <= high
+    heading = "Errors by sex" if task else "Rates by sex"
+    titles = ["RMSE", "MAE", "mean error"] if task else ["accuracy", "selection"]
+    page, text = html.render(compared), table.markdown(compared)
+    shown = io.StringIO()
+    Terminal(file=shown, width=200).print(table.rich_table(compared, 200))
+    for where in (page, text, table.latex(compared), shown.getvalue()):
+        for said in (
+            heading,
+            *titles,
+            "Fairness by sex",
+            f"Of {high} test samples sex is not known",
+            "The worst value of sex is",
+        ):
+            assert said in " ".join(where.split()), said
+    if task:
+        assert "%" not in re.sub(r"95[\s\u00a0]%|<style.*?</style>|width: *\d+%", "", text)
+    assert json.loads(json.dumps(compared.document))["people"]["sex"]["methods"][1]["method"] == "two"
+
+
+def test_a_table_that_the_test_sets_show_is_not_shown_twice() -> None:
+    of: Any = {"f": ([0, 1] * 6, [0] * 12, [0] * 12), "m": ([0, 1] * 6, [0] * 12, [1] * 12)}
+    run = history([of], measures=["accuracy", "rates"])
+    assert Comparison.of([run])["people"]["sex"]["as_groups"]
+    assert "Rates by sex" in table.markdown(Comparison.of([run]))
+    for record in run.records:
+        for name in "fm":
+            (sums,) = record["by"]["groups"][name]
+            record["groups"][name]["rates"] = {key: sums[key][0] for key in ("right", "true", "chosen")}  # type: ignore[literal-required]
+    text = table.markdown(Comparison.of([run]))
+    assert "Rates by group" in text
+    assert "by sex" not in text
+
+
+def test_runs_without_attributes_say_nothing_of_them() -> None:
+    fed = federation(data=clients(), tests={"a": samples(20, 1)})
+    fed.fit(1, progress=False)
+    assert "people" not in fed.history.summary()
+    assert "people" not in Comparison.of([fed.history]).document
+
+
+@pytest.mark.parametrize("method", ["fedavg", "standalone", "ditto"])
+def test_diabetes_from_a_run_to_a_report(method: str) -> None:
+    made = scenarios.load("diabetes", 0)
+    net = eq.network("mlp", in_shape=(10,), n_classes=1)
+    fed = eq.Federation(
+        net, made.clients, method, tests=made.tests, client_tests=made.client_tests, task="regression", attributes=made.attributes
+    )  # fmt: skip
+    fed.fit(2, progress=False)
+    people = fed.history.people(1)["sex"]
+    assert people["as_groups"] == (method != "standalone")
+    assert len([of for of in people["clients"] if of]) == len(made.clients)
+    treated: Any = people["treated"]
+    assert {*treated["groups"]} == {"1", "2"}
+    if method != "standalone":  # each sex has a test set
+        for value, name in (("1", "sex-1"), ("2", "sex-2")):
+            scores = fed.records[-1]["groups"][name]
+            assert treated["groups"][value]["rmse"] == pytest.approx(scores["rmse"])
+            assert treated["groups"][value]["mae"] == pytest.approx(scores["mae"])
+    assert "Errors by sex" in html.render([fed.history])

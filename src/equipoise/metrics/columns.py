@@ -338,6 +338,17 @@ PARITY: Final = _columns(
 )
 
 
+# Of `History.people()` of a regression: differences between groups, in the unit of the target.
+ERRORS: Final = tuple(
+    Column(key, title, _entry(key), "lower", formula, power=1)
+    for key, title, formula in (
+        ("rmse_gap", "RMSE gap", "max_g RMSE(g) − min_g RMSE(g) over the groups g"),
+        ("mae_gap", "MAE gap", "max_g MAE(g) − min_g MAE(g)"),
+        ("error_gap", "mean error gap", "max_g ē(g) − min_g ē(g) with the mean ē(g) of the errors ŷᵢ − yᵢ in group g"),
+    )
+)
+
+
 def parity_columns(several: bool) -> tuple[Column, ...]:
     """Those of `PARITY` that tables show.
 

@@ -18,7 +18,7 @@ from equipoise.metrics.failure import diverged, guesses, guesses_mean
 from equipoise.metrics.groups import Positive, positive_class
 from equipoise.metrics.measures import Measure, main_of, measures_of, named
 from equipoise.metrics.performance import Value, last_rounds
-from equipoise.records import summary
+from equipoise.records import summary, treatment
 from equipoise.records.directory import read
 from equipoise.records.meta import Meta, Sharing
 from equipoise.records.record import (
@@ -31,7 +31,7 @@ from equipoise.records.record import (
     number,
     shorten,
 )
-from equipoise.records.results import GroupFairness
+from equipoise.records.results import GroupFairness, People
 from equipoise.records.validation import BEST, selected, worst_of
 from equipoise.system.files import write_atomically
 
@@ -257,6 +257,11 @@ class History:
         data = self.meta.get("data")
         names = self.meta.get("classes") or (data.get("classes") if isinstance(data, Mapping) else ())
         return tuple(str(name) for name in names or ())
+
+    @property
+    def attributes(self) -> dict[str, tuple[str, ...]]:
+        """By the name of each sensitive attribute the names of its values, in the order of their codes; empty where samples have none."""
+        return {str(name): tuple(map(str, values)) for name, values in (self.meta.get("attributes") or {}).items()}
 
     @property
     def positive(self) -> Positive | None:
@@ -491,10 +496,26 @@ class History:
         ------
         ValueError : `last` is below 1, `positive` is no class, or the counts are damaged.
         """
+        _check_last(last)
         if not isinstance(positive, int):
             about = self.positive if positive is None else self._class_named(positive)
             positive = None if about is None else about.number
-        return summary.group_fairness(self.records, last, positive, self.least_group)
+        return treatment.rates(treatment.of_groups(self.records)[-last:], positive, self.least_group)
+
+    def people(self, last: int = 5) -> dict[str, People]:
+        """How the global model treats people with each value of each sensitive attribute, and that of each client; empty without attributes.
+
+        Parameters
+        ----------
+        last : how many of the last evaluated rounds to average, at least 1.
+
+        Raises
+        ------
+        ValueError : `last` is below 1.
+        """
+        _check_last(last)
+        every = {name: treatment.people(self, k, last) for k, name in enumerate(self.attributes)}
+        return {name: found for name, found in every.items() if found is not None}
 
     def __len__(self) -> int:
         return len(self.records)
@@ -511,6 +532,12 @@ class History:
             f"History({self.label}{where}, seed {self.seed}, {len(self)} round{'s' * (len(self) != 1)}: "
             f"{', '.join(numbers) or 'not evaluated'}{worst})"
         )
+
+
+def _check_last(last: int) -> None:
+    """Require that a mean is over a round at least."""
+    if last < 1:
+        raise ValueError(f"last must be at least 1 round: found {last}.")
 
 
 def _check_contribution(contribution: object, evaluated: set[int]) -> None:

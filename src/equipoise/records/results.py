@@ -66,6 +66,58 @@ class GroupFairness(TypedDict):
     averaged: list[int]
 
 
+class ValueErrors(TypedDict):
+    """The errors of a model for one group, in the unit of the target, null of fewer people than a number must be about.
+
+    Attributes
+    ----------
+    n : test samples.
+    rmse, mae : root of the mean squared error, mean absolute error.
+    error : mean of the errors, predicted less true.
+    """
+
+    n: int | None
+    rmse: float | None
+    mae: float | None
+    error: float | None
+
+
+class GroupErrors(TypedDict):
+    """How different the errors of a model are between groups: the largest less the smallest of each, and those of every group."""
+
+    rmse_gap: float | None
+    mae_gap: float | None
+    error_gap: float | None
+    groups: dict[str, ValueErrors]
+
+
+class Inside(TypedDict):
+    """The people of one client with one value: test samples, and the main measure; null of fewer than a number must be about."""
+
+    n: int | None
+    main: float | None
+
+
+class People(TypedDict):
+    """How a model treats people with each value of a sensitive attribute, all test sets together.
+
+    Attributes
+    ----------
+    treated : `GroupFairness` by value, or of regression `GroupErrors`; null where fewer than two values were tested.
+    unknown : test samples of which the value is not known; they are in no value.
+    as_groups : whether each test set has the people with one value, and all of these.
+    clients : of the model that each client predicts with, its main measure by value; null of one that was not tested, and empty where
+        clients share test sets and a model.
+    averaged : the rounds.
+    """
+
+    treated: GroupFairness | GroupErrors | None
+    unknown: int
+    as_groups: bool
+    clients: list[dict[str, Inside] | None]
+    averaged: list[int]
+
+
 class Alone(TypedDict):
     """What clients reach alone, in points.
 

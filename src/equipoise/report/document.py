@@ -4,9 +4,9 @@
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, NotRequired, TypedDict, cast
+from typing import Any, Final, NamedTuple, NotRequired, TypedDict, cast
 
-from equipoise.metrics.measures import main_in
+from equipoise.metrics.measures import ACCURACY, Measure, main_in
 
 Row = Mapping[str, object]  # a method in any of the tables
 
@@ -334,26 +334,46 @@ class RatesOfGroup(TypedDict):
     n, of_class : test samples, and those of the positive class; null if too few.
     worst_class : the class that is recognised worst.
     accuracy, tpr, fpr, selection_rate, worst_recall : over the seeds with which the rate is about enough people.
+    rmse, mae, error : of regression, in place of these, in the unit of the target; `error` is the mean of predicted less true.
     """
 
-    accuracy: Rate
-    tpr: Rate
-    fpr: Rate
-    selection_rate: Rate
-    worst_recall: Rate
-    worst_class: str | None
+    accuracy: NotRequired[Rate]
+    tpr: NotRequired[Rate]
+    fpr: NotRequired[Rate]
+    selection_rate: NotRequired[Rate]
+    worst_recall: NotRequired[Rate]
+    worst_class: NotRequired[str | None]
+    rmse: NotRequired[Rate]
+    mae: NotRequired[Rate]
+    error: NotRequired[Rate]
     n: int | None
-    of_class: int | None
+    of_class: NotRequired[int | None]
+
+
+class Inside(OverSeeds):
+    """The people of a client with one value: test samples with each seed, null if too few, and the main measure of the client's model."""
+
+    n: list[int | None]
+
+
+class InsideClient(TypedDict):
+    """How the model that a client predicts with treats its people, by value, and the gap between values."""
+
+    groups: dict[str, Inside]
+    gap: OverSeeds
 
 
 class OfGaps(TypedDict):
     """The numbers of `Gaps`."""
 
-    accuracy_gap: OverSeeds
-    equal_opportunity: OverSeeds
-    equalised_odds: OverSeeds
-    demographic_parity: OverSeeds
-    worst_recall: OverSeeds
+    accuracy_gap: NotRequired[OverSeeds]
+    equal_opportunity: NotRequired[OverSeeds]
+    equalised_odds: NotRequired[OverSeeds]
+    demographic_parity: NotRequired[OverSeeds]
+    worst_recall: NotRequired[OverSeeds]
+    rmse_gap: NotRequired[OverSeeds]
+    mae_gap: NotRequired[OverSeeds]
+    error_gap: NotRequired[OverSeeds]
 
 
 class Gaps(OfGaps):
@@ -363,8 +383,11 @@ class Gaps(OfGaps):
     ----------
     accuracy_gap, equal_opportunity, equalised_odds, demographic_parity, worst_recall : over the seeds that have it, see
         `History.group_fairness`.
+    rmse_gap, mae_gap, error_gap : of regression, in place of these.
     groups : by group.
     intervals : `[low, high]` over the test samples, ends averaged over the seeds.
+    worst_groups, clients : of a sensitive attribute, the worst value, by how many seeds have it there; and by client; empty where clients
+        share a model and test sets.
     method, seeds, failed, bound, versus : see `Measured`.
     """
 
@@ -372,6 +395,8 @@ class Gaps(OfGaps):
     seeds: list[int]
     groups: dict[str, RatesOfGroup]
     intervals: dict[str, tuple[float, float] | None]
+    worst_groups: NotRequired[dict[str, int]]
+    clients: NotRequired[list[InsideClient]]
     failed: bool
     bound: str
     versus: Versus | None
@@ -384,6 +409,8 @@ class Parity(TypedDict):
     ----------
     positive : the name of the class that rates are about; null where each is compared with all others.
     least : people that a rate must be about.
+    unknown, as_groups : of a sensitive attribute, `[low, high]` over the runs: test samples of which the value is not known; and whether the
+        test sets are the same people as the values.
     scenario, seeds, notes, methods, leaders : see `OfMeasure`, `Gaps`.
     """
 
@@ -393,6 +420,8 @@ class Parity(TypedDict):
     leaders: dict[str, Leader]
     positive: str | None
     least: int
+    unknown: NotRequired[list[int]]
+    as_groups: NotRequired[bool]
     methods: list[Gaps]
 
 
@@ -476,6 +505,7 @@ class Document(OfMeasure):
     collaboration : what clients get for what they contribute; null unless a run knows what its clients reach alone.
     spread : over clients; null where they cannot differ.
     group_fairness : how differently the groups are treated; null unless a run was to record `"rates"`.
+    people : where samples have sensitive attributes, by attribute how differently people with each value are treated, all test sets together.
     other_rounds : null where there was one round only.
     validation : null where nothing was held out.
     own_measures : by name, the measures that are none of `equipoise.metrics.MEASURES`.
@@ -485,9 +515,50 @@ class Document(OfMeasure):
     collaboration: Rewards | None
     spread: Spread | None
     group_fairness: Parity | None
+    people: NotRequired[dict[str, Parity]]
     other_rounds: OtherRounds | None
     validation: Validation | None
     own_measures: dict[str, OwnMeasure]
+
+
+class Treated(NamedTuple):
+    """How people are treated: those of each test set, or with each value of a sensitive ``attribute``, the ``number``-th."""
+
+    parity: Parity
+    attribute: str = ""
+    number: int = 0
+
+    @property
+    def noun(self) -> str:
+        """What divides the people."""
+        return self.attribute or "group"
+
+    @property
+    def rates(self) -> str:
+        """The name of the table of the rates."""
+        return f"people-{self.number}" if self.attribute else "group-rates"
+
+    @property
+    def gaps(self) -> str:
+        """The name of the table of the gaps."""
+        return f"people-{self.number}-gaps" if self.attribute else "group-fairness"
+
+    @property
+    def gaps_heading(self) -> str:
+        """The heading of the table of the gaps."""
+        return f"Fairness by {self.attribute}" if self.attribute else "Group fairness"
+
+    def rates_heading(self, measure: Measure) -> str:
+        """The heading of the table of the rates, or errors of numbers."""
+        return f"{'Rates' if measure == ACCURACY else 'Errors'} by {self.noun}"
+
+
+def treated(comparison: Document) -> list[Treated]:
+    """How groups of people are treated: those of the test sets, and by sensitive attribute, where the test sets do not show it already."""
+    by_group = comparison["group_fairness"]
+    people = enumerate(comparison.get("people", {}).items(), start=1)
+    by_value = [Treated(of, name, k) for k, (name, of) in people if not (by_group and of["as_groups"])]
+    return [Treated(by_group), *by_value] if by_group else by_value
 
 
 UNKNOWN: Final[OverSeeds] = {"mean": None, "std": None, "ci95": None}  # a number that a method does not have

@@ -31,6 +31,7 @@ from equipoise.report.layout import (
     over_clients,
     over_groups,
     paired_tests,
+    people_of_clients,
     sheets,
     who_was_there,
 )
@@ -116,7 +117,7 @@ def render(histories: Sequence[History] | Comparison) -> str:
         racing=sum(not method["bound"] for method in found["methods"]),
         groups=of_groups,
         clients=of_clients,
-        every=every_client(found),
+        every=[sheet for sheet in (every_client(found), *people_of_clients(found)) if sheet],
         carried=[communication(found), every_site(found)],
         presence=who_was_there(found),
         trained=[drawn.pop("presence")] if "presence" in drawn else [],

@@ -19,6 +19,7 @@ from equipoise.report import rates, sentences
 from equipoise.report.document import (
     Difference,
     Document,
+    Inside,
     Leader,
     OfMeasure,
     OverSeeds,
@@ -29,6 +30,7 @@ from equipoise.report.document import (
     last_of,
     number_of,
     test_of,
+    treated,
 )
 from equipoise.report.formatting import PERCENT, UNDEFINED, difference, number, p_value, same_in_every_seed, size
 from equipoise.report.grid import Cell, Grid
@@ -178,31 +180,32 @@ def _of_rewards(comparison: Document) -> Iterator[Sheet]:
 
 
 def _of_rates(comparison: Document) -> Iterator[Sheet]:
-    """How the groups are treated: their rates, and the gaps between them."""
-    if not (fairness := comparison["group_fairness"]):
-        return
-    by_group = rates.grid(fairness)
-    yield Sheet(
-        "group-rates",
-        "Rates by group",
-        sentences.rates_caption(comparison, fairness),
-        by_group,
-        rates.explained(fairness),
-        narrow=True,
-        head="Group" if len(fairness["methods"]) == 1 else "Method, group",
-        narrow_titles=rates.narrow(by_group.titles),
-    )
-    gaps = gaps_of(fairness)
-    yield _sheet(
-        fairness["methods"],
-        gaps,
-        name="group-fairness",
-        heading="Group fairness",
-        caption=sentences.parity_caption(comparison, fairness),
-        grid=lay_out(fairness["methods"], gaps, leaders=fairness["leaders"]),
-        explanations=sentences.parity_legend(fairness),
-        narrow=True,
-    )
+    """How groups are treated, those of the test sets and those of sensitive attributes: their rates, and the gaps between them."""
+    measure = measure_of(comparison)
+    for of in treated(comparison):
+        parity = of.parity
+        by_group = rates.grid(parity, measure)
+        yield Sheet(
+            of.rates,
+            of.rates_heading(measure),
+            sentences.rates_caption(comparison, of),
+            by_group,
+            [*rates.explained(parity, measure), *sentences.unknown_values(of)],
+            narrow=True,
+            head=(of.attribute or "Group") if len(parity["methods"]) == 1 else f"Method, {of.noun}",
+            narrow_titles=rates.narrow(by_group.titles),
+        )
+        gaps = gaps_of(parity, measure)
+        yield _sheet(
+            parity["methods"],
+            gaps,
+            name=of.gaps,
+            heading=of.gaps_heading,
+            caption=sentences.parity_caption(comparison, of),
+            grid=lay_out(parity["methods"], gaps, leaders=parity["leaders"]),
+            explanations=sentences.parity_legend(comparison, of),
+            narrow=True,
+        )
 
 
 def _of_own_measures(comparison: Document) -> Iterator[Sheet]:
@@ -418,6 +421,44 @@ def every_client(histories: Sequence[History] | Comparison, last: int | None = N
     return _block("every-client", "Every client", Grid(titles, tuple(rows)), text, head="Client")
 
 
+def people_of_clients(comparison: Comparison) -> Iterator[Sheet]:
+    """The main measure of every client's model for each value of a sensitive attribute, and the gap within the client."""
+    measure, names = measure_of(comparison.document), comparison.histories[0].client_names
+    for of in treated(comparison.document):
+        methods = [method for method in of.parity["methods"] if method.get("clients")]
+        if not methods or {len(method["clients"]) for method in methods} != {len(names)} or len(names) > MANY:
+            continue
+        values, several, few = [*methods[0]["groups"]], len(methods) > 1, f"< {of.parity['least']}"
+        titles = [f"n {value}" for value in values]
+        titles += [f"{m['method']}, {what}" if several else what for m in methods for what in (*values, "gap")]
+        rows = []
+        for k, name in enumerate(names):
+            each = [method["clients"][k] for method in methods]
+            sizes = [[n for one in each for n in one["groups"].get(value, {"n": ()})["n"]] for value in values]
+            cells = [
+                Cell(few if None in n else _test_samples([k for k in n if k is not None] or [0], 0)) for n in sizes
+            ]
+            for one in each:
+                cells += [_of_value(one["groups"].get(value), few, measure.digits) for value in values]
+                cells.append(_cell(one["gap"], measure.digits))
+            rows.append((name, tuple(cells)))
+        text = (
+            f"{measure.title}{measure.words} of the model that each client predicts with, on {sentences.tested_on(comparison.histories)}, by {of.attribute}; "
+            f"gap: the largest less the smallest. n: test samples; n {few}: no number is shown."
+        )
+        text = " ".join([text, *sentences.plus_minus_of(comparison.document)])
+        yield _block(
+            f"{of.rates}-clients", f"Every client by {of.attribute}", Grid((*titles,), (*rows,)), text, head="Client"
+        )
+
+
+def _of_value(found: Inside | None, few: str, digits: int) -> Cell:
+    """The main measure of a client's people with one value; that they are too few, or a dash where there are none."""
+    if found is None:
+        return Cell(UNDEFINED)
+    return Cell(f"n {few}") if found["mean"] is None else _cell(found, digits)
+
+
 def _test_samples(runs: Sequence[int], least: int) -> str:
     """How many test samples a client has, from the fewest to the most over the runs; no number below ``least``."""
     low, high = min(runs), max(runs)
@@ -509,8 +550,8 @@ def paired_tests(comparison: Document) -> list[PairedTests]:
         of.append(("collaboration", "Collaborative fairness", together["methods"], placed(COLLABORATION)))
     if over := comparison["spread"]:
         of.append(("spread", "Spread over the clients", over["methods"], spread_of(measure_of(comparison))))
-    if between := comparison["group_fairness"]:
-        of.append(("group-fairness", "Group fairness", between["methods"], gaps_of(between)))
+    measure = measure_of(comparison)
+    of += [(x.gaps, x.gaps_heading, x.parity["methods"], gaps_of(x.parity, measure)) for x in treated(comparison)]
     found = (_paired_tests(f"tests-{name}", title, methods, columns) for name, title, methods, columns in of)
     return [one for one in found if one.rows]
 

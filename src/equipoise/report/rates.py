@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
+from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.report import drawing
 from equipoise.report.document import Parity, Rate
 from equipoise.report.formatting import PERCENT, UNDEFINED, number
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FEW: Final = 4  # groups that a sentence names one by one
-RateName = Literal["accuracy", "tpr", "fpr", "selection_rate", "worst_recall"]
+RateName = Literal["accuracy", "tpr", "fpr", "selection_rate", "worst_recall", "rmse", "mae", "error"]
 TITLES: Final[dict[RateName, str]] = {  # of two classes, or of one against the rest
     "accuracy": "accuracy",
     "tpr": "true-positive rate",
@@ -31,41 +32,55 @@ TITLES: Final[dict[RateName, str]] = {  # of two classes, or of one against the 
 OF_MANY: Final[dict[RateName, str]] = {"accuracy": "accuracy", "worst_recall": "recall of the worst class"}
 
 
-def titles(fairness: Parity) -> dict[RateName, str]:
-    """The rates that are shown, by key: with one positive class its rates, with many the recall of the worst one."""
+OF_NUMBERS: Final[dict[RateName, str]] = {"rmse": "RMSE", "mae": "MAE", "error": "mean error"}
+
+
+def titles(fairness: Parity, measure: Measure = ACCURACY) -> dict[RateName, str]:
+    """The rates that are shown, by key: with one positive class its rates, with many the recall of the worst one; of numbers their errors."""
+    if measure != ACCURACY:
+        return OF_NUMBERS
     return OF_MANY if fairness["positive"] is None else TITLES
 
 
-def cells(fairness: Parity) -> Iterator[tuple[str, str, list[tuple[str, Cell]]]]:
+def cells(fairness: Parity, measure: Measure = ACCURACY) -> Iterator[tuple[str, str, list[tuple[str, Cell]]]]:
     """By method and group: its name, that of the group, and titles and texts of the cells."""
+    digits = measure.digits if measure.of_target else 1
     for method in fairness["methods"]:
         for group, rates in method["groups"].items():
             few = f"< {fairness['least']}"
             row = [("n", Cell(few if rates["n"] is None else f"{rates['n']:,}"))]
-            for key, title in titles(fairness).items():
+            for key, title in titles(fairness, measure).items():
                 if key == "tpr":
                     text = few if rates["of_class"] is None else f"{rates['of_class']:,}"
                     row.append((f"of {fairness['positive']}", Cell(text)))
-                row.append((f"{title} (%)", _cell(rates[key], few)))
+                row.append((measure.axis(title), _cell(rates[key], few, digits)))
                 if key == "worst_recall":
                     row.append(("worst class", Cell(rates["worst_class"] or UNDEFINED)))
             yield method["method"], group, row
 
 
-def grid(fairness: Parity) -> Grid:
+def grid(fairness: Parity, measure: Measure = ACCURACY) -> Grid:
     """The table of the rates: a row per group, and method if there are several."""
     several = len(fairness["methods"]) > 1
-    rows = [(f"{method}, {group}" if several else group, row) for method, group, row in cells(fairness)]
+    rows = [(f"{method}, {group}" if several else group, row) for method, group, row in cells(fairness, measure)]
     return Grid(
         tuple(title for title, _ in rows[0][1]),
         tuple((name, tuple(cell for _, cell in row)) for name, row in rows),
     )
 
 
-def explained(fairness: Parity) -> list[str]:
+def explained(fairness: Parity, measure: Measure = ACCURACY) -> list[str]:
     """What the columns of that table are, a sentence each."""
+    several = len(fairness["seeds"]) > 1
+    if measure != ACCURACY:
+        brackets = f" In brackets: 95{PERCENT} interval over the seeds (Student's t)." * several
+        text = [
+            f"n: test samples.{brackets}",
+            "Mean error: mean of predicted less true; above 0, too much is predicted for the people of the group.",
+        ]
+        return [*text, *_few(fairness, OF_NUMBERS)]
     over = "over the test samples (Wilson)"
-    if len(fairness["seeds"]) > 1:
+    if several:
         over += ", the mean of its ends over the seeds; or that over the seeds (Student's t), where it reaches farther"
     text = [
         *([first] if (first := missed(fairness)) else []),
@@ -75,20 +90,19 @@ def explained(fairness: Parity) -> list[str]:
         if fairness["positive"] is not None
         else "Recall of the worst class: of the test samples of the class that is recognised worst in the group, how many are recognised.",
     ]
+    return [*text, *_few(fairness, titles(fairness))]
+
+
+def _few(fairness: Parity, titles: Mapping[RateName, str]) -> Iterator[str]:
+    """The numbers that are about too few people, and those that are about enough with some of the seeds only."""
     every = [rates for method in fairness["methods"] for rates in method["groups"].values()]
-    if fairness["least"] > 1 and any(rates[key]["mean"] is None for rates in every for key in titles(fairness)):
-        text.append(
-            f"n < {fairness['least']}: a rate about so few is not shown, and is in no gap (--least-group). {UNPROTECTED}"
-        )
-    return [*text, *_of_some_seeds(fairness)]
-
-
-def _of_some_seeds(fairness: Parity) -> Iterator[str]:
-    """The rates that are about enough people with some of the seeds only."""
+    if fairness["least"] > 1 and any(rates[key]["mean"] is None for rates in every for key in titles):
+        what = "rate" if titles is not OF_NUMBERS else "number"
+        yield f"n < {fairness['least']}: a {what} about so few is not shown, and is in no gap (--least-group). {UNPROTECTED}"
     rated: dict[str, dict[str, None]] = {}
     for method in fairness["methods"]:
         for group, rates in method["groups"].items():
-            for key, title in titles(fairness).items():
+            for key, title in titles.items():
                 if 0 < (k := rates[key]["seeds"]) < (n := len(method["seeds"])):
                     rated.setdefault(f"in group {group} over {k} of {n} seeds", {})[title] = None
     for where, few in rated.items():
@@ -100,12 +114,12 @@ def narrow(titles: Sequence[str]) -> dict[str, str]:
     return {title: "\n".join(title.replace(" (%)", "\u00a0(%)").split(" ")) for title in titles}
 
 
-def _cell(rate: Rate, few: str) -> Cell:
+def _cell(rate: Rate, few: str, digits: int) -> Cell:
     """A rate with its 95 % interval."""
     if rate["mean"] is None:
         return Cell(f"n {few}")
-    ends = "" if rate["low"] is None else f"[{number(rate['low'], 1)}, {number(rate['high'], 1)}]"
-    return Cell(number(rate["mean"], 1), ends=ends)
+    ends = "" if rate["low"] is None else f"[{number(rate['low'], digits)}, {number(rate['high'], digits)}]"
+    return Cell(number(rate["mean"], digits), ends=ends)
 
 
 def missed(fairness: Parity) -> str:

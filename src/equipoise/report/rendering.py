@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from equipoise.report.document import Document
+from equipoise.report.document import Document, treated
 from equipoise.report.formatting import PERCENT, lines, plural
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.layout import Sheet, sheets
@@ -67,12 +67,13 @@ def _with_intervals(sheet: Sheet) -> Sheet:
 def purpose(comparison: Document) -> Sequence[str]:
     """The names of the tables that answer what the data were arranged for, beside that of the accuracy; none if there are none.
 
-    They are those of group fairness where groups were asked for, else that of collaboration where it is known what clients
-    reach alone, else that of the spread over clients.
+    They are those of group fairness where groups were asked for, or people have sensitive attributes; and unless groups were asked for, that
+    of collaboration where it is known what clients reach alone, else that of the spread over clients.
     """
+    people = [name for of in treated(comparison) for name in (of.rates, of.gaps)]
     if comparison["group_fairness"]:
-        return ("group-rates", "group-fairness")
-    return ("collaboration",) if comparison["collaboration"] else ("spread",) if comparison["spread"] else ()
+        return people
+    return [*people, *(["collaboration"] if comparison["collaboration"] else ["spread"] * bool(comparison["spread"]))]
 
 
 def _folded(sheet: Sheet, width: int) -> list[Sheet]:

@@ -6,7 +6,7 @@ from typing import Final, cast
 import numpy as np
 
 from equipoise.metrics.columns import COLLABORATION, PARITY
-from equipoise.metrics.measures import Measure
+from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.records.history import History
 from equipoise.report import notes
 from equipoise.report.document import (
@@ -18,6 +18,7 @@ from equipoise.report.document import (
     Rewards,
     Row,
     Spread,
+    Treated,
     ends_of,
     last_of,
     number_of,
@@ -217,14 +218,24 @@ def collaboration_legend(found: Rewards) -> list[str]:
     ]
 
 
-def parity_caption(comparison: OfMeasure, found: Parity) -> str:
+def parity_caption(comparison: OfMeasure, of: Treated) -> str:
     """What the numbers about the treatment of groups are, in a sentence."""
-    return f"Group fairness{_on(found)}: how differently the global model treats the groups, {_rounds(comparison)}."
+    who = f"people who differ in {of.attribute}" if of.attribute else "the groups"
+    return f"{of.gaps_heading}{_on(of.parity)}: how differently the global model treats {who}, {_rounds(comparison)}."
 
 
-def rates_caption(comparison: OfMeasure, found: Parity) -> str:
+def rates_caption(comparison: OfMeasure, of: Treated) -> str:
     """What the rates by group are, in a sentence."""
-    return f"Rates by group{_on(found)}: how the global model treats the people of each group, {_rounds(comparison)}."
+    who = f"with each value of {of.attribute}, all test sets together" if of.attribute else "of each group"
+    heading, what = of.rates_heading(measure_of(comparison)), f"how the global model treats the people {who}"
+    return f"{heading}{_on(of.parity)}: {what}, {_rounds(comparison)}."
+
+
+def unknown_values(of: Treated) -> list[str]:
+    """Of how many test samples a sensitive attribute is not known."""
+    if not of.attribute or not (most := of.parity["unknown"][1]):
+        return []
+    return [f"Of {plural(most, 'test sample')} {of.attribute} is not known: they are in no row, and in no gap."]
 
 
 def _rounds(comparison: OfMeasure) -> str:
@@ -232,29 +243,35 @@ def _rounds(comparison: OfMeasure) -> str:
     return "over the last rounds" if comparison["averaged"] > 1 else f"after {comparison['exported']}"
 
 
-def parity_legend(found: Parity) -> list[str]:
+def parity_legend(comparison: OfMeasure, of: Treated) -> list[str]:
     """What the columns about the treatment of groups are, and what to know about them, a sentence each."""
+    measure, found = measure_of(comparison), of.parity
+    numbers = measure != ACCURACY
+    main = "RMSE gap, of the RMSE" if numbers else "accuracy gap, of the accuracy"
     what = (
-        "worst recall, of the recall of the class that is recognised worst in its group"
+        "MAE gap, of the MAE; mean error gap, of the mean error"
+        if numbers
+        else "worst recall, of the recall of the class that is recognised worst in its group"
         if found["positive"] is None
         else "equal opportunity, of the true positive rate; equalised odds, the larger of those of the true and the false positive "
         "rate; demographic parity, of the share of samples predicted as the class"
     )
     return [
-        f"Differences in points between the groups with the highest and the lowest value, lower is fairer: accuracy gap, of the accuracy; {what}.",
+        f"Differences{measure.words if numbers else ' in points'} between the groups with the highest and the lowest value, lower is fairer: {main}; {what}.",
         *(column.explanation for column in PARITY if column.explanation),
-        *_gaps(found),
+        *(worst_named(found["methods"], what=f"The worst value of {of.attribute}") if of.attribute else ()),
+        *_gaps(found, measure),
         *found["notes"],
-        *plus_minus(found["methods"]),
+        *(plus_minus_of(comparison) if numbers else plus_minus(found["methods"])),
     ]
 
 
-def _gaps(found: Parity) -> Iterator[str]:
+def _gaps(found: Parity, measure: Measure) -> Iterator[str]:
     """The intervals of the gaps over the test samples, with several seeds of the first method only."""
     several = len(found["seeds"]) > 1
     averaged = " of one seed, ends averaged over the seeds" * several
     for method in found["methods"][: 1 if several else None]:
-        shown = gaps_of(found)
+        shown = gaps_of(found, measure)
         intervals = {column.title: ends for column in shown if (ends := method["intervals"][column.key])}
         if intervals:
             listed = ", ".join(f"{title}{_interval(*ends)}" for title, ends in intervals.items())

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from equipoise.metrics.classification import AREAS, CORRECT
 from equipoise.metrics.columns import (
     COLLABORATION,
+    ERRORS,
     GROUPS,
     PARITY,
     Column,
@@ -33,16 +34,20 @@ from equipoise.metrics.performance import best, extreme_at, last_rounds, mean, s
 from equipoise.metrics.pooling import Moments, last_rounds_together, moments
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
 from equipoise.records.meta import Content, Sharing
+from equipoise.records.results import Inside as InsideOne
+from equipoise.records.results import People
+from equipoise.records.treatment import gap_between
 from equipoise.report import notes
 from equipoise.report.document import (
     Counts,
     Document,
     Gaps,
+    Inside,
+    InsideClient,
     Intervals,
     Leader,
     Measured,
     OfClients,
-    OfGaps,
     OfMeasure,
     OfRewards,
     OfRounds,
@@ -121,6 +126,11 @@ class Run:
         return self.groups[self.history.main.name] if shown is self.shown else shown.group_table()
 
     @property
+    def people(self) -> Mapping[str, People]:
+        """By sensitive attribute how people with each of its values are treated, see `History.people`."""
+        return cast(Mapping[str, People], self.summary.get("people", {}))
+
+    @property
     def failure(self) -> str:
         """Whether training diverged, or the model is no better than guessing, and why; empty if neither."""
         return str(self.summary["failure"] or "")
@@ -192,7 +202,8 @@ class Comparison(Mapping[str, Any]):
             "measures": {measure.name: found[measure.name] for measure in measures},
             "collaboration": _collaboration(runs),
             "spread": _spread(runs, last),
-            "group_fairness": _parity(runs),
+            "group_fairness": _parity(runs, lambda run: run.summary["group_fairness"]),
+            **cast(Document, {"people": people} if (people := _people(runs)) else {}),
             "other_rounds": _other_rounds(runs, 1 if last > 1 else LAST),
             "validation": _validation(runs),
             "own_measures": _own_measures(runs, last),
@@ -365,8 +376,10 @@ def without_bounds(methods: Sequence[AnyMethod]) -> list[AnyMethod]:
     return [method for method in methods if not method["bound"]] or list(methods)
 
 
-def gaps_of(fairness: Parity) -> list[Column]:
-    """The gaps between groups that tables show, from left to right."""
+def gaps_of(fairness: Parity, measure: Measure = ACCURACY) -> list[Column]:
+    """The gaps between groups that tables show, from left to right; ``measure`` is the main one."""
+    if measure != ACCURACY:
+        return [column.of(measure) for column in placed(ERRORS)]
     return placed(parity_columns(fairness["positive"] is None))
 
 
@@ -848,20 +861,28 @@ def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str,
     return dict(zip(outcomes, draws, strict=True))
 
 
-def _parity(runs: Runs) -> Parity | None:
-    """How differently each method treats the groups, of the runs that recorded it."""
-    by_method = _recorded(runs, _gaps)
+def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> Parity | None:
+    """How differently each method treats groups, of the runs that recorded it; ``treated`` are the numbers of one."""
+    numbers = next(iter(next(iter(runs.values())).values())).history.main != ACCURACY
+    columns = ERRORS if numbers else PARITY
+
+    def gaps(run: Run) -> Content | None:
+        """The inputs of the columns, and their numbers."""
+        found = treated(run)
+        return {**found, **{column.key: column.compute(found) for column in columns}} if found else None
+
+    by_method = _recorded(runs, gaps)
     if not by_method:
         return None
     first = next(iter(by_method))
     about = next(iter(runs[first].values())).history
-    several = len(next(iter(by_method[first].values()))["classes"]) > 1
+    several = not numbers and len(next(iter(by_method[first].values()))["classes"]) > 1
     bounds = _bounds(runs, by_method)
     failed = {label: _failed(runs[label]) for label in by_method}
     able = [label for label in by_method if not failed[label] and not bounds[label]]
     versus: dict[str, Versus] = {}
     leaders: dict[str, Leader] = {}
-    for column in PARITY:  # over the seeds with which a gap is about enough people
+    for column in columns:  # over the seeds with which a gap is about enough people
         defined = {
             label: {seed: gaps for seed, gaps in seeds.items() if gaps[column.key] is not None} or seeds
             for label, seeds in by_method.items()
@@ -872,31 +893,73 @@ def _parity(runs: Runs) -> Parity | None:
     return {
         "scenario": _scenario(runs),
         "seeds": sorted(set().union(*by_method.values())),
-        "notes": list(notes.of_parity(_histories(runs), by_method)),
+        "notes": [] if numbers else list(notes.of_parity(_histories(runs), by_method)),
         "leaders": leaders,
-        "positive": None if several or about.positive is None else about.positive.name,
+        "positive": None if numbers or several or about.positive is None else about.positive.name,
         "least": about.least_group,
         "methods": [
-            {
-                "method": label,
-                "seeds": list(seeds),
-                **cast(OfGaps, {c.key: over_seeds(_numbers([*seeds.values()], c.key)) for c in PARITY}),
-                "groups": _rates_by_group([*seeds.values()], about.classes, about.group_words),
-                "intervals": {c.key: _mean_ends([gaps["intervals"][c.key] for gaps in seeds.values()]) for c in PARITY},
-                "failed": failed[label],
-                "bound": bounds[label],
-                "versus": versus.get(label),
-            }
+            cast(
+                Gaps,
+                {
+                    "method": label,
+                    "seeds": list(seeds),
+                    **{c.key: over_seeds(_numbers([*seeds.values()], c.key)) for c in columns},
+                    "groups": _errors_by_group([*seeds.values()])
+                    if numbers
+                    else _rates_by_group([*seeds.values()], about.classes, about.group_words),
+                    "intervals": {
+                        c.key: _mean_ends([of["intervals"][c.key] for of in seeds.values() if "intervals" in of])
+                        for c in columns
+                    },
+                    "failed": failed[label],
+                    "bound": bounds[label],
+                    "versus": versus.get(label),
+                },
+            )
             for label, seeds in by_method.items()
         ],
     }
 
 
-def _gaps(run: Run) -> Content | None:
-    """The inputs of the columns of `PARITY`, and their numbers."""
-    if not (rated := run.summary["group_fairness"]):
-        return None
-    return {**rated, **{column.key: column.compute(rated) for column in PARITY}}
+def _people(runs: Runs) -> dict[str, Parity]:
+    """By sensitive attribute, how differently each method treats people with its values, and so within every client."""
+    measure = next(iter(next(iter(runs.values())).values())).history.main
+    found: dict[str, Parity] = {}
+    for name in dict.fromkeys(name for seeds in runs.values() for run in seeds.values() for name in run.people):
+        of_runs = {label: [run.people[name] for run in of.values() if name in run.people] for label, of in runs.items()}
+        parity = _parity(runs, lambda run, name=name: (people := run.people.get(name)) and people["treated"])  # type: ignore[misc]
+        if parity is None:
+            continue
+        for method in parity["methods"]:
+            people = of_runs[method["method"]]
+            rated = [of["treated"]["groups"] for of in people if of["treated"]]
+            method["worst_groups"] = _worst_groups(_worst_value(of, measure) for of in rated)
+            n = min(len(of["clients"]) for of in people)
+            method["clients"] = [_inside([of["clients"][m] or {} for of in people]) for m in range(n)]
+        every = [people for of in of_runs.values() for people in of]
+        unknown = [of["unknown"] for of in every]
+        found[name] = {
+            **parity,
+            "unknown": [min(unknown), max(unknown)],
+            "as_groups": all(of["as_groups"] for of in every),
+        }
+    return found
+
+
+def _worst_value(groups: Mapping[str, Numbers], measure: Measure) -> str | None:
+    """The value whose people have the worst main measure, of those with enough people."""
+    shown = {name: of[measure.name] for name, of in groups.items() if of[measure.name] is not None}
+    return [*shown][measure.worst_at([*shown.values()])] if len(shown) > 1 else None
+
+
+def _inside(seeds: Sequence[Mapping[str, InsideOne]]) -> InsideClient:
+    """The people of a client with each value: how many test samples, and the main measure over the seeds; and the gap between values."""
+    by_value: dict[str, Inside] = {}
+    for name in dict.fromkeys(name for of in seeds for name in of):
+        each = [of[name] for of in seeds if name in of]
+        shown = [one["main"] for one in each if one["main"] is not None]
+        by_value[name] = {**over_seeds(shown or [None]), "n": [one["n"] for one in each]}
+    return {"groups": by_value, "gap": over_seeds([gap_between(one["main"] for one in of.values()) for of in seeds])}
 
 
 def _rates_by_group(
@@ -925,6 +988,23 @@ def _rates_by_group(
             enough = [n for n in of_seeds if n is not None]
             numbers[key] = round(sum(enough) / len(enough)) if enough else None
         by_group[words.get(group, group)] = cast(RatesOfGroup, numbers)
+    return by_group
+
+
+def _errors_by_group(seeds: Sequence[Numbers]) -> dict[str, RatesOfGroup]:
+    """Every group's errors over the seeds of a method, as :func:`_rates_by_group`; `low` to `high` is the interval over the seeds."""
+    by_group: dict[str, RatesOfGroup] = {}
+    for group in dict.fromkeys(group for gaps in seeds for group in gaps["groups"]):
+        each = [gaps["groups"][group] for gaps in seeds if group in gaps["groups"]]
+        enough = [of["n"] for of in each if of["n"] is not None]
+        numbers: Content = {"n": round(sum(enough) / len(enough)) if enough else None}
+        for key in ("rmse", "mae", "error"):
+            shown = [of[key] for of in each if of[key] is not None]
+            error = over_seeds(shown or [None])
+            mean, half = error["mean"], error["ci95"]
+            ends = (None, None) if mean is None or half is None else (mean - half, mean + half)
+            numbers[key] = {**error, "seeds": len(shown), "low": ends[0], "high": ends[1]}
+        by_group[group] = cast(RatesOfGroup, numbers)
     return by_group
 
 

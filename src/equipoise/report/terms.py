@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Final, NamedTuple
 
-from equipoise.metrics.columns import COLLABORATION, PARITY, Column, groups_of, indices_of
+from equipoise.metrics.columns import COLLABORATION, ERRORS, PARITY, Column, groups_of, indices_of
 from equipoise.metrics.measures import CLASSIFICATION, Measure
 
 
@@ -45,6 +45,7 @@ def terms_of(measures: Sequence[Measure]) -> dict[str, Term]:
             "",
             "Holm 1979",
         ),
+        **(_explained(ERRORS) if measures[0].of_target else {}),
     }
 
 

@@ -1,0 +1,237 @@
+"""How the models of a run treat groups of people: those of its test sets, and those with each value of a sensitive attribute."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.metrics.classification import RATES
+from equipoise.metrics.groups import Counts, Rates, parity
+from equipoise.metrics.intervals import of_rates, wilson
+from equipoise.metrics.measures import ACCURACY
+from equipoise.metrics.performance import Value, gap
+from equipoise.records.record import Record, Sums
+from equipoise.records.results import (
+    GroupErrors,
+    GroupFairness,
+    GroupRates,
+    Inside,
+    People,
+    RateIntervals,
+    ValueErrors,
+)
+
+if TYPE_CHECKING:
+    from equipoise.records.history import History
+
+Row = Mapping[str, NDArray[np.float64]]  # sums over the samples with one value of an attribute
+
+
+def of_groups(records: Sequence[Record]) -> list[tuple[int, dict[str, Counts]]]:
+    """The rounds with counts of the test sets, and these."""
+    counted = [
+        (
+            record["round"],
+            {g: counts for g, of in record.get("groups", {}).items() if isinstance(counts := of.get(RATES), Mapping)},
+        )
+        for record in records
+    ]
+    return [(t, groups) for t, groups in counted if groups]
+
+
+def of_people(history: "History", k: int) -> list[tuple[int, dict[str, Row], int]]:
+    """The rounds with sums by the k-th sensitive attribute, these over all test sets by value, and of how many samples none is known.
+
+    They are of the global model; where there is none, of the model of each client on its own test set.
+    """
+    rounds = []
+    for record in history.records:
+        by = record.get("by", {})
+        own = by.get("clients", ()) if history.meta.get("client_tests") else ()
+        if sets := [*by.get("groups", {}).values()] or [of for of in own if of is not None]:
+            rounds.append((record["round"], *summed(history, k, sets)))
+    return rounds
+
+
+def summed(history: "History", k: int, sets: Iterable[Sequence[Sums]]) -> tuple[dict[str, Row], int]:
+    """Sums over some data sets by the name of the value of the k-th attribute, and how many samples have none that is known."""
+    rows: dict[int, dict[str, NDArray[np.float64]]] = {}
+    of_attribute = [of[k] for of in sets if k < len(of)]
+    for sums in of_attribute:
+        columns = cast(dict[str, list[float]], {key: of for key, of in sums.items() if key not in ("value", "unknown")})
+        for at, code in enumerate(sums["value"]):
+            row = rows.setdefault(code, {})
+            for key, of in columns.items():
+                row[key] = row.get(key, np.zeros(())) + np.asarray(of[at], dtype=np.float64)
+    names = [*history.attributes.values()][k]
+    called = {code: names[code] if code < len(names) else str(code) for code in sorted(rows)}
+    return {name: rows[code] for code, name in called.items()}, sum(sums.get("unknown", 0) for sums in of_attribute)
+
+
+def people(history: "History", k: int, last: int) -> People | None:
+    """How people with each value of the k-th sensitive attribute are treated, over the last rounds that know it; None if none does."""
+    rounds = of_people(history, k)[-last:]
+    if not rounds:
+        return None
+    by_round = [by for record in history.records if (by := record.get("by")) and record["round"] >= rounds[0][0]]
+    sets = [of[k] for of in by_round[-1].get("groups", {}).values() if k < len(of)]
+    values = [code for of in sets for code in of["value"]]
+    own = [[[of] for by in by_round if (of := by["clients"][m])] for m in range(len(by_round[-1].get("clients", ())))]
+    if history.main == ACCURACY:
+        about = history.positive
+        counts = [(t, {name: _counts(row) for name, row in rows.items()}) for t, rows, _ in rounds]
+        treated: GroupFairness | GroupErrors | None = rates(counts, about and about.number, history.least_group)
+    else:
+        treated = errors([rows for _, rows, _ in rounds], history.least_group)
+    return {
+        "treated": treated,
+        "unknown": rounds[-1][2],
+        "as_groups": all(len(of["value"]) == 1 and "unknown" not in of for of in sets)
+        and len(values) == len({*values}) > 0,
+        "clients": [_inside(history, [summed(history, k, sets)[0] for sets in of]) if of else None for of in own],
+        "averaged": [t for t, _, _ in rounds],
+    }
+
+
+def _counts(row: Row) -> Counts:
+    return {key: of.astype(np.int64).tolist() for key, of in row.items()}
+
+
+def _inside(history: "History", rounds: Sequence[Mapping[str, Row]]) -> dict[str, Inside]:
+    """The main measure of a client's model for each value, the mean over some rounds."""
+    found: dict[str, Inside] = {}
+    for name in dict.fromkeys(name for rows in rounds for name in rows):
+        each = [rows[name] for rows in rounds if name in rows]
+        sizes = [float(row["true"].sum() if "true" in row else row["n"]) for row in each]
+        of = [
+            row["right"].sum() / n if "right" in row else np.sqrt(row["squares"] / n)
+            for row, n in zip(each, sizes, strict=True)
+        ]
+        mean, large = float(np.mean(of)), sizes[-1] >= history.least_group
+        found[name] = {
+            "n": int(sizes[-1]) if large else None,
+            "main": history.main.shown(Value(mean, large and math.isfinite(mean))),
+        }
+    return found
+
+
+def errors(rounds: Sequence[Mapping[str, Row]], least: int) -> GroupErrors | None:
+    """How large the errors of a model are by group, the mean over some rounds, and how different; None of fewer than two groups.
+
+    Parameters
+    ----------
+    rounds : of each the sums of every group, see `equipoise.records.record.Sums`.
+    least : >= 1, people that a number must be about.
+    """
+    names = list(dict.fromkeys(name for groups in rounds for name in groups))
+    if len(names) < 2:
+        return None
+    found: dict[str, ValueErrors] = {}
+    for name in names:
+        rows = [groups[name] for groups in rounds if name in groups]
+        n = int(rows[-1]["n"])
+        numbers = {
+            "rmse": [np.sqrt(row["squares"] / row["n"]) for row in rows],
+            "mae": [row["absolute"] / row["n"] for row in rows],
+            "error": [row["error"] / row["n"] for row in rows],
+        }
+        means = {key: float(np.mean(of)) for key, of in numbers.items()}
+        shown = {key: mean if n >= least and math.isfinite(mean) else None for key, mean in means.items()}
+        found[name] = {
+            "n": n if n >= least else None,
+            "rmse": shown["rmse"],
+            "mae": shown["mae"],
+            "error": shown["error"],
+        }
+
+    def between(key: str) -> float | None:
+        return gap_between(of[key] for of in found.values())  # type: ignore[literal-required]
+
+    return {"rmse_gap": between("rmse"), "mae_gap": between("mae"), "error_gap": between("error"), "groups": found}
+
+
+def rates(
+    rounds: Sequence[tuple[int, Mapping[str, Counts]]], positive: int | None = None, least: int = 1
+) -> GroupFairness | None:
+    """How differently a model treats groups: rates of its decisions by group, and the gaps between groups; None of fewer than two.
+
+    See `equipoise.metrics.parity`; a rate is over all of some rounds.
+
+    Parameters
+    ----------
+    rounds : with the counts of every group.
+    positive : the class that counts as positive; by default the second of two, and every one of more.
+    least : >= 1, people that a rate must be about: one of fewer is not shown, and in no gap.
+    """
+    every: dict[str, list[Counts]] = {}
+    for _, groups in rounds:
+        for name, of in groups.items():
+            every.setdefault(name, []).append(of)
+    if len(every) < 2:
+        return None
+    R = len(rounds)
+    added = {  # as if each had been counted in all of these rounds
+        name: {key: (R / len(each) * np.sum([counts[key] for counts in each], axis=0)).tolist() for key in each[0]}
+        for name, each in every.items()
+    }
+    fairness = parity(added, positive, least * R)
+    return {
+        "accuracy_gap": percent(fairness.accuracy),
+        "equal_opportunity": percent(fairness.equal_opportunity),
+        "equalised_odds": percent(fairness.equalised_odds),
+        "demographic_parity": percent(fairness.demographic_parity),
+        "worst_recall": percent(fairness.worst_recall),
+        "of_class": dict(fairness.widest),
+        "classes": list(fairness.classes),
+        "groups": {
+            name: _rates(rates, added[name], every[name][-1], fairness.classes, R, least)
+            for name, rates in fairness.rates.items()
+        },
+        "intervals": {key: ends.percent for key, ends in of_rates(added, positive, R, least).items()},
+        "undefined": [list(what) for what in fairness.undefined],
+        "averaged": [t for t, _ in rounds],
+    }
+
+
+def _rates(rates: Rates, counts: Counts, latest: Counts, classes: Sequence[int], rounds: int, least: int) -> GroupRates:
+    """The rates of one group with their intervals, from counts that are the sum of so many rounds, and those of its last round."""
+    n, true = sum(counts["true"]) / rounds, [k / rounds for k in counts["true"]]
+    about = {"tpr": true, "fpr": [n - k for k in true], "selection_rate": [n] * len(true)}
+    hardest = rates.hardest
+    ends = {key: [wilson(getattr(rates, key)[c].value, of[c]).percent for c in classes] for key, of in about.items()}
+    intervals: RateIntervals = {
+        "tpr": ends["tpr"],
+        "fpr": ends["fpr"],
+        "selection_rate": ends["selection_rate"],
+        "accuracy": wilson(rates.accuracy.value, n).percent,
+        "worst_recall": None if hardest is None else wilson(rates.worst_recall.value, true[hardest]).percent,
+    }
+    return {
+        "n": size if (size := sum(latest["true"])) >= least else None,
+        "accuracy": percent(rates.accuracy),
+        "tpr": [percent(rates.tpr[c]) for c in classes],
+        "fpr": [percent(rates.fpr[c]) for c in classes],
+        "selection_rate": [percent(rates.selection_rate[c]) for c in classes],
+        "of_class": [size if (size := latest["true"][c]) >= least else None for c in classes],
+        "worst_recall": percent(rates.worst_recall),
+        "worst_class": hardest,
+        "intervals": intervals,
+    }
+
+
+def gap_between(values: Iterable[float | None]) -> float | None:
+    """The largest less the smallest of those that are known; None of fewer than two."""
+    known = [value for value in values if value is not None]
+    return or_none(gap(known)) if len(known) > 1 else None
+
+
+def percent(value: Value) -> float | None:
+    """A share in percent; None where it is not defined."""
+    return 100 * value.value if value.defined else None
+
+
+def or_none(value: Value) -> float | None:
+    """A number; None where it is not defined."""
+    return value.value if value.defined else None
