@@ -363,20 +363,7 @@ class InsideClient(TypedDict):
     gap: OverSeeds
 
 
-class OfGaps(TypedDict):
-    """The numbers of `Gaps`."""
-
-    accuracy_gap: NotRequired[OverSeeds]
-    equal_opportunity: NotRequired[OverSeeds]
-    equalised_odds: NotRequired[OverSeeds]
-    demographic_parity: NotRequired[OverSeeds]
-    worst_recall: NotRequired[OverSeeds]
-    rmse_gap: NotRequired[OverSeeds]
-    mae_gap: NotRequired[OverSeeds]
-    error_gap: NotRequired[OverSeeds]
-
-
-class Gaps(OfGaps):
+class Gaps(TypedDict):
     """How differently a method treats the groups.
 
     Attributes
@@ -393,6 +380,14 @@ class Gaps(OfGaps):
 
     method: str
     seeds: list[int]
+    accuracy_gap: NotRequired[OverSeeds]
+    equal_opportunity: NotRequired[OverSeeds]
+    equalised_odds: NotRequired[OverSeeds]
+    demographic_parity: NotRequired[OverSeeds]
+    worst_recall: NotRequired[OverSeeds]
+    rmse_gap: NotRequired[OverSeeds]
+    mae_gap: NotRequired[OverSeeds]
+    error_gap: NotRequired[OverSeeds]
     groups: dict[str, RatesOfGroup]
     intervals: dict[str, tuple[float, float] | None]
     worst_groups: NotRequired[dict[str, int]]
