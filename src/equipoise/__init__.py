@@ -1,4 +1,4 @@
-"""Fair federated learning: published methods, exactly as published, that combine freely.
+"""Fair federated learning: published methods in the form of their papers, which combine freely.
 
 Importing it imports nothing else that takes time: a name is looked up in its module when it is first used, and PyTorch loaded then.
 """

@@ -9,6 +9,7 @@ import re
 from dataclasses import fields
 from typing import Any
 
+from equipoise.cli.equations import plain_equation
 from equipoise.core.rule import HOOKS, Rule, Sees
 from equipoise.data.sets.catalog import SETS
 from equipoise.federation.method import parse
@@ -96,6 +97,15 @@ def hooks(rule: type[Rule]) -> list[str]:
 
 
 def plain(rule: type[Rule]) -> str:
-    """The docstring of a rule without indentation and markup; equations stay in LaTeX."""
-    text = inspect.cleandoc(rule.__doc__ or "").replace(".. math:: ", "    ").replace("``", "")
-    return re.sub(r":(?:math|func|meth|class):`([^`]*)`", r"\1", text)
+    """The docstring of a rule without indentation and markup, with equations as text."""
+    text = re.sub(
+        r"^( *)\.\. math:: ?(.*(?:\n+ +\S.*)*)",
+        lambda m: "".join(f"\n    {line.strip()}" for line in plain_equation(m[2]).splitlines() if line.strip())[1:],
+        inspect.cleandoc(rule.__doc__ or ""),
+        flags=re.M,
+    )
+    return re.sub(
+        r":(math|func|meth|class):`([^`]*)`",
+        lambda m: plain_equation(m[2]) if m[1] == "math" else m[2],
+        text.replace("``", ""),
+    )

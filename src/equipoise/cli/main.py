@@ -39,7 +39,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
-    help="Fair federated learning: published methods, exactly as published, that combine freely.",
+    help="Fair federated learning: published methods in the form of their papers, which combine freely.",
     epilog="Start with `equipoise quickstart`. Add `--debug` to any command for a traceback, and `--trust` to agree to the code, "
     "files and addresses that somebody else's run or configuration names.",
 )

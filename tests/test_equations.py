@@ -1,0 +1,42 @@
+"""Equations of docstrings as text for a terminal."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.cli import description
+from equipoise.cli.equations import plain_equation
+from equipoise.methods import METHODS
+
+
+@pytest.mark.parametrize(
+    ("latex", "text"),
+    [
+        (r"\frac{\mu}{2} \lVert \theta - \theta^t \rVert^2", "μ / 2 ‖ θ − θᵗ ‖²"),
+        (r"\theta^{t+1}", "θᵗ⁺¹"),
+        (r"\tfrac1N \sum_{m \in S_t} p_m", "1 / N Σ_(m ∈ S_t) p_m"),
+        (r"\frac{a + b}{c}", "(a + b) / c"),
+        (r"\operatorname*{argmin}_p \overline{\Delta}", "argmin_p Δ̄"),
+        (r"x_{m,i}^{(r)}", "x_(m,i)^(r)"),
+        (r"\text{keep} \iff c \ge \tau", "keep ⇔ c ≥ τ"),
+        (r"\nobodyknows{x}", "nobodyknowsx"),
+        ("x^", "x"),
+    ],
+)
+def test_an_equation_reads_as_text(latex: str, text: str) -> None:
+    assert plain_equation(latex) == text
+
+
+@given(st.text(alphabet="ab_^{}\\ fract-&", max_size=60))
+def test_no_text_is_too_odd(latex: str) -> None:
+    plain_equation(latex)
+
+
+def test_nothing_of_latex_is_left_in_the_catalogue() -> None:
+    rules = {rule for entry in METHODS.values() for rule in entry.rules}
+    left = {rule.__name__: re.findall(r"\\[a-z]+|math:|\{\{", description.plain(rule)) for rule in rules}
+    assert {name: found for name, found in left.items() if found} == {}
