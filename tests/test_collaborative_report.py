@@ -14,8 +14,9 @@ from rich.console import Console
 from scipy import stats
 
 from equipoise.federation.history import History
-from equipoise.metrics.columns import COLLABORATION, placed
+from equipoise.metrics import definitions
 from equipoise.report import comparison, draw_all, drawing, figures, latex, markdown, render, rich_table, verdict
+from equipoise.report.columns import COLLABORATION
 from equipoise.report.layout import Grid, sheets
 from equipoise.report.sentences import evidence
 from test_report import Page, made_up
@@ -91,7 +92,7 @@ def cells_of(histories: list[History]) -> dict[str, Any]:
     """Cells of the first method by column."""
     content = collaboration_grid(comparison(histories))
     assert content is not None
-    return dict(zip((column.key for column in placed(COLLABORATION)), content.rows[0][1], strict=True))
+    return dict(zip((column.key for column in COLLABORATION), content.rows[0][1], strict=True))
 
 
 # the comparison
@@ -113,7 +114,7 @@ def test_comparison_is_the_summaries_over_seeds() -> None:
             "down": [100 * s["bytes"]["down"] / FULL for s in summaries],
             "up": [100 * s["bytes"]["up"] / FULL for s in summaries],
         }
-        assert {column.key for column in COLLABORATION} <= set(columns)
+        assert {statistic.key for statistic in definitions.COLLABORATION} <= set(columns)
         for key, values in columns.items():
             if None in values:
                 assert method[key] == {"mean": None, "std": None, "ci95": None}, key
@@ -187,12 +188,12 @@ def test_every_table_holds_the_numbers(seeds: int) -> None:
     histories = several(seeds)
     found = comparison(histories)
     page = Page(render(histories))
-    titles = [column.title for column in placed(COLLABORATION)]
+    titles = [column.title for column in COLLABORATION]
     table = next(t for t in page.tables if "fairness" in t[0])
     assert table[0] == ["Method", *titles]
     for text in (shown(found), markdown(found), latex(found), page.text):
         for method in found["collaboration"]["methods"]:
-            for column in placed(COLLABORATION):
+            for column in COLLABORATION:
                 key, digits = column.key, column.digits
                 cell = method[key]
                 if cell["mean"] is not None and not (key == "bcf" and method["satisfied"]):

@@ -14,7 +14,7 @@ from equipoise.federation.history import History
 from equipoise.federation.progress_bar import accuracies
 from equipoise.federation.standing import Standing
 from equipoise.federation.stopping import EarlyStopping
-from equipoise.metrics.columns import indices_of
+from equipoise.metrics.definitions import INDICES
 from equipoise.metrics.failure import guesses_mean
 from equipoise.metrics.measures import ACCURACY, REGRESSION
 from equipoise.records.validation import selected
@@ -342,12 +342,12 @@ def test_who_has_what_speaks_of_no_classes():
 
 def test_the_unit_of_a_variance():
     units = {
-        unit: next(c for c in indices_of(replace(REGRESSION[0], unit=unit)) if c.key == "variance")
+        unit: next(index.of(replace(REGRESSION[0], unit=unit)) for index in INDICES if index.key == "variance")
         for unit in ("mg/dl", "kg", "")
     }
-    ends = {unit: column.formula.partition("/ K")[2] for unit, column in units.items()}
+    ends = {unit: index.formula.partition("/ K")[2] for unit, index in units.items()}
     assert ends == {"mg/dl": ", in (mg/dl)²", "kg": ", in kg²", "": ""}
-    assert indices_of(ACCURACY)[2].formula == "Σₖ (100 aₖ − 100 ā)² / K, in percent²"
+    assert INDICES[2].of(ACCURACY).formula == "Σₖ (100 aₖ − 100 ā)² / K, in percent²"
 
 
 @pytest.mark.parametrize(

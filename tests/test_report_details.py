@@ -20,11 +20,12 @@ from scipy import stats
 from equipoise.cli import main as cli
 from equipoise.federation.history import History
 from equipoise.metrics import MEASURES, holm, spread
-from equipoise.metrics.columns import COLLABORATION, GROUPS, INDICES, PARITY, Column
+from equipoise.metrics.definitions import INDICES
 from equipoise.metrics.groups import class_counts
+from equipoise.metrics.measures import ACCURACY
 from equipoise.metrics.performance import last_rounds
 from equipoise.metrics.statistics import half_interval
-from equipoise.report import booktabs, comparison, figures, render
+from equipoise.report import booktabs, columns, comparison, figures, render
 from equipoise.report.formatting import size
 from equipoise.report.layout import communication, every_client, over_clients, over_groups, paired_tests
 from equipoise.report.provenance import commands, environment
@@ -63,13 +64,15 @@ def test_every_index_of_spread_is_in_a_table_of_the_clients() -> None:
     blocks = over_clients(histories)
     assert [column.key for column in INDICES] == list(spread([0.5]))
     shown = {title for block in blocks for title in block.grid.titles}
-    assert shown == {column.title for column in INDICES}
+    by_title = {column.title: column for block in columns.blocks_over_clients(ACCURACY) for column in block}
+    assert shown == by_title.keys()
+    assert {column.key for column in by_title.values()} == {index.key for index in INDICES}
     runs = [h for h in histories if h.label == "afl"]
     found = [spread(last_rounds(run.client_table()[1])) for run in runs]
     for block in blocks:
         (cells,) = (cells for name, cells in block.grid.rows if name == "afl")
         for title, cell in zip(block.grid.titles, cells, strict=True):
-            column = next(column for column in INDICES if column.title == title)
+            column = by_title[title]
             values = [one[column.key].value for one in found]
             assert cell.mean == f"{np.mean(values):.{column.digits}f}"
             assert cell.half == f"{half_interval(values):.{column.digits}f}"
@@ -84,10 +87,13 @@ def test_groups_have_the_same_indices() -> None:
     assert over_groups([History([{"round": 0, "groups": {"all": {"accuracy": 0.5}}}], {"method": "m"})]) == []
 
 
-@pytest.mark.parametrize("column", [c for c in INDICES if c.block != "level"], ids=lambda column: column.title)
-def test_the_direction_of_an_index_is_that_of_evenness(column: Column) -> None:
+@pytest.mark.parametrize(
+    "column", [column for block in columns.blocks_over_clients(ACCURACY)[1:] for column in block], ids=lambda c: c.title
+)
+def test_the_direction_of_an_index_is_that_of_evenness(column: columns.Column) -> None:
     even, uneven = (spread(a)[column.key].value for a in ([0.6, 0.6, 0.6], [0.3, 0.6, 0.9]))
-    assert TERMS[column.title].better == column.better == ("higher" if even > uneven else "lower")
+    (index,) = [index for index in INDICES if index.key == column.key]
+    assert TERMS[column.title].better == index.better == ("higher" if even > uneven else "lower")
 
 
 def test_every_client_is_listed_with_every_method() -> None:
@@ -298,7 +304,13 @@ def test_the_command_has_the_labels_that_were_given() -> None:
 
 # terms
 def test_every_title_is_explained() -> None:
-    titles = {c.title for c in (*GROUPS, *INDICES, *COLLABORATION, *PARITY) if c.place is not None}
+    blocks = (
+        columns.over_groups(ACCURACY),
+        *columns.blocks_over_clients(ACCURACY),
+        columns.COLLABORATION,
+        columns.PARITY,
+    )
+    titles = {column.title for block in blocks for column in block}
     titles |= {title for k, title in MEASURES.items() if k != "accuracy"}
     assert titles <= TERMS.keys()
     assert len({anchor(title) for title in TERMS}) == len(TERMS)

@@ -19,12 +19,13 @@ from rich.console import Console
 
 import equipoise
 from equipoise.federation.history import History
-from equipoise.metrics import columns
-from equipoise.metrics.columns import GROUPS, Column
+from equipoise.metrics import definitions
+from equipoise.metrics.definitions import GROUPS, Statistic
 from equipoise.metrics.performance import Value
 from equipoise.records import summary
 from equipoise.report import (
     booktabs,
+    columns,
     comparison,
     document,
     figures,
@@ -73,8 +74,7 @@ def test_every_run_is_summed_up_once_in_a_report(monkeypatch: pytest.MonkeyPatch
     assert calls["client_table"] <= 4 * 9
 
 
-MEDIAN = Column(
-    "median",
+MEDIAN = Statistic(
     "median",
     lambda values, counts, measure: Value(float(np.median(values)), bool(np.isfinite(values).all())),
     "higher",
@@ -82,11 +82,12 @@ MEDIAN = Column(
 )
 
 
-def test_a_column_is_one_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_number_is_one_entry_and_its_column_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs = several(3)
     before = comparison(runs)
-    for module in (statistics, summary, columns):  # the list, wherever it is read
+    for module in (statistics, summary, definitions):  # the list, wherever it is read
         monkeypatch.setattr(module, "GROUPS", (*GROUPS, MEDIAN))
+    monkeypatch.setattr(columns, "_GROUPS", (*columns._GROUPS, columns.Column("median", "median")))
     monkeypatch.setattr(figures, "draw_all", lambda found: {})
     found = comparison(runs)
     expected = 100 * np.mean([np.median(of.group_table()[1][-5:].mean(axis=0)) for of in runs if of.label == "afl"])

@@ -14,8 +14,8 @@ from equipoise.metrics.collaborative import (
     collaborative_fairness,
     rank_fairness,
 )
-from equipoise.metrics.columns import spread
 from equipoise.metrics.communication import Traffic, full_model, overhead, traffic, traffic_by_client
+from equipoise.metrics.definitions import spread
 from equipoise.metrics.failure import diverged, guesses
 from equipoise.metrics.groups import Groups, Parity, Rates, class_counts, group_fairness, parity, rates_of
 from equipoise.metrics.performance import Fairness, Value, avg_std_worst, avg_std_worst_per_round

@@ -86,6 +86,19 @@ class Measure:
         """The unit of differences, in words."""
         return "points" if self.unit == "%" else self.unit
 
+    def fill(self, text: str) -> str:
+        """A text about its numbers with its own words in place of `{lowest}`, `{better}` and the like."""
+        up = self.better == "higher"
+        return text.format(
+            min="min" if up else "max",
+            lowest=self.lowest,
+            highest=self.highest,
+            better="better" if up else "worse",
+            worse="worse" if up else "better",
+            scale=f"{self.scale:g} " if self.scale != 1 else "",
+            squared=self.squared and f",{self.squared}",
+        )
+
     def point(self, value: float) -> float:
         """So small a difference of its numbers, as they are shown, that little depends on it: a point of percent, else a hundredth."""
         return 1.0 if self.unit == "%" else abs(value) / 100

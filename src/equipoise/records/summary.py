@@ -14,8 +14,8 @@ from equipoise.metrics.collaborative import (
     noise,
     rank_fairness,
 )
-from equipoise.metrics.columns import GROUPS, spread
 from equipoise.metrics.communication import full_model, traffic
+from equipoise.metrics.definitions import GROUPS, spread
 from equipoise.metrics.measures import Measure, measures_of, named
 from equipoise.metrics.performance import Value, best, best_round, gap, last_rounds, mean
 from equipoise.records.record import Record, number

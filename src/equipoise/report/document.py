@@ -1,6 +1,6 @@
 """What a comparison says, as typed dictionaries in plain JSON types: a number that is not defined is null.
 
-`Document` is all of it. In a row of a table, the numbers of the columns of `equipoise.metrics.columns` stand under their keys.
+`Document` is all of it. In a row of a table, the numbers of the columns of `equipoise.metrics.definitions` stand under their keys.
 """
 
 from collections.abc import Mapping

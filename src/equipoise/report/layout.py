@@ -9,13 +9,14 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 
 from equipoise.metrics.attendance import ATTENDANCE
-from equipoise.metrics.columns import COLLABORATION, INDICES, Column, indices_of, placed, spread, spread_of
 from equipoise.metrics.communication import full_model, overhead, traffic
+from equipoise.metrics.definitions import INDICES, spread
 from equipoise.metrics.measures import Measure
 from equipoise.metrics.performance import last_rounds
 from equipoise.records.history import History
 from equipoise.records.record import Record
 from equipoise.report import rates, sentences
+from equipoise.report.columns import COLLABORATION, OWN, Column, blocks_over_clients, spread_of
 from equipoise.report.document import (
     Difference,
     Document,
@@ -46,9 +47,6 @@ from equipoise.report.statistics import (
     tables,
 )
 
-OWN: Final = tuple(
-    Column(key, title, float, digits=4) for key, title in (("avg", "AVG"), ("std", "STD"), ("worst", "worst"))
-)
 MANY: Final = 100  # clients: more are in the figure only
 FAILED: Final = " †"  # behind the name of a method whose training diverged, or that is no better than guessing
 
@@ -158,7 +156,7 @@ def _of_rewards(comparison: Document) -> Iterator[Sheet]:
     """What clients get for what they contribute."""
     if not (table := comparison["collaboration"]):
         return
-    grid = lay_out(table["methods"], placed(COLLABORATION), leaders=table["leaders"])
+    grid = lay_out(table["methods"], COLLABORATION, leaders=table["leaders"])
     where = grid.titles.index("BCF")
     rows = [
         (name, (*cells[:where], cells[where]._replace(mean="yes", half=""), *cells[where + 1 :]))
@@ -168,7 +166,7 @@ def _of_rewards(comparison: Document) -> Iterator[Sheet]:
     ]
     yield _sheet(
         table["methods"],
-        placed(COLLABORATION),
+        COLLABORATION,
         name="collaboration",
         heading="Collaborative fairness",
         caption=sentences.collaboration_caption(comparison, table),
@@ -233,7 +231,7 @@ def _of_validation(comparison: Document) -> Iterator[Sheet]:
         return
     several, measure = len(_groups(comparison["methods"])) > 1, measure_of(comparison)
     columns = [
-        Column(key, title, float, digits=digits)
+        Column(key, title, digits)
         for key, title, digits in (
             ("round", "round", 0),
             (measure.name, "validation", measure.digits),
@@ -327,13 +325,14 @@ def over_groups(histories: Sequence[History] | Comparison, last: int | None = No
         for label, seeds in found.runs.items()
     ]
     # The STD over groups has ddof 1 and is in the table of the measure.
-    columns = [c for c in indices_of(measure) if c.block == "evenness" or (c.block == "distance" and c.key != "std")]
+    _, distance, evenness = blocks_over_clients(measure)
+    columns = [*(column for column in distance if column.key != "std"), *evenness]
     text = (
         f"{measure.title} of the global model, every group counting the same whatever its size.{_units(measure)}"
         f"{', the' if measure.unit else ' The'} angle in degrees, entropy and KL in nats."
     )
     text = " ".join([text, *sentences.plus_minus_of(found.document)])
-    return _filled(_block("groups", "Evenness over the groups", lay_out(methods, placed(columns)), text))
+    return _filled(_block("groups", "Evenness over the groups", lay_out(methods, columns), text))
 
 
 def _units(measure: Measure) -> str:
@@ -359,10 +358,7 @@ def over_clients(histories: Sequence[History] | Comparison, last: int | None = N
         return []
     over_all = sentences.left_out(found) + "".join(f" {text}" for text in sentences.plus_minus_of(found.document))
     measure = found.measure
-    level, distance, evenness = (
-        placed([column for column in indices_of(measure) if column.block == block])
-        for block in ("level", "distance", "evenness")
-    )
+    level, distance, evenness = blocks_over_clients(measure)
     return _filled(
         _block(
             "clients-level",
@@ -547,7 +543,7 @@ def paired_tests(comparison: Document) -> list[PairedTests]:
         (one["measure"].replace("_", "-"), one["title"], one["methods"], columns_of(one)) for one in tables(comparison)
     ]
     if together := comparison["collaboration"]:
-        of.append(("collaboration", "Collaborative fairness", together["methods"], placed(COLLABORATION)))
+        of.append(("collaboration", "Collaborative fairness", together["methods"], COLLABORATION))
     if over := comparison["spread"]:
         of.append(("spread", "Spread over the clients", over["methods"], spread_of(measure_of(comparison))))
     measure = measure_of(comparison)
@@ -627,7 +623,7 @@ def _half(values: OverSeeds, ends: Sequence[float] | None, digits: int = 2) -> s
 
 def _statistic(method: Row, column: Column, leader: Leader | None) -> Cell:
     values, digits = number_of(method, column.key), column.digits
-    mean, test = number(values["mean"], digits), test_of(method, column.key) if column.tested else None
+    mean, test = number(values["mean"], digits), test_of(method, column.key)
     return Cell(
         mean,
         "" if mean == UNDEFINED else _half(values, ends_of(method, column.key), digits),
@@ -675,7 +671,7 @@ def _with_sizes(found: OfMeasure, grid: Grid) -> Grid:
 
 def _sheet(methods: Sequence[Row], columns: Sequence[Column], *, grid: Grid, **said: Any) -> Sheet:
     """A table, and its differences to the first method."""
-    titles = [column.title for column in columns if column.tested]
+    titles = [column.title for column in columns]
     lines = []
     for name, cells in grid.rows:
         against = {title: cell.difference for title, cell in zip(grid.titles, cells, strict=True)}
@@ -709,7 +705,7 @@ def _indices(
 
 
 def _paired_tests(name: str, heading: str, methods: Sequence[Row], columns: Sequence[Column]) -> PairedTests:
-    columns = [column for column in columns if column.tested]
+    columns = [column for column in columns if any(test_of(method, column.key) for method in methods)]
     cells = {
         str(method["method"]): tuple(_paired_test(test_of(method, column.key), column.digits) for column in columns)
         for method in methods

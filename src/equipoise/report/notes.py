@@ -207,7 +207,7 @@ def releases(histories: Iterable[History]) -> Iterator[str]:
 
 
 def alone(seeds: Mapping[int, Numbers]) -> bool:
-    """Whether the clients of a method receive nothing; by seed, the numbers of `equipoise.metrics.columns.COLLABORATION`."""
+    """Whether the clients of a method receive nothing; by seed, the numbers of `equipoise.metrics.definitions.COLLABORATION`."""
     return all(summary["down"] == 0 for summary in seeds.values())
 
 

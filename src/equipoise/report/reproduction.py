@@ -9,8 +9,8 @@ from datetime import date
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
-from equipoise.metrics.columns import GROUPS
 from equipoise.metrics.communication import traffic
+from equipoise.metrics.definitions import GROUPS
 from equipoise.report import claims as claimed
 from equipoise.report.formatting import UNDEFINED, number
 from equipoise.report.statistics import Numbers, summary_of

@@ -5,7 +5,6 @@ from typing import Final, cast
 
 import numpy as np
 
-from equipoise.metrics.columns import COLLABORATION, PARITY
 from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.records.history import History
 from equipoise.report import notes
@@ -213,7 +212,6 @@ def collaboration_legend(found: Rewards) -> list[str]:
         "BCF: percentage of clients that are better off than alone, and whose reward is at most halfway from their "
         "contribution to the best reward; yes: all.",
         "down, up: bytes per client and round in percent of the whole model.",
-        *(column.explanation for column in COLLABORATION if column.explanation),
         *plus_minus(found["methods"]),
     ]
 
@@ -258,7 +256,6 @@ def parity_legend(comparison: OfMeasure, of: Treated) -> list[str]:
     )
     return [
         f"Differences{measure.words if numbers else ' in points'} between the groups with the highest and the lowest value, lower is fairer: {main}; {what}.",
-        *(column.explanation for column in PARITY if column.explanation),
         *(worst_named(found["methods"], what=f"The worst value of {of.attribute}") if of.attribute else ()),
         *_gaps(found, measure),
         *found["notes"],

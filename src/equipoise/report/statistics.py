@@ -17,17 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.metrics.classification import AREAS, CORRECT
-from equipoise.metrics.columns import (
-    COLLABORATION,
-    ERRORS,
-    GROUPS,
-    PARITY,
-    Column,
-    groups_of,
-    parity_columns,
-    placed,
-    spread_of,
-)
+from equipoise.metrics.definitions import COLLABORATION, ERRORS, GROUPS, INDICES, PARITY, Statistic
 from equipoise.metrics.intervals import OVER_CLIENTS, OVER_GROUPS, Outcome, difference, interval, resampled
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of, named
 from equipoise.metrics.performance import best, extreme_at, last_rounds, mean, std, tenth, worst
@@ -37,7 +27,8 @@ from equipoise.records.meta import Content, Sharing
 from equipoise.records.results import Inside as InsideOne
 from equipoise.records.results import People
 from equipoise.records.treatment import gap_between
-from equipoise.report import notes
+from equipoise.report import columns, notes
+from equipoise.report.columns import Column
 from equipoise.report.document import (
     Counts,
     Document,
@@ -245,7 +236,6 @@ class Comparison(Mapping[str, Any]):
         rows = [
             {"method": of["method"], "statistic": c.title, **{key: of["versus"][c.key][key] for key in keys}}
             for c in columns_of(self.document)
-            if c.tested
             for of in others
         ]
         return pd.DataFrame(rows, columns=["method", "statistic", *keys]).astype(dict.fromkeys(keys, float))
@@ -376,11 +366,11 @@ def without_bounds(methods: Sequence[AnyMethod]) -> list[AnyMethod]:
     return [method for method in methods if not method["bound"]] or list(methods)
 
 
-def gaps_of(fairness: Parity, measure: Measure = ACCURACY) -> list[Column]:
+def gaps_of(fairness: Parity, measure: Measure = ACCURACY) -> Sequence[Column]:
     """The gaps between groups that tables show, from left to right; ``measure`` is the main one."""
     if measure != ACCURACY:
-        return [column.of(measure) for column in placed(ERRORS)]
-    return placed(parity_columns(fairness["positive"] is None))
+        return [column.of(measure) for column in columns.ERRORS]
+    return columns.parity(fairness["positive"] is None)
 
 
 def interval_of(method: Row, group: str) -> Sequence[float] | None:
@@ -408,7 +398,7 @@ def columns_of(comparison: OfMeasure) -> list[Column]:
     methods, measure = comparison["methods"], measure_of(comparison)
     return [
         column
-        for column in placed(groups_of(measure))
+        for column in columns.over_groups(measure)
         if column.shown(measure, len(methods[0]["groups"]))
         and not (column.optional and all(number_of(method, column.key)["mean"] is None for method in methods))
     ]
@@ -430,10 +420,10 @@ def over_seeds(values: Sequence[float | None]) -> OverSeeds:
     return {"mean": _json(found.mean), "std": _json(found.std), "ci95": _json(found.ci95)}
 
 
-def _by_column(columns: Iterable[Column], seeds: Iterable[Numbers]) -> dict[str, OverSeeds]:
-    """The numbers of some columns over the seeds, by key."""
+def _by_column(statistics: Iterable[Statistic], seeds: Iterable[Numbers]) -> dict[str, OverSeeds]:
+    """Some numbers over the seeds, by key."""
     each = [*seeds]
-    return {column.key: over_seeds([numbers[column.key] for numbers in each]) for column in columns}
+    return {one.key: over_seeds([numbers[one.key] for numbers in each]) for one in statistics}
 
 
 def _shown(history: History, last: int) -> History:
@@ -482,7 +472,9 @@ def _of_measure(runs: Runs, last: int, measure: Measure) -> OfMeasure:
     bounds = _bounds(runs, runs)
     draws = _draws({label: seeds for label, seeds in runs.items() if not bounds[label]}) if measure.main else {}
     able = [label for label, seeds in runs.items() if not bounds[label] and not _failed(seeds)]
-    versus, leaders = _tests(groups_of(measure), summaries, tested=_racing(bounds), ranked=lambda _: able, draws=draws)
+    versus, leaders = _tests(
+        [of.of(measure) for of in GROUPS], summaries, tested=_racing(bounds), ranked=lambda _: able, draws=draws
+    )
     rounds = {label: [run.groups[name][0] for run in seeds.values()] for label, seeds in runs.items()}
     averaged = min(last, max(len(of_run) for of_label in rounds.values() for of_run in of_label) or last)
     methods: list[Measured] = [
@@ -636,11 +628,11 @@ def _intervals(draws: Table) -> Intervals:
 
 
 def _tests(
-    columns: Iterable[Column],
+    statistics: Iterable[Statistic],
     summaries: Mapping[str, Mapping[int, Numbers]],
     *,
     tested: Sequence[str],
-    ranked: Callable[[Column], Collection[str]],
+    ranked: Callable[[Statistic], Collection[str]],
     draws: Mapping[str, Table] | None = None,
     over: Mapping[str, Callable[[Table], Table]] = OVER_GROUPS,
 ) -> tuple[dict[str, Versus], dict[str, Leader]]:
@@ -652,8 +644,8 @@ def _tests(
 
     Parameters
     ----------
-    columns : what to compare.
-    summaries : by method and seed, the numbers of the columns.
+    statistics : what to compare, a column each.
+    summaries : by method and seed, these numbers.
     tested : the methods that are compared, the first is the one that all others are compared with.
     ranked : those of them that can be the leading one of a column.
     draws : of one seed, by method, what other test samples might have shown, see `_draws`.
@@ -665,7 +657,7 @@ def _tests(
         for label in others
     }
     leaders: dict[str, Content] = {}
-    for column in columns:
+    for column in statistics:
         able = ranked(column)
         ahead, rivals = _leading(column, {label: summaries[label] for label in tested if label in able}, first)
         pairs = dict.fromkeys((label, first) for label in others)
@@ -682,7 +674,7 @@ def _tests(
     return cast(dict[str, Versus], versus), cast(dict[str, Leader], leaders)
 
 
-def _leading(column: Column, summaries: Mapping[str, Mapping[int, Numbers]], first: str) -> tuple[str, list[str]]:
+def _leading(column: Statistic, summaries: Mapping[str, Mapping[int, Numbers]], first: str) -> tuple[str, list[str]]:
     """The method with the best mean of a column, the first one where none has a number, and those it is ahead of."""
     every = {label: [numbers[column.key] for numbers in seeds.values()] for label, seeds in summaries.items()}
     means = {label: float(np.mean(values)) for label, values in every.items() if None not in values}
@@ -788,9 +780,10 @@ def _spread(runs: Runs, last: int) -> Spread | None:
     personal = {label: any(run.history.meta.get("personal") for run in runs[label].values()) for label in by_method}
     failed = {label: not personal[label] and _failed(runs[label]) for label in by_method}
     able = [label for label in by_method if not failed[label] and not bounds[label]]
-    columns = spread_of(shown[0].history.main)
+    indices = {index.key: index.of(shown[0].history.main) for index in INDICES}
+    statistics = [indices[column.key] for column in columns.spread_of(shown[0].history.main)]
     versus, leaders = _tests(
-        columns, by_method, tested=_racing(bounds), ranked=lambda _: able, draws=draws, over=OVER_CLIENTS
+        statistics, by_method, tested=_racing(bounds), ranked=lambda _: able, draws=draws, over=OVER_CLIENTS
     )
     numbers = ranges(shown)
     sizes = [n[n >= run.history.least_group] for run in shown if (n := run.history.client_sizes) is not None]
@@ -806,7 +799,7 @@ def _spread(runs: Runs, last: int) -> Spread | None:
             {
                 "method": label,
                 "seeds": list(seeds),
-                **cast(OfClients, _by_column(columns, seeds.values())),
+                **cast(OfClients, _by_column(statistics, seeds.values())),
                 "intervals": {key: interval(draws[label], key, over=OVER_CLIENTS).percent for key in OVER_CLIENTS}
                 if label in draws
                 else None,
@@ -864,12 +857,12 @@ def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str,
 def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> Parity | None:
     """How differently each method treats groups, of the runs that recorded it; ``treated`` are the numbers of one."""
     numbers = next(iter(next(iter(runs.values())).values())).history.main != ACCURACY
-    columns = ERRORS if numbers else PARITY
+    measured = ERRORS if numbers else PARITY
 
     def gaps(run: Run) -> Content | None:
         """The inputs of the columns, and their numbers."""
         found = treated(run)
-        return {**found, **{column.key: column.compute(found) for column in columns}} if found else None
+        return {**found, **{gap.key: gap.compute(found) for gap in measured}} if found else None
 
     by_method = _recorded(runs, gaps)
     if not by_method:
@@ -882,7 +875,7 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> Parity | No
     able = [label for label in by_method if not failed[label] and not bounds[label]]
     versus: dict[str, Versus] = {}
     leaders: dict[str, Leader] = {}
-    for column in columns:  # over the seeds with which a gap is about enough people
+    for column in measured:  # over the seeds with which a gap is about enough people
         defined = {
             label: {seed: gaps for seed, gaps in seeds.items() if gaps[column.key] is not None} or seeds
             for label, seeds in by_method.items()
@@ -903,13 +896,13 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> Parity | No
                 {
                     "method": label,
                     "seeds": list(seeds),
-                    **{c.key: over_seeds(_numbers([*seeds.values()], c.key)) for c in columns},
+                    **{c.key: over_seeds(_numbers([*seeds.values()], c.key)) for c in measured},
                     "groups": _errors_by_group([*seeds.values()])
                     if numbers
                     else _rates_by_group([*seeds.values()], about.classes, about.group_words),
                     "intervals": {
                         c.key: _mean_ends([of["intervals"][c.key] for of in seeds.values() if "intervals" in of])
-                        for c in columns
+                        for c in measured
                     },
                     "failed": failed[label],
                     "bound": bounds[label],

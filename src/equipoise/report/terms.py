@@ -3,10 +3,13 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from itertools import chain
 from typing import Final, NamedTuple
 
-from equipoise.metrics.columns import COLLABORATION, ERRORS, PARITY, Column, groups_of, indices_of
+from equipoise.metrics.definitions import COLLABORATION, ERRORS, GROUPS, INDICES, PARITY, Statistic
 from equipoise.metrics.measures import CLASSIFICATION, Measure
+from equipoise.report import columns
+from equipoise.report.columns import Column
 
 
 class Term(NamedTuple):
@@ -20,8 +23,10 @@ class Term(NamedTuple):
 _LOW: Final = {"ₖ": "k", "ᵢ": "i", "ⱼ": "j", "₀": "0"}
 
 
-def _explained(columns: Iterable[Column]) -> dict[str, Term]:
-    return {column.title: Term(column.formula, column.better, column.source) for column in columns if column.formula}
+def _explained(shown: Iterable[Column], statistics: Iterable[Statistic], measure: Measure) -> dict[str, Term]:
+    titles = {column.key: column.title for column in shown}
+    said = [statistic.of(measure) for statistic in statistics if statistic.formula]
+    return {titles[of.key]: Term(of.formula, of.better, of.source) for of in said}
 
 
 def terms_of(measures: Sequence[Measure]) -> dict[str, Term]:
@@ -31,10 +36,13 @@ def terms_of(measures: Sequence[Measure]) -> dict[str, Term]:
     ----------
     measures : of the task, the main one first.
     """
+    main = measures[0]
     return {
-        **_explained(groups_of(measures[0])),
+        **_explained(columns.over_groups(main), GROUPS, main),
         **{of.title: Term(of.formula, of.better, of.source) for of in measures if of.formula},
-        **_explained((*indices_of(measures[0]), *COLLABORATION, *PARITY)),
+        **_explained(chain.from_iterable(columns.blocks_over_clients(main)), INDICES, main),
+        **_explained(columns.COLLABORATION, COLLABORATION, main),
+        **_explained(columns.PARITY, PARITY, main),
         "p": Term(
             "P(|T| ≥ |t|) for Student's T with n − 1 degrees of freedom and t = d̄ √n / sd(d), d the differences of n seeds",
             "",
@@ -45,7 +53,7 @@ def terms_of(measures: Sequence[Measure]) -> dict[str, Term]:
             "",
             "Holm 1979",
         ),
-        **(_explained(ERRORS) if measures[0].of_target else {}),
+        **(_explained(columns.ERRORS, ERRORS, main) if main.of_target else {}),
     }
 
 

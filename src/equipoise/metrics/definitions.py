@@ -1,0 +1,304 @@
+"""Every number of a run that is computed of others, an entry each: how it is made, what it means, which way is better.
+
+Summaries, tests, the JSON document and the legend follow from the lists `GROUPS`, `INDICES`, `COLLABORATION` and `PARITY`. What tables
+show of them, and how, is in `equipoise.report.columns`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Any, Final, Literal
+
+from numpy.typing import ArrayLike
+
+from equipoise.metrics.measures import ACCURACY, ISM, Measure
+from equipoise.metrics.performance import (
+    Value,
+    angle,
+    best,
+    client_std,
+    coefficient_of_variation,
+    cosine,
+    entropy,
+    gap,
+    gini,
+    jain,
+    kl_uniform,
+    mean,
+    std,
+    variance,
+    worst,
+)
+
+_HEAL: Final = "FedHEAL: Chen, Huang and Ye, CVPR 2024, Table 2"
+_QFFL: Final = "q-FFL: Li, Sanjabi, Beirami and Smith, ICLR 2020"
+_SAC: Final = "FedSAC: Wang et al., KDD 2024"
+_JAIN: Final = "Jain, Chiu and Hawe, DEC TR-301, 1984"
+_HARDT: Final = "Hardt, Price and Srebro, NIPS 2016"
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One number of a run.
+
+    Parameters
+    ----------
+    key : its name in `History.summary()` and in the JSON document.
+    compute : makes the number; what it takes is said at each list.
+    better : which way is better; as it is for the measure; empty where neither is, and then no value is the best.
+    formula, source : what the legend says; empty where another of the same title says it. `{min}`, `{lowest}` and `{highest}` are of a
+        measure of which higher is better, and the other way round for others.
+    power : of the unit of the measure in its own; 0 where it has none.
+    tested : whether differences to the first method are tested and shown.
+    rewards : of `COLLABORATION`: whether it compares rewards with contributions, which for clients that receive nothing are the same.
+    """
+
+    key: str
+    compute: Callable[..., Any]
+    better: Literal["higher", "lower", "as measured", ""] = ""
+    formula: str = ""
+    source: str = "–"
+    power: int = 1
+    tested: bool = True
+    rewards: bool = False
+
+    def of(self, measure: Measure) -> "Statistic":
+        """The same of numbers of a measure."""
+        better = measure.better if self.better == "as measured" else self.better
+        return replace(self, better=better, formula=measure.fill(self.formula))
+
+
+# Of the values of the groups [D], how many clients each group has [D] or None, and the measure: a `Value` in the unit of the values.
+GROUPS: Final = (
+    Statistic(
+        "avg",
+        lambda a, counts, measure: mean(a),
+        "as measured",
+        "ā = Σₖ aₖ / K over the groups, each counting the same",
+        _HEAL,
+    ),
+    Statistic("std", lambda a, counts, measure: std(a), "lower", "√( Σₖ (aₖ − ā)² / (K − 1) ) over the groups", _HEAL),
+    Statistic(
+        "worst",
+        lambda a, counts, measure: measure.worst(a),
+        "as measured",
+        "{min}ₖ aₖ over the groups",
+        "AFL: Mohri, Sivek and Suresh, ICML 2019",
+    ),
+    Statistic("gap", lambda a, counts, measure: gap(a), "lower", "maxₖ aₖ − minₖ aₖ", f"{ISM}, for two groups"),
+    Statistic(
+        "client_std",
+        lambda a, counts, measure: client_std(a, counts),
+        "lower",
+        "√( Σ_g s_g (a_g − Σ_h s_h a_h)² ), with the share s_g of the clients that are in group g",
+        f"{ISM}, Table IV",
+    ),
+)
+
+_ENTROPY: Final = "−Σₖ uₖ ln uₖ with uₖ = aₖ / Σⱼ aⱼ, in nats, at most ln K"
+_TENTH: Final = "mean of the max(1, ⌊0.1 K⌋) {%s} aₖ"
+# Of the values of a measure, one per client or group [K], and the measure: a `Value`, which is scaled as those are shown where `power` is 1.
+INDICES: Final = (
+    Statistic("mean", lambda a, measure: mean(a), "as measured", "ā = Σₖ aₖ / K over the clients", _QFFL),
+    Statistic(
+        "std",
+        lambda a, measure: std(a, ddof=0),
+        "lower",
+        "√( Σₖ (aₖ − ā)² / K ): the standard deviation with ddof 0",
+        _QFFL,
+    ),
+    Statistic(
+        "variance",
+        lambda a, measure: variance(a, measure.scale),
+        "lower",
+        "Σₖ ({scale}aₖ − {scale}ā)² / K{squared}",
+        f"{_QFFL}; Ditto: Li et al., ICML 2021",
+        power=2,
+    ),
+    Statistic(
+        "worst10",
+        lambda a, measure: measure.worst_share(a),
+        "as measured",
+        _TENTH % "lowest",
+        f"{_QFFL}, Table 1",
+    ),
+    Statistic(
+        "best10",
+        lambda a, measure: measure.best_share(a),
+        "as measured",
+        _TENTH % "highest",
+        f"{_QFFL}, Table 1",
+    ),
+    Statistic("min", lambda a, measure: worst(a), "as measured", "minₖ aₖ"),
+    Statistic("max", lambda a, measure: best(a), "as measured", "maxₖ aₖ"),
+    Statistic("gap", lambda a, measure: gap(a), "lower"),
+    Statistic(
+        "cov",
+        lambda a, measure: coefficient_of_variation(a),
+        "lower",
+        "STD₀ / ā, the coefficient of variation",
+        _JAIN,
+        power=0,
+    ),
+    Statistic(
+        "jain",
+        lambda a, measure: jain(a),
+        "higher",
+        "(Σₖ aₖ)² / (K Σₖ aₖ²), from 1/K to 1, which is equality",
+        _JAIN,
+        power=0,
+    ),
+    Statistic(
+        "cosine",
+        lambda a, measure: cosine(a),
+        "higher",
+        "Σₖ aₖ / (√K ‖a‖), to the vector of ones",
+        f"{_QFFL}, appendix",
+        power=0,
+    ),
+    Statistic(
+        "angle", lambda a, measure: angle(a), "lower", "arccos(cosine), in degrees", f"{_QFFL}, appendix", power=0
+    ),
+    Statistic("entropy", lambda a, measure: entropy(a), "higher", _ENTROPY, f"{_QFFL}, appendix", power=0),
+    Statistic(
+        "kl",
+        lambda a, measure: kl_uniform(a),
+        "lower",
+        "ln K − entropy: the divergence from equality, in nats",
+        f"{_QFFL}, appendix",
+        power=0,
+    ),
+    Statistic(
+        "gini", lambda a, measure: gini(a), "lower", "Σᵢⱼ |aᵢ − aⱼ| / (2 K² ā), 0 for equality", "Gini 1912", power=0
+    ),
+)
+
+
+def _share(way: str) -> Callable[[Mapping[str, Any]], float | None]:
+    """Bytes in one direction, in percent of the whole model."""
+
+    def compute(summary: Mapping[str, Any]) -> float | None:
+        sent = summary["bytes"] or {}
+        return 100 * sent[way] / sent["full"] if sent.get("full") else None
+
+    return compute
+
+
+# Of `History.summary()["collaboration"]` with `contribution` and `reward`, the accuracy in [0, 1] that each client reaches alone and
+# that of the model it owns in the end [N]: a number, or None where it is not defined.
+COLLABORATION: Final = (
+    Statistic(
+        "fairness",
+        itemgetter("fairness"),
+        "higher",
+        "100 · Pearson correlation over the clients of cₖ and θₖ, from −100 to 100",
+        _SAC,
+        rewards=True,
+    ),
+    Statistic(
+        "spearman",
+        itemgetter("spearman"),
+        "higher",
+        "100 · Pearson correlation of the ranks of cₖ and θₖ",
+        "Spearman 1904",
+        tested=False,
+        rewards=True,
+    ),
+    Statistic("max", itemgetter("max"), "higher"),
+    Statistic("mean", itemgetter("mean"), "higher"),
+    Statistic("min", itemgetter("min"), "higher", tested=False),
+    Statistic(
+        "gain",
+        lambda summary: summary["gain"]["mean"],
+        "higher",
+        "Σₖ (θₖ − cₖ) / K",
+        "CYCle: mean collaboration gain",
+        tested=False,
+    ),
+    Statistic(
+        "worse_off",
+        lambda summary: summary["gain"]["worse_off"],
+        "lower",
+        "number of clients with θₖ < cₖ",
+        tested=False,
+    ),
+    # Where fairness is not defined, neither are bounds on it.
+    Statistic(
+        "bcf",
+        lambda summary: None if summary["fairness"] is None else summary["bcf"]["rate"],
+        "higher",
+        "share of the clients with cₖ < θₖ < (cₖ + maxⱼ θⱼ) / 2; the upper bound does not apply to the best",
+        f"{_SAC}, Definition 1",
+        tested=False,
+    ),
+    Statistic(
+        "down",
+        _share("down"),
+        formula="bytes a client receives in a round, in percent of the whole model",
+        tested=False,
+    ),
+    Statistic(
+        "up", _share("up"), formula="bytes a client sends in a round, in percent of the whole model", tested=False
+    ),
+    Statistic("fairness_mean", itemgetter("fairness_mean"), tested=False),
+    Statistic("fairness_oracle", itemgetter("fairness_oracle"), tested=False),
+)
+
+# Of `History.group_fairness()`: a number in points, or None where it is not defined.
+PARITY: Final = tuple(
+    Statistic(key, itemgetter(key), "lower", formula, source)
+    for key, formula, source in (
+        ("accuracy_gap", "max_g accuracy(g) − min_g accuracy(g) over the groups g", "–"),
+        (
+            "equal_opportunity",
+            "max_g TPR(g) − min_g TPR(g) with TPR(g) = P(ŷ = 1 | y = 1, g); of several classes, the largest of any class "
+            "against all others",
+            _HARDT,
+        ),
+        (
+            "equalised_odds",
+            "the larger of max_g TPR(g) − min_g TPR(g) and max_g FPR(g) − min_g FPR(g) with FPR(g) = P(ŷ = 1 | y = 0, g)",
+            _HARDT,
+        ),
+        (
+            "demographic_parity",
+            "max_g P(ŷ = 1 | g) − min_g P(ŷ = 1 | g): people of every group are chosen as often, whatever is true of them",
+            "Dwork et al., ITCS 2012",
+        ),
+        (
+            "worst_recall",
+            "max_g R(g) − min_g R(g) with the recall R(g) of the class that is recognised worst in group g, min_c P(ŷ = c | y = c, g)",
+            "–",
+        ),
+    )
+)
+
+# Of `History.people()` of a regression: differences between groups, in the unit of the target.
+ERRORS: Final = (
+    Statistic("rmse_gap", itemgetter("rmse_gap"), "lower", "max_g RMSE(g) − min_g RMSE(g) over the groups g"),
+    Statistic("mae_gap", itemgetter("mae_gap"), "lower", "max_g MAE(g) − min_g MAE(g)"),
+    Statistic(
+        "error_gap",
+        itemgetter("error_gap"),
+        "lower",
+        "max_g ē(g) − min_g ē(g) with the mean ē(g) of the errors ŷᵢ − yᵢ in group g",
+    ),
+)
+
+
+def spread(values: ArrayLike, measure: Measure = ACCURACY) -> dict[str, Value]:
+    """Every index of the spread over clients, in the unit it is usually reported in.
+
+    In the unit of the measure, percent of accuracies: `mean`, `std` (ddof 0), `worst10`, `best10`, `min`, `max`, `gap`.  Its square:
+    `variance`.  Degrees: `angle`.  Nats: `entropy`, `kl`.  No unit: `cov`, `jain`, `cosine`, `gini`.
+
+    Parameters
+    ----------
+    values : one per client, accuracies in [0, 1]; shape [K].
+    measure : what they are.
+    """
+    return {
+        index.key: Value(measure.scale * value if index.power == 1 else value, defined)
+        for index in INDICES
+        for value, defined in (index.compute(values, measure),)
+    }
