@@ -96,7 +96,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         ):
             Mapped(data.path, np.array([0, 1]), y, s)
     rows = np.zeros(1001, np.int64)
-    with pytest.raises(ValueError, match=r"x.npy: s\[:, 0\] has 1,001 different values"):
+    with pytest.raises(ValueError, match=r"y.npy: s\[:, 0\] has 1,001 different values"):
         Mapped(data.path, rows, torch.zeros(1001, dtype=torch.int64), torch.arange(1001)[:, None])
 
 
