@@ -45,6 +45,15 @@ def test_nothing_reads_or_writes_pickles() -> None:
                 assert given.get("allow_pickle") is False, path
 
 
+def test_what_flower_may_change_is_in_one_module() -> None:
+    public = ("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.simulation")
+    others = [path for path in FILES if module(path) != "flower.internals"]
+    found = {
+        path: re.findall(r"^ *(?:from|import) (flwr[.\w]*)", path.read_text(encoding="utf-8"), re.M) for path in others
+    }
+    assert {name for names in found.values() for name in names} == {*public}
+
+
 def test_the_one_unpickler_knows_its_globals() -> None:
     """It imports only ``pickle``, uses nothing of it but the class and its error, and looks names up in a fixed table."""
     tree = ast.parse((ROOT / UNPICKLER).read_text(encoding="utf-8"))

@@ -49,6 +49,7 @@ from equipoise.federation.method import Method
 from equipoise.flower.app import make_client_app
 from equipoise.flower.codec import LOST, Parcel, changed
 from equipoise.flower.grid import InProcessGrid
+from equipoise.flower.internals import number
 from equipoise.flower.server.consortium import Consortium, description, federation
 from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.roster import SitesError
@@ -321,7 +322,7 @@ def ask(one: Recorded, content: RecordDict) -> Message:
     app, states = lasting(one.run)
     InProcessGrid(app, [], {})
     message = Message(content, 1, one.kind, group_id="0")
-    message.metadata.__dict__.update(_message_id="1", _run_id=1, _src_node_id=0)
+    number(message, "1")
     node = next(each for each in nodes(one.run, states) if each["site"] == one.site)
     with same_draws():
         reply: Message = app(message, Context(1, 1, node, RecordDict(), {}))

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from io import BytesIO
+from copy import deepcopy
 from typing import Any, cast
 
-import numpy as np
-from flwr.app import Array, Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
+
+from equipoise.flower.internals import Run, begin_task, number
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +40,7 @@ class InProcessGrid(Grid):
         }
         self._queue: dict[str, Message] = {}
         self._numbers = itertools.count(1)
-        for name in ("run_id", "node_id", "task_id"):  # a message cannot be made outside of a task
-            if getattr(TaskIdentity, f"_{name}") is None:
-                setattr(TaskIdentity, name, 1)
+        begin_task()
 
     def set_run(self, run: Run) -> None:
         """Do nothing: there is one run."""
@@ -69,18 +64,17 @@ class InProcessGrid(Grid):
         """Take messages to be answered; their numbers."""
         numbers: list[str] = []
         for message in messages:
-            number = str(next(self._numbers))
-            message.metadata.__dict__.update(_message_id=number, _run_id=1, _src_node_id=0)
+            numbers.append(str(next(self._numbers)))
+            number(message, numbers[-1])
             if message.has_content():
-                message.content = copied(message.content)
-            self._queue[number] = message
-            numbers.append(number)
+                message.content = deepcopy(message.content)
+            self._queue[numbers[-1]] = message
         return numbers
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Let the first node of these answer that has not yet."""
-        for number in message_ids:
-            if (message := self._queue.pop(number, None)) is not None:
+        for each in message_ids:
+            if (message := self._queue.pop(each, None)) is not None:
                 return [self._answered(message)]
         return []
 
@@ -88,7 +82,7 @@ class InProcessGrid(Grid):
         try:
             reply = self.client_app(message, self.contexts[message.metadata.dst_node_id])
             if reply.has_content():
-                reply.content = copied(reply.content)
+                reply.content = deepcopy(reply.content)
             return reply
         except Exception as error:  # as in a separate process
             log.exception("node %d failed", message.metadata.dst_node_id)
@@ -96,55 +90,4 @@ class InProcessGrid(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Let the nodes answer, one after another."""
-        return [reply for number in self.push_messages(messages) for reply in self.pull_messages([number])]
-
-
-class QuickArray(Array):
-    """Flower's array, but read in a tenth of the time: the header that ``numpy.save`` wrote is compared, and not parsed."""
-
-    __qualname__ = "Array"  # Flower's name for it in its own bytes and hashes
-
-    def __eq__(self, other: object) -> bool:
-        mine, others = self.__dict__, getattr(other, "__dict__", {})
-        return isinstance(other, Array) and all(mine[x] == others[x] for x in ("dtype", "shape", "stype", "data"))
-
-    __hash__ = None  # type: ignore[assignment]  # as Flower's
-
-    def numpy(self) -> np.ndarray[Any, Any]:
-        """The reader's own copy, as an array of NumPy."""
-        header, size = _form(self.dtype, self.shape)
-        if header and self.stype == "numpy.ndarray" and len(self.data) >= size and self.data.startswith(header):
-            return np.ndarray(self.shape, self.dtype, self.data, len(header)).copy()
-        return super().numpy()
-
-
-@functools.lru_cache(maxsize=4096)
-def _form(dtype: str, shape: tuple[int, ...]) -> tuple[bytes, int]:
-    """The header that ``numpy.save`` puts before an array, and the bytes of both; nothing if these are no plain numbers."""
-    try:
-        kind = np.dtype(dtype)
-    except TypeError:  # one with fields
-        return b"", 0
-    if kind.kind not in "biufc" or kind.isbuiltin != 1:
-        return b"", 0
-    file = BytesIO()
-    about = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, about)
-    return file.getvalue(), file.tell() + math.prod(shape) * kind.itemsize
-
-
-def copied(content: RecordDict) -> RecordDict:
-    """The records as a receiver's own; to fill them by Flower's functions checks each entry again, which takes longer."""
-    made = content.copy()
-    for key, record in content.items():
-        made.__dict__["_data"][key] = mine = record.copy()
-        mine.__dict__["_data"].update((name, _copied(x)) for name, x in record.items())
-    return made
-
-
-def _copied(x: Any) -> Any:
-    if isinstance(x, Array):
-        made = QuickArray.__new__(QuickArray)
-        made.__dict__.update(x.__dict__)
-        return made
-    return list(x) if isinstance(x, list) else x
+        return [reply for each in self.push_messages(messages) for reply in self.pull_messages([each])]

@@ -8,7 +8,6 @@ import ssl
 import subprocess
 import sys
 import tomllib
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -140,13 +139,9 @@ def _apps(app: Path, names: Sequence[str], sites: Mapping[str, Any], known: Mapp
 def _bundle(app: Path) -> CheckResult:
     """Whether Flower would take the app, and how much of the folder it would send to every site."""
     try:
-        from flwr.cli.build import build_fab_from_disk
-        from flwr.cli.config_utils import load_and_validate
+        from equipoise.flower.internals import bundle_size
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of Flower, about what Flower uses
-            load_and_validate(app / "pyproject.toml")
-            size = len(build_fab_from_disk(app))
+        size = bundle_size(app)
     except Exception as error:  # Flower's own words, of whatever kind
         return CheckResult("bundle", False, str(error))
     return CheckResult("bundle", True, f"{size / 1024:.0f} KiB go to the server and every site")

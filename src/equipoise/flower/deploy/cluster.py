@@ -20,6 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from equipoise.flower.deploy import project
 from equipoise.flower.deploy.superlink import FlowerError
+from equipoise.flower.internals import telemetry
 from equipoise.system.files import make_private
 
 MISSING = "Ray is not installed. Install it: pip install 'equipoise[flower-sim]'."
@@ -266,7 +267,6 @@ def _ray(cluster: Cluster) -> Iterator[None]:
     for name, value in SILENT.items():
         os.environ.setdefault(name, value)
     import ray
-    from flwr.supercore import telemetry
 
     flower = logging.getLogger("flwr")
     level, telemetric = flower.level, telemetry.FLWR_TELEMETRY_ENABLED

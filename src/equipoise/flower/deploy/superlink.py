@@ -21,14 +21,6 @@ from equipoise.system.files import open_private
 FLWR = ("1.41", "1.42")  # the lowest version that works, and the last one that was tested
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "COLUMNS": "200", "NO_COLOR": "1"}
 PATIENCE = 120.0  # seconds for one call of flwr, which takes some just to begin
-NODES = """
-import sys
-from flwr.cli.utils import cli_output_control_client, flwr_cli_exc_handler, print_json_to_stdout
-from flwr.proto.control_pb2 import ListNodesRequest
-from google.protobuf.json_format import MessageToDict
-with cli_output_control_client(sys.argv[3], "json") as (client, _), flwr_cli_exc_handler():
-    print_json_to_stdout(MessageToDict(client.ListNodes(ListNodesRequest()), preserving_proto_field_name=True))
-"""  # flwr supernode list, with the names of the sites, which it leaves out
 
 
 class FlowerError(RuntimeError):
@@ -126,6 +118,8 @@ class SuperLink:
 
     def nodes(self) -> list[dict[str, Any]]:
         """The SuperNodes that may connect: each with its ``node_id``, its ``status``, and its ``name`` if it has one."""
+        from equipoise.flower.internals import NODES  # Flower is not there yet where a project is only written
+
         found = self.call("supernode", "list", self.connection, script=NODES).get("nodes_info", [])
         return [node for node in found if node["status"] != "unregistered"]
 

@@ -41,11 +41,10 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
-from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt
 from torch import Tensor
 
 from equipoise.federation.fingerprint import digest
+from equipoise.flower.internals import combine_shares, create_shares, decrypt, encrypt
 from equipoise.system.files import make_private, write_atomically
 from equipoise.system.seals import read_json
 from equipoise.system.version import __version__
