@@ -21,18 +21,7 @@ from equipoise.federation.validation import pooled as pooled_validation
 from equipoise.flower.codec import UNFIT, CodecError, Parcel, changed, hiding, packed
 from equipoise.flower.secagg.server import MaskedSites
 from equipoise.flower.server.roster import SitesError
-from equipoise.flower.server.scores import (
-    NO_NUMBER,
-    UNUSABLE,
-    Tested,
-    few,
-    heard,
-    held_out,
-    may_be,
-    plausible,
-    pooled,
-    reached,
-)
+from equipoise.flower.server.scores import UNUSABLE, Tested, heard, held_out, judged, pooled, reached
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.store import Receipt
 from equipoise.flower.site.task import Task
@@ -226,29 +215,23 @@ class Consortium:
                 if isinstance(answer, str)
                 else Tested.of(answer.fields, sites.known[m].test_sizes, measures, C, task, both)
             )
-            if (
-                isinstance(tested, Tested)
-                and tested.classes
-                and tested.classes != sites.classes.setdefault(m, tested.classes)
-            ):
-                tested = "sent other samples of the classes than before"
-            if isinstance(tested, Tested):
-                results[m] = tested
-            else:
+            if isinstance(tested, str):
                 lost[m] = tested
-        broken = few({m: not tested.broken for m, tested in results.items()})
-        lost |= {m: NO_NUMBER if results[m].possible else UNUSABLE for m in broken}
-        results = {m: results[m] for m in sorted(results) if m not in broken or results[m].possible}
+            elif tested.classes and tested.classes != sites.classes.setdefault(m, tested.classes):
+                lost[m] = "sent other samples of the classes than before"
+            else:
+                results[m] = tested
+        broken = judged({m: tested.tallies.values() for m, tested in results.items()})
+        results = {m: results[m] for m in sorted(results) if broken.get(m) != UNUSABLE}
         if not here:
-            sound = pooled([tested for m, tested in results.items() if m not in broken], measures)
-            every = pooled([*results.values()], measures)
-            record["groups"] = heard(every, sound) if broken else every
+            sound = [tested for m, tested in results.items() if m not in broken]
+            record["groups"] = heard(pooled([*results.values()], measures), pooled(sound, measures))
         if counts or not own_models:
             own_scores = [results[m].own if m in results else None for m in range(len(sites.known))]
             main = [None if tally is None else tally.main for tally in own_scores]
             sizes = [0 if tally is None else int(tally.n) for tally in own_scores]
             record["clients"] = cast(Clients, {task.main: main, "n": sizes})
-        return {**record, **self._lost("evaluated", now.t, lost), **_sent(sites)}
+        return {**record, **self._lost("evaluated", now.t, lost | broken), **_sent(sites)}
 
     def _lost(self, how: str, t: int, lost: Mapping[int, str]) -> Record:
         """The entry of sites of which scores do not count, or not all, and why; each is in the log."""
@@ -281,11 +264,10 @@ class Consortium:
                 f"validation={share:g}: no site holds any out, or not the least-group samples (in its node-config) of which it tells scores. "
                 "Raise validation."
             )
-        broken = few({m: plausible(tally) for m, tally in found.items() if tally})
-        lost |= {m: NO_NUMBER if may_be(found[m]) else UNUSABLE for m in broken}
-        self._lost("validated", now.t, lost)
-        sound = [None if m in broken else found.get(m) for m in range(len(sites.known))]
-        every = [found[m] if m in broken and may_be(found[m]) else tally for m, tally in enumerate(sound)]
+        broken = judged({m: [tally] for m, tally in found.items() if tally})
+        self._lost("validated", now.t, lost | broken)
+        every = [None if broken.get(m) == UNUSABLE else found.get(m) for m in range(len(sites.known))]
+        sound = [None if m in broken else tally for m, tally in enumerate(every)]
         record = pooled_validation(task, every, tests.groups)
         if broken:
             its, others = record["validation"], pooled_validation(task, sound, tests.groups)["validation"]

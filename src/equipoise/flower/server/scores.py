@@ -36,16 +36,6 @@ class Tested:
 
     classes: Classes = field(default_factory=dict)
 
-    @property
-    def broken(self) -> list[Tally]:
-        """The tallies of which a mean is no number."""
-        return [tally for tally in self.tallies.values() if not plausible(tally)]
-
-    @property
-    def possible(self) -> bool:
-        """Whether the broken tallies may be those of an honest site."""
-        return all(map(may_be, self.broken))
-
     @staticmethod
     def of(
         fields: Mapping[str, Any],
@@ -125,15 +115,19 @@ def plausible(tally: Tally) -> bool:
     return float(tally.mean_loss) <= LARGEST and math.isfinite(tally.main)
 
 
-def may_be(tally: Tally | None) -> bool:
-    """Whether a site may have a tally of which a mean is no number: some of its predictions are none either."""
-    return tally is not None and ("undefined" in tally.score() or not math.isfinite(tally.main))
+def judged(results: Mapping[int, Iterable[Tally]]) -> dict[int, str]:
+    """Why tallies of some clients do not count, or not all of their sums, where those of most do; if not, the model is at fault.
 
-
-def few(plausible: Mapping[int, bool]) -> list[int]:
-    """The clients whose means are no numbers, where those of most are: where they are none at most, the model is at fault."""
-    strange = [m for m, fine in plausible.items() if not fine]
-    return strange if 2 * len(strange) < len(plausible) else []
+    An honest client without a mean has predictions that are no numbers either. Then its counts are what they are.
+    """
+    broken = {m: strange for m, of in results.items() if (strange := [tally for tally in of if not plausible(tally)])}
+    honest = {
+        m: all("undefined" in tally.score() or not math.isfinite(tally.main) for tally in strange)
+        for m, strange in broken.items()
+    }
+    if 2 * len(broken) >= len(results):
+        return {}
+    return {m: NO_NUMBER if fine else UNUSABLE for m, fine in honest.items()}
 
 
 def heard(every: Mapping[str, Score], sound: Mapping[str, Score]) -> dict[str, Score]:
