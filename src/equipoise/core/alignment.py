@@ -1,7 +1,5 @@
 """Where tensors begin in memory: matrix products may depend on it in their last bits."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar, cast
 
 from torch import Tensor

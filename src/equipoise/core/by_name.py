@@ -1,7 +1,5 @@
 """Numbers that may differ by group or client, as text or a table: ``0.8``, ``0.9, south=0.3``, ``{"south": 0.3}``."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """An entry of the catalogue of methods."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple

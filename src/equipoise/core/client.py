@@ -1,7 +1,5 @@
 """All that a client does in a round, as one pure function; an engine is a way to call it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, reduce

@@ -4,8 +4,6 @@ Each does the operations of the form beside it, in :mod:`equipoise.core.maths` o
 but it passes over the matrix once, and a block stays in the nearest cache.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, NamedTuple

@@ -1,7 +1,5 @@
 """Hidden units of a network: the coordinates that belong to them, and smaller networks with some of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

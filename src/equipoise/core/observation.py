@@ -1,7 +1,5 @@
 """What a network does in a step: seen once, before the first round, on copies of it and a few samples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """What a rule may compute on a client's data set: loss, gradient, accuracy, features, and local training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import cast
 

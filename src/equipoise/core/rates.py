@@ -1,7 +1,5 @@
 """Learning rates: one number, one that changes over the rounds, or one for each part of the network."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence

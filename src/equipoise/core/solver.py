@@ -4,8 +4,6 @@ A vector comes in parts [..., p]: the tensors of the network as autograd gives t
 ``step`` works in place on the parameters and on its slots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache

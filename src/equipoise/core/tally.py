@@ -1,7 +1,5 @@
 """Sums of a model on a data set, from which its scores follow: those of a union are the sums of both."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What the targets of samples mean: the loss of each sample, the prediction, how a model is judged."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Local training: the training loop of the whole library."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

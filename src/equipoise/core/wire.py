@@ -3,8 +3,6 @@
 The simulator counts the bytes of these messages without making them; a deployment sends them.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Which engine suits a network and its clients, by a fixed rule: the choice never depends on timing or load."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

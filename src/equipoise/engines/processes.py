@@ -5,8 +5,6 @@ and the trained models lie in shared memory; pipes carry only client numbers, an
 A worker that dies is replaced, and its client is visited again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copyreg
 import io

@@ -1,7 +1,5 @@
 """One client after another: any network, any data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial

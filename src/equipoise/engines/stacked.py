@@ -1,7 +1,5 @@
 """Many clients as one tensor program: for small networks and many clients."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

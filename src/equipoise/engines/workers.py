@@ -1,7 +1,5 @@
 """Clients spread over the cores of one machine, in threads: no data is copied or sent."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """What each client contributes: the accuracy that it reaches when it trains alone, or what the user says of it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

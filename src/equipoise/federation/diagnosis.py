@@ -1,7 +1,5 @@
 """Why the numbers of a client left the range: its data, the model that it was handed, its learning rate, or the term of a rule."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 

@@ -1,7 +1,5 @@
 """What a federation keeps in a directory: a line per round, a manifest, a checkpoint."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os

@@ -1,7 +1,5 @@
 """What must agree between a checkpoint and the federation that goes on from it, and between a server and its sites."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

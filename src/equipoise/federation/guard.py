@@ -1,7 +1,5 @@
 """Checks of every answer before it is used, so that one broken client cannot spoil the global model."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence

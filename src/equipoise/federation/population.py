@@ -1,7 +1,5 @@
 """The interface to clients in other processes or on other machines."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

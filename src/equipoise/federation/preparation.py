@@ -1,7 +1,5 @@
 """Model, data, method and settings put together: the trial that a federation trains."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The progress bar of a training on a terminal."""
 
-from __future__ import annotations
-
 from html import escape
 from importlib import import_module
 from typing import Any

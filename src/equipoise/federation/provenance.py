@@ -1,7 +1,5 @@
 """What a reader of the results must know about how they were made."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """How models do on what clients hold out of their own training samples."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass

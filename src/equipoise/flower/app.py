@@ -1,7 +1,5 @@
 """The two halves of a Flower app: what runs at a site, and what runs on the server."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Flower without processes: an unchanged app in this one."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """AFL: minimise the loss of the worst mixture of clients."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 

@@ -1,7 +1,5 @@
 """Centralised: one model trained on the data of all clients in one place."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from equipoise.core.catalogue import CatalogueEntry

@@ -1,7 +1,5 @@
 """Centred clipping: clients may move the step only so far from the one before."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

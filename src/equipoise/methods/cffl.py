@@ -1,7 +1,5 @@
 """CFFL: clients download the more of the common step, the better their own model is."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -1,7 +1,5 @@
 """CGSV: every client gets the largest part of the aggregate that its reputation earns."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Clipping: shorten long updates before the server does anything else with them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The median and the trimmed mean of every coordinate by itself, in place of the mean of the updates."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from math import ceil
 

@@ -1,7 +1,5 @@
 """Ditto: a personal model per client, tied to the global one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

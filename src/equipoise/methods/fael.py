@@ -1,7 +1,5 @@
 """FAEL, the second half of FedHEAL: weigh clients by how far they moved."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

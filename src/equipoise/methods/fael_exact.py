@@ -1,7 +1,5 @@
 """The exact solution of FedHEAL's objective, which FAEL approximates."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """FairFed: less weight to clients whose accuracy is far from the others'."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal

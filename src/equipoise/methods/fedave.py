@@ -1,7 +1,5 @@
 """FedAVE: rewards by the accuracy of a client's model and by how much its data is like the server's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -1,7 +1,5 @@
 """FedAvg: the weighted mean of the clients' models."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

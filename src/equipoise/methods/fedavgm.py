@@ -1,7 +1,5 @@
 """FedAvgM: averaging with momentum at the server."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

@@ -1,7 +1,5 @@
 """FedCE: weigh clients by what their update and their data add to the others'."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal

@@ -1,7 +1,5 @@
 """FedDyn: align the stationary points of the clients with the server's."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """FedFV: take the conflicts out of the updates before they are averaged."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """FedGA: more weight to clients on which averaging costs most (generalisation adjustment)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal

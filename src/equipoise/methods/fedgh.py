@@ -1,7 +1,5 @@
 """FedGH: take the conflicts out of every pair of updates before they are averaged."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

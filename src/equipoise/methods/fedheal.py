@@ -1,7 +1,5 @@
 """FedHEAL: FPHL and FAEL, or its exact form."""
 
-from __future__ import annotations
-
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.methods.fael import FAEL
 from equipoise.methods.fael import RELEASED as RELEASED_FAEL

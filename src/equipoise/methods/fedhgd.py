@@ -1,7 +1,5 @@
 """FedDM's hierarchical gradient de-conflicting, as algebra on inner products; a form of :class:`FedGH`."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

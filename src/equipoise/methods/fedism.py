@@ -1,7 +1,5 @@
 """FedISM and FedISM+: GSAM and SAGA with one search distance, fixed or growing."""
 
-from __future__ import annotations
-
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.methods.gsam import GSAM
 from equipoise.methods.saga import PAPER, SAGA

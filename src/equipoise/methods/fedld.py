@@ -1,7 +1,5 @@
 """FedLD: margin control and principal gradients."""
 
-from __future__ import annotations
-
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.methods.margin import PAPER, Margin
 from equipoise.methods.margin import RELEASED as RELEASED_MARGIN

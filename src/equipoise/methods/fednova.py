@@ -1,7 +1,5 @@
 """FedNova: updates divided by how far their clients could have moved."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 

@@ -1,7 +1,5 @@
 """FedAdagrad, FedAdam, FedYogi: adaptive optimisers at the server."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """FedPAC: shared features pulled to class prototypes, and for each client a mixture of the others' classifiers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

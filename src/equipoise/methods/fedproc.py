@@ -1,7 +1,5 @@
 """FedProc: prototypes as anchors of a contrastive loss that fades out."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

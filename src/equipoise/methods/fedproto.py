@@ -1,7 +1,5 @@
 """FedProto: share the mean feature of each class."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

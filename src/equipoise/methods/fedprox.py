@@ -1,7 +1,5 @@
 """FedProx: stay near the received model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

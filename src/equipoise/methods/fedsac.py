@@ -1,7 +1,5 @@
 """FedSAC: submodels of one network, larger for those who contribute more."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Sequence

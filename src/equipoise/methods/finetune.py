@@ -1,7 +1,5 @@
 """Fine-tuning: every client trains a little more on its own data before it predicts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

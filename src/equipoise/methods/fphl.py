@@ -1,7 +1,5 @@
 """FPHL, the first half of FedHEAL: drop what does not keep its direction."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

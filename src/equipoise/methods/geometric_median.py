@@ -1,7 +1,5 @@
 """RFA: the geometric median of the updates in place of their mean."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

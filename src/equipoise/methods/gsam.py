@@ -1,7 +1,5 @@
 """GSAM: SAM that also closes the gap between the loss and the highest loss nearby."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

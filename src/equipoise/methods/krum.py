@@ -1,7 +1,5 @@
 """Krum and Multi-Krum: take the updates that lie among others, and leave out the rest."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

@@ -1,7 +1,5 @@
 """Logit adjustment: train against the class frequencies of each client."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

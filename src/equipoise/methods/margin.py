@@ -1,7 +1,5 @@
 """FedLD's margin control: keep the logits of local training small."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """MOON: model-contrastive local training."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """FedLD's aggregation: every client moves along the principal axes of all updates, as far as its own update is long."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """q-FFL: raise the losses to a power, so that the worse off count more."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, cast

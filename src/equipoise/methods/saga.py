@@ -1,7 +1,5 @@
 """SAGA: weigh clients by how sharp their loss is at the global model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal

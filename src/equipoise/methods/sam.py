@@ -1,7 +1,5 @@
 """SAM: take the gradient where the loss is highest nearby."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """SCAFFOLD: control variates against client drift."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal

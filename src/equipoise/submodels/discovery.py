@@ -1,7 +1,5 @@
 """The hidden units of a network: from its graph or as the user gives them, and checked on inputs."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """State is a tree: dictionaries and sequences whose leaves are tensors, or rows on disk, which behave like tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ The server tells every site the same: one message to train by, and one for the s
 state, its key, its memory) the site knows itself.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """The keys of a site's node config that Equipoise reads, and what each may be: one check for a site that runs and for what is tried beforehand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

@@ -6,8 +6,6 @@ settings of that round, with its own state of that round, and then trains in the
 at all. Numbers are counts, or rounded to :data:`equipoise.flower.site.site.DIGITS` digits after the point.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The answers of a site to messages: the client side of every round, of its tests and of the end of a run."""
 
-from __future__ import annotations
-
 import logging
 import secrets
 import time
