@@ -467,3 +467,24 @@ def test_an_area_of_one_class_is_not_defined():
     assert " ".join(found["notes"][-2:]).startswith(
         "b has no test sample of class 1, which the AUC leaves out. One-vs-one macro AUC is not defined for b. AVG"
     )
+
+
+def alone(seed: int) -> History:
+    """A run whose clients train alone: of the groups it has the main measure only."""
+    history = run("afl", seed, bound="lower", label="standalone")
+    records = [
+        {**r, "groups": {group: {"rmse": of["rmse"]} for group, of in r["groups"].items()}} for r in history.records
+    ]
+    return History(tuple(records), history.meta)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_an_empty_row_and_a_missing_spread_are_explained(seeds):
+    found = Comparison.of([of for seed in range(seeds) for of in (run("fedavg", seed), alone(seed))])
+    text = markdown(found.document)
+    for noun in ("MAE", "R²"):
+        assert f"standalone recorded no {noun} on the groups, so its row is empty." in text
+    assert "recorded no RMSE" not in text
+    assert ("One seed: there is no spread over seeds." in text) == (seeds == 1)
+    assert ("±" in text) == (seeds > 1)
+    assert "recorded no" not in markdown(comparison([run("fedavg", seed) for seed in range(seeds)]))

@@ -335,6 +335,12 @@ def of_undefined(measure: Measure, runs: Sequence[Sequence[str]]) -> Iterator[st
         )
 
 
+def of_unrecorded(measure: Measure, labels: Sequence[str]) -> Iterator[str]:
+    """The methods that did not record a measure, as one does not that has a model per client."""
+    if labels:
+        yield f"{listed(labels)} recorded no {measure.noun} on the groups, so {'its row is' if len(labels) == 1 else 'their rows are'} empty."
+
+
 def of_areas(histories: Sequence[History]) -> Iterator[str]:
     """The classes that an area under the ROC curve leaves out."""
     missing: dict[str, set[int]] = {}

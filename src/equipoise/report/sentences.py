@@ -106,13 +106,14 @@ def untested(comparison: OfMeasure) -> list[str]:
 
 
 def plus_minus(methods: Sequence[Row]) -> list[str]:
-    """What ± is in a table of these methods: half of the 95 % interval, and over what."""
+    """What ± is in a table of these methods, half of the 95 % interval, and over what; or why there is none."""
     seeds = sorted({len(cast(list[int], method["seeds"])) for method in methods})
     if seeds[-1] > 1:
         over = f"{seeds[-1]} seeds" if len(seeds) == 1 else "the seeds of a method"
         return [f"±: half of the 95{PERCENT} interval over {over} (Student's t)."]
-    sampled = any(method.get("intervals") for method in methods)
-    return [f"±: half of the 95{PERCENT} interval over the test samples of this one seed."] * sampled
+    if any(method.get("intervals") for method in methods):
+        return [f"±: half of the 95{PERCENT} interval over the test samples of this one seed."]
+    return ["One seed: there is no spread over seeds."]
 
 
 def plus_minus_of(comparison: OfMeasure) -> list[str]:

@@ -517,6 +517,7 @@ def _of_measure(runs: Runs, last: int, measure: Measure) -> OfMeasure:
             *(_notes(runs, methods, measure.sized(*_means(methods)), last) if measure.main else ()),
             *notes.of_short({label: map(len, of_runs) for label, of_runs in rounds.items()}, averaged),
             *(notes.of_areas(histories) if name in AREAS else ()),
+            *notes.of_unrecorded(measure, [] if measure.main else [k for k, of in rounds.items() if not any(of)]),
             *notes.of_undefined(measure, [_undefined(run, measure, last) for run in every if run.groups[name][0]]),
         ],
         "methods": methods,
