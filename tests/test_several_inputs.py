@@ -13,6 +13,8 @@ from torch.utils.data import Dataset
 
 import equipoise as eq
 from equipoise.data.batch import Batch
+from equipoise.data.contents import DataError
+from equipoise.data.own.reading import read_user_data
 from equipoise.data.samples import Samples, read
 from equipoise.federation.checkpoint import CheckpointError
 from equipoise.flower import in_process
@@ -262,6 +264,20 @@ def test_names_that_differ() -> None:
         ValueError, match=r"ward 7: samples have shapes \{'a': \[6\]\} and \{'b': \[6\]\}\. All must agree"
     ):
         read(Own(), "ward 7", torch.float32, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    "made", ["[one, one]", "{'north': one, 'south': one}", "dict(zip('xy', one))", "[[(one[0], 0), (one[0], 1)]] * 2"]
+)
+def test_a_function_for_the_command_line_gives_one_array(made: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        f"import numpy as np\none = ({{'a': np.zeros((4, 2)), 'b': np.zeros((4, 3))}}, np.arange(4) % 2)\n\n\ndef data():\n    return {made}\n"
+    )
+    with pytest.raises(
+        DataError, match=r"x is a dictionary of 'a', 'b', .* one array of inputs\. Join them .*eq\.Federation"
+    ):
+        read_user_data(f"{file}:data")
 
 
 def test_tests_of_clients_together() -> None:

@@ -51,56 +51,96 @@ def refusal(
     script : for one line of pandas; None where there is no file.
     points : whether other columns have fractions, so with a point.
     """
-    words = {name: ["" if cell is None else str(cell).strip() for cell in every] for name, every in cells.items()}
-    signs = {
-        name: _signs([word for word in every if not missing(word)], columns.decimal or ".")
-        for name, every in words.items()
-    }
+    words = {name: _words(every) for name, every in cells.items()}
+    signs = {name: _signs(every, columns.decimal or ".") for name, every in words.items()}
+    commas = [name for name, every in words.items() if all(map(COMMAS.fullmatch, filter(_given, every)))]
     declared = script is not None and script.decimal and columns.decimal != ","
-    commas = [name for name, every in words.items() if all(missing(word) or COMMAS.fullmatch(word) for word in every)]
     if declared and not points and any(signs[name] == ("", ",") for name in commas):
-        rest = [name for name in wrong if name not in commas and name in words]
-        return (
-            f"a comma stands before the digits of fractions in {listed(commas)}. Say so: {option('decimal', ',')}."
-            f"{f' Other cells, too, are no numbers in {listed(rest)}: what to do about them is said then.' * bool(rest)}"
-        )
-    different = {name: len(set(every)) for name, every in words.items() if signs[name] is None}
-    few = {name: n for name, n in different.items() if 1 < n <= min(MANY, len(words[name]) // 2)}
-    purposes = [role for role in PURPOSES if role not in used]
-    named = [name for name in few if name.casefold() in CLASSES]
-    class_ = next((name for name in (*named, *names[-1:], *names[:1]) if name in few), None)
-    others = [name for name in wrong if "label" in used or name != class_]
-    s = "s" * (len(wrong) > 1)
-    said = [
-        f"expected a number in every row of a column without another purpose; {len(wrong):,} column{s} "
-        f"{'have' if s else 'has'} other cells. {'; '.join(f'{name}: {wrong[name]}' for name in [*wrong][:DESCRIBED])}"
-        f"{f'; and {len(wrong) - DESCRIBED:,} columns more' * (len(wrong) > DESCRIBED)}."
-    ]
+        return _decimal_commas(commas, [name for name in words if name in wrong])
+    few = _few(words, signs)
+    said = [_expected(wrong)]
     if commas and declared:
         said.append(
             f"If a comma stands before the digits of fractions: {option('decimal', ',')}; if it stands between thousands, remove it."
         )
-    for between in dict.fromkeys(pair[0] for pair in signs.values() if pair and pair[0]):
-        which = listed(name for name, pair in signs.items() if pair and pair[0] == between)
-        said.append(f"In {which} the sign {between!r} stands between thousands; numbers have none here.")
-    candidates = [f"{name} ({n})" for name, n in few.items() if not any(map(missing, words[name]))]
-    if candidates and purposes:
-        what = "; ".join(f"{option(role, 'COLUMN')} {PURPOSES[role]}" for role in purposes)
-        said.append(
-            f"Of few words {'are' if len(candidates) > 1 else 'is'} {', '.join(candidates)}. Name a purpose: {what}."
-        )
-    if others:
-        leave = option("leave_out", [*columns.leave_out, *others][:MANY])
-        if len(wrong) > MANY:
-            leave = "leave_out = [...] in a configuration, which equipoise init writes"
-        but = f" ({class_} not, which may be the class)" if len(others) < len(wrong) else ""
-        said.append(f"Leave the column{'s' * (len(others) > 1)} out{but}: {leave}; or correct these cells.")
-        said += _line(others, signs, few, columns, script)
+    said += _thousands(signs)
+    said += _purposes(few, words, used)
+    kept = None if "label" in used else _class(few, names)
+    if others := [name for name in wrong if name != kept]:
+        said += [_left_out(others, wrong, kept, columns), *_line(others, signs, few, columns, script)]
     return " ".join(said)
 
 
+def _words(cells: Sequence[object]) -> list[str]:
+    """Cells as text without blanks around it."""
+    return ["" if cell is None else str(cell).strip() for cell in cells]
+
+
+def _given(word: str) -> bool:
+    return not missing(word)
+
+
+def _decimal_commas(commas: Sequence[str], wrong: Sequence[str]) -> str:
+    """What to do with fractions that are written with a comma, in some of the columns that are wrong."""
+    rest = [name for name in wrong if name not in commas]
+    more = f" Other cells, too, are no numbers in {listed(rest)}: what to do about them is said then." * bool(rest)
+    return f"a comma stands before the digits of fractions in {listed(commas)}. Say so: {option('decimal', ',')}.{more}"
+
+
+def _few(words: Mapping[str, Sequence[str]], signs: Mapping[str, tuple[str, str] | None]) -> dict[str, int]:
+    """How many different words the columns have that may name classes, clients or groups."""
+    different = {name: len({*every}) for name, every in words.items() if signs[name] is None}
+    return {name: n for name, n in different.items() if 1 < n <= min(MANY, len(words[name]) // 2)}
+
+
+def _expected(wrong: Mapping[str, str]) -> str:
+    """What was expected of columns, and found."""
+    have = "s have" if len(wrong) > 1 else " has"
+    each = "; ".join(f"{name}: {wrong[name]}" for name in [*wrong][:DESCRIBED])
+    more = f"; and {len(wrong) - DESCRIBED:,} columns more" * (len(wrong) > DESCRIBED)
+    return f"expected a number in every row of a column without another purpose; {len(wrong):,} column{have} other cells. {each}{more}."
+
+
+def _thousands(signs: Mapping[str, tuple[str, str] | None]) -> list[str]:
+    """What stands between thousands, and in which columns."""
+    columns: dict[str, list[str]] = {}
+    for name, pair in signs.items():
+        if pair and pair[0]:
+            columns.setdefault(pair[0], []).append(name)
+    return [
+        f"In {listed(which)} the sign {between!r} stands between thousands; numbers have none here."
+        for between, which in columns.items()
+    ]
+
+
+def _purposes(few: Mapping[str, int], words: Mapping[str, Sequence[str]], used: Mapping[str, object]) -> list[str]:
+    """Purposes that are free, for columns of few different words, none of which is missing."""
+    few = {name: n for name, n in few.items() if not any(map(missing, words[name]))}
+    purposes = [f"{option(role, 'COLUMN')} {why}" for role, why in PURPOSES.items() if role not in used]
+    if not few or not purposes:
+        return []
+    which = ", ".join(f"{name} ({n})" for name, n in few.items())
+    return [f"Of few words {'are' if len(few) > 1 else 'is'} {which}. Name a purpose: {'; '.join(purposes)}."]
+
+
+def _class(few: Mapping[str, int], names: Sequence[str]) -> str | None:
+    """The column of few words that may be the class: by its name, or the last or the first one."""
+    named = [name for name in few if name.casefold() in CLASSES]
+    return next((name for name in (*named, *names[-1:], *names[:1]) if name in few), None)
+
+
+def _left_out(others: Sequence[str], wrong: Mapping[str, str], kept: str | None, columns: Columns) -> str:
+    """How to leave out the others of the columns that are wrong than the one that is kept."""
+    how = option("leave_out", [*columns.leave_out, *others][:MANY])
+    if len(wrong) > MANY:
+        how = "leave_out = [...] in a configuration, which equipoise init writes"
+    but = f" ({kept} not, which may be the class)" if len(others) < len(wrong) else ""
+    return f"Leave the column{'s' * (len(others) > 1)} out{but}: {how}; or correct these cells."
+
+
 def _signs(words: Sequence[str], decimal: str) -> tuple[str, str] | None:
-    """The signs between thousands and before fractions with which all words are numbers; None if there are none."""
+    """The signs between thousands and before fractions with which all words but missing ones are numbers; None if there are none."""
+    words = [*filter(_given, words)]
     if not words:
         return None
     if all(re.fullmatch(number_pattern(decimal), word, re.ASCII) for word in words):

@@ -74,13 +74,8 @@ def opened(path: Path) -> dict[str, NDArray[Any]]:
 
 def joined(path: Path, arrays: Arrays) -> Arrays:
     """Arrays with x, y and split, of those that have a pair of arrays for each part: ``train_images`` and ``train_labels``."""
-    names = {name.lower(): name for name in arrays}
-    for forms in PAIRS:
-        pairs = {part: [names.get(form.format(part)) for form in forms] for part in SPLITS}
-        parts = {part: pair for part, pair in pairs.items() if any(pair)}
-        if None not in parts.get("train", [None]):
-            break
-    else:
+    forms, parts = _pairs(arrays)
+    if not parts:
         return arrays
     if lone := [next(filter(None, pair)) for pair in parts.values() if None in pair]:
         expected = " and ".join(form.format("PART") for form in forms)
@@ -96,6 +91,17 @@ def joined(path: Path, arrays: Arrays) -> Arrays:
     used = {name for pair in parts.values() for name in pair}
     made = {"x": np.concatenate(x), "y": np.concatenate(y), "split": np.repeat([*parts], [*map(len, y)])}
     return made | {name: array for name, array in arrays.items() if name not in used | made.keys()}
+
+
+def _pairs(arrays: Arrays) -> tuple[tuple[str, str], dict[str, list[str | None]]]:
+    """How pairs of arrays are called, and those of each part; none if there is none for training."""
+    names = {name.lower(): name for name in arrays}
+    for forms in PAIRS:
+        pairs = {part: [names.get(form.format(part)) for form in forms] for part in SPLITS}
+        parts = {part: pair for part, pair in pairs.items() if any(pair)}
+        if None not in parts.get("train", [None]):
+            return forms, parts
+    return PAIRS[0], {}
 
 
 def _choice(path: Path, shape: tuple[int, ...], labels: str) -> str:
@@ -115,45 +121,18 @@ def of_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping
     """The user's data in arrays by name; ``path`` says where they are from. Whole numbers of a function stay so."""
     file, names = Path(path).name, list(arrays)
     columns.require_none((*WRITTEN, "keep"), path, "a table")
-    used = {role: column(names, getattr(columns, role), role, file) for role in ROLES}
-    used["label"] = column(names, columns.label, "y", file) or column(names, None, "label", file)
-    x_name = column(names, columns.image, "x", file)
-    for what, name in (("x", x_name), ("y", used["label"])):
-        if name is None:
-            raise DataError(
-                f"{path} has no array {what}; it holds {listed(names) or 'nothing'}. Expected x [n, ...] and y [n]."
-            )
-    check_purposes({**used, "x": x_name}, path)
-    x = arrays[str(x_name)]
-    for role, name in used.items():
-        if name is not None and arrays[name].shape != x.shape[:1]:
-            raise DataError(
-                f"{path}: {name} has shape {list(arrays[name].shape)} and {x_name} {list(x.shape)}; "
-                f"expected one {role} per sample, [{len(x) if x.ndim else 'n'}]."
-            )
-        if name is not None and arrays[name].dtype.kind == "c":
-            raise DataError(f"{path}: {name} holds complex numbers; expected words or real numbers.")
-    function = "function" in about
-    inputs, of_inputs = _inputs(path, str(x_name), x, function)
-    unused = [name for name in names if name not in (x_name, *used.values(), *columns.leave_out)]
+    x_name, named = _named(path, arrays, columns)
+    x = arrays[x_name]
+    inputs, of_inputs = _inputs(path, x_name, x, "function" in about)
+    unused = [name for name in names if name not in (x_name, *named.values(), *columns.leave_out)]
     notes = [f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []
     notes += of_inputs
-    roles: dict[str, Any] = {}
-    for role, name in used.items():
-        if name is None:
-            continue
-        origin = Origin(f"{path}, {name}", partial("{}[{}]".format, name))
-        if role == "split":
-            words = [word.decode() if isinstance(word, bytes) else str(word) for word in arrays[name].tolist()]
-            roles[role] = splits(words, lambda k: f"{path}, {used['split']}[{k}]")
-        else:
-            roles[role] = settled(read_column(arrays[name], role, origin, columns), notes)
-    if inputs.ndim == 2 and inputs.dtype.kind in "iuf" and not function:
-        which = [f"{x_name}[:, {k}]" for k in counting(inputs)]
-        if which:
-            notes.append(
-                f"{file}: {listed(which)} holds nothing but the numbers of the rows. Remove it if it is no feature."
-            )
+    roles = _roles(path, arrays, named, columns, notes)
+    numbers = inputs.ndim == 2 and inputs.dtype.kind in "iuf" and "function" not in about
+    if which := [f"{x_name}[:, {k}]" for k in (counting(inputs) if numbers else ())]:
+        notes.append(
+            f"{file}: {listed(which)} holds nothing but the numbers of the rows. Remove it if it is no feature."
+        )
     kind = "images" if inputs.dtype == np.uint8 else "numbers"
     return UserData(
         source=str(path),
@@ -164,6 +143,47 @@ def of_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping
         notes=tuple(notes),
         **roles,
     )
+
+
+def _named(path: Path | str, arrays: Arrays, columns: Columns) -> tuple[str, dict[str, str]]:
+    """The array of the samples, and that of each role there is, with an entry per sample."""
+    file, names = Path(path).name, list(arrays)
+    used = {role: column(names, getattr(columns, role), role, file) for role in ROLES}
+    used["label"] = column(names, columns.label, "y", file) or column(names, None, "label", file)
+    used["x"] = column(names, columns.image, "x", file)
+    for what, role in (("x", "x"), ("y", "label")):
+        if used[role] is None:
+            raise DataError(
+                f"{path} has no array {what}; it holds {listed(names) or 'nothing'}. Expected x [n, ...] and y [n]."
+            )
+    check_purposes(used, path)
+    named = {role: name for role, name in used.items() if name is not None}
+    x_name = named.pop("x")
+    x = arrays[x_name]
+    for role, name in named.items():
+        if arrays[name].shape != x.shape[:1]:
+            raise DataError(
+                f"{path}: {name} has shape {list(arrays[name].shape)} and {x_name} {list(x.shape)}; "
+                f"expected one {role} per sample, [{len(x) if x.ndim else 'n'}]."
+            )
+        if arrays[name].dtype.kind == "c":
+            raise DataError(f"{path}: {name} holds complex numbers; expected words or real numbers.")
+    return x_name, named
+
+
+def _roles(
+    path: Path | str, arrays: Arrays, named: Mapping[str, str], columns: Columns, notes: list[str]
+) -> dict[str, Any]:
+    """Class, client, group and split of every sample, as far as there are such arrays."""
+    roles: dict[str, Any] = {}
+    for role, name in named.items():
+        origin = Origin(f"{path}, {name}", partial("{}[{}]".format, name))
+        if role == "split":
+            words = [word.decode() if isinstance(word, bytes) else str(word) for word in arrays[name].tolist()]
+            roles[role] = splits(words, lambda k: f"{path}, {named['split']}[{k}]")
+        else:
+            roles[role] = settled(read_column(arrays[name], role, origin, columns), notes)
+    return roles
 
 
 def _inputs(path: Path | str, name: str, x: NDArray[Any], function: bool) -> tuple[NDArray[Any], list[str]]:

@@ -31,6 +31,7 @@ def read(reference: str, columns: Columns, seed: int) -> UserData:
     """
     found = own_code.call("data", reference, {"seed": seed}, {})
     if isinstance(found, Mapping) and {"x", "y"} <= found.keys():
+        _refuse_several(reference, found["x"])
         arrays = {name: np.asarray(value) for name, value in found.items()}
     elif not isinstance(found, Mapping | list | tuple) or not len(found):
         raise DataError(f"{reference} returned {type(found).__name__}, or an empty one. {EXPECTED}.")
@@ -58,7 +59,11 @@ def _pair(who: str, data: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         data = data.load() if isinstance(data, Lazy) else data
         if isinstance(data, Dataset):
             data = zip(*(data[k] for k in range(len(data))), strict=True)  # type: ignore[arg-type]
-        x, y = (np.stack([*map(np.asarray, part)]) for part in data)
+        x, y = data
+        _refuse_several(who, x if isinstance(x, Mapping) else x[0])
+        x, y = (np.stack([*map(np.asarray, part)]) for part in (x, y))
+    except DataError:
+        raise
     except Exception as error:  # of the user's code
         raise DataError(
             f"{who}: {type(data).__name__} cannot be read ({type(error).__name__}: {error}). {EXPECTED}."
@@ -66,3 +71,12 @@ def _pair(who: str, data: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     if y.shape != x.shape[:1]:
         raise DataError(f"{who}: expected x [n, ...] and y [n]; found {list(x.shape)} and {list(y.shape)}.")
     return x, y
+
+
+def _refuse_several(who: str, x: object) -> None:
+    """Require inputs that are one array."""
+    if isinstance(x, Mapping):
+        raise DataError(
+            f"{who}: x is a dictionary of {listed(map(repr, x))}, and data that a function gives here have one array of inputs. Join them "
+            "into one, or train in Python, where a network may take several: eq.Federation(net, clients)."
+        )

@@ -241,6 +241,11 @@ def check_purposes(used: Mapping[str, str | None], what: object) -> None:
             )
 
 
+def of_files_read(files: Sequence[Path]) -> dict[str, int]:
+    """What a record of a run says of several files."""
+    return {"files": len(files), "bytes": sum(file.stat().st_size for file in files)}
+
+
 def counts(words: Iterable[str]) -> dict[str, int]:
     """How often each word occurs, in the order of :func:`ordered`."""
     counter = Counter(words)

@@ -300,30 +300,16 @@ def _separator(sample: Sequence[str]) -> str:
 
 def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]], hinted: bool) -> Delimited:
     """The table with its names and with what of its records is rows, which are as long as the header."""
-    path, header = table.path, list[str]()
-    skipped, before = list[int](), list[list[str]]()  # before: what is above the header
-    for k, (_, row) in records:
-        skipped.append(k)
-        if not any(cell.strip() for cell in row):
-            continue
-        if not (hinted and not before) and not row[0].startswith("#"):
-            header = row
-            break
-        before.append(row)
-    above = [row for row in before if row[0].startswith("#")]
-    comments, empty, ragged, trailing = [f"{len(above)} above the header"] * bool(above), [], [], False
+    path, skipped = table.path, list[int]()
+    header, above = _header(path, records, hinted, skipped)
+    comments, empty, ragged, trailing = [f"{above} above the header"] * bool(above), [], [], False
     kept = array("q")
-    if header and above and len(before[-1]) == len(header) > 1 and before[-1][0].startswith("#"):
-        raise DataError(
-            f"{path}: a line that begins with # has as many cells as the line below it ({listed(above[-1])}). If it is the header, "
-            "remove the #; if it is a comment, remove the line."
-        )
     names, at = _names(path, header), skipped[-1] if header else 0
     n = len(names)
     for k, (line, row) in records:
-        if len(row) == n and (row[0].strip() or any(cell.strip() for cell in row)):
+        if len(row) == n and _filled(row):
             kept.append(line)
-        elif not any(cell.strip() for cell in row):
+        elif not _filled(row):
             skipped.append(k)
             if len(row) > 1:
                 empty.append(line)
@@ -345,6 +331,33 @@ def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]]
         notes.append(f"{path.name}: rows without any content are left out: {listed(f'line {line}' for line in empty)}.")
     table = replace(table, names=names, lines=kept, skipped=tuple(skipped), width=n + trailing, header=at)
     return replace(table, notes=tuple(notes))
+
+
+def _filled(row: Sequence[str]) -> bool:
+    """Whether a row has any content; most have some in their first cell."""
+    return bool(row and row[0].strip()) or any(cell.strip() for cell in row)
+
+
+def _header(
+    path: Path, records: Iterator[tuple[int, tuple[int, list[str]]]], hinted: bool, skipped: list[int]
+) -> tuple[list[str], int]:
+    """The header, empty if there is none, and how many comments are above it; notes in ``skipped`` which records these are."""
+    header, before = list[str](), list[list[str]]()
+    for k, (_, row) in records:
+        skipped.append(k)
+        if not _filled(row):
+            continue
+        if not (hinted and not before) and not row[0].startswith("#"):
+            header = row
+            break
+        before.append(row)
+    above = [row for row in before if row[0].startswith("#")]
+    if above and before[-1] is above[-1] and len(above[-1]) == len(header) > 1:
+        raise DataError(
+            f"{path}: a line that begins with # has as many cells as the line below it ({listed(above[-1])}). If it is the header, "
+            "remove the #; if it is a comment, remove the line."
+        )
+    return header, len(above)
 
 
 def _names(path: Path, header: Sequence[str]) -> tuple[str, ...]:

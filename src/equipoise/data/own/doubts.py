@@ -26,9 +26,7 @@ LONGEST = 1e20  # from which on they are no codes
 def doubts(own: UserData, columns: Columns) -> Iterator[str]:
     """What to know of the features before they are trained on, in sentences; nothing of images, and of sequences of whole numbers."""
     x = own.inputs
-    if not isinstance(x, np.ndarray) or x.ndim != 2 or len(x) < LEAST or not x.shape[1]:
-        return
-    if x.dtype == np.uint8 or ("function" in own.about and x.dtype.kind != "f"):
+    if not isinstance(x, np.ndarray) or not _measured(x, whole="function" not in own.about):
         return
     x = x.astype(np.float64) if x.dtype == np.float16 else x  # whose largest number is below the limits here
     names = own.features or tuple(f"x[:, {k}]" for k in range(x.shape[1]))
@@ -61,11 +59,22 @@ def doubts(own: UserData, columns: Columns) -> Iterator[str]:
     if constant := np.flatnonzero((low == high) & (np.abs(low) < EXACT)).tolist():
         yield said(constant, ("holds", "hold"), "the same number in every row, which tells nothing")
     for k in np.flatnonzero(np.isin(low, STAND_INS) | np.isin(high, STAND_INS)).tolist():
-        for number, rows in stand_ins(x[:, k]):
-            yield (
-                f"{source}: {names[k]} is {number:g} in {rows:,} row{'s' * (rows > 1)}, far from all its other numbers. If that stands for "
-                "a missing number, fill it in, or remove these rows."
-            )
+        yield from (f"{source}: {names[k]} is {said}" for said in _standing_in(x[:, k]))
+
+
+def _measured(x: NDArray[Any], *, whole: bool) -> bool:
+    """Whether these may be measurements in columns, with rows enough to doubt them; ``whole`` numbers, too."""
+    columns = x.ndim == 2 and len(x) >= LEAST and x.shape[1] > 0
+    return columns and x.dtype != np.uint8 and (whole or x.dtype.kind == "f")
+
+
+def _standing_in(x: NDArray[Any]) -> Iterator[str]:
+    """What of a column may stand for missing numbers."""
+    for number, rows in stand_ins(x):
+        yield (
+            f"{number:g} in {rows:,} row{'s' * (rows > 1)}, far from all its other numbers. If that stands for "
+            "a missing number, fill it in, or remove these rows."
+        )
 
 
 def tells(x: NDArray[Any], y: NDArray[Any]) -> list[int]:

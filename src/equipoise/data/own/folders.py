@@ -1,12 +1,13 @@
 """A folder per client with a folder per class of images in it."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from equipoise.data.contents import DataError
 from equipoise.data.dicom import is_dicom
-from equipoise.data.own.columns import SPLITS, Columns, UserData, listed, together
+from equipoise.data.own.columns import SPLITS, Columns, UserData, listed, of_files_read, together
 from equipoise.data.own.paths import of_a_system
 from equipoise.data.own.targets import read_column
 from equipoise.data.own.words import Origin
@@ -46,19 +47,6 @@ def read(top: Path, columns: Columns) -> UserData:
     roles = {role: read_column(words, role, origin, columns) for role, words in called.items()}
     if problems := [problem for role in roles.values() for problem in role.problems]:
         raise DataError(together(top, problems))
-    notes = []
-    if tree.others:
-        notes.append(
-            f"{len(tree.others)} file{'s are' if len(tree.others) > 1 else ' is'} no image and ignored: "
-            f"{listed(path.relative_to(top).as_posix() for path in tree.others)}."
-        )
-    if tree.systems:
-        notes.append(
-            f"{len(tree.systems)} file{'s' * (len(tree.systems) > 1)} of operating systems {'are' if len(tree.systems) > 1 else 'is'} "
-            f"left out: {listed(path.relative_to(top).as_posix() for path in tree.systems)}."
-        )
-    if tree.empty:
-        notes.append(f"No image in {listed('/'.join(parts) for parts in tree.empty)}: ignored.")
     by_client = any(clients)
     return UserData(
         source=str(top),
@@ -68,9 +56,22 @@ def read(top: Path, columns: Columns) -> UserData:
         client=clients if by_client else None,
         split=None if splits[0] is None else splits,
         names=names,
-        about={"files": len(files), "bytes": sum(path.stat().st_size for path in files)},
-        notes=tuple(notes),
+        about=of_files_read(files),
+        notes=tuple(_notes(top, tree)),
     )
+
+
+def _notes(top: Path, tree: _Tree) -> Iterator[str]:
+    """What is no image, in sentences."""
+    for paths, one, several in (
+        (tree.others, " is no image and ignored", "s are no image and ignored"),
+        (tree.systems, " of operating systems is left out", "s of operating systems are left out"),
+    ):
+        if paths:
+            named = listed(path.relative_to(top).as_posix() for path in paths)
+            yield f"{len(paths)} file{several if len(paths) > 1 else one}: {named}."
+    if tree.empty:
+        yield f"No image in {listed('/'.join(parts) for parts in tree.empty)}: ignored."
 
 
 def _tree(top: Path) -> _Tree:
@@ -121,6 +122,28 @@ def _without_suffix(path: Path) -> bool:
 
 def _meanings(top: Path, tree: _Tree) -> list[tuple[str, str | None, str]]:
     """Client ("": none), split (None: none) and class of every image."""
+    outer = _outer(top, tree)
+    meanings: list[tuple[str, str | None, str]] = []
+    for parts, path in tree.images:
+        split, rest = _split(parts, outer=outer)
+        if len(rest) not in (1, 2) or (meanings and (split is None) != (meanings[0][1] is None)):
+            raise _misfit(top, path)
+        meanings.append((rest[0] if len(rest) == 2 else "", split, rest[-1]))
+    if all(label.lower() in SPLITS for _, _, label in meanings):
+        names = listed(sorted({label for _, _, label in meanings}))
+        raise DataError(f"{top}: {names} hold images directly, and there are no folders of classes. {FORM}")
+    trained = [bool(client) for client, split, _ in meanings if split in (None, "train")]
+    if not trained:
+        return meanings  # no training data: reading.py raises the error
+    owned = any(trained)
+    for (client, split, _), (_, path) in zip(meanings, tree.images, strict=True):
+        if (bool(client) != owned and split in (None, "train")) or (client and not owned):
+            raise _misfit(top, path)
+    return meanings
+
+
+def _outer(top: Path, tree: _Tree) -> bool:
+    """Whether the outermost folders are the parts of the data."""
     first = list(dict.fromkeys(parts[0] for parts, _ in tree.images if len(parts) > 1))
     outer = [name for name in first if name.lower() in SPLITS]
     if outer and len(outer) < len(first):
@@ -128,26 +151,16 @@ def _meanings(top: Path, tree: _Tree) -> list[tuple[str, str | None, str]]:
         raise DataError(
             f"{top}: found {outer[0]} beside {other}. Either all folders there are parts of the data, or none. {FORM}"
         )
-    meanings: list[tuple[str, str | None, str]] = []
-    for parts, path in tree.images:
-        split, rest = None, parts
-        if outer and parts:
-            split, rest = SPLITS.get(parts[0].lower()), parts[1:]
-        elif len(parts) == 3 and parts[1].lower() in SPLITS:
-            split, rest = SPLITS[parts[1].lower()], (parts[0], parts[2])
-        if len(rest) not in (1, 2) or (meanings and (split is None) != (meanings[0][1] is None)):
-            raise _misfit(top, path)
-        meanings.append((rest[0] if len(rest) == 2 else "", split, rest[-1]))
-    if all(label.lower() in SPLITS for _, _, label in meanings):
-        names = listed(sorted({label for _, _, label in meanings}))
-        raise DataError(f"{top}: {names} hold images directly, and there are no folders of classes. {FORM}")
-    owned = any(client for client, split, _ in meanings if split in (None, "train"))
-    if all(split not in (None, "train") for _, split, _ in meanings):
-        return meanings  # no training data: reading.py raises the error
-    for (client, split, _), (_, path) in zip(meanings, tree.images, strict=True):
-        if (bool(client) != owned and split in (None, "train")) or (client and not owned):
-            raise _misfit(top, path)
-    return meanings
+    return bool(outer)
+
+
+def _split(parts: tuple[str, ...], *, outer: bool) -> tuple[str | None, tuple[str, ...]]:
+    """The part of the data that a folder names, the outermost one or the one above the class, and the others."""
+    if outer and parts:
+        return SPLITS.get(parts[0].lower()), parts[1:]
+    if len(parts) == 3 and parts[1].lower() in SPLITS:
+        return SPLITS[parts[1].lower()], (parts[0], parts[2])
+    return None, parts
 
 
 def _misfit(top: Path, path: Path) -> DataError:

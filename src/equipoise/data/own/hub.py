@@ -43,16 +43,8 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     what = f"hub:{address}"
     features = tables[0].features
     names = list(features)
-    used = {role: column(names, getattr(columns, role), role, what) for role in ("label", "client", "group")}
-    if used["label"] is None:
-        raise DataError(
-            f"{what} has no column label; its columns are {listed(names)}. Name the one with the {columns.labelled}: --set label=COLUMN."
-        )
-    image = next((name for name in names if type(features[name]).__name__ == "Image"), None)
-    if columns.image:
-        image = column(names, columns.image, "", what)
-    check_purposes({**used, "image": image}, what)
-    named = {role: name for role, name in used.items() if name is not None}
+    named = _named(what, features, columns)
+    image = named.pop("image", None)
     roles: dict[str, Any] = {}
     for role, name in named.items():
         origin = Origin(f"{what}, column {name}", "sample {}".format)
@@ -70,6 +62,21 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     layout = "a data set of the Hub: " + ("images" if image is not None else f"{len(rest)} numbers per row")
     roles |= {"split": split if len(by_part) > 1 else None, "features": () if image is not None else tuple(rest)}
     return UserData(source=what, layout=layout, inputs=inputs, about=facts, notes=tuple(notes), **roles)
+
+
+def _named(what: str, features: Mapping[str, Any], columns: Columns) -> dict[str, str]:
+    """The columns of labels, clients, groups and images, as far as there are any."""
+    names = list(features)
+    used = {role: column(names, getattr(columns, role), role, what) for role in ("label", "client", "group")}
+    if used["label"] is None:
+        raise DataError(
+            f"{what} has no column label; its columns are {listed(names)}. Name the one with the {columns.labelled}: --set label=COLUMN."
+        )
+    used["image"] = next((name for name in names if type(features[name]).__name__ == "Image"), None)
+    if columns.image:
+        used["image"] = column(names, columns.image, "", what)
+    check_purposes(used, what)
+    return {role: name for role, name in used.items() if name is not None}
 
 
 def _datasets() -> ModuleType:

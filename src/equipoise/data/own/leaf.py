@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes
 from equipoise.data.own.arrays import of_arrays
-from equipoise.data.own.columns import Columns, UserData, listed, together
+from equipoise.data.own.columns import Columns, UserData, listed, of_files_read, together
 
 KEYS = ("users", "num_samples", "user_data", "hierarchies")
 BEGIN = re.compile(rb'\s*\{\s*"(?:' + "|".join(KEYS).encode() + rb')"')
@@ -54,31 +54,36 @@ def read(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]]) -> U
     users: list[tuple[str, str, NDArray[Any], list[str]]] = []
     file_of: dict[tuple[str, str], Path] = {}
     problems: list[str] = []
-    for part, of_part in files.items():
-        for file in of_part:
-            for user, x, y in _users(file, problems):
-                if (first := file_of.setdefault((part, user), file)) != file:
-                    problems.append(f"{file.name}, user {user}: also in {first.name}.")
-                users.append((part, user, x, y))
-            check_bytes(path, sum(x.nbytes for _, _, x, _ in users))  # there again when all are put together
+    every = [file for of_part in files.values() for file in of_part]
+    for part, file in ((part, file) for part, of_part in files.items() for file in of_part):
+        for user, x, y in _users(file, problems):
+            if (first := file_of.setdefault((part, user), file)) != file:
+                problems.append(f"{file.name}, user {user}: also in {first.name}.")
+            users.append((part, user, x, y))
+        check_bytes(path, sum(x.nbytes for _, _, x, _ in users))  # there again when all are put together
     shapes = {x.shape[1:]: user for _, user, x, _ in users if len(x)}
     if len(shapes) > 1:
         each = ", ".join(f"{list(shape)} of user {user}" for shape, user in shapes.items())
         problems.append(f"samples must have one shape, found {each}.")
     if problems:
         raise DataError(together(path, problems) + TEXT * any("x holds text" in problem for problem in problems))
-    sizes = [len(y) for *_, y in users]
-    arrays = {
-        "x": np.concatenate([x for _, _, x, _ in users if len(x)] or [np.empty((0, 1))]),
-        "y": np.array([label for *_, y in users for label in y]),
-        "client": np.repeat([user for _, user, _, _ in users], sizes),
-    }
-    if "" not in files:
-        arrays["split"] = np.repeat([part for part, *_ in users], sizes)
-    every = [file for of_part in files.values() for file in of_part]
-    about = {"files": len(every), "bytes": sum(file.stat().st_size for file in every)}
-    own, files_ = of_arrays(path, arrays, columns, about), f"{len(every)} file{'s' * (len(every) > 1)}"
+    arrays = _arrays(users)
+    if "" in files:
+        del arrays["split"]
+    own, files_ = of_arrays(path, arrays, columns, of_files_read(every)), f"{len(every)} file{'s' * (len(every) > 1)}"
     return replace(own, layout=f"users of LEAF, {files_}: {own.layout.removeprefix('arrays: ')}")
+
+
+def _arrays(users: Sequence[tuple[str, str, NDArray[Any], list[str]]]) -> dict[str, NDArray[Any]]:
+    """The samples of all users, and whose each is."""
+    parts, names, samples, labels = zip(*users, strict=True) if users else ((), (), (), ())
+    sizes = [*map(len, labels)]
+    return {
+        "x": np.concatenate([x for x in samples if len(x)] or [np.empty((0, 1))]),
+        "y": np.array([*chain(*labels)]),
+        "client": np.repeat(names, sizes),
+        "split": np.repeat(parts, sizes),
+    }
 
 
 def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any], list[str]]]:
@@ -99,21 +104,26 @@ def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any],
             '"user_data": {USER: {"x": [...], "y": [...]}}}.'
         ) from None
     for (user, x, y), count in zip(pairs, counts, strict=True):
-        if not isinstance(x, list) or not isinstance(y, list):
-            problems.append(f"{file.name}, user {user}: x and y must be lists.")
-        elif len(x) != len(y) or count not in (None, len(y)):
-            declared = "" if count is None else f", num_samples says {count}"
-            problems.append(f"{file.name}, user {user}: {len(x)} samples and {len(y)} labels{declared}.")
-        elif strange := [label for label in y if not isinstance(label, str | int | float)][:1]:
-            problems.append(
-                f"{file.name}, user {user}: a label is {str(strange[0])[:40]}, expected a word or a number."
-            )
-        elif isinstance(samples := _numbers(x), str):
-            problems.append(f"{file.name}, user {user}: x holds text ({samples[:40]!r}).")
-        elif samples is None:
-            problems.append(f"{file.name}, user {user}: samples have different lengths, or are no numbers.")
+        samples = _samples(x, y, count)
+        if isinstance(samples, str):
+            problems.append(f"{file.name}, user {user}: {samples}.")
         else:
             yield user, samples, [str(int(label)) if isinstance(label, bool) else str(label) for label in y]
+
+
+def _samples(x: Any, y: Any, count: Any) -> NDArray[Any] | str:
+    """Samples [n, ...] of a user of whom a file declares so many; in words, what is wrong with them."""
+    if not isinstance(x, list) or not isinstance(y, list):
+        return "x and y must be lists"
+    if len(x) != len(y) or count not in (None, len(y)):
+        declared = "" if count is None else f", num_samples says {count}"
+        return f"{len(x)} samples and {len(y)} labels{declared}"
+    if strange := [label for label in y if not isinstance(label, str | int | float)]:
+        return f"a label is {str(strange[0])[:40]}, expected a word or a number"
+    samples = _numbers(x)
+    if isinstance(samples, str):
+        return f"x holds text ({samples[:40]!r})"
+    return "samples have different lengths, or are no numbers" if samples is None else samples
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes
 from equipoise.data.own.arrays import Arrays, PickledError, of_arrays, opened
-from equipoise.data.own.columns import Columns, UserData, column, together
+from equipoise.data.own.columns import Columns, UserData, column, of_files_read, together
 
 PARTS = ("train", "test")
 
@@ -53,8 +53,7 @@ def read(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData:
     made["client"] = np.repeat([path.stem for path in files], sizes)
     if "test" in (split := np.repeat([path.parent.name for path in files], sizes)):
         made["split"] = split
-    about = {"files": len(files), "bytes": sum(path.stat().st_size for path in files)}
-    own = of_arrays(folder, made, replace(columns, image=None, label=None), about)
+    own = of_arrays(folder, made, replace(columns, image=None, label=None), of_files_read(files))
     return replace(own, layout=f"a file per client and part: {own.layout.removeprefix('arrays: ')}")
 
 

@@ -155,19 +155,7 @@ def _checked(own: UserData, columns: Columns) -> UserData:
         raise DataError(
             f"{own.source}: all {len(own)} samples are of one class, {own.classes[0]!r}. There is nothing to learn."
         )
-    if own.split is not None:
-        trained = {label for label, split in zip(own.label, own.split, strict=True) if split == "train"}
-        if not trained:
-            raise DataError(f"{own.source}: no sample is marked as train, so there is nothing to train on.")
-        if own.regression and len(trained) < 2:
-            raise DataError(
-                f"{own.source}: the number to predict is {trained.pop()} in all training samples, so there is nothing to learn."
-            )
-        if strangers := [name for name in own.classes if name not in trained]:
-            raise DataError(
-                f"{own.source}: {listed(map(repr, strangers))} {'is' if len(strangers) == 1 else 'are'} in the test or validation "
-                "data but in no training data, so no model can learn it. Add training samples, or remove these."
-            )
+    _check_training(own)
     many = len(own.classes)
     if columns.task is None and MEASURED <= many > len(own) // 10 and all(map(INTEGER.fullmatch, own.classes)):
         said = (
@@ -176,6 +164,24 @@ def _checked(own: UserData, columns: Columns) -> UserData:
         )
         own = replace(own, notes=(*own.notes, said))
     return replace(own, notes=(*own.notes, *doubts(own, columns)))
+
+
+def _check_training(own: UserData) -> None:
+    """Require that everything can be learnt from the training data, where parts are named."""
+    if own.split is None:
+        return
+    trained = {label for label, split in zip(own.label, own.split, strict=True) if split == "train"}
+    if not trained:
+        raise DataError(f"{own.source}: no sample is marked as train, so there is nothing to train on.")
+    if own.regression and len(trained) < 2:
+        raise DataError(
+            f"{own.source}: the number to predict is {trained.pop()} in all training samples, so there is nothing to learn."
+        )
+    if strangers := [name for name in own.classes if name not in trained]:
+        raise DataError(
+            f"{own.source}: {listed(map(repr, strangers))} {'is' if len(strangers) == 1 else 'are'} in the test or validation "
+            "data but in no training data, so no model can learn it. Add training samples, or remove these."
+        )
 
 
 def _named(own: UserData, words: Column) -> Column:

@@ -83,16 +83,14 @@ def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Seq
     texts, codes, large = _texts(values)
     words = [text.strip() for text in texts]
     lost = [k for k, word in enumerate(words) if missing(word) and word not in not_missing]
-    present = [k for k, word in enumerate(words) if not missing(word) or word in not_missing]
+    present = sorted({*range(len(words))} - {*lost})
     if role == "label" and present and all(WHOLE.fullmatch(words[k]) and _whole(words[k]) for k in present):
         for k in present:
             words[k] = str(int(Decimal(words[k])))
     problems: list[str] = []
     if lost:
         rows = np.flatnonzero(np.isin(codes, lost)).tolist()
-        spelled = [words[k] for k in lost if words[k]]
-        what = f" ({listed(map(repr, spelled))}{' or nothing' * (len(spelled) < len(lost))})" if spelled else ""
-        keep = f" If {spelled[0]} is a name: {option('not_missing', [*not_missing, *spelled[:1]])}." if spelled else ""
+        what, keep = _lost([words[k] for k in lost], not_missing)
         problems.append(
             f"{origin.what}: the {role} is missing in {len(rows):,} of {len(codes):,} samples{what}: {origin.places(rows)}. "
             f"Fill it in, or remove the sample.{keep}"
@@ -114,6 +112,16 @@ def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Seq
     notes = [f"{origin.what}: {said}." for said in (*_merged(texts, words), *_alike(words))]
     column = np.array(words, object)[codes] if len(words) else np.empty(0, object)
     return Names(tuple(column.tolist()), tuple(problems), tuple(notes))
+
+
+def _lost(words: Sequence[str], not_missing: Sequence[str]) -> tuple[str, str]:
+    """The words that say that a name is missing, and what to do if the first one is a name."""
+    spelled = [word for word in words if word]
+    if not spelled:
+        return "", ""
+    keep = option("not_missing", [*not_missing, spelled[0]])
+    nothing = " or nothing" * (len(spelled) < len(words))
+    return f" ({listed(map(repr, spelled))}{nothing})", f" If {spelled[0]} is a name: {keep}."
 
 
 def _merged(texts: Sequence[str], words: Sequence[str]) -> Iterable[str]:
