@@ -19,12 +19,27 @@ from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Trained, Visit
 from equipoise.data.batch import Batch
 from equipoise.data.samples import read
 from equipoise.engines.job import Answer, Job
-from equipoise.engines.sequential import sequential
 from equipoise.federation.method import Method
-from equipoise.federation.trial import Trial, begin
-from equipoise.system.tree import flatten
+from equipoise.testing.federations import (  # noqa: F401 (for the tests that import them from here)
+    N_CLASSES,
+    N_INPUTS,
+    UNEQUAL,
+    BatchNormNet,
+    client_axes,
+    clients,
+    consortium,
+    difference,
+    federation,
+    fitted,
+    generator,
+    identical,
+    network,
+    normal,
+    samples,
+    told,
+    watched,
+)
 
-N_INPUTS, N_CLASSES = 6, 3
 # What the fast suite takes where a property belongs to the engine or the round rather than to the method; every method and
 # sum follows in `make test-all`. Together they have every hook, every kind of state, private coordinates and submodels.
 REPRESENTATIVE = (
@@ -42,7 +57,6 @@ REPRESENTATIVE = (
     "cffl",
     "dp",
 )
-UNEQUAL = (7, 13, 9, 4, 18)  # samples of five clients: one to three batches of 8, each with another rest
 
 
 def bits(mask: Tensor) -> maths.Bits:
@@ -60,120 +74,6 @@ def fast_first(names: Iterable[Any], fast: Container[Any] = REPRESENTATIVE) -> l
 
 def tensor(values: Any) -> Tensor:
     return torch.as_tensor(values, dtype=torch.float64)
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=generator(seed), dtype=torch.float64)
-
-
-# networks and data
-class BatchNormNet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(N_INPUTS, 7, bias=False)  # before BatchNorm a bias has no gradient but rounding
-        self.norm = nn.BatchNorm1d(7)
-        self.head = nn.Linear(7, N_CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.tanh(self.norm(self.a(x))))
-
-
-def network(kind: str = "mlp") -> nn.Module:
-    """A float64 network whose first values are always the same; ``kind`` is mlp or batchnorm."""
-    with torch.random.fork_rng():
-        torch.default_generator.manual_seed(7)
-        net = (
-            BatchNormNet()
-            if kind == "batchnorm"
-            else nn.Sequential(nn.Linear(N_INPUTS, 7), nn.Tanh(), nn.Linear(7, N_CLASSES))
-        )
-        return net.double()
-
-
-def samples(n: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Inputs [n, 6] and labels [n] of one client, shifted by its seed so that clients differ."""
-    x = normal(n, N_INPUTS, seed=seed) + 0.2 * seed
-    y = (x[:, 0] + x[:, 1] > 0.3 * seed).long() + (x[:, 2] > 0.7).long()
-    return x, y
-
-
-def clients(sizes: Sequence[int] = UNEQUAL) -> list[tuple[Tensor, Tensor]]:
-    return [samples(n, seed) for seed, n in enumerate(sizes)]
-
-
-def federation(
-    method: Any = "fedavg", *, kind: str = "mlp", sizes: Sequence[int] = UNEQUAL, **settings: Any
-) -> eq.Federation:
-    given = {
-        "solver": eq.SGD(0.05, 0.9, 1e-4),
-        "epochs": 2,
-        "batch_size": 8,
-        "participation": 0.8,
-        "seed": 3,
-        "engine": "sequential",
-    } | settings
-    ours = "data" not in given
-    data = given.pop("data", None) or clients(sizes)
-    if ours or ("net" not in given and isinstance(data[0], tuple) and data[0][0].shape[1:] == (N_INPUTS,)):
-        given = {"server_validation": samples(70, 2)} | given  # two batches
-    return eq.Federation(given.pop("net", None) or network(kind), data, method, given.pop("solver"), **given)
-
-
-def consortium(
-    method: Any = "fedavg", *, kind: str = "mlp", sizes: Sequence[int] = UNEQUAL, **settings: Any
-) -> eq.Federation:
-    """The same as :func:`federation`, with clients that are asked through Flower's messages in this process."""
-    given = {
-        "epochs": 2,
-        "batch_size": 8,
-        "participation": 0.8,
-        "seed": 3,
-        "server_validation": samples(70, 2),
-    } | settings
-    data = given.pop("data", None) or clients(sizes)
-    from equipoise.flower import in_process  # where Flower is installed
-
-    return in_process(given.pop("net", None) or network(kind), data, method, eq.SGD(0.05, 0.9, 1e-4), **given)
-
-
-def fitted(method: Any, rounds: int = 4, **settings: Any) -> eq.Federation:
-    fed = federation(method, **settings)
-    fed.fit(rounds, progress=False)
-    return fed
-
-
-def difference(a: eq.Federation, b: eq.Federation) -> float:
-    """Largest difference between the states of two federations, which must have the same entries."""
-    one, two = a.progress.tensors(), b.progress.tensors()
-    assert one.keys() == two.keys()
-    assert all(one[k].shape == two[k].shape and one[k].dtype == two[k].dtype for k in one)
-    return max(float((one[k].double() - two[k].double()).abs().max()) for k in one if one[k].numel())
-
-
-def identical(a: eq.Federation, b: eq.Federation) -> bool:
-    one, two = a.progress.tensors(), b.progress.tensors()
-    return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
-
-
-def told(fed: eq.Federation) -> list[dict[str, Any]]:
-    """The records of a run without their times."""
-    return [{k: v for k, v in record.items() if k not in ("seconds", "times")} for record in fed.records]
-
-
-def client_axes(trial: Trial) -> dict[str, list[int]]:
-    """The axes along which clients are counted in each tensor of a run: lengths alone do not say, as others may be the same.
-
-    Clients' own entries have one row each; of the server's, an axis counts clients if it is longer with one client more.
-    """
-    one_more = replace(trial.setup, sizes=torch.cat([trial.setup.sizes, trial.setup.sizes[:1]]))
-    servers = ([rule.server_state(setup) for rule in trial.method.rules] for setup in (trial.setup, one_more))
-    few, more = (flatten({"server": state}) for state in servers)
-    server = {k: [axis for axis, n in enumerate(x.shape) if more[k].shape[axis] != n] for k, x in few.items()}
-    return {k: [] if k == "vector" else [0] for k in begin(trial).tensors() if k not in server} | server
 
 
 # a server without clients
@@ -394,19 +294,6 @@ class Unstable(Rule):
         return {"loss": visit.oracle.loss(visit.received)}, visit.state
 
 
-def watched(
-    seen: list[tuple[Job, Answer]], engine: Callable[[Job], Iterator[Answer]] = sequential
-) -> Callable[[Job], Iterator[Answer]]:
-    """An engine that notes what it was asked and what it answered."""
-
-    def spy(job: Job) -> Iterator[Answer]:
-        for answer in engine(job):
-            seen.append((job, answer))
-            yield answer
-
-    return spy
-
-
 def scripted(
     updates: Iterable[Tensor], reports: Callable[[Job], list[State]] | None = None
 ) -> Callable[[Job], Iterator[Answer]]:
@@ -414,8 +301,8 @@ def scripted(
     rounds = iter(updates)
 
     def engine(job: Job) -> Iterator[Answer]:
-        told = [{} for _ in job.rules] if reports is None else reports(job)
-        yield Answer(tuple(range(len(job.ids))), job.received + next(rounds), told, job.states)
+        answered = [{} for _ in job.rules] if reports is None else reports(job)
+        yield Answer(tuple(range(len(job.ids))), job.received + next(rounds), answered, job.states)
 
     return engine
 

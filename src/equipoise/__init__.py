@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from equipoise.scenarios import SCENARIOS, Images, Scenario
     from equipoise.scenarios import load as scenario
     from equipoise.system.ranges import choice, number
+    from equipoise.testing import check_rule
 
 # Large pages, see system/memory.py: PyTorch looks once, before its first large tensor.
 if os.environ.get("EQUIPOISE_KEEP_MEMORY") != "0":
@@ -74,6 +75,7 @@ __all__ = [
     "Step",
     "Tracking",
     "Visit",
+    "check_rule",
     "choice",
     "compare",
     "forecast",
@@ -107,6 +109,7 @@ _HOMES = {  # the public names of each module; two have another name there
     "runs.sweep": ("compare",),
     "scenarios": ("SCENARIOS", "Images", "Scenario", "scenario"),
     "system.ranges": ("choice", "number"),
+    "testing": ("check_rule",),
 }
 _RENAMED = {"network": "build", "scenario": "load"}
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_every_method import NAMES, OF_CLIENTS, ROUNDS
+from test_every_method import NAMES, OF_CLIENTS
 from torch import Tensor, nn
 
 import equipoise as eq
@@ -27,6 +27,7 @@ from equipoise.federation.trial import Progression
 from equipoise.flower.codec import Parcel
 from equipoise.flower.site.store import Store
 from equipoise.system.tree import flatten, tree_map
+from equipoise.testing.federations import ROUNDS
 from helpers import REPRESENTATIVE, clients, consortium, federation, identical, network, samples, told
 
 STEPS = cycle(range(1, 16))  # elements: every place that a tensor can have between two multiples of 64 bytes

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import importlib
 import pickle
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,18 +14,21 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.core.rule import HOOKS, Briefing, Cohort, Out, Rule, Setup, State, Visit, overrides
+from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
+from equipoise.engines.stacked import stacked
 from equipoise.federation.method import Method, parse
 from equipoise.methods import METHODS
+from equipoise.testing import ContractError, checks
+from equipoise.testing.federations import ROUNDS, SIZES, Subject, moved, stopped_and_resumed
+from equipoise.testing.hooks import hooks_are_pure
 from helpers import (
     REPRESENTATIVE,
     UNEQUAL,
     KeepHead,
     KeepNorm,
     Portion,
-    client_axes,
     clients,
     difference,
     fast_first,
@@ -119,10 +120,6 @@ BATCH_NORM = [
     "fedbn+krum",
 ]
 CASES = [(name, "mlp") for name in NAMES] + [(name, "batchnorm") for name in BATCH_NORM]
-ROUNDS = 3
-TESTS = {"a": samples(40, 1), "b": samples(20, 3)}
-SIZES = {"mlp": UNEQUAL, "batchnorm": (9, 13, 9, 13, 9)}  # BatchNorm forbids padding: equal sizes make its stacks
-
 BATCH_NORM_FAST = (
     "scaffold",
     "moon+qffl",
@@ -147,211 +144,71 @@ every_case = pytest.mark.parametrize(
 any_case = pytest.mark.parametrize(
     ("name", "kind"), cases(NAMES, REPRESENTATIVE) + cases(BATCH_NORM, ("scaffold", "fedsac"), "batchnorm")
 )
-stacked_engine = importlib.import_module("equipoise.engines.stacked")
 
 
 @cache
-def run(name: str, kind: str = "mlp", engine: str = "sequential") -> eq.Federation:
+def subject(name: str, kind: str = "mlp") -> Subject:
+    """A method with what several checks train."""
+    return Subject(name, kind)
+
+
+def run(name: str, kind: str = "mlp") -> eq.Federation:
     """Three rounds with unequal clients, of which four of five take part. Not to be trained further."""
-    return fitted(name, ROUNDS, kind=kind, sizes=SIZES[kind], engine=engine, tests=TESTS)
-
-
-def learned(fed: eq.Federation) -> Tensor:
-    """The global model [G], or those at home [N, G] where nothing leaves it."""
-    private, own = fed.trial.private, fed.progress.own
-    return own if own is not None and private is not None and bool(private.all()) else fed.progress.vector
-
-
-def moved(fed: eq.Federation) -> bool:
-    """Whether training changed what is learned by more than rounding."""
-    return float((learned(fed) - fed.model.initial).abs().max()) > 1e-3
+    return subject(name, kind).run()
 
 
 # (a) engines
 @every_case
 def test_engines_agree(name: str, kind: str) -> None:
-    assert moved(run(name, kind))
-    assert difference(run(name, kind), run(name, kind, "stacked")) < 1e-10
+    checks.engines_agree(subject(name, kind))
 
 
 @any_case
 def test_workers_give_the_same_bits(name: str, kind: str) -> None:
-    """Clients in threads: every state and every record, as if one client came after another."""
-    together = fitted(name, ROUNDS, kind=kind, sizes=SIZES[kind], engine="workers", workers=3, tests=TESTS)
-    assert identical(run(name, kind), together)
-    assert told(run(name, kind)) == told(together)
+    checks.workers_give_the_same_bits(subject(name, kind))
 
 
 @pytest.mark.parametrize(
     ("name", "kind"), cases(FEWER, REPRESENTATIVE) + cases(("scaffold", "moon+qffl"), ("scaffold",), "batchnorm")
 )
-def test_result_does_not_depend_on_who_stands_beside_whom(
-    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Stacks of at most two clients, of which the sizes give other padding and other neighbours."""
-    size = run(name, kind).model.size
-    monkeypatch.setattr(stacked_engine, "MEMORY", 2 * stacked_engine.VECTORS * size * 8)
-    seen: list[tuple[Job, Answer]] = []
-    spy = watched(seen, stacked_engine.stacked)
-    small = fitted(name, ROUNDS, kind=kind, sizes=SIZES[kind], engine=spy)
-    assert max(len(answer.rows) for _, answer in seen) == 2
-    assert difference(run(name, kind), small) < 1e-10
+def test_result_does_not_depend_on_who_stands_beside_whom(name: str, kind: str) -> None:
+    checks.neighbours_do_not_matter(subject(name, kind))
 
 
 @pytest.mark.parametrize("kind", SIZES)
 def test_stacks_hold_several_clients(kind: str) -> None:
     """Otherwise the comparison of the engines would say nothing."""
     seen: list[tuple[Job, Answer]] = []
-    fitted("scaffold", ROUNDS, kind=kind, sizes=SIZES[kind], engine=watched(seen, stacked_engine.stacked))
+    fitted("scaffold", ROUNDS, kind=kind, sizes=SIZES[kind], engine=watched(seen, stacked))
     assert max(len(answer.rows) for _, answer in seen) >= 3
 
 
 # (b) stop and resume
-class KilledError(Exception):
-    """The run is killed here."""
-
-
-def stopped_and_resumed(directory: Path, make: Callable[[], eq.Federation], rounds: int, at: int) -> eq.Federation:
-    def stop(record: dict[str, Any]) -> None:
-        if record["round"] == at - 1:
-            raise KilledError
-
-    with pytest.raises(KilledError):
-        make().fit(rounds, directory=directory, progress=False, on_round=stop)
-    fresh = make()
-    rest = fresh.resume(directory)
-    assert (fresh.progress.t, rest) == (at, rounds - at)
-    fresh.fit(rest, directory=directory, progress=False)
-    return fresh
-
-
 @any_case
-def test_resumed_run_is_the_same_bit_for_bit(name: str, kind: str, tmp_path: Path) -> None:
-    tests = {"a": samples(40, 1), "b": samples(20, 3)}
-    again = stopped_and_resumed(
-        tmp_path, lambda: federation(name, kind=kind, sizes=SIZES[kind], tests=tests), ROUNDS, 2
-    )
-    never = run(name, kind)
-    assert identical(never, again)
-    assert told(never) == told(again)
+def test_resumed_run_is_the_same_bit_for_bit(name: str, kind: str) -> None:
+    checks.resumed_run_is_the_same(subject(name, kind))
 
 
 # (c) purity
-def leaves(value: Any, name: str = "") -> dict[str, Tensor]:
-    """Every tensor a hook is given or gives back, by its path."""
-    if isinstance(value, Tensor):
-        return {name: value}
-    if isinstance(value, dict):
-        return {k: t for key, part in value.items() for k, t in leaves(part, f"{name}/{key}").items()}
-    if isinstance(value, (list, tuple)):
-        return {k: t for key, part in enumerate(value) for k, t in leaves(part, f"{name}/{key}").items()}
-    if isinstance(value, (Visit, Briefing, Cohort, Out, Setup)):
-        parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.name != "oracle"}
-        return leaves(parts, name)
-    return {}
-
-
-def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) and a[k].dtype == b[k].dtype for k in a)
-
-
-def copied(value: Any) -> dict[str, Tensor]:
-    return {k: t.detach().clone() for k, t in leaves(value).items()}
-
-
-def shape(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    return {k: (t.shape, t.dtype) for k, t in state.items()}
-
-
-def supervised(cls: type[Rule], hook: str, called: set[str]) -> Callable[..., Any]:
-    """The hook, called twice on the same arguments and watched."""
-    original = getattr(cls, hook)
-
-    def checked(self: Rule, *args: Any) -> Any:
-        where = f"{cls.__name__}.{hook}"
-        called.add(where)
-        itself, before = repr(self), copied(args)
-        first = original(self, *args)
-        assert same(before, copied(args)), f"{where} changed its arguments"
-        kept = copied(first)
-        second = original(self, *args)
-        assert same(kept, copied(second)), f"{where} gave another result the second time"
-        assert same(kept, copied(first)), f"{where} changed what it gave before"
-        assert same(before, copied(args)), f"{where} changed its arguments the second time"
-        assert repr(self) == itself
-        if hook == "finish":
-            assert shape(first[1]) == shape(args[1].state), f"{where}: the client's state changed its shape"
-        if hook in ("aggregate", "reward"):
-            assert shape(first[0]) == shape(args[0]), f"{where}: the server's state changed its shape"
-        if hook == "prepare":
-            assert shape(first) == shape(args[0]), f"{where}: the server's state changed its shape"
-        return second
-
-    return checked
-
-
 @pytest.mark.parametrize(
     ("name", "engine"), cases(NAMES, REPRESENTATIVE, "sequential") + cases(METHODS, ("scaffold", "fedbn"), "stacked")
 )
-def test_hooks_are_pure(name: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"engine": engine, "tests": {"a": samples(20, 1)}, "epochs": 1}
-    called: set[str] = set()
-    rules = parse(name).rules
-    expected = {f"{type(r).__name__}.{hook}" for r in rules for hook in HOOKS if overrides(r, hook)}
-    for cls, hook in {(type(r), hook) for r in rules for hook in HOOKS if overrides(r, hook)}:
-        monkeypatch.setattr(cls, hook, supervised(cls, hook, called))
-    fed = fitted(name, 3, **settings)
-    assert called == expected
-    monkeypatch.undo()
-    assert identical(fed, fitted(name, 3, **settings))
-
-
-def test_the_supervision_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    @dataclasses.dataclass(frozen=True)
-    class Careless(Rule):
-        def server_state(self, setup: Setup) -> State:
-            return {"x": torch.zeros(1)}
-
-        def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
-            state["x"] += 1
-            return state, cohort
-
-    monkeypatch.setattr(Careless, "aggregate", supervised(Careless, "aggregate", set()))
-    with pytest.raises(AssertionError, match=r"Careless\.aggregate changed its arguments"):
-        fitted(Careless(), 1)
+def test_hooks_are_pure(name: str, engine: str) -> None:
+    hooks_are_pure(subject(name), engine)
 
 
 # (d) renumbering
-IN_ORDER = {
-    "fedgh": "fedgh(form=accumulate)",  # as published it projects pair after pair, in the order of the clients
-    # the noise is each client's own, by its number
-    "dp": "dp(clip=0.05, noise=0)",
-    "fedprox+dp+fedheal": "fedprox+dp(clip=0.05, noise=0)+fedheal",
-    "moon+dp(clip=0.05, noise=0.1)+cgsv": "moon+dp(clip=0.05, noise=0)+cgsv",
-    "ditto+dp+fedheal": "ditto+dp(clip=0.05, noise=0)+fedheal",
-}
+IN_ORDER = {"fedgh": "fedgh(form=accumulate)"}  # as published it projects pair after pair, in the order of the clients
 
 
 @any_case
 def test_renumbering_clients_renumbers_the_result(name: str, kind: str) -> None:
-    """Full batches and full participation: what is left of a client's number is the order of sums."""
-    check_renumbering(IN_ORDER.get(name, name), kind)
+    checks.renumbering_renumbers(subject(IN_ORDER.get(name, name), kind))
 
 
-def check_renumbering(method: Any, kind: str = "mlp") -> None:
-    order, data = [3, 0, 4, 2, 1], clients()
-    whole = {"batch_size": 64, "participation": 1.0, "epochs": 2, "solver": eq.SGD(0.1)}
-    a, b = (fitted(method, 3, kind=kind, data=d, **whole) for d in (data, [data[m] for m in order]))
-    assert moved(a)
-    one, two = a.progress.tensors(), b.progress.tensors()
-    assert one.keys() == two.keys()
-    axes = client_axes(a.trial)
-    for key, value in one.items():
-        for axis in axes.get(key, [0]):  # what is handed out to each client begins after a round
-            value = value.index_select(axis, torch.tensor(order))
-        assert torch.allclose(value, two[key], rtol=0, atol=1e-9), key
-    for r, s in zip(a.records, b.records, strict=True):
-        assert [r["weights"][m] for m in order] == pytest.approx(s["weights"], abs=1e-9)
+@any_case
+def test_absent_clients_keep_their_states(name: str, kind: str) -> None:
+    checks.absent_clients_do_not_count(subject(IN_ORDER.get(name, name), kind))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -369,9 +226,9 @@ class Five(Rule):
 
 
 def test_a_state_as_long_as_there_are_clients_need_not_be_theirs() -> None:
-    check_renumbering(Five())
-    with pytest.raises(AssertionError, match="server/0/x"):
-        check_renumbering(Five(first=True))
+    checks.renumbering_renumbers(Subject(Five()))
+    with pytest.raises(ContractError, match="server/0/x"):
+        checks.renumbering_renumbers(Subject(Five(first=True)))
 
 
 # (e) text
@@ -383,7 +240,6 @@ ODD = [
     "qffl(form=full, lipschitz=3.5)",
     "afl(averaged=true)",
 ]
-ALONE = {entry.rules for entry in METHODS.values()}  # a rule that has a name of its own can be written alone
 CLASSES = {cls.__name__: cls for entry in METHODS.values() for cls in entry.rules}
 
 
@@ -393,19 +249,12 @@ def test_a_method_reads_back() -> None:
 
 
 def reads_back(text: str) -> None:
+    checks.method_reads_back(Subject(text))
     method = parse(text)
-    assert parse(str(method)) == method
-    assert str(parse(str(method))) == str(method)
-    for rule in method.rules:
-        assert eval(repr(rule), dict(CLASSES)) == rule
-        assert hash(rule) == hash(copy.deepcopy(rule))
-    for twin in (copy.copy(method), copy.deepcopy(method), pickle.loads(pickle.dumps(method))):
-        assert twin == method
-        assert parse(str(twin)) == method
-    again = Method(method.rules)  # without the text it was read from
-    assert again == method
-    if all((type(rule),) in ALONE for rule in method.rules):
-        assert parse(str(again)) == method
+    assert all(eval(repr(rule), dict(CLASSES)) == rule for rule in method.rules)
+    twin = pickle.loads(pickle.dumps(method))
+    assert twin == method
+    assert parse(str(twin)) == method
 
 
 def test_methods_that_differ_are_not_equal() -> None:
@@ -607,7 +456,6 @@ def test_first_round_of_feddyn_is_twice_the_uniform_step() -> None:
 
 
 # (g) what stays at home, and what is handed out
-@pytest.mark.parametrize("engine", ["sequential", "stacked"])
 @pytest.mark.parametrize(
     ("rule", "kind", "over"),
     [
@@ -617,37 +465,18 @@ def test_first_round_of_feddyn_is_twice_the_uniform_step() -> None:
         (KeepHead(), "mlp", "scaffold"),
     ],
 )
-def test_private_coordinates_never_leave(rule: Rule, kind: str, over: str, engine: str) -> None:
-    seen: list[Cohort] = []
+def test_private_coordinates_never_leave(rule: Rule, kind: str, over: str) -> None:
+    checks.private_stays(Subject(Method((rule, *parse(over).rules)), kind))
 
-    @dataclasses.dataclass(frozen=True)
-    class Spy(Rule):
-        def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
-            seen.append(cohort)
-            return state, cohort
 
-    method = Method((Spy(), rule, *parse(over).rules))
-    fed = federation(method, kind=kind, engine=engine, participation=0.6)
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@pytest.mark.parametrize(("rule", "kind"), [(KeepHead(), "mlp"), (KeepNorm(), "batchnorm")])
+def test_a_client_predicts_with_its_own_private_part(rule: Rule, kind: str, engine: str) -> None:
+    fed = fitted(rule, 3, kind=kind, engine=engine, participation=0.6)
     private = rule.private(fed.model)
-    P = fed.model.n_params
     assert 0 < int(private.sum()) < fed.model.size
-    visited: set[int] = set()
-    for _ in range(3):
-        before = fed.progress.own
-        fed.fit(1, progress=False)
-        cohort = seen[-1]
-        sent = torch.cat([cohort.updates, cohort.buffer_updates], 1)
-        assert not sent[:, private].any()
-        assert sent[:, ~private].any()
-        ids = set(cohort.ids.tolist())
-        visited |= ids
-        for m in range(len(UNEQUAL)):
-            kept = torch.equal(fed.progress.own[m, private], before[m, private])
-            assert kept == (m not in ids)
-    assert torch.equal(fed.progress.vector[private], fed.model.initial[private])
-    assert not torch.equal(fed.progress.vector[:P], fed.model.initial[:P])
     x, _ = samples(9, 1)
-    a, b = sorted(visited)[:2]
+    a, b = sorted({m for record in fed.records for m in record["ids"]})[:2]
     assert not torch.equal(fed.progress.own[a, private], fed.progress.own[b, private])
     for m in (a, b):
         mine = fed.model.network(torch.where(private, fed.progress.own[m], fed.progress.vector))
@@ -715,14 +544,8 @@ def test_what_is_handed_out_and_kept_survives_a_stop(method: tuple[Rule, ...], t
 
 # (h) the small and the uneven
 @pytest.mark.parametrize("name", fast_first(FEWER, REPRESENTATIVE))
-def test_one_client(name: str, tmp_path: Path) -> None:
-    """A federation of one trains on that client, and its checkpoint holds together."""
-    make = lambda: federation(name, sizes=(13,), participation=1.0)  # noqa: E731
-    fed = make()
-    fed.fit(3, progress=False)
-    assert moved(fed)
-    assert all(r["weights"] == [1.0] for r in fed.records)
-    assert identical(fed, stopped_and_resumed(tmp_path, make, 3, 1))
+def test_one_client(name: str) -> None:
+    checks.one_client(subject(name))
 
 
 @pytest.mark.parametrize(
@@ -736,43 +559,20 @@ def test_one_client(name: str, tmp_path: Path) -> None:
 )
 def test_a_client_of_one_sample(name: str, kind: str) -> None:
     """It takes part like the others; with BatchNorm, which cannot train on one sample, it is named before the first round."""
-    settings = {"sizes": (1, 9, 17, 12), "participation": 1.0, "kind": kind}
     if kind == "batchnorm":
         with pytest.raises(ValueError, match=r"^client-0 has one sample, on which BatchNorm 'norm' cannot be trained"):
-            federation(name, **settings)
-        settings |= {"sizes": (9, 17, 12)}
-    a, b = (fitted(name, 2, engine=e, **settings) for e in ("sequential", "stacked"))
-    assert all(bool(t.isfinite().all()) for t in a.progress.tensors().values() if t.is_floating_point())
-    assert moved(a)
-    assert difference(a, b) < 1e-10
-    for record in a.records:
-        assert record["ids"] == [*range(len(settings["sizes"]))]
-        assert "quarantined" not in record
+            federation(name, sizes=(1, 9, 17, 12), participation=1.0, kind=kind)
+    checks.a_client_of_one_sample(subject(name, kind))
 
 
 @pytest.mark.parametrize("name", fast_first(FEWER, REPRESENTATIVE))
 def test_uneven_cohorts_and_batches(name: str) -> None:
-    """Two of five clients a round, batches of 7 that divide none of them: deterministic, and the seed matters."""
-    settings = {"participation": 0.4, "batch_size": 7, "epochs": 1, "tests": {"a": samples(40, 1)}}
-    a, b, c = (fitted(name, 3, seed=seed, **settings) for seed in (11, 11, 12))
-    assert identical(a, b)
-    assert told(a) == told(b)
-    assert float((learned(a) - learned(c)).abs().max()) > 1e-6
-    assert all(len(r["ids"]) == 2 for r in a.records)
-    assert difference(a, fitted(name, 3, seed=11, **settings, engine="stacked")) < 1e-10
+    checks.uneven_cohorts_and_batches(subject(name))
 
 
 @pytest.mark.parametrize("name", fast_first(FEWER, REPRESENTATIVE))
 def test_float32_networks(name: str) -> None:
-    """No state changes its dtype on the way, nobody is quarantined, and both engines agree as far as float32 goes."""
-    a, b = (fitted(name, 2, net=network().float(), engine=e, epochs=1) for e in ("sequential", "stacked"))
-    fresh = federation(name, net=network().float()).progress.tensors()
-    after = a.progress.tensors()
-    assert {k: after[k].dtype for k in fresh} == {k: v.dtype for k, v in fresh.items()}
-    assert after["vector"].dtype == after.get("given", after["vector"]).dtype == torch.float32
-    assert not any("quarantined" in r for r in (*a.records, *b.records))
-    assert moved(a)
-    assert difference(a, b) < 1e-3
+    checks.float32_networks(subject(name))
 
 
 def test_dropout_is_drawn_for_the_client(tmp_path: Path) -> None:
@@ -819,10 +619,8 @@ def test_the_network_given_is_never_changed() -> None:
 
 @pytest.mark.parametrize("kind", ["mlp", pytest.param("batchnorm", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_stack_is_not_visited_one_by_one(method: str, kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    fed = federation(method, kind=kind, sizes=(16, 16, 16), participation=1.0, engine="stacked")
-    fed.fit(2, progress=False)
+def test_a_stack_is_not_visited_one_by_one(method: str, kind: str) -> None:
+    said = [record.name for record in checks.warnings_of_stack(subject(method, kind))]
     expected = ["equipoise.methods.fedbn"] if (method, kind) == ("fedbn", "mlp") else []  # which has no BatchNorm
     expected += ["equipoise.federation.federation"] * (method == "trimmed-mean")  # which trims nothing of three clients
-    assert [record.name for record in caplog.records] == expected
-    assert not any("quarantined" in record for record in fed.records)
+    assert said == expected

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from test_every_method import CASES as EVERY
-from test_every_method import ROUNDS, SIZES, SUMS, TESTS, KilledError, run
-from torch import Tensor
+from test_every_method import SUMS, run
 
 import equipoise as eq
 from equipoise.federation.round import one_round
-from equipoise.flower.site.store import Receipt, Store
-from helpers import consortium, told
+from equipoise.testing.federations import ROUNDS, SIZES, StoppedError, evaluation_sets
+from equipoise.testing.sites import differences, remembered
+from helpers import consortium
 
 CASES = [
     (name, kind) for name, kind in EVERY if name not in SUMS
@@ -51,55 +50,8 @@ STOPPED = [
 ]
 
 
-def server_side(fed: eq.Federation) -> dict[str, Tensor]:
-    """All that a run remembers but what is the clients' own."""
-    return {
-        name: x
-        for name, x in fed.progress.tensors().items()
-        if not name.startswith("clients/") and name != "own"  # of sites there are receipts
-    }
-
-
-def at_home(fed: eq.Federation, states: Path, m: int) -> dict[str, Tensor] | None:
-    """What client ``m`` keeps in its files."""
-    receipt = Receipt.of({key: x[m] for key, x in fed.progress.clients[0].items()})
-    return Store.at(states, "run", fed.trial.names[m]).recall(receipt)
-
-
-def remembered(fed: eq.Federation, m: int) -> dict[str, Tensor]:
-    """What client ``m`` of the simulator keeps, by the names of the files."""
-    trial, p = fed.trial, fed.progress
-    kept = {f"states/{k}/{key}": x[m] for k, state in enumerate(p.clients) for key, x in state.items()}
-    return kept if p.own is None or trial.private is None else {**kept, "own": p.own[m][trial.private]}
-
-
-def records(fed: eq.Federation) -> list[dict[str, Any]]:
-    """What was recorded, less what only one of the two records: sites keep their losses in training, and what stays with them."""
-    private = fed.trial.private
-    left_out = {"sent", "losses"} | ({"groups"} if private is not None and bool(private.any()) else set())
-    stays = {"perturbed_loss"}  # where the sharpness is sent
-    told_of = [
-        {key: x for key, x in record.items() if key not in left_out | (stays if "sharpness" in record else set())}
-        for record in told(fed)
-    ]
-    for (
-        record
-    ) in told_of:  # a site's test samples are its own, where clients of the simulator share those of their group
-        record["clients"] = {key: x for key, x in record.get("clients", {}).items() if key != "n"}
-    return told_of
-
-
 def same(simulated: eq.Federation, sites: eq.Federation, states: Path) -> None:
-    one, two = server_side(simulated), server_side(sites)
-    assert one.keys() == two.keys()
-    assert [name for name in one if not torch.equal(one[name], two[name])] == []
-    for m in range(len(simulated.trial.data)):
-        expected, found = remembered(simulated, m), at_home(sites, states, m)
-        if found is None:  # it never took part, or keeps nothing
-            continue
-        assert expected.keys() == found.keys()
-        assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
-    assert records(simulated) == records(sites)
+    assert differences(simulated, sites, states) == []
     assert not any({"sharpness", "perturbed_loss"} <= record.keys() for record in sites.records)
 
 
@@ -108,7 +60,7 @@ def same(simulated: eq.Federation, sites: eq.Federation, states: Path) -> None:
     [pytest.param(n, k, id=f"{n}-{k}", marks=[pytest.mark.slow] * ((n, k) not in FAST)) for n, k in CASES],
 )
 def test_sites_give_the_same_bits(name: str, kind: str, tmp_path: Path) -> None:
-    sites = consortium(name, kind=kind, sizes=SIZES[kind], tests=TESTS, states=tmp_path)
+    sites = consortium(name, kind=kind, sizes=SIZES[kind], tests=evaluation_sets(), states=tmp_path)
     sites.fit(ROUNDS, progress=False)
     same(run(name, kind), sites, tmp_path)
 
@@ -135,15 +87,15 @@ def test_a_stopped_run_goes_on_with_the_states_of_the_sites(name: str, tmp_path:
     kind = "batchnorm" if name == "fedbn" else "mlp"
 
     def make() -> eq.Federation:
-        return consortium(name, kind=kind, sizes=SIZES[kind], tests=TESTS, states=tmp_path / "states")
+        return consortium(name, kind=kind, sizes=SIZES[kind], tests=evaluation_sets(), states=tmp_path / "states")
 
     broken = make()
 
     def stop(record: dict[str, Any]) -> None:
         if record["round"] == 1:
-            raise KilledError
+            raise StoppedError
 
-    with pytest.raises(KilledError):
+    with pytest.raises(StoppedError):
         broken.fit(ROUNDS, directory=tmp_path / "run", progress=False, on_round=stop)
     list(broken.population.sites(_next_job(broken)))  # the sites have trained on; nobody will hear of it
     again = make()
@@ -157,9 +109,9 @@ def _next_job(fed: eq.Federation) -> Any:
 
     def spy(job: Any) -> Any:
         jobs.append(job)
-        raise KilledError
+        raise StoppedError
 
-    with pytest.raises(KilledError):
+    with pytest.raises(StoppedError):
         one_round(replace(fed.trial, engine=spy), fed.progress, ROUNDS)
     return jobs[0]
 

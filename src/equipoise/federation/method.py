@@ -237,7 +237,7 @@ def parse(text: str, overrides: Mapping[str, object] | None = None) -> Method:
         values |= {
             key.split(".", 1)[1]: rest.pop(key) for key in list(rest) if key.split(".", 1)[0] == name and "." in key
         }
-        made = _made(entry, values, written, name)
+        made = make_rules(entry, values, written, name)
         rules += made
         parts += [name] * len(made)
         inside = ", ".join(f"{k}={v}" for k, v in values.items() if v != entry.defaults[k])
@@ -253,7 +253,7 @@ def parse(text: str, overrides: Mapping[str, object] | None = None) -> Method:
     return Method(tuple(rules), "+".join(texts), tuple(parts))
 
 
-def _made(entry: CatalogueEntry, values: Mapping[str, object], written: str, name: str) -> list[Rule]:
+def make_rules(entry: CatalogueEntry, values: Mapping[str, object], written: str, name: str) -> list[Rule]:
     """The rules of an entry with hyper-parameters, as a user has ``written`` it, by its ``name``."""
     known = entry.defaults
     for key in values:
@@ -318,7 +318,7 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, object]]]:
         if rest.startswith("("):
             if (end := rest.find(")")) < 0:
                 raise MethodError(f"The bracket after {name!r} in {text!r} is not closed.")
-            given, rest = _values(rest[1:end], name), rest[end + 1 :]
+            given, rest = read_values(rest[1:end], name), rest[end + 1 :]
         yield name, preset, given
         rest = rest.strip()
         if not rest:
@@ -328,7 +328,8 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, object]]]:
         rest = rest[1:].lstrip()
 
 
-def _values(text: str, name: str) -> dict[str, object]:
+def read_values(text: str, name: str) -> dict[str, object]:
+    """Hyper-parameters from the text in the brackets after a ``name``."""
     given: dict[str, object] = {}
     for piece in filter(None, (p.strip() for p in text.split(","))):
         key, equals, value = piece.partition("=")

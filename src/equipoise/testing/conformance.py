@@ -1,0 +1,247 @@
+"""All checks of a rule, and what came of them."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from threading import Timer
+from typing import TYPE_CHECKING, Any
+
+from equipoise.system.suggestions import unknown
+from equipoise.testing import checks
+from equipoise.testing.checks import NotApplicableError
+from equipoise.testing.federations import Given, Subject
+from equipoise.testing.hooks import ContractError, hooks_are_pure, noting_errors
+
+if TYPE_CHECKING:
+    from pytest import MarkDecorator  # noqa: PT013 (a type, where pytest need not be installed)
+
+SLOW = 2.0  # seconds after which a check is named while it runs
+
+
+@dataclass(frozen=True)
+class Check:
+    """One promise of a rule, to be called with the rule.
+
+    Parameters
+    ----------
+    name : what it is called.
+    promise : what it asks for, a sentence.
+    function : raises :class:`ContractError` if the promise is broken; gives a remark, or nothing.
+    kinds : the networks on which it is asked for: ``"mlp"``, ``"batchnorm"``.
+    """
+
+    name: str
+    promise: str
+    function: Callable[[Subject], object]
+    kinds: tuple[str, ...] = ("mlp",)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __call__(self, rule: Given | Subject) -> str:
+        """Check a rule.
+
+        Returns
+        -------
+        A remark, empty if there is none.
+
+        Raises
+        ------
+        ContractError : the promise is broken.
+        NotApplicableError : it does not apply to this rule.
+        """
+        subject = rule if isinstance(rule, Subject) else Subject(rule)
+        remarks, reasons = list[str](), list[str]()
+        for kind in self.kinds:
+            try:
+                remark = self._on(subject.on(kind))
+            except NotApplicableError as error:
+                reasons.append(str(error))
+            else:
+                remarks += [remark] if isinstance(remark, str) and remark else []
+        if len(reasons) == len(self.kinds):
+            raise NotApplicableError(reasons[0])
+        return "; ".join(dict.fromkeys(remarks))
+
+    def _on(self, subject: Subject) -> object:
+        """Check a rule on one kind of network; an error that no check raises is a broken promise, too."""
+        where = " with BatchNorm" * (subject.kind == "batchnorm")
+        with warnings.catch_warnings(), noting_errors(subject.method) as errors:
+            warnings.simplefilter("ignore")
+            try:
+                return self.function(subject)
+            except NotApplicableError:
+                raise
+            except Exception as error:
+                broken = error if isinstance(error, ContractError) else None
+                if errors:
+                    hook, raised = errors[0]
+                    found = f"{type(raised).__name__}: {raised}"
+                    broken = ContractError(found, "that the hook raises no error", RAISED, hook)
+                elif broken is None:
+                    found = f"{type(error).__name__}: {error}"
+                    broken = ContractError(found, self.promise, "Mend what the error names.")
+                broken.found += where
+                raise broken from error
+
+
+RAISED = "Mend the hook. Python shows the traceback above, the command line with --debug."
+CHECKS = (
+    Check("spelling", "every hook is called as it is in eq.Rule", checks.hooks_are_spelled),
+    Check("trains", "training raises no error, gives finite numbers, and changes the model", checks.it_trains),
+    Check("pure", "hooks change nothing they are given, and give the same when called again", hooks_are_pure),
+    Check("text", "text, values and copies give the method back", checks.method_reads_back),
+    Check(
+        "engines", "a stack of clients gives what one after another gives", checks.engines_agree, ("mlp", "batchnorm")
+    ),
+    Check("neighbours", "who stands beside a client in a stack does not matter", checks.neighbours_do_not_matter),
+    Check("stack", "clients can be trained as one stack", checks.stacks_stay_whole),
+    Check("workers", "clients in threads give the same bits", checks.workers_give_the_same_bits),
+    Check("resume", "a resumed run is the same, bit for bit", checks.resumed_run_is_the_same, ("mlp", "batchnorm")),
+    Check("renumbering", "clients with other numbers get the same results", checks.renumbering_renumbers),
+    Check("absent", "with absent clients every state stays with its client", checks.absent_clients_do_not_count),
+    Check("private", "private coordinates stay with their client", checks.private_stays, ("mlp", "batchnorm")),
+    Check("one client", "a federation of one client trains", checks.one_client),
+    Check("one sample", "a client of one sample takes part", checks.a_client_of_one_sample),
+    Check(
+        "uneven", "two clients a round and uneven batches give the same for one seed", checks.uneven_cohorts_and_batches
+    ),
+    Check("float32", "a float32 network keeps every dtype", checks.float32_networks),
+    Check("sees", "the server looks at no more than sees states", checks.sees_what_it_states),
+    Check("sites", "between sites it gives the simulator's bits", checks.sites_give_the_same_bits),
+    Check("regression", "numbers can be predicted, where no classes are needed", checks.numbers_to_predict),
+)
+FIRST = ("spelling", "trains")  # without which the others have nothing to compare
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one check: ``broken`` if it failed, ``skipped`` with a reason, or a ``remark``."""
+
+    check: Check
+    seconds: float
+    broken: ContractError | None = None
+    skipped: str = ""
+    remark: str = ""
+
+    def __str__(self) -> str:
+        text = f"skipped: {self.skipped}" if self.skipped else f"note: {self.remark}" if self.remark else ""
+        mark = "FAIL" if self.broken else "-" if self.skipped else "ok"
+        return f"{mark:<5}{self.check.name:<12} {self.check.promise}{f'  ({text})' if text else ''}"
+
+
+@dataclass(frozen=True)
+class Conformance:
+    """What came of all checks of a rule; as text, a line for each, and what is broken in full."""
+
+    method: str
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def broken(self) -> dict[str, ContractError]:
+        """What is broken, by the name of the check."""
+        return {each.check.name: each.broken for each in self.outcomes if each.broken is not None}
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Why a check was skipped, by its name."""
+        return {each.check.name: each.skipped for each in self.outcomes if each.skipped}
+
+    def __str__(self) -> str:
+        passed = len(self.outcomes) - len(self.broken) - len(self.skipped)
+        lines = [str(each) for each in self.outcomes]
+        for name, error in self.broken.items():
+            promise = next(each.check.promise for each in self.outcomes if each.check.name == name)
+            lines += ["", f"{name}: {promise}", str(error)]
+        seconds = sum(each.seconds for each in self.outcomes)
+        count = f"{passed} passed, {len(self.broken)} failed, {len(self.skipped)} skipped in {seconds:.0f} s"
+        return "\n".join([f"{self.method}: {count}", *lines])
+
+
+class RuleError(AssertionError):
+    """A rule breaks a promise; ``conformance`` holds what came of all checks, and is the text."""
+
+    def __init__(self, conformance: Conformance) -> None:
+        super().__init__(str(conformance))
+        self.conformance = conformance
+
+
+def check_rule(rule: Given, *, skip: Mapping[str, str] | None = None, progress: bool = True) -> Conformance:
+    """Check that a rule keeps every promise that the methods of the catalogue keep, on small made data in float64.
+
+    Parameters
+    ----------
+    rule : a rule, ``Mine(mu=0.1)``; or a method, also as text, ``"fedheal+mine.py:Mine"``.
+    skip : checks to leave out, by name, with the reason, such as ``{"renumbering": "it projects pair after pair"}``.
+    progress : name on the standard error what takes longer than two seconds.
+
+    Returns
+    -------
+    What came of every check; printed, a line for each.
+
+    Raises
+    ------
+    RuleError : a promise is broken, with the check, the hook concerned, what was expected, what was found and what to do.
+    """
+    leave = dict(skip or {})
+    for name in leave:
+        if name not in (names := [check.name for check in CHECKS]):
+            raise ValueError(unknown("check", name, names))
+    subject = Subject(rule)
+    outcomes = list[Outcome]()
+    for check in CHECKS:
+        stop = next((each.check.name for each in outcomes if each.broken and each.check.name in FIRST), "")
+        reason = leave.get(check.name) or f"{stop} failed" * bool(stop)
+        outcomes.append(Outcome(check, 0.0, skipped=reason) if reason else _outcome(check, subject, progress))
+    conformance = Conformance(str(subject.method), tuple(outcomes))
+    if conformance.broken:
+        raise RuleError(conformance) from next(iter(conformance.broken.values()))
+    return conformance
+
+
+def _outcome(check: Check, subject: Subject, progress: bool) -> Outcome:
+    start = time.perf_counter()
+    telling = Timer(SLOW, lambda: sys.stderr.write(f"still checking {check.name}: {check.promise}\n"))
+    telling.daemon = True
+    if progress:
+        telling.start()
+    result: dict[str, Any] = {}
+    try:
+        result["remark"] = check(subject)
+    except NotApplicableError as error:
+        result["skipped"] = str(error)
+    except ContractError as error:
+        result["broken"] = error
+    finally:
+        telling.cancel()
+    return Outcome(check, time.perf_counter() - start, **result)
+
+
+def parametrize_with_checks(rules: Iterable[Given]) -> MarkDecorator:
+    """Decorate a test of pytest that is called with every rule and every check: ``def test_mine(rule, check): check(rule)``.
+
+    Parameters
+    ----------
+    rules : rules such as ``Mine(mu=2)``, or methods.
+    """
+    import pytest  # for those who test with it
+
+    def skipping(check: Check, subject: Subject) -> Callable[[Given], None]:
+        def run(rule: Given) -> None:
+            try:
+                check(subject if rule is subject.given else rule)
+            except NotApplicableError as error:
+                pytest.skip(str(error))
+
+        return run
+
+    cases = [
+        pytest.param(subject.given, skipping(check, subject), id=f"{subject.method}-{check.name.replace(' ', '-')}")
+        for subject in map(Subject, rules)
+        for check in CHECKS
+    ]
+    return pytest.mark.parametrize(("rule", "check"), cases)

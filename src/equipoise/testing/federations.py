@@ -1,0 +1,264 @@
+"""Small federations on made data, in float64, and comparisons of what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.core.rule import Rule
+from equipoise.core.solver import SGD
+from equipoise.engines.job import Answer, Engine, Job
+from equipoise.engines.sequential import sequential
+from equipoise.federation.federation import Federation
+from equipoise.federation.method import Method
+from equipoise.federation.trial import Trial, begin
+from equipoise.records.record import Record
+from equipoise.system.tree import flatten
+
+N_INPUTS, N_CLASSES = 6, 3
+ROUNDS = 3
+UNEQUAL = (7, 13, 9, 4, 18)  # samples of five clients: one to three batches of 8, each with another rest
+SIZES = {"mlp": UNEQUAL, "batchnorm": (9, 13, 9, 13, 9)}  # BatchNorm forbids padding: equal sizes make its stacks
+Given = str | Rule | Method  # what a method may be written as
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    """A generator of random numbers."""
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    """Standard normal numbers of a shape."""
+    return torch.randn(*shape, generator=generator(seed), dtype=torch.float64)
+
+
+class BatchNormNet(nn.Module):
+    """A network with one hidden layer and BatchNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(N_INPUTS, 7, bias=False)  # before BatchNorm a bias has no gradient but rounding
+        self.norm = nn.BatchNorm1d(7)
+        self.head = nn.Linear(7, N_CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [B, 3]."""
+        logits: Tensor = self.head(torch.tanh(self.norm(self.a(x))))
+        return logits
+
+
+def network(kind: str = "mlp", outputs: int = N_CLASSES) -> nn.Module:
+    """A float64 network whose first values are always the same; ``kind`` is mlp or batchnorm."""
+    with torch.random.fork_rng():
+        torch.default_generator.manual_seed(7)
+        if kind == "batchnorm":
+            return BatchNormNet().double()
+        return nn.Sequential(nn.Linear(N_INPUTS, 7), nn.Tanh(), nn.Linear(7, outputs)).double()
+
+
+def samples(n: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Inputs [n, 6] and labels [n] of one client, shifted by its seed so that clients differ."""
+    x = normal(n, N_INPUTS, seed=seed) + 0.2 * seed
+    y = (x[:, 0] + x[:, 1] > 0.3 * seed).long() + (x[:, 2] > 0.7).long()
+    return x, y
+
+
+def clients(sizes: Sequence[int] = UNEQUAL) -> list[tuple[Tensor, Tensor]]:
+    """The samples of clients with so many each."""
+    return [samples(n, seed) for seed, n in enumerate(sizes)]
+
+
+def evaluation_sets() -> dict[str, tuple[Tensor, Tensor]]:
+    """Two test sets."""
+    return {"a": samples(40, 1), "b": samples(20, 3)}
+
+
+def federation(
+    method: Any = "fedavg", *, kind: str = "mlp", sizes: Sequence[int] = UNEQUAL, **settings: Any
+) -> Federation:
+    """A federation of small clients, with validation data of the server."""
+    given: dict[str, Any] = {
+        "solver": SGD(0.05, 0.9, 1e-4),
+        "epochs": 2,
+        "batch_size": 8,
+        "participation": 0.8,
+        "seed": 3,
+        "engine": "sequential",
+    } | settings
+    ours = "data" not in given
+    data = given.pop("data", None) or clients(sizes)
+    if ours or ("net" not in given and isinstance(data[0], tuple) and data[0][0].shape[1:] == (N_INPUTS,)):
+        given = {"server_validation": samples(70, 2)} | given  # two batches
+    return Federation(given.pop("net", None) or network(kind), data, method, given.pop("solver"), **given)
+
+
+def consortium(
+    method: Any = "fedavg", *, kind: str = "mlp", sizes: Sequence[int] = UNEQUAL, **settings: Any
+) -> Federation:
+    """The same as :func:`federation`, with clients that are asked through Flower's messages in this process."""
+    given: dict[str, Any] = {
+        "epochs": 2,
+        "batch_size": 8,
+        "participation": 0.8,
+        "seed": 3,
+        "server_validation": samples(70, 2),
+    } | settings
+    data = given.pop("data", None) or clients(sizes)
+    from equipoise.flower import in_process  # where Flower is installed
+
+    return in_process(given.pop("net", None) or network(kind), data, method, SGD(0.05, 0.9, 1e-4), **given)
+
+
+def fitted(method: Any, rounds: int = 4, **settings: Any) -> Federation:
+    """A :func:`federation` after so many rounds."""
+    fed = federation(method, **settings)
+    fed.fit(rounds, progress=False)
+    return fed
+
+
+class StoppedError(Exception):
+    """A run is stopped here."""
+
+
+def stopped_and_resumed(
+    directory: Path,
+    make: Callable[[], Federation],
+    rounds: int,
+    at: int,
+    between: Callable[[], object] = lambda: None,
+) -> Federation:
+    """A run that was stopped after ``at`` rounds, and went on in a federation that was made anew, after what is done ``between``."""
+
+    def stop(record: Record) -> None:
+        if record["round"] == at - 1:
+            raise StoppedError
+
+    with suppress(StoppedError):
+        make().fit(rounds, directory=directory, progress=False, on_round=stop)
+    between()
+    fresh = make()
+    rest = fresh.resume(directory)
+    if (fresh.progress.t, rest) != (at, rounds - at):
+        raise AssertionError(
+            f"stopped after {at} of {rounds} rounds, resumed after {fresh.progress.t} with {rest} to go"
+        )
+    fresh.fit(rest, directory=directory, progress=False)
+    return fresh
+
+
+def watched(seen: list[tuple[Job, Answer]], engine: Engine = sequential) -> Engine:
+    """An engine that notes what it was asked and what it answered."""
+
+    def spy(job: Job) -> Iterator[Answer]:
+        for answer in engine(job):
+            seen.append((job, answer))
+            yield answer
+
+    return spy
+
+
+# comparisons
+def widest(a: Federation, b: Federation) -> tuple[str, float]:
+    """The tensor in which the states of two federations differ most, and by how much; they must have the same entries."""
+    first, second = a.progress.tensors(), b.progress.tensors()
+    if first.keys() != second.keys():
+        raise AssertionError(f"only in one of two runs: {', '.join(sorted(first.keys() ^ second.keys()))}")
+    for key, x in first.items():
+        if x.shape != second[key].shape or x.dtype != second[key].dtype:
+            raise AssertionError(f"{key} has another shape or dtype in one of two runs")
+    gaps = {key: float((x.double() - second[key].double()).abs().max()) for key, x in first.items() if x.numel()}
+    nan = [key for key, gap in gaps.items() if gap != gap]
+    where = nan[0] if nan else max(gaps, key=lambda key: gaps[key])
+    return where, gaps[where]
+
+
+def difference(a: Federation, b: Federation) -> float:
+    """Largest difference between the states of two federations, which must have the same entries."""
+    return widest(a, b)[1]
+
+
+def differing(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[str]:
+    """The tensors, by name, that are not the same bit for bit."""
+    alike = {key for key in a.keys() & b.keys() if a[key].dtype == b[key].dtype and torch.equal(a[key], b[key])}
+    return [key for key in {**a, **b} if key not in alike]
+
+
+def identical(a: Federation, b: Federation) -> bool:
+    """Whether two federations are in the same state, bit for bit."""
+    return not differing(a.progress.tensors(), b.progress.tensors())
+
+
+def told(fed: Federation) -> list[dict[str, Any]]:
+    """The records of a run without their times."""
+    return [{k: v for k, v in record.items() if k not in ("seconds", "times")} for record in fed.records]
+
+
+def learned(fed: Federation) -> Tensor:
+    """The global model [G], or those at home [N, G] where nothing leaves it."""
+    private, own = fed.trial.private, fed.progress.own
+    return own if own is not None and private is not None and bool(private.all()) else fed.progress.vector
+
+
+def moved(fed: Federation) -> bool:
+    """Whether training changed what is learned by more than rounding."""
+    return float((learned(fed) - fed.model.initial).abs().max()) > 1e-3
+
+
+def client_axes(trial: Trial) -> dict[str, list[int]]:
+    """The axes along which clients are counted in each tensor of a run: lengths alone do not say, as others may be the same.
+
+    Clients' own entries have one row each; of the server's, an axis counts clients if it is longer with one client more.
+    """
+    one_more = replace(trial.setup, sizes=torch.cat([trial.setup.sizes, trial.setup.sizes[:1]]))
+    servers = ([rule.server_state(setup) for rule in trial.method.rules] for setup in (trial.setup, one_more))
+    few, more = (flatten({"server": state}) for state in servers)
+    server = {k: [axis for axis, n in enumerate(x.shape) if more[k].shape[axis] != n] for k, x in few.items()}
+    return {k: [] if k == "vector" else [0] for k in begin(trial).tensors() if k not in server} | server
+
+
+class Subject:
+    """A method that is checked, on made data and one kind of network; what several checks need is trained once.
+
+    Parameters
+    ----------
+    method : text, a rule, or a method.
+    kind : the network, ``"mlp"`` or ``"batchnorm"``.
+    """
+
+    def __init__(self, method: Given, kind: str = "mlp") -> None:
+        self.given, self.method, self.kind = method, Method.of(method), kind
+        self._runs: dict[str, Federation] = {}
+        self._others: dict[str, Subject] = {kind: self}
+
+    def on(self, kind: str) -> Subject:
+        """The same on another kind of network."""
+        if kind not in self._others:
+            self._others[kind] = Subject(self.given, kind)
+        return self._others[kind]
+
+    @property
+    def setting(self) -> dict[str, Any]:
+        """What all runs of it have in common."""
+        return {"kind": self.kind, "sizes": SIZES[self.kind], "tests": evaluation_sets()}
+
+    def federation(self, **settings: Any) -> Federation:
+        """A federation with the method, which may be trained."""
+        return federation(self.method, **{**self.setting, **settings})
+
+    def fitted(self, rounds: int = ROUNDS, **settings: Any) -> Federation:
+        """The same after some rounds."""
+        fed = self.federation(**settings)
+        fed.fit(rounds, progress=False)
+        return fed
+
+    def run(self, engine: str = "sequential") -> Federation:
+        """Three rounds with unequal clients, of which four of five take part. Not to be trained further."""
+        if engine not in self._runs:
+            self._runs[engine] = self.fitted(engine=engine)
+        return self._runs[engine]

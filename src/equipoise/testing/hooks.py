@@ -1,0 +1,246 @@
+"""The hooks of a rule, watched: whether they are pure, which of them raises, and which of them treats a stack of clients otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from equipoise.core.model import Bound
+from equipoise.core.rule import HOOKS, Briefing, Cohort, Out, Rule, Setup, State, Visit, overrides
+from equipoise.engines.job import Answer, Job
+from equipoise.engines.sequential import visit
+from equipoise.federation.method import Method
+from equipoise.federation.round import CLIENT_HOOKS
+from equipoise.testing.federations import ROUNDS, Subject, identical
+
+SERVER_HOOKS = ("server_state", "prepare", "message", "aggregate", "reward")
+OF_STATES = {"clients": ("client_state", "finish"), "server": SERVER_HOOKS}
+Hook = Callable[..., Any]
+Results = dict[str, dict[str, Tensor]]  # of hooks, by their names
+
+
+class ContractError(AssertionError):
+    """A rule does not keep a promise.
+
+    Parameters
+    ----------
+    found : what came out.
+    expected : what should have come out.
+    advice : what to do.
+    hook : the hook concerned, such as ``Mine.aggregate``, as far as one is.
+    """
+
+    def __init__(self, found: str, expected: str, advice: str, hook: str = "") -> None:
+        super().__init__(found, expected, advice, hook)
+        self.found, self.expected, self.advice, self.hook = found, expected, advice, hook
+
+    def __str__(self) -> str:
+        lines = {"hook": self.hook, "expected": self.expected, "found": self.found, "do": self.advice}
+        return "\n".join(f"  {name:<10}{text}" for name, text in lines.items() if text)
+
+
+class Raised(NamedTuple):
+    """An error of a hook."""
+
+    hook: str
+    error: Exception
+
+
+def overriding(method: Method) -> list[tuple[type[Rule], str]]:
+    """Every hook that a rule of a method defines."""
+    return [(type(rule), hook) for rule in method.rules for hook in HOOKS if overrides(rule, hook)]
+
+
+def name_of(cls: type[Rule], hook: str) -> str:
+    """What a hook is called in a message."""
+    return f"{cls.__name__}.{hook}"
+
+
+def hooks_behind(method: Method, path: str) -> str:
+    """The hooks that can have made a tensor of a run, given by its path, such as ``server/0/loss``."""
+    part, _, rest = path.partition("/")
+    index = rest.partition("/")[0]
+    rules = (method.rules[int(index)],) if part in OF_STATES and index.isdigit() else method.rules
+    hooks = OF_STATES.get(part, HOOKS)
+    return " or ".join(name_of(type(rule), hook) for rule in rules for hook in hooks if overrides(rule, hook))
+
+
+@contextmanager
+def replaced(method: Method, instead: Callable[[type[Rule], str, Hook], Hook]) -> Iterator[None]:
+    """Every hook that the rules of a method define, replaced by what is given ``instead``."""
+    with ExitStack() as stack:
+        for cls, hook in overriding(method):
+            original = getattr(cls, hook)
+            stack.enter_context(patch.object(cls, hook, wraps(original)(instead(cls, hook, original))))
+        yield
+
+
+@contextmanager
+def noting_errors(method: Method) -> Iterator[list[Raised]]:
+    """The errors that hooks raise: a round leaves the client out, whose hook raised, and goes on."""
+    errors: list[Raised] = []
+
+    def noting(cls: type[Rule], hook: str, original: Hook) -> Hook:
+        def noted(self: Rule, *args: Any) -> Any:
+            try:
+                return original(self, *args)
+            except Exception as error:
+                errors.append(Raised(name_of(cls, hook), error))
+                raise
+
+        return noted
+
+    with replaced(method, noting):
+        yield errors
+
+
+# purity
+def leaves(value: Any, name: str = "") -> dict[str, Tensor]:
+    """Every tensor a hook is given or gives back, by its path."""
+    if isinstance(value, Tensor):
+        return {name: value}
+    if isinstance(value, dict):
+        return {k: t for key, part in value.items() for k, t in leaves(part, f"{name}/{key}").items()}
+    if isinstance(value, (list, tuple)):
+        return {k: t for key, part in enumerate(value) for k, t in leaves(part, f"{name}/{key}").items()}
+    if isinstance(value, (Visit, Briefing, Cohort, Out, Setup)):
+        parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.name != "oracle"}
+        return leaves(parts, name)
+    return {}
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    """Whether two sets of tensors are the same bit for bit."""
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) and a[k].dtype == b[k].dtype for k in a)
+
+
+def copied(value: Any) -> dict[str, Tensor]:
+    """Copies of all tensors in what a hook is given or gives back."""
+    return {k: t.detach().clone() for k, t in leaves(value).items()}
+
+
+def form(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Shape and dtype of each entry."""
+    return {k: (t.shape, t.dtype) for k, t in state.items()}
+
+
+IN_PLACE = "Make new tensors: x + 1 instead of x += 1, index_copy instead of x[i] = ..., a new dictionary instead of state[key] = ..."
+TWICE = (
+    "Keep no memory in attributes, globals or defaults: return it as state. Draw noise by visit.normal(), which follows from the "
+    "seed, never by torch.randn."
+)
+
+
+def supervised(cls: type[Rule], hook: str, called: set[str]) -> Hook:
+    """The hook, called twice on the same arguments and watched."""
+    original, where = getattr(cls, hook), name_of(cls, hook)
+    pure = "a hook that changes nothing it is given, and gives the same for the same arguments"
+
+    def require(holds: bool, text: str, advice: str, expected: str = pure) -> None:
+        if not holds:
+            raise ContractError(f"{where} {text}", expected, advice, where)
+
+    @wraps(original)
+    def checked(self: Rule, *args: Any) -> Any:
+        called.add(where)
+        itself, before = repr(self), copied(args)
+        first = original(self, *args)
+        require(same(before, copied(args)), "changed its arguments", IN_PLACE)
+        kept = copied(first)
+        second = original(self, *args)
+        require(same(kept, copied(second)), "gave another result the second time", TWICE)
+        require(same(kept, copied(first)), "changed what it gave before", IN_PLACE)
+        require(same(before, copied(args)), "changed its arguments the second time", IN_PLACE)
+        require(repr(self) == itself, "changed the rule", TWICE)
+        for side, begun, ended in _states(hook, args, first):
+            constant = f"a {side}'s state with the keys, shapes and dtypes that it began with"
+            require(form(begun) == form(ended), f"changed the form of the {side}'s state", constant, STATE)
+        return second
+
+    return checked
+
+
+STATE = "Return every key of the state, with the shape and dtype that client_state or server_state gave it."
+
+
+def _states(hook: str, args: Sequence[Any], result: Any) -> Iterator[tuple[str, State, State]]:
+    """Whose state a hook was given, as it was before, and as it is after."""
+    if hook == "finish":
+        yield "client", args[1].state, result[1]
+    elif hook in ("aggregate", "reward"):
+        yield "server", args[0], result[0]
+    elif hook == "prepare":
+        yield "server", args[0], result
+
+
+def hooks_are_pure(subject: Subject, engine: str = "sequential") -> None:
+    """Every hook is called, changes none of its arguments, and gives the same when it is called again."""
+    method = subject.method
+    settings: dict[str, Any] = {"engine": engine, "epochs": 1}
+    called: set[str] = set()
+    with replaced(method, lambda cls, hook, _: supervised(cls, hook, called)):
+        fed = subject.fitted(ROUNDS, **settings)
+    if silent := sorted({name_of(cls, hook) for cls, hook in overriding(method)} - called):
+        raise ContractError(
+            f"{', '.join(silent)} was never called",
+            f"that every hook is called in {ROUNDS} rounds",
+            "Leave out the hook, or what keeps it from being called, such as another rule of the sum.",
+            silent[0],
+        )
+    if not identical(fed, subject.fitted(ROUNDS, **settings)):
+        raise ContractError(
+            "a run whose hooks were called twice ended elsewhere",
+            "the same run, bit for bit",
+            TWICE,
+            hooks_behind(method, ""),
+        )
+
+
+# which hook
+def first_difference(subject: Subject) -> str:
+    """The first hook, in order of time, that gives a stack of clients another result than each of them; empty if none does."""
+    apart: list[Results] = []
+    stack: Results = {}
+    notes: list[Results] = [{}]
+
+    def noting(cls: type[Rule], hook: str, original: Hook) -> Hook:
+        def noted(self: Rule, *args: Any) -> Any:
+            result = original(self, *args)
+            notes[-1].setdefault(name_of(cls, hook), copied(result))
+            return result
+
+        return noted
+
+    def alone(job: Job) -> Iterator[Answer]:
+        bound = Bound(job.model)
+        for row in range(len(job.ids)):
+            apart.append({})
+            notes.append(apart[-1])
+            yield visit(job, bound, row)
+
+    sizes = (13, 13, 13) if subject.kind == "batchnorm" else (9, 12, 13)  # of one stack, in its order
+    settings: dict[str, Any] = {"sizes": sizes, "participation": 1.0, "epochs": 1}
+    with replaced(subject.method, noting):
+        subject.fitted(1, **settings, engine=alone)
+        notes.append(stack)
+        subject.fitted(1, **settings, engine="stacked")
+    order = [name_of(cls, hook) for hook in CLIENT_HOOKS for cls, other in overriding(subject.method) if hook == other]
+    return next((hook for hook in order if not _alike(stack.get(hook), [each.get(hook) for each in apart])), "")
+
+
+def _alike(together: dict[str, Tensor] | None, apart: Iterable[dict[str, Tensor] | None]) -> bool:
+    """Whether the rows of what a stack was given are what each client was given."""
+    each = [result for result in apart if result is not None]
+    if together is None or not each:
+        return together is None and not each
+    if any(result.keys() != together.keys() for result in each):
+        return False
+    rows = {key: torch.stack([result[key] for result in each]) for key in together}
+    return all(x.shape == rows[key].shape and torch.allclose(x, rows[key], atol=1e-10) for key, x in together.items())
