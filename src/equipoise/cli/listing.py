@@ -10,13 +10,22 @@ from equipoise.cli import completion
 from equipoise.cli.catalogue import catalogue
 from equipoise.cli.console import out, plain_table, print_json
 from equipoise.cli.options import Json
+from equipoise.system.errors import ExpectedError
+from equipoise.system.suggestions import some
 
 
 def methods(
     name: Annotated[str | None, typer.Argument(help="One method, in full.", autocompletion=completion.methods)] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Check that it keeps every promise of a method: for your own, `mine.py:Prox`."),
+    ] = False,
     json_: Json = False,
 ) -> None:
     """List the methods: what they do, their hyper-parameters, where they come from."""
+    if check:
+        _check(name, json_)
+        return
     described = catalogue()["methods"]
     name = name if name is None else catalogue()["aliases"].get(name, name)
     if name is not None and name not in described:
@@ -30,6 +39,24 @@ def methods(
         _show_method(name, described[name])
     else:
         _show_methods(described)
+
+
+def _check(name: str | None, json_: bool) -> None:
+    from equipoise.testing import RuleError, check_rule
+
+    if name is None:
+        raise ValueError("--check takes one method: `equipoise methods mine.py:Prox --check`.")
+    failure = None
+    try:
+        conformance = check_rule(name, progress=not json_)
+    except RuleError as error:
+        failure, conformance = error, error.conformance
+    if json_:
+        print_json({name: conformance.document})
+    else:
+        out.print(escape(str(conformance)), highlight=False, soft_wrap=True)
+    if failure is not None:
+        raise ExpectedError(f"{name} fails {some(list(conformance.broken))}.") from failure
 
 
 def _show_methods(described: dict[str, dict[str, Any]]) -> None:

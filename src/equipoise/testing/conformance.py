@@ -5,16 +5,20 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from threading import Timer
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
+from equipoise.federation import diagnosis
+from equipoise.federation.guard import ServerError
+from equipoise.system import threads
 from equipoise.system.suggestions import unknown
 from equipoise.testing import checks
 from equipoise.testing.checks import NotApplicableError
 from equipoise.testing.federations import Given, Subject
-from equipoise.testing.hooks import ContractError, hooks_are_pure, noting_errors
+from equipoise.testing.hooks import ContractError, Raised, hooks_are_pure, hooks_behind, noting_errors
 
 if TYPE_CHECKING:
     from pytest import MarkDecorator  # noqa: PT013 (a type, where pytest need not be installed)
@@ -32,12 +36,14 @@ class Check:
     promise : what it asks for, a sentence.
     function : raises :class:`ContractError` if the promise is broken; gives a remark, or nothing.
     kinds : the networks on which it is asked for: ``"mlp"``, ``"batchnorm"``.
+    hint : what to do about an error that the check does not expect.
     """
 
     name: str
     promise: str
     function: Callable[[Subject], object]
     kinds: tuple[str, ...] = ("mlp",)
+    hint: str = "Mend what the error names. Python shows the traceback above, the command line with --debug."
 
     def __str__(self) -> str:
         return self.name
@@ -69,44 +75,45 @@ class Check:
 
     def _on(self, subject: Subject) -> object:
         """Check a rule on one kind of network; an error that no check raises is a broken promise, too."""
-        where = " with BatchNorm" * (subject.kind == "batchnorm")
-        with warnings.catch_warnings(), noting_errors(subject.method) as errors:
+        plain = patch.object(diagnosis, "explained", lambda _, problems: dict(problems))  # what the guard saw, not why
+        with warnings.catch_warnings(), plain, noting_errors(subject.method) as errors:
             warnings.simplefilter("ignore")
             try:
                 return self.function(subject)
             except NotApplicableError:
                 raise
             except Exception as error:
-                broken = error if isinstance(error, ContractError) else None
-                if errors:
-                    hook, raised = errors[0]
-                    found = f"{type(raised).__name__}: {raised}"
-                    broken = ContractError(found, "that the hook raises no error", RAISED, hook)
-                elif broken is None:
-                    found = f"{type(error).__name__}: {error}"
-                    broken = ContractError(found, self.promise, "Mend what the error names.")
-                broken.found += where
-                raise broken from error
+                raise self._broken(subject, error, errors) from error
+
+    def _broken(self, subject: Subject, error: Exception, errors: Sequence[Raised]) -> ContractError:
+        """What is broken, where a check raised an error and hooks have raised some before."""
+        found, expected, advice = f"{type(error).__name__}: {error}", self.promise, self.hint
+        hook = hooks_behind(subject.method, "server") if isinstance(error, ServerError) else ""
+        if isinstance(error, ContractError):
+            found, expected, advice, hook = error.found, error.expected, error.advice, error.hook
+        if errors and not hook.startswith(errors[0].hook):
+            hook, raised = errors[0]
+            found = f"{type(raised).__name__}: {raised}"
+        where = " (on a network with BatchNorm)" * (subject.kind == "batchnorm")
+        return ContractError(found + where, expected, advice, hook)
 
 
-RAISED = "Mend the hook. Python shows the traceback above, the command line with --debug."
 CHECKS = (
     Check("spelling", "every hook is called as it is in eq.Rule", checks.hooks_are_spelled),
     Check("trains", "training raises no error, gives finite numbers, and changes the model", checks.it_trains),
     Check("pure", "hooks change nothing they are given, and give the same when called again", hooks_are_pure),
-    Check("text", "text, values and copies give the method back", checks.method_reads_back),
-    Check(
-        "engines", "a stack of clients gives what one after another gives", checks.engines_agree, ("mlp", "batchnorm")
-    ),
-    Check("neighbours", "who stands beside a client in a stack does not matter", checks.neighbours_do_not_matter),
+    Check("text", "text, values and copies give the method back", checks.method_reads_back, hint=checks.VALUES),
     Check("stack", "clients can be trained as one stack", checks.stacks_stay_whole),
+    Check(
+        "engines", "a stack of clients gives what one after another gives", checks.stacks_agree, ("mlp", "batchnorm")
+    ),
     Check("workers", "clients in threads give the same bits", checks.workers_give_the_same_bits),
     Check("resume", "a resumed run is the same, bit for bit", checks.resumed_run_is_the_same, ("mlp", "batchnorm")),
     Check("renumbering", "clients with other numbers get the same results", checks.renumbering_renumbers),
     Check("absent", "with absent clients every state stays with its client", checks.absent_clients_do_not_count),
     Check("private", "private coordinates stay with their client", checks.private_stays, ("mlp", "batchnorm")),
-    Check("one client", "a federation of one client trains", checks.one_client),
-    Check("one sample", "a client of one sample takes part", checks.a_client_of_one_sample),
+    Check("one client", "a federation of one client trains", checks.one_client, hint=checks.FEW),
+    Check("one sample", "a client of one sample takes part", checks.a_client_of_one_sample, hint=checks.FEW),
     Check(
         "uneven", "two clients a round and uneven batches give the same for one seed", checks.uneven_cohorts_and_batches
     ),
@@ -128,10 +135,20 @@ class Outcome:
     skipped: str = ""
     remark: str = ""
 
+    @property
+    def word(self) -> str:
+        """``"failed"``, ``"skipped"`` or ``"passed"``."""
+        return "failed" if self.broken else "skipped" if self.skipped else "passed"
+
+    @property
+    def document(self) -> dict[str, object]:
+        """The same as JSON takes it."""
+        parts = vars(self.broken) if self.broken else {}
+        return {"promise": self.check.promise, "outcome": self.word, "remark": self.skipped or self.remark, **parts}
+
     def __str__(self) -> str:
-        text = f"skipped: {self.skipped}" if self.skipped else f"note: {self.remark}" if self.remark else ""
-        mark = "FAIL" if self.broken else "-" if self.skipped else "ok"
-        return f"{mark:<5}{self.check.name:<12} {self.check.promise}{f'  ({text})' if text else ''}"
+        text = self.skipped or self.remark
+        return f"{self.word:<8} {self.check.name:<12} {self.check.promise}{f'  ({text})' if text else ''}"
 
 
 @dataclass(frozen=True)
@@ -150,6 +167,11 @@ class Conformance:
     def skipped(self) -> dict[str, str]:
         """Why a check was skipped, by its name."""
         return {each.check.name: each.skipped for each in self.outcomes if each.skipped}
+
+    @property
+    def document(self) -> dict[str, dict[str, object]]:
+        """What came of every check, by its name, as JSON takes it."""
+        return {each.check.name: each.document for each in self.outcomes}
 
     def __str__(self) -> str:
         passed = len(self.outcomes) - len(self.broken) - len(self.skipped)
@@ -193,14 +215,25 @@ def check_rule(rule: Given, *, skip: Mapping[str, str] | None = None, progress: 
             raise ValueError(unknown("check", name, names))
     subject = Subject(rule)
     outcomes = list[Outcome]()
-    for check in CHECKS:
-        stop = next((each.check.name for each in outcomes if each.broken and each.check.name in FIRST), "")
-        reason = leave.get(check.name) or f"{stop} failed" * bool(stop)
-        outcomes.append(Outcome(check, 0.0, skipped=reason) if reason else _outcome(check, subject, progress))
+    with threads.one_thread():
+        for check in CHECKS:
+            stop = next((each.check.name for each in outcomes if each.broken and each.check.name in FIRST), "")
+            reason = leave.get(check.name) or f"{stop} failed" * bool(stop)
+            outcome = Outcome(check, 0.0, skipped=reason) if reason else _outcome(check, subject, progress)
+            outcomes.append(_once(outcome, outcomes))
     conformance = Conformance(str(subject.method), tuple(outcomes))
     if conformance.broken:
         raise RuleError(conformance) from next(iter(conformance.broken.values()))
     return conformance
+
+
+def _once(outcome: Outcome, before: Sequence[Outcome]) -> Outcome:
+    """What came of a check, which says nothing new where a fault of the same hook, to be mended in the same way, was told before."""
+    error = outcome.broken
+    for each in before:
+        if error and each.broken and (each.broken.hook, each.broken.advice) == (error.hook, error.advice):
+            return replace(outcome, broken=None, skipped=f"the fault of {each.check.name}")
+    return outcome
 
 
 def _outcome(check: Check, subject: Subject, progress: bool) -> Outcome:

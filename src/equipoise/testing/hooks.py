@@ -21,7 +21,7 @@ from equipoise.federation.round import CLIENT_HOOKS
 from equipoise.testing.federations import ROUNDS, Subject, identical
 
 SERVER_HOOKS = ("server_state", "prepare", "message", "aggregate", "reward")
-OF_STATES = {"clients": ("client_state", "finish"), "server": SERVER_HOOKS}
+OF_STATES = {"clients": ("client_state", *CLIENT_HOOKS), "server": SERVER_HOOKS}
 Hook = Callable[..., Any]
 Results = dict[str, dict[str, Tensor]]  # of hooks, by their names
 
@@ -138,14 +138,15 @@ TWICE = (
 )
 
 
-def supervised(cls: type[Rule], hook: str, called: set[str]) -> Hook:
-    """The hook, called twice on the same arguments and watched."""
+def supervised(cls: type[Rule], hook: str, called: set[str], broken: list[ContractError]) -> Hook:
+    """The hook, called twice on the same arguments and watched; ``broken`` notes what a round takes for the error of one client."""
     original, where = getattr(cls, hook), name_of(cls, hook)
     pure = "a hook that changes nothing it is given, and gives the same for the same arguments"
 
     def require(holds: bool, text: str, advice: str, expected: str = pure) -> None:
         if not holds:
-            raise ContractError(f"{where} {text}", expected, advice, where)
+            broken.append(ContractError(f"{where} {text}", expected, advice, where))
+            raise broken[-1]
 
     @wraps(original)
     def checked(self: Rule, *args: Any) -> Any:
@@ -184,9 +185,13 @@ def hooks_are_pure(subject: Subject, engine: str = "sequential") -> None:
     """Every hook is called, changes none of its arguments, and gives the same when it is called again."""
     method = subject.method
     settings: dict[str, Any] = {"engine": engine, "epochs": 1}
-    called: set[str] = set()
-    with replaced(method, lambda cls, hook, _: supervised(cls, hook, called)):
-        fed = subject.fitted(ROUNDS, **settings)
+    called, broken = set[str](), list[ContractError]()
+    try:
+        with replaced(method, lambda cls, hook, _: supervised(cls, hook, called, broken)):
+            fed = subject.fitted(ROUNDS, **settings)
+    finally:
+        if broken:
+            raise broken[0]
     if silent := sorted({name_of(cls, hook) for cls, hook in overriding(method)} - called):
         raise ContractError(
             f"{', '.join(silent)} was never called",

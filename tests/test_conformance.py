@@ -1,0 +1,409 @@
+"""The kit that checks rules: a good rule passes, and for every check a broken rule fails it with a sentence that helps."""
+
+# ruff: noqa: F401, F811 (fixtures are imported)
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import equipoise as eq
+from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
+from equipoise.federation.method import Method
+from equipoise.testing import CHECKS, Conformance, RuleError, check_rule, parametrize_with_checks
+from equipoise.testing import conformance as kit
+from run_helpers import equipoise
+
+Given = tuple[State, Cohort]
+
+
+# good rules
+@dataclass(frozen=True)
+class Prox(Rule):
+    """Stay near the received model."""
+
+    mu: float = eq.number(0.01, low=0)
+
+    def correction(self, theta: Tensor, visit: Visit) -> Tensor:
+        return self.mu * (theta - visit.start)
+
+
+@dataclass(frozen=True)
+class Loudest(Rule):
+    """Weigh clients by a running mean of their loss."""
+
+    owns = frozenset({"weights"})
+    sees = "scalars+sum"
+    beta: float = eq.number(0.5, low=0, high=1)
+
+    def server_state(self, setup: Setup) -> State:
+        return {"loss": torch.zeros_like(setup.sizes)}
+
+    def finish(self, theta: Tensor, visit: Visit) -> Given:
+        return {"loss": visit.oracle.loss(visit.received)}, visit.state
+
+    def aggregate(self, state: State, cohort: Cohort) -> Given:
+        i = cohort.ids
+        loss = (1 - self.beta) * state["loss"][i] + self.beta * cohort.reports["loss"].to(cohort.weights.dtype)
+        return {"loss": state["loss"].index_copy(0, i, loss)}, replace(cohort, weights=loss / loss.sum())
+
+
+@dataclass(frozen=True)
+class Head(Rule):
+    """Every client keeps its own classifier."""
+
+    def private(self, model: eq.Model) -> Tensor:
+        return model.head
+
+
+# one broken rule for each check
+@dataclass(frozen=True)
+class Misspelt(Rule):
+    def agregate(self, state: State, cohort: Cohort) -> Given:
+        return state, cohort
+
+
+@dataclass(frozen=True)
+class Raises(Rule):
+    def finish(self, theta: Tensor, visit: Visit) -> Given:
+        return {"loss": visit.state["loss"]}, visit.state
+
+
+@dataclass(frozen=True)
+class Frozen(Rule):
+    def upload(self, update: Tensor, visit: Visit) -> Tensor:
+        return 0 * update
+
+
+@dataclass(frozen=True)
+class NotANumber(Rule):
+    def finish(self, theta: Tensor, visit: Visit) -> Given:
+        return {"loss": visit.oracle.loss(visit.received).log().log()}, visit.state
+
+
+@dataclass(frozen=True)
+class InPlace(Rule):
+    def client_state(self, setup: Setup) -> State:
+        return {"visits": torch.zeros(1)}
+
+    def finish(self, theta: Tensor, visit: Visit) -> Given:
+        visit.state["visits"] += 1
+        return {}, visit.state
+
+
+@dataclass(frozen=True)
+class Noisy(Rule):
+    def correction(self, theta: Tensor, visit: Visit) -> Tensor:
+        return torch.randn_like(theta)
+
+
+@dataclass(frozen=True)
+class Listed(Rule):
+    pull: Any = 0.1
+
+    def correction(self, theta: Tensor, visit: Visit) -> Tensor:
+        return self.pull[0] * theta
+
+
+@dataclass(frozen=True)
+class WholeSum(Rule):
+    def correction(self, theta: Tensor, visit: Visit) -> Tensor:
+        return 0.1 * (theta - visit.start).abs().sum() * theta
+
+
+@dataclass(frozen=True)
+class Pairs(Rule):
+    def correction(self, theta: Tensor, visit: Visit) -> Tensor:
+        return theta * (1.1 if theta.shape[0] == 2 else 1.0)
+
+
+@dataclass(frozen=True)
+class Item(Rule):
+    def correction(self, theta: Tensor, visit: Visit) -> Tensor:
+        return theta * 0.1 if (theta - visit.start).norm(dim=-1).item() > 0.1 else 0 * theta
+
+
+@dataclass(frozen=True)
+class Threaded(Rule):
+    def correction(self, theta: Tensor, visit: Visit) -> Tensor:
+        return theta * (1.0 if threading.current_thread() is threading.main_thread() else 1.1)
+
+
+MEMORY: dict[int, Tensor] = {}
+
+
+@dataclass(frozen=True)
+class Remembers(Rule):
+    sees = "sum"
+
+    def aggregate(self, state: State, cohort: Cohort) -> Given:
+        step = cohort.step()
+        MEMORY[cohort.t] = step
+        return state, cohort if cohort.t == 0 else replace(cohort, shift=0.1 * MEMORY[cohort.t - 1])
+
+
+@dataclass(frozen=True)
+class Favourites(Rule):
+    owns = frozenset({"weights"})
+    sees = "sum"
+
+    def aggregate(self, state: State, cohort: Cohort) -> Given:
+        weights = 1.0 + cohort.ids.to(cohort.weights.dtype)
+        return state, replace(cohort, weights=weights / weights.sum())
+
+
+@dataclass(frozen=True)
+class ByPosition(Rule):
+    owns = frozenset({"weights"})
+    sees = "scalars+sum"
+
+    def server_state(self, setup: Setup) -> State:
+        return {"loss": torch.ones_like(setup.sizes)}
+
+    def finish(self, theta: Tensor, visit: Visit) -> Given:
+        return {"loss": visit.oracle.loss(visit.received)}, visit.state
+
+    def aggregate(self, state: State, cohort: Cohort) -> Given:
+        M = len(cohort.ids)
+        loss = state["loss"][:M] / 2 + cohort.reports["loss"].to(cohort.weights.dtype)
+        return {"loss": torch.cat([loss, state["loss"][M:]])}, replace(cohort, weights=loss / loss.sum())
+
+
+@dataclass(frozen=True)
+class Leaks(Rule):
+    def private(self, model: eq.Model) -> Tensor:
+        return model.head
+
+    def finish(self, theta: Tensor, visit: Visit) -> Given:
+        return {"bias": theta[..., -3:]}, visit.state
+
+
+@dataclass(frozen=True)
+class Others(Rule):
+    owns = frozenset({"weights"})
+
+    def aggregate(self, state: State, cohort: Cohort) -> Given:
+        weights = (1 - cohort.weights) / (len(cohort.ids) - 1)
+        return state, replace(cohort, weights=weights)
+
+
+@dataclass(frozen=True)
+class Spread(Rule):
+    def finish(self, theta: Tensor, visit: Visit) -> Given:
+        n = visit.oracle.source.sizes.to(theta.dtype)
+        return {"spread": visit.oracle.loss(visit.received) / (n - 1)}, visit.state
+
+
+@dataclass(frozen=True)
+class Trimmed(Rule):
+    owns = frozenset({"step"})
+
+    def aggregate(self, state: State, cohort: Cohort) -> Given:
+        updates = cohort.updates.sort(0).values
+        return state, replace(cohort, moved=(updates[1:-1] if len(updates) > 1 else updates).mean(0))
+
+
+@dataclass(frozen=True)
+class Double(Rule):
+    sees = "sum"
+
+    def server_state(self, setup: Setup) -> State:
+        return {"last": torch.zeros(setup.n_params, dtype=torch.float64)}
+
+    def aggregate(self, state: State, cohort: Cohort) -> Given:
+        return {"last": cohort.step()}, cohort
+
+
+@dataclass(frozen=True)
+class Peeks(Rule):
+    owns = frozenset({"weights"})
+    sees = "sum"
+
+    def aggregate(self, state: State, cohort: Cohort) -> Given:
+        length = cohort.updates.norm(dim=1)
+        return state, replace(cohort, weights=length / length.sum())
+
+
+@dataclass(frozen=True)
+class StaysAtHome(Rule):
+    owns = frozenset({"weights"})
+    stays = frozenset({"loss"})
+
+    def finish(self, theta: Tensor, visit: Visit) -> Given:
+        return {"loss": visit.oracle.loss(visit.received)}, visit.state
+
+    def aggregate(self, state: State, cohort: Cohort) -> Given:
+        loss = cohort.reports["loss"].to(cohort.weights.dtype)
+        return state, replace(cohort, weights=loss / loss.sum())
+
+
+@dataclass(frozen=True)
+class CountsClasses(Rule):
+    def loss(self, out: Out, visit: Visit) -> Tensor:
+        return 0.1 * out.mean((out.logits.argmax(-1) != out.y).to(out.logits.dtype) * out.logits[..., 1])
+
+
+BROKEN: dict[
+    str, tuple[Rule, str, str]
+] = {  # the rule that fails a check and no other, the hook, what is found or to be done
+    "spelling": (Misspelt(), "Misspelt.agregate", "Did you mean 'aggregate'"),
+    "trains": (Raises(), "Raises.finish", "KeyError: 'loss'"),
+    "pure": (InPlace(), "InPlace.finish", "x \\+ 1 instead of x \\+= 1"),
+    "text": (Listed([0.1]), "", "unhashable type: 'list'.*every hyper-parameter by number or choice"),
+    "stack": (Item(), "Item.correction", r"no \.item\(\)"),
+    "engines": (WholeSum(), "WholeSum.correction", "over the last dimensions only"),
+    "workers": (Threaded(), "Threaded.correction", "threads and one client after another"),
+    "resume": (Remembers(), "Remembers.aggregate", "attributes and globals are in no checkpoint"),
+    "renumbering": (Favourites(), "Favourites.aggregate", "clients alike whatever their number"),
+    "absent": (ByPosition(), "ByPosition.aggregate", r"state\[key\]\[cohort\.ids\]"),
+    "private": (Leaks(), "Leaks.finish", "private coordinates in the report 'bias'"),
+    "one client": (Others(), "Others.aggregate", "division by M - 1"),
+    "one sample": (Spread(), "Spread.finish", "infinity"),
+    "uneven": (Trimmed(), "Trimmed.aggregate", "not finite"),
+    "float32": (Double(), "Double.aggregate", "zeros_like"),
+    "sees": (Peeks(), "Peeks.sees", "looks at 'scalars\\+sum'|looks at 'matrix'"),
+    "sites": (StaysAtHome(), "StaysAtHome.aggregate", "KeyError: 'loss'"),
+    "regression": (CountsClasses(), "CountsClasses.loss", "IndexError"),
+}
+ALSO = [  # what is often done, and the check that says it first
+    (Frozen(), "trains", "Frozen.upload", "a model as it began"),
+    (NotANumber(), "trains", "NotANumber.finish", "holds NaN"),
+    (Pairs(), "engines", "Pairs.correction", "a client beside others"),
+    (Noisy(), "pure", "Noisy.correction", r"visit\.normal\(\)"),
+]
+
+
+@pytest.mark.slow
+def test_good_rules_pass() -> None:
+    """Weights, a penalty and private layers together; what they need is there, and nothing is left out."""
+    conformance = check_rule(Method((Prox(mu=0.1), Head(), Loudest())), progress=False)
+    assert conformance.broken == conformance.skipped == {}
+    assert len(conformance.outcomes) == len(CHECKS) >= 12
+    assert sum(each.seconds for each in conformance.outcomes) > 0
+
+
+def broken(rule: Rule, leave: Callable[[str], bool] = lambda _: False) -> Conformance:
+    """What came of the checks of a rule, without those to ``leave`` out."""
+    skip = {check.name: "of another test" for check in CHECKS if leave(check.name)}
+    with pytest.raises(RuleError) as raised:
+        check_rule(rule, skip=skip, progress=False)
+    return raised.value.conformance
+
+
+def test_every_check_can_fail() -> None:
+    assert list(BROKEN) == [check.name for check in CHECKS]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_rule_is_told_what_to_do(name: str) -> None:
+    rule, hook, text = BROKEN[name]
+    error = broken(rule, lambda other: other != name).broken[name]
+    assert hook in error.hook
+    assert re.search(text, str(error), flags=re.S), str(error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_rule_fails_that_check_and_no_other(name: str) -> None:
+    conformance = broken(BROKEN[name][0])
+    assert list(conformance.broken) == [name], str(conformance)
+
+
+@pytest.mark.parametrize(("rule", "name", "hook", "text"), ALSO, ids=lambda value: type(value).__name__)
+def test_what_is_often_done(rule: Rule, name: str, hook: str, text: str) -> None:
+    error = broken(rule, lambda other: other not in ("trains", name)).broken[name]
+    assert hook in error.hook
+    assert re.search(text, str(error), flags=re.S), str(error)
+
+
+# ways to call it
+@parametrize_with_checks([Prox(mu=2)])
+def test_as_a_test_of_ones_own(rule: Rule, check: Callable[[Rule], None]) -> None:
+    assert rule == Prox(mu=2)
+    check(rule)
+
+
+def test_cases_are_named() -> None:
+    names = [case.id for case in parametrize_with_checks([Prox(mu=2), "fedheal"]).args[1]]
+    assert len(set(names)) == 2 * len(CHECKS)
+    assert {"Prox(mu=2)-one-client", "fedheal-sees"} <= set(names)
+
+
+def leaving(name: str) -> dict[str, str]:
+    """All checks but one, and why they are left out."""
+    return {check.name: "for speed" for check in CHECKS if check.name != name}
+
+
+def test_what_does_not_apply_is_skipped_with_the_reason() -> None:
+    assert check_rule("fedavg", skip=leaving("private")).skipped["private"] == "it keeps no coordinates private"
+    assert "cffl needs classes" in check_rule("cffl", skip=leaving("regression")).skipped["regression"]
+
+
+def test_a_wrong_name_is_told() -> None:
+    with pytest.raises(ValueError, match=r"Unknown check 'renumber'\. Did you mean 'renumbering'\?"):
+        check_rule(Prox(), skip={"renumber": "it need not hold"})
+
+
+def test_less_than_is_stated_is_a_remark() -> None:
+    outcome = next(each for each in check_rule(Silent(), skip=leaving("sees")).outcomes if each.check.name == "sees")
+    assert outcome.remark == "the server looked at 'sum' only: if that is always so, state it in sees"
+
+
+@dataclass(frozen=True)
+class Silent(Rule):
+    def aggregate(self, state: State, cohort: Cohort) -> Given:
+        return state, cohort
+
+
+def test_slow_checks_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(kit, "SLOW", 0.0)
+    check_rule(Prox(), skip=leaving("engines"))
+    assert capsys.readouterr().err == "still checking engines: a stack of clients gives what one after another gives\n"
+
+
+OWN = """
+from dataclasses import dataclass
+import equipoise as eq
+@dataclass(frozen=True)
+class Prox(eq.Rule):
+    mu: float = eq.number(0.01, low=0)
+    def correction(self, theta, visit):
+        return self.mu * (theta - visit.start)
+@dataclass(frozen=True)
+class Wrong(eq.Rule):
+    def finish(self, theta, visit):
+        return {"loss": visit.los}, visit.state
+"""
+
+
+def test_on_the_command_line(equipoise: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = tuple(check for check in CHECKS if check.name in ("spelling", "trains", "text", "private"))
+    monkeypatch.setattr(kit, "CHECKS", chosen)
+    (tmp_path / "mine.py").write_text(OWN)
+    good = equipoise("methods", f"{tmp_path}/mine.py:Prox(mu=2)", "--check")
+    assert (good.status, good.err) == (0, "")
+    assert "3 passed, 0 failed, 1 skipped" in good.out
+    bad = equipoise("methods", f"{tmp_path}/mine.py:Wrong", "--check")
+    assert bad.status == 1
+    assert bad.err == f"error: {tmp_path}/mine.py:Wrong fails trains.\n"
+    assert "hook      Wrong.finish" in bad.out
+    assert "AttributeError: 'Visit' object has no attribute 'los'" in bad.out
+    document = json.loads(equipoise("methods", f"{tmp_path}/mine.py:Wrong", "--check", "--json").out)
+    assert [each["outcome"] for each in document[f"{tmp_path}/mine.py:Wrong"].values()] == [
+        "passed",
+        "failed",
+        "skipped",
+        "skipped",
+    ]
+    nothing = equipoise("methods", "--check")
+    assert (nothing.status, nothing.out) == (2, "")
+    assert nothing.err.startswith("error: --check takes one method")
