@@ -89,13 +89,10 @@ def reproduce(
     What is finished is not run again, and a run that was stopped goes on: give the same command again. Writes the table as
     Markdown, LaTeX, CSV and HTML, and figures as PDF and PNG.
     """
-    from equipoise.report import reproduction
-    from equipoise.runs import agreement
     from equipoise.runs import directory as runs
     from equipoise.runs import reproduce as reproductions
     from equipoise.runs.configuration import whole
     from equipoise.runs.experiment import read_experiment
-    from equipoise.system.errors import ExpectedError
 
     if name is None:
         _list(json_)
@@ -104,9 +101,6 @@ def reproduce(
         raise ValueError("--data and --embedded: give one of them, the paper's data or the stand-in.")
     if quick and (rounds is not None or seeds is not None):
         raise ValueError("--quick has rounds and seeds of its own: leave --rounds and --seeds out, or --quick.")
-    stem = Path(name).stem if name.endswith(".toml") else name.replace("/", "-")
-    trial = "-quick" * quick if rounds is None else f"-{rounds}-rounds"  # which must not take the place of the table
-    folder = base / "reproduce" / (runs.slug(stem) + "-embedded" * embedded + trial)
     if dry_run and data is None and not embedded and (experiment := read_experiment(name)).reads:
         if quick or any((seeds, divisions, part, row, rounds, jobs, device, precision, weights)):
             raise ValueError(
@@ -114,6 +108,9 @@ def reproduce(
             )
         _outline(experiment, json_)
         return
+    stem = Path(name).stem if name.endswith(".toml") else name.replace("/", "-")
+    trial = "-quick" * quick if rounds is None else f"-{rounds}-rounds"  # which must not take the place of the table
+    folder = base / "reproduce" / (runs.slug(stem) + "-embedded" * embedded + trial)
     with err.status("Looking at the runs ..."):
         plan = reproductions.plan(
             name,
@@ -124,7 +121,16 @@ def reproduce(
         )  # fmt: skip
     if dry_run:
         _show_forecast(plan, folder, jobs, json_)
-        return
+    else:
+        _run_and_show(plan, folder, jobs, json_)
+
+
+def _run_and_show(plan: ReproductionPlan, folder: Path, jobs: int | None, json_: bool) -> None:
+    from equipoise.report import reproduction
+    from equipoise.runs import agreement
+    from equipoise.runs import reproduce as reproductions
+    from equipoise.system.errors import ExpectedError
+
     plan, failed = _run(plan, jobs, quiet=json_)
     histories = reproductions.histories(plan)
     result = agreement.collect(plan, failed, histories)

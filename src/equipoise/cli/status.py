@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ from rich.markup import escape
 from equipoise.cli import completion
 from equipoise.cli.console import out, plain_table, print_json, say
 from equipoise.cli.options import Json
+from equipoise.system.text import visible
 
 if TYPE_CHECKING:
     from equipoise.runs.status import RunStatus
@@ -29,10 +31,8 @@ def status(
 
     It may be asked while they go on: nothing is changed, and nothing waits.
     """
-    from equipoise.federation.standing import TENTH, clock
     from equipoise.metrics.measures import ACCURACY
-    from equipoise.runs.status import STATES, all_end, below
-    from equipoise.system.text import visible
+    from equipoise.runs.status import below
 
     runs = list(below(folder))
     if not runs:
@@ -40,36 +40,51 @@ def status(
     if json_:
         print_json([_row(run) for run in runs])
         return
+    measures = list(dict.fromkeys(run.standing.measure for run in runs if run.standing.over)) or [ACCURACY]
+    _print_table(runs, folder, ", ".join(measure.noun for measure in measures))
+    _print_counts(runs)
+    for measure in measures:
+        over = sorted({at.over for run in runs if (at := run.standing).over and at.measure == measure})
+        if over:
+            unit = ["in percent"] * bool(measure.unit)
+            out.print(escape(f"{measure.noun}: {', '.join([*unit, ' or '.join(map(visible, over))])}"), highlight=False)
+    for run in runs:
+        if run.why:
+            say(f"{_name(run, folder)} {run.state}: {run.why}")
+
+
+def _print_table(runs: Sequence[RunStatus], folder: Path, measured: str) -> None:
+    """A row per run, without the columns in which no run has anything."""
+    from equipoise.federation.standing import TENTH
+
     worst_of = [run.standing.whose for run in runs if run.standing.whose]
     common = TENTH if worst_of and all(whose.startswith(TENTH) for whose in worst_of) else ""  # said once, in the title
-    named = all(_tells(run) for run in runs)
-    measures = list(dict.fromkeys(run.standing.measure for run in runs if run.standing.over)) or [ACCURACY]
-    measured = ", ".join(measure.noun for measure in measures)
-    about = () if named else ("method", "seed")
+    about = () if all(map(_tells, runs)) else ("method", "seed")
     titles = ("run", *about, "round", "state", measured, common or "worst", "ends", "last")
-    rows = []
-    for run in runs:
-        what = () if named else (run.method, "" if run.seed is None else str(run.seed))
-        rows.append([_name(run, folder), *what, *_cells(run, common)])
+    rows = [[_name(run, folder), *_about(run, len(about)), *_cells(run, common)] for run in runs]
     shown = [k for k in range(len(titles)) if any(row[k] for row in rows)]
     table = plain_table(*(titles[k] for k in shown), right=("round", measured), whole=titles)
     for row in rows:
         table.add_row(*(escape(row[k]) for k in shown))
     table.width = max(out.width, out.measure(table, options=out.options.update(width=WIDEST)).maximum)
     out.print(table, soft_wrap=True)  # names stay whole, also in a pipe
-    counts = {state: sum(run.state == state for run in runs) for state in STATES}
-    active = [run for run in runs if run.state in ("running", "not begun")]
-    end = all_end(runs, counts["running"]) if counts["running"] and len(active) > 1 else None
-    said = ", ".join(f"{n} {state}" for state, n in counts.items() if n)
+
+
+def _print_counts(runs: Sequence[RunStatus]) -> None:
+    """How many runs are in which state, and when all end."""
+    from equipoise.federation.standing import clock
+    from equipoise.runs.status import STATES, all_end
+
+    counts = {state: n for state in STATES if (n := sum(run.state == state for run in runs))}
+    running = counts.get("running", 0)
+    end = all_end(runs, running) if running and running + counts.get("not begun", 0) > 1 else None
+    said = ", ".join(f"{n} {state}" for state, n in counts.items())
     out.print(f"{said}, all end about {clock(end)}" if end else said, highlight=False)
-    for measure in measures:
-        of = sorted({run.standing.over for run in runs if run.standing.over and run.standing.measure == measure})
-        unit = ["in percent"] if measure.unit else []
-        if of:
-            out.print(escape(f"{measure.noun}: {', '.join([*unit, ' or '.join(map(visible, of))])}"), highlight=False)
-    for run in runs:
-        if run.why:
-            say(f"{_name(run, folder)} {run.state}: {run.why}")
+
+
+def _about(run: RunStatus, n: int) -> list[str]:
+    """Method and seed, where the names of directories do not tell."""
+    return [run.method, "" if run.seed is None else str(run.seed)][:n]
 
 
 def _name(run: RunStatus, folder: Path) -> str:

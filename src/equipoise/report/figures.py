@@ -368,38 +368,51 @@ def measured(histories: Sequence[History] | Comparison, keys: Sequence[str] = tu
     groups = list(dict.fromkeys(group for label in by_client for group in firsts[label].client_groups))
     one = len(shown) == 1
     figure, panels = drawing.panels(len(shown), columns=2 - one, height=1.9 if one else 1.25, sharey=False)
-    for axes, (key, label) in zip(panels, shown, strict=True):
-        rounds, table = measured_table(firsts[label], key)
-        of_client = np.array(firsts[label].client_groups)
-        for column, last in zip(table.T[::-1] if MEASURED[key].lines else (), (True, False), strict=False):
-            how: drawing.Style = (
-                {"color": INK} if last else {"color": PALETTE[6], "linestyle": (0, (3, 1)), "zorder": 3}
-            )
-            axes.plot(rounds, column, linewidth=1.1, marker="o" if len(rounds) == 1 else None, markersize=3, **how)
-        for i, group in enumerate(() if MEASURED[key].lines else groups):
-            members = table[:, of_client == group]
-            if not (there := np.isfinite(members).any(axis=1)).any():
-                continue
-            _mean(axes, rounds, members, group, i)
-            low, high = (of(members[there], axis=1) for of in (np.nanmin, np.nanmax))
-            drawing.band(axes, rounds[there], low, high, i)
+    tables = [measured_table(firsts[label], key) for key, label in shown]
+    for axes, (key, label), (rounds, table) in zip(panels, shown, tables, strict=True):
+        if MEASURED[key].lines:
+            _measured_lines(axes, rounds, table)
+        else:
+            _measured_clients(axes, rounds, table, np.array(firsts[label].client_groups), groups)
         drawing.title(axes, MEASURED[key].title + f", {label}" * (len(found.runs) > 1))
         drawing.whole_numbers(axes)
     for key in dict.fromkeys(key for key, _ in shown):
-        same = [axes for axes, (other, _) in zip(panels, shown, strict=True) if other == key]
-        every = np.concatenate([np.ravel(measured_table(firsts[of], other)[1]) for other, of in shown if other == key])
-        every = every[np.isfinite(every)]
-        if 0 < 100 * every.min(initial=math.inf) <= every.max(initial=0):
-            same[0].set_yscale("log")
-        for axes in same[1:]:
-            axes.sharey(same[0])
-        same[0].autoscale(axis="y")
+        same = [k for k, (other, _) in enumerate(shown) if other == key]
+        _one_scale([panels[k] for k in same], [tables[k][1] for k in same])
     drawing.labels(figure, "round")
     if any(groups):
-        drawing.legend(
-            figure, next(axes for axes, (key, _) in zip(panels, shown, strict=True) if not MEASURED[key].lines), groups
-        )
+        drawing.legend(figure, panels[[MEASURED[key].lines for key, _ in shown].index(0)], groups)
     return figure
+
+
+def _measured_lines(axes: Axes, rounds: NDArray[np.int64], table: Vector) -> None:
+    """The numbers of a round as lines, the last, which is the method's, below the others."""
+    for column, last in zip(table.T[::-1], (True, False), strict=False):
+        how: drawing.Style = {"color": INK} if last else {"color": PALETTE[6], "linestyle": (0, (3, 1)), "zorder": 3}
+        axes.plot(rounds, column, linewidth=1.1, marker="o" if len(rounds) == 1 else None, markersize=3, **how)
+
+
+def _measured_clients(
+    axes: Axes, rounds: NDArray[np.int64], table: Vector, of_client: NDArray[np.str_], groups: Sequence[str]
+) -> None:
+    """The numbers of the clients by group: their mean, and a band from the lowest to the highest."""
+    for i, group in enumerate(groups):
+        members = table[:, of_client == group]
+        if (there := np.isfinite(members).any(axis=1)).any():
+            _mean(axes, rounds, members, group, i)
+            low, high = (of(members[there], axis=1) for of in (np.nanmin, np.nanmax))
+            drawing.band(axes, rounds[there], low, high, i)
+
+
+def _one_scale(panels: Sequence[Axes], tables: Sequence[Vector]) -> None:
+    """Let panels have one scale, which is logarithmic where values differ by a factor of 100."""
+    every = np.concatenate([np.ravel(table) for table in tables])
+    every = every[np.isfinite(every)]
+    if 0 < 100 * every.min(initial=math.inf) <= every.max(initial=0):
+        panels[0].set_yscale("log")
+    for axes in panels[1:]:
+        axes.sharey(panels[0])
+    panels[0].autoscale(axis="y")
 
 
 def measured_in(histories: Sequence[History], keys: Sequence[str] = tuple(MEASURED)) -> list[str]:

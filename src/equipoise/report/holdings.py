@@ -48,12 +48,10 @@ def who_has_what(known: Holdings, least: int = 1) -> Figure:
     for block, height in zip(blocks, heights, strict=True):
         few, end = len(block) <= ROWS, top + height * len(block)
         at = np.arange(len(block), dtype=np.float64) * height + top + height / 2
-        names = [one.get("group", one["name"]) for one in block]  # of groups
-        colours = [drawing.color(groups.index(name) if name in groups else 0) for name in names]
+        colours = {of: drawing.color(groups.index(of) if of in groups else 0) for of in map(_group, block)}
         if n_classes:
             _draw_classes(left, block, n_classes, at, colours, (end, top), least)
-        labelled = [] if top else groups
-        _draw_sizes(right, block, at, dict(zip(names, colours, strict=True)), height, labelled, least)
+        _draw_sizes(right, block, at, colours, height, [] if top else groups, least)
         what = "client" if block is known["clients"] else "test set"
         named = [(y, drawing.plain(one["name"], SHORT)) for y, one in zip(at.tolist(), block, strict=True)]
         ticks += named if few else [((top + end) / 2, plural(len(block), what))]
@@ -73,14 +71,19 @@ def who_has_what(known: Holdings, least: int = 1) -> Figure:
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
     if n_classes:
-        shown = [drawing.plain(str(name), SHORT) for name in known.get("classes") or range(n_classes)]
-        turned: drawing.Style = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
-        if n_classes <= CLASSES:
-            left.set_xticks(range(n_classes), shown, **(turned if sum(map(len, shown)) > 28 else {}))
-        left.set_xlim(-0.6, n_classes - 0.4)
-        drawing.labels(left, "class")
+        _name_classes(left, [str(name) for name in known.get("classes") or range(n_classes)])
     drawing.legend(figure, right, groups)
     return figure
+
+
+def _name_classes(axes: Axes, classes: Sequence[str]) -> None:
+    """The axis of the classes, with their names where they are few."""
+    shown = [drawing.plain(name, SHORT) for name in classes]
+    turned: drawing.Style = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
+    if len(classes) <= CLASSES:
+        axes.set_xticks(range(len(classes)), shown, **(turned if sum(map(len, shown)) > 28 else {}))
+    axes.set_xlim(-0.6, len(classes) - 0.4)
+    drawing.labels(axes, "class")
 
 
 def _draw_classes(
@@ -88,7 +91,7 @@ def _draw_classes(
     block: Holders,
     n_classes: int,
     at: Vector,
-    colours: Sequence[str],
+    colours: Mapping[str, str],
     ends: tuple[float, float],
     least: int,
 ) -> None:
@@ -101,9 +104,10 @@ def _draw_classes(
     if len(block) <= ROWS and n_classes <= CLASSES:
         rows, columns = share.nonzero()
         area = (72 * min(0.115, 1.5 / n_classes)) ** 2  # points
-        axes.scatter(columns, at[rows], area * share[rows, columns], [colours[row] for row in rows], linewidths=0)
+        of_rows = [colours[_group(block[row])] for row in rows]
+        axes.scatter(columns, at[rows], area * share[rows, columns], of_rows, linewidths=0)
     else:
-        cells = np.array([[to_rgba(colour)] * n_classes for colour in colours])
+        cells = np.array([[to_rgba(colours[_group(one)])] * n_classes for one in block])
         cells[..., 3] = np.sqrt(share)
         axes.imshow(cells, aspect="auto", interpolation="none", extent=(-0.5, n_classes - 0.5, *ends))
     for y, one in zip(at, block, strict=True):
@@ -122,7 +126,7 @@ def _draw_sizes(
 ) -> None:
     """Bars of the samples in all at heights `at`, by the names of groups, with their numbers where there are few."""
     few = len(block) <= ROWS
-    names = np.array([one.get("group", one["name"]) for one in block])
+    names = np.array([*map(_group, block)])
     sizes = np.array([one["size"] for one in block])
     small = sizes < least
     sizes[small] = 0
@@ -134,6 +138,11 @@ def _draw_sizes(
     for row in range(len(block)) if few else [int(sizes.argmax())]:
         text = f"< {least}" if small[row] else f"{sizes[row]:,}"
         axes.text(shown[row] + 0.05, at[row], text, size=6.5, color=INK, va="center")
+
+
+def _group(holder: Content) -> str:
+    """The group of a client, or the name of a test set."""
+    return str(holder.get("group", holder["name"]))
 
 
 def example_images(known: Holdings) -> Figure:

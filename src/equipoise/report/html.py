@@ -226,11 +226,6 @@ def parts_of_captions(found: Comparison) -> dict[str, str]:
     missing = any(method["untested"] for method in found["methods"])
     undefined = any(method["fairness"]["mean"] is None for method in collaborating)
     over_seeds = "95\u00a0% intervals over the seeds (Student's t)"
-    kept = [
-        f"{label} {100 * sum(shares) / len(shares):.0f}\u00a0%"
-        for label, seeds in found.runs.items()
-        if (shares := [r["kept"] for run in seeds.values() for r in run.history.records if r.get("kept") is not None])
-    ]
     document, measure = found.document, found.measure
     return {
         "title": measure.title,
@@ -245,22 +240,19 @@ def parts_of_captions(found: Comparison) -> dict[str, str]:
         if (positive := (found["group_fairness"] or {}).get("positive"))
         else "",
         "whiskers": _whiskers(found),
-        "crosses": f" Crosses: {over_seeds}." if several else "",
-        "dashed": " Dashed: methods whose fairness is not defined." if undefined else "",
-        "bands": f" Bands: {over_seeds}." if several else "",
+        "crosses": f" Crosses: {over_seeds}." * several,
+        "dashed": " Dashed: methods whose fairness is not defined." * undefined,
+        "bands": f" Bands: {over_seeds}." * several,
         "training": " Below: loss in training, mean over the clients that took part, and its range over clients and seeds."
-        if any(record.get("losses") for history in found.histories for record in history.records)
-        else "",
-        "range": " Line: median over seeds; band: from the lowest to the highest." if several else "",
+        * any(record.get("losses") for history in found.histories for record in history.records),
+        "range": " Line: median over seeds; band: from the lowest to the highest." * several,
         "beyond": _beyond(found),
-        "failed": f"{FAILED}: diverged, or no better than guessing."
-        if any(of["failed"] for of in found["methods"])
-        else "",
-        "tests": " that were tested in a round" if missing else "",
-        "complete": " in which all groups were tested" if missing else "",
+        "failed": f"{FAILED}: diverged, or no better than guessing." * any(of["failed"] for of in document["methods"]),
+        "tests": " that were tested in a round" * missing,
+        "complete": " in which all groups were tested" * missing,
         "worst": "".join(f" {text[:-1]}, {when(document)}." for text in worst),
-        "seed": " Drawn for the lowest seed." if several else "",
-        "classes": "" if found.get("task") else ", classes",
+        "seed": " Drawn for the lowest seed." * several,
+        "classes": ", classes" * (not found.get("task")),
         "holdings": sentence(held, not found.get("task")) + marks(held, found["least"])
         if (held := drawings.held(found))
         else "",
@@ -268,8 +260,18 @@ def parts_of_captions(found: Comparison) -> dict[str, str]:
             drawings.MEASURED[key].caption.format(loss=measure.loss and f",{measure.loss}")
             for key in drawings.measured_in(found.histories)
         ),
-        "kept": f" Share of update entries kept, mean over rounds: {', '.join(kept)}." if kept else "",
+        "kept": _kept(found),
     }
+
+
+def _kept(found: Comparison) -> str:
+    """Which share of the entries of updates each method kept."""
+    kept = [
+        f"{label} {100 * sum(shares) / len(shares):.0f}\u00a0%"
+        for label, seeds in found.runs.items()
+        if (shares := [r["kept"] for run in seeds.values() for r in run.history.records if r.get("kept") is not None])
+    ]
+    return f" Share of update entries kept, mean over rounds: {', '.join(kept)}." if kept else ""
 
 
 def _beyond(found: Comparison) -> str:

@@ -17,6 +17,7 @@ from equipoise.system.suggestions import some
 
 if TYPE_CHECKING:
     from equipoise.records.history import History
+    from equipoise.report.document import Measured
     from equipoise.report.statistics import Numbers
 
 _CONTRIBUTIONS: Final = {  # the contributions that a method used
@@ -59,38 +60,45 @@ def _each(runs: Mapping[str, Mapping[int, History]]) -> Iterator[tuple[str, Hist
     return ((label, run) for label, seeds in runs.items() for run in seeds.values())
 
 
-def of_bounds(runs: Mapping[str, Mapping[int, History]], methods: Sequence[Numbers], measure: Measure) -> Iterator[str]:
+def of_bounds(
+    runs: Mapping[str, Mapping[int, History]], methods: Sequence[Measured], measure: Measure
+) -> Iterator[str]:
     """What rows are that are no method, and whether they bound the methods here."""
     average = {m["method"]: m["avg"]["mean"] for m in methods if m["avg"]["mean"] is not None and not m["failed"]}
     racing = {m["method"]: average[m["method"]] for m in methods if not m["bound"] and m["method"] in average}
     for label, run in ((label, next(iter(seeds.values()))) for label, seeds in runs.items()):
-        if run.sharing.federated:
-            continue
-        upper = not run.sharing.clients
-        highest = max if upper == (measure.better == "higher") else min
-        rival = highest(racing, key=lambda method: racing[method], default="") * (label in average)
-        crossed = bool(rival) and highest(average[label], racing[rival]) != average[label]
-        own = {*run.client_groups} <= {*run.groups, *run.small_groups}  # a group is one of clients
-        drawn = any(len(r.get("ids", ())) < len(run.client_names) for r in run.records)
-        what = "one model trained on all data in one place" if upper else "what each client reaches alone"
-        what += ", in the rounds in which it took part" * (drawn and not upper)
-        what += " (a group's number is the mean over its clients, each with its own model)" * (own and not upper)
-        article = f"{'an' if upper else 'a'} {run.sharing} bound, " * ((upper or own) and not crossed)
-        yield f"{label} is {article}{what}: no method of federated learning, so in no verdict and no test."
-        if not upper and not own:
-            yield (
-                f"A group's number of {label} is no lower bound: it is the mean over the models of all clients, each tested on the group's samples "
-                "of all clients."
-                + " What clients reach on their own samples is in the table over clients."
-                * bool(run.meta.get("client_tests"))
-            )
-        elif crossed:
-            side, so = ("below" if upper else "above", f"it is no {run.sharing} bound")
-            if measure.better == "lower":
-                side, so = f"{'worse' if upper else 'better'} than", "it bounds nothing"
-            why = ": its learning rate and rounds are not chosen for it" * upper
-            both = " and ".join(number(value, measure.digits) for value in (average[label], racing[rival]))
-            yield f"Here {label} is {side} {rival} (AVG {both}), so {so}{why}."
+        if not run.sharing.federated:
+            yield from _of_bound(label, run, racing, average.get(label), measure)
+
+
+def _of_bound(
+    label: str, run: History, racing: Mapping[str, float], average: float | None, measure: Measure
+) -> Iterator[str]:
+    upper = not run.sharing.clients
+    highest = max if upper == (measure.better == "higher") else min
+    rival = highest(racing, key=lambda method: racing[method], default="") if average is not None else ""
+    crossed = average is not None and bool(rival) and highest(average, racing[rival]) != average
+    own = {*run.client_groups} <= {*run.groups, *run.small_groups}  # a group is one of clients
+    drawn = any(len(r.get("ids", ())) < len(run.client_names) for r in run.records)
+    what = "one model trained on all data in one place" if upper else "what each client reaches alone"
+    what += ", in the rounds in which it took part" * (drawn and not upper)
+    what += " (a group's number is the mean over its clients, each with its own model)" * (own and not upper)
+    article = f"{'an' if upper else 'a'} {run.sharing} bound, " * ((upper or own) and not crossed)
+    yield f"{label} is {article}{what}: no method of federated learning, so in no verdict and no test."
+    if not upper and not own:
+        yield (
+            f"A group's number of {label} is no lower bound: it is the mean over the models of all clients, each tested on the group's samples "
+            "of all clients."
+            + " What clients reach on their own samples is in the table over clients."
+            * bool(run.meta.get("client_tests"))
+        )
+    elif crossed:
+        side, so = ("below" if upper else "above", f"it is no {run.sharing} bound")
+        if measure.better == "lower":
+            side, so = f"{'worse' if upper else 'better'} than", "it bounds nothing"
+        why = ": its learning rate and rounds are not chosen for it" * upper
+        both = " and ".join(number(value, measure.digits) for value in (average, racing[rival]))
+        yield f"Here {label} is {side} {rival} (AVG {both}), so {so}{why}."
 
 
 def never_tested(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
@@ -264,19 +272,23 @@ def of_collaboration(
         hint = f" Add finetune, as in {next(label for label in found if label in equal)}+finetune, to compare the clients after local training."
         yield equal + ("" if any("finetune" in label for label in found) else hint)
     yield from filter(None, (faint(each), measured_alone(each)))
-    every = [run.contribution for seeds in runs.values() for run in seeds.values() if run.contribution is not None]
+    every = [run.contribution for _, run in _each(runs) if run.contribution is not None]
     if any(len(set(contribution.tolist())) < 2 for contribution in every):
         yield "All clients reach the same accuracy alone, so their contributions do not differ."
     if nothing := [label for label, seeds in found.items() if alone(seeds)]:
         yield f"Clients of {listed(nothing)} receive nothing: their reward is their contribution, so fairness means nothing here."
-    for used, what in _CONTRIBUTIONS.items():
-        by = [
-            label
-            for label, seeds in found.items()
-            if any((runs[label][seed].meta.get("contribution") or {}).get("used") == used for seed in seeds)
-        ]
-        if by:
-            yield f"{listed(by)} rewarded contributions {what}."
+    by: dict[str, dict[str, None]] = {}
+    for label, run in _each(runs):
+        if label in found and run.seed in found[label]:
+            by.setdefault((run.meta.get("contribution") or {}).get("used") or "", {})[label] = None
+    yield from (
+        f"{listed([*by[used]])} rewarded contributions {what}." for used, what in _CONTRIBUTIONS.items() if used in by
+    )
+    yield from _contributions_differ(found)
+
+
+def _contributions_differ(found: Mapping[str, Mapping[int, Numbers]]) -> Iterator[str]:
+    """The seeds with which runs know different contributions."""
     for seed in sorted({seed for seeds in found.values() for seed in seeds}):
         known = {tuple(seeds[seed]["contribution"]) for seeds in found.values() if seed in seeds}
         if len(known) > 1:
@@ -302,6 +314,20 @@ def of_parity(runs: Mapping[str, Mapping[int, History]], found: Mapping[str, Map
         yield "Compare one class with all others: --positive CLASS, in Python positive=."
     else:
         yield from dict.fromkeys(positive.sentence for run in rated if (positive := run.positive) is not None)
+    least, n = max((run.least_group for run in rated), default=1), len({run.seed for run in rated})
+    fewer = "no test sample" if least == 1 else f"fewer than {least} test samples"
+    rate = "recall of a worst class" if several else "true positive rate"
+    for group, classes in _without_rate(found, several).items():
+        which = f"class{'es' * (len(classes) > 1)} {', '.join(map(name, sorted(classes)))}"
+        k = len(set.union(*classes.values()))
+        so = ", so" if k == n else f" with {k} of {n} seeds, so"
+        yield f"{group} has {fewer} of {which}{so} it has no {rate} there and is left out."
+    if without := [label for label in runs if label not in found]:
+        yield f"{listed(without)} recorded no rates."
+
+
+def _without_rate(found: Mapping[str, Mapping[int, Numbers]], several: bool) -> dict[str, dict[int, set[int]]]:
+    """By group and class the seeds with which it has no true positive rate; of several classes only those that another group has."""
     absent: dict[str, dict[int, set[int]]] = {}
     for seed, gaps in ((seed, gaps) for seeds in found.values() for seed, gaps in seeds.items()):
         without_rate = [(group, c) for group, what, c in gaps["undefined"] if what == "tpr"]
@@ -309,16 +335,7 @@ def of_parity(runs: Mapping[str, Mapping[int, History]], found: Mapping[str, Map
         for group, c in without_rate:
             if c in elsewhere or not several:
                 absent.setdefault(group, {}).setdefault(c, set()).add(seed)
-    least, n = max((run.least_group for run in rated), default=1), len({run.seed for run in rated})
-    fewer = "no test sample" if least == 1 else f"fewer than {least} test samples"
-    rate = "recall of a worst class" if several else "true positive rate"
-    for group, classes in absent.items():
-        which = f"class{'es' * (len(classes) > 1)} {', '.join(map(name, sorted(classes)))}"
-        k = len(set.union(*classes.values()))
-        so = ", so" if k == n else f" with {k} of {n} seeds, so"
-        yield f"{group} has {fewer} of {which}{so} it has no {rate} there and is left out."
-    if without := [label for label in runs if label not in found]:
-        yield f"{listed(without)} recorded no rates."
+    return absent
 
 
 def of_undefined(measure: Measure, runs: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -30,6 +30,7 @@ from equipoise.records.treatment import gap_between
 from equipoise.report import columns, notes
 from equipoise.report.columns import Column
 from equipoise.report.document import (
+    Ahead,
     Counts,
     Document,
     Gaps,
@@ -464,38 +465,19 @@ def _tested(history: History, accuracies: Table, last: int) -> tuple[Outcome, ..
 
 
 def _of_measure(runs: Runs, last: int, measure: Measure) -> OfMeasure:
-    name = measure.name
-    every = [run for seeds in runs.values() for run in seeds.values()]
+    name, every = measure.name, _every(runs)
     histories = [run.history for run in every]
-    groups = list(dict.fromkeys(group for history in histories for group in history.groups))
     summaries = {label: {seed: run.summaries[name] for seed, run in seeds.items()} for label, seeds in runs.items()}
     bounds = _bounds(runs, runs)
     draws = _draws({label: seeds for label, seeds in runs.items() if not bounds[label]}) if measure.main else {}
-    able = [label for label, seeds in runs.items() if not bounds[label] and not _failed(seeds)]
+    able = _able(runs, bounds)
     versus, leaders = _tests(
         [of.of(measure) for of in GROUPS], summaries, tested=_racing(bounds), ranked=lambda _: able, draws=draws
     )
-    rounds = {label: [run.groups[name][0] for run in seeds.values()] for label, seeds in runs.items()}
-    averaged = min(last, max(len(of_run) for of_label in rounds.values() for of_run in of_label) or last)
-    methods: list[Measured] = [
-        {
-            "method": label,
-            "bound": bounds[label],
-            "seeds": list(seeds),
-            **cast(OverGroups, _by_column(GROUPS, seeds.values())),
-            "groups": _by_key("groups", seeds.values(), groups),
-            "clients": _by_key("clients", seeds.values()),
-            "failed": {str(seed): run.failure for seed, run in runs[label].items() if run.failure},
-            "intervals": _intervals(draws[label]) if label in draws else None,
-            "versus": versus.get(label),
-            "worst_groups": _worst_groups(summary["worst_group"] for summary in seeds.values()),
-            "untested": _untested(runs[label], measure, last),
-            "pooled": _pooled(
-                [(run.history, run.groups[name][1]) for run in runs[label].values()], groups, last, measure
-            ),
-        }
-        for label, seeds in summaries.items()
+    methods = [
+        _measured(runs, label, last, measure, draws.get(label), versus.get(label), bounds[label]) for label in runs
     ]
+    averaged = min(last, max(len(run.groups[name][0]) for run in every) or last)
     exported = _exported([history.selected_round is not None for history in histories], histories[0].main)
     last_evaluated = all(run.groups[name][0][-1:] == [r["round"] for r in run.shown.records[-1:]] for run in every)
     about: Mapping[str, str] = {"task": task, "unit": measure.unit} if (task := histories[0].meta.get("task")) else {}
@@ -504,7 +486,7 @@ def _of_measure(runs: Runs, last: int, measure: Measure) -> OfMeasure:
         **cast(Target, about),
         "measure": name,
         "title": measure.title,
-        "rounds": max(len(history) for history in histories),
+        "rounds": max(map(len, histories)),
         "averaged": averaged,
         "exports": not any(map(at_real_sites, histories)),
         "exported": exported,
@@ -512,16 +494,40 @@ def _of_measure(runs: Runs, last: int, measure: Measure) -> OfMeasure:
         "seeds": sorted({history.seed for history in histories}),
         "least": max(history.least_group for history in histories),
         "sizes": _sizes(histories),
-        "small": list(dict.fromkeys(group for history in histories for group in history.small_groups)),
-        "notes": [
-            *(_notes(runs, methods, measure.sized(*_means(methods)), last) if measure.main else ()),
-            *notes.of_short({label: map(len, of_runs) for label, of_runs in rounds.items()}, averaged),
-            *(notes.of_areas(histories) if name in AREAS else ()),
-            *notes.of_unrecorded(measure, [] if measure.main else [k for k, of in rounds.items() if not any(of)]),
-            *notes.of_undefined(measure, [_undefined(run, measure, last) for run in every if run.groups[name][0]]),
-        ],
+        "small": list(dict.fromkeys(chain.from_iterable(history.small_groups for history in histories))),
+        "notes": [*_notes(runs, methods, measure, last, averaged)],
         "methods": methods,
         "leaders": leaders,
+    }
+
+
+def _measured(
+    runs: Runs,
+    label: str,
+    last: int,
+    measure: Measure,
+    draws: Table | None,
+    versus: Versus | None,
+    bound: Sharing,
+) -> Measured:
+    """A method's numbers of a measure."""
+    groups = list(dict.fromkeys(chain.from_iterable(run.history.groups for run in _every(runs))))
+    seeds = runs[label]
+    summaries = [run.summaries[measure.name] for run in seeds.values()]
+    together = [(run.history, run.groups[measure.name][1]) for run in seeds.values()]
+    return {
+        "method": label,
+        "bound": bound,
+        "seeds": list(seeds),
+        **cast(OverGroups, _by_column(GROUPS, summaries)),
+        "groups": _by_key("groups", summaries, groups),
+        "clients": _by_key("clients", summaries),
+        "failed": {str(seed): run.failure for seed, run in seeds.items() if run.failure},
+        "intervals": None if draws is None else _intervals(draws),
+        "versus": versus,
+        "worst_groups": _worst_groups(summary["worst_group"] for summary in summaries),
+        "untested": _untested(seeds, measure, last),
+        "pooled": _pooled(together, groups, last, measure),
     }
 
 
@@ -531,12 +537,27 @@ def _by_key(part: str, summaries: Iterable[Numbers], keys: Iterable[str] = ()) -
     return {key: over_seeds([of.get(key) for of in each]) for key in keys or dict.fromkeys(chain.from_iterable(each))}
 
 
-def _notes(runs: Runs, methods: Sequence[Measured], measure: Measure, last: int) -> Iterator[str]:
-    """What makes runs hard to compare."""
-    histories = _histories(runs)
-    yield from notes.of_runs(histories)
-    yield from notes.of_bounds(histories, methods, measure)
-    yield from notes.of_sizes({k: {seed: run.shown for seed, run in seeds.items()} for k, seeds in runs.items()}, last)
+def _notes(runs: Runs, methods: Sequence[Measured], measure: Measure, last: int, averaged: int) -> Iterator[str]:
+    """What makes runs hard to compare, or numbers unknown."""
+    histories, rounds = _histories(runs), {}
+    for label, seeds in runs.items():
+        rounds[label] = [len(run.groups[measure.name][0]) for run in seeds.values()]
+    if measure.main:
+        shown = {label: {seed: run.shown for seed, run in seeds.items()} for label, seeds in runs.items()}
+        yield from notes.of_runs(histories)
+        yield from notes.of_bounds(histories, methods, measure.sized(*_means(methods)))
+        yield from notes.of_sizes(shown, last)
+    yield from notes.of_short(rounds, averaged)
+    if measure.name in AREAS:
+        yield from notes.of_areas([run.history for run in _every(runs)])
+    if not measure.main:
+        yield from notes.of_unrecorded(measure, [label for label, of_runs in rounds.items() if not any(of_runs)])
+    evaluated = [run for run in _every(runs) if run.groups[measure.name][0]]
+    yield from notes.of_undefined(measure, [_undefined(run, measure, last) for run in evaluated])
+
+
+def _every(runs: Runs) -> list[Run]:
+    return [run for seeds in runs.values() for run in seeds.values()]
 
 
 def _histories(runs: Runs) -> dict[str, dict[int, History]]:
@@ -560,6 +581,11 @@ def _bounds(runs: Runs, labels: Iterable[str]) -> dict[str, Sharing]:
 def _failed(seeds: Mapping[int, Run]) -> bool:
     """Whether a method failed with any seed."""
     return any(run.failure for run in seeds.values())
+
+
+def _able(runs: Runs, bounds: Mapping[str, Sharing]) -> list[str]:
+    """The methods that can be the leading one: those that did not fail, and are no bounds."""
+    return [label for label, bound in bounds.items() if not bound and not _failed(runs[label])]
 
 
 def _racing(bounds: Mapping[str, Sharing]) -> list[str]:
@@ -657,7 +683,7 @@ def _tests(
         label: {"method": first, "seeds": sum(seed in summaries[first] for seed in summaries[label])}
         for label in others
     }
-    leaders: dict[str, Content] = {}
+    leaders: dict[str, Leader] = {}
     for column in statistics:
         able = ranked(column)
         ahead, rivals = _leading(column, {label: summaries[label] for label in tested if label in able}, first)
@@ -668,11 +694,16 @@ def _tests(
         for label in others:
             versus[label][column.key] = {k: v for k, v in family[label, first].items() if k in TESTED}
         if rivals:
-            against = {r: family[ahead, r] if (ahead, r) in family else _turned(family[r, ahead]) for r in rivals}
-            tied = [label for label, test in against.items() if not test["apart"]]
-            shown = {r: {k: v for k, v in test.items() if k in AGAINST} | _more(test) for r, test in against.items()}
-            leaders[column.key] = {"leading": ahead, "best": None if tied else ahead, "tied": tied, "versus": shown}
-    return cast(dict[str, Versus], versus), cast(dict[str, Leader], leaders)
+            leaders[column.key] = _leader(ahead, rivals, family)
+    return cast(dict[str, Versus], versus), leaders
+
+
+def _leader(ahead: str, rivals: Iterable[str], family: Mapping[tuple[str, str], Content]) -> Leader:
+    """What the leading method of a column is ahead of, by the tests of the column."""
+    against = {r: family[ahead, r] if (ahead, r) in family else _turned(family[r, ahead]) for r in rivals}
+    tied = [label for label, test in against.items() if not test["apart"]]
+    shown = {r: {k: v for k, v in test.items() if k in AGAINST} | _more(test) for r, test in against.items()}
+    return {"leading": ahead, "best": None if tied else ahead, "tied": tied, "versus": cast(dict[str, Ahead], shown)}
 
 
 def _leading(column: Statistic, summaries: Mapping[str, Mapping[int, Numbers]], first: str) -> tuple[str, list[str]]:
@@ -857,7 +888,7 @@ def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str,
 
 def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> Parity | None:
     """How differently each method treats groups, of the runs that recorded it; ``treated`` are the numbers of one."""
-    numbers = next(iter(next(iter(runs.values())).values())).history.main != ACCURACY
+    numbers = _every(runs)[0].history.main != ACCURACY
     measured = ERRORS if numbers else PARITY
 
     def gaps(run: Run) -> Content | None:
@@ -872,8 +903,7 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> Parity | No
     about = next(iter(runs[first].values())).history
     several = not numbers and len(next(iter(by_method[first].values()))["classes"]) > 1
     bounds = _bounds(runs, by_method)
-    failed = {label: _failed(runs[label]) for label in by_method}
-    able = [label for label in by_method if not failed[label] and not bounds[label]]
+    able = _able(runs, bounds)
     versus: dict[str, Versus] = {}
     leaders: dict[str, Leader] = {}
     for column in measured:  # over the seeds with which a gap is about enough people
@@ -905,7 +935,7 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> Parity | No
                         c.key: _mean_ends([of["intervals"][c.key] for of in seeds.values() if "intervals" in of])
                         for c in measured
                     },
-                    "failed": failed[label],
+                    "failed": _failed(runs[label]),
                     "bound": bounds[label],
                     "versus": versus.get(label),
                 },
@@ -917,9 +947,9 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> Parity | No
 
 def _people(runs: Runs) -> dict[str, Parity]:
     """By sensitive attribute, how differently each method treats people with its values, and so within every client."""
-    measure = next(iter(next(iter(runs.values())).values())).history.main
+    measure = _every(runs)[0].history.main
     found: dict[str, Parity] = {}
-    for name in dict.fromkeys(name for seeds in runs.values() for run in seeds.values() for name in run.people):
+    for name in dict.fromkeys(name for run in _every(runs) for name in run.people):
         of_runs = {label: [run.people[name] for run in of.values() if name in run.people] for label, of in runs.items()}
         parity = _parity(runs, lambda run, name=name: (people := run.people.get(name)) and people["treated"])  # type: ignore[misc]
         if parity is None:
@@ -1030,7 +1060,7 @@ def _numbers(seeds: Sequence[Numbers | None], key: str) -> list[float | None]:
 
 def _other_rounds(runs: Runs, last: int) -> OtherRounds | None:
     """The main measure of the exported model where tables average rounds; where they show it, the mean over rounds."""
-    if max(len(run.of_groups(2)[0]) for seeds in runs.values() for run in seeds.values()) < 2:
+    if max(len(run.of_groups(2)[0]) for run in _every(runs)) < 2:
         return None
     return {"averaged": last, "methods": [_of_rounds(label, [*seeds.values()], last) for label, seeds in runs.items()]}
 
@@ -1090,9 +1120,7 @@ def _validation(runs: Runs) -> Validation | None:
 
 def _own_measures(runs: Runs, last: int) -> dict[str, OwnMeasure]:
     """The measures beside those of ``MEASURES``, each over the groups of the global model, in its own unit."""
-    records = [
-        r["measures"] for seeds in runs.values() for run in seeds.values() for r in run.shown.records if "measures" in r
-    ]
+    records = [r["measures"] for run in _every(runs) for r in run.shown.records if "measures" in r]
     measures: dict[str, OwnMeasure] = {}
     for name, better in {name: of["better"] for record in records for name, of in record.items()}.items():
         undefined = {
@@ -1128,7 +1156,7 @@ def _on_groups(run: Run, name: str, last: int) -> Table:
 
 
 def _scenario(runs: Runs) -> str:
-    return next(run.history.scenario for seeds in runs.values() for run in seeds.values())
+    return _every(runs)[0].history.scenario
 
 
 def _paired(seeds: Mapping[int, Numbers], reference: Mapping[int, Numbers], key: str) -> Content:
