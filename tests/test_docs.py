@@ -318,6 +318,55 @@ def test_faq_has_no_other_message() -> None:
     assert len(blocks(ROOT / "docs/faq.md", "text")) == len(MESSAGES)
 
 
+# how pages are written
+PROSE = [page for page in PAGES if page.name != "CHANGELOG.md"]
+WORDS = 35
+SENTENCE_ENDS = re.compile(r"(?<=[.!?])[)*\"]* +(?=[A-Z\[*(\"])")
+
+
+def prose(page: Path) -> str:
+    """The text of a page; code is X, a link its words, and blocks of code, formulas and comments are gone."""
+    text = re.sub(r"^ *```.*?^ *```$|\$\$.*?\$\$|<!--.*?-->", "\n\n", page.read_text(), flags=re.M | re.S)
+    return re.sub(r"`[^`]*`", "X", re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text))
+
+
+def sentences(page: Path) -> Iterator[str]:
+    """Each sentence of the paragraphs, list items and cells of tables."""
+    rows = r"^ *\|.*\|$"
+    cells = [cell for row in re.findall(rows, prose(page), flags=re.M) for cell in re.split(r"(?<!\\)\|", row)]
+    parts = re.split(rf"\n\s*\n|^ *(?:[-*]|\d+\.) +|^ *#+ .*$|{rows}", prose(page), flags=re.M)
+    for part in [*parts, *cells]:
+        yield from SENTENCE_ENDS.split(flat(part))
+
+
+@pytest.mark.parametrize("page", PROSE, ids=name_of)
+def test_sentences_are_short(page: Path) -> None:
+    sizes = {sentence: sum(bool(re.search(r"\w", word)) for word in sentence.split()) for sentence in sentences(page)}
+    long = [f"{size} words: {sentence}" for sentence, size in sizes.items() if size > WORDS]
+    assert not long, "\n".join([f"{page.name}: at most {WORDS} words in a sentence", *long])
+
+
+def phrases() -> dict[str, str]:
+    """The phrases that CONTRIBUTING excludes, each with its plain form."""
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("a test reads this table")[2].partition("\n\nAnd")[0]
+    rows = re.findall(r"^\| (`.+`) \| (.+) \|$", table, flags=re.M)
+    return {phrase: plain for cell, plain in rows for phrase in re.findall(r"`([^`]+)`", cell)}
+
+
+@pytest.mark.parametrize("page", PROSE, ids=name_of)
+def test_pages_are_in_plain_english(page: Path) -> None:
+    """What a program has written between two marks is not looked at."""
+    written = re.sub(r"<!-- ([^/].*?) -->.*?<!-- /\1 -->", "", page.read_text(), flags=re.S)
+    text = flat(re.sub(r"```.*?```|`[^`]*`", " X ", written, flags=re.S))
+    assert len(phrases()) > 40
+    dialect = [
+        f"{text[max(0, place.start() - 40) : place.end() + 40]!r}: write {plain}"
+        for phrase, plain in phrases().items()
+        for place in re.finditer(rf"(?<![\w\"]){re.escape(phrase)}\b", text)
+    ]
+    assert not dialect, "\n".join([f"{page.name} (see How we write in CONTRIBUTING.md):", *dialect])
+
+
 # the site
 def nav(entry: Any) -> Iterator[str]:
     if isinstance(entry, str):
