@@ -73,6 +73,42 @@ class Misspelt(Rule):
 
 
 @dataclass(frozen=True)
+class OnlyReport(Rule):
+    def finish(self, theta: Tensor, visit: Visit) -> Any:
+        return {"loss": visit.oracle.loss(visit.received)}
+
+
+@dataclass(frozen=True)
+class Number(Rule):
+    def finish(self, theta: Tensor, visit: Visit) -> Any:
+        return {"loss": 3.0}, visit.state
+
+
+@dataclass(frozen=True)
+class OnlyCohort(Rule):
+    def aggregate(self, state: State, cohort: Cohort) -> Any:
+        return cohort
+
+
+@dataclass(frozen=True)
+class Short(Rule):
+    def correction(self, theta: Tensor, visit: Visit) -> Tensor:
+        return theta[..., :5]
+
+
+@dataclass(frozen=True)
+class ShortMask(Rule):
+    def private(self, model: eq.Model) -> Tensor:
+        return torch.zeros(model.n_params, dtype=torch.bool)
+
+
+@dataclass(frozen=True)
+class NewState(Rule):
+    def finish(self, theta: Tensor, visit: Visit) -> Given:
+        return {}, {"last": theta}
+
+
+@dataclass(frozen=True)
 class Raises(Rule):
     def finish(self, theta: Tensor, visit: Visit) -> Given:
         return {"loss": visit.state["loss"]}, visit.state
@@ -256,6 +292,7 @@ BROKEN: dict[
     str, tuple[Rule, str, str]
 ] = {  # the rule that fails a check and no other, the hook, what is found or to be done
     "spelling": (Misspelt(), "Misspelt.agregate", "Did you mean 'aggregate'"),
+    "returns": (OnlyReport(), "OnlyReport.finish", r"\(report, state\), two dictionaries of tensors"),
     "trains": (Raises(), "Raises.finish", "KeyError: 'loss'"),
     "pure": (InPlace(), "InPlace.finish", "x \\+ 1 instead of x \\+= 1"),
     "text": (Listed([0.1]), "", "unhashable type: 'list'.*every hyper-parameter by number or choice"),
@@ -275,6 +312,11 @@ BROKEN: dict[
     "regression": (CountsClasses(), "CountsClasses.loss", "IndexError"),
 }
 ALSO = [  # what is often done, and the check that says it first
+    (Number(), "returns", "Number.finish", r"\(a dictionary of loss: float, a dictionary of nothing\)"),
+    (OnlyCohort(), "returns", "OnlyCohort.aggregate", "returned Cohort"),
+    (Short(), "returns", "Short.correction", r"expected  a tensor of shape \[73\]"),
+    (ShortMask(), "returns", "ShortMask.private", "of the 94 coordinates of the model, buffers too"),
+    (NewState(), "returns", "NewState.finish", "every key of the state"),
     (Frozen(), "trains", "Frozen.upload", "a model as it began"),
     (NotANumber(), "trains", "NotANumber.finish", "holds NaN"),
     (Pairs(), "engines", "Pairs.correction", "a client beside others"),
@@ -320,7 +362,7 @@ def test_a_broken_rule_fails_that_check_and_no_other(name: str) -> None:
 
 @pytest.mark.parametrize(("rule", "name", "hook", "text"), ALSO, ids=lambda value: type(value).__name__)
 def test_what_is_often_done(rule: Rule, name: str, hook: str, text: str) -> None:
-    error = broken(rule, lambda other: other not in ("trains", name)).broken[name]
+    error = broken(rule, lambda other: other not in ("returns", "trains", name)).broken[name]
     assert hook in error.hook
     assert re.search(text, str(error), flags=re.S), str(error)
 
@@ -386,12 +428,12 @@ class Wrong(eq.Rule):
 
 
 def test_on_the_command_line(equipoise: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = tuple(check for check in CHECKS if check.name in ("spelling", "trains", "text", "private"))
+    chosen = tuple(check for check in CHECKS if check.name in ("spelling", "returns", "trains", "text", "private"))
     monkeypatch.setattr(kit, "CHECKS", chosen)
     (tmp_path / "mine.py").write_text(OWN)
     good = equipoise("methods", f"{tmp_path}/mine.py:Prox(mu=2)", "--check")
     assert (good.status, good.err) == (0, "")
-    assert "3 passed, 0 failed, 1 skipped" in good.out
+    assert "4 passed, 0 failed, 1 skipped" in good.out
     bad = equipoise("methods", f"{tmp_path}/mine.py:Wrong", "--check")
     assert bad.status == 1
     assert bad.err == f"error: {tmp_path}/mine.py:Wrong fails trains.\n"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Timer
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,14 @@ from equipoise.system.suggestions import unknown
 from equipoise.testing import checks
 from equipoise.testing.checks import NotApplicableError
 from equipoise.testing.federations import Given, Subject
-from equipoise.testing.hooks import ContractError, Raised, hooks_are_pure, hooks_behind, noting_errors
+from equipoise.testing.hooks import (
+    ContractError,
+    Raised,
+    hooks_are_pure,
+    hooks_behind,
+    hooks_return_what_they_should,
+    noting_errors,
+)
 
 if TYPE_CHECKING:
     from pytest import MarkDecorator  # noqa: PT013 (a type, where pytest need not be installed)
@@ -100,6 +109,7 @@ class Check:
 
 CHECKS = (
     Check("spelling", "every hook is called as it is in eq.Rule", checks.hooks_are_spelled),
+    Check("returns", "every hook returns what eq.Rule states", hooks_return_what_they_should, ("mlp", "batchnorm")),
     Check("trains", "training raises no error, gives finite numbers, and changes the model", checks.it_trains),
     Check("pure", "hooks change nothing they are given, and give the same when called again", hooks_are_pure),
     Check("text", "text, values and copies give the method back", checks.method_reads_back, hint=checks.VALUES),
@@ -122,7 +132,7 @@ CHECKS = (
     Check("sites", "between sites it gives the simulator's bits", checks.sites_give_the_same_bits),
     Check("regression", "numbers can be predicted, where no classes are needed", checks.numbers_to_predict),
 )
-FIRST = ("spelling", "trains")  # without which the others have nothing to compare
+FIRST = ("spelling", "returns", "trains")  # without which the others have nothing to compare
 
 
 @dataclass(frozen=True)
@@ -215,7 +225,7 @@ def check_rule(rule: Given, *, skip: Mapping[str, str] | None = None, progress: 
             raise ValueError(unknown("check", name, names))
     subject = Subject(rule)
     outcomes = list[Outcome]()
-    with threads.one_thread():
+    with threads.one_thread(), _quiet():
         for check in CHECKS:
             stop = next((each.check.name for each in outcomes if each.broken and each.check.name in FIRST), "")
             reason = leave.get(check.name) or f"{stop} failed" * bool(stop)
@@ -225,6 +235,20 @@ def check_rule(rule: Given, *, skip: Mapping[str, str] | None = None, progress: 
     if conformance.broken:
         raise RuleError(conformance) from next(iter(conformance.broken.values()))
     return conformance
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Runs of rules that may be wrong say nothing beside the checks."""
+    logger, handler = logging.getLogger("equipoise"), logging.NullHandler()
+    before = logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = before
 
 
 def _once(outcome: Outcome, before: Sequence[Outcome]) -> Outcome:

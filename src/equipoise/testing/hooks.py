@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -160,25 +160,130 @@ def supervised(cls: type[Rule], hook: str, called: set[str], broken: list[Contra
         require(same(kept, copied(first)), "changed what it gave before", IN_PLACE)
         require(same(before, copied(args)), "changed its arguments the second time", IN_PLACE)
         require(repr(self) == itself, "changed the rule", TWICE)
-        for side, begun, ended in _states(hook, args, first):
-            constant = f"a {side}'s state with the keys, shapes and dtypes that it began with"
-            require(form(begun) == form(ended), f"changed the form of the {side}'s state", constant, STATE)
+        if error := misfit(cls, hook, args, first):
+            broken.append(error)
+            raise error
         return second
 
     return checked
 
 
 STATE = "Return every key of the state, with the shape and dtype that client_state or server_state gave it."
+LIKE = {
+    "begin": 0,
+    "correction": 0,
+    "gradient": 1,
+    "upload": 0,
+    "deploy": 0,
+    "publish": 0,
+    "reward": 2,
+}  # the argument whose shape a hook returns
+SAID = "Return what eq.Rule states for this hook, see the page on architecture."
 
 
-def _states(hook: str, args: Sequence[Any], result: Any) -> Iterator[tuple[str, State, State]]:
-    """Whose state a hook was given, as it was before, and as it is after."""
+def _is_state(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(x, Tensor) for x in value.values())
+
+
+def _pair(value: object) -> tuple[object, object]:
+    """A pair; of anything else two times None."""
+    return (value[0], value[1]) if isinstance(value, tuple) and len(value) == 2 else (None, None)
+
+
+def _expected(hook: str, args: Sequence[Any], result: object) -> str:
+    """What a hook should have returned instead of ``result``; empty if it is of the right form."""
+    first, second = _pair(result)
+    if hook in ("client_state", "server_state", "message", "prepare"):
+        return "" if _is_state(result) else "a dictionary of tensors"
     if hook == "finish":
-        yield "client", args[1].state, result[1]
-    elif hook in ("aggregate", "reward"):
-        yield "server", args[0], result[0]
-    elif hook == "prepare":
-        yield "server", args[0], result
+        return "" if _is_state(first) and _is_state(second) else "(report, state), two dictionaries of tensors"
+    if hook == "aggregate":
+        return (
+            ""
+            if _is_state(first) and isinstance(second, Cohort)
+            else "(state, cohort), a dictionary of tensors and a Cohort"
+        )
+    if hook == "reward" and not (_is_state(first) and isinstance(second, Tensor)):
+        return "(state, given), a dictionary of tensors and a tensor [M, G]"
+    if hook in ("private", "trains", "submodel"):
+        return (
+            _mask(args, result)
+            if hook == "private"
+            else ""
+            if result is None or _boolean(result)
+            else "a boolean tensor, or None"
+        )
+    value = second if hook == "reward" else result
+    if hook not in LIKE or (hook == "correction" and isinstance(value, (int, float))):
+        return ""
+    shape = args[LIKE[hook]].shape
+    return "" if isinstance(value, Tensor) and value.shape == shape else f"a tensor of shape {list(shape)}"
+
+
+def _boolean(value: object) -> bool:
+    return isinstance(value, Tensor) and value.dtype == torch.bool
+
+
+def _mask(args: Sequence[Any], result: object) -> str:
+    size = args[0].size
+    right = result is None or (isinstance(result, Tensor) and _boolean(result) and result.shape == (size,))
+    return (
+        ""
+        if right
+        else f"None, or a boolean tensor with one entry for each of the {size} coordinates of the model, buffers too"
+    )
+
+
+def _described(value: object) -> str:
+    """What a hook returned, in a few words."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {list(value.shape)} and {value.dtype}"
+    if isinstance(value, dict):
+        return f"a dictionary of {', '.join(f'{key}: {_described(x)}' for key, x in value.items()) or 'nothing'}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_described, value))})"
+    return type(value).__name__
+
+
+def _states(hook: str, args: Sequence[Any], result: Any) -> tuple[State, State]:
+    """The state that a hook was given, as it was before and as it is after."""
+    if hook == "finish":
+        return args[1].state, result[1]
+    if hook in ("aggregate", "reward"):
+        return args[0], result[0]
+    return (args[0], result) if hook == "prepare" else ({}, {})
+
+
+def misfit(cls: type[Rule], hook: str, args: Sequence[Any], result: object) -> ContractError | None:
+    """What is wrong with the form of what a hook returned."""
+    where = name_of(cls, hook)
+    if expected := _expected(hook, args, result):
+        return ContractError(f"{where} returned {_described(result)}", expected, SAID, where)
+    begun, ended = _states(hook, args, result)
+    if form(begun) != form(ended):
+        found = f"{where} changed the form of its state from {_described(begun)} to {_described(ended)}"
+        return ContractError(found, "a state with the keys, shapes and dtypes that it began with", STATE, where)
+    return None
+
+
+def hooks_return_what_they_should(subject: Subject) -> None:
+    """Every hook returns the tensors, of the shapes, that :class:`equipoise.Rule` states."""
+    broken: list[ContractError] = []
+
+    def checking(cls: type[Rule], hook: str, original: Hook) -> Hook:
+        def checked(self: Rule, *args: Any) -> Any:
+            result = original(self, *args)
+            if error := misfit(cls, hook, args, result):
+                broken.append(error)
+                raise error
+            return result
+
+        return checked
+
+    with suppress(Exception), replaced(subject.method, checking):  # an error of a hook is told by the check after this
+        subject.fitted(2, epochs=1)
+    if broken:
+        raise broken[0]
 
 
 def hooks_are_pure(subject: Subject, engine: str = "sequential") -> None:
