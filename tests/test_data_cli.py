@@ -600,7 +600,7 @@ def test_get_knows_the_package_of_the_system(monkeypatch: pytest.MonkeyPatch, tm
     assert "on Debian and Ubuntu: apt-get install dataset-fashion-mnist, which is found without --data.\n" in told
     made.mnist(tmp_path, folder="fashion-mnist")
     (line,) = [
-        line for line in ask("get", "fashion-mnist", "--data", "my sets").stdout.splitlines() if "It is there" in line
+        line for line in ask("get", "fashion-mnist", "--data", "my sets").stdout.splitlines() if "It is present" in line
     ]
     Path("my sets").mkdir()
     subprocess.run(line.partition("beside other sets: ")[2], shell=True, check=True)

@@ -284,7 +284,7 @@ def test_runs_of_python_are_checked_and_not_made_again(project: Path, equipoise:
     Path("study.py").write_text("import equipoise\n")
     made = equipoise("pack", "runs/c", "--include", "study.py", "--include", "inner")
     assert made.status == 0
-    assert made.out.count("it was made by a program in Python") == 2
+    assert made.out.count("it comes from a Python program") == 2
     files = content(Path("c.zip"))
     assert {"study.py", "inner/scale.py", "runs/c/comparison.json"} <= files.keys()
     assert "rerun.sh" not in files

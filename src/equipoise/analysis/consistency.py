@@ -83,7 +83,7 @@ def trace(
 
 
 def _part(model: Model, layer: str) -> tuple[str, slice]:
-    """A tensor of the network by name, and where it lies in the vector."""
+    """A tensor of the network by name, and its place in the vector."""
     sizes = dict(zip(model.names, model.layout, strict=True))
     name = layer or max(sizes, key=sizes.__getitem__)
     if name not in sizes:
@@ -103,7 +103,7 @@ def _agreement(ups: dict[int, Tensor], counted: dict[int, tuple[Tensor, int]]) -
 
 
 def consistency(directory: str | Path, layer: str = "") -> list[Window]:
-    """Train a run once more and give what :func:`trace` does; it is stored beside the run and not measured again.
+    """Train a run again and return the result of :func:`trace`; it is stored with the run and not measured again.
 
     Parameters
     ----------

@@ -51,7 +51,7 @@ def decomposition(
 ) -> None:
     """Split the loss of each round into local, distribution-shift and aggregation loss (FedLD, Eq. 2).
 
-    Each run is trained once more, which gives the same local models; what was measured stays beside the run.
+    Each run is trained again, which gives the same local models; the measurements stay with the run.
     """
     from equipoise.analysis.decomposition import decomposition as decompose
     from equipoise.federation.method import parse

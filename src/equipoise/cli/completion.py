@@ -41,7 +41,7 @@ def experiments(incomplete: str) -> list[str]:
 
 
 def runs(incomplete: str) -> list[str]:
-    """Directories of runs and of comparisons, at first those in ``runs``; others end in a slash, to go on in them."""
+    """Directories of runs and of comparisons, at first those in ``runs``; others end in a slash, to complete further."""
     return list(_directories(incomplete or "runs/"))
 
 

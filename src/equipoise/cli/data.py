@@ -85,7 +85,7 @@ def checked(
     ] = False,
     json_: Json = False,
 ) -> None:
-    """Read your files and count their classes, beside the published numbers; status 0 only if all is complete.
+    """Read your files and compare their class counts with the published numbers; status 0 only if all is complete.
 
     Every file is read, and compared with the publisher's checksum where that is known. Image files are decoded on the way,
     once: a run finds them decoded.
@@ -153,7 +153,7 @@ def _show(name: str, entry: DataSet, parts: tuple[SplitCheck, ...], data: Path) 
 
 
 def _counts(parts: list[SplitCheck]) -> Table:
-    """Images of each class, beside the published numbers where there are any."""
+    """Images of each class, next to the published numbers if there are any."""
     table = plain_table()
     table.add_column("class", no_wrap=True)
     columns: list[list[str]] = []
@@ -202,7 +202,7 @@ def get(
     root = data.expanduser()
     if entry.package:
         link = shlex.join(["ln", "-s", f"{catalog.INSTALLED}/{name}", str(data / name)])
-        there = f" It is there; beside other sets: {link}" * catalog.installed(name)
+        there = f" It is present; to use it with other sets: {link}" * catalog.installed(name)
         say(f"on Debian and Ubuntu: apt-get install {entry.package}, which is found without --data.{there}")
     if not files:
         copies = catalog.copies(name, root, splits)

@@ -55,7 +55,7 @@ def export(
         write_atomically(path, save({name: tensor.contiguous().clone() for name, tensor in state.items()}, about))
         size = sum(t.numel() for t in state.values())
         say(f"{path}: {size:,} numbers")
-    said = f"Each file says what it is by its metadata: {', '.join(about)}."
+    said = f"The metadata of each file describe it: {', '.join(about)}."
     if "features" in about or "mean" in about:
         said += " Give the network (x - mean) / std of these numbers, in this order; where std is 0, x - mean."
     if "centre" in about:
@@ -64,7 +64,7 @@ def export(
 
 
 def _about(fed: Federation) -> dict[str, str]:
-    """What the file says of itself: what made the model, and what its outputs mean."""
+    """The metadata of the file: the origin of the model, and the meaning of its outputs."""
     from equipoise.core.task import Regression
     from equipoise.data.transforms import Images
 

@@ -87,7 +87,7 @@ def up(
 ) -> None:
     """Try a federation on this machine: start a server and sites as real processes, run the app, stop them.
 
-    Logs and certificates go to DIR/local, the run to the run-dir of the settings. The same command goes on with a run that was stopped.
+    Logs and certificates go to DIR/local, the run to the run-dir of the settings. The same command continues a stopped run.
     """
     with flower_errors():
         from equipoise.flower.deploy import project
@@ -113,7 +113,7 @@ def up(
         tell = _silent if json_ else say
         tell(f"starting a server and {len(names)} sites{', with TLS and keys' * tls}; their logs are in {base}")
         with (
-            stopping("Stopped. The same command goes on from the last complete round."),
+            stopping("Stopped. The same command continues after the last complete round."),
             LocalFederation(base, directory, names, tls=tls, node_config=nodes) as local,
             progress(run, base / "run.log", rounds, not json_) as look_again,
         ):
@@ -149,7 +149,7 @@ def run(
         number = link.submit(directory.resolve(), changes)
         tell = _silent if json_ else say
         tell(f"run {number} has begun; to stop it: equipoise flower stop {connection} {number}")
-        left = f"Run {number} goes on without you. To see it: flwr log {number} {connection}; to stop it: equipoise flower stop {connection} {number}."
+        left = f"Run {number} continues without you. To see it: flwr log {number} {connection}; to stop it: equipoise flower stop {connection} {number}."
         with stopping(left), tempfile.TemporaryDirectory() as place:
             log = Path(place) / "run.log"
             with log.open("w+") as file:
@@ -171,7 +171,8 @@ def run(
 def check(
     directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Folder of the project.")] = None,
     connection: Annotated[
-        str | None, typer.Option(help="Name of a SuperLink in Flower's config.toml: is it there, and who it says?")
+        str | None,
+        typer.Option(help="Name of a SuperLink in Flower's config.toml: does it answer, and prove its identity?"),
     ] = None,
     certs: Annotated[Path | None, typer.Option(help="Folder of certificates and keys.")] = None,
     host: Hosts = None,
@@ -208,14 +209,12 @@ def certs(
     host: Hosts = None,
     site: Annotated[list[str] | None, typer.Option(help="Name of a site that gets a key pair. Repeatable.")] = None,
     days: Annotated[int, typer.Option(min=1, help="Life of the server certificate.")] = 365,
-    renew: Annotated[
-        bool, typer.Option("--renew", help="A new server certificate; the old one is kept beside.")
-    ] = False,
+    renew: Annotated[bool, typer.Option("--renew", help="A new server certificate; the old one is kept.")] = False,
 ) -> None:
     """Make a server certificate (--host), key pairs of sites (--site), or both. Nothing is ever overwritten.
 
     Let every site make its own key and send only NAME.pub to the server, and keep ca.key offline. With --renew the old
-    certificate is kept beside the new one; sites connect as before once the SuperLink was started again.
+    certificate is kept; sites connect as before once the SuperLink was started again.
     """
     with flower_errors():
         from equipoise.flower.deploy.certificates import make_certificates
@@ -246,7 +245,7 @@ def ray(
 ) -> None:
     """Simulate many clients of a project on a Ray cluster, through Flower's simulation: the same apps as between sites.
 
-    The run goes to the run-dir of the settings, what clients remember to DIR/local/sites. The same command goes on with a run that was stopped.
+    The run goes to the run-dir of the settings, what clients remember to DIR/local/sites. The same command continues a stopped run.
     """
     with flower_errors():
         from equipoise.flower.deploy import cluster, project
@@ -323,7 +322,7 @@ def stopping(left: str) -> Iterator[None]:
 
 @contextmanager
 def progress(directory: Path, log: Path, rounds: int, wanted: bool) -> Iterator[Callable[[], None]]:
-    """What the server's log says, and a bar of the rounds that a run directory has; the function that is given goes on with both."""
+    """The server's log, and a progress bar of the rounds in a run directory; the returned function updates both."""
     from equipoise.flower.deploy.superlink import ours
 
     path, last, shown = directory / "metrics.jsonl", [0.0], [0]

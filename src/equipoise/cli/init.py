@@ -44,7 +44,7 @@ OPTIONS = {  # of the scenario `own`
     "server_validation": "share of its training samples that is drawn for the server, for methods that need them, in [0, 0.5]",
     "tests": "what a test set is: groups, clients or all",
     "size": "side of images in pixels, >= 8",
-    "measures": "recorded beside the accuracy: balanced, auc, auc_ovr, rates",
+    "measures": "recorded in addition to the accuracy: balanced, auc, auc_ovr, rates",
     "label": "column of the class, or of the number to predict",
     "client": "column of the client",
     "group": "column of a group of people or devices, between which fairness is measured",
@@ -60,7 +60,7 @@ OPTIONS = {  # of the scenario `own`
     "encoding": "how letters are written: utf-8, latin-1, utf-16 ...",
     "download": "whether a data set of the Hub may be downloaded",
     "task": MEANINGS["task"],
-    "data_seed": "what divides the data in place of the seed, so that runs of several seeds share a division",
+    "data_seed": "seed for dividing the data, so that runs of several seeds share a division",
 }
 WORDS = {
     "clients": DIVIDED,

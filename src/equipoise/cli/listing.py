@@ -91,10 +91,10 @@ def _show_method(name: str, d: dict[str, Any]) -> None:
 def scenarios(
     name: Annotated[
         str | None,
-        typer.Argument(help="One, as --scenario takes it: who has what.", autocompletion=completion.scenarios),
+        typer.Argument(help="One, as for --scenario: the data of each client.", autocompletion=completion.scenarios),
     ] = None,
     figure: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw who has what, into a .png, .pdf or .svg file.")
+        Path | None, typer.Option(metavar="FILE", help="Draw the data of each client, into a .png, .pdf or .svg file.")
     ] = None,
     examples: Annotated[bool, typer.Option("--examples", help="Draw a few images of each group instead.")] = False,
     data: Annotated[
@@ -103,7 +103,7 @@ def scenarios(
     seed: Annotated[int, typer.Option(min=0, help="Decides the division of the data.")] = 0,
     json_: Json = False,
 ) -> None:
-    """List the scenarios and the networks; of one scenario, who has what."""
+    """List the scenarios and the networks; for one scenario, the data of each client."""
     if name is not None or data is not None:
         _show_scenario(name or "own", figure, examples, data, seed, json_)
         return

@@ -129,7 +129,7 @@ def main() -> NoReturn:
     except MemoryError as error:
         _fail(_full(arguments, error), 1, debug)
     except Stopped as stop:
-        message = "Stopped. The same command (or equipoise resume) goes on from the last complete round."
+        message = "Stopped. The same command (or equipoise resume) continues after the last complete round."
         _fail(" ".join(getattr(stop, "__notes__", ())) or message, 128 + int(stop.args[0]), debug)
     except Exception as error:
         # PyTorch's, of any device
@@ -159,7 +159,7 @@ def _full(arguments: Sequence[str], error: BaseException) -> str:
     return (
         f"equipoise {doing} needs more memory than there is{f' ({asked})' if asked else ''}.{_noted(error)} "
         f"{'Take less at a time: ' * bool(less)}{', '.join(less)}{'. ' * bool(less)}"
-        "equipoise run --dry-run says what a run takes. Complete results are kept."
+        "equipoise run --dry-run estimates what a run needs. Complete results are kept."
     )
 
 

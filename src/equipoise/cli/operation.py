@@ -28,7 +28,9 @@ LAST = 10  # rounds in which it is counted how often a site was missing
 SINCE = {"online": "last_activated_at", "offline": "last_deactivated_at", "registered": "registered_at"}
 
 Connection = Annotated[str, typer.Argument(help="Name of the SuperLink in Flower's config.toml.")]
-Remove = Annotated[str | None, typer.Option(metavar="NAME", help="Take the key of this site off the list, for good.")]
+Remove = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Remove the key of this site from the list, permanently.")
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this it is only said what would be done.")]
 
 
@@ -40,7 +42,7 @@ def status(
 ) -> None:
     """Show how a run is going: its rounds, its sites, who was missing and why, disk space, certificates.
 
-    Without --connection or --certs it shows what the directory says. What it could not find out, it says.
+    Without --connection or --certs it shows the content of the directory. It names what it could not determine.
     """
     from equipoise.report.formatting import size
 
@@ -90,7 +92,7 @@ def overview(directory: Path, connection: str | None, certs: Path | None) -> Row
 
 
 def _run(directory: Path) -> tuple[Row, tuple[Record, ...], list[str]]:
-    """What the directory of a run says of it, its records, and the names of its sites."""
+    """The status of a run by its directory, its records, and the names of its sites."""
     from equipoise.records.record import parse_lines
     from equipoise.runs.status import of_run
 
@@ -151,14 +153,14 @@ def stop(
     link.stop(number)
     say(
         f"Run {number} is stopped. Its run-dir on the server has the records and the model of its last complete round, and sites keep "
-        f"their states. To go on from there, with the same settings: equipoise flower run DIR {connection}"
+        f"their states. To continue from there, with the same settings: equipoise flower run DIR {connection}"
     )
 
 
 def sites(connection: Connection, remove: Remove = None, yes: Yes = False, json_: Json = False) -> None:
     """List the sites whose keys a server knows, or remove one, whose key can then never connect again.
 
-    A run in progress goes on without the site, and its records name it, as long as `quorum` of its sites answer.
+    A run in progress continues without the site, and its records name it, as long as `quorum` of its sites answer.
     """
     link = _link(connection)
     nodes = _nodes(link)
@@ -175,7 +177,7 @@ def sites(connection: Connection, remove: Remove = None, yes: Yes = False, json_
     if gone:
         say("Without --yes nothing was done. With it:" if not yes else "It is removed.")
         say(
-            "Its key is refused, for good. A run in progress leaves the site out, and stops if fewer than quorum answer."
+            "Its key is refused, permanently. A run in progress leaves the site out, and stops if fewer than quorum answer."
         )
 
 

@@ -26,7 +26,7 @@ SETTINGS = {f.name: f for f in (*fields(Settings), *fields(RunSettings))}
 
 
 def help_of(name: str) -> str:
-    """What ``--help`` says of a setting."""
+    """The text of ``--help`` about a setting."""
     f = SETTINGS[name]
     text = meaning(f)
     return f"{text[0].upper()}{text[1:]} [default: {usual(f)}]."
@@ -125,7 +125,9 @@ Jobs = Annotated[
         help="Runs at a time; the results do not depend on it [default: cores / threads; on a GPU 1].",
     ),
 ]
-Name = Annotated[str | None, typer.Option(help="Write to RUNS/NAME; the same command again goes on where it stopped.")]
+Name = Annotated[
+    str | None, typer.Option(help="Write to RUNS/NAME; the same command again continues where it stopped.")
+]
 Base = Annotated[Path, typer.Option("--runs", help="Where runs are kept.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Report = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.")]
@@ -192,7 +194,7 @@ def relabelled(histories: Sequence[History], labels: Mapping[str, str]) -> list[
 
 
 def training_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command every option of ``TRAINING``, in place of its parameter ``given``, which receives their values by name."""
+    """Give a command every option of ``TRAINING``, instead of its parameter ``given``, which receives their values by name."""
     signature = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():

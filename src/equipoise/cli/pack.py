@@ -34,7 +34,7 @@ def pack(
 ) -> None:
     """Write a run or a comparison into one zip file: settings, code, records, report, versions, hashes, `rerun.sh`.
 
-    Your code is in it, with what it imports from beside it. Your data are not, unless you say so.
+    It contains your code, with its imports from the same folder, but not your data, unless you ask for it.
     """
     from equipoise.report.formatting import size
     from equipoise.runs.pack import pack as write
@@ -55,7 +55,7 @@ def pack(
             )
         if not run["again"]:
             say(
-                f"{run['path']}: it was made by a program in Python, which is not known here, so it can be checked but not made again."
+                f"{run['path']}: it comes from a Python program, which is unknown here, so it can be checked but not repeated."
             )
     say(
         f"{path}: {len(about['runs'])} run{'s' * (len(about['runs']) > 1)}, {size(about['bytes'])}, SHA-256 {about['sha256']}"

@@ -1,4 +1,4 @@
-"""``equipoise reproduce``: a table or figure of a paper, run and set beside what was published."""
+"""``equipoise reproduce``: a table or figure of a paper, run and compared with the published numbers."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ def reproduce(
     ] = False,
     json_: Json = False,
 ) -> None:
-    """Run a table or figure of a paper, cell by cell, and set ours beside the published numbers.
+    """Run a table or figure of a paper, cell by cell, and compare the results with the published numbers.
 
-    What is finished is not run again, and a run that was stopped goes on: give the same command again. Writes the table as
+    Finished runs are not repeated, and a stopped run continues: give the same command again. Writes the table as
     Markdown, LaTeX, CSV and HTML, and figures as PDF and PNG.
     """
     from equipoise.runs import directory as runs

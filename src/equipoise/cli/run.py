@@ -190,7 +190,7 @@ def resume(
     workers: Workers = None,
     from_: Annotated[
         int | None,
-        typer.Option("--from", min=0, help="Round from which to go on (counted from 0), one whose checkpoint is kept."),
+        typer.Option("--from", min=0, help="Round from which to continue (counted from 0), with a kept checkpoint."),
     ] = None,
     norm_limit: option("norm_limit") = None,  # type: ignore[valid-type]
     quorum: option("quorum") = None,  # type: ignore[valid-type]

@@ -29,7 +29,7 @@ def status(
 ) -> None:
     """Show how all runs below a folder are going: the round, the last accuracy, whether a process is at it, when it ends.
 
-    It may be asked while they go on: nothing is changed, and nothing waits.
+    You can call it while they run: it changes nothing and waits for nothing.
     """
     from equipoise.metrics.measures import ACCURACY
     from equipoise.runs.status import below
@@ -92,7 +92,7 @@ def _name(run: RunStatus, folder: Path) -> str:
 
 
 def _tells(run: RunStatus) -> bool:
-    """Whether the name of a run's directory says its method and seed."""
+    """Whether the name of a run's directory contains its method and seed."""
     from equipoise.runs.directory import slug
 
     name = run.directory.name

@@ -37,7 +37,7 @@ def setting(parameter: Any, meaning: str, usual: str = "", *, example: object = 
     meaning : one line.
     usual : the default in words, if a run has another than the field.
     example : a value to show where the default is None.
-    free : whether a run that was begun with another value may go on.
+    free : whether a run that was begun with a different value may continue.
     """
     more = {"meaning": meaning, "usual": usual, "example": example, "free": free}
     return field(default=parameter.default, metadata={**parameter.metadata, **more})
@@ -73,7 +73,7 @@ class Settings:
     )
     epochs: int = setting(number(1, 1), "passes of a client over its data in one round", SCENARIO)
     steps: int | None = setting(
-        number(None, 1, whole=True), "local steps per round in place of epochs, as many for every client", SCENARIO, example=20
+        number(None, 1, whole=True), "local steps per round instead of epochs, the same number for every client", SCENARIO, example=20
     )  # fmt: skip
     batch_size: int = setting(number(32, 1), "samples in a local step", SCENARIO)
     participation: float = setting(
@@ -96,7 +96,7 @@ class Settings:
     )
     time_limit: float | None = setting(
         number(None, 1, below=True),
-        "longest time of a client in a round, in times of the median client, at least 1; who takes longer is late and does not count",
+        "longest time of a client in a round, as a multiple of the median client's, at least 1; slower clients are late and do not count",
         "none",
         example=2.0,
     )
@@ -134,7 +134,7 @@ class Settings:
     )
     norm_limit: float | None = setting(
         number(None, 1, below=True),
-        "longest update or report, in times of the median of its round (of two clients, of its own past ones), at least 1; a longer one does not count",
+        "longest update or report, as a multiple of the median of its round (with two clients, of its own past ones), at least 1; longer ones do not count",
         "none",
         example=100.0,
         free=True,
@@ -228,7 +228,7 @@ class RunSettings:
     threads: int = setting(
         number(1, 1, 1024), "processor threads of a run; 1 gives the same bits on every machine of a kind"
     )
-    keep_checkpoints: int = setting(number(1, 1), "checkpoints that are kept, to go on from one of them", free=True)
+    keep_checkpoints: int = setting(number(1, 1), "number of kept checkpoints, to continue from one of them", free=True)
     track: str | None = setting(
         text(None),
         "tracker to which records are sent while it trains: mlflow, tensorboard, wandb or trackio, with a place after a colon",
@@ -239,7 +239,7 @@ class RunSettings:
 
     measures: str | None = setting(
         text(None),
-        "what is measured beside the accuracy, with commas: balanced, auc, f1, mcc, kappa, ece, brier, log_loss, or your own, mine.py:cost",
+        "measured in addition to the accuracy, with commas: balanced, auc, f1, mcc, kappa, ece, brier, log_loss, or your own, mine.py:cost",
         "the scenario's",
         example="f1, mine.py:cost",
     )
