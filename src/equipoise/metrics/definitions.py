@@ -4,7 +4,7 @@ Summaries, tests, the JSON document and the legend follow from the lists `GROUPS
 show of them, and how, is in `equipoise.report.columns`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Final, Literal
@@ -32,9 +32,14 @@ from equipoise.metrics.performance import (
 
 _HEAL: Final = "FedHEAL: Chen, Huang and Ye, CVPR 2024, Table 2"
 _QFFL: Final = "q-FFL: Li, Sanjabi, Beirami and Smith, ICLR 2020"
+_APPENDIX: Final = f"{_QFFL}, appendix"
+_TABLE_1: Final = f"{_QFFL}, Table 1"
 _SAC: Final = "FedSAC: Wang et al., KDD 2024"
 _JAIN: Final = "Jain, Chiu and Hawe, DEC TR-301, 1984"
 _HARDT: Final = "Hardt, Price and Srebro, NIPS 2016"
+
+
+Better = Literal["higher", "lower", "as measured", ""]
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ class Statistic:
 
     key: str
     compute: Callable[..., Any]
-    better: Literal["higher", "lower", "as measured", ""] = ""
+    better: Better = ""
     formula: str = ""
     source: str = "–"
     power: int = 1
@@ -95,8 +100,16 @@ GROUPS: Final = (
     ),
 )
 
-_ENTROPY: Final = "−Σₖ uₖ ln uₖ with uₖ = aₖ / Σⱼ aⱼ, in nats, at most ln K"
 _TENTH: Final = "mean of the max(1, ⌊0.1 K⌋) {%s} aₖ"
+_EVENNESS: Final[Sequence[tuple[str, Callable[[ArrayLike], Value], Better, str, str]]] = (
+    ("cov", coefficient_of_variation, "lower", "STD₀ / ā, the coefficient of variation", _JAIN),
+    ("jain", jain, "higher", "(Σₖ aₖ)² / (K Σₖ aₖ²), from 1/K to 1, which is equality", _JAIN),
+    ("cosine", cosine, "higher", "Σₖ aₖ / (√K ‖a‖), to the vector of ones", _APPENDIX),
+    ("angle", angle, "lower", "arccos(cosine), in degrees", _APPENDIX),
+    ("entropy", entropy, "higher", "−Σₖ uₖ ln uₖ with uₖ = aₖ / Σⱼ aⱼ, in nats, at most ln K", _APPENDIX),
+    ("kl", kl_uniform, "lower", "ln K − entropy: the divergence from equality, in nats", _APPENDIX),
+    ("gini", gini, "lower", "Σᵢⱼ |aᵢ − aⱼ| / (2 K² ā), 0 for equality", "Gini 1912"),
+)
 # Of the values of a measure, one per client or group [K], and the measure: a `Value`, which is scaled as those are shown where `power` is 1.
 INDICES: Final = (
     Statistic("mean", lambda a, measure: mean(a), "as measured", "ā = Σₖ aₖ / K over the clients", _QFFL),
@@ -115,63 +128,21 @@ INDICES: Final = (
         f"{_QFFL}; Ditto: Li et al., ICML 2021",
         power=2,
     ),
-    Statistic(
-        "worst10",
-        lambda a, measure: measure.worst_share(a),
-        "as measured",
-        _TENTH % "lowest",
-        f"{_QFFL}, Table 1",
-    ),
-    Statistic(
-        "best10",
-        lambda a, measure: measure.best_share(a),
-        "as measured",
-        _TENTH % "highest",
-        f"{_QFFL}, Table 1",
-    ),
+    Statistic("worst10", lambda a, measure: measure.worst_share(a), "as measured", _TENTH % "lowest", _TABLE_1),
+    Statistic("best10", lambda a, measure: measure.best_share(a), "as measured", _TENTH % "highest", _TABLE_1),
     Statistic("min", lambda a, measure: worst(a), "as measured", "minₖ aₖ"),
     Statistic("max", lambda a, measure: best(a), "as measured", "maxₖ aₖ"),
     Statistic("gap", lambda a, measure: gap(a), "lower"),
-    Statistic(
-        "cov",
-        lambda a, measure: coefficient_of_variation(a),
-        "lower",
-        "STD₀ / ā, the coefficient of variation",
-        _JAIN,
-        power=0,
-    ),
-    Statistic(
-        "jain",
-        lambda a, measure: jain(a),
-        "higher",
-        "(Σₖ aₖ)² / (K Σₖ aₖ²), from 1/K to 1, which is equality",
-        _JAIN,
-        power=0,
-    ),
-    Statistic(
-        "cosine",
-        lambda a, measure: cosine(a),
-        "higher",
-        "Σₖ aₖ / (√K ‖a‖), to the vector of ones",
-        f"{_QFFL}, appendix",
-        power=0,
-    ),
-    Statistic(
-        "angle", lambda a, measure: angle(a), "lower", "arccos(cosine), in degrees", f"{_QFFL}, appendix", power=0
-    ),
-    Statistic("entropy", lambda a, measure: entropy(a), "higher", _ENTROPY, f"{_QFFL}, appendix", power=0),
-    Statistic(
-        "kl",
-        lambda a, measure: kl_uniform(a),
-        "lower",
-        "ln K − entropy: the divergence from equality, in nats",
-        f"{_QFFL}, appendix",
-        power=0,
-    ),
-    Statistic(
-        "gini", lambda a, measure: gini(a), "lower", "Σᵢⱼ |aᵢ − aⱼ| / (2 K² ā), 0 for equality", "Gini 1912", power=0
+    *(
+        Statistic(key, lambda a, measure, index=index: index(a), better, formula, source, power=0)
+        for key, index, better, formula, source in _EVENNESS
     ),
 )
+
+
+def _entry(key: str, better: Better = "", formula: str = "", source: str = "–", **more: bool) -> Statistic:
+    """A number that is there under its key."""
+    return Statistic(key, itemgetter(key), better, formula, source, **more)
 
 
 def _share(way: str) -> Callable[[Mapping[str, Any]], float | None]:
@@ -187,26 +158,24 @@ def _share(way: str) -> Callable[[Mapping[str, Any]], float | None]:
 # Of `History.summary()["collaboration"]` with `contribution` and `reward`, the accuracy in [0, 1] that each client reaches alone and
 # that of the model it owns in the end [N]: a number, or None where it is not defined.
 COLLABORATION: Final = (
-    Statistic(
+    _entry(
         "fairness",
-        itemgetter("fairness"),
         "higher",
         "100 · Pearson correlation over the clients of cₖ and θₖ, from −100 to 100",
         _SAC,
         rewards=True,
     ),
-    Statistic(
+    _entry(
         "spearman",
-        itemgetter("spearman"),
         "higher",
         "100 · Pearson correlation of the ranks of cₖ and θₖ",
         "Spearman 1904",
         tested=False,
         rewards=True,
     ),
-    Statistic("max", itemgetter("max"), "higher"),
-    Statistic("mean", itemgetter("mean"), "higher"),
-    Statistic("min", itemgetter("min"), "higher", tested=False),
+    _entry("max", "higher"),
+    _entry("mean", "higher"),
+    _entry("min", "higher", tested=False),
     Statistic(
         "gain",
         lambda summary: summary["gain"]["mean"],
@@ -240,49 +209,44 @@ COLLABORATION: Final = (
     Statistic(
         "up", _share("up"), formula="bytes a client sends in a round, in percent of the whole model", tested=False
     ),
-    Statistic("fairness_mean", itemgetter("fairness_mean"), tested=False),
-    Statistic("fairness_oracle", itemgetter("fairness_oracle"), tested=False),
+    _entry("fairness_mean", tested=False),
+    _entry("fairness_oracle", tested=False),
 )
 
 # Of `History.group_fairness()`: a number in points, or None where it is not defined.
-PARITY: Final = tuple(
-    Statistic(key, itemgetter(key), "lower", formula, source)
-    for key, formula, source in (
-        ("accuracy_gap", "max_g accuracy(g) − min_g accuracy(g) over the groups g", "–"),
-        (
-            "equal_opportunity",
-            "max_g TPR(g) − min_g TPR(g) with TPR(g) = P(ŷ = 1 | y = 1, g); of several classes, the largest of any class "
-            "against all others",
-            _HARDT,
-        ),
-        (
-            "equalised_odds",
-            "the larger of max_g TPR(g) − min_g TPR(g) and max_g FPR(g) − min_g FPR(g) with FPR(g) = P(ŷ = 1 | y = 0, g)",
-            _HARDT,
-        ),
-        (
-            "demographic_parity",
-            "max_g P(ŷ = 1 | g) − min_g P(ŷ = 1 | g): people of every group are chosen as often, whatever is true of them",
-            "Dwork et al., ITCS 2012",
-        ),
-        (
-            "worst_recall",
-            "max_g R(g) − min_g R(g) with the recall R(g) of the class that is recognised worst in group g, min_c P(ŷ = c | y = c, g)",
-            "–",
-        ),
-    )
+PARITY: Final = (
+    _entry("accuracy_gap", "lower", "max_g accuracy(g) − min_g accuracy(g) over the groups g"),
+    _entry(
+        "equal_opportunity",
+        "lower",
+        "max_g TPR(g) − min_g TPR(g) with TPR(g) = P(ŷ = 1 | y = 1, g); of several classes, the largest of any class "
+        "against all others",
+        _HARDT,
+    ),
+    _entry(
+        "equalised_odds",
+        "lower",
+        "the larger of max_g TPR(g) − min_g TPR(g) and max_g FPR(g) − min_g FPR(g) with FPR(g) = P(ŷ = 1 | y = 0, g)",
+        _HARDT,
+    ),
+    _entry(
+        "demographic_parity",
+        "lower",
+        "max_g P(ŷ = 1 | g) − min_g P(ŷ = 1 | g): people of every group are chosen as often, whatever is true of them",
+        "Dwork et al., ITCS 2012",
+    ),
+    _entry(
+        "worst_recall",
+        "lower",
+        "max_g R(g) − min_g R(g) with the recall R(g) of the class that is recognised worst in group g, min_c P(ŷ = c | y = c, g)",
+    ),
 )
 
 # Of `History.people()` of a regression: differences between groups, in the unit of the target.
 ERRORS: Final = (
-    Statistic("rmse_gap", itemgetter("rmse_gap"), "lower", "max_g RMSE(g) − min_g RMSE(g) over the groups g"),
-    Statistic("mae_gap", itemgetter("mae_gap"), "lower", "max_g MAE(g) − min_g MAE(g)"),
-    Statistic(
-        "error_gap",
-        itemgetter("error_gap"),
-        "lower",
-        "max_g ē(g) − min_g ē(g) with the mean ē(g) of the errors ŷᵢ − yᵢ in group g",
-    ),
+    _entry("rmse_gap", "lower", "max_g RMSE(g) − min_g RMSE(g) over the groups g"),
+    _entry("mae_gap", "lower", "max_g MAE(g) − min_g MAE(g)"),
+    _entry("error_gap", "lower", "max_g ē(g) − min_g ē(g) with the mean ē(g) of the errors ŷᵢ − yᵢ in group g"),
 )
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from equipoise.metrics.statistics import MOST, Judgement
 from equipoise.records.meta import Content
 from equipoise.report.formatting import UNDEFINED, number
+from equipoise.report.rendering import markdown_table
 from equipoise.system.text import cell, markdown
 
 HOW = (
@@ -37,8 +38,7 @@ class Table(NamedTuple):
 
     def markdown(self) -> list[str]:
         """Its lines, without title and paragraph."""
-        head = [f"| {' | '.join(self.columns)} |", f"|{'---|' * len(self.columns)}"]
-        return [*head, *(f"| {' | '.join(map(markdown, row))} |" for row in self.rows)]
+        return markdown_table(self.columns, (map(markdown, row) for row in self.rows), "---|")
 
 
 @dataclass(frozen=True)

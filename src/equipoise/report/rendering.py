@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -136,15 +136,17 @@ def markdown(comparison: Document) -> str:
 
 def _markdown(sheet: Sheet) -> str:
     titles, rows = sheet.grid
-
-    def row(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(map(escaped, cells)) + " |"
-
-    lines = [escaped(sheet.caption), "", row(["method", *titles]), "|---|" + "---:|" * len(titles)]
-    lines += [row([name, *(f"**{cell.text}**" if cell.best else cell.text for cell in cells)]) for name, cells in rows]
+    texts = ([name, *(f"**{cell.text}**" if cell.best else cell.text for cell in cells)] for name, cells in rows)
+    lines = markdown_table(["method", *map(escaped, titles)], (map(escaped, row) for row in texts))
     notes = [*sheet.sentences, *sheet.test, *sheet.differences]
-    lines += ["", *(f"- {escaped(note)}" for note in notes)]
-    return "\n".join(lines).rstrip() + "\n"
+    return (
+        "\n".join([escaped(sheet.caption), "", *lines, "", *(f"- {escaped(note)}" for note in notes)]).rstrip() + "\n"
+    )
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Iterable[str]], align: str = "---:|") -> list[str]:
+    """The lines of a table, of cells in Markdown; ``align`` is for all columns but the first."""
+    return [f"| {' | '.join(head)} |", f"|---|{align * (len(head) - 1)}", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def latex(comparison: Document) -> str:
@@ -162,26 +164,25 @@ def latex_sheet(sheet: Sheet) -> str:
         beside = rf"$\pm$\,{cell.half}" if cell.half else tex(cell.ends)
         return rf"{mean}\,{{\scriptsize{beside}}}" if beside else mean
 
-    body = [" & ".join([tex(name), *map(entry, cells)]) + r" \\" for name, cells in rows]
+    body = [[tex(name), *map(entry, cells)] for name, cells in rows]
     text = " ".join([sheet.caption, *sheet.sentences])
-    comments = [*sheet.test, *sheet.differences]
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"  \centering",
-            rf"  \caption{{{tex(text)}}}",
-            rf"  \begin{{tabular}}{{l{'r' * len(titles)}}}",
-            r"    \toprule",
-            "    " + " & ".join([sheet.head, *map(tex, titles)]) + r" \\",
-            r"    \midrule",
-            *("    " + line for line in body),
-            r"    \bottomrule",
-            r"  \end{tabular}",
-            r"\end{table}",
-            *("% " + " ".join(comment.split()) for comment in comments),
-            "",
-        ]
-    )
+    comments = ("% " + " ".join(comment.split()) for comment in (*sheet.test, *sheet.differences))
+    return "\n".join([tabular(text, "l" + "r" * len(titles), [sheet.head, *map(tex, titles)], body), *comments, ""])
+
+
+def tabular(
+    caption: str,
+    form: str,
+    head: Iterable[str],
+    rows: Iterable[Iterable[str]],
+    kind: str = "table",
+    size: str = r"\centering",
+) -> str:
+    """A table for the package booktabs, of cells in LaTeX below a caption in plain text."""
+    first, *others = (f"    {' & '.join(row)} \\\\" for row in (head, *rows))
+    begin = [rf"\begin{{{kind}}}", f"  {size}", rf"  \caption{{{tex(caption)}}}", rf"  \begin{{tabular}}{{{form}}}"]
+    end = [r"    \bottomrule", r"  \end{tabular}", rf"\end{{{kind}}}"]
+    return "\n".join([*begin, r"    \toprule", first, r"    \midrule", *others, *end])
 
 
 def tex(text: str) -> str:

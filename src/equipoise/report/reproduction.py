@@ -13,6 +13,7 @@ from equipoise.metrics.communication import traffic
 from equipoise.metrics.definitions import GROUPS
 from equipoise.report import claims as claimed
 from equipoise.report.formatting import UNDEFINED, number
+from equipoise.report.rendering import markdown_table, tabular, tex
 from equipoise.report.statistics import Numbers, summary_of
 from equipoise.system.text import cell
 from equipoise.system.text import markdown as escaped
@@ -258,6 +259,12 @@ def theirs(entry: ReproducedValue, *, embedded: bool) -> str:
     return shown if embedded or entry.difference is None else f"{shown} ({number(entry.difference, sign=True)})"
 
 
+def beside(result: Result, part: Block) -> list[tuple[str, list[tuple[str, str]]]]:
+    """The rows of a block: of every cell ours and the paper's, which is empty where it has none."""
+    cells = {row: [part.entries[row, column] for column in part.columns] for row in part.rows}
+    return [(row, [(ours(e), theirs(e, embedded=result.embedded)) for e in of]) for row, of in cells.items()]
+
+
 def sentences(result: Result, part: Block) -> list[str]:
     """The sentences below a block."""
     interval = (
@@ -301,14 +308,9 @@ def rich_tables(result: Result) -> "Group":
         table.add_column("", no_wrap=True)  # a name cut short may be another row's
         for column in part.columns:
             table.add_column(column, justify="right", overflow="fold", min_width=max(map(len, column.split())))
-        for row in part.rows:
-            entries = [part.entries[row, column] for column in part.columns]
-            papers = [theirs(e, embedded=result.embedded) for e in entries]
-            both = (
-                f"{ours(e)}\n[dim]{paper}[/]" if any(papers) else ours(e)
-                for e, paper in zip(entries, papers, strict=True)
-            )
-            table.add_row(escape(row), *both)
+        for row, cells in beside(result, part):
+            several = any(paper for _, paper in cells)
+            table.add_row(escape(row), *(f"{mine}\n[dim]{paper}[/]" if several else mine for mine, paper in cells))
         shown += [table, Text(" ".join(sentences(result, part))), Text()]
     for said in result.said:
         table = Table(title=said.title, title_justify="left", box=None, pad_edge=False, header_style="bold")
@@ -329,13 +331,10 @@ def markdown(result: Result) -> str:
     for part in result.parts:
         lines += [f"### {part.title}", "", f"{result.settings[part.name]}.", ""]
         lines += [f"**{calibrated}**", ""] if (calibrated := result.calibration(part.name)) else []
-        lines += [f"| | {' | '.join(map(escaped, part.columns))} |", f"|---|{'---:|' * len(part.columns)}"]
-        for row in part.rows:
-            cells = (part.entries[row, column] for column in part.columns)
-            both = ((ours(e), theirs(e, embedded=result.embedded)) for e in cells)
-            texts = (f"{mine}<br>{paper}" if paper else mine for mine, paper in both)
-            lines.append(f"| {escaped(row)} | {' | '.join(texts)} |")
-        lines += ["", " ".join(sentences(result, part)), ""]
+        rows = (
+            [escaped(row), *("<br>".join(filter(None, both)) for both in cells)] for row, cells in beside(result, part)
+        )
+        lines += [*markdown_table(["", *map(escaped, part.columns)], rows), "", " ".join(sentences(result, part)), ""]
     return "\n".join([*lines, *_choices(result)])
 
 
@@ -347,30 +346,21 @@ def _choices(result: Result) -> list[str]:
 
 def latex(result: Result) -> str:
     """For a paper: one booktabs table per block."""
-    from equipoise.report.rendering import tex
-
-    def table(kind: str, size: str, caption: str, form: str, columns: Sequence[str], rows: list[list[str]]) -> str:
-        head, *body = (" & ".join(row) + r" \\" for row in ([*map(tex, columns)], *rows))
-        begin = [rf"\begin{{{kind}}}", size, rf"\caption{{{tex(caption)}}}", rf"\begin{{tabular}}{{{form}}}"]
-        end = [r"\bottomrule", r"\end{tabular}", rf"\end{{{kind}}}"]
-        return "\n".join([*begin, r"\toprule", head, r"\midrule", *body, *end])
-
     blocks = []
     for part in result.parts:
         rows = []
-        for row in part.rows:
-            entries = [part.entries[row, column] for column in part.columns]
-            rows.append([tex(row), *(tex(ours(e)) for e in entries)])
-            if any(e.paper is not None for e in entries):
-                papers = (tex(theirs(e, embedded=result.embedded)) for e in entries)
-                rows.append(["", *(rf"{{\scriptsize {paper}}}" if paper else "" for paper in papers)])
+        for row, cells in beside(result, part):
+            rows.append([tex(row), *(tex(mine) for mine, _ in cells)])
+            if any(paper for _, paper in cells):
+                rows.append(["", *(rf"{{\scriptsize {tex(paper)}}}" if paper else "" for _, paper in cells)])
         about = [f"{result.title}. {part.title}.", result.calibration(part.name), *sentences(result, part)]
         form, caption = "l" + "r" * len(part.columns), " ".join(filter(None, about))
-        blocks.append(table("table", r"\centering", caption, form, ["", *part.columns], rows))
+        blocks.append(tabular(caption, form, ["", *map(tex, part.columns)], rows))
     for said in result.said:
         width = rf"p{{{0.9 / len(said.columns):.2f}\textwidth}}"  # or long texts would leave the page
         caption, rows = f"{said.title}. {said.below}", [[*map(tex, row)] for row in said.rows]
-        blocks.append(table("table*", r"\scriptsize", caption, width * len(said.columns), said.columns, rows))
+        head = map(tex, said.columns)
+        blocks.append(tabular(caption, width * len(said.columns), head, rows, "table*", r"\scriptsize"))
     return "% needs the package booktabs\n" + "\n\n".join(blocks) + "\n"
 
 
@@ -444,10 +434,8 @@ def html(
 
     parts = []
     for part in result.parts:
-        entries = {row: [part.entries[row, column] for column in part.columns] for row in part.rows}
-        rows = [(row, [(ours(e), theirs(e, embedded=result.embedded)) for e in of]) for row, of in entries.items()]
         said = [text for text in sentences(result, part) if text != EMBEDDED]  # it stands at the top of the page
-        parts.append((part, rows, said, (reports or {}).get(part.name, "")))
+        parts.append((part, beside(result, part), said, (reports or {}).get(part.name, "")))
     drawn = [(name, figure.get_label(), svg(name, figure)) for name, figure in (figures or {}).items()]
     return template("reproduction.html.j2").render(
         result=result, embedded=EMBEDDED, parts=parts, figures=drawn, versions=versions, today=date.today().isoformat()

@@ -502,13 +502,7 @@ def _of_measure(runs: Runs, last: int, measure: Measure) -> OfMeasure:
 
 
 def _measured(
-    runs: Runs,
-    label: str,
-    last: int,
-    measure: Measure,
-    draws: Table | None,
-    versus: Versus | None,
-    bound: Sharing,
+    runs: Runs, label: str, last: int, measure: Measure, draws: Table | None, versus: Versus | None, bound: Sharing
 ) -> Measured:
     """A method's numbers of a measure."""
     groups = list(dict.fromkeys(chain.from_iterable(run.history.groups for run in _every(runs))))
