@@ -603,7 +603,7 @@ def test_get_knows_the_package_of_the_system(monkeypatch: pytest.MonkeyPatch, tm
         line for line in ask("get", "fashion-mnist", "--data", "my sets").stdout.splitlines() if "It is present" in line
     ]
     Path("my sets").mkdir()
-    subprocess.run(line.partition("beside other sets: ")[2], shell=True, check=True)
+    subprocess.run(line.partition("with other sets: ")[2], shell=True, check=True)
     assert all(one.found for one in check("fashion-mnist", Path("my sets")))
     assert "apt-get" not in ask("get", "mnist").stdout
 
