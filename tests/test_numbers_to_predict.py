@@ -434,3 +434,92 @@ def test_diabetes_by_shares_of_ages() -> None:
     for wrong in ({"clients": 0}, {"clients": 21}, {"alpha": 0.0}, {"test": 0.0}, {"test": 0.6}, {"clients": 2.5}):
         with pytest.raises(ValueError, match=f"diabetes: {next(iter(wrong))} must be"):
             scenarios.describe("diabetes", **wrong)
+
+
+# what new users met
+def test_init_writes_the_settings_of_a_regression(tmp_path: Path, equipoise: Any) -> None:
+    path, file = table(tmp_path / "t.csv", PRICES), tmp_path / "of.toml"
+    equipoise(
+        "init", "-d", str(path), "--task", "regression(unit=EUR)", "--set", "label=price", "--set", "client=city",
+        "--set", "group=seller", "-o", str(file),
+    )  # fmt: skip
+    lines = {line.removeprefix("# ").partition(" ")[0]: line for line in file.read_text().splitlines()}
+    assert lines["task"].startswith('task = "regression(unit=EUR)"')
+    assert "with their unit" in lines["task"]
+    assert not {"positive", "contribution_rounds"} & lines.keys()
+    said = file.read_text()
+    for word in ("f1,", "auc", "class that", "the accuracy", "classes differ", "column of the class"):
+        assert word not in said, word
+    assert read(file)[3]["scenario_options"]["task"] == "regression(unit=EUR)"
+    equipoise("init", "-d", str(table(path, [k % 3 for k in range(60)])), "--set", "label=price", "--set",
+              "client=city", "--set", "group=seller", "-o", str(file), "--force")  # fmt: skip
+    assert {"positive", "contribution_rounds", "measures"} <= {
+        line.removeprefix("# ").partition(" ")[0] for line in file.read_text().splitlines()
+    }
+
+
+@pytest.mark.parametrize(
+    ("labels", "noted"),
+    [
+        ([1 + k % 7 for k in range(60)], "7 different whole numbers from 1 to 7"),
+        ([(0, 3, 14)[k % 3] for k in range(60)], "3 different whole numbers from 0 to 14"),
+        ([(-2, -1, 0)[k % 3] for k in range(60)], "3 different whole numbers from -2 to 0"),
+        ([k % 7 for k in range(60)], ""),
+        ([1 + k % 2 for k in range(60)], ""),
+        (["abc"[k % 3] for k in range(60)], ""),
+    ],
+)
+def test_few_whole_numbers_that_may_be_measurements_are_noted(labels: list[Any], noted: str, tmp_path: Path) -> None:
+    """As days or points are; codes from 0 up, and those of two classes, say nothing."""
+    columns = Columns("price", "city", "seller")
+    notes = [n for n in read_user_data(table(tmp_path / "t.csv", labels), columns).notes if "whole numbers" in n]
+    assert len(notes) == bool(noted)
+    assert all(noted in note and "--task regression" in note for note in notes)
+    told = read_user_data(tmp_path / "t.csv", Columns("price", "city", "seller", task="classification"))
+    assert not any("whole numbers" in note for note in told.notes)
+
+
+def test_gaps_in_measurements_are_no_names(tmp_path: Path) -> None:
+    """A cell NA among fractions is no class that is called NA; among words it may be."""
+    columns = Columns("price", "city", "seller")
+    with pytest.raises(DataError) as mixed:
+        read_user_data(table(tmp_path / "t.csv", [*PRICES[:59], "NA"]), columns)
+    assert "is missing in 1 of 60" in str(mixed.value)
+    assert "not_missing" not in str(mixed.value)
+    with pytest.raises(DataError, match="If NA is a name: --set not_missing=NA"):
+        read_user_data(table(tmp_path / "t.csv", [*("ab" * 29), "b", "NA"]), columns)
+    with pytest.raises(DataError) as numbers:
+        read_user_data(table(tmp_path / "t.csv", [*PRICES[:59], "NA"]), Columns("price", "city", "seller", task="regression"))  # fmt: skip
+    assert "class" not in str(numbers.value)
+    assert "expected a number to predict of every sample; 1 of 60 is missing ('NA' in line 61)" in str(numbers.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("run --group sex", "It is an option of your data: --set group=COLUMN."),
+        ("compare fedavg --client site", "It is an option of your data: --set client=COLUMN."),
+        ("init --data t.csv --label y", "It is an option of your data: --set label=COLUMN."),
+        ("run --leave-out id", "It is an option of your data: --set leave_out=VALUE."),
+        ("run --mu 0.1", "It is a hyper-parameter of fedprox, moon: --set fedprox.mu=VALUE."),
+        ("run --roundz 3", "Did you mean one of: '--rounds'"),
+        ("methods --group x", "No such option '--group'."),
+    ],
+)
+def test_options_that_are_given_with_set(command: str, said: str, equipoise: Any) -> None:
+    done = equipoise(*command.split())
+    assert done.status == 2
+    assert said in " ".join(re.sub(r"[│╭╮╰╯─]", " ", done.err).split())
+
+
+def test_scenarios_say_what_is_predicted_and_for_whom(equipoise: Any) -> None:
+    said = {name: " ".join(equipoise("scenarios", name).out.split()) for name in ("diabetes", "digits(clients=4)")}
+    assert "Predicted: how far the disease has gone after a year, a number from 25 to 346." in said["diabetes"]
+    assert "the test sets sex-1, sex-2. Sensitive attribute sex: 1, 2." in said["diabetes"]
+    digits = said["digits(clients=4)"]
+    assert "Predicted: the digit, one of 10 classes: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9." in digits
+    assert "Sensitive" not in digits
+    found = json.loads(equipoise("scenarios", "diabetes", "--json").out)
+    assert found["attributes"] == {"sex": ["1", "2"]}
+    assert found["predicted"].startswith("how far")
+    assert {"clients", "tests", "classes"} <= found.keys()

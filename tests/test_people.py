@@ -21,7 +21,7 @@ from equipoise.core.task import CLASSIFICATION, Regression
 from equipoise.flower import in_process
 from equipoise.records.history import History
 from equipoise.records.record import Record, parse
-from equipoise.report import html, table
+from equipoise.report import figures, html, table
 from equipoise.report.statistics import Comparison
 from equipoise.system.terminal import Terminal
 from helpers import UNEQUAL, clients, federation, network, samples
@@ -392,3 +392,21 @@ def test_diabetes_from_a_run_to_a_report(method: str) -> None:
             assert treated["groups"][value]["rmse"] == pytest.approx(scores["rmse"])
             assert treated["groups"][value]["mae"] == pytest.approx(scores["mae"])
     assert "Errors by sex" in html.render([fed.history])
+
+
+# the figure of weights
+@pytest.mark.parametrize(("n", "groups", "labels"), [(3, False, 3), (9, False, 0), (4, True, 2)])
+def test_weights_without_groups_have_no_mean_of_a_group(n: int, groups: bool, labels: int) -> None:
+    """Few clients have a line each, many thin ones of one colour; groups have their mean beside these."""
+    shares = [2 * (k + 1) / (n * (n + 1)) for k in range(n)]
+    records: Any = [{"round": t, "ids": [*range(n)], "weights": shares} for t in range(3)]
+    meta: Any = {"method": "m", "client_names": [f"c{k}" for k in range(n)]}
+    meta |= {"client_groups": [f"g{k % 2}" for k in range(n)]} if groups else {}
+    run = History(tuple(records), meta)
+    figure = figures.weights([run])
+    bold = [line.get_ydata() for line in figure.axes[0].lines if line.get_linewidth() > 1.5]
+    assert len(bold) == labels
+    if not groups:
+        assert sorted(float(line[0]) for line in bold) == pytest.approx([100 * share for share in shares[:labels]])
+    caption = html.parts_of_captions(Comparison.of([run]))["grouped"]
+    assert ("mean of its group" in caption) == groups

@@ -32,7 +32,8 @@ MANY = 100  # features in a sentence
 MEANINGS = {  # in the order of the file
     "method": meaning(SETTINGS["method"]),
     "data": "your data; relative to the folder of this file",
-    "task": "what the labels of your own data are: classification (classes), regression (numbers to predict), or your own, mine.py:Counts",
+    "task": "what the labels of your own data are: classification (classes), regression (numbers to predict, also with their unit, "
+    "regression(unit=mmHg)), or your own, mine.py:Counts",
     "scenario": "what the data are, with options in brackets: see `equipoise scenarios`",
     "network": 'mlp, cnn, resnet10 ..., with options in brackets: "cnn(width=32)"',
     **{name: meaning(f) for name, f in SETTINGS.items()},
@@ -62,6 +63,16 @@ OPTIONS = {  # of the scenario `own`
     "task": MEANINGS["task"],
     "data_seed": "seed for dividing the data, so that runs of several seeds share a division",
 }
+OF_NUMBERS = {  # what is said where numbers are predicted; nothing of settings that need classes
+    "positive": "",
+    "contribution_rounds": "",
+    "measures": "what is measured beside RMSE, MAE and R²: your own",
+    "select": "which model is exported: last, or best-validation, that of the round with the best RMSE on what clients hold out",
+    "stop_on": "what patience looks at: accuracy (here the validation RMSE), loss, or worst (the worst group's RMSE)",
+    "alpha": "of that division, >= 0.01: the lower, the more the clients' numbers differ",
+    "label": "column of the number to predict",
+    "not_missing": "words that are names of clients or groups here, such as NA",
+}
 WORDS = {
     "clients": DIVIDED,
     "tests": "clients",
@@ -76,6 +87,7 @@ WORDS = {
     "encoding": "latin-1",
     "data_seed": 0,
 }  # examples of these options
+COLUMNS = dict.fromkeys(("label", "client", "group", "split", "image"), "COLUMN")  # that name one
 IF_ABSENT = {
     "clients": "as the data have them",
     "tests": "groups if there are any, else clients if few",
@@ -120,7 +132,9 @@ def init(
     lines = [] if content is None else _facts(*content)
     if task is not None:
         options["task"] = own_code.moved(task, lambda path: str(_beside(path, output)))
-    write_atomically(output, _text(_beside(data, output), options, lines))
+    write_atomically(
+        output, _text(_beside(data, output), options, lines, content is not None and content[0].regression)
+    )
     named = (_beside(data, output), options.get("task"))
     names = trust.named([own_code.whole(str(each or ""), output.parent) for each in named])
     trust.enter(trust.settings_file(output, names))
@@ -261,8 +275,8 @@ def _beside(data: str | None, output: Path) -> str | None:
     return Path(os.path.relpath(data, output.parent)).as_posix()
 
 
-def _text(data: str | None, options: Mapping[str, Any], facts: list[str]) -> str:
-    """The file: facts about the data, then every setting, commented out if it is not given."""
+def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regression: bool) -> str:
+    """The file: facts about the data, then every setting, commented out if it is not given; of a ``regression`` those that it has."""
     from equipoise import scenarios
 
     own = data is not None
@@ -278,7 +292,11 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str]) -> str
         *("#   " + "".join(c if c.isprintable() else " " for c in fact) for fact in facts),
         "",
     ]
-    for name, text in MEANINGS.items():
+    said = OF_NUMBERS if regression else {}
+    shown = {name: said.get(name, text) for name, text in MEANINGS.items()}
+    for name, text in shown.items():
+        if not text:
+            continue
         if name in given:
             lines.append(_line(name, given[name], text))
         elif name == "network":
@@ -289,7 +307,8 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str]) -> str
         elif (value := {"data": "my/", "scenario": "own", **known}[name]) is None:
             f = SETTINGS[name]
             none = "none" if f.metadata["usual"] == SCENARIO else f.metadata["usual"]
-            lines.append(_line(name, f.metadata["example"], f"{text}; default: {none}", off=True))
+            example = "mine.py:cost" if name in said else f.metadata["example"]
+            lines.append(_line(name, example, f"{text}; default: {none}", off=True))
         else:
             lines.append(_line(name, value, text, off=True))
     lines += [
@@ -301,7 +320,7 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str]) -> str
     for name, text in OPTIONS.items() if own else ():
         if name in MEANINGS:
             continue
-        value = defaults[name]
+        value, text = defaults[name], said.get(name, text)
         if name in options:
             lines.append(_line(name, options[name], text))
         elif name in WORDS:

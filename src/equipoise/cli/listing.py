@@ -1,7 +1,9 @@
 """The commands ``equipoise methods`` and ``equipoise scenarios``."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -12,6 +14,9 @@ from equipoise.cli.console import out, plain_table, print_json
 from equipoise.cli.options import Json
 from equipoise.system.errors import ExpectedError
 from equipoise.system.suggestions import some
+
+if TYPE_CHECKING:
+    from equipoise.scenarios import Scenario
 
 
 def methods(
@@ -127,6 +132,7 @@ def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | N
     from equipoise.report import drawing
     from equipoise.report import holdings as report
     from equipoise.runs.configuration import called, whole
+    from equipoise.system.suggestions import some
 
     if figure is None and examples:
         raise ValueError("--examples draws images into the file of --figure. Add --figure FILE.png.")
@@ -136,6 +142,7 @@ def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | N
     made = scenarios.load(name, seed, data and whole(data), **options)
     known = holdings.holdings(made.client_names, made.client_groups, made.clients, made.tests, made.n_classes)
     known |= {"classes": made.manifest.get("classes")}
+    predicted, attributes = _predicted(made), {of: list(values) for of, values in made.attributes.items()}
     if figure is not None:
         known |= {"examples": holdings.examples(made.client_groups, made.clients)} if examples else {}
         if examples and not known["examples"]:
@@ -143,7 +150,7 @@ def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | N
         drawn = report.example_images(known) if examples else report.who_has_what(known)
         drawing.save({figure.stem: drawn}, figure.parent, (figure.suffix[1:],))
     if json_:
-        print_json(known)
+        print_json(known | {"predicted": predicted, **({"attributes": attributes} if attributes else {})})
         return
     classes = ["of each class"] * bool(made.n_classes)
     table = plain_table("client", "group", "samples", *classes, right=("samples",))
@@ -152,3 +159,28 @@ def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | N
         table.add_row(escape(one["name"]), escape(one.get("group", "test set")), str(one["size"]), *each)
     out.print(table)
     out.print(f"\n{name}: {report.sentence(known)}", highlight=False)
+    said = [
+        f"Predicted: {predicted}.",
+        f"Groups between which fairness is measured: the test sets {some([*made.tests], 20)}.",
+    ]
+    said += [f"Sensitive attribute {of}: {some(values, 20)}." for of, values in attributes.items()]
+    out.print(escape("\n".join(said)), highlight=False)
+
+
+def _predicted(made: Scenario) -> str:
+    """What the labels of a scenario are, with the range of numbers or the names of classes."""
+    import torch
+
+    from equipoise import scenarios
+    from equipoise.core.task import Regression, task_of
+    from equipoise.data.memory_mapped import labels
+    from equipoise.data.sets import catalog
+    from equipoise.system.suggestions import some
+
+    what = f"{made.predicts}, " if made.predicts else ""
+    if isinstance(task := task_of(made.task), Regression):
+        y = torch.cat([labels(data) for data in (*made.clients, *made.tests.values())])
+        return f"{what}a number from {y.min():g} to {y.max():g}{f' {task.unit}' if task.unit else ''}"
+    reads = scenarios.SCENARIOS[made.name].reads if not made.classes else ()
+    names = made.classes or (catalog.data_set(reads[0]).classes if reads else tuple(map(str, range(made.n_classes))))
+    return f"{what}one of {len(names)} classes: {some(list(names), 20)}"

@@ -13,15 +13,18 @@ from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
+from click import Context, NoSuchOption
 from rich.markup import escape
+from typer.core import TyperCommand
 
 from equipoise import __version__
 from equipoise.cli.analyse import app as analyse
+from equipoise.cli.catalogue import catalogue
 from equipoise.cli.console import err, out
 from equipoise.cli.data import app as data_sets
 from equipoise.cli.export import export
 from equipoise.cli.flower import app as flower
-from equipoise.cli.init import init
+from equipoise.cli.init import COLUMNS, OPTIONS, init
 from equipoise.cli.listing import methods, scenarios
 from equipoise.cli.pack import pack, verify
 from equipoise.cli.privacy import privacy
@@ -33,6 +36,27 @@ from equipoise.cli.track import track
 from equipoise.cli.worker import work
 from equipoise.system import trust
 from equipoise.system.errors import ExpectedError
+from equipoise.system.suggestions import some
+
+
+class Command(TyperCommand):
+    """A command that says how an option of the data, or a hyper-parameter, is given, where it is taken for one of the command."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """As without this, but for what is said of an option that is not known."""
+        try:
+            return super().parse_args(ctx, args)
+        except NoSuchOption as error:
+            name = error.option_name.lstrip("-").replace("-", "_")
+            methods = catalogue()["methods"].items()
+            of = [m for m, entry in methods if any(name == each["name"] for each in entry["hyper_parameters"])]
+            if (name in OPTIONS or of) and any(parameter.name == "set_" for parameter in self.params):
+                what = "an option of your data" if name in OPTIONS else f"a hyper-parameter of {some(of, 3)}"
+                given = f"{name}={COLUMNS.get(name, 'VALUE')}" if name in OPTIONS else f"{of[0]}.{name}=VALUE"
+                message = f"No such option '{error.option_name}'. It is {what}: --set {given}."
+                raise NoSuchOption(error.option_name, message, ctx=error.ctx) from None
+            raise
+
 
 app = typer.Typer(
     name="equipoise",
@@ -61,7 +85,7 @@ COMMANDS: dict[Callable[..., Any], str] = {  # with an example
     privacy: "equipoise privacy --noise 20 --rounds 40",
 }
 for command, example in COMMANDS.items():
-    app.command(epilog=f"Example: `{example}`")(command)
+    app.command(cls=Command, epilog=f"Example: `{example}`")(command)
 app.command(hidden=True)(work)
 for group in (analyse, data_sets, flower):
     app.add_typer(group)

@@ -5,7 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from equipoise.records.history import History
-from equipoise.report.layout import communication, every_client, over_clients, over_groups, paired_tests, sheets, tested
+from equipoise.report.layout import (
+    communication,
+    every_client,
+    over_clients,
+    over_groups,
+    paired_tests,
+    people_of_clients,
+    sheets,
+    tested,
+)
 from equipoise.report.rendering import latex_sheet
 from equipoise.report.statistics import Comparison
 from equipoise.system.files import write_atomically
@@ -35,6 +44,7 @@ def save(histories: Sequence[History] | Comparison, directory: str | os.PathLike
         *over_groups(found),
         *over_clients(found),
         every_client(found),
+        *people_of_clients(found),
         communication(found),
     ]
     shown += [tested(one, first) for one in paired_tests(found.document)]

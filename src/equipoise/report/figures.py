@@ -262,24 +262,27 @@ def loss_limit(curves: Sequence[Mapping[int, float]]) -> float:
 def weights(histories: Sequence[History] | Comparison) -> Figure:
     """Weight of every client over the rounds, coloured by group, with the mean of each group; one panel per method.
 
-    The dashed line is an equal share.  Of several seeds the lowest is drawn; of very many clients or rounds, every
-    n-th.
+    Without groups each client has a colour, or where there are more than colours, all have one.  The dashed line is an equal
+    share.  Of several seeds the lowest is drawn; of very many clients or rounds, every n-th.
     """
     runs = _with(histories, _records("weights"), "the clients' weights")
     firsts = {label: seeds[0].history for label, seeds in runs.items()}
-    groups = list(dict.fromkeys(group for run in firsts.values() for group in run.client_groups))
+    of = {label: run.client_groups if any(run.client_groups) else run.client_names for label, run in firsts.items()}
+    groups = list(dict.fromkeys(group for names in of.values() for group in names))
+    if len(groups) > len(drawing.PALETTE) and not any(any(run.client_groups) for run in firsts.values()):
+        groups = [""]
     figure, panels = drawing.panels(len(firsts), columns=min(2, len(firsts)), height=1.35 if len(firsts) > 1 else 1.9)
     for axes, (label, run) in zip(panels, firsts.items(), strict=True):
         rounds, table = map(np.array, run.weight_table())  # [R], [R, N]
         table *= 100
-        of_client = np.array(run.client_groups)
         for i, group in enumerate(groups):
-            members = table[:, of_client == group]
+            members = table[:, np.array(of[label]) == group] if group else table
             for column in members.T[:: 1 + len(members.T) // 100]:
                 active = np.flatnonzero(np.isfinite(column))
                 active = active[:: 1 + len(active) // 200]
                 axes.plot(rounds[active], column[active], color=drawing.color(i), linewidth=0.6, alpha=0.35)
-            _mean(axes, rounds, members, group, i)
+            if group:
+                _mean(axes, rounds, members, group, i)
             for sign, marker in ((1, "^"), (-1, "v")):
                 drawing.beyond(axes, rounds, sign * MOST, (sign * members > MOST).any(axis=1), marker, i)
         taking_part = np.isfinite(table).sum(axis=1)
@@ -916,7 +919,7 @@ PLOTS: Final = {
         weights,
         _any(_records("weights")),
         "Weights",
-        "Weight of every client (thin) and mean of its group (bold). The dashed line is an equal share.{seed}",
+        "Weight of every client{grouped}. The dashed line is an equal share.{seed}",
     ),
     "measured": Plot(
         measured,

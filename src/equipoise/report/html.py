@@ -249,6 +249,7 @@ def parts_of_captions(found: Comparison) -> dict[str, str]:
         "beyond": _beyond(found),
         "failed": f"{FAILED}: diverged, or no better than guessing." * any(of["failed"] for of in document["methods"]),
         "tests": " that were tested in a round" * missing,
+        "grouped": " (thin) and mean of its group (bold)" * any(any(run.client_groups) for run in found.histories),
         "complete": " in which all groups were tested" * missing,
         "worst": "".join(f" {text[:-1]}, {when(document)}." for text in worst),
         "seed": " Drawn for the lowest seed." * several,

@@ -51,6 +51,7 @@ def scenario(*, clients: int = 5, alpha: float | None = None, test: float = 0.25
     known = Description(
         name="diabetes", summary=SUMMARY, sample=(FEATURES,), transform=None, task=REGRESSION, n_classes=0,
         network="mlp", network_options=NETWORK, protocol=PROTOCOL, measures=(),
+        predicts="how far the disease has gone after a year",
     )  # fmt: skip
 
     def build(seed: int) -> Scenario:

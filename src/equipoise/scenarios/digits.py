@@ -368,7 +368,7 @@ def described(name: str, summary: str, train: Sequence[int], test: Sequence[int]
             f"digits: optdigits and photo may use {SAMPLES} handwriting samples in all, train and test together; "
             f"found {wanted}. Ask for fewer."
         )
-    common = {"transform": TRANSFORM, "network": "cnn", "protocol": PROTOCOL, **more}
+    common = {"transform": TRANSFORM, "network": "cnn", "protocol": PROTOCOL, "predicts": "the digit", **more}
     return Description(name=name, summary=summary, sample=(3, SIZE, SIZE), n_classes=10, **common)
 
 

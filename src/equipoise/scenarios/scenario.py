@@ -87,6 +87,7 @@ class Description:
     positive : the name of the class that true-positive rates are about; ``None`` if it was not said.
     task : what labels are: ``"classification"``, whole numbers for classes, or ``"regression"``, float64 to predict; with
         options as the task has them, ``"regression(unit=EUR, loss=huber)"``.
+    predicts : what labels mean, in words; empty where their classes say it.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Description:
     classes: tuple[str, ...] = ()
     positive: str | None = None
     task: str = CLASSIFICATION
+    predicts: str = ""
 
     @property
     def outputs(self) -> int:

@@ -11,7 +11,7 @@ from equipoise.data.pictures import Pictures, Range, plain
 from equipoise.system import own_code, text
 
 HUB = "hub:"
-MEASURED = 20  # different whole numbers, from which on labels may be measurements
+MEASURED = 20  # different whole numbers, from which on labels may be measurements, also where they are those from 0 up
 PICKLED = "It may hold Python objects, which are not read because they could run code. Save arrays: np.savez('data.npz', x=x, y=y)."
 SAVED = "Save the table as CSV from the program that wrote it."
 ADVICE = {  # what to do with files that are not read, by their ending
@@ -156,13 +156,14 @@ def _checked(own: UserData, columns: Columns) -> UserData:
             f"{own.source}: all {len(own)} samples are of one class, {own.classes[0]!r}. There is nothing to learn."
         )
     _check_training(own)
-    many = len(own.classes)
-    if columns.task is None and MEASURED <= many > len(own) // 10 and all(map(INTEGER.fullmatch, own.classes)):
-        said = (
-            f"{own.source}: the labels are {many:,} different whole numbers, each of which is a class. If they are numbers to predict: "
-            '--task regression, in Python task="regression".'
-        )
-        own = replace(own, notes=(*own.notes, said))
+    if columns.task is None and all(map(INTEGER.fullmatch, own.classes)):
+        many, whole = len(own.classes), sorted(map(int, own.classes))
+        if MEASURED <= many > len(own) // 10 or (many > 2 and whole != [*range(many)]):
+            said = (
+                f"{own.source}: the labels are {many:,} different whole numbers from {whole[0]:,} to {whole[-1]:,}, each of which is a class. "
+                'If they are numbers to predict, such as days or points: --task regression, in Python task="regression".'
+            )
+            own = replace(own, notes=(*own.notes, said))
     return replace(own, notes=(*own.notes, *doubts(own, columns)))
 
 

@@ -91,6 +91,8 @@ def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Seq
     if lost:
         rows = np.flatnonzero(np.isin(codes, lost)).tolist()
         what, keep = _lost([words[k] for k in lost], not_missing)
+        if role == "label" and _measurements(words):  # which have no names
+            keep = ""
         problems.append(
             f"{origin.what}: the {role} is missing in {len(rows):,} of {len(codes):,} samples{what}: {origin.places(rows)}. "
             f"Fill it in, or remove the sample.{keep}"
