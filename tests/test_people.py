@@ -199,14 +199,15 @@ def history(
         record: dict[str, Any] = {"round": t, "groups": {}, "by": {"groups": {}}}
         for name, (p, y, s) in sets.items():
             p, y, s = (torch.as_tensor(np.asarray(part)) for part in (p, y, s))
-            tally = tally_of(p, y, s, task)
-            record["groups"][name], record["by"]["groups"][name] = tally.score(), tally.people
+            of, outputs = given_outputs(p, task)
+            record["groups"][name] = of.tally(outputs, y.double() if task else y).score()
+            record["by"]["groups"][name] = sums_of(p, y, s, task)
         if clients is not None:
             record["clients"] = {
                 ("rmse" if task else "accuracy"): [0.5] * len(clients),
                 "n": [len(of[1]) for of in clients],
             }
-            record["by"]["clients"] = [tally_of(*(torch.as_tensor(part) for part in of), task).people for of in clients]
+            record["by"]["clients"] = [sums_of(*(torch.as_tensor(part) for part in of), task) for of in clients]
         records.append(record)
     given = {"task": task} if task else {"classes": ["no", "yes"]}
     return History(
@@ -214,10 +215,14 @@ def history(
     )  # type: ignore[typeddict-item]
 
 
-def tally_of(p: Tensor, y: Tensor, s: Tensor, task: str) -> Any:
-    if task:
-        return Regression().tally(p.double()[:, None], y.double(), s[:, None])
-    return CLASSIFICATION.tally(torch.nn.functional.one_hot(p, 2).double(), y, s[:, None])
+def given_outputs(p: Tensor, task: str) -> tuple[Any, Tensor]:
+    """A task, and outputs of a network that predicts p."""
+    return (Regression(), p.double()[:, None]) if task else (CLASSIFICATION, torch.nn.functional.one_hot(p, 2).double())
+
+
+def sums_of(p: Tensor, y: Tensor, s: Tensor, task: str) -> list[Any]:
+    of, outputs = given_outputs(p, task)
+    return of.people(outputs, y.double() if task else y, s[:, None])  # type: ignore[no-any-return]
 
 
 PERSON = st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(-1, 1))

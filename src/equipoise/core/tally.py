@@ -7,11 +7,15 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import chain, zip_longest
 from typing import Any, Self, TypeVar, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.metrics.classification import RATES, balanced
 from equipoise.records.record import Score, Sums
+
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -45,15 +49,10 @@ class Tally(ABC):
         ValueError : it cannot be.
         """
 
-    @property
+    @staticmethod
     @abstractmethod
-    def sums(self) -> dict[str, Any]:
-        """What a record keeps of the samples with one value of a sensitive attribute: an entry of the rows of `Sums`."""
-
-    @property
-    def people(self) -> list[Sums]:
-        """What a record keeps of each sensitive attribute."""
-        return [_of_attribute(by_value, int(self.n)) for by_value in self.by]
+    def of_values(predicted: Array, y: Array, value: Array, V: int, width: int) -> Sums:
+        """Sums over the samples with each of V values of a sensitive attribute, of which ``value`` [n] says which; all in one pass."""
 
     def __add__(self, other: Self) -> Self:
         return together([self, other])
@@ -137,10 +136,19 @@ class ClassTally(Tally):
             raise ValueError("counts")
         return cls(n, loss, right, true, chosen)
 
-    @property
-    def sums(self) -> dict[str, Any]:
-        """As :attr:`Tally.sums`."""
-        return {"right": self.right.tolist(), "true": self.true.tolist(), "chosen": self.chosen.tolist()}
+    @staticmethod
+    def of_values(predicted: Array, y: Array, value: Array, V: int, width: int) -> Sums:
+        """As :meth:`Tally.of_values`, by class."""
+
+        def counts(classes: Array, which: Array) -> list[list[int]]:
+            there = value[which] * width + classes[which]
+            return np.bincount(there, minlength=V * width).reshape(V, width).tolist()
+
+        return {
+            "right": counts(y, predicted == y),
+            "true": counts(y, y >= 0),
+            "chosen": counts(predicted, predicted >= 0),
+        }
 
     @property
     def main(self) -> float:
@@ -174,7 +182,7 @@ class ClassTally(Tally):
 
 @dataclass(frozen=True)
 class NumberTally(Tally):
-    r"""Of predicted numbers, [...] each: sums of the errors' ``squares`` and sizes, and of the errors; ``mean`` of the targets, and the ``spread`` about it.
+    r"""Of predicted numbers, [...] each: sums of the errors' ``squares`` and sizes; ``mean`` of the targets, and the ``spread`` about it.
 
     .. math:: \mathrm{RMSE} = \sqrt{\frac{\sum e^2}{n}}, \quad \mathrm{MAE} = \frac{\sum |e|}{n}, \quad
         R^2 = 1 - \frac{\sum e^2}{\sum (y - \bar y)^2}, \quad e = \hat y - y
@@ -184,7 +192,6 @@ class NumberTally(Tally):
 
     squares: Tensor
     absolute: Tensor
-    error: Tensor
     mean: Tensor
     spread: Tensor
 
@@ -194,12 +201,12 @@ class NumberTally(Tally):
         n, y = present.sum(-1), y.double()
         first, error = y[..., :1], predicted - y
         mean = first.squeeze(-1) + (y - first).where(present, 0).sum(-1) / n.clamp(min=1)  # of equal ones exact
-        parts = (error.square(), error.abs(), error, (y - mean.unsqueeze(-1)).square())
-        squares, absolute, total, spread = (part.where(present, 0).sum(-1) for part in parts)
-        return cls(n, loss, squares, absolute, total, mean, spread)
+        parts = (error.square(), error.abs(), (y - mean.unsqueeze(-1)).square())
+        squares, absolute, spread = (part.where(present, 0).sum(-1) for part in parts)
+        return cls(n, loss, squares, absolute, mean, spread)
 
     def vector(self, *, classes: bool = False) -> Tensor:
-        """As :meth:`Tally.vector`: n, loss, squares, absolute and spread; the mean of the targets and the sum of the errors are not told."""
+        """As :meth:`Tally.vector`: n, loss, squares, absolute and spread; the mean of the targets is not told."""
         return torch.stack([self.n.double(), self.loss, self.squares, self.absolute, self.spread])
 
     @classmethod
@@ -216,13 +223,15 @@ class NumberTally(Tally):
         if (vector[2:4].isfinite().all() and not fits) or squares < 0 or absolute < 0:
             raise ValueError("errors")
         nan = torch.full_like(spread, math.nan)
-        return cls(n, loss, squares, absolute, nan, nan, spread if sets == 1 else nan)
+        return cls(n, loss, squares, absolute, nan, spread if sets == 1 else nan)
 
-    @property
-    def sums(self) -> dict[str, Any]:
-        """As :attr:`Tally.sums`."""
-        every = {"squares": self.squares, "absolute": self.absolute, "error": self.error, "target": self.n * self.mean}
-        return {"n": int(self.n), **{name: float(x) for name, x in every.items()}}
+    @staticmethod
+    def of_values(predicted: Array, y: Array, value: Array, V: int, width: int) -> Sums:
+        """As :meth:`Tally.of_values`."""
+        error = predicted - y
+        of = {"squares": error**2, "absolute": np.abs(error), "error": error, "target": y}
+        sums = {name: np.bincount(value, weights=x, minlength=V).tolist() for name, x in of.items()}
+        return cast(Sums, {"n": np.bincount(value, minlength=V).tolist(), **sums})
 
     def _union(self, parts: Sequence[Self]) -> Self:
         whole = super()._union(parts)
@@ -256,14 +265,6 @@ class NumberTally(Tally):
         spread = (squares / unexplained).where(squares > 0, _significant(self.spread, digits))
         spread = spread.where(self.spread > 0, self.spread)
         return replace(super().rounded(digits), squares=squares, absolute=absolute, spread=spread)
-
-
-def _of_attribute(by_value: Mapping[int, Tally], n: int) -> Sums:
-    """What a record keeps of a sensitive attribute of n samples: the sums of those with each value, and how many have none."""
-    rows = [tally.sums for tally in by_value.values()]
-    unknown = n - sum(int(tally.n) for tally in by_value.values())
-    sums = {name: [row[name] for row in rows] for row in rows[:1] for name in row}
-    return cast(Sums, {"value": list(by_value), **sums, **({"unknown": unknown} if unknown else {})})
 
 
 def _significant(x: Tensor, digits: int) -> Tensor:

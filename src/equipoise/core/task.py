@@ -14,7 +14,7 @@ from torch.nn import functional
 from equipoise.core.tally import ClassTally, NumberTally, Tally
 from equipoise.metrics.classification import AREAS, CORRECT, classification
 from equipoise.metrics.measures import TASKS as MEASURES_OF
-from equipoise.records.record import Score
+from equipoise.records.record import Score, Sums
 from equipoise.system import own_code
 from equipoise.system.ranges import check_fields, choice, text
 from equipoise.system.suggestions import unknown
@@ -62,6 +62,17 @@ class Task(ABC):
             rows_of = {value: codes == value for value in codes.unique().tolist() if value >= 0}
             by.append({value: tally_of(rows, losses.where(rows, 0).sum(-1)) for value, rows in rows_of.items()})
         return replace(every, by=tuple(by))
+
+    def people(self, outputs: Tensor, y: Tensor, s: Tensor) -> list[Sums]:
+        """What a record keeps of outputs [n, C] for targets [n] by each of the sensitive attributes s [n, A], -1 where one is not known."""
+        predicted, targets, codes = (x.cpu().numpy() for x in (self.predictions(outputs), y, s))
+        every = list[Sums]()
+        for known, column in zip((codes >= 0).T, codes.T, strict=True):
+            values, value = np.unique(column[known], return_inverse=True)
+            sums = self.sums.of_values(predicted[known], targets[known], value, len(values), outputs.shape[-1])
+            of: Sums = {"value": values.tolist(), **sums}
+            every.append({**of, "unknown": int((~known).sum())} if not known.all() else of)
+        return every
 
     def tallies(self, outputs: Tensor, y: Tensor, sizes: Sequence[int]) -> list[Tally]:
         """The tally of each of several data sets, of so many samples one after another."""

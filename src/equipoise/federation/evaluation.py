@@ -49,18 +49,21 @@ class Outputs:
     @staticmethod
     def joined(parts: Sequence[Outputs]) -> Outputs:
         """What a model gives for samples in several parts."""
-        values, y, s = zip(*((part.values, part.y, part.s) for part in parts), strict=True)
-        return Outputs(parts[0].task, torch.cat(values), torch.cat(y), None if s[0] is None else torch.cat(s))
+        values, y = (torch.cat(each) for each in zip(*((part.values, part.y) for part in parts), strict=True))
+        A = max(0 if part.s is None else part.s.shape[-1] for part in parts)
+        unknown = (y.new_full((len(part.y), A), -1, dtype=torch.int64) for part in parts)
+        s = [rows if part.s is None else part.s for part, rows in zip(parts, unknown, strict=True)]
+        return Outputs(parts[0].task, values, y, torch.cat(s) if A else None)
 
     @cached_property
     def tally(self) -> Tally:
         """The sums from which most measures follow."""
         return self.task.tally(self.values, self.y)
 
-    @cached_property
-    def of_people(self) -> Tally:
-        """The same, also by the values of sensitive attributes."""
-        return self.task.tally(self.values, self.y, self.s)
+    @property
+    def people(self) -> list[Sums] | None:
+        """The sums by sensitive attribute that a record keeps; None without attributes."""
+        return None if self.s is None else self.task.people(self.values, self.y, self.s)
 
     @cached_property
     def given(self) -> tuple[np.typing.NDArray[Any], np.typing.NDArray[Any]]:
@@ -284,7 +287,7 @@ class EvaluationSets:
         own = {measure.name: value for measure, (value, _) in zip(self.own, values, strict=True)}
         of_people = [
             {value: tally.score(self.measures) for value, tally in by_value.items()}
-            for by_value in outputs.of_people.by
+            for by_value in trial.model.task.tally(outputs.values, outputs.y, outputs.s).by
         ]
         return {**outputs.score(self.measures), **own, **({"by": of_people} if of_people else {})}
 
@@ -301,7 +304,7 @@ class EvaluationSets:
         measures = self.measured(trial.model.task, t, rounds)
         record: Record = {"groups": {name: outputs.score(measures) for name, outputs in answered.items()}}
         if costly(t, rounds):
-            by = {name: outputs.of_people.people for name, outputs in answered.items() if outputs.s is not None}
+            by = {name: people for name, outputs in answered.items() if (people := outputs.people)}
             record |= {"by": {"groups": by}} if by else {}
         return record
 
@@ -401,8 +404,8 @@ class EvaluationSets:
 
 def _judged(own: Sequence[Measure], parts: Sequence[Outputs], *, people: bool = False) -> Judged:
     """A model by its outputs on samples in parts, and where ``people`` are asked for also by their sensitive attributes."""
-    tally = together(outputs.of_people if people else outputs.tally for outputs in parts)
-    return Judged(tally.main, _measured(own, parts) if own else [], tally.people or None)
+    main = together(outputs.tally for outputs in parts).main
+    return Judged(main, _measured(own, parts) if own else [], Outputs.joined(parts).people if people else None)
 
 
 def _measured(own: Sequence[Measure], parts: Sequence[Outputs]) -> list[Found]:
