@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -368,7 +369,7 @@ def measured(histories: Sequence[History] | Comparison, keys: Sequence[str] = tu
     firsts = {label: seeds[0].history for label, seeds in runs.items()}
     shown = [(key, label) for key in keys for label, run in firsts.items() if measured_in([run], [key])]
     by_client = [label for key, label in shown if not MEASURED[key].lines]
-    groups = list(dict.fromkeys(group for label in by_client for group in firsts[label].client_groups))
+    groups = list(dict.fromkeys(chain.from_iterable(firsts[label].client_groups for label in by_client)))
     one = len(shown) == 1
     figure, panels = drawing.panels(len(shown), columns=2 - one, height=1.9 if one else 1.25, sharey=False)
     tables = [measured_table(firsts[label], key) for key, label in shown]

@@ -660,13 +660,7 @@ def _limits(comparison: Comparison) -> Iterator[str]:
             "The data are the small sets that come with Equipoise, made to compare methods in minutes: the "
             f"{measure.plural} and the order of methods may differ on another task."
         )
-    competing = [history for history in histories if history.sharing.federated]
-    lengths = sorted({len(history) for history in competing})
-    if len(lengths) > 1 and len({history.label for history in competing}) > 1:
-        yield (
-            f"Not all runs trained for as many rounds ({lengths[0]} to {lengths[-1]}): a difference between methods may come from "
-            "the rounds."
-        )
+    yield from _of_lengths([history for history in histories if history.sharing.federated])
     if rising := [label for label, seeds in comparison.runs.items() if _improves(list(seeds.values()), measure)]:
         yield (
             f"Still {'rising' if measure.better == 'higher' else 'falling'} in the end, by more than "
@@ -681,6 +675,16 @@ def _limits(comparison: Comparison) -> Iterator[str]:
         ", " in text for name, text in environment(histories) if not name.startswith(("data", "system", "computed"))
     ):
         yield "Not all runs were made with the same source and versions, see Environment."
+
+
+def _of_lengths(runs: Sequence[History]) -> Iterator[str]:
+    """That methods trained for different numbers of rounds."""
+    lengths = sorted({len(run) for run in runs})
+    if len(lengths) > 1 and len({run.label for run in runs}) > 1:
+        yield (
+            f"Not all runs trained for as many rounds ({lengths[0]} to {lengths[-1]}): a difference between methods may come from "
+            "the rounds."
+        )
 
 
 def _of_few_seeds(n: int, histories: Sequence[History], measure: Measure) -> Iterator[str]:

@@ -812,14 +812,12 @@ def _spread(runs: Runs, last: int) -> Spread | None:
         statistics, by_method, tested=_racing(bounds), ranked=lambda _: able, draws=draws, over=OVER_CLIENTS
     )
     numbers = ranges(shown)
-    sizes = [n[n >= run.history.least_group] for run in shown if (n := run.history.client_sizes) is not None]
-    every = np.concatenate(sizes) if sizes else np.empty(0, np.int64)
     return {
         "scenario": _scenario(runs),
         "seeds": sorted(set().union(*by_method.values())),
         **cast(Counts, {key: most for key, (_, most) in numbers.items()}),
         "ranges": numbers,
-        "samples": [int(every.min()), int(np.median(every)), int(every.max())] if every.size else None,
+        "samples": _test_samples(shown),
         "least": max(run.history.least_group for run in shown),
         "methods": [
             {
@@ -837,6 +835,13 @@ def _spread(runs: Runs, last: int) -> Spread | None:
         ],
         "leaders": leaders,
     }
+
+
+def _test_samples(runs: Iterable[Run]) -> list[int] | None:
+    """Lowest, median and highest number of test samples of the clients that are counted; None where they have none of their own."""
+    sizes = [n[n >= run.history.least_group] for run in runs if (n := run.history.client_sizes) is not None]
+    every = np.concatenate(sizes) if sizes else np.empty(0, np.int64)
+    return [int(every.min()), int(np.median(every)), int(every.max())] if every.size else None
 
 
 def _clients_matter(run: Run) -> bool:

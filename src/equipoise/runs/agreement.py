@@ -214,24 +214,30 @@ def _judgement(
     elif not differences:
         none = "not defined for any seed" if all(paths.values()) else "not among what was asked for"
         undecided = "; ".join(broken or [none])
-    elif planned.trial:
-        undecided = "fewer rounds or seeds than the experiment has"
-    elif doubt := _open(planned, claim, part.name, paths):
-        undecided = doubt
-    elif _changed(cells, found):
-        undecided = "not all of these runs saw the same data"
-    elif useless := [f"{h.label}, {_draw(h)}: {why}" for of_row in runs for h in of_row if (why := h.failure())]:
-        undecided = "; ".join(useless)
-    elif len(differences) == asked:
-        undecided = "one seed gives no interval" * (asked == 1)
-    else:  # the seeds that are left may be those that favour a row
-        left = f"not there, or not defined, for {asked - len(differences)} of {asked} seeds"
-        undecided = "; ".join(broken or [left])
+    else:
+        undecided = (
+            _open(planned, claim, part.name, paths)
+            or "not all of these runs saw the same data" * _changed(cells, found)
+            or _useless(runs)
+            or _incomplete(len(differences), asked, broken)
+        )
     return JudgedClaim(
         claim.text, claim.source, part.name, part.title or part.name, claim.row, claim.than, claim.value, claim.column,
         claim.direction, claim.margin, divisions if divisions > 1 else asked,
         judge(_units(differences)[0], claim.direction, claim.margin or 0.0), undecided,
     )  # fmt: skip
+
+
+def _useless(runs: Iterable[Iterable[History]]) -> str:
+    """Which runs failed, and why."""
+    return "; ".join(f"{h.label}, {_draw(h)}: {why}" for of_row in runs for h in of_row if (why := h.failure()))
+
+
+def _incomplete(n: int, asked: int, broken: Sequence[str]) -> str:
+    """Why so many differences say nothing: the seeds that are left may be those that favour a row."""
+    if n == asked:
+        return "one seed gives no interval" * (asked == 1)
+    return "; ".join(broken or [f"not there, or not defined, for {asked - n} of {asked} seeds"])
 
 
 def _differences(claim: Claim, column: str, runs: Sequence[Sequence[History]]) -> list[tuple[int | None, float]]:
@@ -244,6 +250,8 @@ def _differences(claim: Claim, column: str, runs: Sequence[Sequence[History]]) -
 
 def _open(planned: ReproductionPlan, claim: Claim, part: str, paths: Mapping[str, Sequence[Path]]) -> str:
     """Why a claim cannot be judged by these runs, whatever their numbers are; empty if it can."""
+    if planned.trial:
+        return "fewer rounds or seeds than the experiment has"
     if claim.than is not None and paths[claim.row] == paths[claim.than]:
         return "both rows are the same runs"
     unchosen = [row for row in claim.rows if (part, row) in planned.candidates.keys() - planned.chosen.keys()]
