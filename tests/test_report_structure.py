@@ -185,3 +185,11 @@ def test_every_key_of_a_document_is_described(kind: ast.ClassDef) -> None:
     text = ast.get_docstring(kind) or ""
     keys = {field.target.id for field in kind.body if isinstance(field, ast.AnnAssign)}
     assert "Attributes" not in text or keys <= set(re.findall(r"\w+", text))
+
+
+def test_every_part_of_a_document_is_in_the_documentation() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "api.md").read_text()
+    described = set(re.findall(r"equipoise\.report\.document\.(\w+)", page))
+    bases = {base.id for kind in CLASSES for base in kind.bases if isinstance(base, ast.Name)} - described
+    parts = {kind.name for kind in CLASSES if any(getattr(base, "id", "") != "NamedTuple" for base in kind.bases)}
+    assert parts - bases <= described
