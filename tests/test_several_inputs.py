@@ -202,6 +202,16 @@ def test_whole_numbers_stay_where_a_network_looks_them_up() -> None:
     assert results[0]["all"]["loss"] == pytest.approx(results[1]["all"]["loss"], rel=1e-6)
 
 
+def test_a_network_may_take_entries_out_of_its_dictionary() -> None:
+    class Taking(Two):
+        def forward(self, x: Any) -> Tensor:
+            return super().forward({"image": x.pop("image"), "table": x.pop("table")})
+
+    for engine in ("sequential", "stacked", "workers"):
+        same(trained(Two(), split, engine=engine), trained(Taking(), split, engine=engine))
+    same(trained(Two(), split, "fedsac+moon"), trained(Taking(), split, "fedsac+moon"))
+
+
 X, Y = samples(6, 1)
 IMAGE, TABLE = X[:, :4].reshape(-1, 1, 2, 2), X[:, 4:]
 

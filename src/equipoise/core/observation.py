@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from equipoise.core.copies import NetworkError, Place, copied, differences, named, of_classes, same, unused
 from equipoise.core.draws import generator_states, seeded
 from equipoise.core.task import CLASSIFICATION, Task
-from equipoise.data.batch import Inputs, count, cut, joined
+from equipoise.data.batch import Inputs, count, cut, joined, unshared
 from equipoise.system.suggestions import some
 from equipoise.system.tree import tree_map
 
@@ -145,7 +145,7 @@ def _step(net: nn.Module, x: Inputs, train: bool) -> tuple[Any, bool]:
     """What a network gives, its random numbers drawn from one seed, and whether it draws any."""
     with seeded(0), torch.set_grad_enabled(train):
         before = generator_states()
-        return net(x), generator_states() != before
+        return net(unshared(x)), generator_states() != before
 
 
 def _keep(calls: dict[str, Any], name: str, module: nn.Module, inputs: Any, output: Any) -> None:

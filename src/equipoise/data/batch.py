@@ -135,6 +135,11 @@ def joined(parts: Sequence[Inputs]) -> Inputs:
     return whole
 
 
+def unshared(x: Inputs) -> Inputs:
+    """The same for a network, which may take entries out of a dictionary."""
+    return dict(x) if isinstance(x, dict) else x
+
+
 def count(x: Inputs) -> int:
     """How many samples ``x`` [n, *shape] holds."""
     return next(iter(flatten(x).values())).shape[:1].numel()

@@ -13,7 +13,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from equipoise.core.hidden_units import CONVOLUTIONS, Group, Neurons, own_tensors
 from equipoise.core.model import Model
-from equipoise.data.batch import Inputs, cut
+from equipoise.data.batch import Inputs, cut, unshared
 from equipoise.system.suggestions import unknown
 
 SAMPLES = 16  # inputs on which a group is checked
@@ -95,7 +95,7 @@ def _logits(model: Model, vector: Tensor, x: Inputs, read: Iterable[str] = ()) -
     for name in read:
         net.get_submodule(name).register_forward_pre_hook(keep(name))
     with torch.no_grad():
-        return net(x), inputs
+        return net(unshared(x)), inputs
 
 
 def _perturbed(model: Model, vector: Tensor, draw: torch.Generator, by: float) -> Tensor:
@@ -416,7 +416,7 @@ def _discover(model: Model, x: Inputs) -> tuple[list[Group], dict[str, str]]:
     try:
         tracker = _Tracker(trace(net))
         with torch.no_grad():
-            tracker.run(x)
+            tracker.run(unshared(x))
     except Exception as error:  # the network's own Python code may raise anything when it is traced
         why = str(error).partition("\n")[0]
         raise ValueError(

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from equipoise.core.hidden_units import CONVOLUTIONS, Group, Neurons
 from equipoise.core.model import Bound, channels_last
-from equipoise.data.batch import Inputs, count, cut, joined
+from equipoise.data.batch import Inputs, count, cut, joined, unshared
 from equipoise.submodels.discovery import trace
 from equipoise.system.ranges import check_number
 
@@ -222,7 +222,7 @@ class _Shortcut:
         last = {n: node for node in self.graph.nodes for n in node.all_input_nodes}
         for node in self.graph.nodes:
             if node.op == "placeholder":
-                values[node] = node.args[0] if values else x  # a further argument must have a default
+                values[node] = node.args[0] if values else unshared(x)  # a further argument must have a default
             elif node.op != "output":
                 before = [(v, v._version) for n in node.all_input_nodes if isinstance(v := values[n], Tensor)]
                 values[node] = self.call(node, values.__getitem__)
