@@ -3,7 +3,7 @@
 import json
 import shlex
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from equipoise.data.precision import lost
 PAIRS = (("{}_images", "{}_labels"), ("x_{}", "y_{}"), ("{}_x", "{}_y"), ("{}_data", "{}_labels"))
 
 Arrays = Mapping[str, NDArray[Any]]
+OfClient = tuple[str, str, NDArray[Any], NDArray[Any]]  # part of the data ("": none), client, samples and labels
 
 
 class PickledError(DataError):
@@ -143,6 +144,15 @@ def of_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping
         notes=tuple(notes),
         **roles,
     )
+
+
+def of_clients(parts: Sequence[OfClient]) -> dict[str, NDArray[Any]]:
+    """The samples of all clients one after another, and whose each is; also the parts of the data, where some have a name."""
+    splits, names, samples, labels = zip(*parts, strict=True) if parts else ((), (), (), ())
+    sizes = [*map(len, labels)]
+    arrays = {"x": np.concatenate([x for x in samples if len(x)] or [np.empty((0, 1))])}
+    arrays |= {"y": np.concatenate(labels or [np.empty(0)]), "client": np.repeat(names, sizes)}
+    return arrays | ({"split": np.repeat(splits, sizes)} if any(splits) else {})
 
 
 def _named(path: Path | str, arrays: Arrays, columns: Columns) -> tuple[str, dict[str, str]]:

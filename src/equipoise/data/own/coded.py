@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.arrays import of_arrays
+from equipoise.data.own.arrays import of_arrays, of_clients
 from equipoise.data.own.columns import Columns, UserData, listed
 from equipoise.data.samples import Lazy
 from equipoise.system import own_code
@@ -48,8 +48,7 @@ def read(reference: str, columns: Columns, seed: int) -> UserData:
         if len({x.dtype == np.uint8 for x, _ in pairs.values()}) > 1:
             kinds = ", ".join(f"{name} {x.dtype}" for name, (x, _) in pairs.items())
             raise DataError(f"{reference}: samples of all clients must be bytes (uint8), or of none; found {kinds}.")
-        x, y = (np.concatenate(parts) for parts in zip(*pairs.values(), strict=True))
-        arrays = {"x": x, "y": y, "client": np.repeat(list(pairs), [len(y) for _, y in pairs.values()])}
+        arrays = of_clients([("", name, x, y) for name, (x, y) in pairs.items()])
     return of_arrays(reference, arrays, columns, {"function": own_code.short(reference)})
 
 

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes
-from equipoise.data.own.arrays import of_arrays
+from equipoise.data.own.arrays import OfClient, of_arrays, of_clients
 from equipoise.data.own.columns import Columns, UserData, listed, of_files_read, together
 
 KEYS = ("users", "num_samples", "user_data", "hierarchies")
@@ -51,7 +51,7 @@ def _files(folder: Path) -> list[Path]:
 
 def read(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]]) -> UserData:
     """Read the users of all files, by the part that these belong to (``""``: none), one file at a time."""
-    users: list[tuple[str, str, NDArray[Any], list[str]]] = []
+    users: list[OfClient] = []
     file_of: dict[tuple[str, str], Path] = {}
     problems: list[str] = []
     every = [file for of_part in files.values() for file in of_part]
@@ -67,26 +67,12 @@ def read(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]]) -> U
         problems.append(f"samples must have one shape, found {each}.")
     if problems:
         raise DataError(together(path, problems) + TEXT * any("x holds text" in problem for problem in problems))
-    arrays = _arrays(users)
-    if "" in files:
-        del arrays["split"]
+    arrays = of_clients(users)
     own, files_ = of_arrays(path, arrays, columns, of_files_read(every)), f"{len(every)} file{'s' * (len(every) > 1)}"
     return replace(own, layout=f"users of LEAF, {files_}: {own.layout.removeprefix('arrays: ')}")
 
 
-def _arrays(users: Sequence[tuple[str, str, NDArray[Any], list[str]]]) -> dict[str, NDArray[Any]]:
-    """The samples of all users, and whose each is."""
-    parts, names, samples, labels = zip(*users, strict=True) if users else ((), (), (), ())
-    sizes = [*map(len, labels)]
-    return {
-        "x": np.concatenate([x for x in samples if len(x)] or [np.empty((0, 1))]),
-        "y": np.array([*chain(*labels)]),
-        "client": np.repeat(names, sizes),
-        "split": np.repeat(parts, sizes),
-    }
-
-
-def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any], list[str]]]:
+def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any], NDArray[Any]]]:
     """Every user of a file, with samples [n, ...] and labels; adds to ``problems`` what is wrong."""
     check_bytes(file, GROWTH * file.stat().st_size)
     try:
@@ -108,7 +94,7 @@ def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any],
         if isinstance(samples, str):
             problems.append(f"{file.name}, user {user}: {samples}.")
         else:
-            yield user, samples, [str(int(label)) if isinstance(label, bool) else str(label) for label in y]
+            yield user, samples, np.array([str(int(k)) if isinstance(k, bool) else str(k) for k in y])
 
 
 def _samples(x: Any, y: Any, count: Any) -> NDArray[Any] | str:

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes
-from equipoise.data.own.arrays import Arrays, PickledError, of_arrays, opened
+from equipoise.data.own.arrays import OfClient, PickledError, of_arrays, of_clients, opened
 from equipoise.data.own.columns import Columns, UserData, column, of_files_read, together
 
 PARTS = ("train", "test")
@@ -24,7 +22,7 @@ def files(folder: Path) -> list[Path]:
 
 def read(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData:
     """Read a file per client and part, as PFLlib has them, each with arrays x and y."""
-    pairs: list[Arrays] = []
+    parts: list[OfClient] = []
     problems: list[str] = []
     total = 0
     for path in files:
@@ -41,19 +39,14 @@ def read(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData:
         x, y = (arrays[str(name)] for name in named)
         if y.shape != x.shape[:1]:
             problems.append(f"{path.parent.name}/{path.name}: x is {list(x.shape)} and y {list(y.shape)}.")
-        pairs.append({"x": x, "y": y})
+        parts.append((path.parent.name, path.stem, x, y))
         total += x.nbytes  # there again when all are put together
         check_bytes(folder, total)
-    if len(kinds := {f"{pair['x'].dtype} {list(pair['x'].shape[1:])}" for pair in pairs}) > 1:
+    if len(kinds := {f"{x.dtype} {list(x.shape[1:])}" for _, _, x, _ in parts}) > 1:
         problems.append(f"samples must be of one type and shape, found {' and '.join(sorted(kinds))}.")
     if problems:
         raise DataError(together(folder, problems))
-    sizes = [len(pair["y"]) for pair in pairs]
-    made = {name: np.concatenate([pair[name] for pair in pairs]) for name in ("x", "y")}
-    made["client"] = np.repeat([path.stem for path in files], sizes)
-    if "test" in (split := np.repeat([path.parent.name for path in files], sizes)):
-        made["split"] = split
-    own = of_arrays(folder, made, replace(columns, image=None, label=None), of_files_read(files))
+    own = of_arrays(folder, of_clients(parts), replace(columns, image=None, label=None), of_files_read(files))
     return replace(own, layout=f"a file per client and part: {own.layout.removeprefix('arrays: ')}")
 
 
