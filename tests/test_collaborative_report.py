@@ -275,7 +275,7 @@ def test_verdict() -> None:
     top = of(found, "fedsac")["max"]["mean"]
     assert f"with {top:.2f}\u00a0% for the best client." in text
     (below,) = (line for line in evidence(found) if line.startswith("Rewards"))
-    assert "fedsac; told apart from fedavg+finetune (" in below
+    assert "fedsac; distinguishable from fedavg+finetune (" in below
     assert "standalone" not in below
     one = verdict(comparison(several(1)))
     assert "Fairness of contribution and reward: fedavg+finetune" in one

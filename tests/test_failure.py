@@ -21,7 +21,7 @@ from statsmodels.stats.power import TTestPower
 import equipoise as eq
 import helpers
 from equipoise.federation.history import History
-from equipoise.metrics import class_counts, columns, diverged, guesses, holm, seeds_needed
+from equipoise.metrics import class_counts, definitions, diverged, guesses, holm, seeds_needed
 from equipoise.metrics.intervals import OVER_GROUPS, Outcome, difference, interval, of_rates, resampled
 from equipoise.metrics.measures import ACCURACY
 from equipoise.report import comparison, markdown, render, rich_table, verdict
@@ -130,7 +130,7 @@ def test_who_has_learned_nothing_is_never_the_best_and_is_marked_everywhere() ->
 def test_if_nobody_has_learned_nobody_is_compared() -> None:
     _, bad, dull = failing()
     text = verdict(comparison([bad, dull]))
-    for claim in ("fair:", "fairest", "best", "told apart", "most accurate"):
+    for claim in ("fair:", "fairest", "best", "distinguishable", "most accurate"):
         assert claim not in text
 
 
@@ -140,7 +140,7 @@ def test_the_same_numbers_are_a_tie_without_brackets() -> None:
     assert verdict(found).startswith(
         "Neither method is shown to be the fairest, the best for the worst group or the most"
     )
-    assert "The fairest: the lowest STD is that of one, 14.14 points; not told apart from two." in evidence(found)
+    assert "The fairest: the lowest STD is that of one, 14.14 points; not distinguishable from two." in evidence(found)
     assert not any("In brackets" in text for text in evidence(found))
 
 
@@ -268,7 +268,7 @@ def test_samples_known_one_by_one_make_differences_narrower() -> None:
 @pytest.mark.parametrize("key", OVER_GROUPS)
 def test_statistics_of_draws_are_those_of_the_tables(key: str) -> None:
     a = np.random.default_rng(5).random((7, 3))
-    column = next(c for c in columns.GROUPS if c.key == key)
+    column = next(c for c in definitions.GROUPS if c.key == key)
     assert OVER_GROUPS[key](a) == pytest.approx([column.compute(row, None, ACCURACY).value for row in a])
 
 

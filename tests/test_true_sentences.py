@@ -384,7 +384,7 @@ def check_evidence(lines: Sequence[str], truth: Truth) -> None:
             assert near(found[4], truth.mean(found[3], key))
             if key == "worst":
                 assert set(re.split(", | and ", found[5])) == set(truth.each(found[3], "where"))
-            told, _, not_told = found[6].partition("not told apart from ")
+            told, _, not_told = found[6].partition("not distinguishable from ")
             for text, apart in ((told, True), (not_told, False)):
                 check_differences(text, found[3], key, truth, apart=apart)
         elif found := re.fullmatch(rf"(\S+), (AVG|STD|worst): ({NUMBER}) \[({NUMBER}), ({NUMBER})\]\.", line):

@@ -35,7 +35,7 @@ class Model:
 
     Parameters
     ----------
-    net : the network; it is copied, never changed. Its output are logits [B, C], or what else the task says.
+    net : the network; it is copied, never changed. Its output are logits [B, C], or as the task defines.
     head : name of the classifier, whose input are the features; by default the ``nn.Linear`` registered last.
     random : whether training draws random numbers outside the network, as a transform may; random layers are detected.
     observed : what the network does in a step; without it, nothing but its floating buffers is taken to change.

@@ -266,7 +266,7 @@ class Cohort:
         return self.stepped(step)
 
     def stepped(self, mean: Tensor) -> Tensor:
-        """What ``mean`` [P], in the place of the combined updates, adds to ``theta``: with scale and shift, [P]."""
+        """What ``mean`` [P], instead of the combined updates, adds to ``theta``: with scale and shift, [P]."""
         step = mean if self.scale == 1 else self.scale * mean  # without a copy if the scale is 1
         return step if self.shift is None else step + self.shift
 
@@ -408,7 +408,7 @@ class Rule:
         check_fields(self, f"{type(self).__name__}: ")
 
     def check(self, solver: Solver) -> None:
-        """Refuse a solver that lacks what the rule needs, with a ``TypeError`` that says which to use."""
+        """Refuse a solver that lacks what the rule needs, with a ``TypeError`` that names the ones to use."""
 
     def doubt(self, setup: Setup) -> str:
         """Why little can be learnt with this network and these clients, said before the first round; empty if nothing speaks against it."""
@@ -424,7 +424,7 @@ class Rule:
         return {}
 
     def no_report(self, setup: Setup) -> State:
-        """A report of zeros. A rule that needs only the sum of its reports says so by this, and they can be masked."""
+        """A report of zeros. A rule that needs only the sum of its reports declares it by this, and they can be masked."""
         return {}
 
     # broadcast (server)
@@ -466,7 +466,7 @@ class Rule:
         return grad(theta)
 
     def upload(self, update: Tensor, visit: Visit) -> Tensor:
-        """What is sent [..., P] in place of the update (trained less received)."""
+        """What is sent [..., P] instead of the update (trained less received)."""
         return update
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:

@@ -24,7 +24,7 @@ from equipoise.system.text import read_value
 class Task(ABC):
     """What the targets of samples mean.
 
-    ``output`` says what a network gives, ``dtype`` is that of targets, ``sums`` are kept of samples; of the ``measures`` models are
+    ``output`` describes the network's output, ``dtype`` is that of targets, ``sums`` are kept of samples; of the ``measures`` models are
     judged by the first, ``main``.
     """
 
@@ -87,7 +87,7 @@ class Task(ABC):
 
     @abstractmethod
     def outputs(self, outputs: Tensor) -> Tensor:
-        """What measures of one's own are given of each sample, in float64."""
+        """The inputs of the user's own measures for each sample, in float64."""
 
     def guess(self, width: int) -> float:
         """The loss of a model that knows nothing, of so many outputs; 0 if it is not known."""
@@ -153,7 +153,7 @@ class Classification(Task):
         return math.log(width) if width > 1 else 0.0
 
     def outputs(self, outputs: Tensor) -> Tensor:
-        """What measures of one's own are given: probabilities [n, C], in float64."""
+        """The inputs of the user's own measures: probabilities [n, C], in float64."""
         return outputs.double().softmax(-1)
 
     def misfit(self, width: int) -> str:
@@ -228,7 +228,7 @@ class Regression(Task):
         return 0.0 if self.scale is None else 1.0
 
     def outputs(self, outputs: Tensor) -> Tensor:
-        """What measures of one's own are given: predictions [n], in float64."""
+        """The inputs of the user's own measures: predictions [n], in float64."""
         return self.predictions(outputs)
 
     def misfit(self, width: int) -> str:
@@ -240,7 +240,7 @@ class Regression(Task):
 
         Raises
         ------
-        ValueError : the targets are all the same.
+        ValueError : all targets are equal.
         """
         if self.centre is not None and self.scale is not None:
             return self
@@ -278,7 +278,7 @@ def _called(task: Task) -> str:
 
 
 def task_of(given: Any) -> Task:
-    """The task of a name, of text such as ``"regression(loss=huber)"``, or of a class of one's own, ``"mine.py:Counts"``.
+    """The task of a name, of text such as ``"regression(loss=huber)"``, or of the user's own class, ``"mine.py:Counts"``.
 
     Raises
     ------

@@ -294,7 +294,7 @@ class Federation(Arrangement):
         ----------
         rounds : >= 1. Those of a run that was begun with another kind of processor, or with other libraries, follow after a
             warning, as the last bits may differ.
-        directory : where to append ``metrics.jsonl`` and keep a checkpoint; a run killed at any moment goes on from
+        directory : where to append ``metrics.jsonl`` and keep a checkpoint; a run killed at any moment continues from
             there with :meth:`resume`.
         progress : show a progress bar on a terminal, and elsewhere write a line after the first round, and then about one a minute.
         on_round : called with the record of each round; if it returns True, training pauses after this round.
@@ -427,7 +427,7 @@ class Federation(Arrangement):
         """What each client reaches when it trains on its own data alone, as the method ``standalone`` does.
 
         Every client starts from the first model and trains ``rounds`` times as long as in a round, alone. One that fails
-        keeps the last model that it had. Called again for more rounds, the training goes on.
+        keeps the last model that it had. Called again for more rounds, the training continues.
 
         Parameters
         ----------
@@ -503,7 +503,7 @@ class Federation(Arrangement):
         return holdings(self.names, self.tests.groups, self.inputs.data, self.tests.sets, trial.setup.n_classes)
 
     def show(self, *, examples: bool = False) -> Figure:
-        """Draw who has what, clients by classes, groups and sizes, or with ``examples`` a few of the clients' images.
+        """Draw the data of each client, by classes, groups and sizes, or with ``examples`` a few of the clients' images.
 
         Raises
         ------
@@ -624,7 +624,7 @@ class Federation(Arrangement):
     def resume(self, directory: str | Path, from_round: int | None = None) -> int:
         """Go back to the last checkpoint in a directory; returns the rounds still planned.
 
-        ``from_round``, counted from 0, is done again, with all later rounds, if the state before it is kept (``keep_checkpoints``
+        ``from_round``, counted from 0, is repeated, with all later rounds, if the state before it is kept (``keep_checkpoints``
         of :meth:`fit`). The records until now stay in a file, ``metrics.1.jsonl`` (or 2, ...).
 
         Raises

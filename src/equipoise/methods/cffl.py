@@ -94,15 +94,15 @@ class CFFL(Rule):
     Client state: with ``theta_u`` below 1 ``residual`` [P], what it has not sent; with ``by=classes`` ``classes`` [C],
     zeros. Server state: ``reputation``, ``reputable``, ``seen``, ``size`` (n / max n, or classes / C), ``share`` (q):
     each [N].
-    Model sent: clipped, but for running statistics; with ``theta_u`` below 1 its largest entries only.
+    Model sent: clipped, except running statistics; with ``theta_u`` below 1 only its largest entries.
     Reports: none; with ``by=classes`` ``classes``, share of all classes that it has.
     Server sees: each trained model, evaluated on the server's data.
-    Traffic: up, what is sent of the update; down, only the entries a client is given. One pass over the validation data
+    Traffic: up, the sent part of the update; down, only the entries for the client. One pass over the validation data
     per client.
     Presets: ``mnist``, ``cifar10`` and ``cla`` (for clients with more and fewer classes) as released; ``released`` has
     the released defaults; ``contribution`` is one reading of FedSAC's remark that all its baselines reward by
     contribution; ``group-port`` is our reading of how FedSAC's authors ran CFFL.
-    Differs: who is to get no entry gets none (released: all of them); a layer gives every entry that q says, where
+    Differs: a client that should receive no entry receives none (released: all of them); a layer gives all entries of its share q, where
     released code keeps back one. The aggregation is ``mean`` (released: ``sum``, and ``mean`` for one of three data sets): the step of
     ``sum`` grows with the number of clients, and the released runs let the learning rate fall by 2.3 % a round. On
     ``digits-pow`` with its 10 clients the best client has 60.8 % after 12 rounds with ``mean``, and 20.3 % after 20 with

@@ -64,7 +64,7 @@ class CGSV(Rule):
     sparsify : which entries of u are the largest, see :func:`equipoise.core.maths.add_largest`: of every tensor
         (``"exact_layer"``), as the released code counts them (``"released_layer"``), or of the vector (``"paper_global"``).
     reputation : q from the client's ``"own"`` reputation, or from its ``"contribution"``, what it reaches alone. u weighs by
-        reputations in any case.
+        reputations always.
 
     Server state: ``r`` [N].
     Server sees: inner products of updates.

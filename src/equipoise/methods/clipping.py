@@ -40,7 +40,7 @@ class Clipping(Rule):
     Server sees: updates, which it shortens.
     Notes: ``clipped`` is how many of the clients were shortened.
     Differs: the server clips what it was sent, and whatever it does with updates it does with shortened ones: in a sum this rule
-    comes first, wherever it is written. What a client reports beside its update is not clipped. Changes of BatchNorm's running
+    comes first, wherever it is written. Other reports of a client are not clipped. Changes of BatchNorm's running
     statistics are shortened by themselves: to the median of their lengths, or, with c, to as many times that median as c is of
     the updates'. Clipped updates are a second matrix of their size, if any has to be clipped.
     """

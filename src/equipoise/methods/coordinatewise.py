@@ -1,4 +1,4 @@
-"""The median and the trimmed mean of every coordinate by itself, in place of the mean of the updates."""
+"""The median and the trimmed mean of every single coordinate, instead of the mean of the updates."""
 
 from dataclasses import dataclass, replace
 from math import ceil
@@ -54,7 +54,7 @@ class TrimmedMean(Rule):
 
     Server sees: updates, coordinate by coordinate.
     Differs: the paper's beta m is whole, here it is rounded down: with beta = 0.1 and fewer than ten clients nothing is cut off,
-    which is said before the first round. Updates are of local training, where the paper has gradients. Running statistics of
+    which a message states before the first round. Updates are of local training, where the paper has gradients. Running statistics of
     BatchNorm are trimmed in the same way.
     """
 

@@ -25,7 +25,7 @@ class Ditto(Rule):
     lam : lambda, >= 0; 0.1 to 2. The anchor is the model received this round.
 
     Client state: ``v`` [G], the model that it sent last.
-    Differs: the paper of FedHEAL says no more than that, and its code for it is not public; this is the reading in
+    Differs: the paper of FedHEAL gives no more details, and its code for it is not public; this is the reading in
     which personal models persist. A client's accuracy is that of its own v, the groups' is that of the global model.
     """
 
@@ -51,7 +51,7 @@ class Ditto(Rule):
 
 @dataclass(frozen=True)
 class DittoPersonal(Rule):
-    r"""Train a personal model beside the global one; only the global track is sent.
+    r"""Train a personal model in addition to the global one; only the global track is sent.
 
     .. math:: v_m \gets v_m - \eta (\nabla F_m(v_m) + \lambda (v_m - \theta^t))
 
@@ -87,6 +87,6 @@ CATALOGUE = {
         "Li et al., ICML 2021, as in Chen, Huang, Ye: Fair Federated Learning under Domain Skew, CVPR 2024",
     ),
     "ditto-personal": CatalogueEntry(
-        (DittoPersonal,), "a personal model beside the global one", "Li et al., ICML 2021"
+        (DittoPersonal,), "a personal model in addition to the global one", "Li et al., ICML 2021"
     ),
 }

@@ -38,7 +38,7 @@ class DP(Rule):
 
     Raises
     ------
-    ValueError : noise without a finite C, or less than float32 can hold beside an update and the weights of a network.
+    ValueError : noise without a finite C, or less than float32 can represent next to an update and the weights of a network.
 
     Model sent: clipped, with noise, without running statistics; with ``noise=0`` clipped only, and with them.
     Client state: running statistics of BatchNorm.

@@ -30,7 +30,7 @@ class FairFed(Rule):
     .. math:: \bar\omega_m \gets \bar\omega_m - \beta \left(\Delta_m - \tfrac1M \sum_j \Delta_j\right), \qquad
         \omega_m = \bar\omega_m / \sum_j \bar\omega_j, \qquad \Delta_m = \Big| Acc_m - \sum_j p_j Acc_j \Big|
 
-    with :math:`Acc_m` of the model handed out on the client's training data, :math:`p_j` shares of samples; first
+    with :math:`Acc_m` of the model sent out on the client's training data, :math:`p_j` shares of samples; first
     :math:`\bar\omega = p`. Ezzeldin, Yan, He, Ferrara, Avestimehr, AAAI 2023, Algorithm 1.
 
     Parameters

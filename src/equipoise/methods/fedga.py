@@ -20,7 +20,7 @@ class FedGA(Rule):
     .. math:: a_m \gets a_m + d_r \frac{G_m - \bar G}{\max_j |G_j - \bar G|}, \qquad a \gets \frac{\max(a, 0)}{\sum_j \max(a_j, 0)},
         \qquad d_r = \left(1 - \tfrac{r}{R}\right) \frac{d}{N}, \qquad G_m = F_m(\theta^r) - F_m(\theta_m^{r-1})
 
-    with :math:`\theta^r` handed out in round r (counted from 0) and :math:`\theta_m^{r-1}` the client's own model of its
+    with :math:`\theta^r` sent out in round r (counted from 0) and :math:`\theta_m^{r-1}` the client's own model of its
     visit before, on its training data; R rounds are planned. Weights are equal at first. The step uses the weights after
     the change. Zhang, Xu, Yao, Zhang, Tian, Wang, Federated Domain Generalization with Generalization Adjustment, CVPR 2023.
 
@@ -41,7 +41,7 @@ class FedGA(Rule):
     Presets: ``released`` as FFL4MIA has it; ``official`` and ``official-acc`` as the authors' code, whose 1/3 is 1/N
     for three domains.
     Differs: the gap of a round is reported at the start of the client's next visit, so that no further exchange is
-    needed; the weights are used when the equation says. It is a gap on training data. Equal gaps leave the weights as
+    needed; the weights are used when the equation requires. It is a gap on training data. Equal gaps leave the weights as
     they are. Absent clients keep their weight, newcomers too, and the others share out the weight they had together.
     """
 

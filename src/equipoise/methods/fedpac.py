@@ -15,7 +15,7 @@ from equipoise.system.ranges import number
 
 @dataclass(frozen=True)
 class FedPAC(Rule):
-    r"""Train the classifier, then the features beside class prototypes; mix the classifiers anew for every client.
+    r"""Train the classifier, then the features close to class prototypes; mix the classifiers for every client.
 
     .. math:: F_m + \frac{\lambda}{n D} \sum_i \lVert z_i - c_{y_i} \rVert^2, \qquad
         \phi_m = \sum_j a_{mj} \phi_j, \quad a_m = \operatorname*{argmin}_{a \in \Delta} \sum_j a_j^2 V_j + \lVert H_m - \sum_j a_j H_j \rVert^2

@@ -48,7 +48,7 @@ class FedProx(Rule):
 CATALOGUE = {
     "fedprox": CatalogueEntry(
         (FedProx,),
-        "stay near the model handed out",
+        "stay near the model sent out",
         "Li et al., MLSys 2020",
         {"marsfl": {"mu": 1e-4}, "fedld": {"form": "norm"}},
     ),

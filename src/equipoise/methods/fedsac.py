@@ -78,7 +78,7 @@ class FedSAC(Rule):
     every : rounds between two computations of the importances, >= 1.
     source : contributions measured on the server's validation data, or, as published, on the test data, which then leak
         into training.
-    scores : harmful units cost nothing (``"clip"``), or what Eq. 4 says (``"paper"``).
+    scores : harmful units cost nothing (``"clip"``), or the value of Eq. 4 (``"paper"``).
     prefix : the largest prefix worth at most r (``"largest_le"``) or the smallest worth at least r (``"smallest_ge"``).
     min_per_layer : least important units of every layer that all clients hold, >= 0; 0 may leave a layer empty.
     count : those who hold a parameter (``"structural"``), or of these only whose update is not zero (``"update_nonzero"``).
@@ -91,8 +91,8 @@ class FedSAC(Rule):
     of the submodels only sums.
     Traffic: the entries of the submodel each way, and one bit for each hidden unit down. What each client reaches alone
     is measured before the first round, by training every client as ``standalone`` does, unless
-    ``Federation(contribution=[...])`` gives it. A client that only trains (no other local rule beside it) trains a
-    really smaller network; otherwise the whole one is masked, with the same numbers.
+    ``Federation(contribution=[...])`` gives it. A client that only trains (without other local rules) trains a
+    smaller network; otherwise the whole one is masked, with the same numbers.
     Presets: ``published`` measures contributions on the test data; ``cla`` and ``dir2`` have the beta of the paper's
     tables for those partitions, where its beta for POW and DIR(1) is 10; ``literal`` has the equations as printed;
     ``fedrac`` counts as a later code of the first author.
@@ -200,7 +200,7 @@ CATALOGUE = {
         PAPER,
         values={"allocation": "random"},
         remarks='The ablation "w/o allocation" of Tables 3 and 4: at every measurement a new random order of all hidden units. The '
-        "paper says only that all units are treated equally; in the order of their numbers the second layer would be emptied "
+        "paper states only that all units are treated equally; in the order of their numbers the second layer would be emptied "
         "first. ``scores`` has no effect.",
     ),
     "fedsac-no-aggregation": CatalogueEntry(

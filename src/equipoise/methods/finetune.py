@@ -31,7 +31,7 @@ class FineTune(Rule):
     Traffic: none. One epoch, or S steps, per client before it predicts; with ``every_round`` as many more in every round but the
     first.
     Differs: cross-entropy only, whatever other rules add to the local loss. With ``every_round`` the update counts from
-    the model received, so it holds both trainings: FedAvg of E local steps with S = 3 E is that of 4 E, but for the order
+    the model received, so it holds both trainings: FedAvg of E local steps with S = 3 E is that of 4 E, except for the order
     of the batches. Without ``steps``, where a round is shorter than an epoch, it begins with as many batches of it as the
     round has. ``qffl:full+finetune`` is q-FedAvg with one more epoch, as FedSAC compares with it.
     """
@@ -66,7 +66,7 @@ CATALOGUE = {
         {"fedrac": {"form": "every_round", "weights": "uniform"}},
         remarks="``fedrac`` is after the code of FedRAC, which trains three more visits of E steps after every aggregation: "
         "``steps`` = 3 E; without it this trains an epoch. CFFL's released FedAvg adds the updates one client after the "
-        "other and lets each go on from the sum so far, so that its clients differ by their order; that is not offered. Here "
+        "other and lets each continue from the sum so far, so that its clients differ by their order; that is not offered. Here "
         "clients differ by the training after the last aggregation only, so a low or negative correlation with their "
         "contributions is to be expected.",
     ),

@@ -1,4 +1,4 @@
-"""RFA: the geometric median of the updates in place of their mean."""
+"""RFA: the geometric median of the updates instead of their mean."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -20,18 +20,18 @@ class GeometricMedian(Rule):
         \beta_k^{(r)} = \frac{\alpha_k}{\max(\nu, \lVert v^{(r)} - \Delta_k \rVert)}, \qquad \theta^{t+1} = \theta^t + v^{(R)}
 
     for r = 0, ..., R - 1. Pillutla, Kakade, Harchaoui, IEEE Transactions on Signal Processing 70, 2022, Algorithm 2. A client
-    pulls as hard as alpha says, however far away it is, so less than half of the weight cannot pull the median away.
+    pulls with strength alpha at any distance, so less than half of the weight cannot pull the median away.
 
     Parameters
     ----------
     nu : smoothing, > 0: nearer than this, a client pulls less.
     R : steps, >= 1; those that would change nothing are left out.
-    start : where they begin, :math:`v^{(0)}`. ``"model"``: 0, the model handed out; ``"mean"``: the mean with alpha, as
+    start : where they begin, :math:`v^{(0)}`. ``"model"``: 0, the model sent out; ``"mean"``: the mean with alpha, as
         released. From a mean that one client has moved far, R steps do not come back.
 
     Server sees: distances of updates from points between them.
     Presets: ``released`` has the values of the authors' code.
-    Differs: alpha is by samples, as in the paper, or what another rule says. The code stops early where the sum of distances
+    Differs: alpha is by samples, as in the paper, or the weights of another rule. The code stops early where the sum of distances
     hardly changes; here all R steps are taken. Running statistics of BatchNorm are their own geometric median, with the same
     alpha, so that large ones do not hide the parameters.
     """

@@ -30,7 +30,7 @@ class Krum(Rule):
     Differs: the paper has gradients, here updates of local training. V also holds the running statistics of BatchNorm, so that
     a client cannot be chosen for its parameters and bring in any statistics; those of the chosen are averaged. Of one or two
     clients, without f, nobody can be chosen, and their plain mean is taken. Clients count alike, whatever their samples. The
-    first version of the paper chooses one client after the other and scores the rest anew.
+    first version of the paper chooses one client after the other and scores the rest again.
     """
 
     owns = frozenset({"mask", "weights", "direction"})

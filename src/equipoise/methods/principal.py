@@ -49,14 +49,14 @@ class Principal(Rule):
         makes updates :math:`\sqrt L` times as long; ``"l1_all"``: :math:`\lambda_l / \sum_j \lambda_j`, released, which shortens them.
     scope : axes of every ``"tensor"`` by itself, as released (a tensor of one element is averaged), or of the whole ``"model"``. A
         client counts by length and signs alone: over the whole model a few large tensors can turn the step against the mean.
-    weights : p is by ``"samples"`` (or what another rule says), or ``"uniform"``.
+    weights : p is by ``"samples"`` (or the weights of another rule), or ``"uniform"``.
     warm_start : take the plain mean until one that is not zero has been seen (of this tensor), as released.
 
     Server state: with ``warm_start``, ``seen`` [1], or [T] for tensors.
     Server sees: inner products of updates.
     Notes: ``principal_axes`` is L, ``principal_tie`` whether the result jumps nearby (eigenvalues or signs near a tie),
     ``eigenvalues`` [M] are summed over the tensors, ``step_length`` is relative to the mean with p, ``step_cosine`` the cosine to it.
-    Differs: Eq. 7 prints omega as 1; ``"l2_kept"`` does what its text says. A client that does not move adds nothing
+    Differs: Eq. 7 prints omega as 1; ``"l2_kept"`` follows its text. A client that does not move adds nothing
     and an axis below :math:`10^{-12} \lambda_1` is left out, where released code divides by zero. One client's update
     passes unchanged. Eq. 6 turns axes, which changes nothing.
     """

@@ -22,7 +22,7 @@ class SAGA(Rule):
         \qquad \tilde w_m = \frac{v_m^q}{\sum_j v_j^q}, \qquad w^t = \beta \tilde w^t + (1 - \beta) w^{t-1}
 
     with :math:`v = \max(S, \epsilon)` or :math:`\max(L, \epsilon)` and :math:`\rho_t = \rho (t / T)^\tau`. Wu, Kuang, Yan,
-    Wang, Yu, arXiv 2503.09587, Eqs. 9-12 and 16-18. Measured on the model handed out, over all training samples of the
+    Wang, Yu, arXiv 2503.09587, Eqs. 9-12 and 16-18. Measured on the model sent out, over all training samples of the
     client, with plain cross-entropy in eval mode.
 
     Parameters
@@ -41,7 +41,7 @@ class SAGA(Rule):
     [M]; with ``S``, a simulation also records the perturbed loss, which a site does not send; with secure sums, neither is recorded.
     Traffic: one number up. ``S`` takes three forward passes and one backward pass over the local data, ``L`` two and
     one.
-    Differs: the released code measures with the training's random augmentations, drawn anew for each pass; here there
+    Differs: the released code measures with the training's random augmentations, drawn again for each pass; here there
     are none, because that noise can exceed S in early rounds. It offers S only. The paper has no partial participation:
     here the last weights are those of the clients present, scaled to one.
     """

@@ -19,12 +19,12 @@ CORRECT: Final = "correct"  # which samples are classified correctly: hexadecima
 
 
 def chosen(measures: Iterable[str]) -> tuple[str, ...]:
-    """The measures named, and accuracy in any case, each once and in the order of `MEASURES`; `"rates"` comes last.
+    """Accuracy and the named measures, each once and in the order of `MEASURES`; `"rates"` comes last.
 
     Raises
     ------
     ValueError : a name is unknown; the message names the nearest one.
-    TypeError : one string in place of several.
+    TypeError : one string instead of several.
     """
     if isinstance(measures, str) or not isinstance(measures, Iterable):
         raise TypeError(f'measures must be several names, such as ("accuracy", "auc"); found {measures!r}.')

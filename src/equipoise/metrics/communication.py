@@ -47,7 +47,7 @@ def traffic_by_client(records: Sequence[Mapping[str, Any]], n: int) -> list[Traf
 
     Parameters
     ----------
-    records : of rounds, with ``"ids"`` beside ``"bytes"``.
+    records : of rounds, with ``"ids"`` and ``"bytes"``.
     n : clients of the federation.
 
     Raises

@@ -1,4 +1,4 @@
-"""Measures beside those of :mod:`equipoise.metrics.classification`: well-known ones by name, and the user's own."""
+"""Measures in addition to those of :mod:`equipoise.metrics.classification`: well-known ones by name, and the user's own."""
 
 import math
 import warnings
@@ -22,7 +22,7 @@ BINS: Final = 15  # of confidences, as Guo et al., ICML 2017
 
 @dataclass(frozen=True)
 class Measure:
-    """A measure of one's own: a function of probabilities [n, C] and labels [n], NumPy arrays, that gives a number.
+    """The user's own measure: a function of probabilities [n, C] and labels [n], NumPy arrays, that returns a number.
 
     Parameters
     ----------

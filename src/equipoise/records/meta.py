@@ -36,7 +36,7 @@ class Contribution(TypedDict, total=False):
     Attributes
     ----------
     standalone_test, standalone_val : accuracy [N] on the test set, and on the server's validation data; null where not measured.
-    given : what the user says that each client contributes.
+    given : each client's contribution as given by the user.
     used : what the method used: `"standalone_val"`, `"standalone_test"` or `"given"`.
     rounds : of the training alone; null of what was given.
     averaged : over how many of its last rounds the accuracies are the mean, where it is more than one.
@@ -89,7 +89,7 @@ class Meta(TypedDict, total=False):
     contents : hashes of what was read from the user's files.
     contribution : `{"standalone_test": [N], "used": ...}`, what each client reaches alone, see `Contribution`.
     units : `{"names": [...], "sizes": [...]}`, the groups of hidden units.
-    holdings : who has what, see `equipoise.data.holdings`.
+    holdings : the data of each client, see `equipoise.data.holdings`.
     hostile : `{"attack", "scale", "clients": [ids]}`, who attacks.
     header : lines about the run.
     versions, git : `{package: version}`, and the commit of the source.

@@ -142,7 +142,7 @@ class Bytes(Sent):
 
 
 class Times(TypedDict):
-    """Seconds [M] of a site's training, as it says, and from asking it to its answer; null where not known."""
+    """Seconds [M] of a site's training, as it reports, and from the request to its answer; null if unknown."""
 
     site: list[float | None]
     answered: list[float | None]
@@ -264,7 +264,7 @@ class Record(TypedDict, total=False):
 
 
 class DamagedLineError(ValueError):
-    """A line of `metrics.jsonl` that is not what was written; says what is intact before it.
+    """A line of `metrics.jsonl` that differs from what was written; states what is intact before it.
 
     Parameters
     ----------

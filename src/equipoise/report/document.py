@@ -1,4 +1,4 @@
-"""What a comparison says, as typed dictionaries in plain JSON types: a number that is not defined is null.
+"""The content of a comparison, as typed dictionaries in plain JSON types: an undefined number is null.
 
 `Document` is all of it. In a row of a table, the numbers of the columns of `equipoise.metrics.definitions` stand under their keys.
 """
@@ -60,7 +60,7 @@ class Ahead(TypedDict):
     Attributes
     ----------
     difference, low, high, p, holm, family, seeds : see `Difference`.
-    apart : whether the two can be told apart.
+    apart : whether the two are distinguishable.
     seeds_needed : for a test of power 0.8; null if it is above 1000 or the spread is unknown.
     """
 
@@ -81,8 +81,8 @@ class Leader(TypedDict):
     Attributes
     ----------
     leading : the one with the best mean among those that did not fail.
-    best : the same if it can be told apart from all others, else null.
-    tied : the others that cannot be told apart from it.
+    best : the same if it is distinguishable from all others, else null.
+    tied : the others that are not distinguishable from it.
     versus : by other method.
     """
 
@@ -334,7 +334,7 @@ class RatesOfGroup(TypedDict):
     n, of_class : test samples, and those of the positive class; null if too few.
     worst_class : the class that is recognised worst.
     accuracy, tpr, fpr, selection_rate, worst_recall : over the seeds with which the rate is about enough people.
-    rmse, mae, error : of regression, in place of these, in the unit of the target; `error` is the mean of predicted less true.
+    rmse, mae, error : for regression, instead of these, in the unit of the target; `error` is the mean of predicted less true.
     """
 
     accuracy: NotRequired[Rate]
@@ -370,7 +370,7 @@ class Gaps(TypedDict):
     ----------
     accuracy_gap, equal_opportunity, equalised_odds, demographic_parity, worst_recall : over the seeds that have it, see
         `History.group_fairness`.
-    rmse_gap, mae_gap, error_gap : of regression, in place of these.
+    rmse_gap, mae_gap, error_gap : for regression, instead of these.
     groups : by group.
     intervals : `[low, high]` over the test samples, ends averaged over the seeds.
     worst_groups, clients : of a sensitive attribute, the worst value, by how many seeds have it there; and by client; empty where clients
@@ -492,7 +492,7 @@ class OwnMeasure(TypedDict):
 
 
 class Document(OfMeasure):
-    """Everything that tables, figures and pages show of several runs: the main measure, see `OfMeasure`, and beside it these parts.
+    """Everything that tables, figures and pages show of several runs: the main measure, see `OfMeasure`, and these parts.
 
     Attributes
     ----------

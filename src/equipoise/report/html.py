@@ -180,7 +180,7 @@ def _below(sheet: Sheet, measure: Measure) -> str:
     explained = [text for text in sheet.explanations if text not in deviation]
     bold = any(cell.best for _, cells in sheet.grid.rows for cell in cells)
     best = [
-        "In bold: the best of a column, where a test tells it apart from every other method; elsewhere nothing is bold."
+        "In bold: the best of a column, if a test distinguishes it from every other method; elsewhere nothing is bold."
     ] * bold
     notes = sheet.notes if sheet.name != measure.name else ()  # those of the main measure are at the top of the page
     return " ".join([sheet.caption, *explained, *best, *deviation, *notes])

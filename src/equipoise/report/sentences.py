@@ -534,7 +534,7 @@ def _judged(comparison: Document) -> Iterator[tuple[Leader, str, str, str]]:
 
 
 def _claims(comparison: Document, learned: Sequence[Measured]) -> Iterator[str]:
-    """Who is the fairest, the best for the worst group, the most accurate: a winner only where it can be told apart from all others."""
+    """Who is the fairest, the best for the worst group, the most accurate: a winner only where it can be distinguishable from all others."""
     seed = "With this seed, " if len(comparison["seeds"]) == 1 else ""
     tied = []
     for leader, claim, shown, _ in _judged(comparison):
@@ -554,15 +554,15 @@ def _differences(comparison: Document) -> Iterator[str]:
         apart = [label for label in leader["versus"] if label not in leader["tied"]]
         text = f"{claim[0].upper()}{claim[1:]}: {value}"
         if apart:
-            text += f"; told apart from {_all(leader, apart, digits)}"
+            text += f"; distinguishable from {_all(leader, apart, digits)}"
         if leader["tied"]:
-            text += f"; not told apart from {_all(leader, leader['tied'], digits)}"
+            text += f"; not distinguishable from {_all(leader, leader['tied'], digits)}"
         yield f"{text}."
     for other, leader, measure in _leaders_by_other_measures(comparison):
-        yield f"The worst group by {other}: the {measure.highest} is that of {leader['leading']}; told apart from {_all(leader, leader['versus'], measure.digits)}."
+        yield f"The worst group by {other}: the {measure.highest} is that of {leader['leading']}; distinguishable from {_all(leader, leader['versus'], measure.digits)}."
     if (rewards := _fairness(comparison)) is not None:
         which = rewards["versus"] if rewards["best"] else rewards["tied"]
-        yield f"Rewards: the highest fairness is that of {rewards['leading']}; {'told' if rewards['best'] else 'not told'} apart from {_all(rewards, which)}."
+        yield f"Rewards: the highest fairness is that of {rewards['leading']}; {'' if rewards['best'] else 'not '}distinguishable from {_all(rewards, which)}."
 
 
 def _brackets(comparison: Document, lines: Sequence[str]) -> Iterator[str]:
@@ -571,10 +571,10 @@ def _brackets(comparison: Document, lines: Sequence[str]) -> Iterator[str]:
         return
     leaders = [leader for table in tables(comparison) for leader in table["leaders"].values()]
     family = max((found["family"] for leader in leaders for found in leader["versus"].values()), default=1)
-    difference = "the difference and its" if any(" told apart from " in text for text in lines) else "the"
+    difference = "the difference and its" if any(" distinguishable from " in text for text in lines) else "the"
     if len(comparison["seeds"]) == 1:
         how = (
-            f" Two methods are told apart where the interval corrected for {family} differences, which is wider, leaves out zero."
+            f" Two methods are distinguishable if the interval corrected for {family} differences, which is wider, excludes zero."
             if family > 1
             else ""
         )
@@ -584,7 +584,7 @@ def _brackets(comparison: Document, lines: Sequence[str]) -> Iterator[str]:
             f" by Holm, corrected for the {family} differences of a column (each method to the first and to the leading one; not those that are the same in every seed)"
             * (family > 1)
         )
-        seeds = ", and how many seeds would be needed to tell them apart" * any(" seeds)" in text for text in lines)
+        seeds = ", and how many seeds would be needed to distinguish them" * any(" seeds)" in text for text in lines)
         p = f", p{corrected}" if difference != "the" else ""
         yield f"In brackets: {difference} 95{PERCENT} interval over the seeds{p}{seeds}."
 

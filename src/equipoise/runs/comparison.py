@@ -53,7 +53,7 @@ def compare(
 
     Parameters
     ----------
-    configs : the runs; a finished one of the same settings is taken as it is, a killed one goes on.
+    configs : the runs; a finished one of the same settings is reused, a killed one continues.
     base : directory of the comparison.
     jobs : processes at a time, >= 1. The results do not depend on it.
     on_progress : called with the rounds done and to do, over all runs.

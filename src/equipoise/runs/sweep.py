@@ -1,4 +1,4 @@
-"""Several methods with several seeds from Python, on a network and data of one's own."""
+"""Several methods with several seeds from Python, on the user's network and data."""
 
 import inspect
 import logging
@@ -68,7 +68,7 @@ def compare(
     methods : at least one; the others are compared with the first. A dictionary gives them labels: ``{"mine": MyRule()}``.
     seeds : how many, >= 1 (0, 1, ...), or which.
     rounds : of each run, >= 1.
-    directory : where to keep each run, as ``METHOD-seedN``. The same call again goes on after a stop, bit for bit; finished runs are
+    directory : where to keep each run, as ``METHOD-seedN``. The same call again continues after a stop, bit for bit; finished runs are
         taken as they are if they saw the same data and settings. More methods and seeds may be added.
     last : rounds that are averaged, >= 1. Default: 5.
     stop : ends a run early, such as ``eq.EarlyStopping(10)``; called with all records of the run after each of its rounds.

@@ -86,7 +86,7 @@ def scenario(
     tests : what a test set is: ``"groups"``, by the values of the column group; ``"clients"``; ``"all"``, one for all. By
         default groups if there is such a column, then clients, up to 20 of them.
     size : >= 8, side of images in pixels.
-    measures : what is recorded beside the accuracy, names of ``metrics.MEASURES`` or ``"rates"``, which are recorded in
+    measures : recorded in addition to the accuracy, names of ``metrics.MEASURES`` or ``"rates"``, which are recorded in
         any case where there is a column group.
     label, client, group, split, image : what columns are called where they have other names.
     leave_out : columns that are no features.
