@@ -49,6 +49,8 @@ class Outputs:
     @staticmethod
     def joined(parts: Sequence[Outputs]) -> Outputs:
         """What a model gives for samples in several parts."""
+        if len(parts) == 1:
+            return parts[0]
         values, y = (torch.cat(each) for each in zip(*((part.values, part.y) for part in parts), strict=True))
         A = max(0 if part.s is None else part.s.shape[-1] for part in parts)
         unknown = (y.new_full((len(part.y), A), -1, dtype=torch.int64) for part in parts)
