@@ -211,6 +211,22 @@ def test_a_site_that_was_never_tested_is_named() -> None:
     assert "fedavg, seed 0: b was never tested, so no number here is about it." in notes
 
 
+def test_a_site_whose_scores_do_not_count_is_named() -> None:
+    records = [
+        {
+            "round": t,
+            "groups": {"all": {"accuracy": 0.5, "n": 90}},
+            **({"unmeasured": {"b": "sent scores that cannot be used"}} if t else {}),
+        }
+        for t in range(3)
+    ]
+    notes = Comparison.of([at_sites(records)])["notes"]
+    assert (
+        "fedavg, seed 0: in 2 of 3 rounds b was not measured as others were: it sent scores that cannot be used."
+        in notes
+    )
+
+
 def at_sites(records: list[dict[str, Any]]) -> History:
     meta = {"method": "fedavg", "client_names": ["a", "b", "c"], "client_tests": True}
     return History(records, {**meta, "config": {"method": "fedavg", "engine": "flower"}})

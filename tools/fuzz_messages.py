@@ -68,6 +68,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "scaffold": {"method": "scaffold"},
     "fedsac": {"method": "fedsac"},
     "fedbn": {"method": "fedbn", "normed": True},
+    "fedavg, numbers": {"method": "fedavg", "numbers": True},
     "fedavg, masked": {"method": "fedavg", "secure": True},
     "ditto, masked": {"method": "ditto", "secure": True},
     "fedism+, scores masked": {"method": "fedism+", "scores": True},
@@ -131,25 +132,27 @@ class Normed(nn.Module):
         return head
 
 
-def network(normed: bool) -> nn.Module:
+def network(normed: bool, outputs: int = 3) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(7)
-        return (Normed() if normed else nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 3))).double()
+        return (Normed() if normed else nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, outputs))).double()
 
 
-def samples(n: int, k: int) -> tuple[Tensor, Tensor]:
+def samples(n: int, k: int, numbers: bool = False) -> tuple[Tensor, Tensor]:
     x = torch.randn(n, 6, generator=torch.Generator().manual_seed(k), dtype=torch.float64) + 0.2 * k
-    return x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+    return x, 5 + x[:, 0] if numbers else (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
 
 
 def task_of(run: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Task]:
-    net = network(RUNS[run].get("normed", False))
+    numbers = RUNS[run].get("numbers", False)
+    net = network(RUNS[run].get("normed", False), 1 if numbers else 3)
+    what = "regression(centre=5, scale=2)" if numbers else "classification"
 
     def task(node: Mapping[str, Any], _: Mapping[str, Any]) -> Task:
         if "site" not in node:
-            return Task(net, server_validation=samples(40, 9))
+            return Task(net, server_validation=samples(40, 9, numbers), task=what)
         k = NAMES.index(node["site"])
-        return Task(net, samples((9, 14, 11)[k], k), samples(12, k + 5))
+        return Task(net, samples((9, 14, 11)[k], k, numbers), samples(12, k + 5, numbers), task=what)
 
     return task
 

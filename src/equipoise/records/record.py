@@ -187,7 +187,7 @@ class Record(TypedDict, total=False):
     stopped : in the last round, why training ended before its planned rounds.
     absent, late, dropped : ids of the clients that a simulation let be away, take too long, or fail in the middle.
     attackers : those of `ids` that attacked, where a simulation lets clients attack.
-    unmeasured : of sites, `{name: why}`: whose scores do not count in a round with an evaluation, or not all of them.
+    unmeasured : of sites that were tested, `{name: why}`: whose scores do not count, or not all of them.
     quarantined : `[{"client": m, "name": str, "reason": str}]`, whose answer was not used.
     lr : learning rate of the round, a number or by tensor, where it changes over the rounds.
     bytes : `{"down": [M], "up": [M], "full": int}`, what the clients in `ids` received and sent, and the size of the whole model.

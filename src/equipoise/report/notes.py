@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
@@ -41,6 +41,7 @@ def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
             yield f"{label} has no run with seed {', '.join(map(str, missing))}."
     yield from attacks(runs)
     yield from never_tested(runs)
+    yield from unmeasured(runs)
     yield from without_model(runs)
     together = [run for run in histories if run.sharing.federated and len(run.groups) == 1 and not run.spreads]
     if together and (n := max(len(run.client_names) for run in together)) > 1:
@@ -119,6 +120,14 @@ def never_tested(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
                 "away": f"{were} never tested, so no number here is about {them}",
             }
             yield f"{label}, seed {run.seed}: {some(names)} {ends[why]}."
+
+
+def unmeasured(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
+    """Real sites of which scores do not count, or not all of them."""
+    for label, run in _each(runs):
+        told = Counter(one for record in run.records for one in record.get("unmeasured", {}).items())
+        for (name, why), n in told.items():
+            yield f"{label}, seed {run.seed}: in {n} of {len(run.records)} rounds {name} was not measured as others were: it {why}."
 
 
 def without_model(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:

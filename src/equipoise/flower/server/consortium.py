@@ -208,13 +208,12 @@ class Consortium:
             fields, tensors = _model(sites, trial, now, m, None if own else vector, fields)
             return Parcel(fields, tensors | ({"global": vector} if both else {}))
 
-        results, lost = dict[int, Tested](), dict[int, str]()
+        results, away, lost = dict[int, Tested](), dict[int, str](), dict[int, str]()
         for m, answer in sites.ask("evaluate", now.t, testing, make):
-            tested = (
-                answer
-                if isinstance(answer, str)
-                else Tested.of(answer.fields, sites.known[m].test_sizes, measures, C, task, both)
-            )
+            if isinstance(answer, str):
+                away[m] = answer
+                continue
+            tested = Tested.of(answer.fields, sites.known[m].test_sizes, measures, C, task, both)
             if isinstance(tested, str):
                 lost[m] = tested
             elif tested.classes and tested.classes != sites.classes.setdefault(m, tested.classes):
@@ -231,14 +230,15 @@ class Consortium:
             main = [None if tally is None else tally.main for tally in own_scores]
             sizes = [0 if tally is None else int(tally.n) for tally in own_scores]
             record["clients"] = cast(Clients, {task.main: main, "n": sizes})
-        return {**record, **self._lost("evaluated", now.t, lost | broken), **_sent(sites)}
+        if lost := lost | broken:
+            record["unmeasured"] = {sites.known[m].name: lost[m] for m in sorted(lost)}
+        self._tell("evaluated", now.t, away | lost)
+        return {**record, **_sent(sites)}
 
-    def _lost(self, how: str, t: int, lost: Mapping[int, str]) -> Record:
-        """The entry of sites of which scores do not count, or not all, and why; each is in the log."""
-        reasons = {self.sites.known[m].name: why for m, why in sorted(lost.items())}
-        for name, why in reasons.items():
-            log.warning("%s is not %s after round %d: it %s", name, how, t, why)
-        return {"unmeasured": reasons} if reasons else {}
+    def _tell(self, how: str, t: int, lost: Mapping[int, str]) -> None:
+        """Write into the log whose scores do not count, or not all, and why."""
+        for m, why in sorted(lost.items()):
+            log.warning("%s is not %s after round %d: it %s", self.sites.known[m].name, how, t, why)
 
     def validate(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
         """How the model with which each site predicts does on what it holds out, measured by the sites."""
@@ -265,7 +265,7 @@ class Consortium:
                 "Raise validation."
             )
         broken = judged({m: [tally] for m, tally in found.items() if tally})
-        self._lost("validated", now.t, lost | broken)
+        self._tell("validated", now.t, lost | broken)
         every = [None if broken.get(m) == UNUSABLE else found.get(m) for m in range(len(sites.known))]
         sound = [None if m in broken else tally for m, tally in enumerate(every)]
         record = pooled_validation(task, every, tests.groups)
