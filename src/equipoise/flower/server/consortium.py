@@ -238,7 +238,7 @@ class Consortium:
     def _tell(self, how: str, t: int, lost: Mapping[int, str]) -> None:
         """Write into the log whose scores do not count, or not all, and why."""
         for m, why in sorted(lost.items()):
-            log.warning("%s is not %s after round %d: it %s", self.sites.known[m].name, how, t, why)
+            log.warning("%s is not %s as others are after round %d: it %s", self.sites.known[m].name, how, t, why)
 
     def validate(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
         """How the model with which each site predicts does on what it holds out, measured by the sites."""

@@ -67,7 +67,7 @@ class Tested:
 
 
 UNUSABLE = "sent scores that cannot be used"
-NO_NUMBER = "has predictions that are no numbers: they count as wrong, and its loss and errors do not count"
+NO_NUMBER = "has predictions that are no numbers, so that its loss and errors do not count"
 
 
 def read(task: Task, sums: Any, width: int, n: int) -> Tally:
@@ -134,12 +134,11 @@ def heard(every: Mapping[str, Score], sound: Mapping[str, Score]) -> dict[str, S
     """Scores by test set in which what is no number, because of a few sites, is that of the others; a set of none of these has no loss."""
     scores: dict[str, Score] = {}
     for name, score in every.items():
-        others = sound.get(name, {})
-        gone = {key for key, x in score.items() if key == "loss" or (isinstance(x, float) and not math.isfinite(x))}
-        known = {key: others[key] for key in score if key in gone & others.keys()}  # type: ignore[literal-required]
-        scores[name] = cast(
-            Score, {**score, **known} if "loss" in others else {k: x for k, x in score.items() if k != "loss"}
-        )
+        others = cast(dict[str, Any], sound.get(name, {}))
+        lacking = [key for key, x in score.items() if isinstance(x, float) and not math.isfinite(x) and key != "loss"]
+        theirs = [key for key in lacking if math.isfinite(number(others.get(key)))]
+        known = {key: others[key] for key in (*theirs, *(["n"] if theirs else []), "loss") if key in others}
+        scores[name] = cast(Score, {key: x for key, x in {**score, **known}.items() if key != "loss" or key in known})
     return scores
 
 
