@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from equipoise import scenarios
 from equipoise.core.task import CLASSIFICATION, Regression
 from equipoise.flower import in_process
 from equipoise.records.history import History
-from equipoise.records.record import Record, parse
+from equipoise.records.record import Record, parse, without
 from equipoise.report import figures, html, table
 from equipoise.report.statistics import Comparison
+from equipoise.runs import pack
 from equipoise.system.terminal import Terminal
 from helpers import UNEQUAL, clients, federation, network, samples
 
@@ -157,6 +159,17 @@ def test_sites_are_as_the_simulation_where_the_server_has_the_test_sets() -> Non
     away = in_process(network(), people(), "fedavg", SOLVER, **options)
     assert last(here)["by"] == last(away)["by"]
     assert here.history.meta["attributes"] == away.history.meta["attributes"] == NAMES
+
+
+def test_a_pack_of_a_version_without_them_gives_the_same_numbers(tmp_path: Path) -> None:
+    fed = federation(data=people(), tests={"a": evaluated(20, 1)})
+    fed.fit(2, directory=tmp_path / "now", progress=False)
+    shutil.copytree(tmp_path / "now", tmp_path / "then", ignore=shutil.ignore_patterns("checkpoint"))
+    without_by = tuple(without(record, ("by",)) for record in fed.records)
+    History(without_by, fed.history.meta).to_jsonl(tmp_path / "then" / "metrics.jsonl")
+    run = {"path": "run", "state": None}
+    assert pack._compared(run, tmp_path / "then", tmp_path / "now").same
+    assert not pack._compared(run, tmp_path / "now", tmp_path / "then").same
 
 
 # names
