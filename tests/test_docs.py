@@ -369,6 +369,14 @@ def test_pages_are_in_plain_english(page: Path) -> None:
         pytest.fail("\n".join([f"{page.name} (see How we write in CONTRIBUTING.md):", *dialect]), pytrace=False)
 
 
+@pytest.mark.parametrize("page", PROSE, ids=name_of)
+def test_rows_of_a_table_have_its_columns(page: Path) -> None:
+    text = re.sub(r"^ *```.*?^ *```$|`[^`\n]*`", "X", page.read_text(), flags=re.M | re.S)
+    for table in re.findall(r"(?:^\|.*\n)+", text, flags=re.M):
+        cells = {row: len(re.split(r"(?<!\\)\|", row)) for row in table.splitlines()}
+        assert len(set(cells.values())) == 1, f"{page.name}: {cells}"
+
+
 # the site
 def nav(entry: Any) -> Iterator[str]:
     if isinstance(entry, str):
