@@ -23,7 +23,7 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="One method, in full.", autocompletion=completion.methods)] = None,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Check that it keeps every promise of a method: for your own, `mine.py:Prox`."),
+        typer.Option("--check", help="Test it against the contract of all methods; your own is `mine.py:Prox`."),
     ] = False,
     json_: Json = False,
 ) -> None:
@@ -50,7 +50,7 @@ def _check(name: str | None, json_: bool) -> None:
     from equipoise.testing import RuleError, check_rule
 
     if name is None:
-        raise ValueError("--check takes one method: `equipoise methods mine.py:Prox --check`.")
+        raise ValueError("--check needs a method, such as `equipoise methods mine.py:Prox --check`.")
     failure = None
     try:
         conformance = check_rule(name, progress=not json_)

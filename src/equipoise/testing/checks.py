@@ -1,6 +1,6 @@
-"""The promises that every method keeps, each as a function that raises :class:`ContractError` where it is broken.
+"""The contract of every method. Each promise is a function that raises :class:`ContractError` if it is broken.
 
-A function takes a :class:`Subject`, and returns a remark or nothing. What does not apply raises :class:`NotApplicableError`.
+A function takes a :class:`Subject`, and returns a remark or nothing. It raises :class:`NotApplicableError` if it does not apply.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ from equipoise.testing.hooks import TWICE, ContractError, first_difference, hook
 from equipoise.testing.sees import CONTRIBUTION, follows_contribution, kept_of_clients, last_round, looked_at
 
 LAST = "Reduce over the last dimensions only: .sum(-1) and out.mean(...), never .sum() or .mean(), as a stack has a dimension more."
-WITHIN = 1e-10  # of numbers that should be the same but for the order of sums
-ORDER = torch.tensor([3, 0, 4, 2, 1])  # of clients that are numbered anew
+WITHIN = 1e-10  # the largest difference that another order of sums may make
+ORDER = torch.tensor([3, 0, 4, 2, 1])  # of renumbered clients
 stacked_engine = import_module("equipoise.engines.stacked")
 
 
 class NotApplicableError(Exception):
-    """A check says nothing about this method, with the reason."""
+    """A check does not apply to this method, with the reason."""
 
 
 def _compare(subject: Subject, a: Federation, b: Federation, within: float, who: str, advice: str) -> None:
@@ -87,9 +87,14 @@ def _same_bits(subject: Subject, a: Federation, b: Federation, who: str, advice:
         )
 
 
+def _needs_clients(subject: Subject) -> None:
+    if not subject.method.sharing.clients:
+        raise NotApplicableError("all data are pooled, so there are no clients")
+
+
 # it trains
 def hooks_are_spelled(subject: Subject) -> None:
-    """No method of a rule's class is a hook but for its spelling, and so is never called."""
+    """No function of the class looks like a misspelt hook, which no round would call."""
     for rule in subject.method.rules:
         for name, value in vars(type(rule)).items():
             own = isfunction(value) and not name.startswith("_") and not hasattr(Rule, name)
@@ -103,7 +108,7 @@ def hooks_are_spelled(subject: Subject) -> None:
 
 
 def it_trains(subject: Subject) -> None:
-    """Nobody is quarantined, all numbers are finite, and training changes what is learned."""
+    """No client is quarantined, all numbers are finite, and training changes the model."""
     fed = subject.run()
     _nobody_quarantined(subject, [fed])
     _finite(subject, fed)
@@ -116,7 +121,7 @@ def _nobody_quarantined(subject: Subject, feds: Iterable[Federation]) -> None:
         raise ContractError(
             f"{bad[0]['name']}: {bad[0]['reason']}",
             "every client answers well",
-            "Let no hook raise, report what ranges allow, and give every report a row per client.",
+            "Raise no error in a hook, report numbers within ranges, and return one row per client.",
             hooks_behind(subject.method, "clients/0"),
         )
 
@@ -136,51 +141,51 @@ def _finite(subject: Subject, fed: Federation) -> None:
 def _moved(subject: Subject, fed: Federation) -> None:
     if not moved(fed):
         raise ContractError(
-            f"a model as it began, after {fed.progress.t} rounds",
+            f"an unchanged model after {fed.progress.t} rounds",
             "that training changes the model",
-            "Look at what correction, trains, upload and aggregate leave of the update.",
+            "Look for a factor of 0 in correction, trains, upload or aggregate.",
             hooks_behind(subject.method, ""),
         )
 
 
 # engines
 def engines_agree(subject: Subject) -> None:
-    """One client after another, and a stack of them, give the same but for rounding."""
+    """Engines ``sequential`` and ``stacked`` give the same result, except for rounding."""
     _moved(subject, subject.run())
     _compare(subject, subject.run(), subject.run("stacked"), WITHIN, "engines 'sequential' and 'stacked'", LAST)
 
 
 def neighbours_do_not_matter(subject: Subject) -> None:
-    """Stacks of at most two clients, whose sizes give other padding and other neighbours, change nothing but rounding."""
+    """Stacks of at most two clients, with different padding and neighbours, give the same result, except for rounding."""
     size = subject.run().model.size
     seen: list[tuple[Job, Answer]] = []
     with patch.object(stacked_engine, "MEMORY", 2 * stacked_engine.VECTORS * size * 8):
         small = subject.fitted(engine=watched(seen, stacked_engine.stacked))
     if max(len(answer.rows) for _, answer in seen) > 2:
         raise AssertionError("a stack had more than two clients")
-    _compare(subject, subject.run(), small, WITHIN, "a client alone and a client beside others", LAST)
+    _compare(subject, subject.run(), small, WITHIN, "a single client and a client in a stack", LAST)
 
 
 def stacks_agree(subject: Subject) -> None:
-    """What comes of a client does not depend on the engine, nor on who stands beside it."""
+    """The result of a client does not depend on the engine, nor on the other clients of its stack."""
     engines_agree(subject)
     neighbours_do_not_matter(subject)
 
 
 def stacks_stay_whole(subject: Subject) -> None:
-    """A stack of clients is trained as one, and not one after another because a hook cannot be."""
+    """Clients can be trained as one stack: no hook raises an error there."""
     said = [record for record in warnings_of_stack(subject) if record.name == stacked_engine.__name__]
     if said:
         raise ContractError(
             said[0].getMessage(),
-            "that a stack of clients is trained as one",
+            "clients that can be trained as one stack",
             "Call no .item() and branch on no tensor in a client hook; use torch.where. " + LAST,
             first_difference(subject),
         )
 
 
 def warnings_of_stack(subject: Subject) -> list[logging.LogRecord]:
-    """What is said while three clients of one size train as a stack for two rounds."""
+    """The warnings while three clients of one size train as a stack for two rounds."""
     noted: list[logging.LogRecord] = []
 
     class Noting(logging.Handler):
@@ -199,14 +204,14 @@ def warnings_of_stack(subject: Subject) -> list[logging.LogRecord]:
 
 
 def workers_give_the_same_bits(subject: Subject) -> None:
-    """Clients in threads: every state and every record, as if one client came after another."""
+    """Threads give the same states and records as a single thread, bit for bit."""
     together = subject.fitted(engine="workers", workers=3)
-    _same_bits(subject, subject.run(), together, "threads and one client after another", TWICE)
+    _same_bits(subject, subject.run(), together, "several threads and one", TWICE)
 
 
 # stop and resume
 def resumed_run_is_the_same(subject: Subject) -> None:
-    """A run that was stopped, and resumed after others had run, ends as the one that never was, bit for bit."""
+    """A resumed run, with another run in between, equals an uninterrupted run, bit for bit."""
     method = subject.method
 
     def another() -> None:
@@ -218,13 +223,14 @@ def resumed_run_is_the_same(subject: Subject) -> None:
     never = subject.run()
     with tempfile.TemporaryDirectory() as folder:
         again = stopped_and_resumed(Path(folder), make, ROUNDS, 2, another)
-    advice = "Return all that must be remembered as the server's or the client's state: attributes and globals are in no checkpoint."
-    _same_bits(subject, never, again, "a resumed run and one that never stopped", advice)
+    advice = "Return everything that later rounds need as state of the server or the client. Attributes and globals are in no checkpoint."
+    _same_bits(subject, never, again, "a resumed and an uninterrupted run", advice)
 
 
 # numbers and order of clients
 def renumbering_renumbers(subject: Subject) -> None:
-    """Clients with other numbers get the same results: what is left of a number is the order of sums."""
+    """Renumbering the clients renumbers the results, except for rounding, as the order of sums changes."""
+    _needs_clients(subject)
     order = ORDER.tolist()
     data = clients(SIZES[subject.kind])
 
@@ -243,7 +249,7 @@ def _same_but_renumbered(subject: Subject, a: Federation, b: Federation) -> None
     axes, second = client_axes(a.trial), b.progress.tensors()
     bad = []
     for key, value in a.progress.tensors().items():
-        for axis in axes.get(key, [0]):  # what is handed out to each client begins after a round
+        for axis in axes.get(key, [0]):  # "given" begins after a round
             value = value.index_select(axis, ORDER)
         if not torch.allclose(value, second[key], rtol=0, atol=1e-9):
             bad.append(key)
@@ -252,9 +258,9 @@ def _same_but_renumbered(subject: Subject, a: Federation, b: Federation) -> None
         bad += ["weights"] * (not torch.allclose(weights, torch.tensor(s["weights"]), rtol=0, atol=1e-9))
     if bad:
         raise ContractError(
-            f"another {some(list(dict.fromkeys(bad)))} once clients were numbered {ORDER.tolist()}",
-            "the same numbers, in the new order",
-            "Treat all clients alike whatever their number: use cohort.ids to look up state, and for nothing else.",
+            f"a different {some(list(dict.fromkeys(bad)))} with the clients in the order {ORDER.tolist()}",
+            "the same results, in the new order",
+            "Use cohort.ids to look up state only: the number of a client must not change how it is treated.",
             hooks_behind(subject.method, bad[0]),
         )
 
@@ -271,7 +277,8 @@ class _Turns:
 
 
 def absent_clients_do_not_count(subject: Subject) -> None:
-    """Where some clients are absent, each entry of a state is the right client's, in whatever order they stand in a round."""
+    """With absent clients, each entry of the state belongs to the right client, in any order of the cohort."""
+    _needs_clients(subject)
     ends = []
     for backwards in (False, True):
         fed = subject.fitted(1, batch_size=64, contribution=CONTRIBUTION)
@@ -281,12 +288,12 @@ def absent_clients_do_not_count(subject: Subject) -> None:
             now, _record = one_round(trial, now, ROUNDS + 1)
         ends.append(now.tensors())
     bad = [key for key, x in ends[0].items() if not torch.allclose(x, ends[1][key], rtol=0, atol=1e-9)]
-    bad.sort(key=lambda key: key == "vector")  # a state says more
+    bad.sort(key=lambda key: key == "vector")  # a state is more specific
     if bad:
         raise ContractError(
-            f"another {some(bad)} where the same three of five clients stand in another order",
-            "the same state, as row k of a cohort is client cohort.ids[k]",
-            "Read a state of all clients by state[key][cohort.ids], and write it by index_copy(0, cohort.ids, values).",
+            f"a different {some(bad)} with the same three of five clients in reverse order",
+            "the same state, since row k of a cohort is client cohort.ids[k]",
+            "Read state of all clients by state[key][cohort.ids], and write it by index_copy(0, cohort.ids, values).",
             hooks_behind(subject.method, bad[0]),
         )
 
@@ -295,16 +302,16 @@ def absent_clients_do_not_count(subject: Subject) -> None:
 ALONE = {entry.rules for entry in METHODS.values()}  # a rule that has a name of its own can be written alone
 
 
-VALUES = "Give every hyper-parameter by number or choice, as a number, a word or true and false, and let the dataclass compare by its fields."
+VALUES = "Declare every hyper-parameter by number or choice: a number, a word, or true or false. Do not change how the dataclass compares."
 
 
 def method_reads_back(subject: Subject) -> None:
-    """Text, copies and values of a method give it back."""
+    """The text and the copies of a method equal the method."""
     method = subject.method
 
     def require(same: bool, what: str) -> None:
         if not same:
-            raise ContractError(f"another method from {what}", f"that {what} gives back {method}", VALUES)
+            raise ContractError(f"{what} is a different method", f"{what} equals {method}", VALUES)
 
     for rule in method.rules:
         require(hash(rule) == hash(copy.deepcopy(rule)), f"a copy of {type(rule).__name__}")
@@ -325,14 +332,14 @@ def method_reads_back(subject: Subject) -> None:
 def private_stays(subject: Subject) -> None:
     """Private coordinates never leave the client: not in the update, not in a report, not into the global model."""
     if subject.method.private(subject.run().model) is None:
-        raise NotApplicableError("it keeps no coordinates private")
+        raise NotApplicableError("no coordinates are private")
     for engine in (sequential, stacked_engine.stacked):
         _private_stays(subject, engine)
 
 
 @dataclass(frozen=True)
 class _Sent(Rule):
-    """Note what the server is sent, and change nothing."""
+    """Store the cohorts that the server receives, and change nothing."""
 
     cohorts: tuple[list[Cohort], ...]
 
@@ -351,7 +358,9 @@ def _private_stays(subject: Subject, engine: Engine) -> None:
     def require(holds: bool, text: str) -> None:
         if not holds:
             where = " or ".join(name_of(cls, hook) for cls, hook in overriding(subject.method) if hook == "private")
-            raise ContractError(text, "that private coordinates stay with their client", "Look at private.", where)
+            raise ContractError(
+                text, "private coordinates stay with their client", "Correct the mask that private returns.", where
+            )
 
     for _ in range(ROUNDS):
         before = cast(Tensor, fed.progress.own)
@@ -361,10 +370,10 @@ def _private_stays(subject: Subject, engine: Engine) -> None:
         require(not bool(changes[:, private].any()), "private coordinates in the updates that the server sees")
         require(bool(changes[:, ~private].any()) or bool(private.all()), "nothing in the updates that the server sees")
         absent = sorted({*range(len(own))} - {*cohort.ids.tolist()})
-        require(torch.equal(own[absent], before[absent]), "other private coordinates of an absent client")
+        require(torch.equal(own[absent], before[absent]), "changed private coordinates of an absent client")
     first, vector = fed.model.initial, fed.progress.vector
     require(torch.equal(vector[private], first[private]), "private coordinates in the global model")
-    require(bool(private.all()) or not torch.equal(vector, first), "a global model as it began")
+    require(bool(private.all()) or not torch.equal(vector, first), "an unchanged global model")
     for job, answer in seen:
         _nothing_shown(fed, job, answer)
 
@@ -382,18 +391,19 @@ def _nothing_shown(fed: Federation, job: Job, answer: Answer) -> None:
                 if shown.is_floating_point() and bool(torch.isin(shown.flatten(), secret).any()):
                     raise ContractError(
                         f"values of private coordinates in the report {key!r}",
-                        "that private coordinates stay with their client",
-                        "Leave them out of what finish reports: only vectors of all P or G coordinates are cleared of them.",
+                        "private coordinates stay with their client",
+                        "Leave them out of the report of finish. Equipoise clears them only in vectors of all P or G coordinates.",
                         f"{type(rule).__name__}.finish",
                     )
 
 
 # the small and the uneven
-FEW = "Look for a division by M - 1, by a spread, or by a sum over the other clients, and for what is left of a few when some are cut off."
+FEW = "Look for a division by M - 1, n - 1, a spread or a sum over the other clients, and for an empty selection of few clients."
 
 
 def one_client(subject: Subject) -> None:
-    """A federation of one trains on that client, and its checkpoint holds together."""
+    """A federation of one client trains, and can be resumed."""
+    _needs_clients(subject)
 
     def make() -> Federation:
         return subject.federation(sizes=(13,), participation=1.0, tests=None)
@@ -405,17 +415,18 @@ def one_client(subject: Subject) -> None:
         if record["weights"] != [1.0]:
             raise ContractError(
                 f"the weights {record['weights']}",
-                "that the only client has all the weight",
+                "the weight 1 for the only client",
                 FEW,
                 hooks_behind(subject.method, "server/0"),
             )
     with tempfile.TemporaryDirectory() as folder:
         again = stopped_and_resumed(Path(folder), make, ROUNDS, 1)
-    _same_bits(subject, fed, again, "a resumed run and one that never stopped", "See resume.")
+    _same_bits(subject, fed, again, "a resumed and an uninterrupted run", "See the check resume.")
 
 
 def a_client_of_one_sample(subject: Subject) -> None:
     """A client with a single sample takes part like the others."""
+    _needs_clients(subject)
     sizes = (9, 17, 12) if subject.kind == "batchnorm" else (1, 9, 17, 12)  # BatchNorm cannot train on one sample
     settings: dict[str, Any] = {"sizes": sizes, "participation": 1.0, "tests": None}
     a, b = (subject.fitted(2, engine=engine, **settings) for engine in ("sequential", "stacked"))
@@ -428,7 +439,8 @@ def a_client_of_one_sample(subject: Subject) -> None:
 
 
 def uneven_cohorts_and_batches(subject: Subject) -> None:
-    """Two of five clients a round, batches of 7 that divide none of them: deterministic, and the seed matters."""
+    """Rounds of two of five clients, with uneven batches, are deterministic, and depend on the seed."""
+    _needs_clients(subject)
     settings: dict[str, Any] = {
         "participation": 0.4,
         "batch_size": 7,
@@ -440,8 +452,8 @@ def uneven_cohorts_and_batches(subject: Subject) -> None:
     if not float((learned(a) - learned(c)).abs().max()) > 1e-6:
         raise ContractError(
             "the same model with the seeds 11 and 12",
-            "that another seed, which draws other clients and batches, gives another model",
-            "Look for what sets the model to a constant.",
+            "a different model for a different seed, which selects different clients and batches",
+            "Look for a model or a step that is a constant.",
             hooks_behind(subject.method, ""),
         )
     if any(len(record["ids"]) != 2 for record in a.records):
@@ -451,7 +463,7 @@ def uneven_cohorts_and_batches(subject: Subject) -> None:
 
 
 def float32_networks(subject: Subject) -> None:
-    """No state changes its dtype on the way, nobody is quarantined, and both engines agree as far as float32 goes."""
+    """No state changes its dtype, no client is quarantined, and both engines agree within the precision of float32."""
     net = network(subject.kind).float()
     settings: dict[str, Any] = {"net": net, "tests": None, "epochs": 1}
     a, b = (subject.fitted(2, engine=engine, **settings) for engine in ("sequential", "stacked"))
@@ -460,9 +472,9 @@ def float32_networks(subject: Subject) -> None:
     bad += ["given"] * (after.get("given", after["vector"]).dtype != torch.float32)
     if bad:
         raise ContractError(
-            f"another dtype of {some(bad)} after 2 rounds of a float32 network",
+            f"a different dtype of {some(bad)} after 2 rounds of a float32 network",
             "states and models that keep their dtype",
-            "Make state by zeros_like of what it is made of, and give numbers back by .to(x.dtype).",
+            "Create state by torch.zeros_like of the tensor that it stores, and convert results by .to(x.dtype).",
             hooks_behind(subject.method, bad[0]),
         )
     _nobody_quarantined(subject, [a, b])
@@ -472,17 +484,18 @@ def float32_networks(subject: Subject) -> None:
 
 # what the server sees
 def sees_what_it_states(subject: Subject) -> str:
-    """The server looks at no more of single clients than the rule states in ``sees``."""
+    """The server uses no more of single clients than the rule declares in ``sees``."""
+    _needs_clients(subject)
     method, last = subject.method, last_round(subject.method)
     where = " or ".join(f"{type(rule).__name__}.sees" for rule in method.rules if rule.sees == method.sees)
-    advice = f"State what the server must see, one of {', '.join(SEES)}, or combine less of single clients."
+    advice = f"Declare what the server must see, one of {', '.join(SEES)}, or use less of single clients."
     stated = f"no more of single clients than sees = {method.sees!r}"
     if any(need.startswith("contribution") for need in method.needs):
         if method.sees != "matrix":
-            raise ContractError(
-                "that it needs contributions", "sees = 'matrix', as each model is judged", advice, where
-            )
-        return "" if follows_contribution(last) else "nothing depends on the contributions that it needs"
+            raise ContractError("a need for contributions", "sees = 'matrix', as each model is judged", advice, where)
+        return (
+            "" if follows_contribution(last) else "the results do not depend on the contributions that the rule needs"
+        )
     if SEES.index(method.sees) <= SEES.index("sum") and (kept := kept_of_clients(last.trial)):
         raise ContractError(f"an entry for each client in {some(kept)}", stated, advice, where)
     for rule, report in zip(last.trial.method.rules, last.answer.reports, strict=True):
@@ -491,27 +504,26 @@ def sees_what_it_states(subject: Subject) -> str:
             raise ContractError(f"more than one number in {some(long)}", stated, advice, where)
     looks = looked_at(last)
     if SEES.index(looks) > SEES.index(method.sees):
-        raise ContractError(f"a server that looks at {looks!r}", stated, advice, where)
+        raise ContractError(f"a server that uses {looks!r}", stated, advice, where)
     less = SEES.index(looks) < SEES.index(method.sees)
-    return f"the server looked at {looks!r} only: if that is always so, state it in sees" if less else ""
+    return f"the server used {looks!r} only: if that always holds, declare it in sees" if less else ""
 
 
 # other surroundings
 def sites_give_the_same_bits(subject: Subject) -> None:
-    """Between sites it gives what the simulator gives, bit for bit."""
+    """Sites give the same bits as the simulator."""
+    _needs_clients(subject)
     if find_spec("flwr") is None:
         raise NotApplicableError("Flower is not installed: pip install 'equipoise[flower]'")
-    if not subject.method.sharing.clients:
-        raise NotApplicableError("it has no clients")
     with tempfile.TemporaryDirectory() as folder:
         sites = consortium(subject.method, **subject.setting, states=folder)
         sites.fit(ROUNDS, progress=False)
         bad = between_sites.differences(subject.run(), sites, Path(folder))
     if bad:
         raise ContractError(
-            f"another {some(bad)} between sites",
+            f"a different {some(bad)} between sites",
             "the bits of the simulator",
-            "Use on the server only what finish reports and stays leaves, and on a client only its state and its message.",
+            "Use on the server only reports that stays does not keep at the site, and on a client only its state and message.",
             hooks_behind(subject.method, bad[0]),
         )
 
@@ -523,7 +535,7 @@ def with_numbers() -> dict[str, Any]:
 
 
 def numbers_to_predict(subject: Subject, task: str = "regression") -> Federation:
-    """A rule that asks for no classes trains on a regression, with the same result in both engines."""
+    """A rule that needs no classes trains on a regression, with the same result in both engines."""
     try:
         subject.method.require(task_of(task))
     except MethodError as error:

@@ -1,4 +1,4 @@
-"""All checks of a rule, and what came of them."""
+"""All checks of a rule, and their outcomes."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Check:
     ----------
     name : what it is called.
     promise : what it asks for, a sentence.
-    function : raises :class:`ContractError` if the promise is broken; gives a remark, or nothing.
-    kinds : the networks on which it is asked for: ``"mlp"``, ``"batchnorm"``.
+    function : raises :class:`ContractError` if the promise is broken; returns a remark, or nothing.
+    kinds : the networks on which it runs: ``"mlp"``, ``"batchnorm"``.
     hint : what to do about an error that the check does not expect.
     """
 
@@ -52,7 +52,7 @@ class Check:
     promise: str
     function: Callable[[Subject], object]
     kinds: tuple[str, ...] = ("mlp",)
-    hint: str = "Mend what the error names. Python shows the traceback above, the command line with --debug."
+    hint: str = "Correct what the error names. Python shows the traceback above, the command line with --debug."
 
     def __str__(self) -> str:
         return self.name
@@ -83,7 +83,7 @@ class Check:
         return "; ".join(dict.fromkeys(remarks))
 
     def _on(self, subject: Subject) -> object:
-        """Check a rule on one kind of network; an error that no check raises is a broken promise, too."""
+        """Check a rule on one kind of network. Every other error is a broken promise, too."""
         plain = patch.object(diagnosis, "explained", lambda _, problems: dict(problems))  # what the guard saw, not why
         with warnings.catch_warnings(), plain, noting_errors(subject.method) as errors:
             warnings.simplefilter("ignore")
@@ -95,7 +95,7 @@ class Check:
                 raise self._broken(subject, error, errors) from error
 
     def _broken(self, subject: Subject, error: Exception, errors: Sequence[Raised]) -> ContractError:
-        """What is broken, where a check raised an error and hooks have raised some before."""
+        """The broken promise, from the error of a check and the errors that hooks raised before."""
         found, expected, advice = f"{type(error).__name__}: {error}", self.promise, self.hint
         hook = hooks_behind(subject.method, "server") if isinstance(error, ServerError) else ""
         if isinstance(error, ContractError):
@@ -108,36 +108,46 @@ class Check:
 
 
 CHECKS = (
-    Check("spelling", "every hook is called as it is in eq.Rule", checks.hooks_are_spelled),
+    Check("spelling", "every hook has the name of a hook of eq.Rule", checks.hooks_are_spelled),
     Check("returns", "every hook returns what eq.Rule states", hooks_return_what_they_should, ("mlp", "batchnorm")),
     Check("trains", "training raises no error, gives finite numbers, and changes the model", checks.it_trains),
-    Check("pure", "hooks change nothing they are given, and give the same when called again", hooks_are_pure),
-    Check("text", "text, values and copies give the method back", checks.method_reads_back, hint=checks.VALUES),
+    Check("pure", "hooks do not change their arguments, and return the same when called again", hooks_are_pure),
+    Check("text", "text and copies of the method equal the method", checks.method_reads_back, hint=checks.VALUES),
     Check("stack", "clients can be trained as one stack", checks.stacks_stay_whole),
     Check(
-        "engines", "a stack of clients gives what one after another gives", checks.stacks_agree, ("mlp", "batchnorm")
+        "engines",
+        "a stack of clients and single clients give the same result",
+        checks.stacks_agree,
+        ("mlp", "batchnorm"),
     ),
-    Check("workers", "clients in threads give the same bits", checks.workers_give_the_same_bits),
+    Check("workers", "threads give the same bits as a single thread", checks.workers_give_the_same_bits),
     Check("resume", "a resumed run is the same, bit for bit", checks.resumed_run_is_the_same, ("mlp", "batchnorm")),
-    Check("renumbering", "clients with other numbers get the same results", checks.renumbering_renumbers),
-    Check("absent", "with absent clients every state stays with its client", checks.absent_clients_do_not_count),
+    Check("renumbering", "the numbering of the clients does not matter", checks.renumbering_renumbers),
+    Check(
+        "absent",
+        "absent clients keep their state, and the order of the others does not matter",
+        checks.absent_clients_do_not_count,
+    ),
     Check("private", "private coordinates stay with their client", checks.private_stays, ("mlp", "batchnorm")),
     Check("one client", "a federation of one client trains", checks.one_client, hint=checks.FEW),
     Check("one sample", "a client of one sample takes part", checks.a_client_of_one_sample, hint=checks.FEW),
     Check(
-        "uneven", "two clients a round and uneven batches give the same for one seed", checks.uneven_cohorts_and_batches
+        "uneven",
+        "rounds of two clients and uneven batches depend on the seed only",
+        checks.uneven_cohorts_and_batches,
+        hint=checks.FEW,
     ),
-    Check("float32", "a float32 network keeps every dtype", checks.float32_networks),
-    Check("sees", "the server looks at no more than sees states", checks.sees_what_it_states),
-    Check("sites", "between sites it gives the simulator's bits", checks.sites_give_the_same_bits),
-    Check("regression", "numbers can be predicted, where no classes are needed", checks.numbers_to_predict),
+    Check("float32", "every dtype is kept with a float32 network", checks.float32_networks),
+    Check("sees", "the server uses no more than sees declares", checks.sees_what_it_states),
+    Check("sites", "sites give the same bits as the simulator", checks.sites_give_the_same_bits),
+    Check("regression", "a rule that needs no classes trains on a regression", checks.numbers_to_predict),
 )
-FIRST = ("spelling", "returns", "trains")  # without which the others have nothing to compare
+FIRST = ("spelling", "returns", "trains")  # if one fails, the others have nothing to compare
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one check: ``broken`` if it failed, ``skipped`` with a reason, or a ``remark``."""
+    """The outcome of one check: ``broken`` if it failed, ``skipped`` with a reason, or a ``remark``."""
 
     check: Check
     seconds: float
@@ -152,7 +162,7 @@ class Outcome:
 
     @property
     def document(self) -> dict[str, object]:
-        """The same as JSON takes it."""
+        """The same for JSON."""
         parts = vars(self.broken) if self.broken else {}
         return {"promise": self.check.promise, "outcome": self.word, "remark": self.skipped or self.remark, **parts}
 
@@ -163,24 +173,24 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Conformance:
-    """What came of all checks of a rule; as text, a line for each, and what is broken in full."""
+    """The outcomes of all checks of a rule. Its text has a line for each, and the failures in full."""
 
     method: str
     outcomes: tuple[Outcome, ...]
 
     @property
     def broken(self) -> dict[str, ContractError]:
-        """What is broken, by the name of the check."""
+        """The failures by the name of the check."""
         return {each.check.name: each.broken for each in self.outcomes if each.broken is not None}
 
     @property
     def skipped(self) -> dict[str, str]:
-        """Why a check was skipped, by its name."""
+        """The reasons of skipped checks, by name."""
         return {each.check.name: each.skipped for each in self.outcomes if each.skipped}
 
     @property
     def document(self) -> dict[str, dict[str, object]]:
-        """What came of every check, by its name, as JSON takes it."""
+        """The outcome of every check by name, for JSON."""
         return {each.check.name: each.document for each in self.outcomes}
 
     def __str__(self) -> str:
@@ -195,7 +205,7 @@ class Conformance:
 
 
 class RuleError(AssertionError):
-    """A rule breaks a promise; ``conformance`` holds what came of all checks, and is the text."""
+    """A rule breaks a promise. ``conformance`` has the outcomes of all checks; its text is the message."""
 
     def __init__(self, conformance: Conformance) -> None:
         super().__init__(str(conformance))
@@ -203,21 +213,21 @@ class RuleError(AssertionError):
 
 
 def check_rule(rule: Given, *, skip: Mapping[str, str] | None = None, progress: bool = True) -> Conformance:
-    """Check that a rule keeps every promise that the methods of the catalogue keep, on small made data in float64.
+    """Test a rule against the contract of all methods in the catalogue, on small artificial data in float64.
 
     Parameters
     ----------
     rule : a rule, ``Mine(mu=0.1)``; or a method, also as text, ``"fedheal+mine.py:Mine"``.
-    skip : checks to leave out, by name, with the reason, such as ``{"renumbering": "it projects pair after pair"}``.
-    progress : name on the standard error what takes longer than two seconds.
+    skip : checks to leave out, by name, each with the reason, such as ``{"renumbering": "it projects pair after pair"}``.
+    progress : print a line on the standard error for every check that takes longer than two seconds.
 
     Returns
     -------
-    What came of every check; printed, a line for each.
+    The outcome of every check. Printed, it has a line for each.
 
     Raises
     ------
-    RuleError : a promise is broken, with the check, the hook concerned, what was expected, what was found and what to do.
+    RuleError : a check failed. The message has the check, the hook, the expected and the actual result, and what to do.
     """
     leave = dict(skip or {})
     for name in leave:
@@ -239,7 +249,7 @@ def check_rule(rule: Given, *, skip: Mapping[str, str] | None = None, progress: 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Runs of rules that may be wrong say nothing beside the checks."""
+    """Runs of rules that may be wrong log nothing."""
     logger, handler = logging.getLogger("equipoise"), logging.NullHandler()
     before = logger.propagate
     logger.addHandler(handler)
@@ -252,11 +262,11 @@ def _quiet() -> Iterator[None]:
 
 
 def _once(outcome: Outcome, before: Sequence[Outcome]) -> Outcome:
-    """What came of a check, which says nothing new where a fault of the same hook, to be mended in the same way, was told before."""
+    """The outcome of a check, skipped if an earlier check has failed in the same hook with the same advice."""
     error = outcome.broken
     for each in before:
         if error and each.broken and (each.broken.hook, each.broken.advice) == (error.hook, error.advice):
-            return replace(outcome, broken=None, skipped=f"the fault of {each.check.name}")
+            return replace(outcome, broken=None, skipped=f"same cause as {each.check.name}")
     return outcome
 
 
@@ -279,7 +289,7 @@ def _outcome(check: Check, subject: Subject, progress: bool) -> Outcome:
 
 
 def parametrize_with_checks(rules: Iterable[Given]) -> MarkDecorator:
-    """Decorate a test of pytest that is called with every rule and every check: ``def test_mine(rule, check): check(rule)``.
+    """Decorate a pytest function that runs every check of every rule: ``def test_mine(rule, check): check(rule)``.
 
     Parameters
     ----------

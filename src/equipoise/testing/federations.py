@@ -1,4 +1,4 @@
-"""Small federations on made data, in float64, and comparisons of what came of them."""
+"""Small federations on artificial data, in float64, and comparisons of their results."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def stopped_and_resumed(
     at: int,
     between: Callable[[], object] = lambda: None,
 ) -> Federation:
-    """A run that was stopped after ``at`` rounds, and went on in a federation that was made anew, after what is done ``between``."""
+    """A run that is stopped after ``at`` rounds and resumed in a new federation, with a call of ``between`` before."""
 
     def stop(record: Record) -> None:
         if record["round"] == at - 1:
@@ -223,7 +223,7 @@ def client_axes(trial: Trial) -> dict[str, list[int]]:
 
 
 class Subject:
-    """A method that is checked, on made data and one kind of network; what several checks need is trained once.
+    """A method that is checked, on artificial data and one kind of network. Runs that several checks need are trained once.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The hooks of a rule, watched: whether they are pure, which of them raises, and which of them treats a stack of clients otherwise."""
+"""Watching the hooks of a rule: which of them is impure, raises an error, or treats a stack of clients differently."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Results = dict[str, dict[str, Tensor]]  # of hooks, by their names
 
 
 class ContractError(AssertionError):
-    """A rule does not keep a promise.
+    """A rule breaks a promise.
 
     Parameters
     ----------
-    found : what came out.
-    expected : what should have come out.
+    found : the actual result.
+    expected : the expected result.
     advice : what to do.
-    hook : the hook concerned, such as ``Mine.aggregate``, as far as one is.
+    hook : the hook concerned, such as ``Mine.aggregate``; empty if the fault is in no hook.
     """
 
     def __init__(self, found: str, expected: str, advice: str, hook: str = "") -> None:
@@ -84,7 +84,7 @@ def replaced(method: Method, instead: Callable[[type[Rule], str, Hook], Hook]) -
 
 @contextmanager
 def noting_errors(method: Method) -> Iterator[list[Raised]]:
-    """The errors that hooks raise: a round leaves the client out, whose hook raised, and goes on."""
+    """The errors that hooks raise. A round leaves such a client out and continues."""
     errors: list[Raised] = []
 
     def noting(cls: type[Rule], hook: str, original: Hook) -> Hook:
@@ -131,17 +131,17 @@ def form(state: State) -> dict[str, tuple[torch.Size, torch.dtype]]:
     return {k: (t.shape, t.dtype) for k, t in state.items()}
 
 
-IN_PLACE = "Make new tensors: x + 1 instead of x += 1, index_copy instead of x[i] = ..., a new dictionary instead of state[key] = ..."
+IN_PLACE = "Create new tensors: x + 1 instead of x += 1, index_copy instead of x[i] = ..., a new dictionary instead of state[key] = ..."
 TWICE = (
-    "Keep no memory in attributes, globals or defaults: return it as state. Draw noise by visit.normal(), which follows from the "
-    "seed, never by torch.randn."
+    "Store nothing in attributes, globals or defaults: return it as state. Draw noise by visit.normal(), which depends on the seed, "
+    "never by torch.randn."
 )
 
 
 def supervised(cls: type[Rule], hook: str, called: set[str], broken: list[ContractError]) -> Hook:
-    """The hook, called twice on the same arguments and watched; ``broken`` notes what a round takes for the error of one client."""
+    """The hook, called twice with the same arguments and watched. ``broken`` stores errors that a round blames on one client."""
     original, where = getattr(cls, hook), name_of(cls, hook)
-    pure = "a hook that changes nothing it is given, and gives the same for the same arguments"
+    pure = "a hook that does not change its arguments, and returns the same for the same arguments"
 
     def require(holds: bool, text: str, advice: str, expected: str = pure) -> None:
         if not holds:
@@ -156,8 +156,8 @@ def supervised(cls: type[Rule], hook: str, called: set[str], broken: list[Contra
         require(same(before, copied(args)), "changed its arguments", IN_PLACE)
         kept = copied(first)
         second = original(self, *args)
-        require(same(kept, copied(second)), "gave another result the second time", TWICE)
-        require(same(kept, copied(first)), "changed what it gave before", IN_PLACE)
+        require(same(kept, copied(second)), "returned a different result the second time", TWICE)
+        require(same(kept, copied(first)), "changed its earlier result", IN_PLACE)
         require(same(before, copied(args)), "changed its arguments the second time", IN_PLACE)
         require(repr(self) == itself, "changed the rule", TWICE)
         if error := misfit(cls, hook, args, first):
@@ -178,7 +178,7 @@ LIKE = {
     "publish": 0,
     "reward": 2,
 }  # the argument whose shape a hook returns
-SAID = "Return what eq.Rule states for this hook, see the page on architecture."
+SAID = "Return what eq.Rule states for this hook. The page Architecture lists all hooks."
 
 
 def _is_state(value: object) -> bool:
@@ -186,12 +186,12 @@ def _is_state(value: object) -> bool:
 
 
 def _pair(value: object) -> tuple[object, object]:
-    """A pair; of anything else two times None."""
+    """The two values of a pair; otherwise None twice."""
     return (value[0], value[1]) if isinstance(value, tuple) and len(value) == 2 else (None, None)
 
 
 def _expected(hook: str, args: Sequence[Any], result: object) -> str:
-    """What a hook should have returned instead of ``result``; empty if it is of the right form."""
+    """The form that a hook should have returned instead of ``result``; empty if that is right."""
     first, second = _pair(result)
     if hook in ("client_state", "server_state", "message", "prepare"):
         return "" if _is_state(result) else "a dictionary of tensors"
@@ -235,7 +235,7 @@ def _mask(args: Sequence[Any], result: object) -> str:
 
 
 def _described(value: object) -> str:
-    """What a hook returned, in a few words."""
+    """The result of a hook in a few words."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {list(value.shape)} and {value.dtype}"
     if isinstance(value, dict):
@@ -255,14 +255,14 @@ def _states(hook: str, args: Sequence[Any], result: Any) -> tuple[State, State]:
 
 
 def misfit(cls: type[Rule], hook: str, args: Sequence[Any], result: object) -> ContractError | None:
-    """What is wrong with the form of what a hook returned."""
+    """The error in the form of a hook's result; None if it is right."""
     where = name_of(cls, hook)
     if expected := _expected(hook, args, result):
         return ContractError(f"{where} returned {_described(result)}", expected, SAID, where)
     begun, ended = _states(hook, args, result)
     if form(begun) != form(ended):
         found = f"{where} changed the form of its state from {_described(begun)} to {_described(ended)}"
-        return ContractError(found, "a state with the keys, shapes and dtypes that it began with", STATE, where)
+        return ContractError(found, "a state with the same keys, shapes and dtypes as at the start", STATE, where)
     return None
 
 
@@ -280,14 +280,14 @@ def hooks_return_what_they_should(subject: Subject) -> None:
 
         return checked
 
-    with suppress(Exception), replaced(subject.method, checking):  # an error of a hook is told by the check after this
+    with suppress(Exception), replaced(subject.method, checking):  # the next check reports errors of hooks
         subject.fitted(2, epochs=1)
     if broken:
         raise broken[0]
 
 
 def hooks_are_pure(subject: Subject, engine: str = "sequential") -> None:
-    """Every hook is called, changes none of its arguments, and gives the same when it is called again."""
+    """Every hook is called, changes none of its arguments, and returns the same when called again."""
     method = subject.method
     settings: dict[str, Any] = {"engine": engine, "epochs": 1}
     called, broken = set[str](), list[ContractError]()
@@ -300,14 +300,14 @@ def hooks_are_pure(subject: Subject, engine: str = "sequential") -> None:
     if silent := sorted({name_of(cls, hook) for cls, hook in overriding(method)} - called):
         raise ContractError(
             f"{', '.join(silent)} was never called",
-            f"that every hook is called in {ROUNDS} rounds",
-            "Leave out the hook, or what keeps it from being called, such as another rule of the sum.",
+            f"a call of every hook in {ROUNDS} rounds",
+            "Remove the hook, or the rule of the sum that prevents its call.",
             silent[0],
         )
     if not identical(fed, subject.fitted(ROUNDS, **settings)):
         raise ContractError(
-            "a run whose hooks were called twice ended elsewhere",
-            "the same run, bit for bit",
+            "a different result if hooks are called twice",
+            "the same result, bit for bit",
             TWICE,
             hooks_behind(method, ""),
         )
@@ -315,7 +315,7 @@ def hooks_are_pure(subject: Subject, engine: str = "sequential") -> None:
 
 # which hook
 def first_difference(subject: Subject) -> str:
-    """The first hook, in order of time, that gives a stack of clients another result than each of them; empty if none does."""
+    """The first hook, in order of time, with different results for a stack and for single clients; empty if there is none."""
     apart: list[Results] = []
     stack: Results = {}
     notes: list[Results] = [{}]
@@ -346,7 +346,7 @@ def first_difference(subject: Subject) -> str:
 
 
 def _alike(together: dict[str, Tensor] | None, apart: Iterable[dict[str, Tensor] | None]) -> bool:
-    """Whether the rows of what a stack was given are what each client was given."""
+    """Whether the rows of the result for a stack equal the results for single clients."""
     each = [result for result in apart if result is not None]
     if together is None or not each:
         return together is None and not each

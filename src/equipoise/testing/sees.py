@@ -1,7 +1,7 @@
-"""What a rule looks at: the last round of a method is replayed with other answers.
+"""What a rule uses of single clients: the last round of a method is replayed with different answers.
 
 The answers are changed ever less, so that ever more of what the server learns stays as it was. The first change that it does not
-notice, in the model, in its state, and in what clients get, tells what it looks at.
+notice, in the model, in its state, and in what clients get, shows what it uses.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Replay:
     cohort: Cohort
 
     def outcome(self, updates: Tensor, reports: list[State]) -> dict[str, Tensor]:
-        """All that the server holds and hands out after the round, had clients sent these ``updates`` [M, G] and ``reports``."""
+        """All that the server stores and sends after the round, if clients had sent these ``updates`` [M, G] and ``reports``."""
 
         def engine(job: Job) -> Iterator[Answer]:
             yield replace(self.answer, trained=self.received + updates, reports=reports)
@@ -180,7 +180,7 @@ def with_sums(report: State, pair: list[int]) -> State:
     return report
 
 
-# what is looked at
+# what is used
 def looked_at(replay: Replay) -> Sees:
     """What the server looks at; seeds are several, as what is judged by its accuracy may change without notice."""
     with patch.object(guard, "out_of_range", lambda *_: {}):  # changed reports need not be such as clients make

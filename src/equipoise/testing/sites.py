@@ -1,4 +1,4 @@
-"""A run between sites beside the same run in the simulator: models, server's state, clients' states, records."""
+"""A run between sites, compared with the same run in the simulator: models, server's state, clients' states, records."""
 
 from __future__ import annotations
 
