@@ -419,8 +419,8 @@ def test_what_looks_at_training_refuses_clients_that_send_something_else() -> No
         ({"attack": "alie", "attackers": "client-4=0.5"}, r"^attackers: client-4=0\.5 of 1 clients is less than one"),
         ({"attack": "alie", "attackers": "client-9=1"}, r"^attackers: no group or client is called 'client-9'\. Did you mean"),
         ({"attack": "alie", "attackers": 0.4, "attack_scale": 0}, r"^attack_scale must be > 0 and finite, or None; found 0\.$"),
-        ({"attack": "free-rider", "attackers": 0.4, "attack_scale": 2}, r"^attack_scale=2 says nothing with free-rider"),
-        ({"attack": "label-flip", "attackers": 0.4, "attack_scale": 2}, r"^attack_scale=2 says nothing with label-flip"),
+        ({"attack": "free-rider", "attackers": 0.4, "attack_scale": 2}, r"^attack_scale=2 has no effect with free-rider"),
+        ({"attack": "label-flip", "attackers": 0.4, "attack_scale": 2}, r"^attack_scale=2 has no effect with label-flip"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence(given: dict[str, Any], message: str) -> None:

@@ -279,7 +279,7 @@ def test_text_numbers_and_tables_say_the_same() -> None:
         ({"joins": -1}, r"^joins must be a whole number >= 0.*; found -1\.$"),
         ({"joins": "client-0=1.5"}, r"^joins must be a whole number"),
         ({"time_limit": 0}, r"^time_limit must be >= 1 and finite, or None; found 0\.$"),
-        ({"speed_spread": 0.5}, r"^speed_spread=0\.5 says nothing without a limit"),
+        ({"speed_spread": 0.5}, r"^speed_spread=0\.5 has no effect without a time limit"),
     ],
 )
 def test_bad_input_is_one_sentence(given: dict[str, Any], message: str) -> None:

@@ -296,9 +296,9 @@ class Adder(Rule):
 def test_rules_of_a_user() -> None:
     with pytest.raises(MethodError, match="'Teller' lets each client send a report, which 'DP' does not protect"):
         eq.Method((DP(), Teller()))
-    with pytest.raises(MethodError, match="'Adder' lets each client send something in place of its update"):
+    with pytest.raises(MethodError, match="'Adder' lets each client send something instead of its update"):
         eq.Method((DP(), Adder()))
-    with pytest.raises(QuorumError, match="Liar says that it reports nothing, and reports loss"):
+    with pytest.raises(QuorumError, match="Liar declares no reports, and reports loss"):
         fitted((DP(), Liar()), 1)
 
 

@@ -496,5 +496,5 @@ def test_that_stacks_fail_is_said_once_a_run(caplog: pytest.LogCaptureFixture) -
         net = nn.Sequential(nn.Linear(N_INPUTS, 4), nn.BatchNorm1d(4, momentum=None), nn.Linear(4, N_CLASSES)).double()
         fitted("fedavg", 3, net=net, engine="stacked", participation=1.0)
         (said,) = [message for message in caplog.messages if "one by one" in message]
-        assert "said once a run" in said
+        assert "appears once per run" in said
         assert len(said) < 330

@@ -444,7 +444,7 @@ def test_a_refusal_names_the_numbers_of_the_user_not_the_author() -> None:
     with pytest.raises(guard.ServerError, match=r"^QFFL must set weights >= 0 that sum to 1; found a sum of 0.5"):
         guard.weights(tensor([0.5, 0.0]), rule)
     with pytest.raises(
-        guard.ServerError, match=r"^qffl\(q=100000\.0\) cannot go on: its state 'v' left the range of numbers"
+        guard.ServerError, match=r"^qffl\(q=100000\.0\) cannot continue: its state 'v' left the range of numbers"
     ):
         guard.state({"v": torch.ones(2)}, {"v": tensor([1.0, math.inf])}, rule)
     same = {"v": tensor([1.0, math.inf])}

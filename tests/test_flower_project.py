@@ -838,7 +838,7 @@ def test_a_run_between_sites_is_not_taken_for_a_simulation(equipoise: Any, tmp_p
     for command in ("resume", "export"):
         done = equipoise(command, tmp_path)
         assert done.status == 1
-        assert "is a run between sites: it goes on by the command that began it" in done.err
+        assert "is a run between sites: continue it with the command that began it" in done.err
 
 
 def test_what_is_foretold_of_messages_is_said(tmp_path: Path) -> None:

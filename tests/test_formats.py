@@ -108,7 +108,7 @@ def test_leaf_in_python_and_on_the_command_line(
     [
         ({"users": ["a"]}, "b in user_data, but not in users"),
         ({"users": ["a", "b", "c"]}, "cannot be read as JSON of LEAF .*'c' is missing"),
-        ({"num_samples": [4, 3]}, "user b: 4 samples and 4 labels, num_samples says 3"),
+        ({"num_samples": [4, 3]}, "user b: 4 samples and 4 labels, num_samples is 3"),
         ({"user_data": {"a": {"x": [[1, 2]], "y": [0]}, "b": {"x": [[1, 2], [1]], "y": [0, 1]}}, "num_samples": [1, 2]}, "different lengths"),
         ({"user_data": {"a": {"x": [[1, 2]], "y": [0]}, "b": {"x": [[1]], "y": [0]}}, "num_samples": [1, 1]}, r"\[2\] of user a, \[1\] of user b"),
         ({"user_data": {"a": {"x": ["so it was"], "y": ["s"]}, "b": {"x": ["and"], "y": ["t"]}}, "num_samples": [1, 1]}, "2 problems: .*x holds text .*take numbers"),

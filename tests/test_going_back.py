@@ -91,14 +91,14 @@ def test_a_run_goes_on_from_before_the_round_that_spoilt_it(
         "training diverged in 3 of 3 clients in round 4: lower the learning rate (0.05), or look for what spoilt the model before round 4. "
     )
     assert said.endswith(
-        " If a round has spoilt the model, go on from before it; kept are the states before round 2, 3: "
+        " If a round has spoilt the model, continue from before it; kept are the states before round 2, 3: "
         f"equipoise resume {tmp_path} --from 3; between sites -c 'from-round=3'."
     )
     assert [one["t"] for one in checkpoint.kept(tmp_path / "checkpoint")] == [4, 3, 2]
     before = (tmp_path / "metrics.jsonl").read_bytes()
     again = three(method=method, norm_limit=100.0)
     assert again.resume(tmp_path, from_round=ROUND) == 5
-    assert f"is done again from round 3 on; all records so far are in {tmp_path / 'metrics.1.jsonl'}" in caplog.text
+    assert f"is repeated from round 3 on; all records so far are in {tmp_path / 'metrics.1.jsonl'}" in caplog.text
     assert (tmp_path / "metrics.1.jsonl").read_bytes() == before
     again.fit(5, directory=tmp_path, progress=False, keep_checkpoints=3)
     never = three(gone, method=method)

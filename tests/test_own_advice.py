@@ -59,7 +59,7 @@ def paste(said: str, path: Path) -> list[str]:
     line = next(line for line in said.splitlines() if line.startswith("python -c"))
     with chdir(path):
         exec(shlex.split(line)[2])
-    return shlex.split(re.findall("go on with (.*)", said)[0])
+    return shlex.split(re.findall("continue with (.*)", said)[0])
 
 
 @pytest.mark.parametrize("how", ["plain", "semicolon", "tab", "gz", "comments", "latin", "parquet"])

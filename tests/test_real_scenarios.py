@@ -358,7 +358,7 @@ def test_a_whole_set_names_all_that_it_lacks(tmp_path: Path) -> None:
 def test_some_domains_will_do_and_a_missing_one_is_named(tmp_path: Path) -> None:
     fixture_data.mnist(tmp_path)
     fixture_data.svhn(tmp_path)
-    with pytest.raises(DataError, match=r"usps.*To go on without.*domains=mnist\+svhn,"):
+    with pytest.raises(DataError, match=r"usps.*To continue without.*domains=mnist\+svhn,"):
         load("fedheal-digits", 0, tmp_path, share=0.1)
     scenario = load("fedheal-digits", 0, tmp_path, domains="svhn+mnist", share=0.1)
     assert scenario.client_groups == ("svhn",) * 5 + ("mnist",) * 5
@@ -477,7 +477,7 @@ def test_retina_takes_the_published_lists(reads: Reads, tmp_path: Path) -> None:
     assert scenario.client_groups is None
     assert parts(load("fedld-retina", 0, tmp_path)) == parts(load("fedld-retina", 5, tmp_path, split=1))
     with pytest.raises(
-        DataError, match=r"a folder split_2/ beside the images; found split_1, split_3.*clients=5, alpha=0.5"
+        DataError, match=r"a folder split_2/ next to the images; found split_1, split_3.*clients=5, alpha=0.5"
     ):
         load("fedld-retina", 0, tmp_path, split=2)
     with pytest.raises(ValueError, match="split must be 1, 2 or 3; found 4"):

@@ -411,7 +411,7 @@ def test_the_command_line_validates_stops_and_exports_the_best(equipoise: Call, 
     for more, error in (
         (["--patience", 3], "--patience 3 needs what clients hold out of their own samples. Add --validation 0.2"),
         (["--select", "best-validation"], "--select best-validation needs"),
-        (["--validation", 0.2, "--stop-on", "worst"], "--stop-on worst says what --patience looks at"),
+        (["--validation", 0.2, "--stop-on", "worst"], "--stop-on worst is the measure of --patience"),
         (["--validation", 0.2, "--select", "best"], "select must be one of last, best-validation"),
         (["--validation", 1.5], "validation must be in [0, 1)"),
     ):

@@ -66,7 +66,7 @@ OPTIONS = {  # of the scenario `own`
 OF_NUMBERS = {  # what is said where numbers are predicted; nothing of settings that need classes
     "positive": "",
     "contribution_rounds": "",
-    "measures": "what is measured beside RMSE, MAE and R²: your own",
+    "measures": "measured in addition to RMSE, MAE and R²: your own",
     "select": "which model is exported: last, or best-validation, that of the round with the best RMSE on what clients hold out",
     "stop_on": "what patience looks at: accuracy (here the validation RMSE), loss, or worst (the worst group's RMSE)",
     "alpha": "of that division, >= 0.01: the lower, the more the clients' numbers differ",

@@ -73,7 +73,7 @@ class Attackers:
         elif attack and not 0 < len(found) < len(names):
             fault = f"attackers: some clients must attack, and some not; found {len(found)} of {len(names)}. Try 0.2."
         elif attack in ("label-flip", "free-rider") and scale:
-            fault = f"attack_scale={scale:g} says nothing with {attack}, which has no number. Leave it out."
+            fault = f"attack_scale={scale:g} has no effect with {attack}, which has no number. Leave it out."
         if fault:
             raise ValueError(fault)
         return None if attack is None else Attackers(attack, scale, tuple(sorted(found)))

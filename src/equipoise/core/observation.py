@@ -333,7 +333,7 @@ def _misfit(logits: Any, n: int, train: bool, task: Task) -> str:
         return f"it gives {type(logits).__name__}. Let its forward return {task.output.partition(',')[0]}"
     shape = f"for {n} sample{'s' * (n > 1)} it gives {list(logits.shape)}"
     if n == 1 and logits.dim() < 2:
-        return f"{shape}. Write flatten(1) in the place of squeeze(), which drops the axis of the samples too"
+        return f"{shape}. Write flatten(1) instead of squeeze(), which drops the axis of the samples too"
     if logits.dim() != 2 or len(logits) != n:
         return shape
     if todo := task.misfit(logits.shape[1]):

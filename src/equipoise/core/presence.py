@@ -93,7 +93,7 @@ def _late(settings: Settings, keys: Sequence[int], sizes: Sequence[int]) -> NDAr
     if settings.time_limit is None:
         if settings.speed_spread:
             raise ValueError(
-                f"speed_spread={settings.speed_spread:g} says nothing without a limit of time. Give time_limit=2, for example."
+                f"speed_spread={settings.speed_spread:g} has no effect without a time limit. Give time_limit=2, for example."
             )
         return np.zeros(len(keys), np.bool_)
     work = np.array(sizes, np.float64) if settings.steps is None else np.ones(len(keys))

@@ -55,7 +55,7 @@ def warn(error: Exception) -> None:
     reason = shorten(f"{type(error).__name__}: {error}", 120, placeholder=" …")
     log.warning(
         "Clients that cannot be trained as one stack are trained one by one, with the same result (%s). "
-        "This is said once a run. If it is so in all rounds, engine='workers' is faster.",
+        "This message appears once per run. If it is so in all rounds, engine='workers' is faster.",
         reason,
     )
 

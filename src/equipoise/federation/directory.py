@@ -72,7 +72,7 @@ def claim(directory: Path, ours: Content, t: int, records: Sequence[Record]) -> 
             how = f" with other {key}" if key else ""
             raise ValueError(
                 f"{directory} holds another run{how}, at round {meta['t']}, and this federation is at {t}. "
-                "Call resume() to go on with a run, or choose another directory."
+                "Call resume() to continue a run, or choose another directory."
             )
     if records or (directory / METRICS).exists():
         write_atomically(directory / METRICS, "".join(lines(records)))
@@ -192,7 +192,7 @@ def go_back(directory: Path, t: int) -> None:
     if later:
         beside = next(p for k in itertools.count(1) if not (p := directory / f"metrics.{k}.jsonl").exists())
         write_atomically(beside, before)
-        log.warning("%s is done again from round %d on; all records so far are in %s", directory, t, beside)
+        log.warning("%s is repeated from round %d on; all records so far are in %s", directory, t, beside)
     (directory / "summary.json").unlink(missing_ok=True)  # the run is not finished
     checkpoint.keep(directory / CHECKPOINT, checkpoint.kept(directory / CHECKPOINT, t))
 
@@ -212,7 +212,7 @@ def way_back(directory: Path, records: Sequence[Record]) -> str:
     if not earlier or any(record.get("secure") for record in records):
         return ""
     return (
-        f" If a round has spoilt the model, go on from before it; kept are the states before round {', '.join(map(str, sorted(earlier)))}: "
+        f" If a round has spoilt the model, continue from before it; kept are the states before round {', '.join(map(str, sorted(earlier)))}: "
         f"equipoise resume {directory} --from {earlier[0]}; between sites -c 'from-round={earlier[0]}'."
     )
 

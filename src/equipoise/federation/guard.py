@@ -273,7 +273,7 @@ def state(before: State, after: State, rule: Rule) -> None:
         new = x is not before.get(key) and in_memory(x) and x.dim() <= 1 and x.is_floating_point()
         if new and not bool(x.isfinite().all()):
             raise ServerError(
-                f"{text_of(rule)} cannot go on: its state {key!r} left the range of numbers although every update was in it. {OTHERS}"
+                f"{text_of(rule)} cannot continue: its state {key!r} left the range of numbers although every update was in it. {OTHERS}"
             )
 
 

@@ -103,7 +103,7 @@ class Method:
             if any(need.startswith("contribution") for need in rule.needs):
                 sent = sent or "its accuracy when it trains alone"
             if overrides(rule, "upload") and not rule.seals:
-                sent = sent or "something in place of its update"
+                sent = sent or "something instead of its update"
             if sent:
                 raise MethodError(
                     f"{part!r} lets each client send {sent}, which {by!r} does not protect: it clips and hides the update only. "

@@ -529,7 +529,7 @@ def every_site(comparison: Comparison) -> Sheet | None:
             name = f"{site.name}, {history.label}, seed {history.seed}" if several else site.name
             rows.append((name, tuple(map(Cell, (str(len(site.answers)), *times, *map(size, site.sent), *left_out)))))
     text = (
-        "Rounds in which a site's answer counted, and medians over them: seconds of its training, as it says, and from asking to answer, as "
+        "Rounds in which a site's answer counted, and medians over them: seconds of its training, as it reports, and from request to answer, as "
         "the server measures; the difference is transfer and waiting. Bytes of all tensors in messages, also for tests. A site is left out of "
         "a round if it is not connected, fails, is late, or sends what cannot be used."
     )

@@ -347,7 +347,7 @@ def _nothing(comparison: Document) -> str:
     if comparison["small"] and not any(method["groups"] for method in methods):
         return (
             f"Every test set has fewer than {comparison['least']} samples, so no number is shown: choose --least-group 1, in Python "
-            "least_group=1, to see them all the same."
+            "least_group=1, to see them anyway."
         )
     numbers = [cell["mean"] for method in methods for cell in method["groups"].values()]
     if all(mean is None for mean in numbers) and not any(m["untested"] for m in methods if m["groups"]):
@@ -691,7 +691,7 @@ def _of_few_seeds(n: int, histories: Sequence[History], measure: Measure) -> Ite
     """What so few seeds cannot show."""
     changed = notes.listed(seeds_change(histories))
     if n == 1 and measure.unit != "%":  # no interval is known
-        yield f"One seed: no number here says what another seed changes: {changed}."
+        yield f"One seed: no number here shows what another seed changes: {changed}."
     elif n == 1:
         yield (
             "One seed: intervals are over the test samples of these models, and do not cover what another seed changes: "

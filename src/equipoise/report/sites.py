@@ -56,7 +56,7 @@ def prometheus(records: Records, names: Sequence[str], rounds: int, experiment: 
         ("sites_known", "Sites of the run.", "", {"": len(names)}),
         ("sites_answered", "Sites whose answers counted in the last round.", "", {"": len(last["ids"])}),
         ("site_last_round", "Last round in which a site answered, from 1.", "site", {name: t + 1 for name, (t, _, _) in there.items()}),
-        ("site_training_seconds", "Seconds of its last training, as the site says.", "site", {name: x for name, (_, x, _) in there.items()}),
+        ("site_training_seconds", "Seconds of its last training, as the site reports.", "site", {name: x for name, (_, x, _) in there.items()}),
         ("site_answered_seconds", "Seconds from asking to its last answer.", "site", {name: x for name, (_, _, x) in there.items()}),
         ("site_down_bytes", "Bytes of tensors sent to a site so far.", "site", {s.name: s.sent[0] for s in sites}),
         ("site_up_bytes", "Bytes of tensors received from a site so far.", "site", {s.name: s.sent[1] for s in sites}),

@@ -220,7 +220,7 @@ def _check_selection(config: RunConfig, chosen: Content) -> None:
         raise ValueError(f"--select {config.select}: sites keep no state of an earlier round. Choose another engine.")
     if "stop_on" in chosen and not config.patience:
         raise ValueError(
-            f"--stop-on {config.stop_on} says what --patience looks at. Add --patience 10, or leave it out."
+            f"--stop-on {config.stop_on} is the measure of --patience. Add --patience 10, or leave it out."
         )
 
 

@@ -215,7 +215,7 @@ def load(directory: Path, *, checked: bool = True) -> RunConfig:
         ) from None
     if table.get("engine") == "flower":
         raise RunError(
-            f"{directory} is a run between sites: it goes on by the command that began it, equipoise flower up or equipoise "
+            f"{directory} is a run between sites: continue it with the command that began it, equipoise flower up or equipoise "
             "flower run. Its models are at the sites, as model.safetensors in the state-dir of each that was there at the end; the same "
             "command sends it to one that was away."
         )

@@ -131,7 +131,7 @@ def _add_run(contents: Contents, path: Path, where: str, with_data: bool) -> tup
     project, data = Path.cwd(), None
     if not of_python:
         if history.meta["config"].get("engine") == "flower":
-            raise RunError(f"{path} is a run between sites, which have their data. It cannot be made again elsewhere.")
+            raise RunError(f"{path} is a run between sites, which have their data. It cannot be repeated elsewhere.")
         config, project = runs.load(path), runs.project_of(path)
         names = _code(contents, config, project)
         data = _data(contents, config, project, names, with_data)

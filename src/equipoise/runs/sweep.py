@@ -178,7 +178,7 @@ def _settled(base: Path, methods: Iterable[str], seeds: Sequence[int]) -> Iterat
     paths = [_place(base, label, seed) for label in methods for seed in seeds]
     for path in paths:
         if (path / "config.toml").exists():
-            raise RunError(f"{path} is a run of the command line, which goes on there. Choose another directory.")
+            raise RunError(f"{path} is a run of the command line: continue it there. Choose another directory.")
     base.mkdir(parents=True, exist_ok=True)
     try:
         with locked(base / ".lock"):

@@ -201,7 +201,7 @@ class Tracking:
                 follower.close()
         except Exception as error:
             later = f"Send them later: equipoise track {follower.path} --to {follower.to}"
-            log.warning("%s does not take the records: %s Training goes on. %s", follower.to, _short(error), later)
+            log.warning("%s does not take the records: %s Training continues. %s", follower.to, _short(error), later)
 
 
 @contextmanager

@@ -134,12 +134,12 @@ def folder(name: str, data: str | Path | None) -> str | Path | None:
         return data
     asked = f"scenario {name} reads {', '.join(reads)}: say where the files are, with --data DIR."
     if name == "own":
-        raise ValueError(f"{asked} `equipoise init --data DIR` says what is there.")
+        raise ValueError(f"{asked} `equipoise init --data DIR` lists them.")
     if all(map(catalog.installed, reads)):
         return catalog.INSTALLED
     packages = [catalog.data_set(name).package for name in reads]
     packed = f" On Debian and Ubuntu without: `apt-get install {' '.join(map(str, packages))}`." * all(packages)
-    complete = "`equipoise data check --data data` says whether they are complete."
+    complete = "`equipoise data check --data data` checks whether they are complete."
     raise ValueError(f"{asked}{packed} {where_from(reads, Path('data'))} {complete}")
 
 

@@ -190,7 +190,7 @@ def _without(name: str, data: Path | None, chosen: Sequence[str], *read: str) ->
             raise
         words = ["compare", "fedavg", "fedheal", "--scenario", f"{name}(domains={rest})", "--data", str(data)]
         raise DataError(
-            f"{error} To go on without, which is not what the paper did: domains={rest}, as in `equipoise {shlex.join(words)}`."
+            f"{error} To continue without, unlike the paper: domains={rest}, as in `equipoise {shlex.join(words)}`."
         ) from None
 
 

@@ -191,7 +191,7 @@ def _centres(data: Path | None, options: Mapping[str, Any]) -> Described:
         if not train.parts or not test.parts:
             raise DataError(
                 f"{name}: clients={CENTRE} needs to know where each image comes from, which the metadata of the data set say; "
-                "found none. Put them beside the images, or give a number of clients."
+                "found none. Put them next to the images, or give a number of clients."
             )
         names = tuple(who for who, rows in train.parts.items() if rows and test.parts.get(who))
         if missing := sorted({*train.parts, *test.parts} - {*names}):

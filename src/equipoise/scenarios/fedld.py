@@ -135,7 +135,7 @@ def _published(name: str, train: Contents, prefix: str) -> dict[str, list[int]]:
     if not parts:
         found = sorted({what.split("/")[0] for what in train.parts})
         raise DataError(
-            f"{name}: expected lists of the clients' images in a folder {prefix} beside the images; found "
+            f"{name}: expected lists of the clients' images in a folder {prefix} next to the images; found "
             f"{', '.join(found) or 'no lists'}. Put them there"
             + (", or draw a partition: clients=5, alpha=0.5." if name == "fedld-retina" else ".")
         )

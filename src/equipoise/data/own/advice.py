@@ -15,7 +15,7 @@ CLASSES = {"class", "target", "outcome", "diagnosis", "y"}  # what the column of
 DESCRIBED = 10  # columns whose cells are described
 PURPOSES = {
     "label": "if it is the class",
-    "client": "if it says whose the rows are (a hospital, a device)",
+    "client": "if it names the owner of the rows (a hospital, a device)",
     "group": "if it is a group of people, between which fairness is measured",
 }
 
@@ -83,7 +83,7 @@ def _given(word: str) -> bool:
 def _decimal_commas(commas: Sequence[str], wrong: Sequence[str]) -> str:
     """What to do with fractions that are written with a comma, in some of the columns that are wrong."""
     rest = [name for name in wrong if name not in commas]
-    more = f" Other cells, too, are no numbers in {listed(rest)}: what to do about them is said then." * bool(rest)
+    more = f" Other cells, too, are no numbers in {listed(rest)}: advice about them follows then." * bool(rest)
     return f"a comma stands before the digits of fractions in {listed(commas)}. Say so: {option('decimal', ',')}.{more}"
 
 
@@ -188,7 +188,7 @@ def _line(
     left = [*columns.leave_out, *(name for name in others if not signs.get(name))]
     further = f" {option('leave_out', left[:MANY])}" if left else ""
     code = "; ".join([*steps, script.write])
-    return [f"{how}; then go on with --data {shlex.quote(script.path)}{further}\n\npython -c {shlex.quote(code)}\n"]
+    return [f"{how}; then continue with --data {shlex.quote(script.path)}{further}\n\npython -c {shlex.quote(code)}\n"]
 
 
 def _quoted(value: str | Sequence[str]) -> str:

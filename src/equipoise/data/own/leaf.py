@@ -102,7 +102,7 @@ def _samples(x: Any, y: Any, count: Any) -> NDArray[Any] | str:
     if not isinstance(x, list) or not isinstance(y, list):
         return "x and y must be lists"
     if len(x) != len(y) or count not in (None, len(y)):
-        declared = "" if count is None else f", num_samples says {count}"
+        declared = "" if count is None else f", num_samples is {count}"
         return f"{len(x)} samples and {len(y)} labels{declared}"
     if strange := [label for label in y if not isinstance(label, str | int | float)]:
         return f"a label is {str(strange[0])[:40]}, expected a word or a number"

@@ -104,4 +104,4 @@ def _of_another_machine(table: Path, cell: str) -> str:
     for k in range(1, len(parts)):
         if (table.parent / "/".join(parts[k:])).is_file():
             return f" Remove {cell[: -len('/'.join(parts[k:]))]} at the beginning of each path: the rest is here."
-    return f" {cell} is a path of another machine: give the images in a folder beside the table, by their path in it."
+    return f" {cell} is a path of another machine: put the images into the table's folder, and give their paths relative to it."

@@ -59,7 +59,7 @@ def array(path: Path, dimensions: int) -> NDArray[np.uint8]:
         )
     if (found := len(content) - start) != math.prod(shape):
         raise DataError(
-            f"{path}: its header says {' x '.join(map(str, shape))} = {math.prod(shape)} bytes, and there are "
+            f"{path}: its header states {' x '.join(map(str, shape))} = {math.prod(shape)} bytes, and there are "
             f"{found}{' or more' * (found > math.prod(shape))}. It is cut short or damaged: get it again."
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
