@@ -663,6 +663,7 @@ SKIPPED: dict[str, str] = {  # optional entries only
     "afl.project.released_fair_flearn": "a documented bug of released code: the result does not sum to one",
     "fedproto.global.paper_literal": "Eq. 6 as printed, probably a slip; not offered",
     "fedproto.client.paper": "the distance of batch prototypes; every released code pulls each sample, as we do",
+    "metric.bcf.fedrac_rate": "a count that depends on the order of the clients; not offered",
 }
 
 ADAPTERS |= WEIGHTS

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from equipoise.metrics import (
-    alpha_bounded_rate,
     bounded_fairness,
+    class_counts,
     client_range,
     collaboration_gain,
     collaborative_fairness,
-    group_fairness,
+    parity,
 )
 
 Inputs = dict[str, Any]
@@ -36,10 +36,6 @@ def bounds(i: Inputs) -> Fields:
     }
 
 
-def alpha_rate(i: Inputs) -> Fields:
-    return {"rate": alpha_bounded_rate(i["contribution"], i["reward"], i["alpha"]).value}
-
-
 def extremes(i: Inputs) -> Fields:
     return dict(zip(("max", "mean", "min"), (found.value for found in client_range(i["reward"])), strict=True))
 
@@ -55,14 +51,22 @@ def gain(i: Inputs) -> Fields:
 
 
 def groups(i: Inputs) -> Fields:
-    found = group_fairness(i["group"], i["y_true"], i["y_pred"])
-    rates = {name: [v.value for v in getattr(found, name)] for name in ("tpr", "fpr", "selection_rate", "accuracy")}
+    drawn = list(zip(i["group"], i["y_true"], i["y_pred"], strict=True))
+    counts = {str(g): class_counts(*zip(*((y, p) for k, y, p in drawn if k == g), strict=True), 2) for g in (0, 1)}
+    found = parity(counts)
+    zero, one = found.rates["0"], found.rates["1"]
+    rates = {name: [getattr(of, name)[1].value for of in (zero, one)] for name in ("tpr", "fpr", "selection_rate")}
+    signed = {name: first - second for name, (first, second) in rates.items()}
+    accuracy = [zero.accuracy.value, one.accuracy.value]
+    for measure, rate in (("demographic_parity", "selection_rate"), ("equal_opportunity", "tpr")):
+        assert abs(getattr(found, measure).value - abs(signed[rate])) < 1e-12
     return rates | {
-        "demographic_parity_diff": found.demographic_parity.value,
-        "equal_opportunity_diff": found.equal_opportunity.value,
+        "accuracy": accuracy,
+        "demographic_parity_diff": signed["selection_rate"],
+        "equal_opportunity_diff": signed["tpr"],
         "equalized_odds_max": found.equalised_odds.value,
-        "average_odds_diff": found.average_odds.value,
-        "worst_group_accuracy": found.worst_accuracy.value,
+        "average_odds_diff": (signed["tpr"] + signed["fpr"]) / 2,
+        "worst_group_accuracy": min(accuracy),
     }
 
 
@@ -72,7 +76,6 @@ ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {
     "metric.collaborative_fairness.constant": fairness,
     "metric.bcf": bounds,
     "metric.bcf.example": bounds,
-    "metric.bcf.fedrac_rate": alpha_rate,
     "metric.client_max_min": extremes,
     "metric.collaboration_gain": gain,
     "metric.group": groups,

@@ -6,36 +6,37 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.metrics import avg_std_worst, classification, performance, pooled, spread
+from equipoise.metrics import classification, performance, spread
+from equipoise.metrics.pooling import last_rounds_together, moments
 
 Inputs = dict[str, Any]
 Fields = dict[str, Any]
 
 
 def avg_std_per_round(i: Inputs) -> Fields:
-    found = performance.avg_std_worst_per_round(i["domain_acc"])
-    return {"avg": found.avg.value, "std": found.std.value}
+    rows = performance.last_rounds_of(i["domain_acc"], 5)
+    reduced = {"avg": performance.mean, "std": performance.std}
+    return {name: performance.mean([reduce(row).value for row in rows]).value for name, reduce in reduced.items()}
 
 
 def avg_std(i: Inputs) -> Fields:
-    found = avg_std_worst(i["domain_acc"])
+    found = performance.last_rounds(i["domain_acc"])
     return {
-        "per_domain": performance.last_rounds(i["domain_acc"]).tolist(),
-        "avg": found.avg.value,
-        "std": found.std.value,
+        "per_domain": found.tolist(),
+        "avg": performance.mean(found).value,
+        "std": performance.std(found).value,
     }
 
 
 def fedism_table(i: Inputs) -> Fields:
     tables = [np.stack(run, axis=1) for run in zip(i["clean"], i["corrupted"], strict=True)]
-    found = pooled(tables, counts=[i["K"] - i["m"], i["m"]])
-    clean, corrupted = found.groups
+    rows, counts = last_rounds_together(tables), [i["K"] - i["m"], i["m"]]
     return {
-        "clean": clean,
-        "corrupted": corrupted,
-        "average": found.average,
-        "worst": found.worst,
-        "client_std": found.client_std,
+        "clean": moments(rows[:, 0]),
+        "corrupted": moments(rows[:, 1]),
+        "average": moments([performance.mean(row).value for row in rows]),
+        "worst": moments([performance.worst(row).value for row in rows]),
+        "client_std": moments([performance.client_std(row, counts).value for row in rows]),
     }
 
 

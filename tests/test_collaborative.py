@@ -15,15 +15,13 @@ from scipy import stats
 from equipoise.federation.history import History
 from equipoise.metrics import (
     Traffic,
-    alpha_bounded_rate,
     bounded_fairness,
     client_range,
     collaboration_gain,
     collaborative_fairness,
     full_model,
-    group_fairness,
     rank_fairness,
-    traffic_by_client,
+    traffic,
 )
 from equipoise.report.figures import unit_table
 
@@ -122,7 +120,6 @@ def test_an_unknown_accuracy_is_undefined_not_an_error(reward: list[float]) -> N
     for found in (
         collaborative_fairness(c, reward),
         rank_fairness(c, reward),
-        alpha_bounded_rate(c, reward),
         bounded_fairness(c, reward).rate,
         bounded_fairness(c, reward).worst_lower,
         bounded_fairness(c, reward).worst_upper,
@@ -185,26 +182,6 @@ def test_nobody_can_keep_both_literal_bounds_with_the_highest_reward(pairs: list
             assert k in found.lower_violations or k in found.literal_upper_violations
 
 
-def test_alpha_rate() -> None:
-    def naive(c: list[float], r: list[float], a: float) -> float:
-        count = 0
-        for x, y in zip(c, r, strict=True):
-            if y <= x:
-                count = -10
-            elif y <= ((1 - a) * x / max(c) + a) * max(r):
-                count += 1
-        return count / len(c)
-
-    c, r = [0.2, 0.4, 0.5, 0.8], [0.3, 0.7, 0.6, 0.9]
-    assert naive(c, r, 0.5) == 0.75  # limits 0.5625, 0.675, 0.73125, 0.9
-    for alpha in (0, 0.3, 0.5, 1):
-        assert alpha_bounded_rate(c, r, alpha).value == naive(c, r, alpha)
-    assert alpha_bounded_rate(C, R).value == naive(C, R, 0.5) == -2.25  # -10, one above its limit, one inside
-    assert alpha_bounded_rate(C[::-1], R[::-1]).value == naive(C[::-1], R[::-1], 0.5) != -2.25  # order matters
-    assert not alpha_bounded_rate([0, 0], [0.5, 0.6]).defined
-    assert not alpha_bounded_rate([], []).defined
-
-
 # the gain, the extremes
 @given(PAIRS)
 def test_gain_and_extremes_equal_naive_loops(pairs: list[tuple[float, float]]) -> None:
@@ -230,7 +207,7 @@ def test_gains_that_correlation_cannot_see() -> None:
 
 @pytest.mark.parametrize(
     "measure",
-    [collaborative_fairness, rank_fairness, bounded_fairness, alpha_bounded_rate, collaboration_gain],
+    [collaborative_fairness, rank_fairness, bounded_fairness, collaboration_gain],
 )
 @pytest.mark.parametrize(("c", "r"), [([0.1, 0.2], [0.1]), ([[0.1]], [[0.1]]), ([0.1, 0.2], [[0.1, 0.2]]), (0.5, 0.5)])
 def test_wrong_shapes(measure: Any, c: Any, r: Any) -> None:
@@ -238,88 +215,17 @@ def test_wrong_shapes(measure: Any, c: Any, r: Any) -> None:
         measure(c, r)
 
 
-@pytest.mark.parametrize("alpha", [-0.1, 1.1, math.nan])
-def test_wrong_alpha(alpha: float) -> None:
-    with pytest.raises(ValueError, match=r"must be in \[0, 1\].*found"):
-        alpha_bounded_rate(C, R, alpha)
-
-
-# two groups of people
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.integers(0, 2)), min_size=2, max_size=40))
-def test_groups_equal_naive_loops(samples: list[tuple[str, int, int]]) -> None:
-    """Class 1 against classes 0 and 2."""
-    assume({g for g, _, _ in samples} == {"a", "b"})
-
-    def rate(group: str, of: Any, among: Any) -> float:
-        there = [s for s in samples if s[0] == group and among(s)]
-        return sum(map(of, there)) / len(there) if there else math.nan
-
-    chosen = lambda s: s[2] == 1  # noqa: E731
-    expected = {
-        "tpr": [rate(g, chosen, lambda s: s[1] == 1) for g in "ab"],
-        "fpr": [rate(g, chosen, lambda s: s[1] != 1) for g in "ab"],
-        "selection_rate": [rate(g, chosen, lambda s: True) for g in "ab"],
-        "accuracy": [rate(g, lambda s: s[1] == s[2], lambda s: True) for g in "ab"],
-    }
-    found = group_fairness(*zip(*samples, strict=True))
-    for name, values in expected.items():
-        assert [v for v, _ in getattr(found, name)] == pytest.approx(values, nan_ok=True), name
-        assert [d for _, d in getattr(found, name)] == [math.isfinite(v) for v in values], name
-    d_tpr, d_fpr = (expected[name][0] - expected[name][1] for name in ("tpr", "fpr"))
-    approx = lambda x: pytest.approx(x, nan_ok=True)  # noqa: E731
-    assert found.equal_opportunity.value == approx(d_tpr)
-    assert found.average_odds.value == approx((d_tpr + d_fpr) / 2)
-    worse = max(abs(d_tpr), abs(d_fpr)) if math.isfinite(d_tpr + d_fpr) else math.nan
-    assert found.equalised_odds.value == approx(worse)
-    assert found.demographic_parity.value == approx(expected["selection_rate"][0] - expected["selection_rate"][1])
-    assert found.worst_accuracy.value == approx(min(expected["accuracy"]))
-    assert found.names == ("a", "b")
-
-
-def test_groups_without_a_positive_sample() -> None:
-    found = group_fairness([0, 0, 1, 1], [0, 0, 1, 0], [0, 1, 1, 0])
-    undefined = {
-        name for name in ("equal_opportunity", "equalised_odds", "average_odds") if not getattr(found, name)[1]
-    }
-    assert undefined == {"equal_opportunity", "equalised_odds", "average_odds"}
-    assert [v.defined for v in found.tpr] == [False, True]
-    assert found.demographic_parity == (0.0, True)
-
-
-def test_groups_say_what_was_found() -> None:
-    with pytest.raises(ValueError, match=r"expected the same shape \[n\], found \(2,\), \(2,\) and \(1,\)"):
-        group_fairness([0, 1], [0, 1], [0])
-    for group in ([0, 0, 0], [0, 1, 2]):
-        with pytest.raises(ValueError, match=rf"expected two different values of group, found {len(set(group))}"):
-            group_fairness(group, [0, 1, 0], [0, 1, 0])
-
-
 # bytes
-def test_bytes_of_every_client() -> None:
+def test_bytes_of_clients_and_of_the_model() -> None:
     records = [
         {"round": 0, "ids": [0, 2], "bytes": {"down": [10, 100], "up": [1, 50], "full": 400}},
         {"round": 1},
         {"round": 2, "ids": [2], "bytes": {"down": [300], "up": [70], "full": 400}},
     ]
-    a, b, c = traffic_by_client(records, 3)
-    assert (a, c) == (Traffic(10, 1), Traffic(200, 60))
-    assert math.isnan(b.down)
+    assert traffic(records) == Traffic(410 / 3, 121 / 3)
     assert full_model(records) == (400.0, True)
     assert not full_model(records[1:2]).defined
     assert not full_model([{"bytes": {"down": [1], "up": [1]}}]).defined
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        {"ids": [0, 1], "bytes": {"down": [1], "up": [1, 2]}},
-        {"ids": [0, 5], "bytes": {"down": [1, 1], "up": [1, 2]}},
-        {"bytes": {"down": [1], "up": [1]}},
-    ],
-)
-def test_bytes_without_their_client(record: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="round 7: expected bytes down and up for each of the clients in ids, below 2"):
-        traffic_by_client([{"round": 7, **record}], 2)
 
 
 # a history

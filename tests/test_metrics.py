@@ -10,16 +10,15 @@ from scipy import stats
 
 from equipoise.metrics import (
     MEASURES,
-    avg_std_worst,
-    avg_std_worst_per_round,
     classification,
     paired,
     performance,
-    pooled,
     spread,
     summary_over_seeds,
 )
 from equipoise.metrics.classification import chosen
+from equipoise.metrics.performance import last_rounds, last_rounds_of, mean, std, worst
+from equipoise.metrics.pooling import last_rounds_together, moments
 
 accuracies = st.lists(st.floats(1e-3, 1, allow_subnormal=False), min_size=1, max_size=40)
 
@@ -126,23 +125,18 @@ DOMAINS = [  # golden metric.fedheal.avg_std: seven rounds, four domains, percen
 
 
 def test_known_answers_for_fedheal():
-    avg, std, worst = avg_std_worst(DOMAINS)
-    assert performance.last_rounds(DOMAINS) == pytest.approx([88.468, 93.192, 79.662, 42.402], abs=1e-10)
-    assert (avg.value, std.value) == pytest.approx((75.931, 23.045120177599426), abs=1e-10)
-    assert worst.value == pytest.approx(42.402, abs=1e-10)
-
-
-def test_known_answers_for_fedheal_per_round():
-    avg, std, _ = avg_std_worst_per_round(DOMAINS)
-    assert (avg.value, std.value) == pytest.approx((75.931, 23.05293812471218), abs=1e-10)
+    found = last_rounds(DOMAINS)
+    assert found == pytest.approx([88.468, 93.192, 79.662, 42.402], abs=1e-10)
+    assert (mean(found).value, std(found).value) == pytest.approx((75.931, 23.045120177599426), abs=1e-10)
+    assert worst(found).value == pytest.approx(42.402, abs=1e-10)
 
 
 def test_fedheal_reproduces_a_printed_row():
     """FedAvg on Digits, FedHEAL Table 2: MNIST, USPS, SVHN, SYN, and the printed AVG and STD."""
-    avg, std, worst = avg_std_worst([89.84, 93.25, 79.54, 41.35])
-    assert avg.value == pytest.approx(76.00, abs=0.01)
-    assert std.value == pytest.approx(23.82, abs=0.01)
-    assert worst.value == 41.35
+    found = last_rounds([89.84, 93.25, 79.54, 41.35])
+    assert mean(found).value == pytest.approx(76.00, abs=0.01)
+    assert std(found).value == pytest.approx(23.82, abs=0.01)
+    assert worst(found).value == 41.35
 
 
 @given(
@@ -152,16 +146,14 @@ def test_fedheal_reproduces_a_printed_row():
     st.integers(1, 6),
 )
 def test_order_of_reduction(table, last):
-    first, per_round = avg_std_worst(table, last), avg_std_worst_per_round(table, last)
-    rows = table[-last:]
+    found, rows = last_rounds(table, last), table[-last:]
+    assert last_rounds_of(table, last).tolist() == rows
     means = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-    assert first.avg.value == pytest.approx(sum(means) / len(means), abs=1e-12)
-    assert first.worst.value == pytest.approx(min(means), abs=1e-12)
-    assert per_round.avg.value == pytest.approx(first.avg.value, abs=1e-12)
-    assert per_round.worst.value <= first.worst.value + 1e-12
-    assert first.std.defined == per_round.std.defined == (len(table[0]) > 1)
-    if first.std.defined:
-        assert per_round.std.value >= first.std.value - 1e-12
+    assert mean(found).value == pytest.approx(sum(means) / len(means), abs=1e-12)
+    assert worst(found).value == pytest.approx(min(means), abs=1e-12)
+    assert std(found).defined == (len(table[0]) > 1)
+    if std(found).defined:
+        assert std(found).value <= mean([std(row).value for row in rows]).value + 1e-12
 
 
 @given(accuracies)
@@ -228,8 +220,9 @@ def test_undefined_where_the_formula_divides_by_zero():
 
 
 def test_a_group_missing_in_one_round_is_undefined():
-    assert not any(value.defined for value in avg_std_worst([[0.5, 0.6], [0.5, math.nan]]))
-    assert avg_std_worst([[0.5, math.nan], [0.5, 0.6]], last=1).avg.value == pytest.approx(0.55)
+    torn = last_rounds([[0.5, 0.6], [0.5, math.nan]])
+    assert not any(measure(torn).defined for measure in (mean, std, worst))
+    assert mean(last_rounds([[0.5, math.nan], [0.5, 0.6]], last=1)).value == pytest.approx(0.55)
 
 
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (9, 1), (10, 1), (19, 1), (20, 2), (30, 3), (100, 10)])
@@ -243,8 +236,8 @@ def test_worst_tenth_counts_clients(k, n):
     ("call", "message"),
     [
         (lambda: performance.mean([[0.1, 0.2]]), r"expected shape \[K\], found \(1, 2\)"),
-        (lambda: avg_std_worst(np.zeros((2, 2, 2))), r"expected shape \[R, D\] or \[D\], found \(2, 2, 2\)"),
-        (lambda: avg_std_worst([0.1, 0.2], last=0), "at least 1, found 0"),
+        (lambda: last_rounds(np.zeros((2, 2, 2))), r"expected shape \[R, D\] or \[D\], found \(2, 2, 2\)"),
+        (lambda: last_rounds([0.1, 0.2], last=0), "at least 1, found 0"),
         (lambda: performance.worst_share([0.1], share=0), r"\(0, 1\].* found 0"),
         (lambda: summary_over_seeds([[1.0]]), r"expected shape \[n\]"),
         (lambda: paired([1.0, 2.0], [1.0]), "found 2 and 1"),
@@ -413,9 +406,9 @@ def test_only_the_measures_asked_for_are_made():
         (lambda: classification([[0.5, 0.5]], [2]), r"labels must be in 0..1: found 2..2"),
         (lambda: classification([[0.5, 1.5]], [1]), "sum to 1. Give logits=True for logits"),
         (lambda: classification([[0.5, 0.5]], [1], ["acu"]), "Unknown measure 'acu'. Did you mean 'auc'?"),
-        (lambda: pooled([[[0.5, 0.5]], [[0.5]]]), r"over the same groups only: found \[1, 2\]"),
-        (lambda: pooled([[0.5, 0.5]], last=0), "at least 1, found 0"),
-        (lambda: pooled([[0.5, 0.5]], counts=[1]), r"expected shape \(2,\), found \(1,\)"),
+        (lambda: last_rounds_together([[[0.5, 0.5]], [[0.5]]]), r"over the same groups only: found \[1, 2\]"),
+        (lambda: last_rounds_together([[0.5, 0.5]], last=0), "at least 1, found 0"),
+        (lambda: performance.client_std([0.5, 0.5], [1]), r"expected shape \(2,\), found \(1,\)"),
     ],
 )
 def test_classification_and_pooling_say_what_was_found(call, message):
@@ -433,31 +426,20 @@ def test_chosen_measures_are_in_order_with_the_accuracy():
 # --- FedISM+'s reduction
 
 
-def test_pooled_by_hand():
-    """Two runs, two rounds of each count; in one of the four the second group is the better one."""
-    tables = [[[0.0, 0.0], [0.8, 0.6], [0.9, 0.5]], [[0.7, 0.7], [0.5, 0.9]]]
-    found = pooled(tables, last=2, counts=[3, 1])
-    assert found.n == 4
-    first, second = found.groups
-    assert first == pytest.approx((0.725, np.std([0.8, 0.9, 0.7, 0.5])))
-    assert second == pytest.approx((0.675, np.std([0.6, 0.5, 0.7, 0.9])))
-    assert found.average == pytest.approx((0.7, 0))
-    assert found.worst == pytest.approx((0.575, np.std([0.6, 0.5, 0.7, 0.5])))
-    assert found.gap == pytest.approx((0.25, np.std([0.2, 0.4, 0, 0.4])))
-    assert found.std == pytest.approx([x / math.sqrt(2) for x in found.gap])
-    assert found.client_std == pytest.approx([x * math.sqrt(3 / 16) for x in found.gap])
+def test_rounds_of_runs_together_by_hand():
+    """Two runs, two rounds of each count."""
+    rows = last_rounds_together([[[0.0, 0.0], [0.8, 0.6], [0.9, 0.5]], [[0.7, 0.7], [0.5, 0.9]]], last=2)
+    assert rows.tolist() == [[0.8, 0.6], [0.9, 0.5], [0.7, 0.7], [0.5, 0.9]]
+    assert moments(rows[:, 0]) == pytest.approx((0.725, np.std([0.8, 0.9, 0.7, 0.5])))
+    assert moments([worst(row).value for row in rows]) == pytest.approx((0.575, np.std([0.6, 0.5, 0.7, 0.5])))
 
 
-def test_pooled_without_clients_groups_or_numbers():
-    assert math.isnan(pooled([[0.5, 0.6]]).client_std.mean)
-    assert math.isnan(pooled([[0.5, 0.6]], counts=[0, 0]).client_std.mean)
-    one = pooled([[[0.5], [0.7]]])
-    assert one.average == one.worst == pytest.approx((0.6, 0.1))
-    assert math.isnan(one.std.mean)
-    torn = pooled([[0.5, math.nan]], counts=[1, 1])
-    assert torn.groups[0] == (0.5, 0)
-    assert all(math.isnan(moments.mean) for moments in (torn.groups[1], torn.average, torn.worst, torn.client_std))
-    assert (pooled([]).n, pooled([]).groups) == (0, ())
+def test_moments_without_groups_or_numbers():
+    assert not performance.client_std([0.5, 0.6], None).defined
+    assert not performance.client_std([0.5, 0.6], [0, 0]).defined
+    assert moments([0.5]) == (0.5, 0)
+    assert all(math.isnan(value) for values in ([], [0.5, math.nan]) for value in moments(values))
+    assert last_rounds_together([]).shape == (0, 0)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 20)), min_size=1, max_size=5))

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.metrics.performance import UNDEFINED, Value, Vector, best, mean, std, worst
-from equipoise.system.ranges import check_number
 
 TIE: Final = 1e-12  # of accuracies that are k / n: what differs by less differs by rounding
 
@@ -121,34 +120,6 @@ def bounded_fairness(contribution: ArrayLike, reward: ArrayLike) -> Bounds:
         mean(~violated) if known else UNDEFINED,
         known and not violated.any(),
     )
-
-
-def alpha_bounded_rate(contribution: ArrayLike, reward: ArrayLike, alpha: float = 0.5) -> Value:
-    """The rate of alpha-bounded fairness as FedRAC's released code counts it; at most 1, and no share of clients.
-
-    From client to client a counter goes up by one inside `c_i < theta*_i <= ((1 - a) c_i / max c + a) max theta*`, and
-    is set to -10 by one that is worse off than alone; divided by K.  Clients after that one still add to the -10, so the
-    order of the clients matters: an option to compare with FedRAC (CVPR 2026), in no table.
-
-    Parameters
-    ----------
-    contribution, reward : one accuracy per client, in [0, 1]; shape [K].  Undefined when empty, unknown, or nobody
-        contributes.
-    alpha : in [0, 1]: 0 asks rewards in proportion, 1 asks nothing above.
-
-    Raises
-    ------
-    ValueError : the two do not have the same shape [K], or `alpha` is not in [0, 1].
-    """
-    check_number("alpha", alpha, 0, 1, ", from proportion to none")
-    c, r = _both(contribution, reward)
-    if not c.size or not np.isfinite([c, r]).all() or c.max() <= 0:
-        return UNDEFINED
-    limit = ((1 - alpha) * c / c.max() + alpha) * r.max()  # [K]
-    count = 0
-    for alone, got, most in zip(c, r, limit, strict=True):
-        count = -10 if got <= alone else count + int(got <= most)
-    return Value(count / c.size, True)
 
 
 def collaboration_gain(contribution: ArrayLike, reward: ArrayLike) -> Gain:

@@ -1,6 +1,5 @@
 """What a run sends: bytes per client and round, and how much more than FedAvg that is."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -38,40 +37,6 @@ def traffic(records: Sequence[Mapping[str, Any]]) -> Traffic:
         raise ValueError("traffic needs at least one round with its bytes; found none.")
     down, up = (sum(sum(one[way]) for one in counted) / n for way in ("down", "up"))
     return Traffic(down, up)
-
-
-def traffic_by_client(records: Sequence[Mapping[str, Any]], n: int) -> list[Traffic]:
-    """What each client receives and sends in a round, on average over the rounds it answered in; NaN where in none.
-
-    The bytes show it if a better client gets a larger part of the model.
-
-    Parameters
-    ----------
-    records : of rounds, with ``"ids"`` and ``"bytes"``.
-    n : clients of the federation.
-
-    Raises
-    ------
-    ValueError : a round has bytes, but not one number per client that answered, or one of a client beyond ``n``.
-    """
-    found: list[list[tuple[float, float]]] = [[] for _ in range(n)]
-    for record in records:
-        ids, sent = record.get("ids", ()), record.get("bytes")
-        if sent is None:
-            continue
-        if not len(ids) == len(sent["down"]) == len(sent["up"]) or max(ids, default=-1) >= n:
-            raise ValueError(
-                f"round {record.get('round')}: expected bytes down and up for each of the clients in ids, below {n}; "
-                f"found {len(sent['down'])} and {len(sent['up'])} for ids {list(ids)[:20]}."
-            )
-        for m, down, up in zip(ids, sent["down"], sent["up"], strict=True):
-            found[m].append((down, up))
-    return [
-        Traffic(*(sum(way) / len(way) for way in zip(*of_client, strict=True)))
-        if of_client
-        else Traffic(math.nan, math.nan)
-        for of_client in found
-    ]
 
 
 def full_model(records: Sequence[Mapping[str, Any]]) -> Value:

@@ -19,14 +19,6 @@ class Value(NamedTuple):
     defined: bool
 
 
-class Fairness(NamedTuple):
-    """Mean, spread and minimum of the accuracy over groups, in the unit of the input."""
-
-    avg: Value
-    std: Value
-    worst: Value
-
-
 UNDEFINED: Final = Value(math.nan, False)
 
 
@@ -102,44 +94,6 @@ def last_rounds(table: ArrayLike, last: int = 5) -> Vector:
     """
     rows = last_rounds_of(table, last)
     return rows.mean(axis=0) if len(rows) else np.full(rows.shape[1], math.nan)  # [D]
-
-
-def avg_std_worst(table: ArrayLike, last: int = 5) -> Fairness:
-    """AVG, STD and worst group as FedHEAL tabulates them: average over the last rounds first, then over groups.
-
-    `a_d = mean_t a_td`, `AVG = mean_d a_d`, `STD = std_d(a_d, ddof=1)`, `worst = min_d a_d` (Chen et al. 2024, Table 2;
-    the released code prints the spread of single rounds, this order is the one that reproduces the printed table).
-
-    Parameters
-    ----------
-    table : accuracies in [0, 1], shape [R, D], or [D] for one round.
-    last : how many of the last rounds to average, at least 1.
-
-    Raises
-    ------
-    ValueError : the table has another number of dimensions, or `last` is below 1.
-    """
-    groups = last_rounds(table, last)
-    return Fairness(mean(groups), std(groups), worst(groups))
-
-
-def avg_std_worst_per_round(table: ArrayLike, last: int = 5) -> Fairness:
-    """AVG, STD and worst group of every round, then averaged over the last rounds.
-
-    The other order of `avg_std_worst`: the same AVG, a STD that is never smaller, a worst that is never larger.
-
-    Parameters
-    ----------
-    table : accuracies in [0, 1], shape [R, D], or [D] for one round.
-    last : how many of the last rounds to average, at least 1.
-
-    Raises
-    ------
-    ValueError : the table has another number of dimensions, or `last` is below 1.
-    """
-    rows = last_rounds_of(table, last)
-    avg, std_, worst_ = (mean([metric(row).value for row in rows]) for metric in (mean, std, worst))
-    return Fairness(avg, std_, worst_)
 
 
 def last_rounds_of(table: ArrayLike, last: int) -> Vector:

@@ -1,4 +1,7 @@
-"""FedISM+'s way from rounds and runs to one number: every round of every run first, then mean and std over all."""
+"""FedISM+'s way from rounds and runs to one number: every round of every run first, then mean and std over all.
+
+Tables II to IV of FedISM+ pool five rounds of three runs.
+"""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from equipoise.metrics.performance import client_std, gap, last_rounds_of, mean, std, worst
+from equipoise.metrics.performance import last_rounds_of
 
 
 class Moments(NamedTuple):
@@ -17,51 +20,13 @@ class Moments(NamedTuple):
     std: float
 
 
-class Pooled(NamedTuple):
-    """Moments of every group and of the statistics over groups in one round; `n` is how many values were pooled."""
-
-    groups: tuple[Moments, ...]
-    average: Moments
-    std: Moments
-    worst: Moments
-    gap: Moments
-    client_std: Moments
-    n: int
-
-
-def pooled(tables: Sequence[ArrayLike], last: int = 5, counts: ArrayLike | None = None) -> Pooled:
-    """Mean and std over the last rounds of all runs, of numbers made in every round of every run.
-
-    In round t of run r: `average = mean_d a_d`, `std` over the groups (ddof 1), `worst = min_d a_d`,
-    `gap = max_d a_d - min_d a_d`, and `client_std`, the standard deviation (ddof 0) over clients that each have the
-    value of their group.  Then mean and standard deviation (ddof 0) over all rounds and runs: Tables II to IV of FedISM+,
-    which pool five rounds of three runs.
-
-    Parameters
-    ----------
-    tables : for each run the values of the global model on every group after every evaluated round; shape [R, D] each.
-    last : how many of the last rounds of each run to pool, at least 1.
-    counts : clients of each group; shape [D].  None: `client_std` is not defined.
-
-    Raises
-    ------
-    ValueError : the runs have different groups, or `last` is below 1.
-    """
-    values = last_rounds_together(tables, last)
-    average, deviation, lowest, distance = (
-        moments([reduce(row).value for row in values]) for reduce in (mean, std, worst, gap)
-    )
-    over_clients = moments([client_std(row, counts).value for row in values])
-    groups = tuple(moments(column) for column in values.T)
-    return Pooled(groups, average, deviation, lowest, distance, over_clients, len(values))
-
-
 def last_rounds_together(tables: Sequence[ArrayLike], last: int = 5) -> NDArray[np.float64]:
     """The last rounds of all runs, one below the other; shape [rounds x runs, D].
 
     Parameters
     ----------
-    tables, last : as in `pooled`.
+    tables : for each run the values on every group after every evaluated round; shape [R, D] each.
+    last : how many of the last rounds of each run, at least 1.
 
     Raises
     ------

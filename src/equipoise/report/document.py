@@ -163,7 +163,7 @@ class Measured(OverGroups):
     worst_groups : names of the worst group, by how many seeds have it there.
     untested : groups without a number.
     pooled : the same numbers as FedISM+ makes them, `{"groups", "avg", ..., "n"}` with mean and std (ddof 0) over the last rounds of all
-        seeds, see `equipoise.metrics.pooled`.
+        seeds, the mean and the standard deviation (ddof 0) over all of them.
     """
 
     method: str

@@ -1174,7 +1174,7 @@ def _paired(seeds: Mapping[int, Numbers], reference: Mapping[int, Numbers], key:
 
 
 def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: int, measure: Measure) -> Content:
-    """The numbers of `equipoise.metrics.pooled` as they are shown, by key of the columns."""
+    """Mean and deviation over all rounds of all runs, as FedISM+ pools them, by key of the columns."""
     known = runs[0][0].group_counts if len({history.group_counts for history, _ in runs}) == 1 else None
     of_group = dict(zip(runs[0][0].groups, known or (), strict=False))
     counts = [of_group.get(group, 0) for group in groups] if of_group else None
