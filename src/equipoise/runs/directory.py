@@ -351,8 +351,9 @@ def _made(config: RunConfig) -> tuple[Scenario, nn.Module]:
 
 
 def _check_memory(config: RunConfig, data: Scenario, net: nn.Module) -> None:
-    sizes = torch.tensor(data.sizes)
-    forecasts.check(Model(net), parse(config.method), config.solver, sizes, config.participation, config.device)
+    model = Model(net)
+    private = parse(config.method).private(model) is not None
+    forecasts.check(model, cohort_size(len(data.clients), config.participation), private, config.device)
 
 
 def federation(
