@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -433,6 +435,74 @@ def test_epsilon_against_numerical_composition(noise: float, rounds: int) -> Non
     assert privacy.spent(noise, rounds, 1e-5) == pytest.approx(
         pld.PLDAccountant().compose(half).get_epsilon(1e-5), rel=1e-3
     )
+
+
+# an audit: what an attacker can prove
+RUNS, DELTA, CERTAIN = 1_000_000, 1e-3, 0.999
+LONG = torch.tensor([30.0, -40.0], dtype=torch.float64)  # an update of length 50, which must be clipped
+Mechanism = Callable[[DP, Tensor, Visit], Tensor]
+
+
+@functools.cache
+def noise_of(answers: int, client: str) -> Tensor:
+    """The library's noise for two coordinates of each answer in each run [runs, answers, 2]."""
+    runs = RUNS // answers
+    return draws.normal(KEY, client, runs * answers * 2).view(runs, answers, 2)
+
+
+def proved(
+    epsilon: float, relation: privacy.Relation, answers: int = 1, mechanism: Mechanism = DP.upload
+) -> tuple[float, float]:
+    """The least epsilon that the answers to an attacker prove, and the stated one.
+
+    The attacker knows the client's update, and must distinguish it from its opposite ("replace") or from no update ("zero-out"). It
+    takes the length of the mean answer along the update, with the threshold of the best test. The rates of true and false positives in many
+    runs, with the bounds of Clopper and Pearson, prove epsilon >= log((TPR - delta) / FPR).
+    """
+    rule = DP(clip=2.0, noise=privacy.noise_for(epsilon, answers, DELTA, relation))
+    other = -LONG if relation == "replace" else torch.zeros_like(LONG)
+    lengths = []
+    for update, client in ((LONG, "with"), (other, "without")):
+        drawn = noise_of(answers, client)
+        seen = replace(visit(2), normal=lambda drawn=drawn: drawn)
+        lengths.append(mechanism(rule, update.expand(drawn.shape), seen).mean(1) @ LONG / LONG.norm() / rule.clip)
+    apart, spread = privacy.SENSITIVITY[relation], float(lengths[1].var())  # the attacker can run the mechanism, too
+    threshold = 1 - apart / 2 + epsilon * spread / apart  # where the likelihoods have the ratio e^epsilon
+    hits, alarms = (int((length > threshold).sum()) for length in lengths)
+    runs = len(lengths[0])
+    true = stats.beta.ppf(1 - CERTAIN, hits, runs - hits + 1) if hits else 0.0
+    false = stats.beta.ppf(CERTAIN, alarms + 1, runs - alarms) if alarms < runs else 1.0
+    bound = math.log((true - DELTA) / false) if true > DELTA else 0.0
+    return bound, privacy.spent(rule.noise, answers, DELTA, relation)
+
+
+@pytest.mark.parametrize("relation", privacy.SENSITIVITY)
+@pytest.mark.parametrize(("epsilon", "answers"), [(1.0, 1), (4.0, 1), (1.0, 2)])
+def test_an_attack_proves_nearly_the_stated_epsilon_and_no_more(
+    epsilon: float, answers: int, relation: privacy.Relation
+) -> None:
+    bound, stated = proved(epsilon, relation, answers)
+    assert stated == pytest.approx(epsilon, rel=1e-5)
+    assert 0.8 * stated <= bound <= stated
+
+
+def weak_noise(rule: DP, update: Tensor, visit: Visit) -> Tensor:
+    return DP(rule.clip, 0.75 * rule.noise).upload(update, visit)
+
+
+def no_clipping(rule: DP, update: Tensor, visit: Visit) -> Tensor:
+    return update + rule.noise * rule.clip * visit.normal()
+
+
+def clipped_per_coordinate(rule: DP, update: Tensor, visit: Visit) -> Tensor:
+    return update.clamp(-rule.clip, rule.clip) + rule.noise * rule.clip * visit.normal()
+
+
+@pytest.mark.parametrize("mechanism", [weak_noise, no_clipping, clipped_per_coordinate])
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_an_attack_finds_a_wrong_mechanism(epsilon: float, mechanism: Mechanism) -> None:
+    bound, stated = proved(epsilon, "replace", mechanism=mechanism)
+    assert bound > stated
 
 
 def test_epsilon_at_the_ends() -> None:
