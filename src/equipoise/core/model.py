@@ -396,7 +396,9 @@ class Bound:
         self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, *, train: bool = True
     ) -> Tensor:
         """Gradient [P]. The result is overwritten by the next call."""
-        return torch.cat(self._parts(theta, buffers, x, objective, train), out=self.flat)
+        parts = self._parts(theta, buffers, x, objective, train)
+        with torch.no_grad():  # PyTorch 2.6 gives zeros that require gradients where the loss does not use a tensor
+            return torch.cat(parts, out=self.flat)
 
     def cut(self, theta: Tensor) -> Sequence[Tensor]:
         """The tensors of the network, flat."""
@@ -533,7 +535,8 @@ class Stacked:
         if self.flat.shape != theta.shape:
             self.flat = torch.zeros_like(theta, memory_format=torch.contiguous_format)
         gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
-        return torch.cat([_flat(g) for g in gradients], -1, out=self.flat)
+        with torch.no_grad():  # as in Bound.gradient
+            return torch.cat([_flat(g) for g in gradients], -1, out=self.flat)
 
     def cut(self, theta: Tensor) -> Sequence[Tensor]:
         """One part: a step on strided views would cost more than gathering the gradients."""
