@@ -96,7 +96,7 @@ def up(
 
         settings = project.settings(directory)
         changes = project.overrides(config or (), settings)
-        nodes = _sites(node_config, sites, 3)
+        nodes = _sites(node_config, sites)
         names = list(nodes)
         changes = {"min-sites": len(names)} | changes
         changes["run-dir"] = str((directory / str(({**settings, **changes})["run-dir"])).resolve())
@@ -225,39 +225,6 @@ def certs(
             say(f"wrote {path}")
 
 
-@app.command(epilog="Example: `equipoise flower ray my-federation --clients 20 -c 'rounds=10'`")
-def ray(
-    directory: Here = Path(),
-    clients: Annotated[
-        int | None, typer.Option(min=1, help="How many clients [default: the sites of --node-config, or 10].")
-    ] = None,
-    cpus: Annotated[float, typer.Option("--cpus-per-client", help="CPUs that a client takes; parts are possible.")] = 1,
-    gpus: Annotated[float, typer.Option("--gpus-per-client", help="GPUs that a client takes; parts are possible.")] = 0,
-    memory: Annotated[
-        float, typer.Option("--memory-per-client", help="GB that a client takes; at 0 memory is not counted.")
-    ] = 0,
-    address: Annotated[
-        str | None, typer.Option(help="A Ray cluster that runs: HOST:PORT, or auto [default: one is started here].")
-    ] = None,
-    config: Config = None,
-    node_config: Nodes = None,
-    json_: Json = False,
-) -> None:
-    """Simulate many clients of a project on a Ray cluster, through Flower's simulation: the same apps as between sites.
-
-    The run goes to the run-dir of the settings, what clients remember to DIR/local/sites. The same command continues a stopped run.
-    """
-    with flower_errors():
-        from equipoise.flower.deploy import cluster, project
-
-        changes = project.overrides(config or (), project.settings(directory))
-        nodes = _sites(node_config, clients, 10)
-        where = cluster.Cluster(address, cpus, gpus, memory)
-        (_silent if json_ else say)(f"{len(nodes)} clients, on Ray{f' at {address}' if address else ''}")
-        run = cluster.run(directory, len(nodes), changes, sites=nodes, cluster=where)
-    _finish(run, json_)
-
-
 OPERATION: dict[Callable[..., None], str] = {  # with examples
     status: "equipoise flower status my-federation --connection federation --certs certs",
     stop: "equipoise flower stop federation",
@@ -285,10 +252,10 @@ def _nodes(path: Path | None, several: bool = False) -> dict[str, dict[str, Any]
     return nodes if tables else {str(nodes.get("site", path.stem)): nodes}
 
 
-def _sites(path: Path | None, number: int | None, usual: int) -> dict[str, dict[str, Any]]:
-    """What each site is started with, by its name: of so many, or else of those in the file, or as many as usual."""
+def _sites(path: Path | None, number: int | None) -> dict[str, dict[str, Any]]:
+    """What each site is started with, by its name: of this number, or else of those in the file, or of three."""
     nodes = _nodes(path, several=True)
-    names = [f"site-{k}" for k in range(number or usual)] if number or not nodes else list(nodes)
+    names = [f"site-{k}" for k in range(number or 3)] if number or not nodes else list(nodes)
     if strangers := sorted(nodes.keys() - set(names)):
         raise ValueError(f"{path} has settings of {', '.join(strangers)}; the sites are {some(names)}.")
     return {name: nodes.get(name, {}) for name in names}

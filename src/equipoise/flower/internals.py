@@ -6,11 +6,10 @@ from pathlib import Path
 from flwr.app import Message
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt
-from flwr.supercore import telemetry
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-__all__ = ["NODES", "Run", "combine_shares", "create_shares", "decrypt", "encrypt", "telemetry"]
+__all__ = ["NODES", "Run", "combine_shares", "create_shares", "decrypt", "encrypt"]
 NODES = """
 import sys
 from flwr.cli.utils import cli_output_control_client, flwr_cli_exc_handler, print_json_to_stdout
