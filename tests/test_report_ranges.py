@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +20,6 @@ from equipoise.federation import round as rounds
 from equipoise.flower.codec import Parcel
 from equipoise.flower.server.consortium import Consortium
 from equipoise.flower.server.roster import Known
-from equipoise.flower.server.scores import alone
 from equipoise.methods import METHODS
 from helpers import federation, fitted, samples
 from lying import Lies, asked, bent, left_out, liars, longer, saying
@@ -234,8 +234,20 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return scored(tmp_path_factory.mktemp("honest"), "evaluate.validation", lie, validation=0.25).records
 
 
+PLACES = {"n": 0, "loss": 1, "right": 2, "true": 5, "chosen": 8, "end": 11}  # of the sums by three classes
+
+
 def each(**values: Any) -> Change:
-    return lambda fields: [score.update(values) for score in fields["scores"].values()]
+    """Every score of the site, with other sums or another field."""
+    ends = dict(zip(PLACES, [*PLACES.values()][1:], strict=False))
+
+    def lie(fields: dict[str, Any]) -> None:
+        for score in fields["scores"].values():
+            sums = dict(zip(ends, ([*score["sums"][PLACES[name] : end]] for name, end in ends.items()), strict=True))
+            sums |= {name: x if isinstance(x, list) else [x] for name, x in values.items() if name in ends}
+            score.update({name: x for name, x in values.items() if name not in ends}, sums=[*chain(*sums.values())])
+
+    return lie
 
 
 @pytest.mark.parametrize(
@@ -257,12 +269,12 @@ def each(**values: Any) -> Change:
         each(right=[0, 0, 0], true=[2**50, 0, 0], chosen=[0, 0, 0]),
         each(n=2**70, right=[0, 0, 0], true=[2**70, 0, 0], chosen=[0, 0, 0]),
         each(right=[0, 0, 0, 0], true=[8, 0, 0, 0], chosen=[0, 0, 0, 0]),
-        lambda fields: fields.update(own=None),
-        lambda fields: fields["own"].update(right=[21]),
-        lambda fields: fields["own"].update(n=19, true=[19], right=[0], chosen=[0]),
-        lambda fields: fields.update(sizes={"a": 9, "b": 12}),
-        lambda fields: fields.update(sizes={"a": 2**53 - 1, "b": 12}),
-        lambda fields: fields.update(sizes={"a": 0, "b": 12}, scores={"b": fields["scores"]["b"]}),
+        each(sums_of="nobody", right=[2**63, 0, 0]),
+        lambda fields: fields.update(scores=None),
+        lambda fields: fields["scores"].pop("a"),
+        lambda fields: fields["scores"].update(c=fields["scores"]["b"]),
+        lambda fields: fields["scores"]["a"].update(sums=[]),
+        lambda fields: fields["scores"]["a"].update(sums="many"),
     ],
 )
 def test_scores_that_cannot_be_name_the_site(
@@ -270,7 +282,7 @@ def test_scores_that_cannot_be_name_the_site(
 ) -> None:
     given: dict[str, Any] = {"measures": MEASURES}
     fed = scored(tmp_path, "evaluate", lie, **given)
-    assert "client-1 is not evaluated after round 1: it" in caplog.text
+    assert "client-1 is not evaluated as others are after round 1: it" in caplog.text
     for record, other in zip(fed.records, silent, strict=True):
         assert (record["groups"], record["clients"]) == (other["groups"], other["clients"])
         assert record["clients"]["accuracy"][1] is None
@@ -279,7 +291,7 @@ def test_scores_that_cannot_be_name_the_site(
 @pytest.mark.parametrize(
     "told",
     [
-        {"n": n, "loss": loss, "right": [right], "true": [n], "chosen": [n]}
+        [n, n * loss, right, n, n]
         for right, loss, n in [
             (1, 0.0, 2**53 - 1),
             (0, 0.5, 1),
@@ -296,17 +308,12 @@ def test_a_tally_that_cannot_be_names_the_site(
 ) -> None:
     """Three of twelve samples are held out."""
     fed = scored(tmp_path, "evaluate.validation", lambda fields: fields.update(found=told), validation=0.25)
-    assert "client-1 is not validated after round 1: it" in caplog.text
+    assert "client-1 is not validated as others are after round 1: it" in caplog.text
     assert all(record["validation"]["clients"]["accuracy"][1] is not None for record in honest)
     for record, other in zip(fed.records, honest, strict=True):
         mine, of = record["validation"]["clients"]["accuracy"], other["validation"]["clients"]["accuracy"]
         assert (mine[:1] + mine[2:], mine[1]) == (of[:1] + of[2:], None)
         assert record["validation"]["n"] == other["validation"]["n"] - 3
-
-
-def test_where_no_loss_is_a_number_the_model_is_at_fault() -> None:
-    assert alone({0: True, 1: False, 2: True}) == [1]
-    assert alone({0: False, 1: False, 2: True}) == alone({0: False, 1: True}) == alone({0: False}) == alone({}) == []
 
 
 ABOUT = {"name": "a", "size": 9, "shape": [6], "dtype": "float32", "tests": ["a"], "test_sizes": {"a": 8}}
