@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import convert_rsna
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -342,7 +343,7 @@ def test_png_files_are_written_once_and_read_as_the_dicom_files(tmp_path: Path) 
     folder = fixture.rsna(tmp_path)
     for window in ("brain", "three"):
         direct = {s: rsna.read(tmp_path, s, n=25, side=16, window=window) for s in ("train", "test")}
-        out = rsna.convert_rsna(tmp_path, tmp_path / "out", window, n=25, side=16)
+        out = convert_rsna.convert(tmp_path, tmp_path / "out", window, n=25, side=16)
         for split, expected in direct.items():
             found = rsna.read(tmp_path / "out", split, side=16, window=window)
             assert found.names == expected.names
@@ -354,13 +355,13 @@ def test_png_files_are_written_once_and_read_as_the_dicom_files(tmp_path: Path) 
             assert image.mode == ("L" if window == "brain" else "RGB")
     files[3].unlink()  # as if it had been stopped
     before = {path: path.stat().st_mtime_ns for path in files if path.exists()}
-    assert rsna.convert_rsna(tmp_path, tmp_path / "out", "three", n=25, side=16) == out
+    assert convert_rsna.convert(tmp_path, tmp_path / "out", "three", n=25, side=16) == out
     assert files[3].exists()
     assert before == {path: path.stat().st_mtime_ns for path in before}
     assert [p.name for p in out.rglob(".*")] == []
     shutil.rmtree(folder)
     with pytest.raises(DataError, match=r"stage_2_train\.csv"):
-        rsna.convert_rsna(tmp_path, tmp_path / "out", n=25)
+        convert_rsna.convert(tmp_path, tmp_path / "out", n=25)
 
 
 @dicom
@@ -370,7 +371,7 @@ def test_a_damaged_slice_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-200])
     for act in (
         lambda: [rsna.read(tmp_path, split, side=8) for split in ("train", "test")],
-        lambda: rsna.convert_rsna(tmp_path, tmp_path / "out", side=8),
+        lambda: convert_rsna.convert(tmp_path, tmp_path / "out", side=8),
     ):
         with pytest.raises(DataError, match=rf"{path.name}: this image cannot be decoded"):
             act()
@@ -379,7 +380,7 @@ def test_a_damaged_slice_is_named(tmp_path: Path) -> None:
         rsna.read(tmp_path, "train", side=8, group_by="PatientID")
     path.unlink()
     with pytest.raises(DataError, match=r"1 of \d+ listed images are missing"):
-        rsna.convert_rsna(tmp_path, tmp_path / "out", side=8)
+        convert_rsna.convert(tmp_path, tmp_path / "out", side=8)
 
 
 def test_dicom_files_without_pydicom_name_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,7 +389,7 @@ def test_dicom_files_without_pydicom_name_the_extra(tmp_path: Path, monkeypatch:
     for act in (
         lambda: rsna.read(tmp_path, "train"),
         lambda: rsna.read(tmp_path, "train", group_by="PatientID"),
-        lambda: rsna.convert_rsna(tmp_path, tmp_path / "out"),
+        lambda: convert_rsna.convert(tmp_path, tmp_path / "out"),
     ):
         with pytest.raises(DataError, match=r"pip install 'equipoise\[medical\]'"):
             act()

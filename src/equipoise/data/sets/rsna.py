@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from equipoise.data import dicom
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.declared import check_pixels
-from equipoise.data.decoding import Load, ahead, bar, image, levels, picture
+from equipoise.data.decoding import Load, levels, picture
 from equipoise.data.locations import facts, find, located
-from equipoise.data.sets.image_lists import divided, ids, mapped, present, sample, weight
-from equipoise.system.files import write_atomically
+from equipoise.data.sets.image_lists import divided, ids, mapped, sample, weight
 from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def read(
     """Read slices that are PNG files already, or else the competition's DICOM files (extra ``medical``).
 
     The PNG files are ``ICH_20/{train,test}/clean/<id>.png`` beside the lists ``ICH_20/{train,test}.csv``, as FedISM's code
-    has them, or ``ICH_20-three`` for the other window; :func:`convert_rsna` makes them. Of the competition's files, slices
+    has them, or ``ICH_20-three`` for the other window; ``tools/convert_rsna.py`` makes them. Of the competition's files, slices
     with exactly one subtype count, ``n`` of which are drawn, each class with its share, and divided 8 to 2.
 
     Parameters
@@ -72,87 +71,27 @@ def read(
     DataError : the files are missing or damaged, or DICOM files without pydicom. ValueError : an option is unknown or out of
     its range.
     """
-    clean = find(root, (f"{_folder(window)}/train/clean",))
+    clean = find(root, (f"{folder(window)}/train/clean",))
     load: Load = picture
     if clean is not None:  # PNG files
         ready = clean.parent.parent
         chosen, about = _listed(ready if lists is None else lists, group_by)
         files = [ready / split / "clean" / f"{name}.png" for name in chosen[split]]
     else:
-        table = located(NAME, root, (*TABLE, f"{_folder(window)}/train/clean"))
-        chosen, about = _selected(table, lists, n, seed, group_by)
+        table = located(NAME, root, (*TABLE, f"{folder(window)}/train/clean"))
+        chosen, about = selected(table, lists, n, seed, group_by)
         files = [table.parent / "stage_2_train" / f"{name}.dcm" for name in chosen[split]]
-        load = _loader(window)
+        load = loader(window)
     data = mapped(files, chosen[split].values(), side, f"{NAME} {split} {window}", load)
     return Contents(data, CLASSES, tuple(chosen[split]), about={"window": window, **about, **weight(files)})
 
 
-def convert_rsna(
-    root: Path,
-    out: Path,
-    window: str = "brain",
-    *,
-    lists: str | Path | None = None,
-    n: int = DRAWN,
-    seed: int = 0,
-    group_by: str | None = None,
-    side: int = SIDE,
-    progress: bool = True,
-) -> Path:
-    """Write the slices that :func:`read` would use as PNG files, with their lists, in the layout that it prefers.
-
-    The DICOM files, 180 GB, can then go. Files that are there stay, so that the same call goes on where it was stopped.
-
-    Parameters
-    ----------
-    root : the folder with the data sets, or that of this one.
-    out : the folder for ``ICH_20`` (window "brain") or ``ICH_20-three``; ``root``, to have ``read`` find it.
-    window, lists, n, seed, group_by, side : as of :func:`read`.
-    progress : show a bar.
-
-    Returns
-    -------
-    The folder that was written.
-
-    Raises
-    ------
-    DataError, ValueError : as :func:`read`. OSError : the folder cannot be written, or a full disk.
-    """
-    table, target = located(NAME, root, TABLE), out / _folder(window)
-    chosen, _ = _selected(table, lists, n, seed, group_by)
-    sources = {name: table.parent / "stage_2_train" / f"{name}.dcm" for split in chosen for name in chosen[split]}
-    convert = partial(_convert, load=_loader(window), side=side)
-    present(list(sources.values()), NAME)
-    jobs = [(sources[name], target / split / "clean" / f"{name}.png") for split in chosen for name in chosen[split]]
-    with bar(f"converting {NAME}", len(jobs), progress) as advance:
-        for _ in ahead(convert, jobs):
-            advance()
-    for split, classes in chosen.items():
-        lines = ["id,class", *(f"{name},{k}" for name, k in classes.items())]
-        write_atomically(target / f"{split}.csv", "\n".join(lines) + "\n")
-    return target
-
-
-def _convert(job: tuple[Path, Path], load: Load, side: int) -> None:
-    import io
-
-    from PIL import Image
-
-    source, target = job
-    if target.exists():
-        return
-    pixels = image(source, (side, side), load)
-    grey = bool((pixels == pixels[:1]).all())
-    buffer = io.BytesIO()
-    Image.fromarray(pixels[0] if grey else pixels.transpose(1, 2, 0)).save(buffer, "PNG")
-    write_atomically(target, buffer.getvalue())
-
-
-def _folder(window: str) -> str:
+def folder(window: str) -> str:
+    """The folder of the PNG files of a window."""
     return "ICH_20" if window == "brain" else f"ICH_20-{window}"
 
 
-def _loader(window: str) -> Load:
+def loader(window: str) -> Load:
     """What reads a DICOM file.
 
     Raises
@@ -168,7 +107,7 @@ def _loader(window: str) -> Load:
 Chosen = Mapping[str, Mapping[str, int]]  # classes by id of each split
 
 
-def _selected(
+def selected(
     table: Path, lists: str | Path | None, n: int, seed: int, group_by: str | None
 ) -> tuple[Chosen, dict[str, Any]]:
     """The slices of each split, and what to record."""
