@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 import torch
+from describe import VISIBILITY
 from rich.console import Console
 from safetensors.torch import load_file
 
 from equipoise import METHODS, NETWORKS, SCENARIOS, __version__, parse
 from equipoise.cli import main as cli
-from equipoise.cli.description import VISIBILITY
 from equipoise.federation import checkpoint, guard, progress_bar
 from equipoise.runs import configuration
 from equipoise.runs import directory as runs

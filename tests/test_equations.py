@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
+import describe
 import pytest
+from equations import plain_equation
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.cli import description
-from equipoise.cli.equations import plain_equation
 from equipoise.methods import METHODS
 
 
@@ -38,5 +38,5 @@ def test_no_text_is_too_odd(latex: str) -> None:
 
 def test_nothing_of_latex_is_left_in_the_catalogue() -> None:
     rules = {rule for entry in METHODS.values() for rule in entry.rules}
-    left = {rule.__name__: re.findall(r"\\[a-z]+|math:|\{\{", description.plain(rule)) for rule in rules}
+    left = {rule.__name__: re.findall(r"\\[a-z]+|math:|\{\{", describe.plain(rule)) for rule in rules}
     assert {name: found for name, found in left.items() if found} == {}

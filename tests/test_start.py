@@ -11,11 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import describe
 import pytest
 import typer
 
 import equipoise as package
-from equipoise.cli import completion, description
+from equipoise.cli import completion
 from equipoise.cli import main as cli
 from equipoise.cli.catalogue import FILE, catalogue
 from equipoise.data.sets.catalog import SETS
@@ -104,7 +105,7 @@ finally:
 
 
 def test_the_shipped_catalogue_is_that_of_the_code() -> None:
-    same = FILE.read_text(encoding="utf-8") == description.as_json()
+    same = FILE.read_text(encoding="utf-8") == describe.as_json()
     assert same, "Methods, scenarios or networks have changed since it was written: run python tools/describe.py"
 
 

@@ -12,10 +12,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import describe
 from docstrings import Docstrings, parts
 from mkdocs.structure.files import File
 
-from equipoise.cli import description
 from equipoise.core.rule import SEES, Rule
 from equipoise.core.settings import RunSettings, Settings, usual
 from equipoise.core.settings import meaning as said
@@ -70,7 +70,7 @@ def home(rule: type[Rule]) -> str:
 
 def method(name: str) -> str:
     """The section of one method."""
-    entry, shown = METHODS[name], description.describe_method(name)
+    entry, shown = METHODS[name], describe.describe_method(name)
     text = [f"## {name}", f"*{shown['summary'][0].upper()}{shown['summary'][1:]}.* {shown['citation']}."]
     described = [rule for rule in entry.rules if home(rule) == name]
     others = " and ".join(f"[{home(rule)}](#{home(rule)})" for rule in entry.rules if rule not in described)
@@ -108,7 +108,7 @@ def meaning(rules: tuple[type[Rule], ...], name: str) -> str:
 
 def seen(name: str) -> str:
     """What the server must see of single clients, with the details of the rules that ask for the most."""
-    entry, sees = METHODS[name], description.describe_method(name)["sees"]
+    entry, sees = METHODS[name], describe.describe_method(name)["sees"]
     details = "; ".join(facts(rule)["Server sees"].rstrip(".") for rule in entry.rules if "Server sees" in facts(rule))
     return f"`{sees}`" + (f": {plain(details).removeprefix('sums ')}" if details else "")
 
@@ -155,7 +155,7 @@ def by_sight() -> str:
         "sum": "sums over the clients",
         "scalars+sum": "a few numbers of each client, then sums",
     }
-    seen_of = {name: description.describe_method(name)["sees"] for name in METHODS}
+    seen_of = {name: describe.describe_method(name)["sees"] for name in METHODS}
     rows = [
         row(
             kinds.get(kind, "what each client sends"), ", ".join(code(n) for n, sees in seen_of.items() if sees == kind)
@@ -168,7 +168,7 @@ def by_sight() -> str:
 # scenarios and networks
 def scenarios() -> str:
     """A line for each scenario."""
-    rows = [row(f"[{name}](#{name})", said) for name, said in description.catalogue()["scenarios"].items()]
+    rows = [row(f"[{name}](#{name})", said) for name, said in describe.catalogue()["scenarios"].items()]
     return "\n".join([*table("scenario", "what it is"), *rows])
 
 

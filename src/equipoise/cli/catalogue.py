@@ -10,6 +10,6 @@ FILE = Path(__file__).with_name("catalogue.json")  # written by tools/describe.p
 
 @cache
 def catalogue() -> dict[str, Any]:
-    """What :func:`equipoise.cli.description.catalogue` gave when the file was written."""
+    """What ``tools/describe.py`` gave when the file was written."""
     described: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return described
