@@ -46,7 +46,7 @@ def test_nothing_reads_or_writes_pickles() -> None:
 
 
 def test_what_flower_may_change_is_in_one_module() -> None:
-    public = ("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.simulation")
+    public = ("flwr.app", "flwr.clientapp", "flwr.serverapp")
     others = [path for path in FILES if module(path) != "flower.internals"]
     found = {
         path: re.findall(r"^ *(?:from|import) (flwr[.\w]*)", path.read_text(encoding="utf-8"), re.M) for path in others
