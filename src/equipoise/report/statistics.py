@@ -927,9 +927,7 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> Parity | No
                     "method": label,
                     "seeds": list(seeds),
                     **{c.key: over_seeds(_numbers([*seeds.values()], c.key)) for c in measured},
-                    "groups": _errors_by_group([*seeds.values()])
-                    if numbers
-                    else _rates_by_group([*seeds.values()], about.classes, about.group_words),
+                    "groups": _treated_groups([*seeds.values()], about.classes, {} if numbers else about.group_words),
                     "intervals": {
                         c.key: _mean_ends([of["intervals"][c.key] for of in seeds.values() if "intervals" in of])
                         for c in measured
@@ -985,65 +983,71 @@ def _inside(seeds: Sequence[Mapping[str, InsideOne]]) -> InsideClient:
     return {"groups": by_value, "gap": over_seeds([gap_between(one["main"] for one in of.values()) for of in seeds])}
 
 
-def _rates_by_group(
+def _treated_groups(
     seeds: Sequence[Numbers], classes: Sequence[str], words: Mapping[str, str]
 ) -> dict[str, RatesOfGroup]:
-    """Every group's rates over the seeds of a method.
+    """Every group's rates, or errors of numbers, over the seeds of a method.
 
     A rate is over the `seeds` with which it is about enough people. `low` to `high` is Wilson's interval over the test samples of
     a seed, its ends averaged over the seeds, which all draw from the same people; widened to that over the seeds where this is wider.
+    Of errors it is the interval over the seeds.
 
     Parameters
     ----------
-    seeds : of each, what `History.group_fairness` returned.
+    seeds : of each, what `History.group_fairness` returned, or `equipoise.records.treatment.errors`.
     classes : names of the classes.
     words : what groups are called, by name, if otherwise.
     """
     by_group: dict[str, RatesOfGroup] = {}
     for group in dict.fromkeys(group for gaps in seeds for group in gaps["groups"]):
         each = [gaps["groups"][group] for gaps in seeds if group in gaps["groups"]]
-        numbers: Content = {key: _rate(each, key) for key in ("accuracy", *BY_CLASS, "worst_recall")}
-        hardest = [rates["worst_class"] for rates in each if rates["worst_class"] is not None]
-        common = max(hardest, key=hardest.count, default=None)
-        numbers["worst_class"] = None if common is None else classes[common] if common < len(classes) else str(common)
-        sizes = {"n": [rates["n"] for rates in each], "of_class": [rates["of_class"][0] for rates in each]}
-        for key, of_seeds in sizes.items():
-            enough = [n for n in of_seeds if n is not None]
-            numbers[key] = round(sum(enough) / len(enough)) if enough else None
+        numbers = {key: make(each, key) for key, make in OF_GROUP.items() if key in each[0]}
+        if (worst := numbers.get("worst_class")) is not None:
+            numbers["worst_class"] = classes[worst] if worst < len(classes) else str(worst)
         by_group[words.get(group, group)] = cast(RatesOfGroup, numbers)
     return by_group
 
 
-def _errors_by_group(seeds: Sequence[Numbers]) -> dict[str, RatesOfGroup]:
-    """Every group's errors over the seeds of a method, as :func:`_rates_by_group`; `low` to `high` is the interval over the seeds."""
-    by_group: dict[str, RatesOfGroup] = {}
-    for group in dict.fromkeys(group for gaps in seeds for group in gaps["groups"]):
-        each = [gaps["groups"][group] for gaps in seeds if group in gaps["groups"]]
-        enough = [of["n"] for of in each if of["n"] is not None]
-        numbers: Content = {"n": round(sum(enough) / len(enough)) if enough else None}
-        for key in ("rmse", "mae", "error"):
-            shown = [of[key] for of in each if of[key] is not None]
-            error = over_seeds(shown or [None])
-            mean, half = error["mean"], error["ci95"]
-            ends = (None, None) if mean is None or half is None else (mean - half, mean + half)
-            numbers[key] = {**error, "seeds": len(shown), "low": ends[0], "high": ends[1]}
-        by_group[group] = cast(RatesOfGroup, numbers)
-    return by_group
+def _usual(each: Sequence[Numbers], key: str) -> int | None:
+    """How many people of a group there are, the mean over the seeds with enough."""
+    enough = [n for rates in each if (n := _about(rates[key])) is not None]
+    return round(sum(enough) / len(enough)) if enough else None
+
+
+def _most_common(each: Sequence[Numbers], key: str) -> int | None:
+    """The class with most of the seeds, of those with one."""
+    known = [rates[key] for rates in each if rates[key] is not None]
+    return max(known, key=known.count, default=None)
+
+
+def _about(found: Any) -> Any:
+    """A number of a group; of a list by class that of the one class that is shown."""
+    return found[0] if isinstance(found, list) else found
 
 
 def _rate(each: Sequence[Numbers], key: str) -> Rate:
-    """A rate of a group, by its key, of the seeds that have it."""
-    by_class = key in BY_CLASS
-    values = [rates[key][0] if by_class else rates[key] for rates in each]
-    intervals = [rates["intervals"][key] for rates in each]
-    shown = [value for value in values if value is not None]
-    rate = over_seeds(shown or values)
-    ends = _mean_ends([of_classes[0] for of_classes in intervals] if by_class else intervals)
+    """A rate or an error of a group, by its key, of the seeds that have it."""
+    values = [value for rates in each if (value := _about(rates[key])) is not None]
+    rate = over_seeds(values or [None])
+    mean, half = rate["mean"], rate["ci95"]
+    intervals = [rates["intervals"][key] for rates in each if "intervals" in rates]
+    ends = _mean_ends([of[0] if key in BY_CLASS else of for of in intervals])
     low, high = ends or (None, None)
-    if ends and rate["ci95"] and rate["mean"] is not None:
-        low = max(0.0, min(ends[0], rate["mean"] - rate["ci95"]))
-        high = min(100.0, max(ends[1], rate["mean"] + rate["ci95"]))
-    return {**rate, "seeds": len(shown), "low": low, "high": high}
+    if mean is not None and half is not None:
+        low, high = mean - half, mean + half
+        if ends is not None:
+            low, high = max(0.0, min(ends[0], low)), min(100.0, max(ends[1], high))
+    return {**rate, "seeds": len(values), "low": low, "high": high}
+
+
+OF_GROUP: Final[
+    Mapping[str, Callable[[Sequence[Numbers], str], Any]]
+] = {  # of the rates or errors of a group, those that its task has
+    **dict.fromkeys(("accuracy", *BY_CLASS, "worst_recall"), _rate),
+    "worst_class": _most_common,
+    **dict.fromkeys(("n", "of_class"), _usual),
+    **dict.fromkeys(("rmse", "mae", "error"), _rate),
+}
 
 
 def _mean_ends(intervals: Sequence[Sequence[float] | None]) -> tuple[float, float] | None:
