@@ -11,24 +11,8 @@ from typing import Any, Final, Literal
 
 from numpy.typing import ArrayLike
 
+from equipoise.metrics import performance
 from equipoise.metrics.measures import ACCURACY, ISM, Measure
-from equipoise.metrics.performance import (
-    Value,
-    angle,
-    best,
-    client_std,
-    coefficient_of_variation,
-    cosine,
-    entropy,
-    gap,
-    gini,
-    jain,
-    kl_uniform,
-    mean,
-    std,
-    variance,
-    worst,
-)
 
 _HEAL: Final = "FedHEAL: Chen, Huang and Ye, CVPR 2024, Table 2"
 _QFFL: Final = "q-FFL: Li, Sanjabi, Beirami and Smith, ICLR 2020"
@@ -77,12 +61,18 @@ class Statistic:
 GROUPS: Final = (
     Statistic(
         "avg",
-        lambda a, counts, measure: mean(a),
+        lambda a, counts, measure: performance.mean(a),
         "as measured",
         "ā = Σₖ aₖ / K over the groups, each counting the same",
         _HEAL,
     ),
-    Statistic("std", lambda a, counts, measure: std(a), "lower", "√( Σₖ (aₖ − ā)² / (K − 1) ) over the groups", _HEAL),
+    Statistic(
+        "std",
+        lambda a, counts, measure: performance.std(a),
+        "lower",
+        "√( Σₖ (aₖ − ā)² / (K − 1) ) over the groups",
+        _HEAL,
+    ),
     Statistic(
         "worst",
         lambda a, counts, measure: measure.worst(a),
@@ -90,10 +80,12 @@ GROUPS: Final = (
         "{min}ₖ aₖ over the groups",
         "AFL: Mohri, Sivek and Suresh, ICML 2019",
     ),
-    Statistic("gap", lambda a, counts, measure: gap(a), "lower", "maxₖ aₖ − minₖ aₖ", f"{ISM}, for two groups"),
+    Statistic(
+        "gap", lambda a, counts, measure: performance.gap(a), "lower", "maxₖ aₖ − minₖ aₖ", f"{ISM}, for two groups"
+    ),
     Statistic(
         "client_std",
-        lambda a, counts, measure: client_std(a, counts),
+        lambda a, counts, measure: performance.client_std(a, counts),
         "lower",
         "√( Σ_g s_g (a_g − Σ_h s_h a_h)² ), with the share s_g of the clients that are in group g",
         f"{ISM}, Table IV",
@@ -101,28 +93,28 @@ GROUPS: Final = (
 )
 
 _TENTH: Final = "mean of the max(1, ⌊0.1 K⌋) {%s} aₖ"
-_EVENNESS: Final[Sequence[tuple[str, Callable[[ArrayLike], Value], Better, str, str]]] = (
-    ("cov", coefficient_of_variation, "lower", "STD₀ / ā, the coefficient of variation", _JAIN),
-    ("jain", jain, "higher", "(Σₖ aₖ)² / (K Σₖ aₖ²), from 1/K to 1, which is equality", _JAIN),
-    ("cosine", cosine, "higher", "Σₖ aₖ / (√K ‖a‖), to the vector of ones", _APPENDIX),
-    ("angle", angle, "lower", "arccos(cosine), in degrees", _APPENDIX),
-    ("entropy", entropy, "higher", "−Σₖ uₖ ln uₖ with uₖ = aₖ / Σⱼ aⱼ, in nats, at most ln K", _APPENDIX),
-    ("kl", kl_uniform, "lower", "ln K − entropy: the divergence from equality, in nats", _APPENDIX),
-    ("gini", gini, "lower", "Σᵢⱼ |aᵢ − aⱼ| / (2 K² ā), 0 for equality", "Gini 1912"),
+_EVENNESS: Final[Sequence[tuple[str, Callable[[ArrayLike], performance.Value], Better, str, str]]] = (
+    ("cov", performance.coefficient_of_variation, "lower", "STD₀ / ā, the coefficient of variation", _JAIN),
+    ("jain", performance.jain, "higher", "(Σₖ aₖ)² / (K Σₖ aₖ²), from 1/K to 1, which is equality", _JAIN),
+    ("cosine", performance.cosine, "higher", "Σₖ aₖ / (√K ‖a‖), to the vector of ones", _APPENDIX),
+    ("angle", performance.angle, "lower", "arccos(cosine), in degrees", _APPENDIX),
+    ("entropy", performance.entropy, "higher", "−Σₖ uₖ ln uₖ with uₖ = aₖ / Σⱼ aⱼ, in nats, at most ln K", _APPENDIX),
+    ("kl", performance.kl_uniform, "lower", "ln K − entropy: the divergence from equality, in nats", _APPENDIX),
+    ("gini", performance.gini, "lower", "Σᵢⱼ |aᵢ − aⱼ| / (2 K² ā), 0 for equality", "Gini 1912"),
 )
 # Of the values of a measure, one per client or group [K], and the measure: a `Value`, which is scaled as those are shown where `power` is 1.
 INDICES: Final = (
-    Statistic("mean", lambda a, measure: mean(a), "as measured", "ā = Σₖ aₖ / K over the clients", _QFFL),
+    Statistic("mean", lambda a, measure: performance.mean(a), "as measured", "ā = Σₖ aₖ / K over the clients", _QFFL),
     Statistic(
         "std",
-        lambda a, measure: std(a, ddof=0),
+        lambda a, measure: performance.std(a, ddof=0),
         "lower",
         "√( Σₖ (aₖ − ā)² / K ): the standard deviation with ddof 0",
         _QFFL,
     ),
     Statistic(
         "variance",
-        lambda a, measure: variance(a, measure.scale),
+        lambda a, measure: performance.variance(a, measure.scale),
         "lower",
         "Σₖ ({scale}aₖ − {scale}ā)² / K{squared}",
         f"{_QFFL}; Ditto: Li et al., ICML 2021",
@@ -130,9 +122,9 @@ INDICES: Final = (
     ),
     Statistic("worst10", lambda a, measure: measure.worst_share(a), "as measured", _TENTH % "lowest", _TABLE_1),
     Statistic("best10", lambda a, measure: measure.best_share(a), "as measured", _TENTH % "highest", _TABLE_1),
-    Statistic("min", lambda a, measure: worst(a), "as measured", "minₖ aₖ"),
-    Statistic("max", lambda a, measure: best(a), "as measured", "maxₖ aₖ"),
-    Statistic("gap", lambda a, measure: gap(a), "lower"),
+    Statistic("min", lambda a, measure: performance.worst(a), "as measured", "minₖ aₖ"),
+    Statistic("max", lambda a, measure: performance.best(a), "as measured", "maxₖ aₖ"),
+    Statistic("gap", lambda a, measure: performance.gap(a), "lower"),
     *(
         Statistic(key, lambda a, measure, index=index: index(a), better, formula, source, power=0)
         for key, index, better, formula, source in _EVENNESS
@@ -250,7 +242,7 @@ ERRORS: Final = (
 )
 
 
-def spread(values: ArrayLike, measure: Measure = ACCURACY) -> dict[str, Value]:
+def spread(values: ArrayLike, measure: Measure = ACCURACY) -> dict[str, performance.Value]:
     """Every index of the spread over clients, in the unit it is usually reported in.
 
     In the unit of the measure, percent of accuracies: `mean`, `std` (ddof 0), `worst10`, `best10`, `min`, `max`, `gap`.  Its square:
@@ -262,7 +254,7 @@ def spread(values: ArrayLike, measure: Measure = ACCURACY) -> dict[str, Value]:
     measure : what they are.
     """
     return {
-        index.key: Value(measure.scale * value if index.power == 1 else value, defined)
+        index.key: performance.Value(measure.scale * value if index.power == 1 else value, defined)
         for index in INDICES
         for value, defined in (index.compute(values, measure),)
     }

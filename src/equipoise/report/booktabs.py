@@ -5,16 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from equipoise.records.history import History
-from equipoise.report.layout import (
-    communication,
-    every_client,
-    over_clients,
-    over_groups,
-    paired_tests,
-    people_of_clients,
-    sheets,
-    tested,
-)
+from equipoise.report import layout
 from equipoise.report.rendering import latex_sheet
 from equipoise.report.statistics import Comparison
 from equipoise.system.files import write_atomically
@@ -40,12 +31,12 @@ def save(histories: Sequence[History] | Comparison, directory: str | os.PathLike
     found = Comparison.of(histories)
     first = found["methods"][0]["method"]
     shown = [
-        *sheets(found.document),
-        *over_groups(found),
-        *over_clients(found),
-        every_client(found),
-        *people_of_clients(found),
-        communication(found),
+        *layout.sheets(found.document),
+        *layout.over_groups(found),
+        *layout.over_clients(found),
+        layout.every_client(found),
+        *layout.people_of_clients(found),
+        layout.communication(found),
     ]
-    shown += [tested(one, first) for one in paired_tests(found.document)]
+    shown += [layout.tested(one, first) for one in layout.paired_tests(found.document)]
     return [write_atomically(directory / f"{sheet.name}.tex", latex_sheet(sheet)) for sheet in shown if sheet]

@@ -15,26 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equipoise.metrics.measures import Measure, measures_of
-from equipoise.report import booktabs, drawing, provenance
+from equipoise.report import booktabs, drawing, layout, provenance
 from equipoise.report import figures as drawings
 from equipoise.report.formatting import plural
 from equipoise.report.grid import Grid
 from equipoise.report.holdings import marks, sentence
-from equipoise.report.layout import (
-    FAILED,
-    PairedTests,
-    Sheet,
-    communication,
-    every_client,
-    every_site,
-    other_rounds,
-    over_clients,
-    over_groups,
-    paired_tests,
-    people_of_clients,
-    sheets,
-    who_was_there,
-)
 from equipoise.report.notes import listed
 from equipoise.report.sentences import evidence, left_out, limits, tested_on, verdict, when, worst_named
 from equipoise.report.statistics import Comparison, tables
@@ -93,8 +78,8 @@ def render(histories: Sequence[History] | Comparison) -> str:
     found = Comparison.of(histories)
     runs = {label: [run.history for run in seeds.values()] for label, seeds in found.runs.items()}
     common, differing = provenance.settings(runs)
-    document, of_groups, of_clients = found.document, over_groups(found), over_clients(found)
-    measured, tests, parts = sheets(document), paired_tests(document), parts_of_captions(found)
+    document, of_groups, of_clients = found.document, layout.over_groups(found), layout.over_clients(found)
+    measured, tests, parts = layout.sheets(document), layout.paired_tests(document), parts_of_captions(found)
     measure = found.measure
     terms = terms_of([measure, *measures_of(found)[1:]])
     drawn = {
@@ -109,7 +94,7 @@ def render(histories: Sequence[History] | Comparison) -> str:
         notes=found["notes"],
         limits=limits(found),
         measured=[(_statistics_first(sheet), _below(sheet, measure)) for sheet in measured],
-        other=_statistics_first(other) if (other := other_rounds(document)) else None,
+        other=_statistics_first(other) if (other := layout.other_rounds(document)) else None,
         reference=found["methods"][0]["method"],
         tests=tests,
         corrected=any(one.corrected for one in tests),
@@ -117,9 +102,9 @@ def render(histories: Sequence[History] | Comparison) -> str:
         racing=sum(not method["bound"] for method in found["methods"]),
         groups=of_groups,
         clients=of_clients,
-        every=[sheet for sheet in (every_client(found), *people_of_clients(found)) if sheet],
-        carried=[communication(found), every_site(found)],
-        presence=who_was_there(found),
+        every=[sheet for sheet in (layout.every_client(found), *layout.people_of_clients(found)) if sheet],
+        carried=[layout.communication(found), layout.every_site(found)],
+        presence=layout.who_was_there(found),
         trained=[drawn.pop("presence")] if "presence" in drawn else [],
         data=[drawn.pop(name) for name in drawings.DATA if name in drawn],
         figures=list(drawn.values()),
@@ -155,7 +140,7 @@ def _contents(body: str) -> list[tuple[str, str]]:
 
 
 def _terms(
-    found: Comparison, shown: Sequence[Sheet], tests: Sequence[PairedTests], terms: Mapping[str, Term]
+    found: Comparison, shown: Sequence[layout.Sheet], tests: Sequence[layout.PairedTests], terms: Mapping[str, Term]
 ) -> list[tuple[str, str, Term]]:
     """What the legend explains, in the order of the terms: id, title, and the term; only what is on the page."""
     titles = {title for sheet in shown for title in sheet.grid.titles[-sheet.totals :]}
@@ -164,7 +149,7 @@ def _terms(
     return [(anchor(title, terms), title, term) for title, term in terms.items() if title in titles]
 
 
-def _statistics_first(sheet: Sheet) -> Sheet:
+def _statistics_first(sheet: layout.Sheet) -> layout.Sheet:
     """The same table with what sums up the groups before them, where it is seen on a phone."""
 
     def turned(cells: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -174,7 +159,7 @@ def _statistics_first(sheet: Sheet) -> Sheet:
     return replace(sheet, grid=Grid(turned(sheet.grid.titles), rows))
 
 
-def _below(sheet: Sheet, measure: Measure) -> str:
+def _below(sheet: layout.Sheet, measure: Measure) -> str:
     """The text below a table of a comparison."""
     deviation = [text for text in sheet.explanations if text.startswith("±")]
     explained = [text for text in sheet.explanations if text not in deviation]
@@ -247,7 +232,8 @@ def parts_of_captions(found: Comparison) -> dict[str, str]:
         * any(record.get("losses") for history in found.histories for record in history.records),
         "range": " Line: median over seeds; band: from the lowest to the highest." * several,
         "beyond": _beyond(found),
-        "failed": f"{FAILED}: diverged, or no better than guessing." * any(of["failed"] for of in document["methods"]),
+        "failed": f"{layout.FAILED}: diverged, or no better than guessing."
+        * any(of["failed"] for of in document["methods"]),
         "tests": " that were tested in a round" * missing,
         "grouped": " (thin) and mean of its group (bold)" * any(any(run.client_groups) for run in found.histories),
         "complete": " in which all groups were tested" * missing,

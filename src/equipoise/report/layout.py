@@ -15,24 +15,9 @@ from equipoise.metrics.measures import Measure
 from equipoise.metrics.performance import last_rounds
 from equipoise.records.history import History
 from equipoise.records.record import Record
+from equipoise.report import document as content
 from equipoise.report import rates, sentences
 from equipoise.report.columns import COLLABORATION, OWN, Column, blocks_over_clients, spread_of
-from equipoise.report.document import (
-    Difference,
-    Document,
-    Inside,
-    Leader,
-    OfMeasure,
-    OverSeeds,
-    Row,
-    Untested,
-    Versus,
-    ends_of,
-    last_of,
-    number_of,
-    test_of,
-    treated,
-)
 from equipoise.report.formatting import PERCENT, UNDEFINED, difference, number, p_value, same_in_every_seed, size
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.sites import at_sites
@@ -124,7 +109,7 @@ class PairedTests(NamedTuple):
         return any(test.holm for _, cells in self.rows for test in cells if test)
 
 
-def sheets(comparison: Document) -> list[Sheet]:
+def sheets(comparison: content.Document) -> list[Sheet]:
     """The tables of a comparison: every measure, then what clients get for what they give, then the treatment of groups."""
     return [
         *map(_of_measure, tables(comparison)),
@@ -136,7 +121,7 @@ def sheets(comparison: Document) -> list[Sheet]:
     ]
 
 
-def _of_spread(comparison: Document) -> Iterator[Sheet]:
+def _of_spread(comparison: content.Document) -> Iterator[Sheet]:
     """The main measure over the clients."""
     if not (table := comparison["spread"]):
         return
@@ -152,7 +137,7 @@ def _of_spread(comparison: Document) -> Iterator[Sheet]:
     )
 
 
-def _of_rewards(comparison: Document) -> Iterator[Sheet]:
+def _of_rewards(comparison: content.Document) -> Iterator[Sheet]:
     """What clients get for what they contribute."""
     if not (table := comparison["collaboration"]):
         return
@@ -177,10 +162,10 @@ def _of_rewards(comparison: Document) -> Iterator[Sheet]:
     )
 
 
-def _of_rates(comparison: Document) -> Iterator[Sheet]:
+def _of_rates(comparison: content.Document) -> Iterator[Sheet]:
     """How groups are treated, those of the test sets and those of sensitive attributes: their rates, and the gaps between them."""
     measure = measure_of(comparison)
-    for of in treated(comparison):
+    for of in content.treated(comparison):
         parity = of.parity
         by_group = rates.grid(parity, measure)
         yield Sheet(
@@ -206,7 +191,7 @@ def _of_rates(comparison: Document) -> Iterator[Sheet]:
         )
 
 
-def _of_own_measures(comparison: Document) -> Iterator[Sheet]:
+def _of_own_measures(comparison: content.Document) -> Iterator[Sheet]:
     """The measures of the user's own, a table each."""
     for k, (name, measure) in enumerate(comparison["own_measures"].items(), start=1):
         columns = _had(measure["methods"], OWN)
@@ -225,7 +210,7 @@ def _of_own_measures(comparison: Document) -> Iterator[Sheet]:
         yield replace(sheet, notes=notes)
 
 
-def _of_validation(comparison: Document) -> Iterator[Sheet]:
+def _of_validation(comparison: content.Document) -> Iterator[Sheet]:
     """The models on what clients hold out of their own samples."""
     if not (table := comparison["validation"]):
         return
@@ -254,19 +239,19 @@ def _of_validation(comparison: Document) -> Iterator[Sheet]:
     yield _block("validation", "Validation", lay_out(table["methods"], columns), text)
 
 
-def _marked(methods: Sequence[Row]) -> str:
+def _marked(methods: Sequence[content.Row]) -> str:
     """What the mark of failed methods means, if there are any."""
     return (
         f"{FAILED}: diverged in these rounds, or no better than guessing." if any(m["failed"] for m in methods) else ""
     )
 
 
-def _exported(comparison: Document) -> str:
+def _exported(comparison: content.Document) -> str:
     """That a model is the one that `equipoise export` writes, which runs between sites do not have."""
     return ", which is exported" if comparison["exports"] else ""
 
 
-def other_rounds(comparison: Document) -> Sheet | None:
+def other_rounds(comparison: content.Document) -> Sheet | None:
     """The exported model, or the mean over rounds, whichever the first table does not show; `None` if they are the same."""
     if not (found := comparison["other_rounds"]):
         return None
@@ -292,10 +277,10 @@ def other_rounds(comparison: Document) -> Sheet | None:
     return Sheet("other-rounds", heading, f"{heading}: {measure.noun}{measure.words}.", grid, [text], totals=totals)
 
 
-def _of_one_group(columns: list[Column], methods: Sequence[Row]) -> tuple[list[Column], list[str]]:
+def _of_one_group(columns: list[Column], methods: Sequence[content.Row]) -> tuple[list[Column], list[str]]:
     """The statistics over groups and the groups that a table shows: of one group its name for their average, which is the same."""
     groups = _groups(methods)
-    if len(groups) == 1 and all(number_of(method, "avg")["mean"] is not None for method in methods):
+    if len(groups) == 1 and all(content.number_of(method, "avg")["mean"] is not None for method in methods):
         return [replace(column, title=groups[0]) if column.key == "avg" else column for column in columns], []
     return columns, groups
 
@@ -420,7 +405,7 @@ def every_client(histories: Sequence[History] | Comparison, last: int | None = N
 def people_of_clients(comparison: Comparison) -> Iterator[Sheet]:
     """The main measure of every client's model for each value of a sensitive attribute, and the gap within the client."""
     measure, names = measure_of(comparison.document), comparison.histories[0].client_names
-    for of in treated(comparison.document):
+    for of in content.treated(comparison.document):
         methods = [method for method in of.parity["methods"] if method.get("clients")]
         if not methods or {len(method["clients"]) for method in methods} != {len(names)} or len(names) > MANY:
             continue
@@ -448,7 +433,7 @@ def people_of_clients(comparison: Comparison) -> Iterator[Sheet]:
         )
 
 
-def _of_value(found: Inside | None, few: str, digits: int) -> Cell:
+def _of_value(found: content.Inside | None, few: str, digits: int) -> Cell:
     """The main measure of a client's people with one value; that they are too few, or a dash where there are none."""
     if found is None:
         return Cell(UNDEFINED)
@@ -537,9 +522,9 @@ def every_site(comparison: Comparison) -> Sheet | None:
     return _block("sites", "Sites", Grid(titles, tuple(rows)), text, head="Site") if 0 < len(rows) <= MANY else None
 
 
-def paired_tests(comparison: Document) -> list[PairedTests]:
+def paired_tests(comparison: content.Document) -> list[PairedTests]:
     """Paired tests against the first method, a table per measure, with p-values corrected for the number of differences."""
-    of: list[tuple[str, str, Sequence[Row], Sequence[Column]]] = [
+    of: list[tuple[str, str, Sequence[content.Row], Sequence[Column]]] = [
         (one["measure"].replace("_", "-"), one["title"], one["methods"], columns_of(one)) for one in tables(comparison)
     ]
     if together := comparison["collaboration"]:
@@ -547,7 +532,9 @@ def paired_tests(comparison: Document) -> list[PairedTests]:
     if over := comparison["spread"]:
         of.append(("spread", "Spread over the clients", over["methods"], spread_of(measure_of(comparison))))
     measure = measure_of(comparison)
-    of += [(x.gaps, x.gaps_heading, x.parity["methods"], gaps_of(x.parity, measure)) for x in treated(comparison)]
+    of += [
+        (x.gaps, x.gaps_heading, x.parity["methods"], gaps_of(x.parity, measure)) for x in content.treated(comparison)
+    ]
     found = (_paired_tests(f"tests-{name}", title, methods, columns) for name, title, methods, columns in of)
     return [one for one in found if one.rows]
 
@@ -568,21 +555,21 @@ def tested(tests: PairedTests, first: str) -> Sheet:
     )
 
 
-def _had(methods: Sequence[Row], columns: Sequence[Column]) -> list[Column]:
+def _had(methods: Sequence[content.Row], columns: Sequence[Column]) -> list[Column]:
     """The columns of which some method has a number; of the others it is not known."""
     return [column for column in columns if any(column.key in method for method in methods)]
 
 
-def _groups(methods: Sequence[Row]) -> list[str]:
+def _groups(methods: Sequence[content.Row]) -> list[str]:
     """The groups of all methods, in the order of their first appearance."""
     return list(dict.fromkeys(group for method in methods for group in cast(Mapping[str, object], method["groups"])))
 
 
 def lay_out(
-    methods: Sequence[Row],
+    methods: Sequence[content.Row],
     columns: Sequence[Column],
     groups: Sequence[str] = (),
-    leaders: Mapping[str, Leader] | None = None,
+    leaders: Mapping[str, content.Leader] | None = None,
     digits: int = 2,
 ) -> Grid:
     """Numbers over seeds as a table, a row per method; a dash where a method does not have a number.
@@ -605,28 +592,30 @@ def lay_out(
     return Grid(tuple(title for title, _ in shown), tuple(zip(names, rows, strict=True)))
 
 
-def _group(method: Row, group: str, digits: int) -> Cell:
+def _group(method: content.Row, group: str, digits: int) -> Cell:
     """The value of a group; in brackets that of its last test, where it was not tested in all of the averaged rounds."""
-    values = number_of(cast(Row, method["groups"]), group)
+    values = content.number_of(cast(content.Row, method["groups"]), group)
     if values["mean"] is None:
-        untested = cast(Sequence[Untested], method.get("untested", ()))
-        last = np.array([last_of(test) for test in untested if test["group"] == group], dtype=np.float64)  # None is NaN
+        untested = cast(Sequence[content.Untested], method.get("untested", ()))
+        last = np.array(
+            [content.last_of(test) for test in untested if test["group"] == group], dtype=np.float64
+        )  # None is NaN
         return Cell(f"({number(float(last.mean()), digits)})" if len(last) and np.isfinite(last).all() else UNDEFINED)
     return Cell(number(values["mean"], digits), _half(values, interval_of(method, group), digits))
 
 
-def _half(values: OverSeeds, ends: Sequence[float] | None, digits: int = 2) -> str:
+def _half(values: content.OverSeeds, ends: Sequence[float] | None, digits: int = 2) -> str:
     """Half of the 95 % interval: over seeds, with one seed over the test samples; nothing where neither is known."""
     half = values["ci95"] if values["ci95"] is not None else (ends[1] - ends[0]) / 2 if ends else None
     return "" if half is None else number(half, digits)
 
 
-def _statistic(method: Row, column: Column, leader: Leader | None) -> Cell:
-    values, digits = number_of(method, column.key), column.digits
-    mean, test = number(values["mean"], digits), test_of(method, column.key)
+def _statistic(method: content.Row, column: Column, leader: content.Leader | None) -> Cell:
+    values, digits = content.number_of(method, column.key), column.digits
+    mean, test = number(values["mean"], digits), content.test_of(method, column.key)
     return Cell(
         mean,
-        "" if mean == UNDEFINED else _half(values, ends_of(method, column.key), digits),
+        "" if mean == UNDEFINED else _half(values, content.ends_of(method, column.key), digits),
         difference(test, digits) if test else "",
         leader is not None and method["method"] == leader["best"],
         (number(test["low"], digits, sign=True), number(test["high"], digits, sign=True))
@@ -635,11 +624,11 @@ def _statistic(method: Row, column: Column, leader: Leader | None) -> Cell:
     )
 
 
-def _cell(found: OverSeeds, digits: int) -> Cell:
+def _cell(found: content.OverSeeds, digits: int) -> Cell:
     return Cell(number(found["mean"], digits), _half(found, None, digits))
 
 
-def _of_measure(found: OfMeasure) -> Sheet:
+def _of_measure(found: content.OfMeasure) -> Sheet:
     """Values of every group and the statistics over them."""
     methods = found["methods"]
     columns, groups = _of_one_group(columns_of(found), methods)
@@ -656,7 +645,7 @@ def _of_measure(found: OfMeasure) -> Sheet:
     )
 
 
-def _with_sizes(found: OfMeasure, grid: Grid) -> Grid:
+def _with_sizes(found: content.OfMeasure, grid: Grid) -> Grid:
     """A table with a column for each group that is too small, and below a row of how many test samples each group has."""
     groups, small, few = _groups(found["methods"]), found["small"], f"< {found['least']}"
     n = len(groups)
@@ -669,7 +658,7 @@ def _with_sizes(found: OfMeasure, grid: Grid) -> Grid:
     return Grid((*grid.titles[:n], *small, *grid.titles[n:]), tuple(rows))
 
 
-def _sheet(methods: Sequence[Row], columns: Sequence[Column], *, grid: Grid, **said: Any) -> Sheet:
+def _sheet(methods: Sequence[content.Row], columns: Sequence[Column], *, grid: Grid, **said: Any) -> Sheet:
     """A table, and its differences to the first method."""
     titles = [column.title for column in columns]
     lines = []
@@ -680,7 +669,7 @@ def _sheet(methods: Sequence[Row], columns: Sequence[Column], *, grid: Grid, **s
     tests = (
         f", paired by seed: mean, 95{PERCENT} interval, p-value of the paired t-test"
         + " (by Holm: corrected for the number of differences)" * any("Holm" in line for line in lines)
-        if any(versus["seeds"] > 1 for method in methods if (versus := cast(Versus | None, method["versus"])))
+        if any(versus["seeds"] > 1 for method in methods if (versus := cast(content.Versus | None, method["versus"])))
         else f", with the 95{PERCENT} interval over the test samples of this one seed"
     )
     test = f"Differences are to {methods[0]['method']}{tests}."
@@ -694,7 +683,7 @@ def _block(name: str, heading: str, grid: Grid, text: str, head: str = "Method")
 
 def _indices(
     label: str, runs: Mapping[int, Run], judged: Mapping[int, Run], seeds: Sequence[np.typing.NDArray[np.float64]]
-) -> Row:
+) -> content.Row:
     """Every index over one vector of values per seed; ``judged`` are the runs whose failure counts."""
     history = next(iter(runs.values())).history
     found = [spread(values, history.main) for values in seeds if values.size]
@@ -704,17 +693,19 @@ def _indices(
     }
 
 
-def _paired_tests(name: str, heading: str, methods: Sequence[Row], columns: Sequence[Column]) -> PairedTests:
-    columns = [column for column in columns if any(test_of(method, column.key) for method in methods)]
+def _paired_tests(name: str, heading: str, methods: Sequence[content.Row], columns: Sequence[Column]) -> PairedTests:
+    columns = [column for column in columns if any(content.test_of(method, column.key) for method in methods)]
     cells = {
-        str(method["method"]): tuple(_paired_test(test_of(method, column.key), column.digits) for column in columns)
+        str(method["method"]): tuple(
+            _paired_test(content.test_of(method, column.key), column.digits) for column in columns
+        )
         for method in methods
     }
     rows = tuple((method, row) for method, row in cells.items() if any(row))
     return PairedTests(name, heading, tuple(column.title for column in columns), rows)
 
 
-def _paired_test(test: Difference | None, digits: int) -> PairedTest | None:
+def _paired_test(test: content.Difference | None, digits: int) -> PairedTest | None:
     if test is None or (mean := test["difference"]) is None:
         return None
     shown = number(mean, digits, sign=True)

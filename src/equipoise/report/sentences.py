@@ -7,21 +7,8 @@ import numpy as np
 
 from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.records.history import History
+from equipoise.report import document as content
 from equipoise.report import notes
-from equipoise.report.document import (
-    Document,
-    Leader,
-    Measured,
-    OfMeasure,
-    Parity,
-    Rewards,
-    Row,
-    Spread,
-    Treated,
-    ends_of,
-    last_of,
-    number_of,
-)
 from equipoise.report.formatting import PERCENT, number, p_value, plural, same_in_every_seed, with_unit
 from equipoise.report.provenance import at_real_sites, data_digest, environment
 from equipoise.report.rates import missed
@@ -38,20 +25,20 @@ from equipoise.report.statistics import (
 from equipoise.system.suggestions import some
 
 
-def caption(comparison: OfMeasure) -> str:
+def caption(comparison: content.OfMeasure) -> str:
     """What the numbers of a comparison are, in one sentence."""
     return (
         f"{comparison['title']} of the global model{_on(comparison)}{measure_of(comparison).words}, {when(comparison)}."
     )
 
 
-def when(comparison: OfMeasure) -> str:
+def when(comparison: content.OfMeasure) -> str:
     """The rounds that tables and figures are of."""
     n = comparison["averaged"]
     return f"mean over the last {n} evaluated rounds" if n > 1 else f"after {comparison['shown']}"
 
 
-def legend(comparison: OfMeasure) -> list[str]:
+def legend(comparison: content.OfMeasure) -> list[str]:
     """What the columns of a table are, a sentence each."""
     columns = columns_of(comparison)
     text = ["n: test samples."] * bool(comparison["sizes"] or comparison["small"])
@@ -66,7 +53,7 @@ def legend(comparison: OfMeasure) -> list[str]:
     return [*text, *untested(comparison), *plus_minus(comparison["methods"])]
 
 
-def worst_named(methods: Sequence[Row], key: str = "worst_groups", what: str = "The worst group") -> list[str]:
+def worst_named(methods: Sequence[content.Row], key: str = "worst_groups", what: str = "The worst group") -> list[str]:
     """Which group is the worst one, by method; empty where there is only one.
 
     Parameters
@@ -86,7 +73,7 @@ def worst_named(methods: Sequence[Row], key: str = "worst_groups", what: str = "
     return [f"{what} is {'; '.join(whose)}."] if named else []
 
 
-def untested(comparison: OfMeasure) -> list[str]:
+def untested(comparison: content.OfMeasure) -> list[str]:
     """Groups that were not tested in all of the averaged rounds, since when, and what the last test gave."""
     averaged, measure = comparison["averaged"], measure_of(comparison)
     which = f"in each of the last {averaged} evaluated rounds" if averaged > 1 else "in the round that is shown"
@@ -94,7 +81,7 @@ def untested(comparison: OfMeasure) -> list[str]:
     for method in comparison["methods"]:
         for test in method["untested"]:
             t = test["round"]
-            last = "never" if t is None else f"last in round {t}, at {with_unit(last_of(test), measure)}"
+            last = "never" if t is None else f"last in round {t}, at {with_unit(content.last_of(test), measure)}"
             run = method["method"] + (f" with seed {test['seed']}" if len(comparison["seeds"]) > 1 else "")
             runs.setdefault(f"{test['group']} was not tested {which} ({last})", []).append(run)
     if not runs:
@@ -105,7 +92,7 @@ def untested(comparison: OfMeasure) -> list[str]:
     return [*sentences, *["What is in brackets is of a group's last test, and enters no AVG, STD or worst."] * brackets]
 
 
-def plus_minus(methods: Sequence[Row]) -> list[str]:
+def plus_minus(methods: Sequence[content.Row]) -> list[str]:
     """What ± is in a table of these methods, half of the 95 % interval, and over what; or why there is none."""
     seeds = sorted({len(cast(list[int], method["seeds"])) for method in methods})
     if seeds[-1] > 1:
@@ -116,12 +103,12 @@ def plus_minus(methods: Sequence[Row]) -> list[str]:
     return ["One seed: there is no spread over seeds."]
 
 
-def plus_minus_of(comparison: OfMeasure) -> list[str]:
+def plus_minus_of(comparison: content.OfMeasure) -> list[str]:
     """What ± is in tables whose numbers have no interval over test samples."""
     return plus_minus([{**method, "intervals": None} for method in comparison["methods"]])
 
 
-def spread_caption(comparison: OfMeasure, found: Spread) -> str:
+def spread_caption(comparison: content.OfMeasure, found: content.Spread) -> str:
     """What the numbers about the spread over clients are, in a sentence."""
     measure = measure_of(comparison)
     return f"{measure.title} over {number_of_clients(found['ranges'])}{_on(found)}{measure.words}, {when(comparison)}: each with the model that it predicts with."
@@ -159,7 +146,7 @@ def left_out(comparison: Comparison) -> str:
     return f" Over {number_of_clients(counts)}: without {notes.listed(why)}." if why else ""
 
 
-def spread_legend(comparison: OfMeasure, found: Spread) -> list[str]:
+def spread_legend(comparison: content.OfMeasure, found: content.Spread) -> list[str]:
     """What the columns about the spread over clients are, a sentence each."""
     measure = measure_of(comparison)
     few = f"{measure.lowest} value"
@@ -193,17 +180,17 @@ def _left_out(ends: Sequence[int]) -> str:
     return f"{'' if low == high else f'{low} to '}{plural(high, 'client')} {'is' if high == 1 else 'are'}"
 
 
-def collaboration_caption(comparison: OfMeasure, found: Rewards) -> str:
+def collaboration_caption(comparison: content.OfMeasure, found: content.Rewards) -> str:
     """What the numbers about contribution and reward are, in a sentence."""
     return f"Collaborative fairness{_on(found)}: what every client gets for what it contributes, after {_last(comparison)}."
 
 
-def _last(comparison: OfMeasure) -> str:
+def _last(comparison: content.OfMeasure) -> str:
     """The round after which clients' own models are shown."""
     return "the last round" if comparison["averaged"] > 1 else str(comparison["exported"])
 
 
-def collaboration_legend(found: Rewards) -> list[str]:
+def collaboration_legend(found: content.Rewards) -> list[str]:
     """What the columns about contribution and reward are, a sentence each."""
     return [
         "fairness: 100 times the Pearson correlation over clients between the accuracy each reaches alone and that of "
@@ -217,32 +204,32 @@ def collaboration_legend(found: Rewards) -> list[str]:
     ]
 
 
-def parity_caption(comparison: OfMeasure, of: Treated) -> str:
+def parity_caption(comparison: content.OfMeasure, of: content.Treated) -> str:
     """What the numbers about the treatment of groups are, in a sentence."""
     who = f"people who differ in {of.attribute}" if of.attribute else "the groups"
     return f"{of.gaps_heading}{_on(of.parity)}: how differently the global model treats {who}, {_rounds(comparison)}."
 
 
-def rates_caption(comparison: OfMeasure, of: Treated) -> str:
+def rates_caption(comparison: content.OfMeasure, of: content.Treated) -> str:
     """What the rates by group are, in a sentence."""
     who = f"with each value of {of.attribute}, all test sets together" if of.attribute else "of each group"
     heading, what = of.rates_heading(measure_of(comparison)), f"how the global model treats the people {who}"
     return f"{heading}{_on(of.parity)}: {what}, {_rounds(comparison)}."
 
 
-def unknown_values(of: Treated) -> list[str]:
+def unknown_values(of: content.Treated) -> list[str]:
     """Of how many test samples a sensitive attribute is not known."""
     if not of.attribute or not (most := of.parity["unknown"][1]):
         return []
     return [f"Of {plural(most, 'test sample')} {of.attribute} is not known: they are in no row, and in no gap."]
 
 
-def _rounds(comparison: OfMeasure) -> str:
+def _rounds(comparison: content.OfMeasure) -> str:
     """The rounds that rates and gaps are of."""
     return "over the last rounds" if comparison["averaged"] > 1 else f"after {comparison['exported']}"
 
 
-def parity_legend(comparison: OfMeasure, of: Treated) -> list[str]:
+def parity_legend(comparison: content.OfMeasure, of: content.Treated) -> list[str]:
     """What the columns about the treatment of groups are, and what to know about them, a sentence each."""
     measure, found = measure_of(comparison), of.parity
     numbers = measure != ACCURACY
@@ -264,7 +251,7 @@ def parity_legend(comparison: OfMeasure, of: Treated) -> list[str]:
     ]
 
 
-def _gaps(found: Parity, measure: Measure) -> Iterator[str]:
+def _gaps(found: content.Parity, measure: Measure) -> Iterator[str]:
     """The intervals of the gaps over the test samples, with several seeds of the first method only."""
     several = len(found["seeds"]) > 1
     averaged = " of one seed, ends averaged over the seeds" * several
@@ -276,7 +263,7 @@ def _gaps(found: Parity, measure: Measure) -> Iterator[str]:
             yield f"{method['method']}, 95{PERCENT} intervals over the test samples{averaged}: {listed}."
 
 
-def _on(found: OfMeasure | Spread | Rewards | Parity) -> str:
+def _on(found: content.OfMeasure | content.Spread | content.Rewards | content.Parity) -> str:
     """The scenario, where it is known."""
     return f" on {found['scenario']}" if found["scenario"] else ""
 
@@ -284,12 +271,12 @@ def _on(found: OfMeasure | Spread | Rewards | Parity) -> str:
 MOST: Final = 5  # sentences of the first paragraph of a page
 
 
-def verdict(comparison: Document) -> str:
+def verdict(comparison: content.Document) -> str:
     """What a comparison shows in at most five sentences, without more certainty than seeds and test samples allow."""
     return " ".join(_shown_and_left(comparison)[0])
 
 
-def evidence(comparison: Document) -> list[str]:
+def evidence(comparison: content.Document) -> list[str]:
     """The numbers behind the verdict, a line each: what it had no room for, differences, their intervals and p-values."""
     learned = _learned(comparison)
     lines = [*_shown_and_left(comparison)[1], *_reasons(comparison)]
@@ -298,12 +285,12 @@ def evidence(comparison: Document) -> list[str]:
     return [*lines, *_brackets(comparison, lines)]
 
 
-def _learned(comparison: OfMeasure) -> list[Measured]:
+def _learned(comparison: content.OfMeasure) -> list[content.Measured]:
     """The methods that did not fail, without bounds where there are others."""
     return [method for method in without_bounds(comparison["methods"]) if not method["failed"]]
 
 
-def _shown_and_left(comparison: Document) -> tuple[list[str], list[str]]:
+def _shown_and_left(comparison: content.Document) -> tuple[list[str], list[str]]:
     """The sentences of the first paragraph in their order, and those for which it has no room."""
     ranked = list(_ranked(comparison))
     kept = {text for _, text in sorted(ranked, key=lambda sentence: sentence[0])[:MOST]}
@@ -311,7 +298,7 @@ def _shown_and_left(comparison: Document) -> tuple[list[str], list[str]]:
     return [text for text in every if text in kept], [text for text in every if text not in kept]
 
 
-def _ranked(comparison: Document) -> Iterator[tuple[int, str]]:
+def _ranked(comparison: content.Document) -> Iterator[tuple[int, str]]:
     """Every sentence about a comparison in the order of reading, with its rank: the lowest are kept where there are too many."""
     if nothing := _nothing(comparison):
         yield 0, nothing
@@ -341,7 +328,7 @@ def _ranked(comparison: Document) -> Iterator[tuple[int, str]]:
         yield 0, f"This is one seed, and one seed proves nothing: {other}; run at least three."
 
 
-def _nothing(comparison: Document) -> str:
+def _nothing(comparison: content.Document) -> str:
     """Why there is nothing to say; empty where there is something."""
     methods = comparison["methods"]
     if comparison["small"] and not any(method["groups"] for method in methods):
@@ -355,7 +342,7 @@ def _nothing(comparison: Document) -> str:
     return ""
 
 
-def _over_clients(found: Spread, measure: Measure) -> str:
+def _over_clients(found: content.Spread, measure: Measure) -> str:
     """What the worst clients have, by method; of many methods the first and the one with the best number."""
     methods = {method["method"]: method["worst10"]["mean"] for method in found["methods"]}
     defined = {label: value for label, value in methods.items() if value is not None}
@@ -369,7 +356,7 @@ def _over_clients(found: Spread, measure: Measure) -> str:
     return f"Over {number_of_clients(found['ranges'], worst)}, the mean {measure.noun} is {values}."
 
 
-def _failed(failed: Sequence[Measured]) -> str:
+def _failed(failed: Sequence[content.Measured]) -> str:
     """Which methods failed: their numbers are neither fair nor unfair."""
     runs = sum(len(method["failed"]) for method in failed)
     every = sum(len(method["seeds"]) for method in failed)
@@ -387,7 +374,7 @@ def _few(names: Sequence[str], noun: str) -> str:
     return notes.listed(names) if len(names) <= 3 else plural(len(names), noun)
 
 
-def _missing(methods: Sequence[Measured]) -> str:
+def _missing(methods: Sequence[content.Measured]) -> str:
     """Which groups were not tested at the end."""
     groups = list(dict.fromkeys(test["group"] for method in methods for test in method["untested"]))
     if not groups:
@@ -398,12 +385,12 @@ def _missing(methods: Sequence[Measured]) -> str:
     return f"{_few(groups, 'group')} {were} not tested in each of the last rounds{since}, so average, spread and worst group are not known."
 
 
-def failures(comparison: OfMeasure) -> list[str]:
+def failures(comparison: content.OfMeasure) -> list[str]:
     """A sentence for each method that failed with some seed: its numbers are neither fair nor unfair."""
     return [f"{why} Its numbers show neither fairness nor unfairness." for why in _reasons(comparison)]
 
 
-def _reasons(comparison: OfMeasure) -> Iterator[str]:
+def _reasons(comparison: content.OfMeasure) -> Iterator[str]:
     """Why methods failed, a sentence for each and kind of failure."""
     for method in comparison["methods"]:
         whys: dict[str, list[str]] = {}
@@ -416,7 +403,7 @@ def _reasons(comparison: OfMeasure) -> Iterator[str]:
             yield f"{method['method']}, {which}: {kind} ({example}{why})."
 
 
-def _of_one(method: Measured, only: bool, measure: Measure) -> str:
+def _of_one(method: content.Measured, only: bool, measure: Measure) -> str:
     """What the one method that learned reaches; ``only`` if others did not."""
     groups = {group: cell["mean"] for group, cell in method["groups"].items() if cell["mean"] is not None}
     name = f"Only {method['method']} is better than guessing with every seed: it" if only else method["method"]
@@ -445,13 +432,13 @@ def points(value: float | None, measure: Measure) -> str:
     return f"{number(value, measure.digits)} {measure.points}".rstrip()
 
 
-def _intervals_of_one(method: Measured, digits: int) -> Iterator[str]:
+def _intervals_of_one(method: content.Measured, digits: int) -> Iterator[str]:
     """The 95 % intervals of what the first paragraph says of one method."""
     if method["avg"]["mean"] is None:
         return
     keys = [("avg", "AVG"), *([("std", "STD"), ("worst", "worst")] if len(method["groups"]) > 1 else [])]
     for key, title in keys:
-        found, ends = number_of(method, key), ends_of(method, key)
+        found, ends = content.number_of(method, key), content.ends_of(method, key)
         mean, half = found["mean"], found["ci95"]
         if mean is not None and half is not None:
             ends = [mean - half, mean + half]
@@ -464,7 +451,7 @@ def _interval(low: float, high: float, digits: int = 2, *, sign: bool = False) -
     return f" [{number(low, digits, sign=sign)}, {number(high, digits, sign=sign)}]"
 
 
-def _against(leader: Leader, label: str, digits: int) -> str:
+def _against(leader: content.Leader, label: str, digits: int) -> str:
     """How the leading method compares with another: the difference, its interval, the p-value, and the seeds it would take."""
     found = leader["versus"][label]
     if found["difference"] is not None and found["low"] is None and found["seeds"] > 1:
@@ -506,7 +493,7 @@ CLAIMS: Final = (  # of a column: what is claimed, what is said where it is show
 )
 
 
-def _judged(comparison: Document) -> Iterator[tuple[Leader, str, str, str]]:
+def _judged(comparison: content.Document) -> Iterator[tuple[content.Leader, str, str, str]]:
     """Of every claim that these runs can be asked about: its leader, what is claimed, the sentence where it is shown, and the value."""
     by_label, measure = {method["method"]: method for method in comparison["methods"]}, measure_of(comparison)
     for key, claim, shown, value in CLAIMS:
@@ -519,9 +506,9 @@ def _judged(comparison: Document) -> Iterator[tuple[Leader, str, str, str]]:
             "best": best,
             "is_best": is_best,
             "label": leader["leading"],
-            "value": with_unit(number_of(method, key)["mean"], measure),
-            "reached": reaching(number_of(method, key)["mean"], measure),
-            "points": points(number_of(method, key)["mean"], measure),
+            "value": with_unit(content.number_of(method, key)["mean"], measure),
+            "reached": reaching(content.number_of(method, key)["mean"], measure),
+            "points": points(content.number_of(method, key)["mean"], measure),
             "noun": measure.noun,
             "highest": measure.highest,
             "groups": plural(len(method["groups"]), "group"),
@@ -533,7 +520,7 @@ def _judged(comparison: Document) -> Iterator[tuple[Leader, str, str, str]]:
         yield leader, claim, shown, value
 
 
-def _claims(comparison: Document, learned: Sequence[Measured]) -> Iterator[str]:
+def _claims(comparison: content.Document, learned: Sequence[content.Measured]) -> Iterator[str]:
     """Who is the fairest, the best for the worst group, the most accurate: a winner only where it can be distinguishable from all others."""
     seed = "With this seed, " if len(comparison["seeds"]) == 1 else ""
     tied = []
@@ -547,7 +534,7 @@ def _claims(comparison: Document, learned: Sequence[Measured]) -> Iterator[str]:
         yield f"{'No method' if len(learned) > 2 else 'Neither method'} is shown to be {last}."
 
 
-def _differences(comparison: Document) -> Iterator[str]:
+def _differences(comparison: content.Document) -> Iterator[str]:
     """What the leading method of every claim is ahead of, with intervals."""
     digits = measure_of(comparison).digits
     for leader, claim, _, value in _judged(comparison):
@@ -565,7 +552,7 @@ def _differences(comparison: Document) -> Iterator[str]:
         yield f"Rewards: the highest fairness is that of {rewards['leading']}; {'' if rewards['best'] else 'not '}distinguishable from {_all(rewards, which)}."
 
 
-def _brackets(comparison: Document, lines: Sequence[str]) -> Iterator[str]:
+def _brackets(comparison: content.Document, lines: Sequence[str]) -> Iterator[str]:
     """What stands in brackets."""
     if not any(" [" in text for text in lines):  # no interval is known
         return
@@ -589,11 +576,11 @@ def _brackets(comparison: Document, lines: Sequence[str]) -> Iterator[str]:
         yield f"In brackets: {difference} 95{PERCENT} interval over the seeds{p}{seeds}."
 
 
-def _all(leader: Leader, labels: Iterable[str], digits: int = 2) -> str:
+def _all(leader: content.Leader, labels: Iterable[str], digits: int = 2) -> str:
     return notes.listed([_against(leader, label, digits) for label in labels])
 
 
-def _leaders_by_other_measures(comparison: Document) -> Iterator[tuple[str, Leader, Measure]]:
+def _leaders_by_other_measures(comparison: content.Document) -> Iterator[tuple[str, content.Leader, Measure]]:
     """The measures by which another method is shown to serve the worst group best, in words, and its leader."""
     kindest = ahead["best"] if (ahead := comparison["leaders"].get("worst")) else None
     for other in tables(comparison)[1:]:
@@ -604,7 +591,7 @@ def _leaders_by_other_measures(comparison: Document) -> Iterator[tuple[str, Lead
             yield f"{measure.noun} ({notes.listed([*worst])})", leader, measure
 
 
-def _by_other_measures(comparison: Document) -> Iterator[str]:
+def _by_other_measures(comparison: content.Document) -> Iterator[str]:
     """The measures by which another method is shown to serve the worst group best."""
     measures: dict[str, list[str]] = {}
     for what, leader, _ in _leaders_by_other_measures(comparison):
@@ -613,7 +600,7 @@ def _by_other_measures(comparison: Document) -> Iterator[str]:
         yield f"By {' and '.join(of)}, {method} serves the worst group best."
 
 
-def _fairness(comparison: Document) -> Leader | None:
+def _fairness(comparison: content.Document) -> content.Leader | None:
     """Who leads in rewarding contributions, where several seeds say so."""
     together = comparison["collaboration"]
     if not together or len(together["seeds"]) == 1:
@@ -621,7 +608,7 @@ def _fairness(comparison: Document) -> Leader | None:
     return together["leaders"].get("fairness")
 
 
-def _rewards(comparison: Document) -> Iterator[str]:
+def _rewards(comparison: content.Document) -> Iterator[str]:
     """How closely what clients get follows what they contribute, and the reward of the best client."""
     if not (together := comparison["collaboration"]):
         return
@@ -705,7 +692,7 @@ def _of_few_seeds(n: int, histories: Sequence[History], measure: Measure) -> Ite
         )
 
 
-def _even_but_poor(methods: Sequence[Measured], measure: Measure) -> Iterator[str]:
+def _even_but_poor(methods: Sequence[content.Measured], measure: Measure) -> Iterator[str]:
     """The method that is even because it is poor on all groups."""
     known = {
         method["method"]: (spread, average)

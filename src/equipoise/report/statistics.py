@@ -23,48 +23,12 @@ from equipoise.metrics.measures import ACCURACY, Measure, measures_of, named
 from equipoise.metrics.performance import best, extreme_at, last_rounds, mean, std, tenth, worst
 from equipoise.metrics.pooling import Moments, last_rounds_together, moments
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
+from equipoise.records import results
 from equipoise.records.meta import Content, Sharing
-from equipoise.records.results import Inside as InsideOne
-from equipoise.records.results import People
 from equipoise.records.treatment import gap_between
 from equipoise.report import columns, notes
+from equipoise.report import document as content
 from equipoise.report.columns import Column
-from equipoise.report.document import (
-    Ahead,
-    Counts,
-    Document,
-    Gaps,
-    Inside,
-    InsideClient,
-    Intervals,
-    Leader,
-    Measured,
-    OfClients,
-    OfMeasure,
-    OfRewards,
-    OfRounds,
-    OfStatistics,
-    OtherRounds,
-    OverGroups,
-    OverSeeds,
-    OwnMeasure,
-    OwnMeasured,
-    OwnStatistics,
-    Parity,
-    Pooled,
-    Rate,
-    RatesOfGroup,
-    Rewards,
-    Row,
-    Spread,
-    Target,
-    Untested,
-    Validated,
-    Validation,
-    Versus,
-    ends_of,
-    number_of,
-)
 from equipoise.report.formatting import plural
 from equipoise.report.provenance import at_real_sites
 from equipoise.system.suggestions import unknown
@@ -82,7 +46,7 @@ FEW_CLIENTS: Final = 20
 BY_CLASS: Final = ("tpr", "fpr", "selection_rate")  # rates of one class against the others
 LAST: Final = 5  # rounds that are averaged, as in the papers' tables
 Numbers = Mapping[str, Any]  # of one run, see `History.summary`
-AnyMethod = TypeVar("AnyMethod", Measured, Gaps)
+AnyMethod = TypeVar("AnyMethod", content.Measured, content.Gaps)
 
 
 @dataclass(frozen=True)
@@ -118,9 +82,9 @@ class Run:
         return self.groups[self.history.main.name] if shown is self.shown else shown.group_table()
 
     @property
-    def people(self) -> Mapping[str, People]:
+    def people(self) -> Mapping[str, results.People]:
         """By sensitive attribute how people with each of its values are treated, see `History.people`."""
-        return cast(Mapping[str, People], self.summary.get("people", {}))
+        return cast(Mapping[str, results.People], self.summary.get("people", {}))
 
     @property
     def failure(self) -> str:
@@ -160,7 +124,7 @@ class Comparison(Mapping[str, Any]):
     runs: Runs
     histories: tuple[History, ...]
     last: int
-    document: Document
+    document: content.Document
 
     @classmethod
     def of(cls, histories: Sequence[History] | Comparison, last: int | None = None) -> Comparison:
@@ -189,13 +153,13 @@ class Comparison(Mapping[str, Any]):
             for label, seeds in grouped.items()
         }
         found = {measure.name: _of_measure(runs, last, measure) for measure in every}
-        document: Document = {
+        document: content.Document = {
             **found[main.name],
             "measures": {measure.name: found[measure.name] for measure in measures},
             "collaboration": _collaboration(runs),
             "spread": _spread(runs, last),
             "group_fairness": _parity(runs, lambda run: run.summary["group_fairness"]),
-            **cast(Document, {"people": people} if (people := _people(runs)) else {}),
+            **cast(content.Document, {"people": people} if (people := _people(runs)) else {}),
             "other_rounds": _other_rounds(runs, 1 if last > 1 else LAST),
             "validation": _validation(runs),
             "own_measures": _own_measures(runs, last),
@@ -219,7 +183,7 @@ class Comparison(Mapping[str, Any]):
             of["method"]: {
                 (title, key): found[key]
                 for title, found in [
-                    *((c.title, number_of(of, c.key)) for c in columns_of(self.document)),
+                    *((c.title, content.number_of(of, c.key)) for c in columns_of(self.document)),
                     *of["groups"].items(),
                 ]
                 for key in ("mean", "std", "ci95")
@@ -305,7 +269,7 @@ class Comparison(Mapping[str, Any]):
         return len(self.document)
 
 
-def comparison(histories: Sequence[History], last: int | None = None) -> Document:
+def comparison(histories: Sequence[History], last: int | None = None) -> content.Document:
     """Compare methods over seeds; the content of every table, in percent and plain JSON types.
 
     Parameters
@@ -367,41 +331,43 @@ def without_bounds(methods: Sequence[AnyMethod]) -> list[AnyMethod]:
     return [method for method in methods if not method["bound"]] or list(methods)
 
 
-def gaps_of(fairness: Parity, measure: Measure = ACCURACY) -> Sequence[Column]:
+def gaps_of(fairness: content.Parity, measure: Measure = ACCURACY) -> Sequence[Column]:
     """The gaps between groups that tables show, from left to right; ``measure`` is the main one."""
     if measure != ACCURACY:
         return [column.of(measure) for column in columns.ERRORS]
     return columns.parity(fairness["positive"] is None)
 
 
-def interval_of(method: Row, group: str) -> Sequence[float] | None:
+def interval_of(method: content.Row, group: str) -> Sequence[float] | None:
     """The 95 % interval of a method on a group over the test samples of its one seed; None where it is not known."""
-    return dict(zip(cast(Iterable[str], method["groups"]), ends_of(method, "groups") or (), strict=False)).get(group)
+    return dict(zip(cast(Iterable[str], method["groups"]), content.ends_of(method, "groups") or (), strict=False)).get(
+        group
+    )
 
 
-def tables(comparison: Document) -> list[OfMeasure]:
+def tables(comparison: content.Document) -> list[content.OfMeasure]:
     """The comparisons by measure, one table each: the accuracy, then every other measure that was recorded."""
     return [comparison, *(of for name, of in comparison["measures"].items() if name != comparison["measure"])]
 
 
-def measure_of(comparison: OfMeasure) -> Measure:
+def measure_of(comparison: content.OfMeasure) -> Measure:
     """What a comparison shows, with as many digits as its numbers need."""
     return named(measures_of(comparison), comparison["measure"]).sized(*_means(comparison["methods"]))
 
 
-def _means(methods: Iterable[Measured]) -> list[float]:
+def _means(methods: Iterable[content.Measured]) -> list[float]:
     """The numbers of some methods on groups."""
     return [cell["mean"] for method in methods for cell in method["groups"].values() if cell["mean"] is not None]
 
 
-def columns_of(comparison: OfMeasure) -> list[Column]:
+def columns_of(comparison: content.OfMeasure) -> list[Column]:
     """The statistics over groups that the table of a measure shows, from left to right."""
     methods, measure = comparison["methods"], measure_of(comparison)
     return [
         column
         for column in columns.over_groups(measure)
         if column.shown(measure, len(methods[0]["groups"]))
-        and not (column.optional and all(number_of(method, column.key)["mean"] is None for method in methods))
+        and not (column.optional and all(content.number_of(method, column.key)["mean"] is None for method in methods))
     ]
 
 
@@ -415,13 +381,13 @@ def summary_of(history: History, last: int, measure: str) -> Numbers:
     return summary | {column.key: of_rounds[column.key]["mean"] for column in GROUPS}
 
 
-def over_seeds(values: Sequence[float | None]) -> OverSeeds:
+def over_seeds(values: Sequence[float | None]) -> content.OverSeeds:
     """Mean, standard deviation (ddof 1) and half of the 95 % interval of one number per seed; None where not defined."""
     found = summary_over_seeds([math.nan if value is None else value for value in values])
     return {"mean": _json(found.mean), "std": _json(found.std), "ci95": _json(found.ci95)}
 
 
-def _by_column(statistics: Iterable[Statistic], seeds: Iterable[Numbers]) -> dict[str, OverSeeds]:
+def _by_column(statistics: Iterable[Statistic], seeds: Iterable[Numbers]) -> dict[str, content.OverSeeds]:
     """Some numbers over the seeds, by key."""
     each = [*seeds]
     return {one.key: over_seeds([numbers[one.key] for numbers in each]) for one in statistics}
@@ -464,7 +430,7 @@ def _tested(history: History, accuracies: Table, last: int) -> tuple[Outcome, ..
     return tuple(found) or None
 
 
-def _of_measure(runs: Runs, last: int, measure: Measure) -> OfMeasure:
+def _of_measure(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
     name, every = measure.name, _every(runs)
     histories = [run.history for run in every]
     summaries = {label: {seed: run.summaries[name] for seed, run in seeds.items()} for label, seeds in runs.items()}
@@ -483,7 +449,7 @@ def _of_measure(runs: Runs, last: int, measure: Measure) -> OfMeasure:
     about: Mapping[str, str] = {"task": task, "unit": measure.unit} if (task := histories[0].meta.get("task")) else {}
     return {
         "scenario": histories[0].scenario,
-        **cast(Target, about),
+        **cast(content.Target, about),
         "measure": name,
         "title": measure.title,
         "rounds": max(map(len, histories)),
@@ -502,8 +468,14 @@ def _of_measure(runs: Runs, last: int, measure: Measure) -> OfMeasure:
 
 
 def _measured(
-    runs: Runs, label: str, last: int, measure: Measure, draws: Table | None, versus: Versus | None, bound: Sharing
-) -> Measured:
+    runs: Runs,
+    label: str,
+    last: int,
+    measure: Measure,
+    draws: Table | None,
+    versus: content.Versus | None,
+    bound: Sharing,
+) -> content.Measured:
     """A method's numbers of a measure."""
     groups = list(dict.fromkeys(chain.from_iterable(run.history.groups for run in _every(runs))))
     seeds = runs[label]
@@ -513,7 +485,7 @@ def _measured(
         "method": label,
         "bound": bound,
         "seeds": list(seeds),
-        **cast(OverGroups, _by_column(GROUPS, summaries)),
+        **cast(content.OverGroups, _by_column(GROUPS, summaries)),
         "groups": _by_key("groups", summaries, groups),
         "clients": _by_key("clients", summaries),
         "failed": {str(seed): run.failure for seed, run in seeds.items() if run.failure},
@@ -525,13 +497,15 @@ def _measured(
     }
 
 
-def _by_key(part: str, summaries: Iterable[Numbers], keys: Iterable[str] = ()) -> dict[str, OverSeeds]:
+def _by_key(part: str, summaries: Iterable[Numbers], keys: Iterable[str] = ()) -> dict[str, content.OverSeeds]:
     """The numbers of a part of summaries over the seeds, by their key; of some keys, or of all that there are."""
     each = [summary[part] for summary in summaries]
     return {key: over_seeds([of.get(key) for of in each]) for key in keys or dict.fromkeys(chain.from_iterable(each))}
 
 
-def _notes(runs: Runs, methods: Sequence[Measured], measure: Measure, last: int, averaged: int) -> Iterator[str]:
+def _notes(
+    runs: Runs, methods: Sequence[content.Measured], measure: Measure, last: int, averaged: int
+) -> Iterator[str]:
     """What makes runs hard to compare, or numbers unknown."""
     histories, rounds = _histories(runs), {}
     for label, seeds in runs.items():
@@ -597,7 +571,7 @@ def _worst_of(groups: Sequence[str], values: Table, worst_at: Callable[[Table], 
     return groups[worst_at(values)] if len(groups) > 1 and np.isfinite(values).all() else None
 
 
-def _untested(runs: Mapping[int, Run], measure: Measure, last: int) -> list[Untested]:
+def _untested(runs: Mapping[int, Run], measure: Measure, last: int) -> list[content.Untested]:
     """The groups that were not tested in one of the last rounds, with the round of their last test and what it gave."""
     untested = []
     for seed, run in runs.items():
@@ -608,7 +582,7 @@ def _untested(runs: Mapping[int, Run], measure: Measure, last: int) -> list[Unte
                 tests = np.flatnonzero(np.isfinite(values))
                 t, a = (rounds[tests[-1]], measure.scale * float(values[tests[-1]])) if tests.size else (None, None)
                 untested.append({"group": group, "seed": seed, "round": t, run.history.main.name: a})
-    return cast(list[Untested], untested)
+    return cast(list[content.Untested], untested)
 
 
 def _undefined(run: Run, measure: Measure, last: int) -> list[str]:
@@ -642,10 +616,10 @@ def _draws(runs: Runs) -> dict[str, Table]:
     return dict(zip(only, resampled([run.tested or () for run in only.values()]), strict=True))
 
 
-def _intervals(draws: Table) -> Intervals:
+def _intervals(draws: Table) -> content.Intervals:
     """95 % intervals over the test samples, of every group and of the statistics over them, in percent."""
     groups = [interval(column[:, None], "avg").percent for column in draws.T]
-    return {"groups": groups, **cast(OfStatistics, {key: interval(draws, key).percent for key in OVER_GROUPS})}
+    return {"groups": groups, **cast(content.OfStatistics, {key: interval(draws, key).percent for key in OVER_GROUPS})}
 
 
 def _tests(
@@ -656,7 +630,7 @@ def _tests(
     ranked: Callable[[Statistic], Collection[str]],
     draws: Mapping[str, Table] | None = None,
     over: Mapping[str, Callable[[Table], Table]] = OVER_GROUPS,
-) -> tuple[dict[str, Versus], dict[str, Leader]]:
+) -> tuple[dict[str, content.Versus], dict[str, content.Leader]]:
     """Every difference that is shown of some columns: by method that to the first, and by column what the leading method is ahead of.
 
     The leading method of a column is that with the best mean. It can be told apart from another if the paired test over their
@@ -677,7 +651,7 @@ def _tests(
         label: {"method": first, "seeds": sum(seed in summaries[first] for seed in summaries[label])}
         for label in others
     }
-    leaders: dict[str, Leader] = {}
+    leaders: dict[str, content.Leader] = {}
     for column in statistics:
         able = ranked(column)
         ahead, rivals = _leading(column, {label: summaries[label] for label in tested if label in able}, first)
@@ -689,15 +663,20 @@ def _tests(
             versus[label][column.key] = {k: v for k, v in family[label, first].items() if k in TESTED}
         if rivals:
             leaders[column.key] = _leader(ahead, rivals, family)
-    return cast(dict[str, Versus], versus), leaders
+    return cast(dict[str, content.Versus], versus), leaders
 
 
-def _leader(ahead: str, rivals: Iterable[str], family: Mapping[tuple[str, str], Content]) -> Leader:
+def _leader(ahead: str, rivals: Iterable[str], family: Mapping[tuple[str, str], Content]) -> content.Leader:
     """What the leading method of a column is ahead of, by the tests of the column."""
     against = {r: family[ahead, r] if (ahead, r) in family else _turned(family[r, ahead]) for r in rivals}
     tied = [label for label, test in against.items() if not test["apart"]]
     shown = {r: {k: v for k, v in test.items() if k in AGAINST} | _more(test) for r, test in against.items()}
-    return {"leading": ahead, "best": None if tied else ahead, "tied": tied, "versus": cast(dict[str, Ahead], shown)}
+    return {
+        "leading": ahead,
+        "best": None if tied else ahead,
+        "tied": tied,
+        "versus": cast(dict[str, content.Ahead], shown),
+    }
 
 
 def _leading(column: Statistic, summaries: Mapping[str, Mapping[int, Numbers]], first: str) -> tuple[str, list[str]]:
@@ -746,7 +725,7 @@ def _turned(test: Content) -> Content:
     return test | {"difference": turned["difference"], "low": turned["high"], "high": turned["low"]}
 
 
-def _collaboration(runs: Runs) -> Rewards | None:
+def _collaboration(runs: Runs) -> content.Rewards | None:
     """What clients get for what they contribute, of the runs that know what each client reaches alone."""
     found = _recorded(runs, lambda run: _rewards(run) if run.summary["collaboration"] else None)
     if not found:
@@ -772,7 +751,7 @@ def _collaboration(runs: Runs) -> Rewards | None:
                 "seeds": list(seeds),
                 "alone": label in alone,
                 "satisfied": all(summary["satisfied"] for summary in seeds.values()),
-                **cast(OfRewards, _by_column(COLLABORATION, seeds.values())),
+                **cast(content.OfRewards, _by_column(COLLABORATION, seeds.values())),
                 "versus": versus.get(label),
             }
             for label, seeds in found.items()
@@ -792,7 +771,7 @@ def _rewards(run: Run) -> Numbers:
     }
 
 
-def _spread(runs: Runs, last: int) -> Spread | None:
+def _spread(runs: Runs, last: int) -> content.Spread | None:
     """The spread over clients that are tested on samples of their own, or with models of their own, of the runs that have it."""
     by_method = _recorded(runs, lambda run: run.summary["clients"])
     shown = [runs[label][seed] for label, seeds in by_method.items() for seed in seeds]
@@ -815,7 +794,7 @@ def _spread(runs: Runs, last: int) -> Spread | None:
     return {
         "scenario": _scenario(runs),
         "seeds": sorted(set().union(*by_method.values())),
-        **cast(Counts, {key: most for key, (_, most) in numbers.items()}),
+        **cast(content.Counts, {key: most for key, (_, most) in numbers.items()}),
         "ranges": numbers,
         "samples": _test_samples(shown),
         "least": max(run.history.least_group for run in shown),
@@ -823,7 +802,7 @@ def _spread(runs: Runs, last: int) -> Spread | None:
             {
                 "method": label,
                 "seeds": list(seeds),
-                **cast(OfClients, _by_column(statistics, seeds.values())),
+                **cast(content.OfClients, _by_column(statistics, seeds.values())),
                 "intervals": {key: interval(draws[label], key, over=OVER_CLIENTS).percent for key in OVER_CLIENTS}
                 if label in draws
                 else None,
@@ -885,7 +864,7 @@ def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str,
     return dict(zip(outcomes, draws, strict=True))
 
 
-def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> Parity | None:
+def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Parity | None:
     """How differently each method treats groups, of the runs that recorded it; ``treated`` are the numbers of one."""
     numbers = _every(runs)[0].history.main != ACCURACY
     measured = ERRORS if numbers else PARITY
@@ -903,15 +882,15 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> Parity | No
     several = not numbers and len(next(iter(by_method[first].values()))["classes"]) > 1
     bounds = _bounds(runs, by_method)
     able = _able(runs, bounds)
-    versus: dict[str, Versus] = {}
-    leaders: dict[str, Leader] = {}
+    versus: dict[str, content.Versus] = {}
+    leaders: dict[str, content.Leader] = {}
     for column in measured:  # over the seeds with which a gap is about enough people
         defined = {
             label: {seed: gaps for seed, gaps in seeds.items() if gaps[column.key] is not None} or seeds
             for label, seeds in by_method.items()
         }
         more, leading = _tests([column], defined, tested=_racing(bounds), ranked=lambda _: able)
-        versus = {label: cast(Versus, {**tests, **versus.get(label, {})}) for label, tests in more.items()}
+        versus = {label: cast(content.Versus, {**tests, **versus.get(label, {})}) for label, tests in more.items()}
         leaders |= leading
     return {
         "scenario": _scenario(runs),
@@ -922,7 +901,7 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> Parity | No
         "least": about.least_group,
         "methods": [
             cast(
-                Gaps,
+                content.Gaps,
                 {
                     "method": label,
                     "seeds": list(seeds),
@@ -942,10 +921,10 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> Parity | No
     }
 
 
-def _people(runs: Runs) -> dict[str, Parity]:
+def _people(runs: Runs) -> dict[str, content.Parity]:
     """By sensitive attribute, how differently each method treats people with its values, and so within every client."""
     measure = _every(runs)[0].history.main
-    found: dict[str, Parity] = {}
+    found: dict[str, content.Parity] = {}
     for name in dict.fromkeys(name for run in _every(runs) for name in run.people):
         of_runs = {label: [run.people[name] for run in of.values() if name in run.people] for label, of in runs.items()}
         parity = _parity(runs, lambda run, name=name: (people := run.people.get(name)) and people["treated"])  # type: ignore[misc]
@@ -973,9 +952,9 @@ def _worst_value(groups: Mapping[str, Numbers], measure: Measure) -> str | None:
     return [*shown][measure.worst_at([*shown.values()])] if len(shown) > 1 else None
 
 
-def _inside(seeds: Sequence[Mapping[str, InsideOne]]) -> InsideClient:
+def _inside(seeds: Sequence[Mapping[str, results.Inside]]) -> content.InsideClient:
     """The people of a client with each value: how many test samples, and the main measure over the seeds; and the gap between values."""
-    by_value: dict[str, Inside] = {}
+    by_value: dict[str, content.Inside] = {}
     for name in dict.fromkeys(name for of in seeds for name in of):
         each = [of[name] for of in seeds if name in of]
         shown = [one["main"] for one in each if one["main"] is not None]
@@ -985,7 +964,7 @@ def _inside(seeds: Sequence[Mapping[str, InsideOne]]) -> InsideClient:
 
 def _treated_groups(
     seeds: Sequence[Numbers], classes: Sequence[str], words: Mapping[str, str]
-) -> dict[str, RatesOfGroup]:
+) -> dict[str, content.RatesOfGroup]:
     """Every group's rates, or errors of numbers, over the seeds of a method.
 
     A rate is over the `seeds` with which it is about enough people. `low` to `high` is Wilson's interval over the test samples of
@@ -998,13 +977,13 @@ def _treated_groups(
     classes : names of the classes.
     words : what groups are called, by name, if otherwise.
     """
-    by_group: dict[str, RatesOfGroup] = {}
+    by_group: dict[str, content.RatesOfGroup] = {}
     for group in dict.fromkeys(group for gaps in seeds for group in gaps["groups"]):
         each = [gaps["groups"][group] for gaps in seeds if group in gaps["groups"]]
         numbers = {key: make(each, key) for key, make in OF_GROUP.items() if key in each[0]}
         if (worst := numbers.get("worst_class")) is not None:
             numbers["worst_class"] = classes[worst] if worst < len(classes) else str(worst)
-        by_group[words.get(group, group)] = cast(RatesOfGroup, numbers)
+        by_group[words.get(group, group)] = cast(content.RatesOfGroup, numbers)
     return by_group
 
 
@@ -1025,7 +1004,7 @@ def _about(found: Any) -> Any:
     return found[0] if isinstance(found, list) else found
 
 
-def _rate(each: Sequence[Numbers], key: str) -> Rate:
+def _rate(each: Sequence[Numbers], key: str) -> content.Rate:
     """A rate or an error of a group, by its key, of the seeds that have it."""
     values = [value for rates in each if (value := _about(rates[key])) is not None]
     rate = over_seeds(values or [None])
@@ -1061,14 +1040,14 @@ def _numbers(seeds: Sequence[Numbers | None], key: str) -> list[float | None]:
     return [numbers[key] for numbers in seeds if numbers and numbers[key] is not None] or [None]
 
 
-def _other_rounds(runs: Runs, last: int) -> OtherRounds | None:
+def _other_rounds(runs: Runs, last: int) -> content.OtherRounds | None:
     """The main measure of the exported model where tables average rounds; where they show it, the mean over rounds."""
     if max(len(run.of_groups(2)[0]) for run in _every(runs)) < 2:
         return None
     return {"averaged": last, "methods": [_of_rounds(label, [*seeds.values()], last) for label, seeds in runs.items()]}
 
 
-def _of_rounds(label: str, runs: Sequence[Run], last: int) -> OfRounds:
+def _of_rounds(label: str, runs: Sequence[Run], last: int) -> content.OfRounds:
     measure = runs[0].history.main
     values = [last_rounds(run.of_groups(last)[1], last) for run in runs]
     groups = [run.history.groups for run in runs]
@@ -1083,7 +1062,7 @@ def _of_rounds(label: str, runs: Sequence[Run], last: int) -> OfRounds:
         "groups": {
             g: over_seeds([_scaled(of.get(g), measure) for of in by_group]) for g in dict.fromkeys(sum(groups, ()))
         },
-        **cast(OverGroups, {key: over_seeds(numbers) for key, numbers in statistics.items()}),
+        **cast(content.OverGroups, {key: over_seeds(numbers) for key, numbers in statistics.items()}),
     }
 
 
@@ -1095,7 +1074,7 @@ def _exported(selects: Sequence[bool], measure: Measure) -> str:
     return best if all(selects) else f"the last round, or {best} where that was selected"
 
 
-def _validation(runs: Runs) -> Validation | None:
+def _validation(runs: Runs) -> content.Validation | None:
     """The exported models on what clients hold out of their own samples, beside what they reach on the test sets."""
     methods = []
     for label, seeds in runs.items():
@@ -1118,13 +1097,13 @@ def _validation(runs: Runs) -> Validation | None:
                     "test_worst_groups": _worst_groups(summary["worst_group"] for summary in summaries),
                 }
             )
-    return {"methods": cast(list[Validated], methods)} if methods else None
+    return {"methods": cast(list[content.Validated], methods)} if methods else None
 
 
-def _own_measures(runs: Runs, last: int) -> dict[str, OwnMeasure]:
+def _own_measures(runs: Runs, last: int) -> dict[str, content.OwnMeasure]:
     """The measures beside those of ``MEASURES``, each over the groups of the global model, in its own unit."""
     records = [r["measures"] for run in _every(runs) for r in run.shown.records if "measures" in r]
-    measures: dict[str, OwnMeasure] = {}
+    measures: dict[str, content.OwnMeasure] = {}
     for name, better in {name: of["better"] for record in records for name, of in record.items()}.items():
         undefined = {
             where: why for record in records if name in record for where, why in record[name]["undefined"].items()
@@ -1134,7 +1113,7 @@ def _own_measures(runs: Runs, last: int) -> dict[str, OwnMeasure]:
     return measures
 
 
-def _of_own(label: str, seeds: Mapping[int, Run], name: str, better: str | None, last: int) -> OwnMeasured:
+def _of_own(label: str, seeds: Mapping[int, Run], name: str, better: str | None, last: int) -> content.OwnMeasured:
     """A method's numbers of a measure of the user's own."""
     high = better == "higher"
     statistics = {"avg": mean, "std": std} | ({"worst": worst if high else best} if better else {})
@@ -1146,7 +1125,10 @@ def _of_own(label: str, seeds: Mapping[int, Run], name: str, better: str | None,
         "worst_groups": _worst_groups(
             _worst_of(run.history.groups, of, worst_at) for run, of in zip(seeds.values(), each, strict=True) if better
         ),
-        **cast(OwnStatistics, {key: over_seeds([make(of).value for of in each]) for key, make in statistics.items()}),
+        **cast(
+            content.OwnStatistics,
+            {key: over_seeds([make(of).value for of in each]) for key, make in statistics.items()},
+        ),
     }
 
 
@@ -1189,7 +1171,7 @@ def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: 
         blocks.append(np.stack([column.get(g, absent) for g in groups], 1) if groups else values)
     rows = last_rounds_together(blocks, last)
 
-    def shown(found: Moments) -> Pooled:
+    def shown(found: Moments) -> content.Pooled:
         return {
             "mean": _json(measure.scale * found.mean),
             "std": _json(measure.scale * found.std) if len(rows) > 1 else None,
