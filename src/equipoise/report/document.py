@@ -121,18 +121,13 @@ class Untested(TypedDict):
     rmse: NotRequired[float | None]
 
 
-class OfStatistics(TypedDict):
-    """The 95 % intervals of statistics over groups, over the test samples of one seed; null where there is none."""
+class Intervals(TypedDict):
+    """The 95 % intervals over the test samples of one seed, of statistics over groups and of the groups in their order; null where there is none."""
 
     avg: list[float] | None
     std: list[float] | None
     worst: list[float] | None
     gap: list[float] | None
-
-
-class Intervals(OfStatistics):
-    """Those of the groups too, in their order."""
-
     groups: list[list[float] | None]
 
 
@@ -219,8 +214,17 @@ class OfMeasure(Target):
     leaders: dict[str, Leader]
 
 
-class OfRewards(TypedDict):
-    """The numbers of `Rewarded`."""
+class Rewarded(TypedDict):
+    """What clients get for what they contribute with a method.
+
+    Attributes
+    ----------
+    method, seeds, versus : see `Measured`.
+    alone, satisfied : whether its clients receive nothing; whether no client is outside of its bounds, with any seed.
+    fairness, spearman, max, mean, min, gain, fairness_mean, fairness_oracle : over seeds, see `History.summary`.
+    worse_off, bcf : clients; percent of the clients.
+    down, up : percent of the whole model.
+    """
 
     fairness: OverSeeds
     spearman: OverSeeds
@@ -234,20 +238,6 @@ class OfRewards(TypedDict):
     up: OverSeeds
     fairness_mean: OverSeeds
     fairness_oracle: OverSeeds
-
-
-class Rewarded(OfRewards):
-    """What clients get for what they contribute with a method.
-
-    Attributes
-    ----------
-    method, seeds, versus : see `Measured`.
-    alone, satisfied : whether its clients receive nothing; whether no client is outside of its bounds, with any seed.
-    fairness, spearman, max, mean, min, gain, fairness_mean, fairness_oracle : over seeds, see `History.summary`.
-    worse_off, bcf : clients; percent of the clients.
-    down, up : percent of the whole model.
-    """
-
     method: str
     seeds: list[int]
     alone: bool
@@ -266,18 +256,7 @@ class Rewards(TypedDict):
     leaders: dict[str, Leader]
 
 
-class OfClients(TypedDict):
-    """The numbers of `OverClients`."""
-
-    mean: OverSeeds
-    std: OverSeeds
-    worst10: OverSeeds
-    best10: OverSeeds
-    min: NotRequired[OverSeeds]
-    max: NotRequired[OverSeeds]
-
-
-class OverClients(OfClients):
+class OverClients(TypedDict):
     """The spread over clients with a method.
 
     Attributes
@@ -287,6 +266,12 @@ class OverClients(OfClients):
     method, seeds, failed, bound, versus : see `Measured`.
     """
 
+    mean: OverSeeds
+    std: OverSeeds
+    worst10: OverSeeds
+    best10: OverSeeds
+    min: NotRequired[OverSeeds]
+    max: NotRequired[OverSeeds]
     method: str
     seeds: list[int]
     intervals: dict[str, list[float] | None] | None
@@ -467,17 +452,12 @@ class Validation(TypedDict):
     methods: list[Validated]
 
 
-class OwnStatistics(TypedDict):
-    """The numbers of `OwnMeasured`."""
+class OwnMeasured(TypedDict):
+    """A method's numbers of a measure of the user's own, in its own unit: `avg`, `std`, and `worst` where a way is better, over seeds."""
 
     avg: OverSeeds
     std: OverSeeds
     worst: NotRequired[OverSeeds]
-
-
-class OwnMeasured(OwnStatistics):
-    """A method's numbers of a measure of the user's own, in its own unit: `avg`, `std`, and `worst` where a way is better, over seeds."""
-
     method: str
     failed: bool
     worst_groups: dict[str, int]

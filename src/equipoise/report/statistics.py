@@ -619,7 +619,7 @@ def _draws(runs: Runs) -> dict[str, Table]:
 def _intervals(draws: Table) -> content.Intervals:
     """95 % intervals over the test samples, of every group and of the statistics over them, in percent."""
     groups = [interval(column[:, None], "avg").percent for column in draws.T]
-    return {"groups": groups, **cast(content.OfStatistics, {key: interval(draws, key).percent for key in OVER_GROUPS})}
+    return cast(content.Intervals, {"groups": groups, **{key: interval(draws, key).percent for key in OVER_GROUPS}})
 
 
 def _tests(
@@ -740,22 +740,23 @@ def _collaboration(runs: Runs) -> content.Rewards | None:
         tested=list(found),
         ranked=lambda column: [label for label in found if not (column.rewards and label in alone)],
     )
+    methods = [
+        {
+            "method": label,
+            "seeds": list(seeds),
+            "alone": label in alone,
+            "satisfied": all(summary["satisfied"] for summary in seeds.values()),
+            **_by_column(COLLABORATION, seeds.values()),
+            "versus": versus.get(label),
+        }
+        for label, seeds in found.items()
+    ]
     return {
         "scenario": _scenario(runs),
         "seeds": sorted(set().union(*found.values())),
         "clients": max(summary["clients"] for seeds in found.values() for summary in seeds.values()),
         "notes": list(notes.of_collaboration(_histories(runs), found)),
-        "methods": [
-            {
-                "method": label,
-                "seeds": list(seeds),
-                "alone": label in alone,
-                "satisfied": all(summary["satisfied"] for summary in seeds.values()),
-                **cast(content.OfRewards, _by_column(COLLABORATION, seeds.values())),
-                "versus": versus.get(label),
-            }
-            for label, seeds in found.items()
-        ],
+        "methods": cast(list[content.Rewarded], methods),
         "leaders": leaders,
     }
 
@@ -791,6 +792,20 @@ def _spread(runs: Runs, last: int) -> content.Spread | None:
         statistics, by_method, tested=_racing(bounds), ranked=lambda _: able, draws=draws, over=OVER_CLIENTS
     )
     numbers = ranges(shown)
+    methods = [
+        {
+            "method": label,
+            "seeds": list(seeds),
+            **_by_column(statistics, seeds.values()),
+            "intervals": {key: interval(draws[label], key, over=OVER_CLIENTS).percent for key in OVER_CLIENTS}
+            if label in draws
+            else None,
+            "failed": failed[label],
+            "bound": bounds[label],
+            "versus": versus.get(label),
+        }
+        for label, seeds in by_method.items()
+    ]
     return {
         "scenario": _scenario(runs),
         "seeds": sorted(set().union(*by_method.values())),
@@ -798,20 +813,7 @@ def _spread(runs: Runs, last: int) -> content.Spread | None:
         "ranges": numbers,
         "samples": _test_samples(shown),
         "least": max(run.history.least_group for run in shown),
-        "methods": [
-            {
-                "method": label,
-                "seeds": list(seeds),
-                **cast(content.OfClients, _by_column(statistics, seeds.values())),
-                "intervals": {key: interval(draws[label], key, over=OVER_CLIENTS).percent for key in OVER_CLIENTS}
-                if label in draws
-                else None,
-                "failed": failed[label],
-                "bound": bounds[label],
-                "versus": versus.get(label),
-            }
-            for label, seeds in by_method.items()
-        ],
+        "methods": cast(list[content.OverClients], methods),
         "leaders": leaders,
     }
 
@@ -1119,17 +1121,15 @@ def _of_own(label: str, seeds: Mapping[int, Run], name: str, better: str | None,
     statistics = {"avg": mean, "std": std} | ({"worst": worst if high else best} if better else {})
     each = [_on_groups(run, name, last) for run in seeds.values()]
     worst_at = partial(extreme_at, choose=np.argmin if high else np.argmax)
-    return {
+    numbers = {
         "method": label,
         "failed": _failed(seeds),
         "worst_groups": _worst_groups(
             _worst_of(run.history.groups, of, worst_at) for run, of in zip(seeds.values(), each, strict=True) if better
         ),
-        **cast(
-            content.OwnStatistics,
-            {key: over_seeds([make(of).value for of in each]) for key, make in statistics.items()},
-        ),
+        **{key: over_seeds([make(of).value for of in each]) for key, make in statistics.items()},
     }
+    return cast(content.OwnMeasured, numbers)
 
 
 def _on_groups(run: Run, name: str, last: int) -> Table:
