@@ -42,7 +42,7 @@ def test_the_file_alone_predicts_as_the_run_did(
     run = ("run", "--data", "t.csv", "--rounds", "2", "--network", "mlp(hidden=[7])", "--name", "a", "--no-report")
     assert equipoise(*run).status == 0
     done = equipoise("export", "runs/a")
-    assert (done.status, "metadata: method, classes" in done.out) == (0, True)
+    assert (done.status, "describe it: method, classes" in done.out) == (0, True)
     path = tmp_path / "runs/a/models/global.safetensors"
     with safe_open(path, "pt") as file:
         about = file.metadata()
