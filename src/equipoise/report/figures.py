@@ -47,7 +47,7 @@ def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     """
     compared = Comparison.of(histories, last)
     measure = compared.measure
-    runs = _with(compared, _has_groups, f"{measure.noun} on groups", last)
+    runs = _with(compared, _has_groups, f"{measure.noun} on groups")
     groups = list(dict.fromkeys(group for seeds in runs.values() for run in seeds for group in run.summary["groups"]))
     horizontal = len(runs) * len(groups) > 20 or sum(len(group) + 2 for group in groups) > 44
     names = [drawing.plain(group, drawing.SHORT) for group in groups]
@@ -103,7 +103,7 @@ def tradeoff(histories: Sequence[History] | Comparison, last: int = 5) -> Figure
     """
     compared = Comparison.of(histories, last)
     measure = compared.measure
-    runs = _with(compared, _has_several_groups, f"{measure.noun} on several groups", last)
+    runs = _with(compared, _has_several_groups, f"{measure.noun} on several groups")
     figure, (axes,) = drawing.panels(1, height=2.3)
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
     for i, (label, seeds) in zip(_places(compared, runs), runs.items(), strict=True):
@@ -492,7 +492,7 @@ def spread(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     """
     compared = Comparison.of(histories, last)
     measure = compared.measure
-    runs = _with(compared, _has_clients, f"the clients' {measure.plural}", last)
+    runs = _with(compared, _has_clients, f"the clients' {measure.plural}")
     figure, (axes,) = drawing.panels(1, height=1.9)
     way = 1 if measure.better == "higher" else -1
     curves = {
@@ -727,11 +727,9 @@ def save_all(
     return drawing.save(draw_all(histories), directory, formats)
 
 
-def _with(
-    histories: Sequence[History] | Comparison, has: Callable[[Run], bool], what: str, last: int = 5
-) -> dict[str, list[Run]]:
+def _with(histories: Sequence[History] | Comparison, has: Callable[[Run], bool], what: str) -> dict[str, list[Run]]:
     """Runs that have the data of a figure, by label; one with a run that failed is marked."""
-    found = Comparison.of(histories, last).runs
+    found = Comparison.of(histories).runs
     kept = {label: [run for run in seeds.values() if has(run)] for label, seeds in found.items()}
     runs = {label + FAILED * any(run.failure for run in of): of for label, of in kept.items() if of}
     if not runs:

@@ -204,9 +204,9 @@ def _of_own_measures(comparison: content.Document) -> Iterator[Sheet]:
             f"{name} of the global model, in its own unit, the mean over the last rounds that have it, {comparison['averaged']} at most. AVG "
             f"and STD: mean and standard deviation (ddof 1) over the groups; {worst}. Differences are not tested."
         )
-        text = " ".join([text, *sentences.worst_named(measure["methods"]), *sentences.plus_minus_of(comparison)])
+        said = [*sentences.worst_named(measure["methods"]), *sentences.plus_minus_of(comparison)]
         notes = [f"Not defined for {where}: {why}." for where, why in [*measure["undefined"].items()][:1]]
-        sheet = _block(f"measure-{k}", f"Measure {name}", lay_out(measure["methods"], columns), text)
+        sheet = _block(f"measure-{k}", f"Measure {name}", lay_out(measure["methods"], columns), text, *said)
         yield replace(sheet, notes=notes)
 
 
@@ -235,15 +235,13 @@ def _of_validation(comparison: content.Document) -> Iterator[Sheet]:
     )
     named = sentences.worst_named(table["methods"], what="The worst group of clients")
     named += sentences.worst_named(table["methods"], "test_worst_groups", "The worst test set")
-    text = " ".join([text, *named, *sentences.plus_minus_of(comparison)]) + _marked(table["methods"])
-    yield _block("validation", "Validation", lay_out(table["methods"], columns), text)
+    said = [*named, *sentences.plus_minus_of(comparison), *_marked(table["methods"])]
+    yield _block("validation", "Validation", lay_out(table["methods"], columns), text, *said)
 
 
-def _marked(methods: Sequence[content.Row]) -> str:
+def _marked(methods: Sequence[content.Row]) -> list[str]:
     """What the mark of failed methods means, if there are any."""
-    return (
-        f"{FAILED}: diverged in these rounds, or no better than guessing." if any(m["failed"] for m in methods) else ""
-    )
+    return ["†: diverged in these rounds, or no better than guessing."] * any(m["failed"] for m in methods)
 
 
 def _exported(comparison: content.Document) -> str:
@@ -267,8 +265,8 @@ def other_rounds(comparison: content.Document) -> Sheet | None:
         else f"Mean over the last {found['averaged']} evaluated rounds, as papers have it; the other tables show the model of "
         f"{comparison['exported']}{which}."
     )
-    text = " ".join([text, *sentences.worst_named(found["methods"]), *sentences.plus_minus_of(comparison)])
-    text += _marked(found["methods"])
+    said = [*sentences.worst_named(found["methods"]), *sentences.plus_minus_of(comparison), *_marked(found["methods"])]
+    text = " ".join([text, *said])
     over, groups = _of_one_group([c for c in columns_of(comparison) if c.key != "client_std"], found["methods"])
     columns = over + parity
     measure = measure_of(comparison)
@@ -283,20 +281,6 @@ def _of_one_group(columns: list[Column], methods: Sequence[content.Row]) -> tupl
     if len(groups) == 1 and all(content.number_of(method, "avg")["mean"] is not None for method in methods):
         return [replace(column, title=groups[0]) if column.key == "avg" else column for column in columns], []
     return columns, groups
-
-
-def group_fairness(histories: Sequence[History], last: int | None = None) -> Mapping[str, object] | None:
-    """The table of how differently the groups are treated, or `None` when no run recorded `"rates"`.
-
-    Returns
-    -------
-    `caption`, a sentence; `grid`, a `Grid`; `legend`, sentences about the columns.
-    """
-    found = Comparison.of(histories, last)
-    if not found["group_fairness"]:
-        return None
-    sheet = next(sheet for sheet in _of_rates(found.document) if sheet.name == "group-fairness")
-    return {"caption": sheet.caption, "grid": sheet.grid, "legend": list(sheet.explanations)}
 
 
 def over_groups(histories: Sequence[History] | Comparison, last: int | None = None) -> list[Sheet]:
@@ -316,8 +300,8 @@ def over_groups(histories: Sequence[History] | Comparison, last: int | None = No
         f"{measure.title} of the global model, every group counting the same whatever its size.{_units(measure)}"
         f"{', the' if measure.unit else ' The'} angle in degrees, entropy and KL in nats."
     )
-    text = " ".join([text, *sentences.plus_minus_of(found.document)])
-    return _filled(_block("groups", "Evenness over the groups", lay_out(methods, columns), text))
+    grid = lay_out(methods, columns)
+    return _filled(_block("groups", "Evenness over the groups", grid, text, *sentences.plus_minus_of(found.document)))
 
 
 def _units(measure: Measure) -> str:
@@ -391,15 +375,10 @@ def every_client(histories: Sequence[History] | Comparison, last: int | None = N
         rows.append(
             (called, (*n, *(Cell(f"n < {least}") if small else _cell(column[m], measure.digits) for column in columns)))
         )
-    text = " ".join(
-        [
-            f"{measure.title}{measure.words} of the model that each client predicts with, on {sentences.tested_on(found.histories)}.",
-            *sentences.other_clients(found.histories),
-            *sentences.plus_minus_of(found.document),
-        ]
-    )
+    text = f"{measure.title}{measure.words} of the model that each client predicts with, on {sentences.tested_on(found.histories)}."
+    said = [*sentences.other_clients(found.histories), *sentences.plus_minus_of(found.document)]
     titles = (*["n"] * bool(tested), *runs)
-    return _block("every-client", "Every client", Grid(titles, tuple(rows)), text, head="Client")
+    return _block("every-client", "Every client", Grid(titles, tuple(rows)), text, *said, head="Client")
 
 
 def people_of_clients(comparison: Comparison) -> Iterator[Sheet]:
@@ -427,10 +406,8 @@ def people_of_clients(comparison: Comparison) -> Iterator[Sheet]:
             f"{measure.title}{measure.words} of the model that each client predicts with, on {sentences.tested_on(comparison.histories)}, by {of.attribute}; "
             f"gap: the largest less the smallest. n: test samples; n {few}: no number is shown."
         )
-        text = " ".join([text, *sentences.plus_minus_of(comparison.document)])
-        yield _block(
-            f"{of.rates}-clients", f"Every client by {of.attribute}", Grid((*titles,), (*rows,)), text, head="Client"
-        )
+        grid, said = Grid((*titles,), (*rows,)), sentences.plus_minus_of(comparison.document)
+        yield _block(f"{of.rates}-clients", f"Every client by {of.attribute}", grid, text, *said, head="Client")
 
 
 def _of_value(found: content.Inside | None, few: str, digits: int) -> Cell:
@@ -500,7 +477,7 @@ def who_was_there(comparison: Comparison) -> Sheet | None:
     )
     rows = tuple((name, tuple(Cell(number(float(x), 1)) for x in of)) for name, of in shares.items())
     head = "Group" if len(set(comparison.histories[0].client_groups)) > 1 else "Client"
-    return _block("presence", "Who was there", Grid(ATTENDANCE, rows), text, head)
+    return _block("presence", "Who was there", Grid(ATTENDANCE, rows), text, head=head)
 
 
 def every_site(comparison: Comparison) -> Sheet | None:
@@ -677,8 +654,8 @@ def _sheet(methods: Sequence[content.Row], columns: Sequence[Column], *, grid: G
     return Sheet(grid=grid, test=[test] if lines else [], differences=lines, narrow_titles=narrow, **said)
 
 
-def _block(name: str, heading: str, grid: Grid, text: str, head: str = "Method") -> Sheet:
-    return Sheet(name, heading, f"{heading}.", grid, [text], head=head)
+def _block(name: str, heading: str, grid: Grid, *said: str, head: str = "Method") -> Sheet:
+    return Sheet(name, heading, f"{heading}.", grid, [" ".join(said)], head=head)
 
 
 def _indices(

@@ -1,8 +1,7 @@
 """Tables of several runs, from Python: the numbers, the verdict, and the tables as text."""
 
-from equipoise.report.layout import group_fairness
 from equipoise.report.rendering import latex, markdown, rich_table
 from equipoise.report.sentences import verdict
 from equipoise.report.statistics import comparison
 
-__all__ = ["comparison", "group_fairness", "latex", "markdown", "rich_table", "verdict"]
+__all__ = ["comparison", "latex", "markdown", "rich_table", "verdict"]
