@@ -82,6 +82,25 @@ def line(axes: Axes, x: Any, y: Any, label: str, i: int, **how: Any) -> None:
     axes.plot(x, y, **{**look, "marker": "o" if len(x) == 1 else None, "markersize": 3, **how})
 
 
+def mean_line(
+    axes: Axes,
+    curves: Sequence[Mapping[int, float]],
+    label: str,
+    i: int,
+    ends: tuple[float, float] = (-np.inf, np.inf),
+    alpha: float = 0.15,
+    **how: Any,
+) -> None:
+    """The mean of the curves of several seeds, and as a band its 95 % interval, within ``ends``."""
+    rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
+    values = np.array([[curve[t] for t in rounds] for curve in curves])  # [seeds, R]
+    mean = values.mean(axis=0)
+    line(axes, rounds, mean, label, i, **how)
+    if len(values) > 1:
+        low, high = ((mean + sign * half_interval(values)).clip(*ends) for sign in (-1, 1))
+        band(axes, rounds, low, high, i, alpha)
+
+
 def labels(panel: Axes | Figure, x: str = "", y: str = "") -> None:
     """What the axes of a panel, or those of all panels of a figure, show."""
     for axis, text in (("x", x), ("y", y)):

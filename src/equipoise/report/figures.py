@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.metrics.measures import Measure
-from equipoise.metrics.statistics import half_interval
 from equipoise.report import drawing, rates
 from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, WIDTH, Vector
 from equipoise.report.formatting import UNDEFINED
@@ -164,14 +163,7 @@ def convergence(histories: Sequence[History] | Comparison) -> Figure:
             curves = [
                 dict(zip(rounds, measure.scale * reduce(table, axis=1), strict=True)) for rounds, table in of_seeds
             ]
-            rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
-            values = np.array([[curve[t] for t in rounds] for curve in curves])  # [seeds, R]
-            mean = values.mean(axis=0)
-            drawing.line(axes, rounds, mean, label, i)
-            if len(values) > 1:
-                half = half_interval(values)
-                low, high = ((mean + sign * half).clip(*measure.ends) for sign in (-1, 1))
-                drawing.band(axes, rounds, low, high, i, 0.18)
+            drawing.mean_line(axes, curves, label, i, measure.ends, 0.18)
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, measure.ends[0]), min(high, measure.ends[1]))
         drawing.labels(axes, y=measure.axis(name))

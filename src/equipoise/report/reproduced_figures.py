@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.metrics.statistics import half_interval
 from equipoise.report import drawing, figures
 from equipoise.report.drawing import FAINT, INK, MARKERS
 from equipoise.report.reproduction import Block, ReproducedValue, Result
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from equipoise.records.history import History
@@ -99,7 +97,8 @@ def curves(
     for axes, title in zip(panels, titles, strict=True):
         for row, runs in found.items():
             if panel_of[row] == title:
-                _line(axes, runs, spec, called[row], names.index(called[row]))
+                of_seeds = [over_rounds(run, spec) for run in runs]
+                drawing.mean_line(axes, of_seeds, called[row], names.index(called[row]), linewidth=1.3)
         drawing.title(axes, title)
         drawing.whole_numbers(axes)
     for axes in panels[-columns:]:
@@ -107,17 +106,6 @@ def curves(
     drawing.labels(figure, "round", f"{name} (%)")
     drawing.legend(figure, max(panels, key=lambda axes: len(axes.lines)), names)
     return figure
-
-
-def _line(axes: Axes, runs: Sequence[History], spec: str, label: str, i: int) -> None:
-    of_seeds = [over_rounds(run, spec) for run in runs]
-    rounds = sorted(set.intersection(*map(set, of_seeds)))
-    values = np.array([[of_seed[t] for t in rounds] for of_seed in of_seeds])  # [seeds, R]
-    mean = values.mean(axis=0)
-    drawing.line(axes, rounds, mean, label, i, linewidth=1.3)
-    if len(values) > 1:
-        half = half_interval(values)
-        drawing.band(axes, rounds, mean - half, mean + half, i)
 
 
 def over_rounds(history: History, spec: str) -> Curves:
