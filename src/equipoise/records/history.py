@@ -21,16 +21,7 @@ from equipoise.metrics.performance import Value, last_rounds
 from equipoise.records import summary, treatment
 from equipoise.records.directory import read
 from equipoise.records.meta import Meta, Sharing
-from equipoise.records.record import (
-    Record,
-    by_client,
-    check,
-    clients_evaluated,
-    judged_by,
-    lines,
-    number,
-    shorten,
-)
+from equipoise.records.record import Record, by_client, check, clients_evaluated, judged_by, lines, number, shorten
 from equipoise.records.results import GroupFairness, People
 from equipoise.records.validation import BEST, selected, worst_of
 from equipoise.system.files import write_atomically

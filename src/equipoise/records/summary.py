@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from equipoise.metrics.classification import RATES
-from equipoise.metrics.collaborative import (
-    bounded_fairness,
-    client_range,
-    collaboration_gain,
-    noise,
-    rank_fairness,
-)
+from equipoise.metrics.collaborative import bounded_fairness, client_range, collaboration_gain, noise, rank_fairness
 from equipoise.metrics.communication import full_model, traffic
 from equipoise.metrics.definitions import GROUPS, spread
 from equipoise.metrics.measures import Measure, measures_of, named

@@ -13,15 +13,7 @@ from equipoise.metrics.intervals import of_rates, wilson
 from equipoise.metrics.measures import ACCURACY
 from equipoise.metrics.performance import Value, gap
 from equipoise.records.record import Record, Sums
-from equipoise.records.results import (
-    GroupErrors,
-    GroupFairness,
-    GroupRates,
-    Inside,
-    People,
-    RateIntervals,
-    ValueErrors,
-)
+from equipoise.records.results import GroupErrors, GroupFairness, GroupRates, Inside, People, RateIntervals, ValueErrors
 
 if TYPE_CHECKING:
     from equipoise.records.history import History

@@ -828,12 +828,7 @@ PLOTS: Final = {
         "Examples",
         "A few of the clients' images, by group.{seed}",
     ),
-    "bars": Plot(
-        bars,
-        _any(_has_groups),
-        "{title} by group",
-        "{title} on every group, {when}.{whiskers}",
-    ),
+    "bars": Plot(bars, _any(_has_groups), "{title} by group", "{title} on every group, {when}.{whiskers}"),
     "rates": Plot(
         lambda found: rates.figure(found["group_fairness"], list(found.runs)),
         lambda found: bool(found["group_fairness"]),

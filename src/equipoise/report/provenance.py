@@ -169,9 +169,7 @@ def headers(histories: Sequence[History]) -> list[tuple[str, list[str]]]:
     return [("" if everyone else ", ".join(dict.fromkeys(labels)), list(lines)) for lines, labels in runs.items()]
 
 
-def settings(
-    histories: Mapping[str, Sequence[History]],
-) -> tuple[list[tuple[str, str]], list[tuple[str, list[str]]]]:
+def settings(histories: Mapping[str, Sequence[History]]) -> tuple[list[tuple[str, str]], list[tuple[str, list[str]]]]:
     """Settings that all runs share, and those that differ: name, and one text per method."""
     runs = {label: [dict(_flat(_in_words_of_task(run))) for run in of] for label, of in histories.items()}
     common, differing = [], []

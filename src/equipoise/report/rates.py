@@ -64,8 +64,7 @@ def grid(fairness: Parity, measure: Measure = ACCURACY) -> Grid:
     several = len(fairness["methods"]) > 1
     rows = [(f"{method}, {group}" if several else group, row) for method, group, row in cells(fairness, measure)]
     return Grid(
-        tuple(title for title, _ in rows[0][1]),
-        tuple((name, tuple(cell for _, cell in row)) for name, row in rows),
+        tuple(title for title, _ in rows[0][1]), tuple((name, tuple(cell for _, cell in row)) for name, row in rows)
     )
 
 

@@ -12,16 +12,7 @@ from equipoise.report import notes
 from equipoise.report.formatting import PERCENT, number, p_value, plural, same_in_every_seed, with_unit
 from equipoise.report.provenance import at_real_sites, data_digest, environment
 from equipoise.report.rates import missed
-from equipoise.report.statistics import (
-    Comparison,
-    Run,
-    columns_of,
-    gaps_of,
-    measure_of,
-    ranges,
-    tables,
-    without_bounds,
-)
+from equipoise.report.statistics import Comparison, Run, columns_of, gaps_of, measure_of, ranges, tables, without_bounds
 from equipoise.system.suggestions import some
 
 
@@ -484,12 +475,7 @@ CLAIMS: Final = (  # of a column: what is claimed, what is said where it is show
         "serves the worst group best: {reached} on {worst}",
         "the {highest} worst is that of {label}, {value} ({worst})",
     ),
-    (
-        "avg",
-        "the {best}",
-        "{is_best}, at {reached} on average",
-        "the {highest} AVG is that of {label}, {value}",
-    ),
+    ("avg", "the {best}", "{is_best}, at {reached} on average", "the {highest} AVG is that of {label}, {value}"),
 )
 
 
