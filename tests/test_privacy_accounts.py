@@ -214,7 +214,13 @@ class Consortium:
     def __init__(self, base: Path, own: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         self.base = base
         self.nodes = {
-            n: {"site": n, "state-dir": str(base / "states" / n), "least-sites": 2, "least-group": 1, **(own or {}).get(n, {})}
+            n: {
+                "site": n,
+                "state-dir": str(base / "states" / n),
+                "least-sites": 2,
+                "least-group": 1,
+                **(own or {}).get(n, {}),
+            }
             for n in NAMES
         }
         self.grid: InProcessGrid | None = None
