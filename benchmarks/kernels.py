@@ -110,6 +110,8 @@ class Server:
             weights=maths.simplex(SIZES),
             layout=self.layout,
             buffer_updates=self.updates[:, :0],
+            received=theta.expand(CLIENTS, -1),
+            kept=theta.expand(CLIENTS, -1),
             reports={"loss": torch.linspace(1, 2, CLIENTS)},
             held=held,
         )

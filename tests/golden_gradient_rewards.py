@@ -68,8 +68,9 @@ class Run:
     def round(self, updates: list[Any], **told: Any) -> tuple[Cohort, Fields]:
         N, u = len(self.sizes), torch.stack([flat(update) for update in updates])
         ids, rest, p = torch.arange(N), u.new_zeros(N, 0), maths.simplex(self.sizes)
-        cohort = Cohort(self.t, 10, N, self.server, u, ids, self.sizes, p, self.layers.sizes, rest)
-        state, cohort = self.rule.aggregate(self.state, replace(cohort, received=self.models, kept=self.models, **told))
+        before = (self.models, self.models)
+        cohort = Cohort(self.t, 10, N, self.server, u, ids, self.sizes, p, self.layers.sizes, rest, *before)
+        state, cohort = self.rule.aggregate(self.state, replace(cohort, **told))
         self.server = self.server + cohort.step()
         given = self.server.expand(N, -1)
         self.state, after = self.rule.reward(state, replace(cohort, theta=self.server), given)

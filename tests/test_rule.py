@@ -29,6 +29,8 @@ def cohort(updates: Tensor, **more: object) -> Cohort:
         "weights": weights,
         "layout": (P,),
         "buffer_updates": updates[:, :0],
+        "received": torch.zeros_like(updates),
+        "kept": torch.zeros_like(updates),
     }
     return Cohort(**{**given, **more})
 

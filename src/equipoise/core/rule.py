@@ -233,6 +233,8 @@ class Cohort:
     weights: Tensor
     layout: tuple[int, ...]
     buffer_updates: Tensor
+    received: Tensor
+    kept: Tensor
     coefficients: Tensor | None = None
     mask: maths.Mask | None = None
     buffer_mask: maths.Mask | None = None
@@ -241,8 +243,6 @@ class Cohort:
     moved: Tensor | None = None
     reports: State = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
-    received: Tensor = field(default_factory=lambda: torch.empty(0))
-    kept: Tensor = field(default_factory=lambda: torch.empty(0))
     held: Tensor | None = None
     oracle: Oracle | None = None
     contribution: Tensor | None = None
