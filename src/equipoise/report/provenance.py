@@ -3,9 +3,8 @@
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from importlib import metadata
 from itertools import groupby
 from typing import Final
 
@@ -15,28 +14,33 @@ from equipoise.metrics.measures import ACCURACY
 from equipoise.records.history import History
 from equipoise.records.meta import Content
 from equipoise.system.environment import kind
+from equipoise.system.environment import versions as installed_versions
 
 _READ: Final = ("true", "false", "none", "inf")  # words that the command line reads as other values
 
 
 def environment(histories: Sequence[History]) -> list[tuple[str, str]]:
     """What the runs were made with: packages, machine, source, data; differing values side by side."""
-    found: dict[str, dict[str, None]] = {}
+    return _side_by_side(note for run in histories for note in _made_with(run))
 
-    def note(name: str, text: object) -> None:
+
+def _made_with(run: History) -> Iterator[tuple[str, object]]:
+    """Packages, machines, source and data of a run, as far as recorded."""
+    yield from (run.meta.get("versions") or {}).items()
+    for machine in run.meta.get("machines") or ():
+        yield "system", f"{machine['system']} {machine['architecture']}"
+        yield "source of Equipoise", machine.get("source")
+        yield "computed with", f"{kind(machine)} · {machine['threads']} threads"
+    yield "git commit", str(run.meta.get("git") or "")[:12]
+    yield f"data, seed {run.seed}: SHA-256", data_digest(run)
+
+
+def _side_by_side(notes: Iterable[tuple[str, object]]) -> list[tuple[str, str]]:
+    """Texts by name, those that differ side by side, each once."""
+    found: dict[str, dict[str, None]] = {}
+    for name, text in notes:
         if text:
             found.setdefault(name, {})[str(text)] = None
-
-    for run in histories:
-        for package, version in (run.meta.get("versions") or {}).items():
-            note(str(package), version)
-        for machine in run.meta.get("machines") or ():
-            note("system", f"{machine['system']} {machine['architecture']}")
-            note("source of Equipoise", machine.get("source"))
-            note("computed with", f"{kind(machine)} · {machine['threads']} threads")
-        note("git commit", str(run.meta.get("git") or "")[:12])
-        if digest := data_digest(run):
-            note(f"data, seed {run.seed}: SHA-256", digest)
     return [(name, ", ".join(texts)) for name, texts in found.items()]
 
 
@@ -198,14 +202,7 @@ def _flat(config: Content, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 def versions(histories: Sequence[History]) -> list[tuple[str, str]]:
     """Versions that the runs recorded; if none did, those installed now."""
-    found: dict[str, dict[str, None]] = {}
-    for run in histories:
-        for package, version in (run.meta.get("versions") or {}).items():
-            found.setdefault(str(package), {})[str(version)] = None
-    if not found:
-        for package in ("equipoise", "torch", "numpy"):
-            try:
-                found[package] = {metadata.version(package): None}
-            except metadata.PackageNotFoundError:
-                continue
-    return [(package, ", ".join(of)) for package, of in found.items()]
+    if recorded := [note for run in histories for note in (run.meta.get("versions") or {}).items()]:
+        return _side_by_side(recorded)
+    now = installed_versions()
+    return [(package, now[package]) for package in ("equipoise", "torch", "numpy") if package in now]

@@ -44,19 +44,24 @@ SWITCHES = (  # environment variables that make torch, oneDNN, MKL or OpenBLAS t
 PORTABLE = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "COMPATIBLE"}
 
 
-def environment() -> dict[str, Any]:
-    """Versions of what matters for results, and the commit of the source."""
-    versions = {"python": platform.python_version()}
+def versions() -> dict[str, str]:
+    """Versions of what matters for results, of those that are installed."""
+    found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            versions[name] = version(name)
+            found[name] = version(name)
         except PackageNotFoundError:  # running from a source tree that was never installed
             continue
+    return found
+
+
+def environment() -> dict[str, Any]:
+    """Versions of what matters for results, and the commit of the source."""
     try:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
     except OSError:  # no git here
         commit = ""
-    return {"versions": versions, "git": commit.strip() or None}
+    return {"versions": versions(), "git": commit.strip() or None}
 
 
 @cache
