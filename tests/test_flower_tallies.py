@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.core.settings import Settings
+from equipoise.core.tally import ClassTally
 from equipoise.federation.method import Method
 from equipoise.flower.app import in_process, make_client_app
 from equipoise.flower.codec import Parcel
@@ -104,6 +105,18 @@ def test_a_loss_that_is_no_number_where_all_have_a_prediction_is_a_lie(sums: lis
     record = saying(sites(tmp_path), sums)
     assert record["unmeasured"] == {"ward-1": UNUSABLE}
     assert (record["groups"]["all"]["n"], record["clients"]["accuracy"][1]) == (36, None)
+
+
+@pytest.mark.parametrize("wide", [2.0**62, 2.0**61])
+@pytest.mark.parametrize("wrong", [("right", "true", "chosen"), ("true", "chosen"), ("true",), ("chosen",)])
+def test_counts_whose_sum_wraps_around_are_refused(wide: float, wrong: tuple[str, ...]) -> None:
+    """Several that add up to 2^64, which is 0 in 64 bits, and n more."""
+    n, others = 12.0, int(2.0**64 / wide)
+    counts = [[n, *[wide if name in wrong else 0.0] * others] for name in ("right", "true", "chosen")]
+    with pytest.raises(ValueError, match="counts"):
+        ClassTally.of_vector(
+            torch.tensor([n, 1.0, *counts[0], *counts[1], *counts[2]], dtype=torch.float64), 1 + others
+        )
 
 
 @pytest.mark.parametrize("errors", [(nan, nan), (math.inf, 1e200), (math.inf, math.inf)])

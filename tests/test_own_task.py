@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import tomllib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +146,57 @@ def test_a_run_goes_on_with_its_own_task_only(counts: Any, tmp_path: Path) -> No
     assert same.progress.t == 1
     with pytest.raises(CheckpointError, match=r"Counts\(.*regression\(|regression\(.*Counts\("):
         eq.Federation(**given(eq.Regression(centre=0.0, scale=1.0))).resume(tmp_path)
+
+
+class Weighted(eq.Classification):
+    """Not a dataclass, and with an attribute that is made when it is needed."""
+
+    def __init__(self, weights: Tensor) -> None:
+        self.weights = weights
+
+    @cached_property
+    def total(self) -> Tensor:
+        return self.weights.sum()
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return super().losses(outputs, y) * self.weights[y] / self.total
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (Focal(0.5), Focal(2.0)),
+        (Weighted(torch.tensor([1.0, 2.0])), Weighted(torch.tensor([2.0, 1.0]))),
+        (Focal(0.5), "classification"),
+    ],
+)
+def test_one_class_with_other_options_is_another_task(before: Any, after: Any, tmp_path: Path) -> None:
+    """For a checkpoint, and between sites."""
+    x = normal(12, 3, seed=0)
+    data = (x, (x[:, 0] > 0).long())
+
+    def made(task: Any) -> eq.Federation:
+        return eq.Federation(torch.nn.Linear(3, 2).double(), [data, data], seed=0, task=copy.deepcopy(task))
+
+    net = torch.nn.Linear(3, 2).double()
+    eq.Federation(net, [data, data], seed=0, task=before).fit(1, progress=False, directory=tmp_path)
+    made(before).resume(tmp_path)
+    with pytest.raises(CheckpointError, match="task"):
+        made(after).resume(tmp_path)
+    codes = [Task(net, data, task=task).agreement(made(task).trial, torch.Size([3])) for task in (before, after)]
+    assert codes[0]["task"] != codes[1].get("task")
+
+
+def test_sites_agree_on_the_code_of_their_task(tmp_path: Path) -> None:
+    """Another file with a class of the same name is other code."""
+    text = "import equipoise as eq\nclass Halved(eq.Classification):\n    def losses(self, outputs, y):\n        return super().losses(outputs, y) / "
+    data, codes = (normal(6, 3, seed=0), torch.tensor([0, 1] * 3)), list[str]()
+    for name, divisor in (("a", "2"), ("b", "2"), ("c", "4")):
+        (tmp_path / f"{name}.py").write_text(f"{text}{divisor}\n")
+        net, task = torch.nn.Linear(3, 2).double(), task_of(f"{tmp_path}/{name}.py:Halved")
+        trial = eq.Federation(net, [data], task=task).trial
+        codes.append(Task(net, data, task=task).agreement(trial, torch.Size([3]))["own code"])
+    assert codes[0] == codes[1] != codes[2]
 
 
 def test_a_loss_of_the_batch_and_a_prediction_with_an_axis_too_many_are_named(counts: Any) -> None:

@@ -159,6 +159,19 @@ def test_their_parts_cannot_be_taken_for_each_other() -> None:
     assert len(codes) == 6
 
 
+def test_parts_of_samples_that_are_read_one_by_one_cannot_be_taken_for_each_other() -> None:
+    """Streamed data sets whose parts have other names or shapes, with the same numbers in the same order."""
+    x, y = samples(4, 1)
+    codes = set[bytes]()
+    for inputs in ({"a": x[:, :4], "b": x[:, 4:]}, {"a": x[:, :4], "c": x[:, 4:]}, {"a": x[:, :3], "b": x[:, 3:]},
+                   {"a": x[:, :4].reshape(-1, 2, 2), "b": x[:, 4:]}):  # fmt: skip
+        data = read(Items((inputs, y)), "A", torch.float64, torch.device("cpu"), memory=1)
+        assert isinstance(data, Samples)
+        assert data.content is None
+        codes.add(b"".join(map(bytes, data.store.stored())))
+    assert len(codes) == 4
+
+
 def test_a_transform_gets_the_dictionary() -> None:
     def twice(x: dict[str, Tensor], shift: Tensor | None) -> dict[str, Tensor]:
         return {**x, "table": 2 * x["table"]}

@@ -131,7 +131,7 @@ class ClassTally(Tally):
         """As :meth:`Tally.of_vector`; a loss that is no number is judged by others."""
         n, loss, rest = _counted(vector, 2 + 3 * width)
         right, true, chosen = counts = rest.long().view(3, width)
-        fits = (counts == rest.view(3, width)) & (right >= 0) & (right <= true.minimum(chosen))
+        fits = (counts == rest.view(3, width)) & (counts <= n) & (right >= 0) & (right <= true.minimum(chosen))
         if not fits.all() or true.sum() != n or chosen.sum() > n or loss < 0:
             raise ValueError("counts")
         return cls(n, loss, right, true, chosen)

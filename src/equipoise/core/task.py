@@ -3,7 +3,8 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -161,7 +162,8 @@ class Classification(Task):
         return "" if width > 1 else "Give it one output per class: two for two classes"
 
     def __str__(self) -> str:
-        return _called(self)
+        given = _options(self)
+        return f"{_called(self)}({given})" if given else _called(self)
 
 
 NO_LABEL = -(1 << 62)
@@ -260,8 +262,7 @@ class Regression(Task):
         )
 
     def __str__(self) -> str:
-        given = ", ".join(f"{key}={value}" for key, value in asdict(self).items() if value not in (None, ""))
-        return f"{_called(self)}({given})"
+        return f"{_called(self)}({_options(self)})"
 
 
 LOSSES: Mapping[str, Callable[..., Tensor]] = {
@@ -275,6 +276,13 @@ TASKS: Mapping[str, type[Classification | Regression]] = {task.name: task for ta
 def _called(task: Task) -> str:
     """A built-in task by its name, one that is derived from it by that of its class."""
     return task.name if type(task) in TASKS.values() else type(task).__name__
+
+
+def _options(task: Task) -> str:
+    """What a task was made with, as text: a checkpoint and sites tell by it one task from another of the same class."""
+    cached = {name for cls in type(task).__mro__ for name, of in vars(cls).items() if isinstance(of, cached_property)}
+    given = {key: str(value) for key, value in vars(task).items() if key not in cached and not callable(value)}
+    return ", ".join(f"{key}={value}" for key, value in given.items() if value not in ("None", ""))
 
 
 def task_of(given: Any) -> Task:

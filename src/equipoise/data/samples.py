@@ -124,6 +124,7 @@ class Items(Dataset[tuple[Any, ...]]):
             except Exception:  # of a user's data set: the guard keeps out a client that cannot be read
                 continue
             if _equal(first, second):
+                yield repr(first.kind).encode() if isinstance(first.x, dict) else b""
                 yield from map(as_bytes, first.leaves.values())
 
 

@@ -50,9 +50,9 @@ def agreement(trial: Trial, shape: Shape, stated: Content) -> dict[str, str]:
     shape : of a sample.
     stated : ``features``, ``classes`` and what else a :class:`equipoise.flower.Task` states; None where it does not.
     """
-    known, net = dict(stated), structure(trial.model, trial.neurons)
-    known["parameters"], known["frozen parameters"], known["hidden units"] = net.values()
-    known["own code"] = own_code.defining(*trial.model.net.modules(), *trial.method.rules) or None
+    known, model = dict(stated), trial.model
+    known["parameters"], known["frozen parameters"], known["hidden units"] = structure(model, trial.neurons).values()
+    known["own code"] = own_code.defining(*model.net.modules(), *trial.method.rules, model.task) or None
     of_sample = [*chain(*shape.values())] if isinstance(shape, dict) else [*shape]
     for what, sizes, whose in (("features", of_sample, "a sample"), ("classes", [trial.setup.n_classes], "the output")):
         names = known[what] = named(what, stated[what], what)
