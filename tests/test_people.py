@@ -23,7 +23,7 @@ from equipoise.flower import in_process
 from equipoise.records.history import History
 from equipoise.records.record import Record, parse, without
 from equipoise.report import figures, html, table
-from equipoise.report.statistics import Comparison
+from equipoise.report.statistics import Comparison, _rate
 from equipoise.runs import pack
 from equipoise.system.terminal import Terminal
 from helpers import UNEQUAL, clients, federation, network, samples
@@ -428,3 +428,14 @@ def test_weights_without_groups_have_no_mean_of_a_group(n: int, groups: bool, la
         assert sorted(float(line[0]) for line in bold) == pytest.approx([100 * share for share in shares[:labels]])
     caption = html.parts_of_captions(Comparison.of([run]))["grouped"]
     assert ("mean of its group" in caption) == groups
+
+
+@pytest.mark.parametrize("values", [[0.1, 3.0], [2.0, 9.0], [0.5, 1.5]])
+def test_the_interval_of_a_size_of_errors_does_not_go_below_zero(values: list[float]) -> None:
+    """As two seeds that differ give it; that of a signed mean error does."""
+    seeds = [{"rmse": x, "mae": x, "error": x} for x in values]
+    of = {key: _rate(seeds, key) for key in ("rmse", "mae", "error")}
+    assert of["rmse"]["low"] == of["mae"]["low"] == 0
+    assert of["error"]["low"] is not None
+    assert of["error"]["low"] < 0
+    assert of["rmse"]["high"] == of["error"]["high"]

@@ -1018,6 +1018,8 @@ def _rate(each: Sequence[Numbers], key: str) -> content.Rate:
         low, high = mean - half, mean + half
         if ends is not None:
             low, high = max(0.0, min(ends[0], low)), min(100.0, max(ends[1], high))
+        elif key in ("rmse", "mae"):
+            low = max(0.0, low)  # a size of errors
     return {**rate, "seeds": len(values), "low": low, "high": high}
 
 
