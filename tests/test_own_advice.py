@@ -84,8 +84,9 @@ def test_no_purpose_is_guessed_and_the_class_is_not_left_out(tmp_path: Path) -> 
     said = refused(path, Columns())
     assert "Of few words are site (3), salary (2)." in said
     assert all(f"--set {role}=COLUMN if" in said for role in ("label", "client", "group"))
-    assert "(salary not, which may be the class): --set leave_out=site,age,cost,seen,nothing; or" in said
-    assert not re.search(r"(leave_out|get_dummies)\S*salary", said)
+    assert said.rstrip().endswith("Name the label first; advice about the other columns follows then.")
+    assert not re.search(r"leave_out|get_dummies", said)
+    assert "leave_out=site,age,cost,seen,nothing" in refused(path, Columns(label="salary"))
     assert "In cost the sign ' ' stands between thousands" in said
     assert "client=COLUMN" not in refused(path, Columns(label="salary", client="site"))
 
@@ -102,3 +103,15 @@ def test_signs_between_thousands_are_named(cells: list[str], sign: str, tmp_path
     own = read_user_data(paste(said, tmp_path)[1])
     assert isinstance(own.inputs, np.ndarray)
     assert own.inputs[:2, 0].tolist() == [float(cell.replace(sign, "").replace(",", ".")) for cell in cells]
+
+
+def test_without_a_label_no_line_makes_features_of_what_may_be_the_class(tmp_path: Path) -> None:
+    rows = [f"{'ABC'[k % 3]},{'mf'[k % 2]},{k},{'yes' if k % 4 else 'no'},{k * 2}" for k in range(24)]
+    (tmp_path / "t.csv").write_text("\n".join(["hospital,sex,age,readmitted,days", *rows]))
+    with pytest.raises(DataError) as refused:
+        read_user_data(str(tmp_path / "t.csv"), Columns())
+    assert "Name the label first" in str(refused.value)
+    assert "get_dummies" not in str(refused.value)
+    with pytest.raises(DataError) as refused:
+        read_user_data(str(tmp_path / "t.csv"), Columns(label="readmitted", client="hospital"))
+    assert 'get_dummies(t[["sex"]]' in str(refused.value)

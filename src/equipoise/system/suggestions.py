@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 
 def near(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """``" Did you mean 'fedheal'?"``, or nothing where no known word is near: as alike as ``cutoff``, in [0, 1]."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    names = list(known)
+    close = [name for name in names if name.casefold() == word.casefold()]
+    close = close or difflib.get_close_matches(word, names, n=1, cutoff=cutoff)
     return f" Did you mean '{close[0]}'?" if close else ""
 
 

@@ -66,7 +66,10 @@ def refusal(
     said += _thousands(signs)
     said += _purposes(few, words, used)
     kept = None if "label" in used else _class(few, names)
-    if others := [name for name in wrong if name != kept]:
+    named = "label" in used or any(name.casefold() in CLASSES for name in few)
+    if len(few) > 1 and not named:  # any of these may be the class, which is no feature
+        said.append("Name the label first; advice about the other columns follows then.")
+    elif others := [name for name in wrong if name != kept]:
         said += [_left_out(others, wrong, kept, columns), *_line(others, signs, few, columns, script)]
     return " ".join(said)
 
