@@ -675,3 +675,12 @@ def test_help_comes_in_panels_of_which_the_first_fits_a_screen(
     titles = [line.split(" ─")[0].removeprefix("╭─ ") for line in lines if line.startswith("╭")]
     assert titles[-5:] == ["Method and data", "Training", "Clients", "Evaluation and output", "Advanced"]
     assert next(i for i, line in enumerate(lines) if "Training ─" in line) < 50
+
+
+def test_a_column_given_as_a_label_of_a_method_is_told_before_data_are_read(equipoise: Any) -> None:
+    for words in (("run", "--data", "nowhere.csv"), ("compare", "fedavg", "fedheal", "--data", "nowhere.csv")):
+        told = equipoise(*words, "--label", "readmitted").err
+        assert told == (
+            "error: --label readmitted: expected METHOD=LABEL, the name of a method in tables. For the column of your data with the labels: "
+            "--set label=readmitted\n"
+        )

@@ -138,10 +138,24 @@ Details = Annotated[
     bool,
     typer.Option("--details", help="Also print the tables of other measures, and the tests against the first method."),
 ]
+
+
+def _pairs(given: list[str] | None) -> list[str] | None:
+    """What ``--label`` was given, where it renames methods; a column of the data is something else."""
+    for pair in given or ():
+        if "=" not in pair:
+            raise ValueError(
+                f"--label {pair}: expected METHOD=LABEL, the name of a method in tables. For the column of your data with the labels: "
+                f"--set label={pair}"
+            )
+    return given
+
+
 Labels = Annotated[
     list[str] | None,
     typer.Option(
         "--label",
+        callback=_pairs,
         metavar="METHOD=LABEL",
         help="What tables, figures and the report call a method, for example `fedheal=FedHEAL`. Repeatable.",
     ),
