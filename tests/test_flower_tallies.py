@@ -134,6 +134,15 @@ def test_errors_that_cannot_go_together(sums: list[float], tmp_path: Path) -> No
     assert saying(sites(tmp_path, NUMBERS), sums)["unmeasured"] == {"ward-1": UNUSABLE}
 
 
+@pytest.mark.parametrize("error", [1e13, 1e100, 1e150])
+def test_errors_that_no_training_gives_are_a_lie(error: float, tmp_path: Path) -> None:
+    """One site's finite but absurd errors, which go together, do not become those of all."""
+    record = saying(sites(tmp_path, NUMBERS), [12, 1.0, 12 * error**2, 12 * error, 3.0])
+    assert record["unmeasured"] == {"ward-1": UNUSABLE}
+    assert record["groups"]["all"]["n"] == 36
+    assert record["groups"]["all"]["rmse"] < 100
+
+
 @pytest.mark.parametrize("task", ["classification", NUMBERS])
 def test_a_model_that_diverged_everywhere_is_shown(task: str, tmp_path: Path) -> None:
     """Where the loss of most is none, the model is at fault: nobody is left out, and the record is that of a run that diverged."""

@@ -112,7 +112,7 @@ def reached(fields: Mapping[str, Any], n: int, last: int, task: Task) -> float |
 
 def plausible(tally: Tally) -> bool:
     """Whether the mean loss and the main measure are numbers that a model of any use may have."""
-    return float(tally.mean_loss) <= LARGEST and math.isfinite(tally.main)
+    return float(tally.mean_loss) <= LARGEST and abs(tally.main) <= LARGEST
 
 
 def judged(results: Mapping[int, Iterable[Tally]]) -> dict[int, str]:
