@@ -19,7 +19,7 @@ import equipoise as eq
 from equipoise.federation.history import History
 from equipoise.metrics import class_counts, classification, parity, rates_of
 from equipoise.records.record import line
-from equipoise.report import table
+from equipoise.report import layout, table
 
 samples = st.lists(st.tuples(st.sampled_from("fmx"), st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=80)
 
@@ -215,17 +215,22 @@ def run(label: str, seed: int, right: list[int], **meta: Any) -> History:
     return History([{"round": 0, "groups": groups}], {"method": label, "scenario": "toy", "seed": seed, **meta})
 
 
+def of_gaps(histories: list[History]) -> layout.Sheet | None:
+    """The table of how differently the groups are treated, if there is one."""
+    return next((sheet for sheet in layout.sheets(table.comparison(histories)) if sheet.name == "group-fairness"), None)
+
+
 def test_table_of_gaps() -> None:
     histories = [run("fedavg", 0, [1, 1]), run("fedavg", 1, [2, 2]), run("afl", 0, [3, 3]), run("afl", 1, [3, 3])]
-    found = table.group_fairness(histories)
+    found = of_gaps(histories)
     assert found is not None
-    assert found["grid"].titles == ("accuracy gap", "equal opportunity", "equalised odds", "demographic parity")
-    cells = {name.removesuffix(" †"): row for name, row in found["grid"].rows}  # fedavg guesses with one of the seeds
+    assert found.grid.titles == ("accuracy gap", "equal opportunity", "equalised odds", "demographic parity")
+    cells = {name.removesuffix(" †"): row for name, row in found.grid.rows}  # fedavg guesses with one of the seeds
     assert [cell.mean for cell in cells["fedavg"]] == ["37.50", "37.50", "37.50", "0.00"]
     assert [cell.mean for cell in cells["afl"]] == ["0.00"] * 4
     assert not cells["afl"][0].best  # the other is no better than guessing, so there is none to be better than
     assert cells["afl"][0].difference.startswith("−37.50")
-    assert "The positive class is 1." in found["legend"]
+    assert "The positive class is 1." in found.explanations
     content = table.comparison(histories)
     json.dumps(content["group_fairness"], allow_nan=False)
     assert content["group_fairness"]["methods"][0]["accuracy_gap"]["mean"] == pytest.approx(37.5)
@@ -239,21 +244,20 @@ def test_table_names_the_class_and_says_who_has_none() -> None:
     record = {"accuracy": 0.75, "loss": 1.0, "rates": absent}
     one = run("fedavg", 0, [2, 2], data={"classes": ["well", "sick"]}, positive="sick", least_group=1)
     history = History([{"round": 0, "groups": {**one.records[0]["groups"], "c": record}}], one.meta)
-    found = table.group_fairness([history])
+    found = of_gaps([history])
     assert found is not None
-    assert "The positive class is sick." in found["legend"]
+    assert "The positive class is sick." in found.explanations
     assert (
-        "c has no test sample of class sick, so it has no true positive rate there and is left out." in found["legend"]
+        "c has no test sample of class sick, so it has no true positive rate there and is left out."
+        in found.explanations
     )
-    several = table.group_fairness(
-        [run("fedavg", 0, [2, 2]), History(one.records, {"method": "afl", "scenario": "toy"})]
-    )
+    several = of_gaps([run("fedavg", 0, [2, 2]), History(one.records, {"method": "afl", "scenario": "toy"})])
     assert several is not None
     without = History([{"round": 0, "groups": {"a": {"accuracy": 0.5}}}], {"method": "q", "scenario": "toy"})
-    partly = table.group_fairness([run("fedavg", 0, [2, 2]), without])
+    partly = of_gaps([run("fedavg", 0, [2, 2]), without])
     assert partly is not None
-    assert "q recorded no rates." in partly["legend"]
-    assert table.group_fairness([without]) is None
+    assert "q recorded no rates." in partly.explanations
+    assert of_gaps([without]) is None
 
 
 def test_more_classes_are_compared_one_by_one() -> None:
@@ -262,6 +266,6 @@ def test_more_classes_are_compared_one_by_one() -> None:
     assert found is not None
     assert found["classes"] == [0, 1, 2]
     assert len(found["groups"]["f"]["tpr"]) == 3
-    shown = table.group_fairness([history])
+    shown = of_gaps([history])
     assert shown is not None
-    assert "Compare one class with all others: --positive CLASS, in Python positive=." in shown["legend"]
+    assert "Compare one class with all others: --positive CLASS, in Python positive=." in shown.explanations
