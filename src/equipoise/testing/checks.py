@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import logging
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -87,6 +87,13 @@ def _same_bits(subject: Subject, a: Federation, b: Federation, who: str, advice:
         )
 
 
+def _require_none(subject: Subject, bad: Sequence[str], found: str, expected: str, advice: str) -> None:
+    """Require that no tensor of the state broke a promise; the names of those in ``bad`` stand at ``{}`` in ``found``."""
+    if bad:
+        names = some(list(dict.fromkeys(bad)))
+        raise ContractError(found.format(names), expected, advice, hooks_behind(subject.method, bad[0]))
+
+
 def _needs_clients(subject: Subject) -> None:
     if not subject.method.sharing.clients:
         raise NotApplicableError("all data are pooled, so there are no clients")
@@ -129,13 +136,13 @@ def _nobody_quarantined(subject: Subject, feds: Iterable[Federation]) -> None:
 def _finite(subject: Subject, fed: Federation) -> None:
     tensors = fed.progress.tensors()
     bad = [key for key, x in tensors.items() if x.is_floating_point() and not bool(x.isfinite().all())]
-    if bad:
-        raise ContractError(
-            f"NaN or infinity in {some(bad)} after {fed.progress.t} rounds",
-            "finite numbers",
-            "Look for a division by a sum or a spread that can be 0, and for the logarithm of 0.",
-            hooks_behind(subject.method, bad[0]),
-        )
+    _require_none(
+        subject,
+        bad,
+        f"NaN or infinity in {{}} after {fed.progress.t} rounds",
+        "finite numbers",
+        "Look for a division by a sum or a spread that can be 0, and for the logarithm of 0.",
+    )
 
 
 def _moved(subject: Subject, fed: Federation) -> None:
@@ -256,13 +263,13 @@ def _same_but_renumbered(subject: Subject, a: Federation, b: Federation) -> None
     for r, s in zip(a.records, b.records, strict=True):
         weights = torch.tensor([r["weights"][m] for m in ORDER.tolist()])
         bad += ["weights"] * (not torch.allclose(weights, torch.tensor(s["weights"]), rtol=0, atol=1e-9))
-    if bad:
-        raise ContractError(
-            f"a different {some(list(dict.fromkeys(bad)))} with the clients in the order {ORDER.tolist()}",
-            "the same results, in the new order",
-            "Use cohort.ids to look up state only: the number of a client must not change how it is treated.",
-            hooks_behind(subject.method, bad[0]),
-        )
+    _require_none(
+        subject,
+        bad,
+        f"a different {{}} with the clients in the order {ORDER.tolist()}",
+        "the same results, in the new order",
+        "Use cohort.ids to look up state only: the number of a client must not change how it is treated.",
+    )
 
 
 @dataclass(frozen=True)
@@ -289,13 +296,13 @@ def absent_clients_do_not_count(subject: Subject) -> None:
         ends.append(now.tensors())
     bad = [key for key, x in ends[0].items() if not torch.allclose(x, ends[1][key], rtol=0, atol=1e-9)]
     bad.sort(key=lambda key: key == "vector")  # a state is more specific
-    if bad:
-        raise ContractError(
-            f"a different {some(bad)} with the same three of five clients in reverse order",
-            "the same state, since row k of a cohort is client cohort.ids[k]",
-            "Read state of all clients by state[key][cohort.ids], and write it by index_copy(0, cohort.ids, values).",
-            hooks_behind(subject.method, bad[0]),
-        )
+    _require_none(
+        subject,
+        bad,
+        "a different {} with the same three of five clients in reverse order",
+        "the same state, since row k of a cohort is client cohort.ids[k]",
+        "Read state of all clients by state[key][cohort.ids], and write it by index_copy(0, cohort.ids, values).",
+    )
 
 
 # text
@@ -470,13 +477,13 @@ def float32_networks(subject: Subject) -> None:
     fresh, after = subject.federation(**settings).progress.tensors(), a.progress.tensors()
     bad = [key for key, x in fresh.items() if after[key].dtype != x.dtype]
     bad += ["given"] * (after.get("given", after["vector"]).dtype != torch.float32)
-    if bad:
-        raise ContractError(
-            f"a different dtype of {some(bad)} after 2 rounds of a float32 network",
-            "states and models that keep their dtype",
-            "Create state by torch.zeros_like of the tensor that it stores, and convert results by .to(x.dtype).",
-            hooks_behind(subject.method, bad[0]),
-        )
+    _require_none(
+        subject,
+        bad,
+        "a different dtype of {} after 2 rounds of a float32 network",
+        "states and models that keep their dtype",
+        "Create state by torch.zeros_like of the tensor that it stores, and convert results by .to(x.dtype).",
+    )
     _nobody_quarantined(subject, [a, b])
     _moved(subject, a)
     _compare(subject, a, b, 1e-3, "engines 'sequential' and 'stacked' with float32", LAST)
@@ -519,13 +526,13 @@ def sites_give_the_same_bits(subject: Subject) -> None:
         sites = consortium(subject.method, **subject.setting, states=folder)
         sites.fit(ROUNDS, progress=False)
         bad = between_sites.differences(subject.run(), sites, Path(folder))
-    if bad:
-        raise ContractError(
-            f"a different {some(bad)} between sites",
-            "the bits of the simulator",
-            "Use on the server only reports that stays does not keep at the site, and on a client only its state and message.",
-            hooks_behind(subject.method, bad[0]),
-        )
+    _require_none(
+        subject,
+        bad,
+        "a different {} between sites",
+        "the bits of the simulator",
+        "Use on the server only reports that stays does not keep at the site, and on a client only its state and message.",
+    )
 
 
 def with_numbers() -> dict[str, Any]:
