@@ -88,7 +88,7 @@ class Server:
 
     def submodels(self) -> Tensor | None:
         """For FedSAC: client m holds the first (m + 1) / M of every tensor [M, P]."""
-        if not any("submodel" in rule.owns for rule in self.method.rules):
+        if not any("submodel" in rule.declared.owns for rule in self.method.rules):
             return None
         held = torch.zeros(self.updates.shape, dtype=torch.bool)
         for part in held.split(self.layout, 1):
@@ -234,7 +234,7 @@ def measure(kernel: Kernel, alternations: int) -> Result:
     most = MOST + server.bytes(states, server.round(states, held)[0]) / server.updates.nbytes
     if held is not None:
         most += held.nbytes / server.updates.nbytes
-    if any("updates" in rule.owns for rule in server.method.rules):
+    if any("updates" in rule.declared.owns for rule in server.method.rules):
         most += 1  # shorter updates beside those that came
     ratios = [a / floor for a in ours]
     ratio = statistics.median(ours) / floor

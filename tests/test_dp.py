@@ -235,7 +235,7 @@ def test_rules_say_what_they_report(name: str) -> None:
     """In no form does a rule report something that it does not own up to, and in one at least it does report what it says."""
     forms = [told_by(name), *(told_by(f"{name}:{preset}") for preset in METHODS[name].presets)]
     for rule in METHODS[name].rules:
-        assert any(form[rule.__name__] for form in forms) == bool(rule().reports)
+        assert any(form[rule.__name__] for form in forms) == bool(rule().declared.reports)
 
 
 def test_noise_is_refused_where_something_else_is_told() -> None:
@@ -245,11 +245,11 @@ def test_noise_is_refused_where_something_else_is_told() -> None:
 
 def is_refused(name: str) -> None:
     rules = parse(name).rules
-    leaks = any(r.reports or r.needs & {"contribution", "contribution_on_test"} for r in rules)
+    leaks = any(r.declared.reports or r.declared.needs & {"contribution", "contribution_on_test"} for r in rules)
     if name == "centralised":
         with pytest.raises(MethodError, match="has one client with the data of all"):
             parse(f"{name}+dp")
-    elif "upload" in parse(name).rules[0].owns:
+    elif "upload" in parse(name).rules[0].declared.owns:
         with pytest.raises(MethodError, match=r"each set what a client sends|appears twice"):
             parse(f"{name}+dp")
     elif not leaks:

@@ -88,8 +88,8 @@ def test_a_report_of_another_name_whose_length_is_compared(where: str) -> None:
 def test_every_method_declares_all_that_it_reports(name: str) -> None:
     """Honest clients of any size report exactly that, and nobody is left out; see also the methods' contract."""
     rules = eq.parse(name).rules
-    assert all(rule.ranges or not rule.reports or name == "cffl" for rule in rules)
-    assert all(isinstance(bounds, Bounds) for rule in rules for bounds in rule.ranges.values())
+    assert all(rule.declared.ranges or not rule.declared.reports or name == "cffl" for rule in rules)
+    assert all(isinstance(bounds, Bounds) for rule in rules for bounds in rule.declared.ranges.values())
 
 
 # the length of reports and of updates

@@ -134,8 +134,31 @@ def test_the_global_model_shows_the_mean_of_what_is_private(rule: Rule, kind: st
 
 
 def test_owns_of_a_rule_without_any() -> None:
-    assert Rule().owns == frozenset()
+    assert Rule().declared.owns == frozenset()
     assert federation(eq.Method((HeadOnly(),))).method.rules == (HeadOnly(),)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "text"),
+    [
+        ({"owns": "weights"}, "Mine: owns must be a set of words.*found 'weights'"),
+        ({"owns": {"wieghts"}}, "Mine: Unknown word in owns 'wieghts'. Did you mean 'weights'"),
+        ({"needs": ["validatoin"]}, "Did you mean 'validation'"),
+        ({"sees": "scalar"}, "Mine: Unknown word in sees 'scalar'.*scalars[+]sum"),
+        ({"power": 2.0}, "power must be a Power; found 2.0. If it is a hyper-parameter, rename it"),
+        ({"reports": 3}, "reports must be text"),
+    ],
+)
+def test_a_declaration_that_nothing_reads_is_an_error(attributes: dict[str, object], text: str) -> None:
+    mine = dataclass(frozen=True)(type("Mine", (Rule,), attributes))
+    with pytest.raises(ValueError, match=text):
+        Method((mine(),))
+
+
+def test_declarations_may_be_any_collection_of_words() -> None:
+    mine = dataclass(frozen=True)(type("Mine", (Rule,), {"owns": ["mask"], "needs": ("classes",)}))
+    assert Method((mine(),)).needs == frozenset({"classes"})
+    assert mine().declared.owns == frozenset({"mask"})
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])

@@ -83,7 +83,7 @@ def test_scalars_are_few(text: str) -> None:
     """Beside reports that are summed, a client tells one number at a time."""
     r = last_round(text)
     for rule, report in zip(r.trial.method.rules, r.answer.reports, strict=True):
-        if rule.sees == "scalars+sum":
+        if rule.declared.sees == "scalars+sum":
             assert all(x.dim() == 1 for x in report.values())
 
 
@@ -96,8 +96,8 @@ class Silent(Rule):
 
 
 def test_a_rule_that_says_nothing() -> None:
-    assert Silent().sees == "matrix"
-    assert Rule().sees == Unstable().sees == "sum"
+    assert Silent().declared.sees == "matrix"
+    assert Rule().declared.sees == Unstable().declared.sees == "sum"
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,19 @@ Array = NDArray[Any]
 
 
 def agreements(
-    updates: Array, before: Array, after: Array, rounds: Array, need: Array, kind: Array, first: int, last: int,
-    above: bool, inclusive: bool, tally: Array, bits: Array,
-) -> None:  # fmt: skip
+    updates: Array,
+    before: Array,
+    after: Array,
+    rounds: Array,
+    need: Array,
+    kind: Array,
+    first: int,
+    last: int,
+    above: bool,
+    inclusive: bool,
+    tally: Array,
+    bits: Array,
+) -> None:
     """FPHL's counts of columns ``first`` to ``last``: rises into ``after``, agreements into ``tally`` [L, n], and which of them reach ``need`` into ``bits``.
 
     ``kind`` [M] is the row of ``tally`` of each client.

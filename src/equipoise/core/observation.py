@@ -13,6 +13,7 @@ from equipoise.core.draws import generator_states, seeded
 from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.data.batch import Inputs, count, cut, joined, unshared
 from equipoise.system.suggestions import some
+from equipoise.system.text import plural
 from equipoise.system.tree import tree_map
 
 TRIED = 5  # layers that are tried as the classifier, from the last
@@ -331,7 +332,7 @@ def _misfit(logits: Any, n: int, train: bool, task: Task) -> str:
         return f"it gives a {type(logits).__name__} of {len(logits)}. Wrap it in a module that returns one entry"
     if not isinstance(logits, Tensor):
         return f"it gives {type(logits).__name__}. Let its forward return {task.output.partition(',')[0]}"
-    shape = f"for {n} sample{'s' * (n > 1)} it gives {list(logits.shape)}"
+    shape = f"for {plural(n, 'sample')} it gives {list(logits.shape)}"
     if n == 1 and logits.dim() < 2:
         return f"{shape}. Write flatten(1) instead of squeeze(), which drops the axis of the samples too"
     if logits.dim() != 2 or len(logits) != n:

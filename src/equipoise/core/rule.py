@@ -11,10 +11,11 @@ client hooks reduce over their last dimensions only, and the same code serves ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from inspect import isfunction
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 import torch
@@ -25,6 +26,7 @@ from equipoise.core import maths
 from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.records.meta import Sharing
 from equipoise.system.ranges import INF, Range, check_fields
+from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
     from equipoise.core.hidden_units import Neurons
@@ -36,7 +38,7 @@ State = dict[str, Tensor]
 Needed = TypeVar("Needed")
 Gradient = Callable[[Tensor], Tensor]
 Sees = Literal["nothing", "sum", "scalars+sum", "matrix"]
-SEES: tuple[Sees, ...] = get_args(Sees)  # from least to most, see Rule.sees
+SEES: tuple[Sees, ...] = get_args(Sees)  # from least to most, see Declarations.sees
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,7 @@ class Briefing:
     ``vector`` [G] is the global model, ``received`` [M, G] what each of the clients ``ids`` [M] holds, ``sizes`` [N] the
     training samples of all. ``oracle`` computes on the server's own validation data, in batches of
     ``VALIDATION_BATCH`` samples, ``solver`` is the clients' in this round, ``contribution`` [N] is what each client reaches alone (accuracy in [0, 1], float64) and
-    ``neurons`` are the network's hidden units: each is None unless a rule :attr:`Rule.needs` it.
+    ``neurons`` are the network's hidden units: each is None unless a rule :attr:`Declarations.needs` it.
     """
 
     t: int
@@ -328,81 +330,119 @@ class Bounds:
         return str(Range(self.low, self.high))
 
 
+# what a rule may declare, and in words what it then sets
+OWNS: Mapping[str, str] = MappingProxyType(
+    {
+        "weights": "the weights of the clients",
+        "updates": "what the server takes for each update",
+        "mask": "which parameters count",
+        "start": "where training starts",
+        "direction": "the direction of the step",
+        "step": "the step of the server",
+        "gradient": "where the gradient is taken",
+        "submodel": "which part of the network a client gets",
+        "upload": "what a client sends",
+        "reward": "what each client gets back",
+        "use": "what a client does to its model before it predicts",
+    }
+)
+WORDS: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        "owns": (*OWNS,),
+        "needs": ("validation", "contribution", "contribution_on_test", "neurons", "classes"),
+        "uses": ("features", "classifier"),
+        "sees": SEES,
+    }
+)
+SET = (Iterable, "a set of words, frozenset({...})")
+KINDS: Mapping[str, tuple[Any, str]] = MappingProxyType(
+    dict.fromkeys(("owns", "needs", "uses", "stays"), SET)
+    | {"reports": (str, "text"), "ranges": (Mapping, "a table of eq.Bounds"), "seals": (bool, "True or False")}
+    | {"sharing": (Sharing, "a Sharing"), "power": (Power | None, "a Power"), "mask_buffers": (bool, "True or False")}
+)
+
+
+@dataclass(frozen=True)
+class Declarations:
+    """What a rule declares, each by a class attribute or a property of this name.
+
+    Parameters
+    ----------
+    owns : what only one rule of a method may set: ``"start"``, ``"gradient"``, ``"updates"`` (what the server takes for each client's
+        update), ``"mask"``, ``"weights"`` (of the clients), ``"direction"`` (the coefficients of the updates), ``"submodel"``,
+        ``"upload"``, ``"reward"`` (what each client gets), ``"step"`` (what an optimiser of the server makes of it), ``"use"``.
+    needs : what the federation must have: ``"validation"`` (the server's own data), ``"contribution"`` (accuracy of each client trained
+        alone; measured before the first round), ``"neurons"`` (known hidden units), ``"classes"`` (targets that are classes).
+    uses : what of the network the rule uses: ``"features"``, that enter its classifier, and the trained ``"classifier"`` itself.
+    sees : what the server must see of single clients, the least that is enough. ``"nothing"``; ``"sum"``, sums over the clients of
+        updates and reports, with weights known before the round; ``"scalars+sum"``, also a few numbers of each client before the
+        sums, on which the weights may depend; ``"matrix"``, what each client sends: updates, their inner products or signs, a
+        model to evaluate. Default: ``"matrix"`` for a rule with a server hook, else ``"sum"``.
+    reports : in words, what a client reports of its data besides its update; empty for nothing.
+    ranges : the bounds of all that a client reports, by its keys; empty for any finite numbers, under any keys.
+    stays : keys of the report that a simulation records, and that a client between machines does not send.
+    seals : whether only the update may leave a client, because this rule protects nothing else.
+    sharing : what the clients share: models, unless it is nothing, or all their data.
+    power : how the weights follow from sums, if the report has no other use; None if they do not.
+    mask_buffers : whether the mask also covers BatchNorm's running statistics.
+
+    Raises
+    ------
+    ValueError : a word that nothing reads, or another type.
+    """
+
+    owns: frozenset[str] = frozenset()
+    needs: frozenset[str] = frozenset()
+    uses: frozenset[str] = frozenset()
+    sees: Sees = "sum"
+    reports: str = ""
+    ranges: Mapping[str, Bounds] = field(default_factory=dict)
+    stays: frozenset[str] = frozenset()
+    seals: bool = False
+    sharing: Sharing = Sharing.MODELS
+    power: Power | None = None
+    mask_buffers: bool = False
+
+    def __post_init__(self) -> None:
+        for name, (kind, what) in KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind) or (isinstance(value, str) and kind is Iterable):
+                raise ValueError(f"{name} must be {what}; found {value!r}. If it is a hyper-parameter, rename it.")
+            if kind is Iterable:
+                object.__setattr__(self, name, frozenset(value))
+        for name, words in WORDS.items():
+            value = getattr(self, name)
+            for word in (value,) if name == "sees" else sorted(value, key=str):
+                if word not in words:
+                    raise ValueError(unknown(f"word in {name}", word, words))
+
+
 @dataclass(frozen=True)
 class Rule:
     """The hooks of a round, in order of time; each has a default that does nothing.
 
     It has many methods because each step of a round in which a published method differs from FedAvg is one hook.
 
-    ``owns`` names what only one rule of a method may set: ``"start"``, ``"gradient"``, ``"updates"`` (what the server takes for
-    each client's update), ``"mask"``, ``"weights"`` (of the clients), ``"direction"`` (the coefficients of the updates),
-    ``"submodel"``, ``"upload"``, ``"reward"`` (what each client gets), ``"step"`` (what an optimiser of the server makes of it).
-    ``needs`` names what the federation must have: ``"validation"`` (the server's own data), ``"contribution"``
-    (accuracy of each client trained alone; measured before the first round), ``"neurons"`` (known hidden units), ``"classes"`` (targets that
-    are classes).
+    What holds for all rounds is declared: :class:`equipoise.core.rule.Declarations`.
     A rule is final: vary it by composing, not by subclassing.
     """
 
     @property
-    def owns(self) -> frozenset[str]:
-        """What only one rule of a method may set."""
-        return frozenset()
+    def declared(self) -> Declarations:
+        """What the rule declares, from its attributes of the same names.
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """What the federation must have."""
-        return frozenset()
-
-    @property
-    def uses(self) -> frozenset[str]:
-        """What of the network the rule uses: ``"features"``, that enter its classifier, and the trained ``"classifier"`` itself."""
-        return frozenset()
-
-    @property
-    def sees(self) -> Sees:
-        """What the server must see of single clients, the least of :data:`SEES` that is enough.
-
-        ``"nothing"``; ``"sum"``, sums over the clients of updates and reports, with weights known before the round;
-        ``"scalars+sum"``, also a few numbers of each client before the sums, on which the weights may depend; ``"matrix"``,
-        what each client sends: updates, their inner products or signs, a model to evaluate. The default for a rule that
-        overrides a server hook is ``"matrix"``.
+        Raises
+        ------
+        ValueError : a word that nothing reads, or another type.
         """
-        return "matrix" if any(overrides(self, hook) for hook in ("prepare", "aggregate", "reward")) else "sum"
-
-    @property
-    def reports(self) -> str:
-        """In words, what a client reports of its data besides its update; empty for nothing."""
-        return "a report" if overrides(self, "finish") else ""
-
-    @property
-    def ranges(self) -> Mapping[str, Bounds]:
-        """The bounds of all that a client reports, by its keys; empty for any finite numbers, under any keys."""
-        return {}
-
-    @property
-    def stays(self) -> frozenset[str]:
-        """Keys of the report that a simulation records, and that a client between machines does not send."""
-        return frozenset()
-
-    @property
-    def seals(self) -> bool:
-        """Whether only the update may leave a client, because this rule protects nothing else."""
-        return False
-
-    @property
-    def sharing(self) -> Sharing:
-        """What the clients share: models, unless it is nothing, or all their data."""
-        return Sharing.MODELS
-
-    @property
-    def power(self) -> Power | None:
-        """How the weights follow from sums, if the report has no other use; None if they do not."""
-        return None
-
-    @property
-    def mask_buffers(self) -> bool:
-        """Whether the mask also covers BatchNorm's running statistics."""
-        return False
+        server = any(overrides(self, hook) for hook in ("prepare", "aggregate", "reward"))
+        given: dict[str, Any] = {"sees": "matrix" if server else "sum"}
+        given["reports"] = "a report" if overrides(self, "finish") else ""
+        given |= {f.name: getattr(self, f.name) for f in fields(Declarations) if hasattr(self, f.name)}
+        try:
+            return Declarations(**given)
+        except ValueError as error:
+            raise ValueError(f"{type(self).__name__}: {error}") from None
 
     def __post_init__(self) -> None:
         check_fields(self, f"{type(self).__name__}: ")
@@ -507,11 +547,13 @@ HOOKS = tuple(  # in order of time
 
 def told(rules: Sequence[Rule], reports: Sequence[State]) -> list[State]:
     """The reports to all rules, without what stays with a client that is not simulated."""
-    return [{k: x for k, x in of.items() if k not in rule.stays} for rule, of in zip(rules, reports, strict=True)]
+    return [
+        {k: x for k, x in of.items() if k not in rule.declared.stays} for rule, of in zip(rules, reports, strict=True)
+    ]
 
 
 def needed(thing: Needed | None, what: str) -> Needed:
-    """``thing``, which a rule declared in :attr:`Rule.needs`.
+    """``thing``, which a rule declared in :attr:`Declarations.needs`.
 
     Raises
     ------

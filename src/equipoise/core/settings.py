@@ -73,8 +73,11 @@ class Settings:
     )
     epochs: int = setting(number(1, 1), "passes of a client over its data in one round", SCENARIO)
     steps: int | None = setting(
-        number(None, 1, whole=True), "local steps per round instead of epochs, the same number for every client", SCENARIO, example=20
-    )  # fmt: skip
+        number(None, 1, whole=True),
+        "local steps per round instead of epochs, the same number for every client",
+        SCENARIO,
+        example=20,
+    )
     batch_size: int = setting(number(32, 1), "samples in a local step", SCENARIO)
     participation: float = setting(
         number(1.0, 0, 1, above=True), "share of the clients that train in a round, rounded down", SCENARIO
@@ -105,8 +108,10 @@ class Settings:
     )
     attack: str | None = setting(choice(None, *ATTACKS), f"an attack: {', '.join(ATTACKS)}", "none", example="alie")
     attackers: float | str | Mapping[str, float] = setting(
-        by_name(0.0, 0, 1), "share of the clients that attack, rounded down: of all, or by group or client, south=0.5, client-7=1", example=0.2
-    )  # fmt: skip
+        by_name(0.0, 0, 1),
+        "share of the clients that attack, rounded down: of all, or by group or client, south=0.5, client-7=1",
+        example=0.2,
+    )
     attack_scale: float | None = setting(
         number(None, 0, above=True, below=True), "number in the equation of the attack", "the attack's", example=1.5
     )
@@ -126,8 +131,12 @@ class Settings:
         free=True,
     )
     chunk: int | None = setting(
-        number(None, 1, whole=True), "most clients of a stack, with engine stacked", "a quarter of those that train, from 20 to 256", example=64, free=True
-    )  # fmt: skip
+        number(None, 1, whole=True),
+        "most clients of a stack, with engine stacked",
+        "a quarter of those that train, from 20 to 256",
+        example=64,
+        free=True,
+    )
     precision: str = setting(
         choice("full", "bf16"),
         "how numbers are rounded: full, or bf16, which is faster where the hardware has it and less exact",

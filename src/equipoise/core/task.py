@@ -203,11 +203,9 @@ class Regression(Task):
 
     def __post_init__(self) -> None:
         check_fields(self, "Regression: ")
-        for name, value in (("centre", self.centre), ("scale", self.scale)):
-            if value is not None and (not math.isfinite(value) or (name == "scale" and value <= 0)):
-                raise ValueError(
-                    f"Regression: {name} must be a finite number{' > 0' * (name == 'scale')}; found {value!r}."
-                )
+        for name, value, least in (("centre", self.centre, ""), ("scale", self.scale, " > 0")):
+            if value is not None and (not math.isfinite(value) or (least and value <= 0)):
+                raise ValueError(f"Regression: {name} must be a finite number{least}; found {value!r}.")
 
     def _unit(self) -> tuple[float, float]:
         return 0.0 if self.centre is None else self.centre, 1.0 if self.scale is None else self.scale

@@ -30,7 +30,7 @@ class Workers:
             what = (
                 "The network, or the transform of its inputs, draws" if job.model.random else "Streamed data may draw"
             )
-            instead = "engine='processes', where every worker has its own, or " * can_be_sent(job.model)
+            instead = "engine='processes', where every worker has its own, or " if can_be_sent(job.model) else ""
             raise ValueError(
                 f"{what} random numbers in training, for which the threads of engine='workers' have one generator. "
                 f"Use {instead}engine='sequential'."

@@ -14,6 +14,7 @@ from equipoise.core.rule import Bounds, Rule, State
 from equipoise.engines.job import OUT_OF_MEMORY, Answer, Job
 from equipoise.federation.method import text_of
 from equipoise.system.errors import ExpectedError
+from equipoise.system.text import plural
 from equipoise.system.tree import flatten
 
 PAST = 25  # updates of a client whose lengths are remembered
@@ -111,12 +112,14 @@ def out_of_range(answers: Iterable[Answer], job: Job) -> dict[int, str]:
     """
     problems: dict[int, str] = {}
     places, numbers = list[tuple[int, str, Bounds]](), list[Tensor]()
+    declared = [rule.declared for rule in job.rules]
     for answer in answers:
-        for rule, report in zip(job.rules, answer.reports, strict=True):
-            if rule.ranges and report.keys() - rule.stays != rule.ranges.keys() - rule.stays:
-                said = f"it reports {_listed(report)}, where {text_of(rule)} reports {_listed(rule.ranges)}"
+        for rule, own, report in zip(job.rules, declared, answer.reports, strict=True):
+            ranges, stays = own.ranges, own.stays
+            if ranges and report.keys() - stays != ranges.keys() - stays:
+                said = f"it reports {_listed(report)}, where {text_of(rule)} reports {_listed(ranges)}"
                 problems |= dict.fromkeys(answer.rows, said)
-            for key, bounds in rule.ranges.items():
+            for key, bounds in ranges.items():
                 if key in report and report[key].numel() and bounds != Bounds(length=bounds.length):
                     x = report[key].reshape(len(answer.rows), -1).double()
                     places += [(row, key, bounds) for row in answer.rows]
@@ -175,9 +178,10 @@ def bad_buffers(trained: Tensor, job: Job, rows: Sequence[int]) -> dict[int, str
 def lengths(answers: Iterable[Answer], job: Job, shown: Callable[[Tensor], Tensor]) -> dict[str, dict[int, float]]:
     """The lengths by row of each report that is compared, of what is ``shown`` of it, for one sample where it grows with them."""
     every: dict[str, dict[int, float]] = {}
+    declared = [rule.declared.ranges for rule in job.rules]
     for answer in answers:
-        for rule, report in zip(job.rules, answer.reports, strict=True):
-            for key, bounds in rule.ranges.items():
+        for ranges, report in zip(declared, answer.reports, strict=True):
+            for key, bounds in ranges.items():
                 if not bounds.length or key not in report:
                     continue
                 for row, x in zip(answer.rows, shown(report[key]), strict=True):
@@ -305,7 +309,7 @@ def quorum(
     often = sorted(of_head.values(), key=lambda some: -len(some))
     said = [blamed(some, asked, f"round {t}") for some in often[:SHOWN]]
     if more := sum(map(len, often[SHOWN:])):
-        said.append(f"{more} more client{'s' * (more > 1)} for other reasons")
+        said.append(f"{plural(more, 'more client')} for other reasons")
     count = f"{good} of {asked} clients answered well, and the quorum is {share:.0%}."
     why = f"{'; '.join(said)}."
     diagnosed = bool(split(often[0][0][1])[1])

@@ -159,7 +159,7 @@ class Frame:
         except Exception as error:  # whatever the network raises
             norms = [repr(n) for n, m in model.net.named_modules() if isinstance(m, _BatchNorm)]
             which = f"BatchNorm {some(norms, 3)}" if model.batch_norm else "the network"
-            many = len(who) > 1
+            have, each, them = ("have", " each", "them") if len(who) > 1 else ("has", "", "it")
             if settings.batch_size == 1 and model.batch_norm:
                 fault = (
                     f"batch_size=1: {which} cannot be trained on batches of one sample, whose statistics mean nothing. "
@@ -167,11 +167,11 @@ class Frame:
                 )
             elif model.batch_norm:
                 fault = (
-                    f"{some(who)} {'have' if many else 'has'} one sample{' each' * many}, on which {which} cannot be trained, as the statistics "
-                    f"of one sample mean nothing. Leave {'them' if many else 'it'} out, give {'them' if many else 'it'} more samples"
+                    f"{some(who)} {have} one sample{each}, on which {which} cannot be trained, as the statistics "
+                    f"of one sample mean nothing. Leave {them} out, give {them} more samples"
                 )
             else:
-                fault = f"{some(who)} {'have' if many else 'has'} a batch of one sample, on which the network cannot be trained"
+                fault = f"{some(who)} {have} a batch of one sample, on which the network cannot be trained"
             if model.batch_norm:
                 fault += ", or replace BatchNorm by GroupNorm."
                 raise NetworkError(fault, fault) from error

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.model import Model
-from equipoise.core.rule import SEES, Rule, Sees, overrides
+from equipoise.core.rule import OWNS, SEES, Rule, Sees, overrides
 from equipoise.core.solver import Solver
 from equipoise.core.task import Task
 from equipoise.methods import ALIASES, METHODS
@@ -66,31 +66,21 @@ class Method:
                     raise MethodError(
                         f"{part!r} appears twice in the method (as {type(rule).__name__}). Keep one of them."
                     )
-                if both := rule.owns & other.owns:
-                    what = {
-                        "weights": "the weights of the clients",
-                        "updates": "what the server takes for each update",
-                        "mask": "which parameters count",
-                        "start": "where training starts",
-                        "direction": "the direction of the step",
-                        "step": "the step of the server",
-                        "gradient": "where the gradient is taken",
-                        "submodel": "which part of the network a client gets",
-                        "upload": "what a client sends",
-                        "reward": "what each client gets back",
-                        "use": "what a client does to its model before it predicts",
-                    }
-                    raise MethodError(f"{elsewhere!r} and {part!r} each set {what[min(both)]}. Keep one of them.")
+                if both := rule.declared.owns & other.declared.owns:
+                    raise MethodError(f"{elsewhere!r} and {part!r} each set {OWNS[min(both)]}. Keep one of them.")
         for rule, part in paired:
-            if rule.seals:
+            if rule.declared.seals:
                 self._sealed(part)
-            if not rule.sharing.clients:
+            if not rule.declared.sharing.clients:
                 self._whole(part)
 
     def _whole(self, by: str) -> None:
         """Refuse a rule that keeps something of single clients beside ``by``, which has one client with all data."""
         for rule, part in zip(self.rules, self.parts, strict=True):
-            own = any(overrides(rule, hook) for hook in ("private", "submodel", "deploy")) or "reward" in rule.owns
+            own = (
+                any(overrides(rule, hook) for hook in ("private", "submodel", "deploy"))
+                or "reward" in rule.declared.owns
+            )
             if own:
                 raise MethodError(
                     f"{part!r} keeps or changes something of each client, and {by!r} has one client with the data of all. Leave one out."
@@ -99,10 +89,10 @@ class Method:
     def _sealed(self, by: str) -> None:
         """Refuse a rule whose clients send more than the update, which is all that the rule ``by`` protects."""
         for rule, part in zip(self.rules, self.parts, strict=True):
-            sent = rule.reports
-            if any(need.startswith("contribution") for need in rule.needs):
+            sent = rule.declared.reports
+            if any(need.startswith("contribution") for need in rule.declared.needs):
                 sent = sent or "its accuracy when it trains alone"
-            if overrides(rule, "upload") and not rule.seals:
+            if overrides(rule, "upload") and not rule.declared.seals:
                 sent = sent or "something instead of its update"
             if sent:
                 raise MethodError(
@@ -126,12 +116,12 @@ class Method:
     @property
     def uses(self) -> frozenset[str]:
         """What of the network its rules use."""
-        return frozenset().union(*(rule.uses for rule in self.rules))
+        return frozenset().union(*(rule.declared.uses for rule in self.rules))
 
     @property
     def needs(self) -> frozenset[str]:
         """What the federation must have, by any of the rules."""
-        return frozenset().union(*(rule.needs for rule in self.rules))
+        return frozenset().union(*(rule.declared.needs for rule in self.rules))
 
     def require(self, task: Task) -> None:
         """Refuse a task that has no classes, where a rule counts them, or measures accuracy.
@@ -141,7 +131,10 @@ class Method:
         MethodError : naming the rule.
         """
         for rule, part in zip(self.rules, self.parts, strict=True):
-            if rule.needs & {"classes", "contribution", "contribution_on_test"} and task.dtype.is_floating_point:
+            if (
+                rule.declared.needs & {"classes", "contribution", "contribution_on_test"}
+                and task.dtype.is_floating_point
+            ):
                 raise MethodError(
                     f"{part} needs classes, and a {task.name} has none. Leave it out, or choose another method."
                 )
@@ -149,12 +142,14 @@ class Method:
     @property
     def sees(self) -> Sees:
         """What the server must see of single clients: the most that any rule needs."""
-        return max((rule.sees for rule in self.rules), key=SEES.index, default="sum")
+        return max((rule.declared.sees for rule in self.rules), key=SEES.index, default="sum")
 
     @property
     def sharing(self) -> Sharing:
-        """What the clients share, see :attr:`equipoise.Rule.sharing`."""
-        return next((rule.sharing for rule in self.rules if not rule.sharing.federated), Sharing.MODELS)
+        """What the clients share, see :class:`equipoise.core.rule.Declarations`."""
+        return next(
+            (rule.declared.sharing for rule in self.rules if not rule.declared.sharing.federated), Sharing.MODELS
+        )
 
     def check(self, solver: Solver) -> None:
         """Refuse a solver that lacks what a rule needs.
@@ -197,7 +192,7 @@ def _check_frozen(rule: type[Rule], part: str) -> None:
 
 
 def _rank(rule: Rule) -> int:
-    return max((ORDER.index(what) for what in rule.owns if what in ORDER), default=ORDER.index(NOTHING))
+    return max((ORDER.index(what) for what in rule.declared.owns if what in ORDER), default=ORDER.index(NOTHING))
 
 
 def text_of(rule: Rule) -> str:

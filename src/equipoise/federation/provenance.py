@@ -11,6 +11,7 @@ from equipoise.records.meta import Content
 from equipoise.system import own_code
 from equipoise.system.environment import code, kind, machine, release
 from equipoise.system.suggestions import some
+from equipoise.system.text import plural
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +27,8 @@ def header(trial: Trial, choice: EngineChoice) -> list[str]:
     )
     method = own_code.short(str(trial.method))
     lines = [
-        f"method {method} · {len(trial.data)} client{'s' * (len(trial.data) > 1)}, {asked} a round · {local} of batch {s.batch_size} · {trial.solver}",
-        f"network of {model.n_params:,} trainable parameters ({dtype}{', autocast to bf16' * model.bf16}); {features}",
+        f"method {method} · {plural(len(trial.data), 'client')}, {asked} a round · {local} of batch {s.batch_size} · {trial.solver}",
+        f"network of {model.n_params:,} trainable parameters ({dtype}{', autocast to bf16' if model.bf16 else ''}); {features}",
         f"engine {choice.engine}: {choice.why}",
         f"BatchNorm: {_batch_norm(trial)}",
     ]
@@ -56,7 +57,7 @@ def _batch_norm(trial: Trial) -> str:
     if _kept(trial):
         how = "kept by each client; the global model is tested with their mean"
     else:
-        masked = any(rule.mask_buffers for rule in trial.method.rules)
+        masked = any(rule.declared.mask_buffers for rule in trial.method.rules)
         how = f"averaged by client weight and {'masked like parameters' if masked else 'not masked'}"
     n = model.size - model.n_params - model.n_whole
     return f"{n:,} running statistics, {how}; a last batch of one sample is left out"
@@ -79,13 +80,19 @@ def machines(known: Sequence[Content], trial: Trial, t: int) -> list[Content]:
     if kind(before) != kind(here):
         log.warning(
             "%s: rounds before %d were computed with %s; here it is %s, so from here on the last bits may differ.",
-            name, t, kind(before), kind(here),
-        )  # fmt: skip
+            name,
+            t,
+            kind(before),
+            kind(here),
+        )
     if release(before) != release(here):
         log.warning(
             "%s: rounds before %d were computed by Equipoise %s, and those from here on by %s: results may differ. "
             "Start another run for results of one version.",
-            name, t, release(before) or "of an earlier version", release(here),
-        )  # fmt: skip
+            name,
+            t,
+            release(before) or "of an earlier version",
+            release(here),
+        )
     same = kind(before) == kind(here) and release(before) == release(here)
     return list(known) if same else [*known, here]

@@ -15,6 +15,7 @@ from equipoise.records.record import Record
 from equipoise.records.validation import value
 from equipoise.system.ranges import check_fields, choice
 from equipoise.system.ranges import number as number_field
+from equipoise.system.text import plural
 
 MEASURES = {"accuracy": "{main}", "loss": "loss", "worst": "{main} of the worst group"}  # in words
 Stop = Callable[[Sequence[Record]], object]  # all records so far -> why to stop; empty or False to go on
@@ -81,7 +82,7 @@ class EarlyStopping:
             return ""
         better = f" by more than {self.min_delta:g}" if self.min_delta else ""
         what = MEASURES[self.measure].format(main=main_in(records[-1].get("validation", ())).noun)
-        return f"the validation {what} has not improved{better} for {self.patience} round{'s' * (self.patience > 1)}"
+        return f"the validation {what} has not improved{better} for {plural(self.patience, 'round')}"
 
 
 def check_stop(stop: Stop | None, settings: Settings) -> None:

@@ -7,6 +7,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import trimmed_mean
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.system.ranges import number
+from equipoise.system.text import plural
 
 
 def without_ends(cohort: Cohort, cut: int) -> Cohort:
@@ -70,7 +71,7 @@ class TrimmedMean(Rule):
         if self.cut(M) or not self.beta:
             return ""
         return (
-            f"with {M} client{'s' * (M > 1)} in a round beta={self.beta:g} cuts nothing off, so this is the plain mean, which one "
+            f"with {plural(M, 'client')} in a round beta={self.beta:g} cuts nothing off, so this is the plain mean, which one "
             f"client can move anywhere. {f'Take beta={ceil(100 / M) / 100:g} or more.' if M > 2 else 'Three are needed for more.'}"
         )
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Rule, Setup, Visit
 from equipoise.system.ranges import INF, number
+from equipoise.system.text import plural
 
 if TYPE_CHECKING:
     from equipoise.core.model import Model
@@ -72,7 +73,7 @@ class DP(Rule):
         if self.noise < LOUD * quiet:
             return ""
         return (
-            f"the noise in the mean of {M} client{'s' * (M > 1)} is about {self.noise / quiet:,.0f} times as long as an update may be, "
+            f"the noise in the mean of {plural(M, 'client')} is about {self.noise / quiet:,.0f} times as long as an update may be, "
             f"so little or nothing can be learnt. It would be as long with noise={quiet:.2g}, which protects less; "
             "more clients in a round or a smaller network bring it down, too."
         )

@@ -85,10 +85,9 @@ class FPHL(Rule):
         def some(parts: list[slice]) -> Tensor:
             tally = torch.zeros(len(groups), most, dtype=torch.int64, device=n.device)
             if fast is not None:
-                fast.agreements(
-                    *map(as_rows, (updates, before, after)), n.numpy(), need[:, 0].numpy(), kind.numpy(), parts[0].start, parts[-1].stop,
-                    self.zero == "down", self.history == "inclusive", tally.numpy(), mask.bits.numpy(),
-                )  # fmt: skip
+                counts = (*map(as_rows, (updates, before, after)), n.numpy(), need[:, 0].numpy(), kind.numpy())
+                how = parts[0].start, parts[-1].stop, self.zero == "down", self.history == "inclusive"
+                fast.agreements(*counts, *how, tally.numpy(), mask.bits.numpy())
                 return tally
             for part in parts:
                 up = at_least(updates[:, part], 0, above=self.zero == "down")

@@ -10,6 +10,7 @@ from equipoise.core.maths import gram, square_distances_between
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.system.errors import ExpectedError
 from equipoise.system.ranges import number
+from equipoise.system.text import plural
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Krum(Rule):
 
     def doubt(self, setup: Setup) -> str:
         n = setup.asked or setup.n_clients
-        few = f"of {n} client{'s' * (n > 1)} in a round nobody can be told to lie, so this is the plain mean. Three are needed."
+        few = f"of {plural(n, 'client')} in a round nobody can be told to lie, so this is the plain mean. Three are needed."
         return few if n < 3 else ""
 
     def scores(self, K: Tensor, *parts: Tensor) -> Tensor:

@@ -82,8 +82,3 @@ def lines(name: str, width: int) -> list[str]:
             found.append("")
         found[-1] += part
     return [line.rstrip() for line in found]
-
-
-def plural(n: int, noun: str) -> str:
-    """`1 seed`, `2 seeds`."""
-    return f"{n} {noun}{'s' * (n != 1)}"

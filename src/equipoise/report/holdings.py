@@ -12,7 +12,7 @@ import numpy as np
 from equipoise.records.meta import Content
 from equipoise.report import drawing
 from equipoise.report.drawing import INK, PALETTE, SHORT, Vector
-from equipoise.report.formatting import plural
+from equipoise.system.text import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from equipoise.metrics.measures import Measure, measures_of
 from equipoise.report import booktabs, drawing, layout, provenance
 from equipoise.report import figures as drawings
-from equipoise.report.formatting import plural
 from equipoise.report.grid import Grid
 from equipoise.report.holdings import marks, sentence
 from equipoise.report.notes import listed
@@ -25,7 +24,7 @@ from equipoise.report.sentences import evidence, left_out, limits, tested_on, ve
 from equipoise.report.statistics import Comparison, tables
 from equipoise.report.terms import Term, anchor, hint, notation, terms_of, typeset
 from equipoise.system.files import write_atomically
-from equipoise.system.text import visible
+from equipoise.system.text import plural, visible
 
 if TYPE_CHECKING:
     from jinja2 import Template

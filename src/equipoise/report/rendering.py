@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from equipoise.report.document import Document, treated
-from equipoise.report.formatting import PERCENT, lines, plural
+from equipoise.report.formatting import PERCENT, lines
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.layout import Sheet, sheets
 from equipoise.system.text import markdown as escaped
-from equipoise.system.text import visible
+from equipoise.system.text import plural, visible
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -9,11 +9,12 @@ from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.records.history import History
 from equipoise.report import document as content
 from equipoise.report import notes
-from equipoise.report.formatting import PERCENT, number, p_value, plural, same_in_every_seed, with_unit
+from equipoise.report.formatting import PERCENT, number, p_value, same_in_every_seed, with_unit
 from equipoise.report.provenance import at_real_sites, data_digest, environment
 from equipoise.report.rates import missed
 from equipoise.report.statistics import Comparison, Run, columns_of, gaps_of, measure_of, ranges, tables, without_bounds
 from equipoise.system.suggestions import some
+from equipoise.system.text import plural
 
 
 def caption(comparison: content.OfMeasure) -> str:

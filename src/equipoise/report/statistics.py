@@ -29,10 +29,10 @@ from equipoise.records.treatment import gap_between
 from equipoise.report import columns, notes
 from equipoise.report import document as content
 from equipoise.report.columns import Column
-from equipoise.report.formatting import plural
 from equipoise.report.provenance import at_real_sites
 from equipoise.system.suggestions import unknown
 from equipoise.system.terminal import Terminal
+from equipoise.system.text import plural
 
 if TYPE_CHECKING:
     import pandas as pd

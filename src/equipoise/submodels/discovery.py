@@ -167,9 +167,11 @@ ELEMENTWISE = (
     nn.FeatureAlphaDropout,
 )  # fmt: skip
 POOLS = tuple(
-    getattr(nn, f"{kind}Pool{d}d") for kind in ("Max", "Avg", "AdaptiveMax", "AdaptiveAvg", "LP") for d in (1, 2, 3)
+    getattr(nn, f"{kind}Pool{d}d")
+    for kind in ("Max", "Avg", "AdaptiveMax", "AdaptiveAvg", "LP")
+    for d in (1, 2, 3)
     if hasattr(nn, f"{kind}Pool{d}d")
-)  # fmt: skip
+)
 ONE_INPUT = frozenset({
     "relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "sigmoid", "tanh", "softplus", "softsign",
     "hardtanh", "hardswish", "hardsigmoid", "logsigmoid", "threshold", "hardshrink", "softshrink", "tanhshrink", "dropout",

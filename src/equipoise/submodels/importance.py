@@ -184,11 +184,13 @@ class _Shortcut:
         for node in self.graph.nodes:
             if node.op == "placeholder" or self.fed & {*node.all_input_nodes}:
                 self.fed.add(node)
-        self.kept = {self.logits}.union(*(
-            {n for n in behind.used if n not in behind.changed or n in behind.readers}
-            | {n.all_input_nodes[0] for n in behind.readers}
-            for behind in self.groups
-        ))  # fmt: skip
+        self.kept = {self.logits}.union(
+            *(
+                {n for n in behind.used if n not in behind.changed or n in behind.readers}
+                | {n.all_input_nodes[0] for n in behind.readers}
+                for behind in self.groups
+            )
+        )
         self.bytes: dict[fx.Node, int] = {}  # of each value, for one sample
         self._transposed: dict[nn.Module, Tensor] = {}
         self.run(x, first=True)

@@ -37,6 +37,11 @@ def name(text: object) -> str:
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
 
 
+def plural(n: int, noun: str) -> str:
+    """`1 seed`, `2 seeds`."""
+    return f"{n} {noun}{'s' if n != 1 else ''}"
+
+
 def markdown(text: str) -> str:
     """Text in a Markdown page or table, with what would begin code, a link, HTML or another cell escaped."""
     return re.sub(r"[\\|`]|<(?=[A-Za-z/!?])|\](?=[(\[:])", r"\\\g<0>", visible(text))

@@ -494,7 +494,7 @@ def sees_what_it_states(subject: Subject) -> str:
     """The server uses no more of single clients than the rule declares in ``sees``."""
     _needs_clients(subject)
     method, last = subject.method, last_round(subject.method)
-    where = " or ".join(f"{type(rule).__name__}.sees" for rule in method.rules if rule.sees == method.sees)
+    where = " or ".join(f"{type(rule).__name__}.sees" for rule in method.rules if rule.declared.sees == method.sees)
     advice = f"Declare what the server must see, one of {', '.join(SEES)}, or use less of single clients."
     stated = f"no more of single clients than sees = {method.sees!r}"
     if any(need.startswith("contribution") for need in method.needs):
@@ -506,7 +506,7 @@ def sees_what_it_states(subject: Subject) -> str:
     if SEES.index(method.sees) <= SEES.index("sum") and (kept := kept_of_clients(last.trial)):
         raise ContractError(f"an entry for each client in {some(kept)}", stated, advice, where)
     for rule, report in zip(last.trial.method.rules, last.answer.reports, strict=True):
-        long = [key for key, x in report.items() if x.dim() != 1] if rule.sees == "scalars+sum" else []
+        long = [key for key, x in report.items() if x.dim() != 1] if rule.declared.sees == "scalars+sum" else []
         if long:
             raise ContractError(f"more than one number in {some(long)}", stated, advice, where)
     looks = looked_at(last)

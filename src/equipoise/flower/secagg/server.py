@@ -256,7 +256,10 @@ class Round:
     def reports(self, mean: Tensor) -> list[State]:
         """What each client's reports would be if all had sent the same, from their ``mean``: of a rule that sums them it has the same result."""
         if self.server.scores:
-            return [{} if r.power is None else {r.power.report: self.job.received.new_ones(())} for r in self.job.rules]
+            return [
+                {} if r.declared.power is None else {r.declared.power.report: self.job.received.new_ones(())}
+                for r in self.job.rules
+            ]
         zeros, cut = self.no_reports
         parts = mean.split([x.numel() for x in zeros.values()]) if zeros else ()
         tensors = {name: part.view_as(x).to(x) for (name, x), part in zip(zeros.items(), parts, strict=True)}

@@ -270,11 +270,11 @@ def require_score(method: Method) -> tuple[int, Power]:
     ------
     MethodError : there is none, or another rule needs more than the updates.
     """
-    rules = [(k, rule.power) for k, rule in enumerate(method.rules) if rule.power is not None]
+    rules = [(k, rule.declared.power) for k, rule in enumerate(method.rules) if rule.declared.power is not None]
     others = [
         part
         for rule, part in zip(method.rules, method.parts, strict=True)
-        if rule.power is None and (problem(rule) or rule.reports)
+        if rule.declared.power is None and (problem(rule) or rule.declared.reports)
     ]
     if len(rules) != 1 or others:
         what = f"{others[0]} needs more than updates" if others else f"{method} weighs by no score of each client"
@@ -286,14 +286,14 @@ def require_score(method: Method) -> tuple[int, Power]:
 
 def problem(rule: Rule) -> str:
     """Why a rule cannot be used where the server sees sums; empty if it can."""
-    if rule.sees == "nothing":
+    if rule.declared.sees == "nothing":
         return "nothing is summed in it"
-    if rule.sees == "scalars+sum":
+    if rule.declared.sees == "scalars+sum":
         return "it weighs a site by what others report, and whoever tells a site such a weight learns its update"
-    if rule.sees != "sum":
+    if rule.declared.sees != "sum":
         return "the server must see what single sites send"
-    if rule.reports and not overrides(rule, "no_report"):
-        return f"every site reports {rule.reports.removeprefix('its ')} to the server, and no_report does not say in which form"
+    if rule.declared.reports and not overrides(rule, "no_report"):
+        return f"every site reports {rule.declared.reports.removeprefix('its ')} to the server, and no_report does not say in which form"
     return ""
 
 

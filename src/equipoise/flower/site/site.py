@@ -354,7 +354,7 @@ def _train(site: Site, asked: Parcel, quiet: bool = False) -> Parcel:
 
 def _alone(site: Site, asked: Parcel) -> Parcel:
     """Train on the site's own data alone, for as many rounds; a round that fails is left out."""
-    if any(rule.seals for rule in site.trial.method.rules):
+    if any(rule.declared.seals for rule in site.trial.method.rules):
         raise SiteError("does not send a model that nothing protects")
     if asked.fields["model"] and site.trial.private is not None and site.trial.private.any():
         raise SiteError("does not send a whole model, of which a part must not leave it")
