@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -102,13 +101,6 @@ class Task:
                 groups.append([m])
         return groups
 
-    def lanes(self, n: int) -> list[list[int]]:
-        """The clients on n lanes of about the same number of steps, the longest first."""
-        lanes: list[list[int]] = [[] for _ in range(n)]
-        for m in sorted(range(len(self.sizes)), key=lambda m: -len(self.widths[m])):
-            min(lanes, key=lambda lane: sum(len(self.widths[k]) for k in lane)).append(m)
-        return [lane for lane in lanes if lane]
-
 
 @dataclass(frozen=True)
 class Design:
@@ -121,7 +113,6 @@ class Design:
     precision : ``"default"`` is PyTorch's own (TF32 in convolutions alone); ``"fp32"``, ``"tf32"`` in both convolutions and
         products, ``"bf16"`` autocast.
     channels_last : whether images and weights lie with their channels innermost.
-    search : whether cuDNN tries its kernels first (``cudnn.benchmark``).
     beside : clients that train at the same time.
     graph : whether a step is a CUDA graph.
     """
@@ -130,14 +121,12 @@ class Design:
     make: Callable[[Task, Design], Round]
     precision: str = "default"
     channels_last: bool = False
-    search: bool = False
     beside: int = 1
     graph: bool = True
 
     def __str__(self) -> str:
         order = ", channels last" if self.channels_last else ""
-        searched = ", searched" if self.search else ""
-        return f"{self.name}, {self.precision}{order}{searched}"
+        return f"{self.name}, {self.precision}{order}"
 
     def cast(self, device: torch.device) -> AbstractContextManager[object]:
         """Autocast, if asked for; a cache of casts would be wrong in a graph."""
@@ -147,34 +136,32 @@ class Design:
 
     def build(self, task: Task) -> Round:
         """Set up for a task; what it needs of PyTorch's switches holds while it works, and no longer."""
-        with switches(self.precision, self.search):
+        with switches(self.precision):
             run = self.make(task, self)
 
         def round_(most: int | None = None) -> Tensor:
-            with switches(self.precision, self.search):
+            with switches(self.precision):
                 return run(most)
 
         return round_
 
 
 @contextmanager
-def switches(precision: str, search: bool) -> Iterator[None]:
-    """PyTorch's switches for TF32 and for cuDNN's search, put back afterwards."""
+def switches(precision: str) -> Iterator[None]:
+    """PyTorch's switches for TF32, put back afterwards."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     new = hasattr(cudnn, "conv")  # PyTorch 2.9 and later
     name, on, off = ("fp32_precision", "tf32", "ieee") if new else ("allow_tf32", True, False)
     wanted = {"default": (off, on), "fp32": (off, off), "tf32": (on, on), "bf16": (on, on)}[precision]
     places = (matmul, cudnn.conv if new else cudnn)
-    before, searched = [getattr(place, name) for place in places], cudnn.benchmark
+    before = [getattr(place, name) for place in places]
     try:
         for place, value in zip(places, wanted, strict=True):
             setattr(place, name, value)
-        cudnn.benchmark = search
         yield
     finally:
         for place, value in zip(places, before, strict=True):
             setattr(place, name, value)
-        cudnn.benchmark = searched
 
 
 # what one would write by hand
@@ -430,91 +417,6 @@ def stacks(task: Task, design: Design) -> Round:
     return run
 
 
-class Lane:
-    """A stream on which some clients train one after another, with graphs of its own."""
-
-    def __init__(self, task: Task, design: Design, clients: list[int]) -> None:
-        self.task, self.clients = task, clients
-        self.slot = Slot(task, design)
-        self.stream = torch.cuda.Stream() if task.device.type == "cuda" else None
-        pool = _pool(task)
-        widths = sorted({w for m in clients for w in task.widths[m]}, reverse=True)
-        self.replay = {width: captured([self.slot], width, design, pool) for width in widths}
-
-    def on(self) -> AbstractContextManager[object]:
-        """Within, work is sent to the lane's stream."""
-        return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
-
-    def steps(self, trained: Tensor, most: int | None) -> Iterator[None]:
-        """Train its clients, and pause after every step."""
-        for m in self.clients:
-            self.slot.load([m])
-            for width in self.task.widths[m][:most]:
-                self.replay[width]()
-                yield
-            self.slot.store(trained, [m])
-
-
-def _meet(lanes: Sequence[Lane], *, begin: bool) -> None:
-    """Let the lanes wait for what was sent before, or let what follows wait for the lanes."""
-    for lane in lanes:
-        if lane.stream is not None and begin:
-            lane.stream.wait_stream(torch.cuda.current_stream())
-        elif lane.stream is not None:
-            torch.cuda.current_stream().wait_stream(lane.stream)
-
-
-def streams(task: Task, design: Design) -> Round:
-    """Clients on several streams, a step of each in turn, sent by one thread."""
-    lanes = [Lane(task, design, clients) for clients in task.lanes(design.beside)]
-
-    def run(most: int | None) -> Tensor:
-        trained = task.empty()
-        _meet(lanes, begin=True)
-        going = [(lane, lane.steps(trained, most)) for lane in lanes]
-        while going:
-            still = []
-            for lane, steps in going:
-                with lane.on():
-                    if next(steps, steps) is None:  # it paused; at the end it gives itself
-                        still.append((lane, steps))
-            going = still
-        _meet(lanes, begin=False)
-        return task.mean(trained)
-
-    return run
-
-
-def threads(task: Task, design: Design) -> Round:
-    """Clients on several streams, each fed by a thread of its own."""
-    lanes = [Lane(task, design, clients) for clients in task.lanes(design.beside)]
-
-    def run(most: int | None) -> Tensor:
-        trained = task.empty()
-        failed: list[BaseException] = []
-
-        def work(lane: Lane) -> None:
-            try:
-                with lane.on():
-                    for _ in lane.steps(trained, most):
-                        pass
-            except BaseException as error:  # raised again by the thread that waits
-                failed.append(error)
-
-        _meet(lanes, begin=True)
-        workers = [threading.Thread(target=work, args=(lane,)) for lane in lanes]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        if failed:
-            raise failed[0]
-        _meet(lanes, begin=False)
-        return task.mean(trained)
-
-    return run
-
-
 BASELINE = Design("plain loop", plain, graph=False)
 LIBRARY = tuple(
     Design(f"equipoise {name}" + ("" if graph else " without graphs"), engine(name), graph=graph)
@@ -523,33 +425,16 @@ LIBRARY = tuple(
 )
 CONVOLUTIONS = (
     BASELINE,
-    Design("plain loop", plain, "fp32", graph=False),
     Design("plain loop", plain, "bf16", channels_last=True, graph=False),
     *LIBRARY,
-    Design("static step", branches, graph=False),
-    Design("graph", branches, "fp32"),
     Design("graph", branches),
-    Design("graph", branches, "tf32", channels_last=True),
-    Design("graph", branches, "tf32", channels_last=True, search=True),
-    Design("graph", branches, "bf16", channels_last=True),
     Design("graph of 5 branches", branches, beside=5),
-    Design("graph of 5 branches", branches, "tf32", channels_last=True, beside=5),
     Design("graph of 5 branches", branches, "bf16", channels_last=True, beside=5),
-    Design("graphs on 4 streams", streams, "tf32", channels_last=True, beside=4),
-    Design("graphs on 10 streams", streams, "tf32", channels_last=True, beside=10),
-    Design("graphs on 10 streams", streams, "bf16", channels_last=True, beside=10),
-    Design("graphs from 4 threads", threads, "tf32", channels_last=True, beside=4),
-    Design("steps from 4 threads", threads, beside=4, graph=False),
-    Design("graph of a stack of 5", stacks, beside=5),
 )
 MANY = (
     BASELINE,
     *LIBRARY,
     Design("equipoise stacked, chunk 1,000", engine("stacked", 1000)),
-    Design("graph", branches),
     Design("graph of 20 branches", branches, beside=20),
-    Design("graphs on 10 streams", streams, beside=10),
-    Design("stack of 1,000", stacks, beside=1000, graph=False),
-    Design("graph of a stack of 100", stacks, beside=100),
     Design("graph of a stack of 1,000", stacks, beside=1000),
 )
