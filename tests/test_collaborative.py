@@ -23,7 +23,7 @@ from equipoise.metrics import (
     rank_fairness,
     traffic,
 )
-from equipoise.report.figures import unit_table
+from equipoise.report.figures_of_clients import unit_table
 
 PERCENT = st.integers(0, 1000).map(lambda k: k / 1000)  # accuracies on 1000 samples: ties are common
 PAIRS = st.lists(st.tuples(PERCENT, PERCENT), min_size=2, max_size=25)

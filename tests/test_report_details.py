@@ -25,7 +25,7 @@ from equipoise.metrics.groups import class_counts
 from equipoise.metrics.measures import ACCURACY
 from equipoise.metrics.performance import last_rounds
 from equipoise.metrics.statistics import half_interval
-from equipoise.report import booktabs, columns, comparison, figures, render
+from equipoise.report import booktabs, columns, comparison, figures, figures_of_groups, render
 from equipoise.report.formatting import size
 from equipoise.report.layout import communication, every_client, over_clients, over_groups, paired_tests
 from equipoise.report.provenance import commands, environment
@@ -324,7 +324,7 @@ def test_formulas_are_set_low_and_escaped() -> None:
 
 # figures
 def test_tradeoff_shows_average_against_std() -> None:
-    axes = figures.tradeoff(several(3)).axes[0]
+    axes = figures_of_groups.tradeoff(several(3)).axes[0]
     runs = [100 * last_rounds(h.group_table()[1]) for h in several(3) if h.label == "afl"]
     line = axes.containers[1].lines[0]
     assert line.get_xdata() == pytest.approx([np.mean([a.std(ddof=1) for a in runs])])
@@ -333,7 +333,7 @@ def test_tradeoff_shows_average_against_std() -> None:
 
 def test_differences_show_the_intervals_of_the_tests() -> None:
     versus = comparison(several(3))["methods"][1]["versus"]
-    figure = figures.differences(several(3))
+    figure = figures_of_groups.differences(several(3))
     assert [axes.get_xlabel() for axes in figure.axes] == [
         f"difference in {what} (points)" for what in ("AVG", "STD", "worst group")
     ]
@@ -341,7 +341,7 @@ def test_differences_show_the_intervals_of_the_tests() -> None:
     low, high = segment[:, 0]
     assert ((low + high) / 2, (high - low) / 2) == pytest.approx((versus["std"]["difference"], versus["std"]["ci95"]))
     with pytest.raises(ValueError, match="two methods with two seeds"):
-        figures.differences(several(1))
+        figures_of_groups.differences(several(1))
 
 
 # LaTeX

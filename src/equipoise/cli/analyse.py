@@ -170,7 +170,7 @@ def states(
     from equipoise.federation.history import History
     from equipoise.records.directory import all_members
     from equipoise.report import analysis as draw
-    from equipoise.report import figures
+    from equipoise.report.figures_of_training import measured, measured_in
     from equipoise.report.statistics import Comparison
 
     paths = all_members(directories)
@@ -200,8 +200,8 @@ def states(
     out.print(f"Mean over the clients of a group{', in nats' * bool(nats)}. S = L less the loss at ρ = 0.")
     _wrote(write_atomically(output / "states.csv", frame.map(cell).to_csv(index=False)))
     drawn = {f"states-{what}": draw.states(found, what, nats) for what in draw.STATES}
-    recorded = figures.measured_in(compared.histories, ("sharpness", "perturbed_loss"))
-    _drawn(drawn | ({"states-rounds": figures.measured(compared, recorded)} if recorded else {}), output)
+    recorded = measured_in(compared.histories, ("sharpness", "perturbed_loss"))
+    _drawn(drawn | ({"states-rounds": measured(compared, recorded)} if recorded else {}), output)
 
 
 def _named(path: Path, config: RunConfig, paths: list[Path]) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,12 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from equipoise.metrics.measures import Measure
 from equipoise.metrics.statistics import half_interval
-from equipoise.report.formatting import lines
+from equipoise.report.formatting import FAILED, lines
+from equipoise.report.statistics import Comparison, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from equipoise.records.history import History
 
 Vector = NDArray[np.float64]
 
@@ -213,3 +218,25 @@ def color(i: int) -> str:
 def dash(i: int) -> str:
     """Line style of the i-th method, from 0: another when the palette repeats."""
     return DASHES[i // len(PALETTE) % len(DASHES)]
+
+
+def axis_ends(measure: Measure) -> tuple[float | None, float | None]:
+    """The ends of an axis that shows every possible value of a measure; None where it has no end."""
+    low, high = measure.ends
+    return low if math.isfinite(low) else None, high if math.isfinite(high) else None
+
+
+def runs_with(histories: Sequence[History] | Comparison, has: Callable[[Run], bool], what: str) -> dict[str, list[Run]]:
+    """Runs that have the data of a figure, by label; one with a run that failed is marked."""
+    found = Comparison.of(histories).runs
+    kept = {label: [run for run in seeds.values() if has(run)] for label, seeds in found.items()}
+    runs = {label + FAILED * any(run.failure for run in of): of for label, of in kept.items() if of}
+    if not runs:
+        raise ValueError(f"this figure shows {what}, which no record of {', '.join(found)} holds.")
+    return runs
+
+
+def places(comparison: Comparison, labels: Iterable[str]) -> list[int]:
+    """Which of all methods these are: colours, dashes and marks are the same in every figure, also in those that show only some."""
+    every = list(comparison.runs)
+    return [every.index(label.removesuffix(FAILED)) for label in labels]

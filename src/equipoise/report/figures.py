@@ -1,700 +1,162 @@
-"""Figures for a paper: functions of histories that return matplotlib figures, at the width of a column.
-
-All take runs of one scenario, or a comparison of them, and raise a ``ValueError`` where no run has the data that they show.
-``last`` is how many of the last evaluated rounds are averaged.
-"""
+"""Every figure of the report, by name: what draws it, which runs have it, and its caption."""
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from equipoise.metrics.measures import Measure
 from equipoise.report import drawing, rates
-from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, WIDTH, Vector
-from equipoise.report.formatting import UNDEFINED
-from equipoise.report.holdings import ROWS, Holdings, example_images, who_has_what
-from equipoise.report.layout import FAILED, attended
-from equipoise.report.statistics import Comparison, Run, interval_of
+from equipoise.report import figures_of_clients as of_clients
+from equipoise.report import figures_of_groups as of_groups
+from equipoise.report import figures_of_training as of_training
+from equipoise.report.holdings import Holdings, example_images, who_has_what
+from equipoise.report.layout import attended
+from equipoise.report.statistics import Comparison, Run
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from equipoise.records.history import History
-    from equipoise.records.record import Record
-
-TESTED: Final = {"avg": "AVG", "std": "STD", "worst": "worst group"}
-MOST: Final = 200  # percent: a weight beyond, which only signed weights can have, is a mark at the edge
-# From dark to light, without the ends, which vanish on a white or dark page.
-SEQUENCE: Final = ("plasma", 0.15, 0.82, 24)
-
-
-def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
-    """The main measure of the global model on every group, one bar per method; whiskers are 95 % intervals.
-
-    The intervals are over seeds (Student's t); of a method with one seed over the test samples, where these are known.
-    The bars are horizontal if there are many, or if the names of the groups are long.
-    """
-    compared = Comparison.of(histories, last)
-    measure = compared.measure
-    runs = _with(compared, _has_groups, f"{measure.noun} on groups")
-    groups = list(dict.fromkeys(group for seeds in runs.values() for run in seeds for group in run.summary["groups"]))
-    horizontal = len(runs) * len(groups) > 20 or sum(len(group) + 2 for group in groups) > 44
-    names = [drawing.plain(group, drawing.SHORT) for group in groups]
-    room = max(0.075 * (len(runs) + 2), drawing.height(names))
-    figure, (axes,) = drawing.panels(1, height=room * len(groups) if horizontal else 1.9)
-    width = 0.8 / len(runs)
-    ends = _whiskers(compared, groups)
-    for k, (i, (label, seeds)) in enumerate(zip(_places(compared, runs), runs.items(), strict=True)):
-        found = [[run.summary["groups"].get(group) for group in groups] for run in seeds]
-        table = np.array(found, dtype=np.float64)  # [seeds, D], NaN where not evaluated
-        draw: Callable[..., object] = axes.barh if horizontal else axes.bar
-        at = np.arange(len(groups)) + (k - (len(runs) - 1) / 2) * width
-        how: drawing.Style = {"xerr" if horizontal else "yerr": ends[label.removesuffix(FAILED)]}
-        how |= {"error_kw": {"elinewidth": 0.8, "ecolor": INK}, "color": drawing.color(i), "edgecolor": "white"}
-        how |= {"linewidth": 0, "hatch": ["", "////", "...."][i // len(PALETTE) % 3], "label": drawing.plain(label)}
-        draw(at, table.mean(axis=0), 0.9 * width, **how)
-    along, across = (axes.yaxis, axes.xaxis) if horizontal else (axes.xaxis, axes.yaxis)
-    along.set_ticks(range(len(groups)), names)
-    along.set_tick_params(length=0)
-    across.set_label_text(measure.axis(), size=8, color=INK)
-    if horizontal:
-        axes.margins(y=0.01)
-        axes.invert_yaxis()
-        drawing.upright_grid(axes)
-    (axes.set_xlim if horizontal else axes.set_ylim)(*_ends(measure))
-    drawing.legend(figure, axes, list(runs))
-    return figure
-
-
-def _ends(measure: Measure) -> tuple[float | None, float | None]:
-    """Where an axis ends that shows all that a measure can be; None where it has no end."""
-    low, high = measure.ends
-    return low if math.isfinite(low) else None, high if math.isfinite(high) else None
-
-
-def _whiskers(comparison: Comparison, groups: Sequence[str]) -> dict[str, Vector | None]:
-    """How far the 95 % interval of every group reaches below and above its mean [2, D], within what can be, by method."""
-    found: dict[str, Vector | None] = {}
-    within = comparison.measure.ends
-    for of in comparison["methods"]:
-        mean = np.array([of["groups"][group]["mean"] for group in groups], dtype=np.float64)
-        half = np.array([of["groups"][group]["ci95"] for group in groups], dtype=np.float64)
-        ends = np.array([interval_of(of, group) or (math.nan, math.nan) for group in groups], dtype=np.float64).T
-        ends = np.where(np.isnan(half), ends, np.clip([mean - half, mean + half], *within))
-        found[of["method"]] = None if np.isnan(ends).all() else np.abs(ends - mean)
-    return found
-
-
-def tradeoff(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
-    """Average of the main measure against its STD over the groups, one point per method: up and to the left is better for accuracy.
-
-    Crosses are 95 % intervals over seeds.
-    """
-    compared = Comparison.of(histories, last)
-    measure = compared.measure
-    runs = _with(compared, _has_several_groups, f"{measure.noun} on several groups")
-    figure, (axes,) = drawing.panels(1, height=2.3)
-    axes.grid(axis="x", color=FAINT, linewidth=0.5)
-    for i, (label, seeds) in zip(_places(compared, runs), runs.items(), strict=True):
-        avg, std = (np.array([run.summary[key] for run in seeds], dtype=np.float64) for key in ("avg", "std"))
-        drawing.point(axes, std, avg, label, i)
-    axes.margins(0.08)
-    axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
-    low, high = axes.get_ylim()
-    least, most, room = *measure.ends, 2 * measure.point(high)
-    axes.set_ylim(max(low, least - room), min(high, most + room))  # crosses may be longer
-    drawing.labels(axes, measure.axis("STD over the groups", points=True), measure.axis(f"average {measure.noun}"))
-    drawing.legend(figure, axes, list(runs))
-    return figure
-
-
-def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
-    """Paired differences to the first method, with 95 % intervals over seeds; one panel per statistic of the groups.
-
-    An interval that holds 0, the dashed line, does not distinguish the methods.
-    """
-    compared = Comparison.of(histories, last)
-    measure, differing = compared.measure, _versus(compared)
-    span = measure.ends[1] - measure.ends[0]  # no difference is larger
-    keys = [key for key in TESTED if any(key in tests for tests in differing.values())]
-    if not keys:
-        raise ValueError("this figure shows paired differences: expected two methods with two seeds each.")
-    names = [drawing.plain(label, drawing.SHORT) for label in differing]
-    figure, panels = drawing.panels(len(keys), height=0.36 + max(0.15, drawing.height(names)) * len(names))
-    for axes, key in zip(panels, keys, strict=True):
-        axes.axvline(0, color=INK, linewidth=0.7, linestyle=(0, (2, 2)))
-        for row, (i, tests) in enumerate(zip(_places(compared, differing), differing.values(), strict=True)):
-            if key in tests:
-                difference, half = tests[key]
-                how: drawing.Style = {"color": drawing.color(i), "markersize": 3.5, "elinewidth": 1.2}
-                axes.errorbar(difference, row, xerr=half, marker=MARKERS[i % len(MARKERS)], **how)
-                for end, marker in ((-span, "<"), (span, ">")):
-                    drawing.beyond(axes, end, row, [abs(difference + math.copysign(half, end)) > span], marker, i)
-        low, high = axes.get_xlim()
-        axes.set_xlim(max(low, -span), min(high, span))
-        drawing.rows(axes, names, edge=0.6)
-        drawing.labels(axes, measure.axis(f"difference in {TESTED[key]}", points=True))
-    return figure
-
-
-def convergence(histories: Sequence[History] | Comparison) -> Figure:
-    """Average and worst group over the rounds, one line per method; bands are 95 % intervals over seeds."""
-    compared = Comparison.of(histories)
-    measure = compared.measure
-    runs = _with(compared, _has_groups, f"{measure.noun} on groups")
-    worst = np.min if measure.better == "higher" else np.max
-    reductions: list[tuple[Callable[..., Vector], str]] = [(np.mean, "average"), (worst, "worst group")]
-    if not any(_has_several_groups(run) for seeds in runs.values() for run in seeds):
-        reductions = [(np.mean, measure.noun)]
-    figure, panels = drawing.panels(len(reductions), height=1.5, sharex=True)
-    tables = {label: [run.of_groups(2) for run in seeds] for label, seeds in runs.items()}
-    for axes, (reduce, name) in zip(panels, reductions, strict=True):
-        for i, (label, of_seeds) in zip(_places(compared, tables), tables.items(), strict=True):
-            curves = [
-                dict(zip(rounds, measure.scale * reduce(table, axis=1), strict=True)) for rounds, table in of_seeds
-            ]
-            drawing.mean_line(axes, curves, label, i, measure.ends, 0.18)
-        low, high = axes.get_ylim()
-        axes.set_ylim(max(low, measure.ends[0]), min(high, measure.ends[1]))
-        drawing.labels(axes, y=measure.axis(name))
-    drawing.labels(panels[-1], "round")
-    drawing.whole_numbers(panels[-1])
-    drawing.legend(figure, panels[0], list(runs))
-    return figure
-
-
-def losses(histories: Sequence[History] | Comparison) -> Figure:
-    """Loss of the global model on the test sets, and of the clients in training, round by round; one line per method.
-
-    Of the test loss the mean over the groups; of the training losses the mean over the clients that took part. Of several seeds
-    the line is the median, the band reaches from the lowest to the highest seed; that of the training losses from the lowest
-    to the highest client. An axis is logarithmic where the losses differ by a factor of 100. It ends at `loss_limit`; a
-    triangle there says that a run is beyond, or that its loss is not finite.
-    """
-    compared = Comparison.of(histories)
-    runs = _with(compared, lambda run: bool(loss_curve(run.history)), "a loss on groups")
-    tests = {label: [loss_curve(run.history) for run in seeds] for label, seeds in runs.items()}
-    curves: dict[str, dict[str, list[list[dict[int, float]]]]] = {
-        "test loss": {label: [[seed] for seed in of] for label, of in tests.items()}
-    }
-    training = {label: [of for run in seeds if (of := training_curves(run.history))] for label, seeds in runs.items()}
-    if any(training.values()):
-        curves["loss in training"] = training
-    figure, panels = drawing.panels(len(curves), height=1.9 if len(curves) == 1 else 1.5)
-    for axes, (what, by_method) in zip(panels, curves.items(), strict=True):
-        _losses(axes, by_method, _places(compared, by_method))
-        drawing.labels(axes, "round", what)
-        drawing.whole_numbers(axes)
-    drawing.legend(figure, panels[0], list(runs))
-    return figure
-
-
-def _losses(axes: Axes, methods: Mapping[str, Sequence[Sequence[Mapping[int, float]]]], places: Sequence[int]) -> None:
-    """By method and seed: the curve of the line, and if they are known those of the lower and the upper end of its band."""
-    end = loss_limit([curves[0] for seeds in methods.values() for curves in seeds])
-    shown = []
-    for i, (label, seeds) in zip(places, methods.items(), strict=True):
-        if not seeds:
-            continue
-        rounds = sorted(set.intersection(*(set(curves[0]) for curves in seeds)))
-        values = np.array([[[curve[t] for t in rounds] for curve in curves] for curves in seeds])  # [seeds, 1 or 3, R]
-        over = (values[:, 0] > end).any(axis=0)
-        values = values.clip(max=end)
-        shown.append(values.ravel())
-        drawing.line(axes, rounds, np.median(values[:, 0], axis=0), label, i)
-        if values.shape[0] * values.shape[1] > 1:
-            drawing.band(axes, rounds, values.min((0, 1)), values.max((0, 1)), i, 0.18)
-        drawing.beyond(axes, rounds, end, over, "^", i)
-    every = np.concatenate(shown)
-    low, high = every.min(initial=math.inf), every.max(initial=0)
-    if 0 < 100 * low <= high:
-        axes.set_yscale("log")
-    else:
-        axes.set_ylim(bottom=0)
-    if high == end:
-        axes.set_ylim(top=end)
-
-
-def training_curves(history: History) -> list[dict[int, float]]:
-    """Mean, lowest and highest loss in training of the clients that took part, by round; empty if not recorded."""
-    found = {
-        record["round"]: np.nan_to_num(np.array(record["losses"], dtype=np.float64), nan=math.inf)
-        for record in history.records
-        if record.get("losses")
-    }
-    return [{t: float(of(x)) for t, x in found.items()} for of in (np.mean, np.min, np.max)] if found else []
-
-
-def loss_curve(history: History) -> dict[int, float]:
-    """Mean over the groups of the test loss of the global model, by round; infinite where one is not finite."""
-    found = {}
-    for record in history.records:
-        of_groups = [score["loss"] for score in record.get("groups", {}).values() if "loss" in score]
-        if of_groups:
-            mean = float(np.mean(np.array(of_groups, dtype=np.float64)))  # None is NaN
-            found[record["round"]] = mean if math.isfinite(mean) else math.inf
-    return found
-
-
-def loss_limit(curves: Sequence[Mapping[int, float]]) -> float:
-    """Where the axis of losses ends: at 100 times the lowest of the runs' first losses, and not below 100."""
-    firsts = [curve[min(curve)] for curve in curves if curve]
-    return 100 * max(1.0, min((first for first in firsts if math.isfinite(first)), default=1.0))
-
-
-def weights(histories: Sequence[History] | Comparison) -> Figure:
-    """Weight of every client over the rounds, coloured by group, with the mean of each group; one panel per method.
-
-    Without groups each client has a colour, or where there are more than colours, all have one.  The dashed line is an equal
-    share.  Of several seeds the lowest is drawn; of very many clients or rounds, every n-th.
-    """
-    runs = _with(histories, _records("weights"), "the clients' weights")
-    firsts = {label: seeds[0].history for label, seeds in runs.items()}
-    of = {label: run.client_groups if any(run.client_groups) else run.client_names for label, run in firsts.items()}
-    groups = list(dict.fromkeys(group for names in of.values() for group in names))
-    if len(groups) > len(drawing.PALETTE) and not any(any(run.client_groups) for run in firsts.values()):
-        groups = [""]
-    figure, panels = drawing.panels(len(firsts), columns=min(2, len(firsts)), height=1.35 if len(firsts) > 1 else 1.9)
-    for axes, (label, run) in zip(panels, firsts.items(), strict=True):
-        rounds, table = map(np.array, run.weight_table())  # [R], [R, N]
-        table *= 100
-        for i, group in enumerate(groups):
-            members = table[:, np.array(of[label]) == group] if group else table
-            for column in members.T[:: 1 + len(members.T) // 100]:
-                active = np.flatnonzero(np.isfinite(column))
-                active = active[:: 1 + len(active) // 200]
-                axes.plot(rounds[active], column[active], color=drawing.color(i), linewidth=0.6, alpha=0.35)
-            if group:
-                _mean(axes, rounds, members, group, i)
-            for sign, marker in ((1, "^"), (-1, "v")):
-                drawing.beyond(axes, rounds, sign * MOST, (sign * members > MOST).any(axis=1), marker, i)
-        taking_part = np.isfinite(table).sum(axis=1)
-        share = np.where(taking_part, 100 / taking_part.clip(1), np.nan)
-        axes.plot(rounds, share, color=INK, linewidth=0.7, linestyle=(0, (2, 2)))
-        drawing.title(axes, label)
-        drawing.whole_numbers(axes)
-    every = np.concatenate([axis.get_ydata() for axes in panels for axis in axes.lines])
-    low, high = (reduce(every[np.isfinite(every)], initial=0) for reduce in (np.min, np.max))
-    panels[0].set_ylim(max(1.05 * low, -MOST), min(1.05 * high, MOST) or 1)
-    drawing.labels(figure, "round", "weight (%)")
-    if any(groups):
-        drawing.legend(figure, panels[0], groups)
-    return figure
-
-
-def _mean(axes: Axes, rounds: NDArray[np.int64], members: Vector, group: str, i: int) -> None:
-    """The mean of a group's clients [R, n] in every round in which one of them was there."""
-    count = np.isfinite(members).sum(axis=1)
-    mean = np.nansum(members, axis=1)[count > 0] / count[count > 0]
-    drawing.line(axes, rounds[count > 0], mean, group, i, linewidth=1.6, markersize=6)
 
 
 @dataclass(frozen=True)
-class Quantity:
-    """What a method measures and records in every round.
+class Plot:
+    """A figure of the report.
 
     Parameters
     ----------
-    title : above a panel.
-    caption : what it is, with its equation.
-    lines : how many numbers there are of a round, the last the method's; 0 for one number per client.
+    draw : makes it.
+    has : whether the runs hold the data for it.
+    heading, caption : on a page; in brackets, what is said only where it applies.
     """
 
-    title: str
+    draw: Callable[[Comparison], Figure]
+    has: Callable[[Comparison], bool]
+    heading: str
     caption: str
-    lines: int = 0
 
 
-MEASURED: Final = {
-    "distances": Quantity(
-        "distance d",
-        "Distance d: squared length of the update that a client sent, of its kept entries (FedHEAL, Eq. 11); with "
-        "distance=norms the sum of the lengths of its tensors.",
+def held(comparison: Comparison) -> Holdings:
+    """Who has what in the first run that knows it, see `equipoise.data.holdings`; empty if none does."""
+    return next((known for history in comparison.histories if (known := history.meta.get("holdings"))), {})
+
+
+def _any(has: Callable[[Run], bool]) -> Callable[[Comparison], bool]:
+    return lambda comparison: any(has(run) for seeds in comparison.runs.values() for run in seeds.values())
+
+
+DATA: Final = ("data", "examples")  # figures of the data, which come before the results
+PLOTS: Final = {
+    "data": Plot(
+        lambda found: who_has_what(held(found), found["least"]),
+        lambda found: bool(held(found)),
+        "Clients{classes} and groups",
+        "{holdings}{seed}",
     ),
-    "distance_variance": Quantity(
-        "variance of distances",
-        "Variance over the clients of the squared distance between their models and the mean model (FedHEAL, Eq. 10), "
-        "with FedAvg's weights for that mean (dashed) and with those of the method.",
-        2,
+    "examples": Plot(
+        lambda found: example_images(held(found)),
+        lambda found: bool(held(found).get("examples")),
+        "Examples",
+        "A few of the clients' images, by group.{seed}",
     ),
-    "sharpness": Quantity(
-        "sharpness S",
-        "Sharpness S: how much a client's training loss rises at the search distance of the round (FedISM+, Eq. 10).",
+    "bars": Plot(
+        of_groups.bars, _any(of_groups.has_groups), "{title} by group", "{title} on every group, {when}.{whiskers}"
     ),
-    "perturbed_loss": Quantity(
-        "perturbed loss L", "Perturbed loss L: a client's training loss at that distance (FedISM+, Eq. 11){loss}."
+    "rates": Plot(
+        lambda found: rates.figure(found["group_fairness"], list(found.runs)),
+        lambda found: bool(found["group_fairness"]),
+        "Rates by group",
+        "How the global model treats the people of each group{positive}, {when}, with 95 % intervals. Groups with too few people have none.",
     ),
-    "reputation": Quantity(
-        "reputation", "Reputation: the standing that decides what a client gets (of FedSAC, Eqs. 5 and 6)."
+    "tradeoff": Plot(
+        of_groups.tradeoff,
+        lambda found: len(found.runs) > 1 and _any(of_groups.has_several_groups)(found),
+        "{title} and fairness",
+        "Average {noun} against its standard deviation over the groups, {when}: "
+        "{up} and to the left is better.{crosses}",
     ),
-    "kept": Quantity("share kept", "Share kept: of all entries of the updates (FedHEAL, Eq. 9).", 1),
-    "step_length": Quantity(
-        "length of the step", "Length of the step: divided by that of the plain mean of the updates.", 1
+    "differences": Plot(
+        of_groups.differences,
+        lambda found: bool(of_groups.paired_differences(found)),
+        "Differences and their intervals",
+        "Paired differences to {first}, with 95 % intervals over seeds. Where an interval holds 0, the dashed "
+        "line, these seeds do not distinguish the methods. A lower STD is fairer. Bounds, which are not tested, are not here.",
     ),
-    "step_cosine": Quantity("cosine of the step", "Cosine of the step with that mean.", 1),
+    "convergence": Plot(
+        of_groups.convergence,
+        _any(of_groups.has_groups),
+        "Convergence",
+        "Average over the groups and worst group, round by round{complete}.{worst}{bands}",
+    ),
+    "losses": Plot(
+        of_groups.losses,
+        _any(lambda run: bool(of_groups.loss_curve(run.history))),
+        "Loss over rounds",
+        "Loss of the global model on the test sets, mean over the groups{tests}.{training}{range}{beyond}",
+    ),
+    "plane": Plot(
+        of_clients.plane,
+        _any(of_clients.has_contribution),
+        "Fairness of contribution and reward",
+        "Collaborative fairness against the accuracy of the best client: up and right is better.{crosses}{dashed}",
+    ),
+    "contributions": Plot(
+        of_clients.contributions,
+        _any(of_clients.has_contribution),
+        "Contribution and reward",
+        "Accuracy that every client reaches alone, and that of the model it gets; clients sorted by the accuracy "
+        "they reach alone. The number is the fairness; the axis need not begin at 0.{seed}",
+    ),
+    "clients": Plot(
+        of_clients.clients,
+        _any(of_clients.has_contribution),
+        "Clients over the rounds",
+        "Accuracy of the model of every client, round by round; the colour is the accuracy it reaches alone.{seed}",
+    ),
+    "neurons": Plot(
+        of_clients.neurons,
+        _any(of_clients.has_units),
+        "Hidden units by client",
+        "Hidden units that every client holds (filled), those that most clients hold on the left; clients in the "
+        "order of their standalone accuracy, the best on top.{seed}",
+    ),
+    "spread": Plot(
+        of_clients.spread,
+        _any(of_clients.clients_differ),
+        "Clients from worst to best",
+        "{title} of the model each client predicts with, {when}, clients sorted from worst to best, each tested on {tested}."
+        "{clients}{ranks}",
+    ),
+    "presence": Plot(
+        of_clients.presence,
+        lambda found: bool(attended(found)),
+        "Who trained how often",
+        "Share of the rounds in which a client trained, mean over the clients of a group and over seeds; on the right the {noun} of the "
+        "global model on the group, {when}, if it has a test set.",
+    ),
+    "weights": Plot(
+        of_training.weights,
+        _any(of_training.has_recorded("weights")),
+        "Weights",
+        "Weight of every client{grouped}. The dashed line is an equal share.{seed}",
+    ),
+    "measured": Plot(
+        of_training.measured,
+        lambda found: bool(of_training.measured_in(found.histories)),
+        "What the method measured",
+        "{measured} Line: mean over the clients of a group; band: from the lowest to the highest client.{seed}",
+    ),
+    "consistency": Plot(
+        of_training.consistency,
+        _any(of_training.has_recorded("consistency")),
+        "Update consistency",
+        "Update consistency: the share of rounds in which a client moved a parameter the way it moves it now. Mass"
+        " at the right means that clients keep moving in the same direction.{kept}",
+    ),
 }
-
-
-def measured(histories: Sequence[History] | Comparison, keys: Sequence[str] = tuple(MEASURED)) -> Figure:
-    """What methods measured in every round, by group of clients; one panel per quantity and method.
-
-    The line is the mean over a group's clients, the band reaches from the lowest to the highest.  Panels of one quantity have
-    one scale, which is logarithmic where values differ by a factor of 100.  Of several seeds the lowest is drawn.
-
-    Parameters
-    ----------
-    histories : runs of one scenario.
-    keys : of `MEASURED`.
-    """
-    found = Comparison.of(histories)
-    runs = _with(found, lambda run: bool(measured_in([run.history], keys)), "what a method measured")
-    firsts = {label: seeds[0].history for label, seeds in runs.items()}
-    shown = [(key, label) for key in keys for label, run in firsts.items() if measured_in([run], [key])]
-    by_client = [label for key, label in shown if not MEASURED[key].lines]
-    groups = list(dict.fromkeys(chain.from_iterable(firsts[label].client_groups for label in by_client)))
-    one = len(shown) == 1
-    figure, panels = drawing.panels(len(shown), columns=2 - one, height=1.9 if one else 1.25, sharey=False)
-    tables = [measured_table(firsts[label], key) for key, label in shown]
-    for axes, (key, label), (rounds, table) in zip(panels, shown, tables, strict=True):
-        if MEASURED[key].lines:
-            _measured_lines(axes, rounds, table)
-        else:
-            _measured_clients(axes, rounds, table, np.array(firsts[label].client_groups), groups)
-        drawing.title(axes, MEASURED[key].title + f", {label}" * (len(found.runs) > 1))
-        drawing.whole_numbers(axes)
-    for key in dict.fromkeys(key for key, _ in shown):
-        same = [k for k, (other, _) in enumerate(shown) if other == key]
-        _one_scale([panels[k] for k in same], [tables[k][1] for k in same])
-    drawing.labels(figure, "round")
-    if any(groups):
-        drawing.legend(figure, panels[[MEASURED[key].lines for key, _ in shown].index(0)], groups)
-    return figure
-
-
-def _measured_lines(axes: Axes, rounds: NDArray[np.int64], table: Vector) -> None:
-    """The numbers of a round as lines, the last, which is the method's, below the others."""
-    for column, last in zip(table.T[::-1], (True, False), strict=False):
-        how: drawing.Style = {"color": INK} if last else {"color": PALETTE[6], "linestyle": (0, (3, 1)), "zorder": 3}
-        axes.plot(rounds, column, linewidth=1.1, marker="o" if len(rounds) == 1 else None, markersize=3, **how)
-
-
-def _measured_clients(
-    axes: Axes, rounds: NDArray[np.int64], table: Vector, of_client: NDArray[np.str_], groups: Sequence[str]
-) -> None:
-    """The numbers of the clients by group: their mean, and a band from the lowest to the highest."""
-    for i, group in enumerate(groups):
-        members = table[:, of_client == group]
-        if (there := np.isfinite(members).any(axis=1)).any():
-            _mean(axes, rounds, members, group, i)
-            low, high = (of(members[there], axis=1) for of in (np.nanmin, np.nanmax))
-            drawing.band(axes, rounds[there], low, high, i)
-
-
-def _one_scale(panels: Sequence[Axes], tables: Sequence[Vector]) -> None:
-    """Let panels have one scale, which is logarithmic where values differ by a factor of 100."""
-    every = np.concatenate([np.ravel(table) for table in tables])
-    every = every[np.isfinite(every)]
-    if 0 < 100 * every.min(initial=math.inf) <= every.max(initial=0):
-        panels[0].set_yscale("log")
-    for axes in panels[1:]:
-        axes.sharey(panels[0])
-    panels[0].autoscale(axis="y")
-
-
-def measured_in(histories: Sequence[History], keys: Sequence[str] = tuple(MEASURED)) -> list[str]:
-    """Which of the quantities in `MEASURED` some run recorded."""
-    return [key for key in keys if any(r.get(key) is not None for run in histories for r in run.records)]
-
-
-def measured_table(history: History, key: str) -> tuple[NDArray[np.int64], Vector]:
-    """The rounds [R] in which a run recorded a quantity, and its numbers [R, N], NaN for absent clients, or [R, lines]."""
-    records = [record for record in history.records if record.get(key) is not None]
-    lines = MEASURED[key].lines
-    table = np.full((len(records), lines or len(history.client_groups)), np.nan)
-    for row, record in zip(table, records, strict=True):
-        row[slice(None) if lines else record["ids"]] = record.get(key)
-    return np.array([record["round"] for record in records]), table
-
-
-def consistency(histories: Sequence[History] | Comparison) -> Figure:
-    """How steadily parameters were pushed one way, early and at the end: Fig. 2 of FedHEAL; one panel per method.
-
-    The consistency of a parameter is the share of the rounds so far in which a client moved it the way it moves it now
-    (Chen et al. 2024, Eq. 7): k of n rounds, and the bar of k reaches from (k - 1/2) / n to (k + 1/2) / n. The filled bars
-    are the last recorded round, the outline is round 9, or the first recorded after it.  Counts of several seeds are
-    added.  Of runs that recorded bins only, these are drawn.
-    """
-    runs = _with(histories, _records("consistency"), "the consistency of updates")
-    figure, panels = drawing.panels(len(runs), columns=min(2, len(runs)), height=1.6 if len(runs) > 1 else 2.0)
-    for axes, (label, seeds) in zip(panels, runs.items(), strict=True):
-        found = [{r["round"]: r for r in run.history.records if r.get("consistency")} for run in seeds]
-        late = min(max(of_run) for of_run in found)
-        early = next((t for t in sorted(found[0]) if t >= 9), late)
-        for t in dict.fromkeys((late, early)):
-            density, edges = density_of([of_run[t] for of_run in found if t in of_run])
-            how: drawing.Style = {"color": drawing.color(0), "fill": True, "alpha": 0.75}
-            if t != late:
-                how = {"color": INK, "linewidth": 1.1}
-            axes.stairs(density, edges, label=f"round {t}", **how)
-        axes.set_xlim(-0.06, 1.06)
-        drawing.title(axes, label if len(runs) > 1 else "")
-        axes.legend(fontsize=7, frameon=False, labelcolor=INK, loc="upper left")
-    drawing.labels(figure, "update consistency", "density of the parameters")
-    return figure
-
-
-def density_of(records: Sequence[Record]) -> tuple[Vector, Vector]:
-    """Density of the update entries over the consistency [K], and the edges [K + 1] between which it is so large.
-
-    Parameters
-    ----------
-    records : with `agreement`, or with the bins `consistency`.
-    """
-    bars: list[tuple[Vector, Vector]] = []  # edges and counts
-    for record in records:
-        exact = [(np.arange(len(counts) + 1) - 0.5) / (len(counts) - 1) for counts in record.get("agreement") or ()]
-        bins = record.get("consistency", ())
-        binned = [np.linspace(0, 1, len(bins) + 1)]
-        counts = record["agreement"] if exact else [bins]
-        bars += zip(exact or binned, [np.asarray(one, dtype=np.float64) for one in counts], strict=True)
-    edges = np.unique(np.concatenate([of for of, _ in bars]))
-    middle, height = (edges[1:] + edges[:-1]) / 2, np.zeros(len(edges) - 1)
-    for of, bar in bars:
-        at = np.searchsorted(of, middle) - 1
-        inside = (at >= 0) & (at < len(bar))
-        height[inside] += (bar / np.diff(of))[at[inside]]
-    return height / max(sum(counts.sum() for _, counts in bars), 1), edges
-
-
-def spread(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
-    """The main measure of every client's model, clients sorted from worst to best; several seeds are averaged rank by rank.
-
-    Where runs count different numbers of clients, the axis is the share of the clients, and curves are interpolated linearly
-    between the worst client, at 0, and the best, at 100 %.
-    """
-    compared = Comparison.of(histories, last)
-    measure = compared.measure
-    runs = _with(compared, _has_clients, f"the clients' {measure.plural}")
-    figure, (axes,) = drawing.panels(1, height=1.9)
-    way = 1 if measure.better == "higher" else -1
-    curves = {
-        label: [np.sort(measure.scale * run.shown.over_clients(last))[::way] for run in seeds]
-        for label, seeds in runs.items()
-    }
-    numbers = {len(curve) for seeds in curves.values() for curve in seeds}
-    n = max(numbers)
-    shares = np.linspace(0, 1, n)
-    for i, (label, seeds) in zip(_places(compared, runs), curves.items(), strict=True):
-        at = range(1, n + 1) if len(numbers) == 1 else 100 * shares
-        ranked = np.mean([np.quantile(curve, shares)[::way] for curve in seeds] if len(numbers) > 1 else seeds, axis=0)
-        axes.plot(at, ranked, markersize=3.2 if n <= 50 else 2, markeredgewidth=0.6, **drawing.mark(label, i))
-    share = "" if len(numbers) == 1 else "share of the clients (%)"
-    drawing.labels(axes, f"{share or 'client'}, from worst to best", measure.axis())
-    drawing.whole_numbers(axes)
-    drawing.legend(figure, axes, list(runs))
-    return figure
-
-
-def contributions(histories: Sequence[History] | Comparison) -> Figure:
-    """What every client reaches alone beside what it owns in the end: Fig. 4 of FedSAC; one panel per method.
-
-    Clients are in the order of what they reach alone, so that bars rise where reward follows contribution; of more than
-    20 what they reach alone is a mark on the bar.  The number is the fairness.  Of several seeds the lowest is drawn.
-    """
-    runs = _with(histories, _has_contribution, "what clients reach alone")
-    n = max(len(seeds[0].contribution) for seeds in runs.values())
-    columns = 1 if n > 20 or len(runs) == 1 else 2
-    height = 1.9 if len(runs) == 1 else 1.25 if n <= 20 else 1.0
-    figure, panels = drawing.panels(len(runs), columns=columns, height=height, sharey=True)
-    for axes, (label, seeds) in zip(panels, runs.items(), strict=True):
-        alone, owned = seeds[0].contribution, seeds[0].reward
-        order = np.argsort(alone, kind="stable")
-        alone, owned, at = 100 * alone[order], 100 * owned[order], np.arange(len(alone))
-        many = len(alone) > 20
-        if many:
-            axes.bar(at, owned, 0.8, color=drawing.color(0), linewidth=0, label="owned")
-            axes.hlines(alone, at - 0.5, at + 0.5, color=PALETTE[1], linewidth=1.4, label="alone")
-        else:
-            axes.bar(at - 0.21, alone, 0.38, color=PALETTE[6], linewidth=0, label="alone")
-            axes.bar(at + 0.21, owned, 0.38, color=drawing.color(0), linewidth=0, label="owned")
-            axes.set_xticks(at, [str(m) for m in order])
-            axes.tick_params(axis="x", length=0)
-        axes.margins(x=0.01)
-        fairness = seeds[0].summary["collaboration"]["fairness"]
-        drawing.title(axes, label, UNDEFINED if fairness is None else f"{fairness:.1f}")
-        if many:
-            axes.set_xticks([])
-    both = np.concatenate([np.r_[run.contribution, run.reward] for run, *_ in runs.values()])
-    low, high = (reduce(100 * both) for reduce in (np.nanmin, np.nanmax))
-    panels[0].set_ylim(max(0.0, low - 0.35 * (high - low) - 1), min(100.0, high + 0.05 * (high - low) + 0.5))
-    whose = (
-        "clients in the order of what they reach alone" if n > 20 else "client, in the order of what it reaches alone"
-    )
-    drawing.labels(figure, whose, "accuracy (%)")
-    drawing.legend(figure, panels[0], ["alone", "owned"])
-    return figure
-
-
-def plane(histories: Sequence[History] | Comparison) -> Figure:
-    """Collaborative fairness against the accuracy of the best client: Fig. 3 of FedSAC; one point per method.
-
-    Crosses are 95 % intervals over seeds.  A method whose fairness is not defined is a dashed line at its accuracy.
-    """
-    compared = Comparison.of(histories)
-    runs = _with(compared, _has_contribution, "what clients reach alone")
-    figure, (axes,) = drawing.panels(1, height=2.3)
-    axes.grid(axis="x", color=FAINT, linewidth=0.5)
-    for i, (label, seeds) in zip(_places(compared, runs), runs.items(), strict=True):
-        found = [run.summary["collaboration"] for run in seeds]
-        fairness, best = (np.array([of[key] for of in found], dtype=np.float64) for key in ("fairness", "max"))
-        if not np.isfinite(fairness).all():
-            axes.axhline(
-                best.mean(), color=drawing.color(i), linestyle=(0, (4, 2)), linewidth=1.1, label=drawing.plain(label)
-            )
-            continue
-        drawing.point(axes, fairness, best, label, i)
-    axes.margins(0.08)
-    left, right = axes.get_xlim()
-    axes.set_xlim(max(left, -104), min(right, 104))  # fairness ends at 100, error bars may not
-    drawing.labels(axes, "collaborative fairness (100 × Pearson)", "accuracy of the best client (%)")
-    drawing.legend(figure, axes, list(runs))
-    return figure
-
-
-def clients(histories: Sequence[History] | Comparison) -> Figure:
-    """Accuracy of every client's own model over the rounds: Fig. 5 of FedSAC; one panel per method.
-
-    The colour is what a client reaches alone.  Of several seeds the lowest is drawn; of very many rounds, every n-th.
-    """
-    from matplotlib import colormaps
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import ListedColormap, Normalize
-    from matplotlib.ticker import MaxNLocator
-
-    runs = _with(histories, _has_contribution, "what clients reach alone")
-    alone = {label: 100 * seeds[0].contribution for label, seeds in runs.items()}
-    every = np.concatenate(list(alone.values()))
-    sequence = ListedColormap(colormaps[SEQUENCE[0]](np.linspace(*SEQUENCE[1:])))
-    colors = ScalarMappable(Normalize(np.nanmin(every), np.nanmax(every)), sequence)
-    figure, panels = drawing.panels(len(runs), columns=min(2, len(runs)), height=1.35 if len(runs) > 1 else 1.9)
-    for axes, (label, seeds) in zip(panels, runs.items(), strict=True):
-        rounds, table = seeds[0].history.client_table()  # [R], [R, N]
-        shown = np.unique(np.r_[np.arange(0, len(rounds), 1 + len(rounds) // 200), len(rounds) - 1])
-        how: drawing.Style = {"linewidth": 0.9 if table.shape[1] <= 20 else 0.6, "markersize": 3}
-        how["marker"] = "o" if len(rounds) == 1 else None
-        for m in np.argsort(alone[label], kind="stable"):
-            color = colors.to_rgba(alone[label][m])
-            axes.plot(np.array(rounds)[shown], 100 * table[shown, m], color=color, **how)
-        drawing.title(axes, label)
-        drawing.whole_numbers(axes)
-    bar = figure.colorbar(colors, ax=panels, aspect=40, pad=0.02, location="top", fraction=0.05)
-    bar.set_label("accuracy reached alone (%)", size=8, color=INK)
-    bar.outline.set_visible(False)
-    bar.locator = MaxNLocator(nbins=5)
-    bar.ax.tick_params(labelsize=7, width=0.6, length=2.5, color=INK, labelcolor=INK)
-    drawing.labels(figure, "round", "accuracy (%)")
-    return figure
-
-
-def neurons(histories: Sequence[History] | Comparison) -> Figure:
-    """Which hidden units every client holds, after they last changed; one panel per method.
-
-    In each group units are sorted by the number of clients that hold them, most on the left; clients by their standalone
-    accuracy, where known, the best on top.  Of several seeds the lowest is drawn.
-    """
-    runs = _with(histories, _has_units, "the clients' hidden units")
-    firsts = {label: seeds[0].history for label, seeds in runs.items()}
-    tables = {label: found[1] for label, run in firsts.items() if (found := unit_table(run))}
-    n = max(map(len, tables.values()))
-    figure, panels = drawing.panels(len(firsts), height=0.4 + (0.11 if n <= 20 else 1.9 / n) * max(n, 5))
-    for axes, (label, run) in zip(panels, firsts.items(), strict=True):
-        held, units, alone = tables[label], run.meta["units"], run.contribution
-        order = np.arange(len(held)) if alone is None else np.argsort(alone, kind="stable")
-        start, gap = 0, 0.02 * held.shape[1]
-        ticks = []
-        for g, (name, size) in enumerate(zip(units["names"], units["sizes"], strict=True)):
-            of_group = held[order, start : start + size]
-            of_group = of_group[:, np.argsort(-of_group.sum(axis=0), kind="stable")]
-            left = start + g * gap
-            spans = np.array([(row, *span) for row, units_ in enumerate(of_group) for span in _stretches(units_)])
-            axes.barh(range(len(order)), size, left=left, color=FAINT, linewidth=0)
-            if spans.size:
-                rows, first, end = spans.T
-                axes.barh(rows, end - first, left=left + first, color=drawing.color(0), linewidth=0)
-            ticks.append((left + size / 2, f"{name} ({size})"))
-            start += size
-        axes.set_xlim(0, start + gap * (len(ticks) - 1))
-        axes.set_ylim(-0.6, len(held) - 0.4)
-        room = WIDTH * min(units["sizes"]) / sum(units["sizes"])  # inches of the narrowest group
-        turned: drawing.Style = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
-        crowded = room < 0.06 * max(len(text) for _, text in ticks)
-        at, texts = zip(*ticks, strict=True)
-        axes.set_xticks(at, [*map(drawing.plain, texts)], **(turned if crowded else {}))
-        few = len(order) <= 20
-        axes.set_yticks(range(len(order)) if few else [], [str(m) for m in order] if few else [])
-        axes.tick_params(length=0)
-        axes.grid(visible=False)
-        axes.spines[["left", "bottom"]].set_visible(False)
-        drawing.title(axes, label)
-    drawing.labels(figure, "hidden units, from those that most clients hold", "client")
-    return figure
-
-
-def unit_table(history: History) -> tuple[int, NDArray[np.bool_]] | None:
-    """The round in which the clients' hidden units last changed, and those of each client since then.
-
-    Returns
-    -------
-    The round and a table [N, K], units in the order of the groups of `meta["units"]`; None where clients hold the
-    whole model, or the run did not record it.
-    """
-    sizes = (history.meta.get("units") or {}).get("sizes") or ()
-    for record in reversed(history.records) if sizes else ():
-        if rows := record.get("units", {}).get("bits"):
-            bits = [np.unpackbits(np.frombuffer(bytes.fromhex(row), np.uint8))[: sum(sizes)] for row in rows]
-            return record["round"], np.array(bits, dtype=bool)
-    return None
-
-
-def presence(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
-    """How often the clients of every group trained, and beside it the main measure that each method has on the group."""
-    found = Comparison.of(histories, last)
-    measure = found.measure
-    if not (shares := attended(found)):
-        raise ValueError("this figure shows clients that come and go, and in these runs all are always there.")
-    names = [drawing.plain(name, drawing.SHORT) for name in shares]
-    tested = any(name in of["groups"] for of in found["methods"] for name in shares)
-    few, rows = len(names) <= ROWS, range(len(names))
-    room = max(0.2, 0.1 + drawing.height(names)) if few else 3 / len(names)
-    figure, (left, *right) = drawing.panels(1 + tested, columns=1 + tested, height=room * len(names) + 0.3)
-    left.barh(rows, [100] * len(names), 0.7, color=FAINT, linewidth=0)
-    left.barh(rows, [float(of[0]) for of in shares.values()], 0.7, color=INK, linewidth=0)
-    for axes in right:
-        for i, of in enumerate(found["methods"]):
-            accuracy = np.array([of["groups"].get(name, {}).get("mean") for name in shares], dtype=np.float64)
-            how: drawing.Style = {"color": drawing.color(i), "label": drawing.plain(of["method"]), "markersize": 4}
-            axes.plot(accuracy, rows, MARKERS[i % len(MARKERS)], clip_on=False, **how)
-        axes.grid(axis="x", color=FAINT, linewidth=0.5)
-        drawing.legend(figure, axes, [of["method"] for of in found["methods"]])
-    shown = (("rounds trained (%)", (0, 100)), (measure.axis(), _ends(measure)))
-    for axes, (what, ends) in zip((left, *right), shown, strict=False):
-        axes.set_xlim(*ends)
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.set_yticks(rows if few else [], names if few else [])
-        drawing.labels(axes, what)
-        axes.tick_params(axis="y", length=0)
-        axes.grid(visible=False, axis="y")
-    return figure
 
 
 def draw_all(histories: Sequence[History] | Comparison) -> dict[str, Figure]:
@@ -717,207 +179,3 @@ def save_all(
     formats : endings that matplotlib knows; `pdf` and `svg` are vector graphics, `png` is written at 300 dots per inch.
     """
     return drawing.save(draw_all(histories), directory, formats)
-
-
-def _with(histories: Sequence[History] | Comparison, has: Callable[[Run], bool], what: str) -> dict[str, list[Run]]:
-    """Runs that have the data of a figure, by label; one with a run that failed is marked."""
-    found = Comparison.of(histories).runs
-    kept = {label: [run for run in seeds.values() if has(run)] for label, seeds in found.items()}
-    runs = {label + FAILED * any(run.failure for run in of): of for label, of in kept.items() if of}
-    if not runs:
-        raise ValueError(f"this figure shows {what}, which no record of {', '.join(found)} holds.")
-    return runs
-
-
-def _versus(comparison: Comparison) -> dict[str, dict[str, tuple[float, float]]]:
-    """Paired differences to the first method and halves of their 95 % intervals, by method and statistic, of the methods that have such."""
-    every = {
-        method["method"] + FAILED * bool(method["failed"]): {
-            key: (test["difference"], test["ci95"])
-            for key in TESTED
-            if method["versus"] and (test := method["versus"][key])["ci95"] is not None
-        }
-        for method in comparison["methods"][1:]
-    }
-    return {label: tests for label, tests in every.items() if tests}
-
-
-def _places(comparison: Comparison, labels: Iterable[str]) -> list[int]:
-    """Which of all methods these are: colours, dashes and marks are the same in every figure, also in those that show only some."""
-    every = list(comparison.runs)
-    return [every.index(label.removesuffix(FAILED)) for label in labels]
-
-
-def held(comparison: Comparison) -> Holdings:
-    """Who has what in the first run that knows it, see `equipoise.data.holdings`; empty if none does."""
-    return next((known for history in comparison.histories if (known := history.meta.get("holdings"))), {})
-
-
-def _has_groups(run: Run) -> bool:
-    return bool(run.summary["groups"])
-
-
-def _has_several_groups(run: Run) -> bool:
-    return len(run.summary["groups"]) > 1
-
-
-def _has_clients(run: Run) -> bool:
-    return bool(run.summary["clients_counted"])
-
-
-def _clients_differ(run: Run) -> bool:
-    """Whether clients of one group differ: with one model and one test set they do not, and their order says nothing."""
-    if not _has_clients(run):
-        return False
-    last = run.clients[1][-1]
-    groups = np.array(run.history.client_groups)
-    return any(len(np.unique(last[(groups == group) & np.isfinite(last)])) > 1 for group in set(groups))
-
-
-def _has_contribution(run: Run) -> bool:
-    return bool(run.summary["collaboration"]) and bool(np.isfinite(np.r_[run.contribution, run.reward]).all())
-
-
-def _has_units(run: Run) -> bool:
-    return unit_table(run.history) is not None
-
-
-def _records(key: str) -> Callable[[Run], bool]:
-    """Whether a run recorded something, in any round."""
-    return lambda run: any(record.get(key) for record in run.history.records)
-
-
-def _any(has: Callable[[Run], bool]) -> Callable[[Comparison], bool]:
-    return lambda comparison: any(has(run) for seeds in comparison.runs.values() for run in seeds.values())
-
-
-def _stretches(held: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Where stretches of True begin and end: `[1, 1, 0, 1]` gives `[(0, 2), (3, 4)]`."""
-    edges = np.flatnonzero(np.diff(np.r_[False, held, False].astype(np.int8)))
-    return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A figure of the report.
-
-    Parameters
-    ----------
-    draw : makes it.
-    has : whether the runs hold the data for it.
-    heading, caption : on a page; in brackets, what is said only where it applies.
-    """
-
-    draw: Callable[[Comparison], Figure]
-    has: Callable[[Comparison], bool]
-    heading: str
-    caption: str
-
-
-DATA: Final = ("data", "examples")  # figures of the data, which come before the results
-PLOTS: Final = {
-    "data": Plot(
-        lambda found: who_has_what(held(found), found["least"]),
-        lambda found: bool(held(found)),
-        "Clients{classes} and groups",
-        "{holdings}{seed}",
-    ),
-    "examples": Plot(
-        lambda found: example_images(held(found)),
-        lambda found: bool(held(found).get("examples")),
-        "Examples",
-        "A few of the clients' images, by group.{seed}",
-    ),
-    "bars": Plot(bars, _any(_has_groups), "{title} by group", "{title} on every group, {when}.{whiskers}"),
-    "rates": Plot(
-        lambda found: rates.figure(found["group_fairness"], list(found.runs)),
-        lambda found: bool(found["group_fairness"]),
-        "Rates by group",
-        "How the global model treats the people of each group{positive}, {when}, with 95 % intervals. Groups with too few people have none.",
-    ),
-    "tradeoff": Plot(
-        tradeoff,
-        lambda found: len(found.runs) > 1 and _any(_has_several_groups)(found),
-        "{title} and fairness",
-        "Average {noun} against its standard deviation over the groups, {when}: "
-        "{up} and to the left is better.{crosses}",
-    ),
-    "differences": Plot(
-        differences,
-        lambda found: bool(_versus(found)),
-        "Differences and their intervals",
-        "Paired differences to {first}, with 95 % intervals over seeds. Where an interval holds 0, the dashed "
-        "line, these seeds do not distinguish the methods. A lower STD is fairer. Bounds, which are not tested, are not here.",
-    ),
-    "convergence": Plot(
-        convergence,
-        _any(_has_groups),
-        "Convergence",
-        "Average over the groups and worst group, round by round{complete}.{worst}{bands}",
-    ),
-    "losses": Plot(
-        losses,
-        _any(lambda run: bool(loss_curve(run.history))),
-        "Loss over rounds",
-        "Loss of the global model on the test sets, mean over the groups{tests}.{training}{range}{beyond}",
-    ),
-    "plane": Plot(
-        plane,
-        _any(_has_contribution),
-        "Fairness of contribution and reward",
-        "Collaborative fairness against the accuracy of the best client: up and right is better.{crosses}{dashed}",
-    ),
-    "contributions": Plot(
-        contributions,
-        _any(_has_contribution),
-        "Contribution and reward",
-        "Accuracy that every client reaches alone, and that of the model it gets; clients sorted by the accuracy "
-        "they reach alone. The number is the fairness; the axis need not begin at 0.{seed}",
-    ),
-    "clients": Plot(
-        clients,
-        _any(_has_contribution),
-        "Clients over the rounds",
-        "Accuracy of the model of every client, round by round; the colour is the accuracy it reaches alone.{seed}",
-    ),
-    "neurons": Plot(
-        neurons,
-        _any(_has_units),
-        "Hidden units by client",
-        "Hidden units that every client holds (filled), those that most clients hold on the left; clients in the "
-        "order of their standalone accuracy, the best on top.{seed}",
-    ),
-    "spread": Plot(
-        spread,
-        _any(_clients_differ),
-        "Clients from worst to best",
-        "{title} of the model each client predicts with, {when}, clients sorted from worst to best, each tested on {tested}."
-        "{clients}{ranks}",
-    ),
-    "presence": Plot(
-        presence,
-        lambda found: bool(attended(found)),
-        "Who trained how often",
-        "Share of the rounds in which a client trained, mean over the clients of a group and over seeds; on the right the {noun} of the "
-        "global model on the group, {when}, if it has a test set.",
-    ),
-    "weights": Plot(
-        weights,
-        _any(_records("weights")),
-        "Weights",
-        "Weight of every client{grouped}. The dashed line is an equal share.{seed}",
-    ),
-    "measured": Plot(
-        measured,
-        lambda found: bool(measured_in(found.histories)),
-        "What the method measured",
-        "{measured} Line: mean over the clients of a group; band: from the lowest to the highest client.{seed}",
-    ),
-    "consistency": Plot(
-        consistency,
-        _any(_records("consistency")),
-        "Update consistency",
-        "Update consistency: the share of rounds in which a client moved a parameter the way it moves it now. Mass"
-        " at the right means that clients keep moving in the same direction.{kept}",
-    ),
-}

@@ -8,6 +8,7 @@ from equipoise.metrics.measures import Measure
 from equipoise.report.document import Difference
 
 UNDEFINED: Final = "–"
+FAILED: Final = " †"  # behind the name of a method whose training diverged, or that is no better than guessing
 PERCENT: Final = "\u00a0%"  # not to be torn from its number
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 

@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 from equipoise.metrics.measures import Measure, measures_of
 from equipoise.report import booktabs, drawing, layout, provenance
 from equipoise.report import figures as drawings
+from equipoise.report.figures_of_groups import loss_curve, loss_limit
+from equipoise.report.figures_of_training import MEASURED, measured_in
+from equipoise.report.formatting import FAILED
 from equipoise.report.grid import Grid
 from equipoise.report.holdings import marks, sentence
 from equipoise.report.notes import listed
@@ -231,8 +234,7 @@ def parts_of_captions(found: Comparison) -> dict[str, str]:
         * any(record.get("losses") for history in found.histories for record in history.records),
         "range": " Line: median over seeds; band: from the lowest to the highest." * several,
         "beyond": _beyond(found),
-        "failed": f"{layout.FAILED}: diverged, or no better than guessing."
-        * any(of["failed"] for of in document["methods"]),
+        "failed": f"{FAILED}: diverged, or no better than guessing." * any(of["failed"] for of in document["methods"]),
         "tests": " that were tested in a round" * missing,
         "grouped": " (thin) and mean of its group (bold)" * any(any(run.client_groups) for run in found.histories),
         "complete": " in which all groups were tested" * missing,
@@ -243,8 +245,8 @@ def parts_of_captions(found: Comparison) -> dict[str, str]:
         if (held := drawings.held(found))
         else "",
         "measured": " ".join(
-            drawings.MEASURED[key].caption.format(loss=measure.loss and f",{measure.loss}")
-            for key in drawings.measured_in(found.histories)
+            MEASURED[key].caption.format(loss=measure.loss and f",{measure.loss}")
+            for key in measured_in(found.histories)
         ),
         "kept": _kept(found),
     }
@@ -262,8 +264,8 @@ def _kept(found: Comparison) -> str:
 
 def _beyond(found: Comparison) -> str:
     """Which losses do not fit the axis."""
-    curves = {label: [drawings.loss_curve(r.history) for r in seeds.values()] for label, seeds in found.runs.items()}
-    end = drawings.loss_limit([curve for seeds in curves.values() for curve in seeds])
+    curves = {label: [loss_curve(r.history) for r in seeds.values()] for label, seeds in found.runs.items()}
+    end = loss_limit([curve for seeds in curves.values() for curve in seeds])
     over = [label for label, seeds in curves.items() if any(max(of.values(), default=0) > end for of in seeds)]
     return f" Triangles: beyond the axis, or not finite ({listed(over)})." if over else ""
 

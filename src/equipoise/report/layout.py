@@ -18,7 +18,16 @@ from equipoise.records.record import Record
 from equipoise.report import document as content
 from equipoise.report import rates, sentences
 from equipoise.report.columns import COLLABORATION, OWN, Column, blocks_over_clients, spread_of
-from equipoise.report.formatting import PERCENT, UNDEFINED, difference, number, p_value, same_in_every_seed, size
+from equipoise.report.formatting import (
+    FAILED,
+    PERCENT,
+    UNDEFINED,
+    difference,
+    number,
+    p_value,
+    same_in_every_seed,
+    size,
+)
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.sites import at_sites
 from equipoise.report.statistics import (
@@ -33,7 +42,6 @@ from equipoise.report.statistics import (
 )
 
 MANY: Final = 100  # clients: more are in the figure only
-FAILED: Final = " †"  # behind the name of a method whose training diverged, or that is no better than guessing
 
 
 @dataclass(frozen=True)

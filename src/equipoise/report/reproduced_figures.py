@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.report import drawing, figures
+from equipoise.report import drawing, figures_of_clients
 from equipoise.report.drawing import FAINT, INK, MARKERS
+from equipoise.report.figures_of_groups import bars
 from equipoise.report.reproduction import Block, ReproducedValue, Result
 
 if TYPE_CHECKING:
@@ -21,10 +22,10 @@ Vector = NDArray[np.float64]
 Curves = dict[int, float]  # value by round
 
 OF_RUNS: Final[dict[str, Callable[[Sequence[History]], Figure]]] = {  # drawn of the runs of a part as they are
-    "bars": figures.bars,
-    "clients": figures.clients,
-    "contributions": figures.contributions,
-    "spread": figures.spread,
+    "bars": bars,
+    "clients": figures_of_clients.clients,
+    "contributions": figures_of_clients.contributions,
+    "spread": figures_of_clients.spread,
 }
 OF_TABLES: Final = ("curves", "plane", "sweep")
 # Drawn by `equipoise.analysis.reproduced`, from the models.
@@ -41,7 +42,7 @@ def draw(experiment: Any, result: Result, histories: Mapping[tuple[str, str], Se
     - `sweep`: each of the columns `figure.y` against the rows' `x`, a line per `series`; a row without `x` is a level;
     - `plane`: the column `figure.x` against the column `figure.y`, a point per row and part; parts whose titles begin
       alike, up to a comma, share a figure;
-    - `bars`, `clients`, `contributions`, `spread`: the functions of `equipoise.report.figures`.
+    - `bars`, `clients`, `contributions`, `spread`: figures of the report.
 
     Lines and points are means over the seeds, bands and crosses their 95 % intervals.
 
