@@ -8,11 +8,14 @@ import json
 import logging
 import math
 import re
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
@@ -22,7 +25,16 @@ import equipoise as eq
 import helpers
 from equipoise.federation.history import History
 from equipoise.metrics import class_counts, definitions, diverged, guesses, holm, seeds_needed
-from equipoise.metrics.intervals import OVER_GROUPS, Outcome, difference, interval, of_rates, resampled
+from equipoise.metrics.intervals import (
+    OVER_CLIENTS,
+    OVER_GROUPS,
+    Draws,
+    Outcome,
+    difference,
+    interval,
+    of_rates,
+    resampled,
+)
 from equipoise.metrics.measures import ACCURACY
 from equipoise.report import comparison, markdown, render, rich_table, verdict
 from equipoise.report.layout import over_clients, sheets
@@ -230,11 +242,45 @@ def test_intervals_of_ties_and_of_one_sample_are_not_too_narrow() -> None:
 
 def test_draws_are_the_posterior_of_jeffreys() -> None:
     right = np.r_[np.ones(30), np.zeros(10)]
-    ((draws,),) = (resampled([[Outcome(0.75, 40, right)]], 20000)[:, :, 0].tolist(),)
+    ((draws, _),) = resampled([[Outcome(0.75, 40, right)]], 20000)
     expected = stats.beta(30.5, 10.5).ppf([0.025, 0.25, 0.5, 0.75, 0.975])
     assert np.quantile(draws, [0.025, 0.25, 0.5, 0.75, 0.975]) == pytest.approx(expected, abs=0.005)
-    low, high = interval(resampled([[Outcome(1.0, 1)]]), "avg")
+    low, high = interval(resampled([[Outcome(1.0, 1)]])[0], "avg")
     assert 0 < low < 0.2 < 0.9 < high
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(1, 60)), min_size=1, max_size=6),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+@settings(max_examples=60, deadline=None)
+def test_an_interval_holds_what_was_observed(groups: list[tuple[int, int]], known: bool, random: Random) -> None:
+    """Of a model and a second one, of every statistic; without an error it ends at 1 exactly, without a success at 0."""
+    counts = [(min(k, n), n) for k, n in groups]
+    other = [(random.randint(0, n), n) for _, n in counts]
+    models = [[Outcome(k / n, n, np.arange(n) < k if known else None) for k, n in model] for model in (counts, other)]
+    a, b = resampled(models, 200)
+    for name, compute in (*OVER_GROUPS.items(), *OVER_CLIENTS.items()):
+        over = OVER_GROUPS if compute is OVER_GROUPS.get(name) else OVER_CLIENTS
+        values = float(compute(a.observed)), float(compute(b.observed))
+        if math.isfinite(values[0]):
+            found = interval(a, name, over=over)
+            assert found.low <= values[0] <= found.high
+            apart = difference(a, b, name, over=over)
+            assert apart.low <= values[0] - values[1] <= apart.high
+    for column, (k, n) in enumerate(counts):
+        low, high = interval(Draws(a.others[:, [column]], a.observed[[column]]), "avg")
+        assert (high == 1) is (k == n)
+        assert (low == 0) is (k == 0)
+
+
+def test_gaps_of_rates_hold_what_was_observed() -> None:
+    perfect = class_counts([0, 1] * 9, [0, 1] * 9, 2)
+    wrong = class_counts([0, 1] * 9, [1, 0] * 9, 2)
+    apart = of_rates({"f": perfect, "m": wrong})
+    assert [apart[key].high for key in ("accuracy_gap", "equal_opportunity", "equalised_odds")] == [1, 1, 1]
+    assert apart["demographic_parity"].low == 0
 
 
 def test_gaps_of_rates_hold_the_truth() -> None:

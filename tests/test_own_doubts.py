@@ -14,6 +14,10 @@ from sklearn import datasets
 from equipoise.data.own.columns import Columns
 from equipoise.data.own.doubts import identifiers, stand_ins, tells
 from equipoise.data.own.reading import read_user_data
+from equipoise.federation.history import History
+from equipoise.report import comparison, render, rich_table
+from equipoise.report.notes import leaks
+from equipoise.system.terminal import Terminal
 
 N = 120
 RNG = np.random.default_rng(7)
@@ -127,6 +131,31 @@ def test_tables_say_it_with_an_option_that_works(name: str, tmp_path: Path) -> N
     assert "--set leave_out=num,patient_id,ward." in notes[2]  # of all, so that the last one may be pasted
     (left,) = read_user_data(tmp_path / name, Columns(leave_out=("num", "patient_id", "ward"))).notes
     assert left == notes[3]
+
+
+@pytest.mark.parametrize(
+    ("columns", "label"),
+    [(["num"], "label"), (["num", "again"], "label"), (["rise"], "y"), (["rise", "fall"], "y")],
+)
+def test_a_report_begins_with_columns_that_give_the_label_away(
+    columns: list[str], label: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    y = RNG.normal(size=N).round(6) + 0.5
+    table = frame().drop(columns="num").assign(y=y, num=Y, again=Y * 1.0, rise=2 * y, fall=-y)
+    table[["age", "patient_id", "ward", *columns, label]].to_csv(tmp_path / "t.csv", index=False)
+    found = read_user_data(tmp_path / "t.csv", Columns(label=label, task="regression" if label == "y" else None))
+    record = {"round": 0, "groups": {"a": {"accuracy": 0.9, "loss": 1.0, "n": 90}}}
+    meta = {"method": "m", "header": [f"data: {note}" for note in found.notes]}
+    runs = [History([record], meta), History([record], {**meta, "method": "n"})]
+    (note,) = leaks(runs)
+    assert all(name in note for name in columns)
+    assert note in found.notes
+    document, page = comparison(runs), render(runs)
+    assert document["notes"][0] == note
+    assert page.count(f'<p class="note">{note.replace("&", "&amp;")}</p>') == 1
+    assert page.index('class="verdict"') < page.index(note) < page.index("One seed")
+    Terminal(width=200).print(rich_table(document, 200, details=False))
+    assert " ".join(note.split()) in " ".join(capsys.readouterr().out.split())
 
 
 def test_arrays_and_functions_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

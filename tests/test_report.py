@@ -752,10 +752,12 @@ def test_the_terminal_ends_with_the_accuracy_and_says_what_more_there_is():
     assert "AUC" not in text
     assert not re.search(r"p[=<]", text)
     said = "3 further tables and the tests against fedavg: with --details, or in the report."
-    assert " ".join(text.split()).endswith(said)
+    assert " ".join(text.split()).endswith(f"{said} {' '.join(verdict(found).split())}")
     against = found["methods"][2]["versus"]["worst"]
     assert re.search(rf" \[\+{against['low']:.2f}, *\n.*\+{against['high']:.2f}\] *\n", text)  # in the table
-    assert "[low, high]: 95 % interval of the difference to fedavg, over the seeds." in " ".join(text.split())
+    assert "[low, high]: 95 % interval of the difference to fedavg, over the seeds, each by itself;" in " ".join(
+        text.split()
+    )
     every = shown(rich_table(found, 80, details=True), 80)
     assert every.count(" method ") == 4
     assert every.index("AUC") < every.index("Accuracy of the global model")
@@ -769,7 +771,7 @@ def test_the_table_that_the_data_are_about_stands_above(key):
     from test_group_report import federation
 
     found = comparison(collaborating() if key == "collaboration" else [federation().fit(1, progress=False)])
-    text = shown(rich_table(found, 100, details=False), 100)
+    text = shown(rich_table(found, 100, details=False), 100).removesuffix(shown(verdict(found), 100))
     assert text.count(" method ") == 2
     heading = "Collaborative fairness" if key == "collaboration" else "Group fairness"
     assert text.index(heading) < text.index("Accuracy of the global model")

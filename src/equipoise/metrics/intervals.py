@@ -31,6 +31,13 @@ OVER_CLIENTS: Final[Mapping[str, Callable[[Table], Table]]] = {  # of accuracies
 }
 
 
+class Draws(NamedTuple):
+    """Accuracies that a model might have on other samples of the same kind [draws, D], and those that were observed [D]."""
+
+    others: Table
+    observed: Table
+
+
 class Outcome(NamedTuple):
     """A model on one test set: its accuracy, how many samples, and how often each was right [n] in [0, 1], if known."""
 
@@ -40,10 +47,14 @@ class Outcome(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """The ends of a 95 % interval, NaN where there is none."""
+    """The ends of a 95 % interval, NaN if there is none."""
 
     low: float
     high: float
+
+    def holding(self, observed: float) -> "Interval":
+        """The same, extended to the observed number: without an error it ends at 1, without a success at 0."""
+        return Interval(min(self.low, observed), max(self.high, observed)) if math.isfinite(self.low) else self
 
     @property
     def percent(self) -> list[float] | None:
@@ -51,7 +62,7 @@ class Interval(NamedTuple):
         return [100 * self.low, 100 * self.high] if math.isfinite(self.low) else None
 
 
-def resampled(models: Sequence[Sequence[Outcome]], draws: int = DRAWS, seed: int = 0) -> Table:
+def resampled(models: Sequence[Sequence[Outcome]], draws: int = DRAWS, seed: int = 0) -> list[Draws]:
     """Accuracies that the models might have on other samples of the same kind, on the same ones for all models.
 
     The Bayesian bootstrap (Rubin 1981): each sample counts with a weight from Gamma(1), and in each group one more in the
@@ -67,41 +78,44 @@ def resampled(models: Sequence[Sequence[Outcome]], draws: int = DRAWS, seed: int
 
     Returns
     -------
-    Accuracies in [0, 1]; shape [models, draws, test sets].
+    Of each model its accuracies in [0, 1].
     """
     rng = np.random.default_rng(seed)
-    found = np.empty((len(models), draws, len(models[0])))
+    accuracies = np.empty((len(models), draws, len(models[0])))
     for d, group in enumerate(zip(*models, strict=True)):
-        known = [of.right for of in group]
+        right = [outcome.right for outcome in group]
         share = rng.beta(0.5, 0.5, (len(group), draws))
         more = rng.standard_gamma(1.0, draws)
-        if all(right is not None and len(right) == group[0].n for right in known):
-            rows, counts = np.unique(np.stack(known, 1), axis=0, return_counts=True)
+        if all(rows is not None and len(rows) == group[0].n for rows in right):
+            rows, counts = np.unique(np.stack(right, 1), axis=0, return_counts=True)
             weights = rng.standard_gamma(counts, (draws, len(counts)))
-            found[:, :, d] = ((weights @ rows).T + more * share) / (weights.sum(1) + more)
+            accuracies[:, :, d] = ((weights @ rows).T + more * share) / (weights.sum(1) + more)
         else:
-            for k, of in enumerate(group):
-                found[k, :, d] = rng.beta(of.n * of.accuracy + 0.5, of.n * (1 - of.accuracy) + 0.5, draws)
-    return found
+            for k, (accuracy, n, _) in enumerate(group):
+                accuracies[k, :, d] = rng.beta(n * accuracy + 0.5, n * (1 - accuracy) + 0.5, draws)
+    observed = [np.array([outcome.accuracy for outcome in model]) for model in models]
+    return list(map(Draws, accuracies, observed))
 
 
 def difference(
-    a: Table, b: Table, statistic: str, level: float = 0.95, over: Mapping[str, Callable[[Table], Table]] = OVER_GROUPS
+    a: Draws, b: Draws, statistic: str, level: float = 0.95, over: Mapping[str, Callable[[Table], Table]] = OVER_GROUPS
 ) -> Interval:
     """Interval of a statistic over the groups, or clients, of one model less that of another.
 
     Parameters
     ----------
-    a, b : draws of `resampled` for the two; shape [draws, D].
+    a, b : what `resampled` returned for the two.
     statistic : a key of `over`.
     level : in (0, 1).
     over : `OVER_GROUPS` or `OVER_CLIENTS`.
     """
-    return _quantiles(over[statistic](a) - over[statistic](b), level)
+    compute = over[statistic]
+    observed = float(compute(a.observed) - compute(b.observed))
+    return _quantiles(compute(a.others) - compute(b.others), level).holding(observed)
 
 
 def interval(
-    a: Table, statistic: str, level: float = 0.95, over: Mapping[str, Callable[[Table], Table]] = OVER_GROUPS
+    draws: Draws, statistic: str, level: float = 0.95, over: Mapping[str, Callable[[Table], Table]] = OVER_GROUPS
 ) -> Interval:
     """Interval of a statistic over the groups, or clients, of one model.
 
@@ -111,9 +125,11 @@ def interval(
 
     Parameters
     ----------
-    a : draws of `resampled`; shape [draws, D].
+    draws : what `resampled` returned for the model.
     statistic, level, over : as in `difference`.
     """
+    a, compute = draws.others, over[statistic]
+    observed = float(compute(draws.observed))
     if statistic not in ("avg", "mean") and a.shape[1] > 1:
         from scipy.special import chdtri
 
@@ -123,8 +139,8 @@ def interval(
         a = a + (factor - 1) * (mean - mean.mean())
         Q = float(((mean - np.average(mean, weights=1 / noise)) ** 2 / noise).sum())
         if statistic in ("std", "gap") and chdtri(a.shape[1] - 1, (1 - level) / 2) > Q:
-            return Interval(0.0, _quantiles(over[statistic](a), level).high)
-    return _quantiles(over[statistic](a), level)
+            return Interval(0.0, _quantiles(compute(a), level).high).holding(observed)
+    return _quantiles(compute(a), level).holding(observed)
 
 
 def wilson(share: float, n: float, level: float = 0.95) -> Interval:
@@ -172,7 +188,8 @@ def of_rates(
         defined = [(rate.value, sizes[name]) for name, rate in rates.items() if rate.defined]
         if len(defined) < 2:
             return Interval(math.nan, math.nan)
-        return interval(np.stack([rng.beta(m * p + 0.5, m * (1 - p) + 0.5, DRAWS) for p, m in defined], 1), "gap")
+        others = np.stack([rng.beta(m * p + 0.5, m * (1 - p) + 0.5, DRAWS) for p, m in defined], 1)
+        return interval(Draws(others, np.array([p for p, _ in defined])), "gap")
 
     def largest(intervals: Sequence[Interval]) -> Interval:
         finite = [ends for ends in intervals if math.isfinite(ends.low)]

@@ -83,7 +83,8 @@ PLOTS: Final = {
         lambda found: bool(of_groups.paired_differences(found)),
         "Differences and their intervals",
         "Paired differences to {first}, with 95 % intervals over seeds. Where an interval holds 0, the dashed "
-        "line, these seeds do not distinguish the methods. A lower STD is fairer. Bounds, which are not tested, are not here.",
+        "line, these seeds do not distinguish the methods. No interval is "
+        "corrected for the number of differences; the verdict is. A lower STD is fairer. Bounds, which are not tested, are not here.",
     ),
     "convergence": Plot(
         of_groups.convergence,

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equipoise.metrics.measures import Measure, measures_of
-from equipoise.report import booktabs, drawing, layout, provenance
+from equipoise.report import booktabs, drawing, layout, notes, provenance
 from equipoise.report import figures as drawings
 from equipoise.report.figures_of_groups import loss_curve, loss_limit
 from equipoise.report.figures_of_training import MEASURED, measured_in
 from equipoise.report.formatting import FAILED
 from equipoise.report.grid import Grid
 from equipoise.report.holdings import marks, sentence
-from equipoise.report.notes import listed
 from equipoise.report.sentences import evidence, left_out, limits, tested_on, verdict, when, worst_named
 from equipoise.report.statistics import Comparison, tables
 from equipoise.report.terms import Term, anchor, hint, notation, terms_of, typeset
@@ -93,7 +92,8 @@ def render(histories: Sequence[History] | Comparison) -> str:
         facts=_facts(found),
         verdict=verdict(document),
         evidence=evidence(document),
-        notes=found["notes"],
+        leaks=(leaks := notes.leaks(found.histories)),
+        notes=[note for note in found["notes"] if note not in leaks],
         limits=limits(found),
         measured=[(_statistics_first(sheet), _below(sheet, measure)) for sheet in measured],
         other=_statistics_first(other) if (other := layout.other_rounds(document)) else None,
@@ -169,13 +169,13 @@ def _below(sheet: layout.Sheet, measure: Measure) -> str:
     best = [
         "In bold: the best of a column, if a test distinguishes it from every other method; elsewhere nothing is bold."
     ] * bold
-    notes = sheet.notes if sheet.name != measure.name else ()  # those of the main measure are at the top of the page
-    return " ".join([sheet.caption, *explained, *best, *deviation, *notes])
+    remarks = sheet.notes if sheet.name != measure.name else ()  # those of the main measure are at the top of the page
+    return " ".join([sheet.caption, *explained, *best, *deviation, *remarks])
 
 
 def _title(found: Comparison) -> str:
     methods = list(found.runs)
-    what = listed(methods) if len(methods) < 4 else f"{len(methods)} methods"
+    what = notes.listed(methods) if len(methods) < 4 else f"{len(methods)} methods"
     return f"{what} on {found['scenario']}" if found["scenario"] else what
 
 
@@ -267,7 +267,7 @@ def _beyond(found: Comparison) -> str:
     curves = {label: [loss_curve(r.history) for r in seeds.values()] for label, seeds in found.runs.items()}
     end = loss_limit([curve for seeds in curves.values() for curve in seeds])
     over = [label for label, seeds in curves.items() if any(max(of.values(), default=0) > end for of in seeds)]
-    return f" Triangles: beyond the axis, or not finite ({listed(over)})." if over else ""
+    return f" Triangles: beyond the axis, or not finite ({notes.listed(over)})." if over else ""
 
 
 def svg(name: str, figure: Figure) -> str:

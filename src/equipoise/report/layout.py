@@ -653,7 +653,8 @@ def _sheet(methods: Sequence[content.Row], columns: Sequence[Column], *, grid: G
             lines.append(f"{name}: {'; '.join(f'{t} {against[t]}' for t in titles if against[t])}.")
     tests = (
         f", paired by seed: mean, 95{PERCENT} interval, p-value of the paired t-test"
-        + " (by Holm: corrected for the number of differences)" * any("Holm" in line for line in lines)
+        + " (by Holm: corrected for the number of differences, which the interval is not)"
+        * any("Holm" in line for line in lines)
         if any(versus["seeds"] > 1 for method in methods if (versus := cast(content.Versus | None, method["versus"])))
         else f", with the 95{PERCENT} interval over the test samples of this one seed"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
@@ -27,12 +28,14 @@ _CONTRIBUTIONS: Final = {  # the contributions that a method used
 }
 UNPROTECTED: Final = "This protects nobody for certain: what is not shown may follow from other numbers, and the files of a run hold exact counts."
 FEW: Final = 5  # clients: a correlation of fewer is unreliable
+LEAK: Final = re.compile(r"data: (.*: the columns? .+ tells?(?:, each alone,)? the (?:class|number to predict)\b.*)")
 
 
 def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
     """Warnings about single runs, and differences between runs."""
     histories = [run for seeds in runs.values() for run in seeds.values()]
     rounds = max(map(len, histories))
+    yield from leaks(histories)
     for label, seeds in runs.items():
         yield from warnings(label, seeds.values(), rounds)
     all_seeds = {run.seed for run in histories}
@@ -54,6 +57,12 @@ def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
         yield "Not all runs were evaluated on the same groups; AVG, STD and worst are not comparable between them."
     yield from mixed_machines(histories)
     yield from releases(histories)
+
+
+def leaks(histories: Iterable[History]) -> list[str]:
+    """Columns of the user's data that give the label away, each once, as the header of a run states them."""
+    lines = (LEAK.fullmatch(str(line)) for run in histories for line in run.meta.get("header") or ())
+    return list(dict.fromkeys(line[1] for line in lines if line))
 
 
 def _each(runs: Mapping[str, Mapping[int, History]]) -> Iterator[tuple[str, History]]:

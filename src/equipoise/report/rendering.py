@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from equipoise.report.document import Document, treated
+from equipoise.report.document import Document, test_of, treated
 from equipoise.report.formatting import PERCENT, lines
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.layout import Sheet, sheets
+from equipoise.report.sentences import verdict
+from equipoise.report.statistics import columns_of
 from equipoise.system.text import markdown as escaped
 from equipoise.system.text import plural, visible
 
@@ -28,7 +30,7 @@ def rich_table(comparison: Document, width: int = 1000, details: bool = True) ->
     comparison : what `comparison` returned.
     width : columns of the terminal, >= 1; columns that do not fit go into another table below.
     details : every table with its differences and tests; else that of the accuracy alone with the intervals of its
-        differences, below the one that the data are about (see `purpose`), and how many are left out.
+        differences, below the one that the data are about (see `purpose`), and how many are left out. The verdict comes last.
     """
     from rich.console import Group
     from rich.text import Text
@@ -41,7 +43,17 @@ def rich_table(comparison: Document, width: int = 1000, details: bool = True) ->
     if not details:
         left += [f"the tests against {first['method']}"] if several else []
         where = "over the seeds" if several else "over the test samples of this one seed"
-        said = f"[low, high]: 95{PERCENT} interval of the difference to {first['method']}, {where}."
+        family = max(
+            (
+                test["family"]
+                for method in rest
+                for column in columns_of(comparison)
+                if (test := test_of(method, column.key))
+            ),
+            default=1,
+        )
+        alone = ", each by itself; bold and the verdict are corrected for the number of differences" * (family > 1)
+        said = f"[low, high]: 95{PERCENT} interval of the difference to {first['method']}, {where}{alone}."
         main = replace(_with_intervals(main), test=(said,) if main.differences else (), differences=())
         kept = [replace(sheet, test=(), differences=()) for sheet in kept]
     known: set[str] = set()
@@ -50,7 +62,8 @@ def rich_table(comparison: Document, width: int = 1000, details: bool = True) ->
     ordered = [table for of_sheet in (*tables[1:], tables[0]) for table in of_sheet]
     shown = [part for table in ordered for part in ("", table)][1:]
     more = " and ".join(left)
-    return Group(*shown, *([Text(f"{more[0].upper()}{more[1:]}: with --details, or in the report.")] if more else []))
+    further = [Text(f"{more[0].upper()}{more[1:]}: with --details, or in the report.")] if more else []
+    return Group(*shown, *further, "", Text(verdict(comparison)))
 
 
 def _with_intervals(sheet: Sheet) -> Sheet:

@@ -555,8 +555,8 @@ def _brackets(comparison: content.Document, lines: Sequence[str]) -> Iterator[st
         yield f"In brackets: {difference} 95{PERCENT} interval over the test samples.{how}"
     else:
         corrected = (
-            f" by Holm, corrected for the {family} differences of a column (each method to the first and to the leading one; not those that are the same in every seed)"
-            * (family > 1)
+            f" by Holm, corrected for the {family} differences of a column, which the interval is not (each method to the first and to the "
+            "leading one; not those that are the same in every seed)" * (family > 1)
         )
         seeds = ", and how many seeds would be needed to distinguish them" * any(" seeds)" in text for text in lines)
         p = f", p{corrected}" if difference != "the" else ""

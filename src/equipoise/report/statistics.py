@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from equipoise.metrics.classification import AREAS, CORRECT
 from equipoise.metrics.definitions import COLLABORATION, ERRORS, GROUPS, INDICES, PARITY, Statistic
-from equipoise.metrics.intervals import OVER_CLIENTS, OVER_GROUPS, Outcome, difference, interval, resampled
+from equipoise.metrics.intervals import OVER_CLIENTS, OVER_GROUPS, Draws, Outcome, difference, interval, resampled
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of, named
 from equipoise.metrics.performance import best, extreme_at, last_rounds, mean, std, tenth, worst
 from equipoise.metrics.pooling import Moments, last_rounds_together, moments
@@ -472,7 +472,7 @@ def _measured(
     label: str,
     last: int,
     measure: Measure,
-    draws: Table | None,
+    draws: Draws | None,
     versus: content.Versus | None,
     bound: Sharing,
 ) -> content.Measured:
@@ -602,7 +602,7 @@ def _sizes(histories: Sequence[History]) -> dict[str, int | list[int]]:
     return by_group
 
 
-def _draws(runs: Runs) -> dict[str, Table]:
+def _draws(runs: Runs) -> dict[str, Draws]:
     """By method, accuracies of the groups on other test samples of the kind [draws, D], where each method has one seed,
     and all were tested on the same groups.
     """
@@ -616,9 +616,10 @@ def _draws(runs: Runs) -> dict[str, Table]:
     return dict(zip(only, resampled([run.tested or () for run in only.values()]), strict=True))
 
 
-def _intervals(draws: Table) -> content.Intervals:
+def _intervals(draws: Draws) -> content.Intervals:
     """95 % intervals over the test samples, of every group and of the statistics over them, in percent."""
-    groups = [interval(column[:, None], "avg").percent for column in draws.T]
+    alone = zip(draws.others.T, draws.observed, strict=True)
+    groups = [interval(Draws(others[:, None], observed[None]), "avg").percent for others, observed in alone]
     return cast(content.Intervals, {"groups": groups, **{key: interval(draws, key).percent for key in OVER_GROUPS}})
 
 
@@ -628,7 +629,7 @@ def _tests(
     *,
     tested: Sequence[str],
     ranked: Callable[[Statistic], Collection[str]],
-    draws: Mapping[str, Table] | None = None,
+    draws: Mapping[str, Draws] | None = None,
     over: Mapping[str, Callable[[Table], Table]] = OVER_GROUPS,
 ) -> tuple[dict[str, content.Versus], dict[str, content.Leader]]:
     """Every difference that is shown of some columns: by method that to the first, and by column what the leading method is ahead of.
@@ -694,7 +695,7 @@ AGAINST: Final = ("difference", "low", "high", "p", "holm", "family", "seeds", "
 def _correct(
     family: Mapping[tuple[str, str], Content],
     key: str,
-    draws: Mapping[str, Table],
+    draws: Mapping[str, Draws],
     over: Mapping[str, Callable[[Table], Table]],
 ) -> None:
     """Add to differences of two methods what depends on how many there are, and with one seed the intervals over test samples."""
@@ -844,7 +845,7 @@ def _counted(run: Run) -> dict[str, int]:
     return {"clients": n, "tenth": tenth(n), "every": every, "small": small, "untested": every - n - small}
 
 
-def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str, Table]:
+def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str, Draws]:
     """By method, accuracies of the clients on other test samples of the kind [draws, N], where each method has one seed."""
     # only that is a share of samples
     if any(len(seeds) != 1 or seeds[0].history.main != ACCURACY for seeds in runs.values()):
