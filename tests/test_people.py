@@ -140,6 +140,41 @@ def test_a_set_without_them_joins_one_with_them() -> None:
         assert found == expected
 
 
+def test_a_test_set_without_attributes_is_unknown() -> None:
+    a, bare = evaluated(20, 1), samples(9, 2)
+    alone, both = (
+        federation(data=people(), tests=tests, attributes=NAMES, least_group=1).fit(1, progress=False).people()
+        for tests in ({"a": a}, {"a": a, "bare": bare})
+    )
+    for name in NAMES:
+        assert both[name]["treated"] == alone[name]["treated"]
+        assert both[name]["unknown"] == alone[name]["unknown"] + 9
+        assert not both[name]["as_groups"]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_people_of_clients_that_train_alone_are_the_mean_over_their_models(shared: bool) -> None:
+    """Each is tested on the test set of its group, or on all; a person counts once, however many models there are."""
+    tests = {"a": evaluated(40, 1), "b": evaluated(25, 2)}
+    groups = ["a", "b", "a", "a"][: len(UNEQUAL)] + ["b"] * (len(UNEQUAL) - 4)
+    kind: dict[str, Any] = {} if shared else {"groups": groups}
+    fed = federation("standalone", data=people(), tests=tests, attributes=NAMES, least_group=1, **kind)
+    fed.fit(1, progress=False)
+    found = fed.history.people()
+    s = torch.cat([s for _, _, s in tests.values()])
+    for k, (name, values) in enumerate(NAMES.items()):
+        assert found[name]["unknown"] == int((s[:, k] < 0).sum())
+        for code, value in enumerate(values):
+            rates = found[name]["treated"]["groups"][value]
+            assert rates["n"] == int((s[:, k] == code).sum())
+            right = 0.0
+            for group, (x, y, codes_) in tests.items():
+                models = [m for m in range(len(UNEQUAL)) if shared or groups[m] == group]
+                hits = [(fed.predict(x, client=m) == y)[codes_[:, k] == code].sum() for m in models]
+                right += float(np.mean(hits))
+            assert rates["accuracy"] == pytest.approx(100 * right / rates["n"])
+
+
 def test_a_run_that_is_resumed_has_the_same(tmp_path: Path) -> None:
     whole, stopped = (federation(data=people(), tests={"a": evaluated(20, 1)}, attributes=NAMES) for _ in range(2))
     whole.fit(4, directory=tmp_path / "whole", progress=False)

@@ -23,7 +23,7 @@ from typer.main import get_command
 
 from equipoise.cli import main as cli
 from equipoise.federation.history import History
-from equipoise.metrics.intervals import Outcome, difference, interval, resampled
+from equipoise.metrics.intervals import Draws, Outcome, difference, interval, resampled
 from equipoise.report import latex, markdown
 from equipoise.report.html import caption, parts_of_captions
 from equipoise.report.layout import every_client, over_clients, paired_tests, sheets
@@ -456,11 +456,10 @@ def check_table(found: Comparison, truth: Truth) -> None:
             number, _, half = value.partition(" ±")
             assert near(number, mean)
             if label in draws:
-                column = (
-                    draws[label][:, [[*truth.runs[label][0]["groups"]].index(title)]]
-                    if key.startswith("group")
-                    else draws[label]
-                )
+                column = draws[label]
+                if key.startswith("group"):
+                    where = [[*truth.runs[label][0]["groups"]].index(title)]
+                    column = Draws(column.others[:, where], column.observed[where])
                 ends = interval(column, "avg" if key.startswith("group") else key)
                 assert (half == "") == math.isnan(ends.low)
                 assert not half or near(half, 50 * (ends.high - ends.low))

@@ -172,7 +172,9 @@ def rates_of(counts: Counts, least: int = 1) -> Rates:
         return Value(float(part / whole), True) if whole >= least else UNDEFINED
 
     right, true, chosen = (np.asarray(counts[name], dtype=np.float64) for name in ("right", "true", "chosen"))
-    fits = right.ndim == 1 and right.shape == true.shape == chosen.shape and true.sum() >= chosen.sum()
+    fits = (
+        right.ndim == 1 and right.shape == true.shape == chosen.shape and true.sum() * (1 + 1e-12) >= chosen.sum()
+    )  # means of counts round
     if not fits or (right < 0).any() or (right > np.minimum(true, chosen)).any():
         raise ValueError(f"expected right, true and chosen samples of every class, found {shorten(repr(counts))}.")
     n = true.sum()

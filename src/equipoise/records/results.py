@@ -99,12 +99,14 @@ class Inside(TypedDict):
 
 
 class People(TypedDict):
-    """How a model treats people with each value of a sensitive attribute, all test sets together.
+    """How a model treats people with each value of a sensitive attribute, all test sets together: a sample in several counts in each.
+
+    Without a global model it is the mean over the models of the clients, each on its own test set or that of its group.
 
     Attributes
     ----------
     treated : `GroupFairness` by value, or of regression `GroupErrors`; null where fewer than two values were tested.
-    unknown : test samples of which the value is not known; they are in no value.
+    unknown : test samples of which the value is not known, as of all of a test set without attributes; they are in no value.
     as_groups : whether each test set has the people with one value, and all of these.
     clients : of the model that each client predicts with, its main measure by value; null of one that was not tested, and empty where
         clients share test sets and a model.

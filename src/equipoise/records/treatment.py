@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,30 +36,43 @@ def of_groups(records: Sequence[Record]) -> list[tuple[int, dict[str, Counts]]]:
 def of_people(history: "History", k: int) -> list[tuple[int, dict[str, Row], int]]:
     """The rounds with sums by the k-th sensitive attribute, these over all test sets by value, and of how many samples none is known.
 
-    They are of the global model; where there is none, of the model of each client on its own test set.
+    They are of the global model, and a test set without attributes is all unknown. Without a global model they are of the model of each
+    client on its own test set; on a test set that several clients share, the mean over their models.
     """
     rounds = []
     for record in history.records:
         by = record.get("by", {})
-        own = by.get("clients", ()) if history.meta.get("client_tests") else ()
-        if sets := [*by.get("groups", {}).values()] or [of for of in own if of is not None]:
-            rounds.append((record["round"], *summed(history, k, sets)))
+        sets = {name: [sums] for name, sums in by.get("groups", {}).items()}
+        bare = sum(history.sizes.get(name, 0) for name in record.get("groups", {}) if name not in sets) if sets else 0
+        if not sets:
+            names = history.client_names if history.meta.get("client_tests") else history.client_groups
+            for name, sums in zip(names, by.get("clients", ()), strict=False):
+                if sums is not None:
+                    sets.setdefault(name, []).append(sums)
+        if sets:
+            rows, unknown = summed(history, k, sets.values())
+            rounds.append((record["round"], rows, unknown + bare))
     return rounds
 
 
-def summed(history: "History", k: int, sets: Iterable[Sequence[Sums]]) -> tuple[dict[str, Row], int]:
-    """Sums over some data sets by the name of the value of the k-th attribute, and how many samples have none that is known."""
+def summed(history: "History", k: int, sets: Iterable[Sequence[Sequence[Sums]]]) -> tuple[dict[str, Row], int]:
+    """Sums over some data sets by the name of the value of the k-th attribute, and how many samples have none that is known.
+
+    Each data set has the sums of every model that was tested on it, of which it is the mean.
+    """
     rows: dict[int, dict[str, NDArray[np.float64]]] = {}
-    of_attribute = [of[k] for of in sets if k < len(of)]
-    for sums in of_attribute:
-        columns = cast(dict[str, list[float]], {key: of for key, of in sums.items() if key not in ("value", "unknown")})
-        for at, code in enumerate(sums["value"]):
+    unknown = 0
+    for models in sets:
+        each = [cast(dict[str, list[Any]], sums[k]) for sums in models if k < len(sums)]
+        columns = {key: np.mean([sums[key] for sums in each], axis=0) for key in each[0]} if each else {}
+        unknown += int(columns.pop("unknown", 0))
+        for at, code in enumerate(columns.pop("value", np.empty(0)).astype(int).tolist()):
             row = rows.setdefault(code, {})
-            for key, of in columns.items():
-                row[key] = row.get(key, np.zeros(())) + np.asarray(of[at], dtype=np.float64)
+            for key, column in columns.items():
+                row[key] = row.get(key, np.zeros(())) + column[at]
     names = [*history.attributes.values()][k]
     called = {code: names[code] if code < len(names) else str(code) for code in sorted(rows)}
-    return {name: rows[code] for code, name in called.items()}, sum(sums.get("unknown", 0) for sums in of_attribute)
+    return {name: rows[code] for code, name in called.items()}, unknown
 
 
 def people(history: "History", k: int, last: int) -> People | None:
@@ -68,9 +81,10 @@ def people(history: "History", k: int, last: int) -> People | None:
     if not rounds:
         return None
     by_round = [by for record in history.records if (by := record.get("by")) and record["round"] >= rounds[0][0]]
-    sets = [of[k] for of in by_round[-1].get("groups", {}).values() if k < len(of)]
-    values = [code for of in sets for code in of["value"]]
-    own = [[[of] for by in by_round if (of := by["clients"][m])] for m in range(len(by_round[-1].get("clients", ())))]
+    sets = [sums[k] for sums in by_round[-1].get("groups", {}).values() if k < len(sums)]
+    values = [code for sums in sets for code in sums["value"]]
+    N = len(by_round[-1].get("clients", ()))
+    own = [[[[sums]] for by in by_round if (sums := by["clients"][m])] for m in range(N)]
     if history.main == ACCURACY:
         about = history.positive
         counts = [(t, {name: _counts(row) for name, row in rows.items()}) for t, rows, _ in rounds]
@@ -80,7 +94,10 @@ def people(history: "History", k: int, last: int) -> People | None:
     return {
         "treated": treated,
         "unknown": rounds[-1][2],
-        "as_groups": all(len(of["value"]) == 1 and "unknown" not in of for of in sets)
+        "as_groups": all(
+            name in by_round[-1].get("groups", ()) for record in history.records for name in record.get("groups", ())
+        )
+        and all(len(sums["value"]) == 1 and "unknown" not in sums for sums in sets)
         and len(values) == len({*values}) > 0,
         "clients": [_inside(history, [summed(history, k, sets)[0] for sets in of]) if of else None for of in own],
         "averaged": [t for t, _, _ in rounds],
@@ -88,7 +105,7 @@ def people(history: "History", k: int, last: int) -> People | None:
 
 
 def _counts(row: Row) -> Counts:
-    return {key: of.astype(np.int64).tolist() for key, of in row.items()}
+    return {key: counts.tolist() for key, counts in row.items()}
 
 
 def _inside(history: "History", rounds: Sequence[Mapping[str, Row]]) -> dict[str, Inside]:
@@ -201,12 +218,12 @@ def _rates(rates: Rates, counts: Counts, latest: Counts, classes: Sequence[int],
         "worst_recall": None if hardest is None else wilson(rates.worst_recall.value, true[hardest]).percent,
     }
     return {
-        "n": size if (size := sum(latest["true"])) >= least else None,
+        "n": round(size) if (size := sum(latest["true"])) >= least else None,
         "accuracy": percent(rates.accuracy),
         "tpr": [percent(rates.tpr[c]) for c in classes],
         "fpr": [percent(rates.fpr[c]) for c in classes],
         "selection_rate": [percent(rates.selection_rate[c]) for c in classes],
-        "of_class": [size if (size := latest["true"][c]) >= least else None for c in classes],
+        "of_class": [round(size) if (size := latest["true"][c]) >= least else None for c in classes],
         "worst_recall": percent(rates.worst_recall),
         "worst_class": hardest,
         "intervals": intervals,

@@ -204,7 +204,11 @@ def parity_caption(comparison: content.OfMeasure, of: content.Treated) -> str:
 
 def rates_caption(comparison: content.OfMeasure, of: content.Treated) -> str:
     """What the rates by group are, in a sentence."""
-    who = f"with each value of {of.attribute}, all test sets together" if of.attribute else "of each group"
+    who = (
+        f"with each value of {of.attribute}, all test sets together (a sample in several of them counts in each)"
+        if of.attribute
+        else "of each group"
+    )
     heading, what = of.rates_heading(measure_of(comparison)), f"how the global model treats the people {who}"
     return f"{heading}{_on(of.parity)}: {what}, {_rounds(comparison)}."
 
@@ -666,6 +670,7 @@ def _of_few_seeds(n: int, histories: Sequence[History], measure: Measure) -> Ite
     changed = notes.listed(seeds_change(histories))
     if n == 1 and measure.unit != "%":  # no interval is known
         yield f"One seed: no number here shows what another seed changes: {changed}."
+        yield "No interval over the test samples: it needs the error of each sample, and runs record sums of errors only."
     elif n == 1:
         yield (
             "One seed: intervals are over the test samples of these models, and do not cover what another seed changes: "
@@ -674,7 +679,8 @@ def _of_few_seeds(n: int, histories: Sequence[History], measure: Measure) -> Ite
     elif n < 5:
         wide = {2: "9.0", 3: "2.5", 4: "1.6"}[n]
         yield (
-            f"{n} seeds: half of the 95 % interval is {wide} standard deviations, so only large differences are significant. "
+            f"{n} seeds: Student's t has {plural(n - 1, 'degree')} of freedom, and half of the 95 % interval is {wide} standard deviations, so "
+            "only large differences are significant. "
             "A p-value above 0.05 does not mean that methods are equal."
         )
 
