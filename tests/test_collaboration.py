@@ -100,11 +100,11 @@ def test_one_client_of_power_gets_everything():
         # rounding up takes 21 of 20 samples before the last client
         (
             {"n": 20, "clients": 10},
-            r"of 10 clients that share 20 samples one would have 0: expected 1 or more. There is one with n=30, or with clients=7\.",
+            r"of 10 clients that share 20 samples one would have 0: expected 1 or more. Give more samples per client\.$",
         ),
         (
             {"n": 800, "clients": 10, "min_size": 11},
-            "one would have 10: expected 11 or more. There is one with n=850, or with clients=7",
+            "one would have 10: expected 11 or more. Give more samples per client",
         ),
     ],
 )
@@ -171,16 +171,16 @@ def test_the_remainder_of_the_released_recipe_is_nobody_elses():
         ({"clients": 401}, "class_ramp: each client needs .* found 401"),
         ({"clients": 0}, "found 0"),
         ({"labels": [[0, 1]]}, r"labels must be one class per sample, \[n\]; found \[1, 2\]"),
-        ({"m": 3}, "each of the 4 classes: expected 4 or more, found 3. There is one with m=4"),
+        ({"m": 3}, "each of the 4 classes: expected 4 or more, found 3"),
         ({"seed": -1}, "class_ramp: seed must be a whole number >= 0; found -1"),
         (
             {"m": 200},
-            r"client 1 needs 200 different samples of class 0 .* has 90 left. There is one with m=70, or with replacement=True",
+            r"client 1 needs 200 different samples of class 0 .* has 90 left. Take fewer samples per client, or draw with replacement",
         ),
         (
             # 1, 1, 1, 1, 2, 2, 2, 2, 3 classes: the remainders of the first two of two classes empty class 1
             {"labels": [0, 0, 0, 0, 0, 1, 1, 2, 2], "clients": 9, "m": 3, "replacement": True},
-            r"client 7 needs 1 different samples of class 1 .* has 0 left. There is one with clients=3\.$",
+            r"client 7 needs 1 different samples of class 1 .* has 0 left. Take fewer samples per client, or fewer clients\.$",
         ),
     ],
 )
@@ -267,7 +267,7 @@ def test_exchanges_bring_the_mean_mixture_to_the_shares_of_the_classes():
         ({"patience": 0}, "patience must be a whole number >= 1; found 0"),
         (
             {"labels": [0] * 12 + [1] * 12, "clients": 24, "alpha": 0.5},
-            r"24 samples were never divided among 24 clients .* in 1 draw 1 of them or more had fewer. There is one with clients=15\.$",
+            r"24 samples were never divided among 24 clients .* in 1 draw 1 of them or more had fewer. Take fewer clients, or a higher alpha\.$",
         ),
     ],
 )
@@ -466,18 +466,18 @@ def test_one_client(name):
         (
             "digits-pow",
             {"samples": 50},
-            r"^digits-pow: .* one would have 6: expected 10 or more. There is one with samples=77\.$",
+            r"^digits-pow: .* one would have 6: expected 10 or more. Give more samples per client\.$",
         ),
         (
             "digits-cla",
             {"samples": 9},
-            r"^digits-cla: a client needs a sample of each of the 10 classes: expected 10 or more, found 9. There is one with samples=10\.$",
+            r"^digits-cla: a client needs a sample of each of the 10 classes: expected 10 or more, found 9\.$",
         ),
         ("digits-dir", {"alpha": 0.0}, "alpha must be >="),
         pytest.param(
             "digits-dir",
             {"alpha": 0.01, "clients": 20},
-            r"so that each has 10 or more.*There is one with alpha=0\.02",
+            r"so that each has 10 or more.*Take fewer clients, or a higher alpha",
             marks=pytest.mark.slow,
         ),
         (

@@ -7,10 +7,7 @@ mixed, without random crops.
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from math import ceil
-from typing import Any
 
 import torch
 from numpy.random import Generator
@@ -82,7 +79,7 @@ class Division:
                 f"{self.name}: clients and samples must be >= 1; found clients={self.clients} and samples={self.samples}."
             )
         n = self.samples * self.clients
-        with self.options():
+        with partition.errors_of(self.name):
             if self.scene == "pow":
                 partition.power_sizes(n, self.clients, recipe=self.recipe, min_size=LEAST)
             elif self.scene == "cla":
@@ -93,16 +90,6 @@ class Division:
                     f"{self.name}: samples", self.samples, least, meaning=" on average, the least that a client has"
                 )
                 partition.check(self.name, n, self.clients, self.alpha)
-
-    def options(self) -> AbstractContextManager[None]:
-        """Have errors of the partition name the options: with other ``clients`` there are other samples, but not of CLA."""
-        options: dict[str, Any] = {"n": lambda n: f"samples={ceil(n / self.clients)}"}
-        if self.scene == "cla":
-            options |= {"m": "samples", "replacement": lambda _: "recipe=released"}
-            options |= {"clients": "clients"} if self.recipe == "released" else {}
-        if self.scene == "dir":
-            options |= {"alpha": "alpha"}
-        return partition.options_of(self.name, **options)
 
     def parts(self, y: Tensor, pool: int, rng: Generator) -> tuple[list[int], list[list[int]]]:
         """Positions of the server's samples and of each client's.
@@ -118,7 +105,7 @@ class Division:
         ValueError if the samples leave no partition.
         """
         for_holdout, for_parts = rng.integers(0, 2**32, 2).tolist()
-        with self.options():
+        with partition.errors_of(self.name):
             held, rest = partition.holdout(y, for_holdout, fraction=HELD, stratified=self.holdout == "stratified")
             order = torch.from_numpy(rng.permutation(rest)[:pool])  # samples may come sorted, which must not decide
             return held, [order[part].tolist() for part in self._parts(y[order], for_parts)]

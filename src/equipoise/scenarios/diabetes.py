@@ -101,6 +101,6 @@ def _divided(age: NDArray[np.float64], clients: int, alpha: float | None, seed: 
         band = partition.bands(age, clients)
         rows = [np.flatnonzero(band == k) for k in range(clients)]
         return {f"age-{age[of].min():.0f}-{age[of].max():.0f}": of for of in rows}
-    with partition.options_of("diabetes", clients="clients", alpha="alpha"):
+    with partition.errors_of("diabetes"):
         drawn = partition.dirichlet(partition.bands(age, AGES), clients, alpha, seed)
     return {f"client-{k}": np.array(sorted(of)) for k, of in enumerate(drawn, start=1)}

@@ -77,7 +77,7 @@ def by_domain(*, train: Sequence[int] = TRAIN, test: Sequence[int] = TEST, clien
 
     def divide(seed: int) -> list[list[int]]:
         domain_of = np.repeat(np.arange(len(DOMAINS)), train).tolist()
-        with partition.options_of("digits", clients_per_domain=lambda each: f"clients={each * len(DOMAINS)}"):
+        with partition.errors_of("digits"):
             return partition.by_domain(domain_of, clients // len(DOMAINS), seed)
 
     return _scenario("digits", SUMMARY, PROTOCOL, train, test, groups, divide)

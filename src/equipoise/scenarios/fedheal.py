@@ -78,7 +78,7 @@ def digits(
 
     def build(seed: int) -> Scenario:
         train, test = ({domain: read(domain, split) for domain in chosen} for split in ("train", "test"))
-        with partition.options_of("fedheal-digits", share="share"):
+        with partition.errors_of("fedheal-digits"):
             parts = _drawn({domain: labels(one.data) for domain, one in train.items()}, groups, share, seed)
         files = {f"{domain}/train": one for domain, one in train.items()}
         files |= {f"{domain}/test": one for domain, one in test.items()}
@@ -129,7 +129,7 @@ def office(
         images = {domain: papers.read("office-caltech10", data, domain, side=size) for domain in chosen}
         split = {domain: partition.every_tenth(len(one)) for domain, one in images.items()}
         train = {domain: labels(one.data)[split[domain][0]] for domain, one in images.items()}
-        with partition.options_of("fedheal-office", share="share"):
+        with partition.errors_of("fedheal-office"):
             drawn = _drawn(train, groups, share, seed, cover=True, overlap=paper_overlap)
         # Positions are those among all images of the domain.
         parts = [[split[d][0][k] for k in part] for d, part in zip(groups, drawn, strict=True)]

@@ -167,7 +167,7 @@ def _quality(
         else:
             rng = np.random.default_rng(seed)
             order, for_parts = rng.permutation(len(train)), int(rng.integers(2**32))
-        with partition.options_of(name, clients="clients", alpha="alpha"):
+        with partition.errors_of(name):
             drawn = partition.quality(labels(train.data)[order], clients, corrupted, alpha, for_parts)
         parts = [order[part].tolist() for part in drawn]
         bad = [row for part in parts[clean:] for row in part]

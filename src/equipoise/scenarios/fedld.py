@@ -6,7 +6,6 @@ Zeng et al., "Tackling Data Heterogeneity in Federated Learning via Loss Decompo
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +86,8 @@ def retina(
         if not drawn:
             return _published("fedld-retina", train, f"split_{split or 1}/"), {"split": split or 1}
         y, draw = labels(train.data), RELEASED_SEED + seed
-        with partition.options_of("fedld-retina", clients="clients", alpha="alpha"):
-            parts = partition.retina(y, number, evenness, draw, min_size=partial(_least, len(y)), redraws=REDRAWS)
+        with partition.errors_of("fedld-retina"):
+            parts = partition.retina(y, number, evenness, draw, min_size=_least(len(y), number), redraws=REDRAWS)
         named = dict(zip(numbered(["client"] * number), parts, strict=True))
         return named, {"alpha": evenness, "cap": True, "min_size": _least(len(y), number)}
 

@@ -44,16 +44,14 @@ def scenario(
         protocol=PROTOCOL if clients < MANY else PROTOCOL_MANY, measures=("accuracy", "balanced", "auc"),
     )  # fmt: skip
     partition.check("digits-label-skew", sum(train), clients, alpha)
-
-    def least(clients: int) -> int:
-        return max(1, min(10, sum(train) // (2 * clients)))
+    least = max(1, min(10, sum(train) // (2 * clients)))
 
     def build(seed: int) -> Scenario:
         data = digits.recall(seed, train, test)
-        with partition.options_of("digits-label-skew", clients="clients", alpha="alpha"):
+        with partition.errors_of("digits-label-skew"):
             y = digits.joined(data, "train")[1]
             parts = partition.dirichlet(y, clients, alpha, seed, cap=True, min_size=least)
-        skew = {"version": VERSION, "alpha": alpha, "cap": True, "min_size": least(clients)}
+        skew = {"version": VERSION, "alpha": alpha, "cap": True, "min_size": least}
         tests = {"test": digits.joined(data, "test")}
         return digits.divided(known, seed, train, test, data, parts, tests=tests, label_skew=skew)
 

@@ -373,10 +373,9 @@ def _dealt(
             "divided among clients, with --set clients=8 (and --set alpha=0.5)."
         )
     rows = np.flatnonzero(split == "train")
-    with partition.options_of("own", clients="clients", alpha="alpha"):
-        dealt = partition.dirichlet(
-            y[rows], clients, alpha, seed, min_size=lambda n: max(1, min(10, len(rows) // (2 * n)))
-        )
+    with partition.errors_of("own"):
+        least = max(1, min(10, len(rows) // (2 * clients)))
+        dealt = partition.dirichlet(y[rows], clients, alpha, seed, min_size=least)
     whose = [""] * len(y)
     for k, part in enumerate(dealt, start=1):
         for row in rows[part].tolist():

@@ -1,9 +1,7 @@
 """Ways to divide samples among clients. Every function is pure and returns one list of sample indices per client."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -16,60 +14,34 @@ from equipoise.system.suggestions import unknown
 Indices = NDArray[np.int64]
 Shares = NDArray[np.float64]
 Owned = tuple[Indices, Indices]  # samples in the order in which they were dealt [n], and whose each is [n]
-Draw = Callable[[int, float, Any], Owned]  # for so many clients, at an alpha, by a generator
-Least = int | Callable[[int], int]  # samples that every client must have, or the function of their number that says so
+Draw = Callable[[Any], Owned]  # by a generator
 
 SMALLEST_ALPHA = 0.01  # below it most draws of numpy's older generator come out as 0/0
 EXPONENT = 1.65911332899  # of POW, as released by CFFL
 RECIPES = ("released", "exact")  # of the sizes of POW
-PILOT, HOPELESS = 20, 15  # where each of the first draws leaves so many clients short, none of thousands will do
-TRIES = 100  # draws in which a change that is advised must succeed, a tenth of those it will have
-ROUND = [float(f"{digit}e{k}") for k in range(-3, 6) for digit in (1, 1.5, 2, 3, 5, 7)]  # numbers that are advised
+PILOT, HOPELESS = 20, 15  # if each of the first draws leaves this many clients short, thousands of draws will too
 
 
 class UnmetError(ValueError):
-    """No partition is as asked for.
+    """No partition meets the request; ``fault`` states why, and what to do, without the name of the partition."""
 
-    Parameters
-    ----------
-    who : name of the partition.
-    fault : why, in words that name no parameter but those that every scenario has too.
-    changes : for each parameter that could change, a value with which there is a partition; None where ``fault`` says it all.
-    """
-
-    def __init__(self, who: str, fault: str, changes: Mapping[str, Any] | None) -> None:
-        self.fault, self.changes = fault, changes
-        written = None if changes is None else [f"{name}={value}" for name, value in changes.items()]
-        super().__init__(f"{who}: {fault}{_advice(written)}")
-
-
-def _advice(written: Sequence[str] | None) -> str:
-    if written is None:
-        return ""
-    return f" There is one with {', or with '.join(written)}." if written else " Give more samples."
+    def __init__(self, partition: str, fault: str) -> None:
+        self.fault = fault
+        super().__init__(f"{partition}: {fault}")
 
 
 @contextmanager
-def options_of(scenario: str, **options: str | Callable[[Any], str]) -> Iterator[None]:
-    """Have an error of a partition name the scenario, and advise only what it has.
-
-    Parameters
-    ----------
-    scenario : its name.
-    options : for each parameter of the partition that it has, the name of its option, or a function of the value that writes
-        both: ``n=lambda n: f"samples={n // clients}"``.
+def errors_of(scenario: str) -> Iterator[None]:
+    """Name the scenario in an error of a partition.
 
     Raises
     ------
-    ValueError : in place of :class:`UnmetError`.
+    ValueError : instead of :class:`UnmetError`.
     """
     try:
         yield
     except UnmetError as error:
-        changes = (error.changes or {}).items()
-        possible = [(options[name], value) for name, value in changes if name in options]
-        written = [f"{option}={value}" if isinstance(option, str) else option(value) for option, value in possible]
-        raise ValueError(f"{scenario}: {error.fault}{_advice(None if error.changes is None else written)}") from None
+        raise ValueError(f"{scenario}: {error.fault}") from None
 
 
 def iid(n: int, clients: int, seed: int) -> list[list[int]]:
@@ -117,7 +89,6 @@ def by_domain(domains: Sequence[int], clients_per_domain: int, seed: int) -> lis
         raise UnmetError(
             "by_domain",
             f"each client needs at least one sample: expected 1 to {most} clients per domain, found {clients_per_domain}.",
-            {"clients_per_domain": most} if most else {},
         )
     rng = np.random.default_rng(seed)
     return [
@@ -172,31 +143,25 @@ def domain_samples(
     check_number("domain_samples: share", share, 0, 1, above=True)
     check_whole("domain_samples: seed", seed, 0, 2**32 - 1)
 
-    def drawn(share: float) -> list[list[int]]:
-        rng = RandomState(seed)
-        left = [np.arange(len(y)) for y in of]
-        parts: list[list[int]] = []
-        for d in domains:
-            y, size, order = of[d], int(share * len(of[d])), rng.permutation(left[d])
-            least = len(np.unique(y)) if cover else 1
-            if not least <= size <= len(order):
-                fault = (
-                    f"client {len(parts) + 1} takes {size} of the {len(order)} samples that are left of domain "
-                    f"{d if names is None else names[d]}: expected {least} to {len(order)}, with share={share}."
-                )
-                raise UnmetError("domain_samples", fault, {})
-            part = order[:size]
-            if cover:
-                part = _covering(part, y, rng, order[:0] if overlap else order[size:])
-            left[d] = order[~np.isin(order, part)]
-            parts.append(part.tolist())
-        return parts
-
-    try:
-        return drawn(share)
-    except UnmetError as error:
-        near = sorted((x for x in ROUND if x <= 1), key=lambda x: abs(np.log(x / share)))
-        raise UnmetError("domain_samples", error.fault, _first("share", near, drawn)) from None
+    rng = RandomState(seed)
+    left = [np.arange(len(y)) for y in of]
+    parts: list[list[int]] = []
+    for d in domains:
+        y, size, order = of[d], int(share * len(of[d])), rng.permutation(left[d])
+        least = len(np.unique(y)) if cover else 1
+        if not least <= size <= len(order):
+            fault = (
+                f"client {len(parts) + 1} takes {size} of the {len(order)} samples that are left of domain "
+                f"{d if names is None else names[d]}: expected {least} to {len(order)}, with share={share}. "
+                f"{'Raise' if size < least else 'Lower'} share."
+            )
+            raise UnmetError("domain_samples", fault)
+        part = order[:size]
+        if cover:
+            part = _covering(part, y, rng, order[:0] if overlap else order[size:])
+        left[d] = order[~np.isin(order, part)]
+        parts.append(part.tolist())
+    return parts
 
 
 def bands(numbers: ArrayLike, count: int) -> Indices:
@@ -224,7 +189,7 @@ def dirichlet(
     seed: int,
     *,
     cap: bool = False,
-    min_size: Least = 10,
+    min_size: int = 10,
     redraws: int = 1000,
 ) -> list[list[int]]:
     """Give every client a random share of each class: the lower ``alpha``, the more the clients' labels differ.
@@ -239,9 +204,8 @@ def dirichlet(
     alpha : >= 0.01; 0.1 leaves most clients few classes, 100 makes them nearly alike.
     seed : >= 0; the same seed gives the same parts.
     cap : whether a client that has n / clients samples gets none of the classes that follow, unless all have as many.
-    min_size : >= 0, samples every client must have at least, or the function of the number of clients that says so; all is drawn
-        again until they do.
-    redraws : >= 1, draws after which to give up; where the first ones are far from it, so does the function before.
+    min_size : >= 0, samples that every client must have; all is drawn again until they do.
+    redraws : >= 1, draws after which to give up; earlier if the first ones are far from it.
 
     Returns
     -------
@@ -252,12 +216,12 @@ def dirichlet(
     ValueError if a parameter is out of range. UnmetError if no draw gives every client ``min_size`` samples.
     """
     classes = _classes("dirichlet", labels, clients, alpha, seed, min_size, redraws)
-    draw = _classwise(classes, cap)
-    return _drawn("dirichlet", draw, np.random.default_rng, seed, clients, alpha, min_size, redraws)[0]
+    draw = _classwise(classes, clients, alpha, cap)
+    return _drawn("dirichlet", draw, np.random.default_rng(seed), clients, alpha, min_size, redraws)
 
 
 def retina(
-    labels: ArrayLike, clients: int, alpha: float, seed: int = 2022, *, min_size: Least = 10, redraws: int = 1000
+    labels: ArrayLike, clients: int, alpha: float, seed: int = 2022, *, min_size: int = 10, redraws: int = 1000
 ) -> list[list[int]]:
     """Capped ``dirichlet`` from NumPy's older generator, each part shuffled: the splits of the Retina data of SSL-FL.
 
@@ -277,8 +241,8 @@ def retina(
     ------
     ValueError as in ``dirichlet``.
     """
-    draw = _classwise(_classes("retina", labels, clients, alpha, seed, min_size, redraws, 2**32), cap=True)
-    parts, rng = _drawn("retina", draw, RandomState, seed, clients, alpha, min_size, redraws)
+    classes, rng = _classes("retina", labels, clients, alpha, seed, min_size, redraws, 2**32), RandomState(seed)
+    parts = _drawn("retina", _classwise(classes, clients, alpha, cap=True), rng, clients, alpha, min_size, redraws)
     for part in parts:
         rng.shuffle(part)
     return parts
@@ -291,7 +255,7 @@ def quality(
     alpha: float,
     seed: int,
     *,
-    min_size: Least = 1,
+    min_size: int = 1,
     redraws: int = 1000,
 ) -> list[list[int]]:
     """Divide each class between clean and corrupted clients in proportion to their numbers, then unevenly among each.
@@ -321,8 +285,9 @@ def quality(
     classes = _classes("quality", labels, clients, alpha, seed, min_size, redraws, 2**32)
     check("quality", sum(map(len, classes)), clients, alpha, corrupted)
 
-    def draw(clients: int, alpha: float, rng: Any) -> Owned:
-        clean = clients - corrupted
+    clean = clients - corrupted
+
+    def draw(rng: Any) -> Owned:
         owner = np.empty(sum(map(len, classes)), np.int64)
         for members in classes:
             split = int(np.round(clean / clients * len(members)))  # halves go to the even number
@@ -333,7 +298,7 @@ def quality(
                     owner[pool] = first + rng.choice(len(p), len(pool), p=p)
         return np.arange(len(owner)), owner
 
-    return _drawn("quality", draw, RandomState, seed, clients, alpha, min_size, redraws, max(corrupted, 1))[0]
+    return _drawn("quality", draw, RandomState(seed), clients, alpha, min_size, redraws)
 
 
 def power_ramp(clients: int, exponent: float = EXPONENT) -> Shares:
@@ -381,26 +346,14 @@ def power_sizes(
         raise ValueError(unknown("recipe of power_sizes:", recipe, RECIPES))
     check_number("power_sizes: exponent", exponent, 0, above=True, below=True)
     check_whole("power_sizes: min_size", min_size, 1)
-    sizes = _power_sizes(n, clients, recipe, exponent)
-    if min(sizes) < min_size:
-
-        def enough(n: int, clients: int) -> bool:
-            return min(_power_sizes(n, clients, recipe, exponent)) >= min_size
-
-        more = (("n", clients * k) for k in range(n // clients + 1, 400 * min_size) if enough(clients * k, clients))
-        fewer = (("clients", int(k)) for k in reversed(ROUND) if 1 <= k < clients and enough(n, int(k)))
-        changes = {name: value for of in (more, fewer) for name, value in islice(of, 1)}
-        fault = f"of {clients} clients that share {n} samples one would have {min(sizes)}: expected {min_size} or more."
-        raise UnmetError("power_sizes", fault, changes)
-    return sizes
-
-
-def _power_sizes(n: int, clients: int, recipe: str, exponent: float) -> list[int]:
-    """The sizes of ``power_sizes``, whatever the smallest."""
     if recipe == "exact":
-        return _largest_remainder(power_ramp(clients, exponent) * n, n)
-    ends = np.minimum(np.cumsum(power_nominal(n, clients, exponent)), n)  # a slice ends where the list does
-    sizes: list[int] = np.diff(ends, prepend=0).tolist()
+        sizes = _largest_remainder(power_ramp(clients, exponent) * n, n)
+    else:
+        ends = np.minimum(np.cumsum(power_nominal(n, clients, exponent)), n)  # a slice ends where the list does
+        sizes = np.diff(ends, prepend=0).tolist()
+    if min(sizes) < min_size:
+        fault = f"of {clients} clients that share {n} samples one would have {min(sizes)}: expected {min_size} or more."
+        raise UnmetError("power_sizes", f"{fault} Give more samples per client.")
     return sizes
 
 
@@ -460,7 +413,7 @@ def class_ramp_counts(clients: int, classes: int, m: int) -> list[list[int]]:
     check_whole("class_ramp: m", m, 1)
     if m < classes:
         fault = f"a client needs a sample of each of the {classes} classes: expected {classes} or more, found {m}."
-        raise UnmetError("class_ramp", fault, {"m": classes})
+        raise UnmetError("class_ramp", fault)
     owned = np.linspace(1, classes, clients).astype(np.int64).tolist()
     return [[m // c] * (c - 1) + [m // c + m % c] + [0] * (classes - c) for c in owned]
 
@@ -489,30 +442,7 @@ def class_ramp(labels: ArrayLike, clients: int, m: int, seed: int, *, replacemen
     ValueError if a parameter is out of range, or a class has too few samples.
     """
     pools = _by_class("class_ramp", labels, clients)
-    class_ramp_counts(clients, len(pools), m)
-
-    def parts(clients: int, m: int, replacement: bool) -> list[list[int]]:
-        return _ramp_parts([*pools], clients, m, _generator("class_ramp", seed), replacement)
-
-    try:
-        return parts(clients, m, replacement)
-    except UnmetError as error:
-        fewer, smaller = (
-            [int(k) for k in reversed(ROUND) if least <= k < most] for least, most in ((1, clients), (len(pools), m))
-        )
-        changes = _first("m", smaller, lambda m: parts(clients, m, replacement))
-        changes |= _first("clients", fewer, lambda k: parts(k, m, replacement))
-        changes |= {} if replacement else _first("replacement", [True], lambda drawn: parts(clients, m, drawn))
-        raise UnmetError("class_ramp", error.fault, changes) from None
-
-
-def _ramp_parts(pools: list[Indices], clients: int, m: int, rng: Generator, replacement: bool) -> list[list[int]]:
-    """The parts of ``class_ramp``, from the samples of each class.
-
-    Raises
-    ------
-    UnmetError : a class has too few samples.
-    """
+    rng = _generator("class_ramp", seed)
     parts: list[list[int]] = []
     for j, counts in enumerate(class_ramp_counts(clients, len(pools), m)):
         last = int(np.count_nonzero(counts)) - 1
@@ -522,11 +452,12 @@ def _ramp_parts(pools: list[Indices], clients: int, m: int, rng: Generator, repl
             needed = rest if replacement else count
             # With replacement one sample is enough to draw from, before the remainder is taken away.
             if len(pools[c]) < max(needed, 1):
+                other = "fewer clients" if replacement else "draw with replacement (recipe=released of a scenario)"
                 fault = (
                     f"client {j + 1} needs {max(needed, 1)} different samples of class {c} (in ascending order), which has "
-                    f"{len(pools[c])} left."
+                    f"{len(pools[c])} left. Take fewer samples per client, or {other}."
                 )
-                raise UnmetError("class_ramp", fault, {})
+                raise UnmetError("class_ramp", fault)
             if replacement:
                 part += rng.choice(pools[c], count - rest).tolist() + pools[c][:rest].tolist()
                 pools[c] = pools[c][rest:]
@@ -581,7 +512,7 @@ def mixtures(
         classes.sort(key=lambda members: int(members[0]))
     prior = np.array([len(members) for members in classes]) / sum(map(len, classes))
 
-    def draw(clients: int, alpha: float, rng: Any) -> Owned:
+    def draw(rng: Any) -> Owned:
         order, owner = list[Indices](), list[Indices]()
         q = _balanced(prior, clients, alpha, tolerance, patience, rng)
         for members, share in zip(classes, q.T, strict=True):
@@ -591,8 +522,8 @@ def mixtures(
             owner.append(_cut(share, len(members)))
         return np.concatenate(order), np.concatenate(owner)
 
-    generator = RandomState if released else np.random.default_rng
-    parts, rng = _drawn("mixtures", draw, generator, seed, clients, alpha, lambda _: 1, 1)
+    rng: Any = RandomState(seed) if released else np.random.default_rng(seed)
+    parts = _drawn("mixtures", draw, rng, clients, alpha, 1, 1)
     if not released:
         for part in parts:
             rng.shuffle(part)
@@ -624,9 +555,8 @@ def holdout(
     n = sum(map(len, pools))
     size = int(np.rint(fraction * n))
     if not 0 < size < n:
-        least = ceil(0.51 / min(fraction, 1 - fraction))  # of which a half and more is one
-        fault = f"{fraction} of {n} samples, rounded, is {size}: expected 1 to {n - 1}."
-        raise UnmetError("holdout", fault, {"n": least} | ({"fraction": 0.5} if n > 1 else {}))
+        fault = f"{fraction} of {n} samples, rounded, is {size}: expected 1 to {n - 1}. Give more samples."
+        raise UnmetError("holdout", fault)
     rng = _generator("holdout", seed)
     if stratified:
         counts = _largest_remainder(np.array([len(pool) * size / n for pool in pools]), size)
@@ -684,7 +614,7 @@ def _generator(who: str, seed: int) -> Generator:
     return np.random.default_rng(seed)
 
 
-def check(who: str, n: int, clients: int, alpha: float = 1.0, corrupted: int = 0, min_size: Least = 1) -> None:
+def check(who: str, n: int, clients: int, alpha: float = 1.0, corrupted: int = 0, min_size: int = 1) -> None:
     """Require of a partition what can be said before the labels are known.
 
     Parameters
@@ -699,14 +629,15 @@ def check(who: str, n: int, clients: int, alpha: float = 1.0, corrupted: int = 0
     """
     if not 1 <= clients <= n:
         fault = f"each client needs at least one sample: expected 1 to {n} clients for {n} samples, found {clients}."
-        raise UnmetError(who, fault, None)
+        raise UnmetError(who, fault)
     check_number(f"{who}: alpha", alpha, SMALLEST_ALPHA, below=True)
     check_whole(f"{who}: corrupted", corrupted, 0, clients, ", the number of clients")
-    least = _least(min_size, clients)
-    check_whole(f"{who}: min_size", least, 0)
-    if least * clients > n:
-        fault = f"{clients} clients that share {n} samples have at most {n // clients} each: expected {least} or more."
-        raise UnmetError(who, fault, None)
+    check_whole(f"{who}: min_size", min_size, 0)
+    if min_size * clients > n:
+        fault = (
+            f"{clients} clients that share {n} samples have at most {n // clients} each: expected {min_size} or more."
+        )
+        raise UnmetError(who, fault)
 
 
 def _by_class(who: str, labels: ArrayLike, clients: int) -> list[Indices]:
@@ -758,8 +689,8 @@ def classwise(
     return (np.concatenate(order), np.concatenate(owner)), shares
 
 
-def _classwise(classes: Sequence[Indices], cap: bool) -> Draw:
-    return lambda clients, alpha, rng: classwise(classes, clients, alpha, cap, rng)[0]
+def _classwise(classes: Sequence[Indices], clients: int, alpha: float, cap: bool) -> Draw:
+    return lambda rng: classwise(classes, clients, alpha, cap, rng)[0]
 
 
 def _cut(share: Shares, n: int) -> Indices:
@@ -783,66 +714,27 @@ def _shares(k: int, alpha: float, rng: Generator | RandomState) -> Shares:
             return shares
 
 
-def _drawn(
-    who: str,
-    draw: Draw,
-    generator: Callable[[int], Any],
-    seed: int,
-    clients: int,
-    alpha: float,
-    min_size: Least,
-    redraws: int,
-    fewest: int = 1,
-) -> tuple[list[list[int]], Any]:
-    """Draw until every client has enough: the parts, and the generator after them.
+def _drawn(name: str, draw: Draw, rng: Any, clients: int, alpha: float, min_size: int, redraws: int) -> list[list[int]]:
+    """The parts of the first draw that gives every client enough samples.
 
     Raises
     ------
-    UnmetError : they never have; with what else would do, of at least ``fewest`` clients.
+    UnmetError : no draw does.
     """
-
-    def tried(clients: int, alpha: float, redraws: int) -> tuple[list[list[int]], Any]:
-        rng, best, fewest_short, needed = generator(seed), 0, clients, _least(min_size, clients)
-        for k in range(redraws):
-            order, owner = draw(clients, alpha, rng)
-            sizes = np.bincount(owner, minlength=clients)
-            short, best = int((sizes < needed).sum()), max(best, int(sizes.min()))
-            if not short:
-                return parts_of(order, owner, clients), rng
-            fewest_short = min(fewest_short, short)
-            if k + 1 == PILOT and fewest_short >= HOPELESS:
-                break
-        fault = (
-            f"{len(owner)} samples were never divided among {clients} clients at alpha={alpha} so that each has {needed} or more: in "
-            f"{k + 1} draw{'s' * (k > 0)} {fewest_short} of them or more had fewer."
-        )
-        raise UnmetError(who, fault, {} if callable(min_size) or not needed else {"min_size": best})
-
-    try:
-        return tried(clients, alpha, redraws)
-    except UnmetError as error:
-        few = min(TRIES, redraws)
-        higher = [f"{a:g}" for a in ROUND if alpha < a <= 1000]
-        changes = _first("alpha", higher[-1:], lambda a: tried(clients, float(a), few))  # else no lower one does either
-        changes |= _first("alpha", higher if changes else (), lambda a: tried(clients, float(a), few))
-        fewer = (int(k) for k in reversed(ROUND) if fewest <= k < clients)
-        changes |= _first("clients", fewer, lambda k: tried(k, alpha, few))
-        raise UnmetError(who, error.fault, changes | dict(error.changes or {})) from None
-
-
-def _least(min_size: Least, clients: int) -> int:
-    return min_size(clients) if callable(min_size) else min_size
-
-
-def _first(name: str, values: Iterable[Any], attempt: Callable[[Any], object]) -> dict[str, Any]:
-    """The first of some values with which there is a partition, under its name; nothing if there is none."""
-    for value in values:
-        try:
-            attempt(value)
-        except UnmetError:
-            continue
-        return {name: value}
-    return {}
+    fewest_short = clients
+    for k in range(redraws):
+        order, owner = draw(rng)
+        short = int((np.bincount(owner, minlength=clients) < min_size).sum())
+        if not short:
+            return parts_of(order, owner, clients)
+        fewest_short = min(fewest_short, short)
+        if k + 1 == PILOT and fewest_short >= HOPELESS:
+            break
+    fault = (
+        f"{len(owner)} samples were never divided among {clients} clients at alpha={alpha} so that each has {min_size} or more: in "
+        f"{k + 1} draw{'s' * (k > 0)} {fewest_short} of them or more had fewer. Take fewer clients, or a higher alpha."
+    )
+    raise UnmetError(name, fault)
 
 
 def _classes(
@@ -851,7 +743,7 @@ def _classes(
     clients: int,
     alpha: float,
     seed: int,
-    min_size: Least,
+    min_size: int,
     redraws: int,
     seeds: float = np.inf,
 ) -> list[Indices]:

@@ -70,9 +70,7 @@ def scenario(
     partition.check("digits-quality", sum(train), clients, alpha, corrupted=corrupted)
     corrupt = CORRUPT[corruption]
     check_severity(corrupt, severity)
-
-    def least(clients: int) -> int:
-        return max(1, sum(train) // (4 * clients))
+    least = max(1, sum(train) // (4 * clients))
 
     def build(seed: int) -> Scenario:
         data = digits.recall(seed, train, test)
@@ -81,7 +79,7 @@ def scenario(
         rng = digits.stream(seed, len(digits.DOMAINS) + 1)
         for_parts, for_train, for_test = rng.integers(0, 2**32, 3).tolist()
         order = torch.from_numpy(rng.permutation(len(y)))
-        with partition.options_of("digits-quality", clients="clients", alpha="alpha"):
+        with partition.errors_of("digits-quality"):
             drawn = partition.quality(y[order], clients, corrupted, alpha, for_parts, min_size=least)
         parts = [order[part].tolist() for part in drawn]
         bad = [row for part in parts[clients - corrupted :] for row in part]
@@ -94,7 +92,7 @@ def scenario(
             "corruption": corruption,
             "severity": severity,
             "alpha": alpha,
-            "min_size": least(clients),
+            "min_size": least,
         }
         return digits.divided(
             known, seed, train, test, made | {"test/y": labels}, parts,
