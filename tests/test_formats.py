@@ -111,13 +111,13 @@ def test_leaf_in_python_and_on_the_command_line(
         ({"num_samples": [4, 3]}, "user b: 4 samples and 4 labels, num_samples is 3"),
         ({"user_data": {"a": {"x": [[1, 2]], "y": [0]}, "b": {"x": [[1, 2], [1]], "y": [0, 1]}}, "num_samples": [1, 2]}, "different lengths"),
         ({"user_data": {"a": {"x": [[1, 2]], "y": [0]}, "b": {"x": [[1]], "y": [0]}}, "num_samples": [1, 1]}, r"\[2\] of user a, \[1\] of user b"),
-        ({"user_data": {"a": {"x": ["so it was"], "y": ["s"]}, "b": {"x": ["and"], "y": ["t"]}}, "num_samples": [1, 1]}, "2 problems: .*x holds text .*take numbers"),
+        ({"user_data": {"a": {"x": ["so it was"], "y": ["s"]}, "b": {"x": ["and"], "y": ["t"]}}, "num_samples": [1, 1]}, "2 problems:.*x holds text .*take numbers"),
         ({"user_data": {"a": {"x": [["id", "a tweet"]], "y": [0]}, "b": {"x": [[1, 2]], "y": [1]}}, "num_samples": [1, 1]}, "x holds text .'id'"),
         ({"user_data": {"a": {"x": [[1, 2]], "y": [[0, 1]]}, "b": {"x": [[1, 2]], "y": [1]}}, "num_samples": [1, 1]}, r"a label is \[0, 1\]"),
     ],
 )  # fmt: skip
 def test_leaf_that_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=f"(?s){said}"):
         read_user_data(leaf(tmp_path / "a.json", {"a": 4, "b": 4}, **changes))
 
 
@@ -136,14 +136,14 @@ def test_leaf_that_is_refused(tmp_path: Path, changes: dict[str, Any], said: str
 )
 def test_leaf_that_is_damaged(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=f"(?s){said}"):
         read_user_data(tmp_path / "a.json")
 
 
 def test_a_user_in_two_files_is_refused_and_so_are_all_problems_at_once(tmp_path: Path) -> None:
     leaf(tmp_path / "1.json", {f"u{k}": 2 for k in range(14)})
     leaf(tmp_path / "2.json", {f"u{k}": 2 for k in range(14)})
-    with pytest.raises(DataError, match=r"14 problems: \(1\) 2\.json, user u0: also in 1\.json.* And 4 more"):
+    with pytest.raises(DataError, match=r"(?s)14 problems:\s\(1\) 2\.json, user u0: also in 1\.json.*And 4 more"):
         read_user_data(tmp_path)
 
 
@@ -272,7 +272,7 @@ def test_a_file_per_client(tmp_path: Path) -> None:
     np.savez(tmp_path / "test/2.npz", x=np.zeros((3, 5)), y=np.zeros(2))
     with pytest.raises(
         DataError,
-        match=r"3 problems: \(1\) train/2\.npz holds x, expected x and y\. \(2\) test/2\.npz: x is \[3, 5\] and y \[2\]",
+        match=r"3 problems:\s\(1\) train/2\.npz holds x, expected x and y\.\s\(2\) test/2\.npz: x is \[3, 5\] and y \[2\]",
     ):
         read_user_data(tmp_path)
 
@@ -318,7 +318,7 @@ def test_bytes_of_one_client_and_shares_of_another_are_not_put_together(tmp_path
 )
 def test_files_that_are_not_read_say_what_to_do(tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=f"(?s){said}"):
         read_user_data(tmp_path / name)
 
 

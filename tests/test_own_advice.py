@@ -82,12 +82,12 @@ def test_the_line_works_as_pasted(how: str, tmp_path: Path) -> None:
 def test_no_purpose_is_guessed_and_the_class_is_not_left_out(tmp_path: Path) -> None:
     path = write(tmp_path, "plain")
     said = refused(path, Columns())
-    assert "Of few words are site (3), salary (2)." in said
+    assert "Few different words: site (3), salary (2)." in said
     assert all(f"--set {role}=COLUMN if" in said for role in ("label", "client", "group"))
     assert said.rstrip().endswith("Name the label first; advice about the other columns follows then.")
     assert not re.search(r"leave_out|get_dummies", said)
     assert "leave_out=site,age,cost,seen,nothing" in refused(path, Columns(label="salary"))
-    assert "In cost the sign ' ' stands between thousands" in said
+    assert "In cost the sign ' ' is between thousands" in said
     assert "client=COLUMN" not in refused(path, Columns(label="salary", client="site"))
 
 
@@ -99,7 +99,7 @@ def test_signs_between_thousands_are_named(cells: list[str], sign: str, tmp_path
     rows = "\n".join(f"{cells[k % 2]};{'xy'[k % 2]}" for k in range(8))
     (tmp_path / "t.csv").write_text(f"v;label\n{rows}\n")
     said = refused(tmp_path / "t.csv", Columns())
-    assert f"In v the sign {sign!r} stands between thousands" in said
+    assert f"In v the sign {sign!r} is between thousands" in said
     own = read_user_data(paste(said, tmp_path)[1])
     assert isinstance(own.inputs, np.ndarray)
     assert own.inputs[:2, 0].tolist() == [float(cell.replace(sign, "").replace(",", ".")) for cell in cells]

@@ -249,7 +249,7 @@ def test_missing_in_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equ
                 Image.new("L", (8, 8), 50 * k + 20).save(tmp_path / "my" / client / kind / f"{k}.png")
     with pytest.raises(
         DataError,
-        match=r"\(1\) the label is missing in 6 of 12 samples \('nan'\): .*\(2\) the client is missing in 6 of 12",
+        match=r"(?s)\(1\) the label is missing in 6 of 12 samples \('nan'\): .*\(2\) the client is missing in 6 of 12",
     ):
         read_user_data("my")
     assert len(follow(equipoise, ["init", "--data", "my", "--output", "o.toml"])) == 3
@@ -346,7 +346,7 @@ def test_options_of_tables_are_refused_elsewhere(tmp_path: Path) -> None:
         ({"encoding": "latin-99"}, "encoding=latin-99 is none that Python knows"),
         ({"keep": ("w",)}, "Unknown column 'w'"),
     ):
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=f"(?s){said}"):
             read_user_data(tmp_path / "t.csv", Columns(**wrong))  # type: ignore[arg-type]
 
 
@@ -470,19 +470,19 @@ def test_what_was_left_out_is_said(tmp_path: Path) -> None:
         ("a,a,b,b,label\n", "two columns are called 'a', 'b'. Rename one of each"),
         ("a,label\n1\0,x\n", r"line 2 holds a NUL.*--set encoding=utf-16-le"),
         ("a,label\n1,\"x\n2,y\n", "a quotation mark is opened and not closed"),
-        ("label,client,v\nNA,,1\nx,a,?\n0.5,a,oops\n", r"has 4 problems: \(1\) column label: the label is missing .*\(2\) column label: the label is 0\.5 "
+        ("label,client,v\nNA,,1\nx,a,?\n0.5,a,oops\n", r"has 4 problems:\s\(1\) column label: the label is missing .*\(2\) column label: the label is 0\.5 "
          r".*\(3\) column client: .*\(4\) expected a number .* v: 1 of 3 is missing \('\?' in line 3\) and 1 of 3 is no number \('oops' in line 4\)"),
         ("v,label\n1.5,x\nTrue,y\n", r"v: 1 of 2 is no number \('True' in line 3\)"),
-        ("v;w;label\n1,5;2,25;x\n0,5;;y\n", r"a comma stands before the digits of fractions in v, w\. Say so: --set 'decimal=,'\.$"),
+        ("v;w;label\n1,5;2,25;x\n0,5;;y\n", r"a comma is before the digits of fractions in v, w\. Declare it: --set 'decimal=,'\.$"),
         ("v;w;label\n1,5;oops;x\n0,5;1;y\n", r"fractions in v\. .* Other cells, too, are no numbers in w: advice about them follows then"),
-        ("v;w;label\n1,5;0.5;x\n0,5;1;y\n", r"1 column has other cells\. v: all 2 .*If a comma .*Leave the column out"),
-        ("v,label\n\"1,234\",x\n\"2,345\",y\n", r"all 2 are no number \('1,234' in line 2, .*If a comma stands before the digits of fractions: --set 'decimal=,'"),
+        ("v;w;label\n1,5;0.5;x\n0,5;1;y\n", r"1 column has other cells:\s+v: all 2 .*If a comma .*Leave the column out"),
+        ("v,label\n\"1,234\",x\n\"2,345\",y\n", r"all 2 are no number \('1,234' in line 2, .*If a comma is before the digits of fractions: --set 'decimal=,'"),
         ("v,label\n1.234.567,x\n1 234,y\n", "all 2 are no number"),
     ],
 )  # fmt: skip
 def test_tables_that_say_all_that_is_wrong(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "t.csv").write_bytes(text.encode())
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=f"(?s){said}"):
         read_user_data(tmp_path / "t.csv")
 
 
@@ -507,7 +507,7 @@ def test_true_and_false_are_one_and_zero(tmp_path: Path) -> None:
 def test_damaged_compressed_tables(tmp_path: Path, damage: Callable[[bytes], bytes], said: str) -> None:
     for name, pack in (("t.csv.gz", gzip.compress), ("t.csv.xz", lzma.compress), ("t.csv.bz2", bz2.compress)):
         (tmp_path / name).write_bytes(damage(pack(as_text().encode() * 50)))
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=f"(?s){said}"):
             read_user_data(tmp_path / name)
 
 
@@ -727,7 +727,7 @@ def test_parquet_with_nothing_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = parquet(tmp_path / "t.parquet", a=[1.5, 2.5, np.nan, 4.0] * 3, w=["x", "y", "z", None] * 3, label=whole)
     with pytest.raises(
         DataError,
-        match=r"\(1\) column label: the label is missing in 3 of 12 samples: row 3, row 7, row 11.*a: 3 of 12 are missing",
+        match=r"(?s)\(1\) column label: the label is missing in 3 of 12 samples: row 3, row 7, row 11.*a: 3 of 12 are missing",
     ):
         read_user_data(path)
     frame = pd.DataFrame(

@@ -234,16 +234,23 @@ def test_a_model_is_evaluated_by_sensitive_attribute(streamed: bool) -> None:
     )
     data: Any = TensorDataset(x, y, s) if streamed else (x, y, s)
     fed = eq.Federation(
-        torch.nn.Linear(3, 2), [(x, y), (x, y)], tests={"all": data, "plain": (x, y)}, measures=("accuracy", "auc")
+        torch.nn.Linear(3, 2),
+        [(x, y), (x, y)],
+        tests={"all": data, "plain": (x, y)},
+        measures=("accuracy", "auc"),
+        attributes={"sex": ["f", "m"], "age": list("01234")},
     )
     found, right = fed.evaluate(), fed.predict(x) == y
     assert "by" not in found["plain"]
-    assert [list(of) for of in found["all"]["by"]] == [[0, 1], [0, 1, 2, 3, 4]]
-    for codes, of in zip(s.unbind(1), found["all"].pop("by"), strict=True):
-        for code, score in of.items():
-            assert score["accuracy"] == float(right[codes == code].double().mean())
-            assert score["n"] == int((codes == code).sum())
+    assert {name: list(of) for name, of in found["all"]["by"].items()} == {"sex": ["f", "m"], "age": list("01234")}
+    assert found["all"] == fed.evaluate(data) == fed.evaluate(x, y, s)
+    for k, of in enumerate(found["all"].pop("by").values()):
+        for code, score in enumerate(of.values()):
+            assert score["accuracy"] == float(right[s[:, k] == code].double().mean())
+            assert score["n"] == int((s[:, k] == code).sum())
     assert found["all"] == found["plain"]
+    with pytest.raises(ValueError, match=r"expected 2 sensitive attributes s \(sex, age\); found 1"):
+        fed.evaluate(x, y, s[:, 0])
 
 
 def test_a_task_takes_its_measures_from_their_list() -> None:

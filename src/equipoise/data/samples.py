@@ -557,10 +557,10 @@ def as_inputs(given: Any, who: str) -> Inputs:
     """
     if not isinstance(given, Mapping):
         return tensor(given, who, "x")
-    if not given or not all(isinstance(name, str) for name in given):
+    if not given or not all(isinstance(name, str) and name for name in given):
         names = ", ".join(map(repr, [*given][:10])) or "none"
         raise TypeError(
-            f"{who}: a dictionary of inputs x must have a tensor for each of its names, which are text; found {names}."
+            f"{who}: a dictionary of inputs x must have a tensor for each of its names, which are text and not empty; found {names}."
         )
     return {name: tensor(given[name], who, f"x[{name!r}]") for name in sorted(given)}
 

@@ -282,15 +282,30 @@ class EvaluationSets:
             expected = f"{self.n} clients; test sets: {', '.join(self.sets) or 'none'}"
             raise ValueError(f"groups must name one test set per client ({expected}); found {given}.")
 
-    def score(self, trial: Trial, vector: Tensor, data: Samples) -> dict[str, Any]:
-        """All measures of the run, of a whole vector [G] on one data set; ``by`` each sensitive attribute, where data have them, those of sums."""
+    def score(self, trial: Trial, vector: Tensor, data: Samples, called: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        """All measures of the run, of a whole vector [G] on one data set, and those of sums by sensitive attribute, as these are ``called``.
+
+        Raises
+        ------
+        ValueError : the data have other attributes.
+        """
         [outputs] = answers(trial, vector, [data])
         values = _measured(self.own, [outputs]) if self.own else []
         own = {measure.name: value for measure, (value, _) in zip(self.own, values, strict=True)}
-        of_people = [
-            {value: tally.score(self.measures) for value, tally in by_value.items()}
-            for by_value in trial.model.task.tally(outputs.values, outputs.y, outputs.s).by
-        ]
+        tallies = trial.model.task.tally(outputs.values, outputs.y, outputs.s).by
+        called = called or {f"s[{k}]" if len(tallies) > 1 else "s": () for k in range(len(tallies))}
+        if tallies and len(tallies) != len(called):
+            names = ", ".join(called)
+            raise ValueError(
+                f"evaluation data: expected {len(called)} sensitive attributes s ({names}); found {len(tallies)}."
+            )
+        of_people = {
+            name: {
+                values[code] if code < len(values) else str(code): tally.score(self.measures)
+                for code, tally in by_value.items()
+            }
+            for (name, values), by_value in zip(called.items(), tallies, strict=False)
+        }
         return {**outputs.score(self.measures), **own, **({"by": of_people} if of_people else {})}
 
     def answered(self, trial: Trial, vector: Tensor) -> dict[str, Outputs]:

@@ -523,19 +523,22 @@ class Federation(Arrangement):
         """The state after the round that ``select`` names, whose model is used."""
         return self.progress if self.best is None else self.best
 
-    def evaluate(self, x: object = None, y: object = None, *, client: int | None = None) -> dict[str, Any]:
-        """Accuracy, loss and the other measures of the global model (or a client's) on ``(x, y)``, or every test set.
+    def evaluate(
+        self, x: object = None, y: object = None, s: object = None, *, client: int | None = None
+    ) -> dict[str, Any]:
+        """Accuracy, loss and the other measures of the global model (or a client's) on data, or on every test set.
 
-        Where samples have sensitive attributes, ``(x, y, s)``, ``by`` has for each of these ``{code: measures}``, of the measures that are
-        sums over samples.
+        Data are ``x, y``, or ``x, y, s`` with codes of sensitive attributes, or one argument that may be a client's data, such as a data
+        set. With ``s``, ``by`` has the measures that are sums over samples for each attribute and value, by their names.
         """
-        vector = self._vector(client)
+        vector, called = self._vector(client), self.attributes
         if x is None:
-            return {n: self.tests.score(self.trial, vector, d) for n, d in self.tests.sets.items()}
-        data = loaded(self.inputs.reading((x, y) if y is not None else x, "evaluation data"))
+            return {n: self.tests.score(self.trial, vector, d, called) for n, d in self.tests.sets.items()}
+        given = x if y is None else (x, y) if s is None else (x, y, s)
+        data = loaded(self.inputs.reading(given, "evaluation data"))
         check(data, "evaluation data", None, self.trial.setup.n_classes)
         with taking(data, "evaluation data"):
-            return self.tests.score(self.trial, vector, data)
+            return self.tests.score(self.trial, vector, data, called)
 
     def predict(self, x: object, *, client: int | None = None) -> Tensor:
         """Classes [n] of inputs ``x`` [n, *shape] by the global model, or by the model a client predicts with.

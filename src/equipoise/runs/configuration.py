@@ -120,19 +120,12 @@ def configure(
 
 def _with_whole_paths(chosen: Content) -> Content:
     """What was chosen, with paths and references to the user's code as they hold in any folder."""
-    for options, name in (("network_options", "weights"), ("scenario_options", "lists")):
-        if isinstance(path := chosen.get(options, {}).get(name), str):
-            chosen[options] = {**chosen[options], name: whole(path)}
-    if isinstance(task := chosen.get("scenario_options", {}).get(places.TASK), str):
-        chosen["scenario_options"] = {**chosen["scenario_options"], places.TASK: own_code.whole(task)}
     if measures := several(chosen.get("measures", "")):
-        chosen["measures"] = own_code.whole(", ".join(measures))
-        divided(several(chosen["measures"]))  # or a measure that is not known
-    for name in ("network", "optimizer"):
-        if own_code.split(chosen.get(name, ""))[0]:
-            chosen[name] = own_code.whole(chosen[name])
+        chosen = {**chosen, "measures": ", ".join(measures)}
     if "data" in chosen:
-        chosen["data"] = whole(str(chosen["data"]))
+        chosen = {**chosen, "data": whole(str(chosen["data"]))}
+    chosen = places.replaced(places.replaced(chosen, places.PATHS, whole), places.CODE, own_code.whole)
+    divided(several(chosen.get("measures", "")))  # or a measure that is not known
     return chosen
 
 

@@ -137,16 +137,12 @@ def identity(config: RunConfig) -> dict[str, Any]:
 def elsewhere(config: RunConfig) -> RunConfig:
     """A configuration without paths: with the hashes of the user's code and weights, without that of the data."""
     digests = config.own_code or {}
-    texts: dict[str, Any] = {
-        name: own_code.by_content(text, digests) for name in (*places.CODE, "data") if (text := getattr(config, name))
-    }
+    table = places.replaced(vars(config), (*places.CODE, ("data",)), lambda text: own_code.by_content(text, digests))
     if config.weights is not None and config.weights.is_file():
-        texts["network_options"] = {**config.network_options, "weights": hashes.of_file(config.weights)}
-    if task := config.scenario_options.get(places.TASK):
-        texts["scenario_options"] = {**config.scenario_options, places.TASK: own_code.by_content(task, digests)}
+        table["network_options"] = {**config.network_options, "weights": hashes.of_file(config.weights)}
     if not own_code.is_reference(config.data or ""):
-        texts["data"] = None
-    return replace(config, **texts, own_code=None)
+        table["data"] = None
+    return replace(config, **{**table, "own_code": None})
 
 
 def _write(config: RunConfig, directory: Path) -> None:

@@ -6,7 +6,7 @@ is as seen from the run.
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from equipoise.system import own_code
 
 PROJECT = "project"  # in the file of a configuration
 HUB = "hub:"
-CODE = ("method", "network", "optimizer", "measures")  # settings with references to code
-OPTIONS = {"network_options": ("weights",), "scenario_options": ("lists",)}  # that are paths
-TASK = "task"  # of the options of a scenario, may be a reference to code
+# settings, and options in a setting, with references to code, and those that are paths
+CODE = (("method",), ("network",), ("optimizer",), ("measures",), ("scenario_options", "task"))
+PATHS = (("network_options", "weights"), ("scenario_options", "lists"))
 
 
 def absolute(path: str | Path) -> str:
@@ -79,33 +79,36 @@ def private(document: Any, names: Mapping[str, str] | None = None, project: Path
     folders |= {} if home is None else {str(home): "~/"}
     instead = {**(names or {}), **{f"{folder}{os.sep}": short for folder, short in folders.items() if len(folder) > 1}}
 
-    def replaced(part: Any) -> Any:
+    def without(part: Any) -> Any:
         if isinstance(part, str):
             for path, short in instead.items():
                 part = part.replace(path, short)
             return part
         if isinstance(part, Mapping):
-            return {replaced(key): replaced(value) for key, value in part.items()}
-        return [*map(replaced, part)] if isinstance(part, list | tuple) else part
+            return {without(key): without(value) for key, value in part.items()}
+        return [*map(without, part)] if isinstance(part, list | tuple) else part
 
-    return replaced(document)
+    return without(document)
+
+
+def replaced(table: Mapping[str, Any], keys: Iterable[Sequence[str]], change: Callable[[str], str]) -> dict[str, Any]:
+    """A table with the texts under some keys changed, if they exist; two keys are a table's and one in it."""
+    changed = dict(table)
+    for name, *inner in keys:
+        value = changed.get(name)
+        if inner and isinstance(value, Mapping):
+            changed[name] = replaced(value, [inner], change)
+        elif not inner and isinstance(value, str):
+            changed[name] = change(value)
+    return changed
 
 
 def mapped(table: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
     """A configuration with every path changed, those in references to code too."""
-    changed = dict(table)
-    for name in CODE:
-        if isinstance(text := changed.get(name), str):
-            changed[name] = own_code.moved(text, change)
+    changed = replaced(table, CODE, lambda text: own_code.moved(text, change))
+    changed = replaced(changed, PATHS, change)
     if isinstance(data := changed.get("data"), str) and not data.startswith(HUB):
         changed["data"] = own_code.moved(data, change) if own_code.is_reference(data) else change(data)
-    for name, paths in OPTIONS.items():
-        if isinstance(options := changed.get(name), Mapping):
-            changed[name] = {**options} | {
-                key: change(options[key]) for key in paths if isinstance(options.get(key), str)
-            }
-    if isinstance(options := changed.get("scenario_options"), Mapping) and isinstance(task := options.get(TASK), str):
-        changed["scenario_options"] = {**options, TASK: own_code.moved(task, change)}
     if isinstance(code := changed.get("own_code"), Mapping):
         changed["own_code"] = {
             change(file) if own_code.is_file(file) else file: digest for file, digest in code.items()

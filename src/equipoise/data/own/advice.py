@@ -9,6 +9,7 @@ from typing import Any
 
 from equipoise.data.own.columns import MANY, Columns, listed, option
 from equipoise.data.own.words import COMMAS, missing, number_pattern
+from equipoise.system.suggestions import some
 
 THOUSANDS = (".", ",", "'", "’", " ", "\u00a0", "\u202f", "_")
 CLASSES = {"class", "target", "outcome", "diagnosis", "y"}  # what the column of the class is called
@@ -39,17 +40,17 @@ def refusal(
     script: Script | None,
     points: bool = True,
 ) -> str:
-    """Sentences about columns that do not hold a number in every row, and what to do.
+    """A list of the columns that do not hold a number in every row, and of what to do.
 
     Parameters
     ----------
-    wrong : what is wrong with each, by name.
+    wrong : the fault of each, by name.
     cells : those of the first of them.
-    columns : what the user said of the columns.
+    columns : the user's options of the columns.
     names : of all columns of the table.
     used : the purposes that have a column.
-    script : for one line of pandas; None where there is no file.
-    points : whether other columns have fractions, so with a point.
+    script : for one line of pandas; None without a file.
+    points : whether other columns have fractions, with a point.
     """
     words = {name: _words(every) for name, every in cells.items()}
     signs = {name: _signs(every, columns.decimal or ".") for name, every in words.items()}
@@ -58,20 +59,19 @@ def refusal(
     if declared and not points and any(signs[name] == ("", ",") for name in commas):
         return _decimal_commas(commas, [name for name in words if name in wrong])
     few = _few(words, signs)
-    said = [_expected(wrong)]
+    advice = []
     if commas and declared:
-        said.append(
-            f"If a comma stands before the digits of fractions: {option('decimal', ',')}; if it stands between thousands, remove it."
+        advice.append(
+            f"If a comma is before the digits of fractions: {option('decimal', ',')}; if it is between thousands, remove it."
         )
-    said += _thousands(signs)
-    said += _purposes(few, words, used)
+    advice += [*_thousands(signs), *_purposes(few, words, used)]
     kept = None if "label" in used else _class(few, names)
     named = "label" in used or any(name.casefold() in CLASSES for name in few)
     if len(few) > 1 and not named:  # any of these may be the class, which is no feature
-        said.append("Name the label first; advice about the other columns follows then.")
+        advice.append("Name the label first; advice about the other columns follows then.")
     elif others := [name for name in wrong if name != kept]:
-        said += [_left_out(others, wrong, kept, columns), *_line(others, signs, few, columns, script)]
-    return " ".join(said)
+        advice += [_left_out(others, wrong, kept, columns), *_line(others, signs, few, columns, script)]
+    return "\n".join([*_expected(wrong), *(f"- {text}" for text in advice)])
 
 
 def _words(cells: Sequence[object]) -> list[str]:
@@ -87,7 +87,7 @@ def _decimal_commas(commas: Sequence[str], wrong: Sequence[str]) -> str:
     """What to do with fractions that are written with a comma, in some of the columns that are wrong."""
     rest = [name for name in wrong if name not in commas]
     more = f" Other cells, too, are no numbers in {listed(rest)}: advice about them follows then." * bool(rest)
-    return f"a comma stands before the digits of fractions in {listed(commas)}. Say so: {option('decimal', ',')}.{more}"
+    return f"a comma is before the digits of fractions in {listed(commas)}. Declare it: {option('decimal', ',')}.{more}"
 
 
 def _few(words: Mapping[str, Sequence[str]], signs: Mapping[str, tuple[str, str] | None]) -> dict[str, int]:
@@ -96,12 +96,15 @@ def _few(words: Mapping[str, Sequence[str]], signs: Mapping[str, tuple[str, str]
     return {name: n for name, n in different.items() if 1 < n <= min(MANY, len(words[name]) // 2)}
 
 
-def _expected(wrong: Mapping[str, str]) -> str:
-    """What was expected of columns, and found."""
+def _expected(wrong: Mapping[str, str]) -> list[str]:
+    """What was expected of columns, and lines with the fault of each."""
     have = "s have" if len(wrong) > 1 else " has"
-    each = "; ".join(f"{name}: {wrong[name]}" for name in [*wrong][:DESCRIBED])
-    more = f"; and {len(wrong) - DESCRIBED:,} columns more" * (len(wrong) > DESCRIBED)
-    return f"expected a number in every row of a column without another purpose; {len(wrong):,} column{have} other cells. {each}{more}."
+    each = [f"  {name}: {wrong[name]}" for name in [*wrong][:DESCRIBED]]
+    more = [f"  and {len(wrong) - DESCRIBED:,} columns more"] * (len(wrong) > DESCRIBED)
+    what = (
+        f"expected a number in every row of a column without another purpose; {len(wrong):,} column{have} other cells:"
+    )
+    return [what, *each, *more]
 
 
 def _thousands(signs: Mapping[str, tuple[str, str] | None]) -> list[str]:
@@ -111,7 +114,7 @@ def _thousands(signs: Mapping[str, tuple[str, str] | None]) -> list[str]:
         if pair and pair[0]:
             columns.setdefault(pair[0], []).append(name)
     return [
-        f"In {listed(which)} the sign {between!r} stands between thousands; numbers have none here."
+        f"In {listed(which)} the sign {between!r} is between thousands: remove it."
         for between, which in columns.items()
     ]
 
@@ -122,8 +125,8 @@ def _purposes(few: Mapping[str, int], words: Mapping[str, Sequence[str]], used: 
     purposes = [f"{option(role, 'COLUMN')} {why}" for role, why in PURPOSES.items() if role not in used]
     if not few or not purposes:
         return []
-    which = ", ".join(f"{name} ({n})" for name, n in few.items())
-    return [f"Of few words {'are' if len(few) > 1 else 'is'} {which}. Name a purpose: {'; '.join(purposes)}."]
+    which = some([f"{name} ({n})" for name, n in few.items()])
+    return [f"Few different words: {which}. Name a purpose: {'; '.join(purposes)}."]
 
 
 def _class(few: Mapping[str, int], names: Sequence[str]) -> str | None:

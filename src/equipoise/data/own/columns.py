@@ -180,13 +180,14 @@ def listed(words: Iterable[str]) -> str:
 
 
 def together(path: Path, problems: Sequence[str]) -> str:
-    """All problems of a file or folder as one text: the first, and how many more; each ends with a full stop."""
+    """All problems of a file or folder as a list: the first, and how many more; each ends with a full stop."""
     if len(problems) == 1:
         return problems[0] if problems[0].startswith(str(path)) else f"{path}: {problems[0]}"
-    said = [problem.removeprefix(f"{path}, ").removeprefix(f"{path}: ") for problem in problems]
-    said = [f"it {problem[len(f'{path} ') :]}" if problem.startswith(f"{path} ") else problem for problem in said]
-    more = f" And {len(said) - PROBLEMS} more." if len(said) > PROBLEMS else ""
-    return f"{path} has {len(said)} problems: {' '.join(f'({k}) {problem}' for k, problem in enumerate(said[:PROBLEMS], 1))}{more}"
+    texts = [problem.removeprefix(f"{path}, ").removeprefix(f"{path}: ") for problem in problems]
+    texts = [f"it {text[len(f'{path} ') :]}" if text.startswith(f"{path} ") else text for text in texts]
+    lines = [f"({k}) {text}" for k, text in enumerate(texts[:PROBLEMS], 1)]
+    lines += [f"And {len(texts) - PROBLEMS} more."] * (len(texts) > PROBLEMS)
+    return "\n".join([f"{path} has {len(texts)} problems:", *lines])
 
 
 def option(name: str, value: str | Sequence[str]) -> str:
