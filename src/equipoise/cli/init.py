@@ -48,7 +48,7 @@ OPTIONS = {  # of the scenario `own`
     "measures": "recorded in addition to the accuracy: balanced, auc, auc_ovr, rates",
     "label": "column of the class, or of the number to predict",
     "client": "column of the client",
-    "group": "column of a group of people or devices, between which fairness is measured",
+    "group": "column of groups, between which fairness is measured; several: sex,race; bands of numbers: age:40,60",
     "split": "column with train, test or validation",
     "image": "column of image files",
     "leave_out": "columns that are no features",

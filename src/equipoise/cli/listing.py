@@ -89,8 +89,10 @@ def _show_method(name: str, d: dict[str, Any]) -> None:
     if d["needs"]:
         out.print(f"needs: {'; '.join(d['needs'])}", highlight=False)
     for part in d["parts"]:
-        documentation = catalogue()["rules"][part.split(" (")[0]]
-        out.print("\n" + escape("\n".join(documentation)), highlight=False)
+        rule = part.split(" (")[0]
+        lines = [line for line in catalogue()["rules"][rule] if set(line) != {"-"}]  # without underlines
+        text = "\n".join("Hyper-parameters:" if line == "Parameters" else line for line in lines)
+        out.print(f"\n[bold]{rule}[/]\n{escape(text)}", highlight=False)
 
 
 def scenarios(
@@ -164,6 +166,7 @@ def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | N
         f"Groups between which fairness is measured: the test sets {some([*made.tests], 20)}.",
     ]
     said += [f"Sensitive attribute {of}: {some(values, 20)}." for of, values in attributes.items()]
+    said += [made.remark] * bool(made.remark)
     out.print(escape("\n".join(said)), highlight=False)
 
 

@@ -87,7 +87,7 @@ TRAINING: dict[str, Any] = {  # by the parameter's name, in the order of --help
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="A hyper-parameter, `fedheal.tau=0.4`, or without a dot an option of the scenario, `clients=8`. Repeatable.",
+            help="A hyper-parameter, `fedheal.tau=0.4`, or without a dot an option of the scenario, `clients=8`, `group=sex,age:40,60`. Repeatable.",
         ),
     ],
     "network": Annotated[

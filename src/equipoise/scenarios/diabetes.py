@@ -49,10 +49,19 @@ def scenario(*, clients: int = 5, alpha: float | None = None, test: float = 0.25
     if alpha is not None:
         partition.check("diabetes", PEOPLE, clients, alpha)
     known = Description(
-        name="diabetes", summary=SUMMARY, sample=(FEATURES,), transform=None, task=REGRESSION, n_classes=0,
-        network="mlp", network_options=NETWORK, protocol=PROTOCOL, measures=(),
+        name="diabetes",
+        summary=SUMMARY,
+        sample=(FEATURES,),
+        transform=None,
+        task=REGRESSION,
+        n_classes=0,
+        network="mlp",
+        network_options=NETWORK,
+        protocol=PROTOCOL,
+        measures=(),
         predicts="how far the disease has gone after a year",
-    )  # fmt: skip
+        remark="The sexes are 1 and 2, as in the source, which does not state which is which.",
+    )
 
     def build(seed: int) -> Scenario:
         from sklearn.datasets import load_diabetes  # here, because it takes a second

@@ -55,7 +55,7 @@ def scenario(
     measures: str | Sequence[str] = (),
     label: str | None = None,
     client: str | None = None,
-    group: str | None = None,
+    group: str | Sequence[str] | None = None,
     split: str | None = None,
     image: str | None = None,
     leave_out: str | Sequence[str] = (),
@@ -88,7 +88,9 @@ def scenario(
     size : >= 8, side of images in pixels.
     measures : recorded in addition to the accuracy, names of ``metrics.MEASURES`` or ``"rates"``, which are recorded in
         any case where there is a column group.
-    label, client, group, split, image : what columns are called where they have other names.
+    label, client, split, image : names of columns that differ from the usual ones.
+    group : columns of groups, ``"sex"`` or ``["sex", "race"]``; ``"age:40,60"`` divides numbers into bands. Test sets are by the values of
+        all, and each is a sensitive attribute.
     leave_out : columns that are no features.
     positive : the class that true-positive rates are about. By default that of two which names tell (1, yes, true, positive, case),
         else the second of two, which is then said; of more classes each.
@@ -166,7 +168,7 @@ def scenario(
             else None,
             tests={name: take(samples, rows) for name, rows in sets.items()},
             server_validation=take(samples, parts.validation) if parts.validation else None,
-            attributes={columns.group or "group": own.groups} if own.group else {},
+            attributes=own.values,
             manifest={
                 "scenario": "own",
                 "seed": seed,
@@ -260,6 +262,8 @@ def columns_of(**options: Any) -> Columns:
     given: dict[str, Any] = {f.name: options[f.name] for f in fields(Columns) if f.name in options}
     if given.get("task") is not None:
         given["task"] = kind_of(given["task"])
+    if isinstance(given.get("group"), list):
+        given["group"] = tuple(given["group"])
     return Columns(**given | {name: several(given[name]) for name in lists if name in given})
 
 

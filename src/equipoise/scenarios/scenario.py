@@ -88,6 +88,7 @@ class Description:
     task : what labels are: ``"classification"``, whole numbers for classes, or ``"regression"``, float64 to predict; with
         options as the task has them, ``"regression(unit=EUR, loss=huber)"``.
     predicts : what labels mean, in words; empty where their classes say it.
+    remark : what else to know of the data, in a sentence.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Description:
     positive: str | None = None
     task: str = CLASSIFICATION
     predicts: str = ""
+    remark: str = ""
 
     @property
     def outputs(self) -> int:

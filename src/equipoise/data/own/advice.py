@@ -54,7 +54,11 @@ def refusal(
     """
     words = {name: _words(every) for name, every in cells.items()}
     signs = {name: _signs(every, columns.decimal or ".") for name, every in words.items()}
-    commas = [name for name, every in words.items() if all(map(COMMAS.fullmatch, filter(_given, every)))]
+    commas = [
+        name
+        for name, every in words.items()
+        if any("," in word for word in every) and all(map(COMMAS.fullmatch, filter(_given, every)))
+    ]
     declared = script is not None and script.decimal and columns.decimal != ","
     if declared and not points and any(signs[name] == ("", ",") for name in commas):
         return _decimal_commas(commas, [name for name in words if name in wrong])

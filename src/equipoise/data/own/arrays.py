@@ -24,6 +24,7 @@ from equipoise.data.own.columns import (
     listed,
     splits,
 )
+from equipoise.data.own.groups import groups_of
 from equipoise.data.own.numbers import counting, finite, single
 from equipoise.data.own.targets import read_column
 from equipoise.data.own.words import Origin, settled
@@ -159,6 +160,7 @@ def _named(path: Path | str, arrays: Arrays, columns: Columns) -> tuple[str, dic
     """The array of the samples, and that of each role there is, with an entry per sample."""
     file, names = Path(path).name, list(arrays)
     used = {role: column(names, getattr(columns, role), role, file) for role in ROLES}
+    used |= {role: group.column for role, group in groups_of(columns, names, file).items()}
     used["label"] = column(names, columns.label, "y", file) or column(names, None, "label", file)
     used["x"] = column(names, columns.image, "x", file)
     for what, role in (("x", "x"), ("y", "label")):
@@ -184,15 +186,21 @@ def _named(path: Path | str, arrays: Arrays, columns: Columns) -> tuple[str, dic
 def _roles(
     path: Path | str, arrays: Arrays, named: Mapping[str, str], columns: Columns, notes: list[str]
 ) -> dict[str, Any]:
-    """Class, client, group and split of every sample, as far as there are such arrays."""
-    roles: dict[str, Any] = {}
+    """Class, client, groups and split of every sample, if there are such arrays."""
+    roles: dict[str, Any] = {"attributes": {}}
+    groups = groups_of(columns, list(arrays), Path(path).name)
     for role, name in named.items():
         origin = Origin(f"{path}, {name}", partial("{}[{}]".format, name))
         if role == "split":
-            words = [word.decode() if isinstance(word, bytes) else str(word) for word in arrays[name].tolist()]
-            roles[role] = splits(words, lambda k: f"{path}, {named['split']}[{k}]")
+            parts = [word.decode() if isinstance(word, bytes) else str(word) for word in arrays[name].tolist()]
+            roles[role] = splits(parts, lambda k: f"{path}, {named['split']}[{k}]")
         else:
-            roles[role] = settled(read_column(arrays[name], role, origin, columns), notes)
+            words = settled(read_column(arrays[name], role.split()[0], origin, columns), notes)
+            if (group := groups.get(role)) is None:
+                roles[role] = words
+            else:
+                value = group.values(words, columns, path, client=named.get("client") == name)
+                roles["attributes"][group.name] = value
     return roles
 
 

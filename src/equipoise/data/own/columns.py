@@ -23,7 +23,7 @@ SPLITS = {
     **dict.fromkeys(("test", "testing"), "test"),
     **dict.fromkeys(("val", "valid", "validation"), "validation"),
 }
-ROLES = ("client", "group", "split")  # of columns, beside the labels and the inputs
+ROLES = ("client", "split")  # of columns, in addition to labels, groups and inputs
 SHOWN = 5  # names in a sentence
 WRITTEN = ("sep", "decimal", "encoding")  # options of tables that are text
 PROBLEMS = 10  # in an error
@@ -39,8 +39,10 @@ class Columns:
 
     Parameters
     ----------
-    label, client, group, split : column of the label, the client, the group of people and the part (train, test or
-        validation) of each sample; ``None`` for the usual name.
+    label, client, split : column of the label, the client, and the part (train, test or validation) of each sample; ``None`` for the
+        usual name.
+    group : columns of groups of people, ``"sex"``, ``"sex,race"`` or ``("sex", "race")``; ``"age:40,60"`` divides numbers into bands,
+        below 40, from 40 to below 60, and from 60.
     image : column of the image files, or of the images of a data set of the Hub.
     leave_out : columns that are no features.
     keep : columns that are features, although they have no name or count the rows.
@@ -52,7 +54,7 @@ class Columns:
 
     label: str | None = None
     client: str | None = None
-    group: str | None = None
+    group: str | tuple[str, ...] | None = None
     split: str | None = None
     image: str | None = None
     leave_out: tuple[str, ...] = ()
@@ -94,8 +96,9 @@ class UserData:
     layout : a description of the files.
     label : per sample, the class as the files have it; in regression the number, as Python writes it, which loses nothing.
     inputs : numbers [n, ...], of a function float32 or int64, or images uint8 [n, C, H, W]; or those of image files, not decoded yet.
-    client, group, split : per sample, its client (``""`` in a test set common to all), the group of people it belongs to,
-        and ``"train"``, ``"test"`` or ``"validation"``; ``None`` if the files do not contain it.
+    client, split : per sample, its client (``""`` in a test set common to all), and ``"train"``, ``"test"`` or ``"validation"``;
+        ``None`` if the files do not contain it.
+    attributes : by the name of each column of groups, the value of every sample.
     features : names of the columns of numbers, if they have names.
     names : file or row of each sample.
     about : JSON-able facts for the record of a run.
@@ -108,7 +111,7 @@ class UserData:
     label: Column
     inputs: NDArray[Any] | Pictures
     client: Column | None = None
-    group: Column | None = None
+    attributes: Mapping[str, Column] = field(default_factory=dict)
     split: Column | None = None
     features: Column = ()
     names: Column = ()
@@ -131,15 +134,21 @@ class UserData:
             return np.array([*map(float, self.label)], np.float64)
         return _numbered(self.label, self.classes)
 
+    @cached_property
+    def group(self) -> Column | None:
+        """The group of every sample, its values of all attributes; None if there are none."""
+        return tuple(map(", ".join, zip(*self.attributes.values(), strict=True))) or None
+
     @property
-    def groups(self) -> Column:
-        """Names of the groups, in the order of their codes; empty if the files do not contain any."""
-        return ordered(self.group or ())
+    def values(self) -> dict[str, Column]:
+        """By attribute, the names of its values in the order of their codes."""
+        return {name: ordered(words) for name, words in self.attributes.items()}
 
     @property
     def codes(self) -> NDArray[np.int64] | None:
-        """The code of every sample's group [n, 1], as a sensitive attribute; None if there are no groups."""
-        return None if self.group is None else _numbered(self.group, self.groups)[:, None]
+        """The codes of every sample's A sensitive attributes [n, A]; None if there are none."""
+        codes = [_numbered(words, ordered(words)) for words in self.attributes.values()]
+        return np.stack(codes, 1) if codes else None
 
     @property
     def clients(self) -> Column:
@@ -236,7 +245,7 @@ def check_purposes(used: Mapping[str, str | None], what: object) -> None:
         if name is not None:
             roles.setdefault(name, []).append(role)
     for name, several_ in roles.items():
-        if len(several_) > 1 and {*several_} != {"client", "group"}:
+        if len(several_) > 1 and {role.split()[0] for role in several_} != {"client", "group"}:
             raise DataError(
                 f"{what}: the column {name} is named for two purposes, {' and '.join(several_)}. Name another one."
             )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from equipoise.data.contents import DataError
 from equipoise.data.own.advice import refusal
 from equipoise.data.own.columns import MANY, SPLITS, WRITTEN, Column, Columns, UserData, check_purposes, column, listed
+from equipoise.data.own.groups import groups_of
 from equipoise.data.own.numbers import nameless, of_cells, without_indices, wrong_cells
 from equipoise.data.own.targets import read_column
 from equipoise.data.own.words import Origin, settled
@@ -45,10 +46,16 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     names = list(features)
     named = _named(what, features, columns)
     image = named.pop("image", None)
-    roles: dict[str, Any] = {}
+    roles: dict[str, Any] = {"attributes": {}}
+    groups = groups_of(columns, names, what)
     for role, name in named.items():
         origin = Origin(f"{what}, column {name}", "sample {}".format)
-        roles[role] = settled(read_column(_words(tables, name), role, origin, columns), notes)
+        words = settled(read_column(_words(tables, name), role.split()[0], origin, columns), notes)
+        if (group := groups.get(role)) is None:
+            roles[role] = words
+        else:
+            value = group.values(words, columns, what, client=named.get("client") == name)
+            roles["attributes"][group.name] = value
     taken = {image, *named.values(), *columns.leave_out}
     rest = [name for name in names if name not in taken]
     facts = {"name": address, "samples": {part: len(table) for part, table in by_part.items()}}
@@ -67,7 +74,8 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
 def _named(what: str, features: Mapping[str, Any], columns: Columns) -> dict[str, str]:
     """The columns of labels, clients, groups and images, as far as there are any."""
     names = list(features)
-    used = {role: column(names, getattr(columns, role), role, what) for role in ("label", "client", "group")}
+    used = {role: column(names, getattr(columns, role), role, what) for role in ("label", "client")}
+    used |= {role: group.column for role, group in groups_of(columns, names, what).items()}
     if used["label"] is None:
         raise DataError(
             f"{what} has no column label; its columns are {listed(names)}. Name the one with the {columns.labelled}: --set label=COLUMN."

@@ -13,6 +13,7 @@ from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes
 from equipoise.data.own.arrays import of_arrays
 from equipoise.data.own.columns import ROLES, Columns, UserData, column, listed
+from equipoise.data.own.groups import groups_of
 
 # Of a number; 8 of all others.
 BYTES = {"uint8": 1, "int8": 1, "logical": 1, "uint16": 2, "int16": 2, "single": 4, "uint32": 4, "int32": 4}
@@ -56,7 +57,7 @@ def read(path: Path, columns: Columns) -> UserData:
         notes.append(
             f"{path.name}: {used['x']} {list(x.shape)} has as many rows as columns; a row is taken as a sample."
         )
-    of_roles = replace(columns, image=None, label=None, client=None, group=None, split=None)
+    of_roles = replace(columns, image=None, label=None, client=None, split=None)
     own = of_arrays(path, arrays, of_roles, {"file": path.name, "bytes": path.stat().st_size})
     return replace(own, notes=(*own.notes, *notes))
 
@@ -64,6 +65,8 @@ def read(path: Path, columns: Columns) -> UserData:
 def _used(path: Path, columns: Columns, variables: Sequence[str]) -> dict[str, str]:
     """The variables that are read, by the role that each has."""
     used = {role: column(variables, getattr(columns, role), role, path.name) for role in ROLES}
+    groups = groups_of(columns, variables, path.name).values()
+    used |= {group.column if columns.group else "group": group.column for group in groups}
     used["x"] = column(variables, columns.image, "x", path.name)
     used["y"] = column(variables, columns.label, "y", path.name) or column(variables, None, "label", path.name)
     if used["x"] is None or used["y"] is None:

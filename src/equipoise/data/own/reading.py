@@ -141,11 +141,14 @@ def _checked(own: UserData, columns: Columns) -> UserData:
     """Check what training needs, for all kinds of data, and note what is doubtful about columns of numbers."""
     if not len(own):
         raise DataError(f"{own.source} holds no sample.")
-    label, client, group = (
-        None if words is None else _named(own, words) for words in (own.label, own.client, own.group)
-    )
-    own = replace(own, label=label or (), client=client, group=group, regression=columns.regression)
-    for what, names in (("class", () if own.regression else own.label), ("client", own.client), ("group", own.group)):
+    client = None if own.client is None else _named(own, own.client)
+    attributes = {text.name(name): _named(own, words) for name, words in own.attributes.items()}
+    label = _named(own, own.label)
+    own = replace(own, label=label, client=client, attributes=attributes, regression=columns.regression)
+    if len({*(own.group or ())}) < len({*zip(*attributes.values(), strict=True)}):
+        raise DataError(f"{own.source}: two groups have the same name as text. Rename a value of {listed(attributes)}.")
+    groups = [("group", words) for words in attributes.values()]
+    for what, names in (("class", () if own.regression else own.label), ("client", own.client), *groups):
         for one, other in _twins(names or ()):
             raise DataError(
                 f"{own.source}: {what} {one!r} and {what} {other!r} differ only in capital letters or spaces. "

@@ -25,6 +25,7 @@ from equipoise.data.own.columns import (
     splits,
     together,
 )
+from equipoise.data.own.groups import Group, groups_of
 from equipoise.data.own.numbers import nameless, without_indices
 from equipoise.data.own.targets import read_column
 from equipoise.data.own.words import Origin
@@ -49,6 +50,8 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
     """The user's data in a table: a row per sample, its class, and the path of an image or a number in every other column."""
     header = table.names
     used = {role: column(header, getattr(columns, role), role, path.name) for role in ("label", *ROLES)}
+    groups = groups_of(columns, header, path.name)
+    used |= {role: group.column for role, group in groups.items()}
     used["path"] = column(header, columns.image, "path", path.name)
     if used["path"] is None and isinstance(table, parquet.Frame):
         used["path"] = next((name for name in table.pictures if name not in used.values()), None)
@@ -70,7 +73,7 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
     def at(k: int) -> str:
         return table.at(rows[k])
 
-    roles = _roles(path, columns, table.names, cells, at, named, problems, notes)
+    roles = _roles(path, columns, table.names, cells, at, named, groups, problems, notes)
     inputs: Any = None
     if image is None:
         inputs, rest = _numbers(path, columns, table, named, rest, problems, notes)
@@ -127,23 +130,30 @@ def _roles(
     cells: Mapping[str, Sequence[Any]],
     at: Callable[[int], str],
     used: Mapping[str, str],
+    groups: Mapping[str, Group],
     problems: list[str],
     notes: list[str],
 ) -> dict[str, Any]:
-    """Class, client, group and split of every sample, if there are such columns; ``at(k)`` is the place of sample k."""
+    """Class, client, groups and split of every sample, if there are such columns; ``at(k)`` is the place of sample k."""
     roles: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     if "label" not in used:
         problems.append(
             f"{path} has no column label; its columns are {some(header, MANY) or 'none'}. "
             f"Name the one with the {columns.labelled}: --set label=COLUMN."
         )
-    for role in ("label", "client", "group"):
+    for role in ("label", "client", *groups):
         if role in used:
             origin = Origin(f"{path}, column {used[role]}", at)
-            names = read_column(cells[used[role]], role, origin, columns)
+            names = read_column(cells[used[role]], role.split()[0], origin, columns)
             roles[role] = names.words
             problems += names.problems
             notes += names.notes
+    for role, group in groups.items():
+        words = roles.pop(role)
+        if not problems:
+            attributes[group.name] = group.values(words, columns, path, client=used.get("client") == group.column)
+    roles["attributes"] = attributes
     if "split" in used:
         try:
             words = [*map(str, cells[used["split"]])]

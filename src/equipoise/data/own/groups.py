@@ -1,0 +1,99 @@
+"""Groups of people: columns whose values make them, and bands of a column of numbers."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from equipoise.data.contents import DataError
+from equipoise.data.own.columns import Column, Columns, column, option, several
+
+MOST = 20  # groups that different numbers make without bands
+
+
+@dataclass(frozen=True)
+class Group:
+    """A column of groups, and the attribute that it is; numbers are divided into bands at ``edges``."""
+
+    name: str
+    column: str
+    edges: tuple[float, ...] = ()
+
+    def values(self, words: Column, columns: Columns, what: object, *, client: bool) -> Column:
+        """The value of every sample, from the words in the column, which may name the ``client``, too.
+
+        Raises
+        ------
+        DataError : bands of words, or many different numbers without bands.
+        """
+        try:
+            numbers = [float(word.replace(columns.decimal or ".", ".")) for word in words]
+        except ValueError:
+            if self.edges:
+                raise DataError(
+                    f"{what}: group={self.column}:... needs a number in every row of {self.column}."
+                ) from None
+            return words
+        if self.edges:
+            return tuple(_band(number, self.edges) for number in numbers)
+        different = sorted({*numbers})
+        if len(different) > MOST and not client:
+            low, high = (f"{different[k * len(different) // 3]:g}" for k in (1, 2))
+            others = several(columns.group or self.column)
+            bands = [f"{name}:{low},{high}" if name == self.column else name for name in others]
+            raise DataError(
+                f"{what}: {self.column} has {len(different):,} different numbers, and each would be a group. Choose bands, such as "
+                f"< {low}, >= {low} and < {high}, >= {high}: {option('group', bands if len(bands) > 1 else bands[0])}. "
+                "If the numbers are codes, put a letter before them."
+            )
+        return words
+
+
+def _band(number: float, edges: Sequence[float]) -> str:
+    """The name of a number's band: the lower edge is in it, the upper one is not."""
+    k = sum(number >= edge for edge in edges)
+    lower, upper = [f">= {edges[k - 1]:g}"] * (k > 0), [f"< {edge:g}" for edge in edges[k : k + 1]]
+    return " and ".join(lower + upper)
+
+
+def groups_of(columns: Columns, known: Sequence[str], what: str) -> dict[str, Group]:
+    """The columns of groups by purpose: ``"group"``, or of several ``"group sex"`` and ``"group age"``.
+
+    Raises
+    ------
+    DataError : no such column, or edges that do not increase.
+    """
+    given = columns.group
+    if given is None:
+        usual = column(known, None, "group", what)
+        return {} if usual is None else {"group": Group("group", usual)}
+    words = [given] if isinstance(given, str) and given in known else several(given)
+    parts: list[str] = []
+    for word in words:
+        if parts and word not in known and _number(word) is not None:  # 60 of age:40,60
+            parts[-1] += f",{word}"
+        else:
+            parts.append(word)
+    groups = [_group(part, known, what) for part in parts]
+    if len({group.column for group in groups}) < len(groups):
+        raise DataError(f"{what}: group={','.join(parts)} names a column twice. Name each once.")
+    return {f"group {group.name}" if len(groups) > 1 else "group": group for group in groups}
+
+
+def _group(part: str, known: Sequence[str], what: str) -> Group:
+    name, colon, text = (part, "", "") if part in known else part.rpartition(":")
+    if not colon:
+        name, text = part, ""
+    edges = [_number(word) for word in text.split(",")] if colon else []
+    finite = [edge for edge in edges if edge is not None and math.isfinite(edge)]
+    if colon and (len(finite) < len(edges) or finite != sorted({*finite})):
+        raise DataError(
+            f"{what}: the edges of the bands in group={part} must be increasing numbers, such as {name}:40,60."
+        )
+    return Group(name, str(column(known, name, "group", what)), tuple(finite))
+
+
+def _number(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:
+        return None
