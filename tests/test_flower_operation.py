@@ -149,6 +149,19 @@ def test_status_of_a_project_is_that_of_its_run(equipoise: Any, run: Path) -> No
     assert json.loads(equipoise("flower", "status", run.parent, "--json").out)["run"]["directory"] == str(run)
 
 
+def test_cells_without_a_value_say_why(equipoise: Any, link: Link, run: Path) -> None:
+    (run / "metrics.jsonl").unlink()
+    begun = equipoise("flower", "status", run).out
+    assert "last round ended: not yet" in begun
+    row = next(line for line in begun.splitlines() if line.startswith("site-0"))
+    assert "not known" in row
+    assert "not yet" in row
+    (run / "metrics.jsonl").write_text("".join(record_lines(map(record, range(12)))))
+    (run / "summary.json").write_text("{}")
+    ended = equipoise("flower", "status", run).out
+    assert "ended" in next(line for line in ended.splitlines() if line.startswith("site-0"))
+
+
 def test_status_of_a_run_that_begins_or_goes_on(equipoise: Any, run: Path) -> None:
     (run / "metrics.jsonl").unlink()
     with locked(run / ".lock"):

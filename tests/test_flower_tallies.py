@@ -154,6 +154,12 @@ def test_a_model_that_diverged_everywhere_is_shown(task: str, tmp_path: Path) ->
     assert record["diverged"] == "its test loss is not a finite number"
 
 
+def test_half_of_the_sites_without_a_loss_are_named(tmp_path: Path) -> None:
+    record = saying(sites(tmp_path), [12, nan, 5, 12, 11], NAMES[:2])
+    assert record["unmeasured"] == {"ward-0": COUNTED, "ward-1": COUNTED}
+    assert math.isfinite(record["groups"]["all"]["loss"])
+
+
 def test_broken_samples_of_one_site_are_its_own_matter(tmp_path: Path) -> None:
     """A site that is honest: one of its samples holds NaN, so the model has no output there."""
 

@@ -702,7 +702,7 @@ def test_drawn_tests_are_as_even_as_can_be() -> None:
     test = [data.label[row] for row in divided(data, 0, test=0.2).test["a"]]
     assert [test.count(k) for k in "012"] == [10, 6, 4]
     groups = ["f", "m"] * 50
-    parts = divided(own([0] * 50 + [1] * 50, ["a"] * 100, group=tuple(groups)), 0, test=0.2)
+    parts = divided(own([0] * 50 + [1] * 50, ["a"] * 100, attributes={"group": tuple(groups)}), 0, test=0.2)
     of = [groups[row] for row in parts.test["a"]]
     assert abs(of.count("f") - of.count("m")) <= 2
 
@@ -735,8 +735,15 @@ def test_who_has_one_sample_trains_on_it() -> None:
 
 
 def test_groups_without_a_test_sample_are_said() -> None:
-    data = own([0, 1] * 4, ["a"] * 8, group=("x",) * 7 + ("y",), split=("train", "train", "test", "test") * 2)
-    lost = own([0, 1] * 4, ["a"] * 8, group=("x", "y") + ("x",) * 6, split=("train", "train", "test", "test") * 2)
+    data = own(
+        [0, 1] * 4, ["a"] * 8, attributes={"group": ("x",) * 7 + ("y",)}, split=("train", "train", "test", "test") * 2
+    )
+    lost = own(
+        [0, 1] * 4,
+        ["a"] * 8,
+        attributes={"group": ("x", "y") + ("x",) * 6},
+        split=("train", "train", "test", "test") * 2,
+    )
     assert divided(data, 0).notes == ()
     assert divided(lost, 0).notes == ("Group y: no sample to test on, so nothing is measured for it.",)
 

@@ -7,6 +7,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -115,11 +116,12 @@ def up(
         with (
             stopping("Stopped. The same command continues after the last complete round."),
             LocalFederation(base, directory, names, tls=tls, node_config=nodes) as local,
-            progress(run, base / "run.log", rounds, not json_) as look_again,
+            progress(run, base / "run.log", rounds, not json_, local.named) as look_again,
         ):
             outcome = local.run(changes, limit=limit, watch=look_again)
             log = local.directory / "run.log"
             look_again()
+            outcome = replace(outcome, reason=local.named(outcome.reason))
         check_outcome(outcome, log)
     _finish(run, json_)
 
@@ -288,8 +290,10 @@ def stopping(left: str) -> Iterator[None]:
 
 
 @contextmanager
-def progress(directory: Path, log: Path, rounds: int, wanted: bool) -> Iterator[Callable[[], None]]:
-    """The server's log, and a progress bar of the rounds in a run directory; the returned function updates both."""
+def progress(
+    directory: Path, log: Path, rounds: int, wanted: bool, named: Callable[[str], str]
+) -> Iterator[Callable[[], None]]:
+    """The server's log with sites ``named``, and a progress bar of the rounds in a run directory; the returned function updates both."""
     from equipoise.flower.deploy.superlink import ours
 
     path, last, shown = directory / "metrics.jsonl", [0.0], [0]
@@ -301,7 +305,7 @@ def progress(directory: Path, log: Path, rounds: int, wanted: bool) -> Iterator[
                 lines = log.read_bytes().decode(errors="replace").split("\n")[:-1]
                 said = list(ours(lines))
                 for line in said[shown[0] :]:
-                    bar.console.print(escape(line), soft_wrap=True, highlight=False)
+                    bar.console.print(escape(named(line)), soft_wrap=True, highlight=False)
                 shown[0] = len(said)
             if time.monotonic() - last[0] > 1 and path.exists():
                 last[0] = time.monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 LAST = 10  # rounds in which it is counted how often a site was missing
+EMPTY = {"state": "not known", "seconds": "not yet", "missing": "not yet"}  # for cells without a value
+ENDED = {"state": "ended", "seconds": "never", "missing": "never"}  # after the last round
 SINCE = {"online": "last_activated_at", "offline": "last_deactivated_at", "registered": "registered_at"}
 
 Connection = Annotated[str, typer.Argument(help="Name of the SuperLink in Flower's config.toml.")]
@@ -50,11 +52,13 @@ def status(
     if json_:
         print_json(found)
         return
+    ended = found["run"].get("state") == "complete"
     for key, value in found["run"].items():
-        if value is not None:
-            say(f"{key.removesuffix('_bytes').replace('_', ' ')}: {size(value) if 'bytes' in key else value}")
-    for rows in (found["sites"], found["certificates"]):
-        _show(rows)
+        if value is not None or key == "last_round_ended":
+            shown = size(value) if "bytes" in key else "not yet" if value is None else value
+            say(f"{key.removesuffix('_bytes').replace('_', ' ')}: {shown}")
+    _show(found["sites"], empty=ENDED if ended else {})
+    _show(found["certificates"])
     for what in found["unknown"]:
         say(f"not known: {what}")
 
@@ -250,15 +254,17 @@ def _nodes(link: SuperLink) -> list[Row]:
     return rows
 
 
-def _show(rows: Sequence[Row], nothing: str = "") -> None:
-    """Print rows of the same keys as a table, or what to say where there is none."""
+def _show(rows: Sequence[Row], nothing: str = "", empty: Mapping[str, str] = {}) -> None:
+    """Print rows of the same keys as a table, or a sentence if there are none; ``empty`` are words for missing cells."""
     from equipoise.report.formatting import size
 
     columns = [key.removesuffix("_bytes").replace("_", " ") for key in (rows[0] if rows else ())]
     table = plain_table(*columns, fold=columns, whole=("site",))
     for row in rows:
         shown = [size(x) if "bytes" in key and x is not None else x for key, x in row.items()]
-        table.add_row(*("" if x is None else escape(str(x)) for x in shown))
+        words = {**EMPTY, **empty}
+        cells = (words.get(key, "-") if x is None else x for key, x in zip(row, shown, strict=True))
+        table.add_row(*(escape(str(cell)) for cell in cells))
     if rows:
         out.print(table)
     elif nothing:

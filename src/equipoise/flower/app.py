@@ -294,6 +294,7 @@ def _serve(
         write_atomically(directory / "metrics.prom", text)
 
     if rest > 0:
+        log.info("round %d of %d begins: %d sites train", fed.progress.t + 1, settings.rounds, len(sites.known))
         fed.fit(
             rest,
             directory=directory,
@@ -321,7 +322,10 @@ def log_line(record: Mapping[str, Any], least: int = LEAST) -> str:
     mains = {name: (main_in(score), score) for name, score in large(record, least).items()}
     scores = " ".join(f"{name} {main.brief(score[main.name])}{main.unit}" for name, (main, score) in mains.items())
     lost = "; ".join(f"{q['name']}: {q['reason']}" for q in record.get("quarantined", []))
-    return f"round {record['round'] + 1}: {len(record['ids'])} sites {scores}" + f" (left out: {lost})" * bool(lost)
+    took = f", {record['seconds']:.1f} s" if "seconds" in record else ""
+    return f"round {record['round'] + 1}: {len(record['ids'])} sites {scores}{took}" + f" (left out: {lost})" * bool(
+        lost
+    )
 
 
 def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[str, list[Known], int]:

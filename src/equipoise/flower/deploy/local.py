@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import ssl
 import urllib.request
@@ -198,6 +199,13 @@ class LocalFederation:
         except FlowerError:
             self._processes.check("superlink")
             raise
+
+    def named(self, text: str) -> str:
+        """A text with the names of sites instead of their numbers on the SuperLink, which knows names of registered keys only."""
+        for site in self.sites:
+            if match := re.search(rf"{ONLINE}: (\d+)", self.log(site)):
+                text = text.replace(f"node {match[1]} ({site})", site).replace(f"node {match[1]}", site)
+        return text
 
     def _wait_for_site(self, site: str) -> None:
         self._processes.wait(site, lambda: ONLINE in self.log(site))

@@ -116,7 +116,7 @@ def plausible(tally: Tally) -> bool:
 
 
 def judged(results: Mapping[int, Iterable[Tally]]) -> dict[int, str]:
-    """Why tallies of some clients do not count, or not all of their sums, where those of most do; if not, the model is at fault.
+    """Why tallies of some clients do not count, or not all of their sums; if they are more than half, the model is at fault, and none is.
 
     An honest client without a mean has predictions that are no numbers either. Then its counts are what they are.
     """
@@ -125,7 +125,7 @@ def judged(results: Mapping[int, Iterable[Tally]]) -> dict[int, str]:
         m: all("undefined" in tally.score() or not math.isfinite(tally.main) for tally in strange)
         for m, strange in broken.items()
     }
-    if 2 * len(broken) >= len(results):
+    if 2 * len(broken) > len(results):
         return {}
     return {m: NO_NUMBER if fine else UNUSABLE for m, fine in honest.items()}
 
