@@ -174,7 +174,7 @@ class Roster:
                 continue
             self._refused.pop(node, None)
             self.nodes[site.name] = node
-            log.info("%s is connected: %s samples; %d sites so far", site.name, f"{site.size:,}", len(self.nodes))
+            log.info("%s is connected with %s samples (%d so far)", site.name, f"{site.size:,}", len(self.nodes))
             self.known = [site if old == site and not old.test_sizes else old for old in self.known]  # of an old run
             met.append(site)
         return met
