@@ -8,7 +8,7 @@ JOBS ?= 2
 # bytecode is kept, whatever the environment says: the tests start many processes, and pytest rewrites 8,000 assertions
 TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-.PHONY: help run test test-all test-lowest test-newest check docs dist bench bench-peers bench-gpu bench-flower defaults fuzz faults release clean
+.PHONY: help run test test-all test-lowest test-newest check docs dist bench bench-peers bench-gpu bench-flower defaults fuzz faults mutants release clean
 
 help:
 	@echo "make run       compare fair methods on real digits and write a report (two to three minutes)"
@@ -19,6 +19,7 @@ help:
 	@echo "make bench     speed, as ratios      make docs      the documentation: site/index.html"
 	@echo "make bench-peers  beside other simulators (installs them apart)      make bench-gpu  on a GPU"
 	@echo "make bench-flower  through Flower: in one process, on Ray"
+	@echo "make mutants   which small faults in the code the tests miss (an hour or more)"
 	@echo "make fuzz      10,000 changed messages      make faults    faults of real processes, for docs/security.md"
 	@echo "make release VERSION=0.2.0  writes, tries, commits and tags a version"
 	@echo "make defaults  every method on every scenario that needs no files, for docs/defaults.md (45 minutes)"
@@ -97,6 +98,9 @@ fuzz: $(SITES)
 
 faults: $(SITES)
 	$(BIN)/python tools/faults.py --write
+
+mutants: $(SITES)
+	$(BIN)/python tools/mutate.py
 
 # writes the version, tries everything, and only then commits and tags; nothing is published
 release: $(SITES)

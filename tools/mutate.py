@@ -1,0 +1,485 @@
+"""Whether the tests notice wrong code: small changes, one at a time, and the tests that run the changed line.
+
+    python tools/mutate.py                                  # a sample of 300 changes, about an hour
+    python tools/mutate.py --folder a --like b/mutants.jsonl  # the changes of another run, as far as their lines exist
+    python tools/mutate.py --show 17                          # what change 17 is
+
+The fast tests run once, and the lines that each of them executes are recorded. Then every change is made to a copy of the package, and the
+quickest tests of its statement run until the first fails. A process that has imported PyTorch is forked for every change. What is done
+already is kept in the folder, and not done again.
+
+A change is killed if a test fails, survives if none does, and is not covered if no test executes its statement in the test's own process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import functools
+import importlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = "src/equipoise"
+AREAS = ("core", "methods", "engines", "federation/round.py")
+FAST = ("-q", "-m", "not slow", "-p", "no:cacheprovider", "--hypothesis-seed=0")
+ASSERTED = {"strict", "device", "stacklevel", "example"}  # what no test on one processor can see
+WARMED = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+OUTCOMES = ("killed", "timed out", "survived", "not covered")
+
+COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult,
+    ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+}  # fmt: skip
+
+
+# what can be changed
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one file; `statement`, `scope`, `kind` and `nth` find it again when lines have moved."""
+
+    path: str
+    scope: str
+    statement: str
+    kind: str
+    nth: int
+    first: int
+    last: int
+    imported: bool  # the statement is executed by the import
+    span: tuple[int, int, int, int]
+    text: str
+
+    @property
+    def key(self) -> tuple[str, str, str, str, int]:
+        return self.path, self.scope, self.statement, self.kind, self.nth
+
+
+def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """The changes of one node: what kind, and the node instead."""
+
+    def other(**fields: Any) -> ast.AST:
+        changed = copy.copy(node)
+        for name, value in fields.items():
+            setattr(changed, name, value)
+        return changed
+
+    match node:
+        case ast.Compare(ops=[operator, *rest]) if type(operator) in COMPARISONS:
+            yield "comparison", other(ops=[COMPARISONS[type(operator)](), *rest])
+        case ast.BinOp(op=operator) if type(operator) in OPERATORS:
+            yield "arithmetic", other(op=OPERATORS[type(operator)]())
+        case ast.BoolOp(op=operator):
+            yield "boolean", other(op=ast.Or() if isinstance(operator, ast.And) else ast.And())
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            yield "sign removed", operand
+        case ast.Constant(value=bool(value)):
+            yield "constant", ast.Constant(not value)
+        case ast.Constant(value=int(value) | float(value)):
+            yield "constant + 1", ast.Constant(value + 1)
+            yield "constant - 1", ast.Constant(value - 1)
+        case ast.Call(args=[first, second, *rest]) if not any(isinstance(a, ast.Starred) for a in (first, second)):
+            yield "arguments swapped", other(args=[second, first, *rest])
+        case ast.IfExp(body=body, orelse=alternative):
+            yield "branches swapped", other(body=alternative, orelse=body)
+        case ast.Return(value=ast.expr() as value) if not (isinstance(value, ast.Constant) and value.value is None):
+            yield "nothing returned", other(value=None)
+        case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Raise() | ast.Continue() | ast.Break():
+            yield "statement deleted", ast.Pass()
+        case ast.Assign(targets=[ast.Subscript() | ast.Attribute()]):
+            yield "statement deleted", ast.Pass()
+    if isinstance(node, ast.Call):
+        for keyword in node.keywords:
+            if keyword.arg and keyword.arg not in ASSERTED:
+                yield f"{keyword.arg}= dropped", other(keywords=[k for k in node.keywords if k is not keyword])
+
+
+def mutants(path: str, source: str) -> list[Mutant]:
+    """All changes of a file, in the order of its lines."""
+    every: list[Mutant] = []
+    counted: Counter[tuple[str, str, str]] = Counter()
+
+    def visit(node: ast.AST, scope: tuple[str, ...], statement: ast.stmt | None, inside: bool) -> None:
+        if isinstance(node, ast.stmt):
+            statement = node
+        if statement is not None and isinstance(node, ast.stmt | ast.expr):
+            body = getattr(statement, "body", None)
+            last = body[0].lineno - 1 if body else statement.end_lineno or statement.lineno
+            for kind, changed in changes(node):
+                text = ast.unparse(statement).split("\n")[0] if body else ast.unparse(statement)
+                name = ".".join(scope)
+                counted[name, text, kind] += 1
+                span = (node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0)
+                instead = ast.unparse(ast.fix_missing_locations(changed))
+                if isinstance(node, ast.expr):
+                    instead = f"({instead})"
+                where = (statement.lineno, max(last, statement.lineno))
+                every.append(
+                    Mutant(path, name, text, kind, counted[name, text, kind], *where, not inside, span, instead)
+                )
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.keyword) and node.arg in ASSERTED):
+            return  # the parts of a formatted string have no position
+        for field, value in ast.iter_fields(node):
+            if field in ("annotation", "returns", "bases", "decorator_list") or isinstance(node, ast.Raise):
+                continue
+            if isinstance(node, ast.If) and field == "body" and ast.unparse(node.test) == "TYPE_CHECKING":
+                continue
+            defines = isinstance(node, ast.FunctionDef | ast.ClassDef) and field == "body"
+            deeper = (*scope, node.name) if defines else scope  # type: ignore[attr-defined]
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    visit(child, deeper, statement, inside or (defines and isinstance(node, ast.FunctionDef)))
+
+    visit(ast.parse(source), (), None, False)
+    return every
+
+
+def mutated(source: str, mutant: Mutant) -> str:
+    """The source with the change; positions are in bytes, as `ast` has them."""
+    lines = source.encode().split(b"\n")
+    top, left, bottom, right = mutant.span
+    before = b"\n".join([*lines[: top - 1], lines[top - 1][:left]])
+    after = b"\n".join([lines[bottom - 1][right:], *lines[bottom:]])
+    return (before + mutant.text.encode() + after).decode()
+
+
+def sources(tree: Path) -> dict[str, str]:
+    """The files to change, relative to the package."""
+    package = tree / PACKAGE
+    paths = [
+        p for area in AREAS for p in ([package / area] if area.endswith(".py") else (package / area).rglob("*.py"))
+    ]
+    return {str(path.relative_to(package)): path.read_text() for path in sorted(paths)}
+
+
+def draw(every: list[Mutant], number: int, seed: int, like: Path | None) -> list[Mutant]:
+    """A sample of expressions with a change of each, or the same changes as in another run."""
+    if like is None:
+        chance, by_place = random.Random(seed), defaultdict(list)
+        for mutant in every:
+            by_place[mutant.path, mutant.span].append(mutant)
+        return [chance.choice(by_place[place]) for place in chance.sample(list(by_place), min(number, len(by_place)))]
+    by_key = {mutant.key: mutant for mutant in every}
+    wanted = [json.loads(line)["mutant"] for line in like.read_text().splitlines()]
+    keys = [tuple(m[name] for name in ("path", "scope", "statement", "kind", "nth")) for m in wanted]
+    return [by_key[key] for key in keys if key in by_key]
+
+
+# which test executes which line: a plugin of pytest
+
+
+class Recorder:
+    """Lines that every passed test executes; those of a fixture or a cached call count for all tests that use it."""
+
+    def __init__(self, package: Path, target: Path) -> None:
+        self.prefix, self.target = f"{package}/", target
+        self.names = {f"{package}/{path}": path for path in sources(package.parents[1])}
+        self.places: dict[CodeType, str | None] = {}
+        self.lines: set[tuple[str, int]] = set()
+        self.of_fixtures: dict[int, set[tuple[str, int]]] = {}
+        self.tests: dict[str, tuple[float, set[tuple[str, int]]]] = {}
+        functools.cache = self.remembering(functools.cache)  # type: ignore[assignment]
+
+    def called(self, frame: FrameType, event: str, argument: object) -> Any:
+        code = frame.f_code
+        try:
+            place = self.places[code]
+        except KeyError:
+            place = self.places[code] = self.names.get(code.co_filename)
+        if place is None:
+            return None
+
+        def line(frame: FrameType, event: str, argument: object) -> Any:
+            if event == "line":
+                self.lines.add((place, frame.f_lineno))
+            return line
+
+        return line
+
+    @contextmanager
+    def apart(self) -> Iterator[set[tuple[str, int]]]:
+        outer, self.lines = self.lines, set()
+        try:
+            yield self.lines
+        finally:
+            outer |= self.lines
+            self.lines = outer
+
+    def remembering(self, cache: Callable[..., Any]) -> Callable[..., Any]:
+        def cached(function: Callable[..., Any]) -> Callable[..., Any]:
+            @cache
+            def compute(*values: Any, **named: Any) -> Any:
+                with self.apart() as lines:
+                    return function(*values, **named), lines
+
+            @functools.wraps(function)
+            def call(*values: Any, **named: Any) -> Any:
+                result, lines = compute(*values, **named)
+                self.lines |= lines
+                return result
+
+            call.cache_clear, call.cache_info = compute.cache_clear, compute.cache_info  # type: ignore[attr-defined]
+            return call
+
+        return cached
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Any:
+        with self.apart() as lines:
+            result = yield
+        self.of_fixtures[id(fixturedef)] = lines
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: Any) -> Any:
+        self.lines, begun = set(), time.perf_counter()
+        threading.settrace(self.called)
+        sys.settrace(self.called)
+        try:
+            result = yield
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)  # type: ignore[arg-type]
+        for definitions in item._fixtureinfo.name2fixturedefs.values():
+            for definition in definitions:
+                self.lines |= self.of_fixtures.get(id(definition), set())
+        self.tests[item.nodeid] = (time.perf_counter() - begun, self.lines)
+        return result
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.outcome != "passed":
+            self.tests[report.nodeid] = (-1.0, set())
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionfinish(self) -> Any:
+        tests = {name: (seconds, lines) for name, (seconds, lines) in self.tests.items() if seconds >= 0 and lines}
+        by_line: dict[str, list[int]] = defaultdict(list)
+        for index, (_, lines) in enumerate(tests.values()):
+            for path, line in lines:
+                by_line[f"{path}:{line}"].append(index)
+        recorded = {"tests": [(name, seconds) for name, (seconds, _) in tests.items()], "lines": by_line}
+        self.target.write_text(json.dumps(recorded))
+        return (yield)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With `-p mutate` the lines are recorded."""
+    if target := os.environ.get("MUTATE_RECORD"):
+        config.pluginmanager.register(Recorder(Path.cwd() / PACKAGE, Path(target)))
+
+
+class Coverage:
+    """What was recorded: the tests of a statement, those that say most in the least time first."""
+
+    def __init__(self, path: Path) -> None:
+        recorded = json.loads(path.read_text())
+        self.tests: list[tuple[str, float]] = [tuple(test) for test in recorded["tests"]]
+        self.lines: dict[str, list[int]] = recorded["lines"]
+
+    def of_lines(self, path: str, first: int, last: int) -> set[int]:
+        return {test for line in range(first, last + 1) for test in self.lines.get(f"{path}:{line}", ())}
+
+    def candidates(self, mutant: Mutant, most: int) -> tuple[bool, list[tuple[str, float]]]:
+        """Whether a test executes the statement, and the tests to run: of the statement, else of its file."""
+        chosen = self.of_lines(mutant.path, mutant.first, mutant.last) if not mutant.imported else set()
+        covered = bool(chosen) or mutant.imported
+        if not chosen:
+            chosen = self.of_lines(mutant.path, 1, 10_000)
+        if not covered:
+            most //= 3
+        ranks: Counter[str] = Counter()
+        ordered = []
+        for name, seconds in sorted((self.tests[index] for index in chosen), key=lambda test: test[1]):
+            function = name.split("[")[0]  # one case of every test, then the second of every test
+            ordered.append((ranks[function], seconds, name))
+            ranks[function] += 1
+        return covered, [(name, seconds) for _, seconds, name in sorted(ordered)[:most]]
+
+
+# running the tests of a change
+
+
+class Chosen:
+    """Only these tests, in this order."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.places = {name: place for place, name in enumerate(names)}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = sorted((i for i in items if i.nodeid in self.places), key=lambda item: self.places[item.nodeid])
+
+
+def warm(tree: Path) -> None:
+    """Import what the package and its tests import from others, and nothing of the package."""
+    program = "import sys, conftest, equipoise.cli.main, equipoise.flower.server; print(*sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": f"{tree}/src:{tree}/tests"}
+    printed = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    for name in printed.stdout.split():
+        if name != "__main__" and not name.startswith("equipoise") and not (tree / "tests" / f"{name}.py").exists():
+            with suppress(Exception):
+                importlib.import_module(name)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+
+
+def attempt(tree: Path, tests: Sequence[tuple[str, float]], log: Path) -> str:
+    """Run tests in a fork of this process until one fails."""
+    files = list(dict.fromkeys(name.split("::")[0] for name, _ in tests))
+    limit = 30 + 5 * sum(seconds for _, seconds in tests)  # seconds of processor time
+    child = os.fork()
+    if not child:
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit) + 5))
+        resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, 6 << 30))
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.chdir(tree)
+        os.environ["PYTHONPATH"] = f"{tree}/src"
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        sys.dont_write_bytecode = False
+        sys.path[:0] = [f"{tree}/src"]
+        code = 1
+        try:
+            code = pytest.main([*FAST, *WARMED, "-x", *files], plugins=[Chosen([name for name, _ in tests])])
+            sys.stdout.flush()
+        finally:
+            os._exit(int(code))
+    begun, status = time.monotonic(), None
+    while status is None and time.monotonic() - begun < 6 * limit:
+        ended, code = os.waitpid(child, os.WNOHANG)
+        status = code if ended else None
+        time.sleep(0.02)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)  # it, or what it left behind
+    if status is None:
+        os.waitpid(child, 0)
+        return "timed out"
+    if os.WIFSIGNALED(status):
+        return "timed out" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "killed"
+    return "survived" if os.waitstatus_to_exitcode(status) in (0, 5) else "killed"
+
+
+def judge(tree: Path, number: int, mutant: Mutant, coverage: Coverage, most: int, log: Path) -> dict[str, Any]:
+    """Make the change, run its tests, a dozen first and then the others, and undo it."""
+    covered, tests = coverage.candidates(mutant, most)
+    path = tree / PACKAGE / mutant.path
+    source, written, begun, outcome, killer = path.read_text(), path.stat().st_mtime, time.monotonic(), "survived", ""
+    try:
+        path.write_text(mutated(source, mutant))
+        os.utime(path, (written, written + 10 * (number + 1)))  # bytecode is kept by second and size of a file
+        for part in (tests[:12], tests[12:]):
+            if part and outcome == "survived":
+                outcome = attempt(tree, part, log)
+    finally:
+        path.write_text(source)
+        os.utime(path, (written, written))
+        shutil.rmtree(tree / ".hypothesis", ignore_errors=True)
+    if outcome == "killed":
+        lines = log.read_text(errors="replace").splitlines()
+        killer = next((line for line in lines if line.startswith(("FAILED", "ERROR"))), "")[:200]
+    if outcome == "survived" and not covered:
+        outcome = "not covered"
+    return {"outcome": outcome, "tests": len(tests), "killer": killer, "seconds": round(time.monotonic() - begun, 1)}
+
+
+def table(results: Sequence[dict[str, Any]]) -> str:
+    """Outcomes by package, in Markdown."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for result in results:
+        for row in (result["mutant"]["path"].split("/")[0], "all"):
+            counts[row][result["outcome"]] += 1
+    lines = [f"| | {' | '.join(OUTCOMES)} | share killed |", f"|---|{'---:|' * (len(OUTCOMES) + 1)}"]
+    for row in sorted(counts, key=lambda row: (row == "all", row)):
+        of_row = counts[row]
+        share = (of_row["killed"] + of_row["timed out"]) / of_row.total()
+        lines.append(f"| {row} | {' | '.join(str(of_row[o]) for o in OUTCOMES)} | {share:.0%} |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=ROOT / ".mutants", help="where the copy and the results lie")
+    parser.add_argument("--mutants", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tests", type=int, default=24, help="the most tests that are run for one change")
+    parser.add_argument("--like", type=Path, help="the results of another run, whose changes are made again")
+    parser.add_argument("--show", type=int, help="print one change instead")
+    options = parser.parse_args(arguments)
+    folder: Path = options.folder.resolve()
+    tree, recorded, results = folder / "tree", folder / "covered.json", folder / "mutants.jsonl"
+    if not tree.exists():
+        listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for name in listed.splitlines():
+            (folder / "copying" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / "copying" / name)
+        (folder / "copying").rename(tree)
+    texts = sources(tree)
+    every = [mutant for path, source in texts.items() for mutant in mutants(path, source)]
+    drawn = draw(every, options.mutants, options.seed, options.like)
+    if options.show is not None:
+        mutant = drawn[options.show]
+        print(f"{mutant.path}:{mutant.first} {mutant.scope} ({mutant.kind})\n{mutant.statement}\n-> {mutant.text}")
+        return
+    if not recorded.exists():
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{tree}/src:{Path(__file__).parent}",
+            "MUTATE_RECORD": str(recorded),
+        }
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        subprocess.run([sys.executable, "-m", "pytest", *FAST, "-p", "mutate"], cwd=tree, env=environment, check=False)
+    coverage = Coverage(recorded)
+    warm(tree)
+    usual = sorted(coverage.tests, key=lambda test: test[1])[:20]
+    if attempt(tree, usual, folder / "log.txt") != "survived":
+        raise SystemExit(f"Tests fail without any change: see {folder / 'log.txt'}.")
+    finished = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    print(f"{len(every)} changes are possible, {len(drawn)} are drawn, {len(finished)} are done.", flush=True)
+    with results.open("a") as file:
+        for number in range(len(finished), len(drawn)):
+            mutant = drawn[number]
+            result = {"number": number, **judge(tree, number, mutant, coverage, options.tests, folder / "log.txt")}
+            finished.append({**result, "mutant": asdict(mutant)})
+            file.write(json.dumps(finished[-1]) + "\n")
+            file.flush()
+            print(
+                number, result["outcome"], f"{mutant.path}:{mutant.first}", mutant.kind, result["seconds"], flush=True
+            )
+    print(table(finished))
+    for result in finished:
+        if result["outcome"] in ("survived", "not covered"):
+            m = result["mutant"]
+            print(f"\n{result['number']}: {result['outcome']}, {m['path']}:{m['first']} in {m['scope']}, {m['kind']}")
+            print(f"    {m['statement']}\n    -> {m['text']}")
+
+
+if __name__ == "__main__":
+    main()
