@@ -6,7 +6,6 @@ A function takes a :class:`Subject`, and returns a remark or nothing. It raises 
 from __future__ import annotations
 
 import copy
-import logging
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,10 +20,13 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
+from equipoise.core.oracle import Oracle
 from equipoise.core.presence import Presence
-from equipoise.core.rule import HOOKS, SEES, Cohort, Rule, State, told
+from equipoise.core.rule import HOOKS, SEES, Cohort, Rule, State, Trained, Visit
 from equipoise.core.solver import SGD
 from equipoise.core.task import task_of
+from equipoise.data.batch import Batch
+from equipoise.data.samples import Samples
 from equipoise.engines.job import Answer, Engine, Job
 from equipoise.engines.sequential import sequential
 from equipoise.federation.federation import Federation
@@ -33,10 +35,10 @@ from equipoise.federation.round import one_round, public
 from equipoise.methods import METHODS
 from equipoise.records.record import Record
 from equipoise.system.suggestions import near, some
+from equipoise.system.tree import tree_map
 from equipoise.testing import sites as between_sites
 from equipoise.testing.federations import (
     ROUNDS,
-    SIZES,
     Subject,
     client_axes,
     clients,
@@ -46,12 +48,22 @@ from equipoise.testing.federations import (
     learned,
     moved,
     network,
+    normal,
     stopped_and_resumed,
     watched,
     widest,
 )
 from equipoise.testing.federations import told as records_of
-from equipoise.testing.hooks import TWICE, ContractError, first_difference, hooks_behind, name_of, overriding
+from equipoise.testing.hooks import (
+    TWICE,
+    ContractError,
+    Hook,
+    first_difference,
+    hooks_behind,
+    name_of,
+    overriding,
+    replaced,
+)
 from equipoise.testing.sees import CONTRIBUTION, follows_contribution, kept_of_clients, last_round, looked_at
 
 LAST = "Reduce over the last dimensions only: .sum(-1) and out.mean(...), never .sum() or .mean(), as a stack has a dimension more."
@@ -114,12 +126,13 @@ def hooks_are_spelled(subject: Subject) -> None:
                 )
 
 
-def it_trains(subject: Subject) -> None:
+def it_trains(subject: Subject) -> str:
     """No client is quarantined, all numbers are finite, and training changes the model."""
     fed = subject.run()
     _nobody_quarantined(subject, [fed])
     _finite(subject, fed)
     _moved(subject, fed)
+    return "only with sensitive attributes, which all data of the checks therefore have" if subject.people else ""
 
 
 def _nobody_quarantined(subject: Subject, feds: Iterable[Federation]) -> None:
@@ -181,33 +194,17 @@ def stacks_agree(subject: Subject) -> None:
 
 def stacks_stay_whole(subject: Subject) -> None:
     """Clients can be trained as one stack: no hook raises an error there."""
-    said = [record for record in warnings_of_stack(subject) if record.name == stacked_engine.__name__]
-    if said:
+    with patch.object(stacked_engine.log, "warning") as warned:
+        fed = subject.fitted(2, sizes=(16, 16, 16), participation=1.0, engine="stacked")
+    _nobody_quarantined(subject, [fed])
+    if warned.called:
+        text, *values = warned.call_args.args
         raise ContractError(
-            said[0].getMessage(),
+            text % tuple(values),
             "clients that can be trained as one stack",
             "Call no .item() and branch on no tensor in a client hook; use torch.where. " + LAST,
             first_difference(subject),
         )
-
-
-def warnings_of_stack(subject: Subject) -> list[logging.LogRecord]:
-    """The warnings while three clients of one size train as a stack for two rounds."""
-    noted: list[logging.LogRecord] = []
-
-    class Noting(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            noted.append(record)
-
-    handler = Noting(logging.WARNING)
-    logger = logging.getLogger("equipoise")
-    logger.addHandler(handler)
-    try:
-        fed = subject.fitted(2, sizes=(16, 16, 16), participation=1.0, engine="stacked")
-    finally:
-        logger.removeHandler(handler)
-    _nobody_quarantined(subject, [fed])
-    return noted
 
 
 def workers_give_the_same_bits(subject: Subject) -> None:
@@ -225,7 +222,7 @@ def resumed_run_is_the_same(subject: Subject) -> None:
         subject.fitted(2, seed=4, epochs=1)
 
     def make() -> Federation:
-        return Subject(copy.deepcopy(method), subject.kind).federation()
+        return federation(copy.deepcopy(method), **subject.setting)
 
     never = subject.run()
     with tempfile.TemporaryDirectory() as folder:
@@ -239,7 +236,7 @@ def renumbering_renumbers(subject: Subject) -> None:
     """Renumbering the clients renumbers the results, except for rounding, as the order of sums changes."""
     _needs_clients(subject)
     order = ORDER.tolist()
-    data = clients(SIZES[subject.kind])
+    data = clients(subject.sizes, people=subject.people)
 
     def named(job: Job) -> Iterator[Answer]:
         """Random numbers follow the client."""
@@ -342,6 +339,7 @@ def private_stays(subject: Subject) -> None:
         raise NotApplicableError("no coordinates are private")
     for engine in (sequential, stacked_engine.stacked):
         _private_stays(subject, engine)
+    _nothing_follows(subject)
 
 
 @dataclass(frozen=True)
@@ -356,9 +354,8 @@ class _Sent(Rule):
 
 
 def _private_stays(subject: Subject, engine: Engine) -> None:
-    seen: list[tuple[Job, Answer]] = []
     sent = _Sent(([],))
-    settings: dict[str, Any] = subject.setting | {"engine": watched(seen, engine), "participation": 0.6, "tests": None}
+    settings: dict[str, Any] = subject.setting | {"engine": engine, "participation": 0.6, "tests": None}
     fed = federation(Method((sent, *subject.method.rules), str(subject.method)), **settings)
     private = cast(Tensor, fed.trial.private)
 
@@ -381,27 +378,72 @@ def _private_stays(subject: Subject, engine: Engine) -> None:
     first, vector = fed.model.initial, fed.progress.vector
     require(torch.equal(vector[private], first[private]), "private coordinates in the global model")
     require(bool(private.all()) or not torch.equal(vector, first), "an unchanged global model")
-    for job, answer in seen:
-        _nothing_shown(fed, job, answer)
 
 
-def _nothing_shown(fed: Federation, job: Job, answer: Answer) -> None:
-    """Require that no report holds the value of a private coordinate that training has changed."""
-    private = cast(Tensor, fed.trial.private)
-    reports = told(job.rules, answer.reports)
-    for k, row in enumerate(answer.rows):
-        trained, start = answer.trained[k, private], job.received[row, private]
-        secret = torch.cat([x[trained != start] for x in (trained, trained - start)])
-        for rule, report in zip(job.rules, reports, strict=True):
-            for key, x in report.items():
-                shown = public(fed.trial, x)[k]
-                if shown.is_floating_point() and bool(torch.isin(shown.flatten(), secret).any()):
-                    raise ContractError(
-                        f"values of private coordinates in the report {key!r}",
-                        "private coordinates stay with their client",
-                        "Leave them out of the report of finish. Equipoise clears them only in vectors of all P or G coordinates.",
-                        f"{type(rule).__name__}.finish",
-                    )
+def _nothing_follows(subject: Subject) -> None:
+    """Require that no report and no sent coordinate follows from private coordinates alone, be it scaled, shifted, or a round later.
+
+    ``finish`` and ``upload`` are called again with different private coordinates, and with different samples. A number that the
+    former change and the latter never do is no measurement on the client's data, but shows what is private.
+    """
+    trial = subject.run().trial
+    private, n_params = cast(Tensor, trial.private), trial.model.n_params
+    follows: dict[str, tuple[Tensor, Tensor, str]] = {}
+    states: dict[
+        bytes, State
+    ] = {}  # by the state after a visit, the state after the same visit with different private coordinates
+
+    def key(state: State) -> bytes:
+        return b"".join(x.numpy().tobytes() for x in state.values())
+
+    def change(x: Tensor) -> Tensor:
+        whole = x.dim() > 0 and x.shape[-1] in (n_params, len(private))
+        return x + 0.1 * normal(x.shape[-1]) * private[: x.shape[-1]] if whole else x
+
+    def noting(cls: type[Rule], hook: str, original: Hook) -> Hook:
+        def shown(rule: Rule, vector: Tensor, visit: Visit) -> tuple[dict[str, Tensor], State]:
+            if hook == "upload":
+                return {"update": original(rule, vector, visit).masked_fill(private[:n_params], 0)}, {}
+            report, state = original(rule, vector, visit)
+            sent = {f"report {k!r}": public(trial, x[None]) for k, x in report.items() if k not in rule.declared.stays}
+            return sent, state
+
+        def noted(rule: Rule, vector: Tensor, visit: Visit) -> Any:
+            result, (sent, state) = original(rule, vector, visit), shown(rule, vector, visit)
+            before = states.get(key(visit.state)) or tree_map(change, visit.state)
+            done = None if visit.done is None else Trained(change(visit.done.begun), change(visit.done.trained))
+            secret = replace(visit, received=change(visit.received), state=before, done=done)
+            other, states[key(state)] = shown(rule, change(vector), secret)
+            samples = [
+                shown(rule, vector, replace(visit, oracle=_other_samples(visit.oracle, seed)))[0] for seed in range(3)
+            ]
+            for name, x in sent.items():
+                by_secret, by_samples, _ = follows.get(name, (x != x, x != x, ""))
+                by_samples = torch.stack([by_samples, *(x != each[name] for each in samples)]).any(0)
+                follows[name] = by_secret | (x != other[name]), by_samples, name_of(cls, hook)
+            return result
+
+        return noted if hook in ("finish", "upload") else original
+
+    with replaced(subject.method, noting):
+        subject.fitted(participation=1.0)
+    for name, (by_secret, by_samples, hook) in follows.items():
+        if bool((by_secret & ~by_samples).any()):
+            raise ContractError(
+                f"private coordinates in the {name}, changed or not",
+                "private coordinates stay with their client",
+                "Compute it from the other coordinates. Equipoise clears private ones only in vectors of all P or G coordinates.",
+                hook,
+            )
+
+
+def _other_samples(oracle: Oracle, seed: int) -> Oracle:
+    """The same questions about other samples."""
+    source = cast(Samples, oracle.source)
+    batch = cast(Batch, source.content)
+    x = cast(Tensor, batch.x)
+    store = replace(batch, x=x + normal(*x.shape, seed=seed), y=batch.y.flip(0))
+    return Oracle(oracle.evaluator, replace(source, store=store), oracle.solver, oracle.schedule, oracle.n_params)
 
 
 # the small and the uneven
@@ -448,12 +490,7 @@ def a_client_of_one_sample(subject: Subject) -> None:
 def uneven_cohorts_and_batches(subject: Subject) -> None:
     """Rounds of two of five clients, with uneven batches, are deterministic, and depend on the seed."""
     _needs_clients(subject)
-    settings: dict[str, Any] = {
-        "participation": 0.4,
-        "batch_size": 7,
-        "epochs": 1,
-        "tests": {"a": subject.setting["tests"]["a"]},
-    }
+    settings: dict[str, Any] = {"participation": 0.4, "batch_size": 7, "epochs": 1, "tests": None}
     a, b, c = (subject.fitted(seed=seed, **settings) for seed in (11, 11, 12))
     _same_bits(subject, a, b, "two runs with one seed", TWICE)
     if not float((learned(a) - learned(c)).abs().max()) > 1e-6:
@@ -493,7 +530,7 @@ def float32_networks(subject: Subject) -> None:
 def sees_what_it_states(subject: Subject) -> str:
     """The server uses no more of single clients than the rule declares in ``sees``."""
     _needs_clients(subject)
-    method, last = subject.method, last_round(subject.method)
+    method, last = subject.method, last_round(subject.method, subject.people)
     where = " or ".join(f"{type(rule).__name__}.sees" for rule in method.rules if rule.declared.sees == method.sees)
     advice = f"Declare what the server must see, one of {', '.join(SEES)}, or use less of single clients."
     stated = f"no more of single clients than sees = {method.sees!r}"
@@ -535,10 +572,10 @@ def sites_give_the_same_bits(subject: Subject) -> None:
     )
 
 
-def with_numbers() -> dict[str, Any]:
+def with_numbers(people: bool = False) -> dict[str, Any]:
     """A network with one output, and clients whose targets are numbers."""
-    data = [(x, x[:, 0] - 2 * x[:, 1] + 0.5 * x[:, 2].square()) for x, _ in clients()]
-    return {"net": network(outputs=1), "data": data, "server_validation": data[1], "tests": {"a": data[2]}}
+    data = [(x, x[:, 0] - 2 * x[:, 1] + 0.5 * x[:, 2].square(), *s) for x, _, *s in clients(people=people)]
+    return {"net": network(outputs=1), "data": data, "server_validation": data[1][:2], "tests": {"a": data[2]}}
 
 
 def numbers_to_predict(subject: Subject, task: str = "regression") -> Federation:
@@ -547,7 +584,10 @@ def numbers_to_predict(subject: Subject, task: str = "regression") -> Federation
         subject.method.require(task_of(task))
     except MethodError as error:
         raise NotApplicableError(str(error)) from None
-    a, b = (subject.fitted(6, engine=engine, task=task, **with_numbers()) for engine in ("sequential", "stacked"))
+    a, b = (
+        subject.fitted(6, engine=engine, task=task, **with_numbers(subject.people))
+        for engine in ("sequential", "stacked")
+    )
     _nobody_quarantined(subject, [a, b])
     _finite(subject, a)
     _compare(subject, a, b, 1e-9, "engines 'sequential' and 'stacked'", LAST)

@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     from pytest import MarkDecorator  # noqa: PT013 (a type, where pytest need not be installed)
 
 SLOW = 2.0  # seconds after which a check is named while it runs
+WHERE = {"mlp": "", "batchnorm": " (on a network with BatchNorm)"}  # by the kind of a subject
+WHERE |= {"small": " (with small steps)", "large": " (with large steps and sensitive attributes)"}
+BOTH = ("mlp", "batchnorm")
+SCALES = ("mlp", "large", "small")  # a branch of a rule may depend on the length of an update
+EVERY = (*SCALES, "batchnorm")
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Check:
     name : what it is called.
     promise : what it asks for, a sentence.
     function : raises :class:`ContractError` if the promise is broken; returns a remark, or nothing.
-    kinds : the networks on which it runs: ``"mlp"``, ``"batchnorm"``.
+    kinds : the networks and steps with which it runs, see :class:`equipoise.testing.federations.Subject`.
     hint : what to do about an error that the check does not expect.
     """
 
@@ -103,32 +108,27 @@ class Check:
         if errors and not hook.startswith(errors[0].hook):
             hook, raised = errors[0]
             found = f"{type(raised).__name__}: {raised}"
-        where = " (on a network with BatchNorm)" * (subject.kind == "batchnorm")
-        return ContractError(found + where, expected, advice, hook)
+        return ContractError(found + WHERE[subject.kind], expected, advice, hook)
 
 
 CHECKS = (
     Check("spelling", "every hook has the name of a hook of eq.Rule", checks.hooks_are_spelled),
-    Check("returns", "every hook returns what eq.Rule states", hooks_return_what_they_should, ("mlp", "batchnorm")),
+    Check("returns", "every hook returns what eq.Rule states", hooks_return_what_they_should, EVERY),
     Check("trains", "training raises no error, gives finite numbers, and changes the model", checks.it_trains),
-    Check("pure", "hooks do not change their arguments, and return the same when called again", hooks_are_pure),
+    Check("pure", "hooks do not change their arguments, and return the same when called again", hooks_are_pure, SCALES),
     Check("text", "text and copies of the method equal the method", checks.method_reads_back, hint=checks.VALUES),
-    Check("stack", "clients can be trained as one stack", checks.stacks_stay_whole),
-    Check(
-        "engines",
-        "a stack of clients and single clients give the same result",
-        checks.stacks_agree,
-        ("mlp", "batchnorm"),
-    ),
+    Check("stack", "clients can be trained as one stack", checks.stacks_stay_whole, SCALES),
+    Check("engines", "a stack of clients and single clients give the same result", checks.stacks_agree, EVERY),
     Check("workers", "threads give the same bits as a single thread", checks.workers_give_the_same_bits),
-    Check("resume", "a resumed run is the same, bit for bit", checks.resumed_run_is_the_same, ("mlp", "batchnorm")),
-    Check("renumbering", "the numbering of the clients does not matter", checks.renumbering_renumbers),
+    Check("resume", "a resumed run is the same, bit for bit", checks.resumed_run_is_the_same, BOTH),
+    Check("renumbering", "the numbering of the clients does not matter", checks.renumbering_renumbers, SCALES),
     Check(
         "absent",
         "absent clients keep their state, and the order of the others does not matter",
         checks.absent_clients_do_not_count,
+        SCALES,
     ),
-    Check("private", "private coordinates stay with their client", checks.private_stays, ("mlp", "batchnorm")),
+    Check("private", "private coordinates stay with their client", checks.private_stays, (*BOTH, "large")),
     Check("one client", "a federation of one client trains", checks.one_client, hint=checks.FEW),
     Check("one sample", "a client of one sample takes part", checks.a_client_of_one_sample, hint=checks.FEW),
     Check(
@@ -173,7 +173,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Conformance:
-    """The outcomes of all checks of a rule. Its text has a line for each, and the failures in full."""
+    """The outcomes of the checks of a rule that were run. Its text has a line for each, and the failures in full."""
 
     method: str
     outcomes: tuple[Outcome, ...]
@@ -194,13 +194,13 @@ class Conformance:
         return {each.check.name: each.document for each in self.outcomes}
 
     def __str__(self) -> str:
-        passed = len(self.outcomes) - len(self.broken) - len(self.skipped)
+        skipped, failed, seconds = len(self.skipped), self.broken, sum(each.seconds for each in self.outcomes)
         lines = [str(each) for each in self.outcomes]
-        for name, error in self.broken.items():
-            promise = next(each.check.promise for each in self.outcomes if each.check.name == name)
-            lines += ["", f"{name}: {promise}", str(error)]
-        seconds = sum(each.seconds for each in self.outcomes)
-        count = f"{passed} passed, {len(self.broken)} failed, {len(self.skipped)} skipped in {seconds:.0f} s"
+        for each in self.outcomes:
+            lines += ["", f"{each.check.name}: {each.check.promise}", str(each.broken)] if each.broken else []
+        count = f"{len(self.outcomes) - len(failed) - skipped} passed, {len(failed)} failed, {skipped} skipped in {seconds:.0f} s"
+        if left := len(CHECKS) - len(self.outcomes):
+            count += f"; {left} were not run, as {self.outcomes[-1].check.name} failed"
         return "\n".join([f"{self.method}: {count}", *lines])
 
 
@@ -237,10 +237,11 @@ def check_rule(rule: Given, *, skip: Mapping[str, str] | None = None, progress: 
     outcomes = list[Outcome]()
     with threads.one_thread(), _quiet():
         for check in CHECKS:
-            stop = next((each.check.name for each in outcomes if each.broken and each.check.name in FIRST), "")
-            reason = leave.get(check.name) or f"{stop} failed" * bool(stop)
+            reason = leave.get(check.name, "")
             outcome = Outcome(check, 0.0, skipped=reason) if reason else _outcome(check, subject, progress)
             outcomes.append(_once(outcome, outcomes))
+            if outcome.broken and check.name in FIRST:
+                break
     conformance = Conformance(str(subject.method), tuple(outcomes))
     if conformance.broken:
         raise RuleError(conformance) from next(iter(conformance.broken.values()))

@@ -169,15 +169,8 @@ def supervised(cls: type[Rule], hook: str, called: set[str], broken: list[Contra
 
 
 STATE = "Return every key of the state, with the shape and dtype that client_state or server_state gave it."
-LIKE = {
-    "begin": 0,
-    "correction": 0,
-    "gradient": 1,
-    "upload": 0,
-    "deploy": 0,
-    "publish": 0,
-    "reward": 2,
-}  # the argument whose shape a hook returns
+# the argument whose shape a hook returns
+LIKE = {"begin": 0, "correction": 0, "gradient": 1, "upload": 0, "deploy": 0, "publish": 0}
 SAID = "Return what eq.Rule states for this hook. The page Architecture lists all hooks."
 
 
@@ -185,53 +178,33 @@ def _is_state(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(x, Tensor) for x in value.values())
 
 
-def _pair(value: object) -> tuple[object, object]:
-    """The two values of a pair; otherwise None twice."""
-    return (value[0], value[1]) if isinstance(value, tuple) and len(value) == 2 else (None, None)
-
-
 def _expected(hook: str, args: Sequence[Any], result: object) -> str:
     """The form that a hook should have returned instead of ``result``; empty if that is right."""
-    first, second = _pair(result)
+    first, second = result if isinstance(result, tuple) and len(result) == 2 else (None, None)
+    right, form = True, ""
     if hook in ("client_state", "server_state", "message", "prepare"):
-        return "" if _is_state(result) else "a dictionary of tensors"
-    if hook == "finish":
-        return "" if _is_state(first) and _is_state(second) else "(report, state), two dictionaries of tensors"
-    if hook == "aggregate":
-        return (
-            ""
-            if _is_state(first) and isinstance(second, Cohort)
-            else "(state, cohort), a dictionary of tensors and a Cohort"
-        )
-    if hook == "reward" and not (_is_state(first) and isinstance(second, Tensor)):
-        return "(state, given), a dictionary of tensors and a tensor [M, G]"
-    if hook in ("private", "trains", "submodel"):
-        return (
-            _mask(args, result)
-            if hook == "private"
-            else ""
-            if result is None or _boolean(result)
-            else "a boolean tensor, or None"
-        )
-    value = second if hook == "reward" else result
-    if hook not in LIKE or (hook == "correction" and isinstance(value, (int, float))):
-        return ""
-    shape = args[LIKE[hook]].shape
-    return "" if isinstance(value, Tensor) and value.shape == shape else f"a tensor of shape {list(shape)}"
+        right, form = _is_state(result), "a dictionary of tensors"
+    elif hook == "finish":
+        right, form = _is_state(first) and _is_state(second), "(report, state), two dictionaries of tensors"
+    elif hook == "aggregate":
+        right = _is_state(first) and isinstance(second, Cohort)
+        form = "(state, cohort), a dictionary of tensors and a Cohort"
+    elif hook in ("private", "trains", "submodel"):
+        right, form = result is None or _is_mask(result), "a boolean tensor, or None"
+        if hook == "private":
+            right = right and (not isinstance(result, Tensor) or result.shape == (args[0].size,))
+            form = f"None, or a boolean tensor with one entry for each of the {args[0].size} coordinates of the model, buffers too"
+    elif hook == "reward":
+        right = _is_state(first) and isinstance(second, Tensor) and second.shape == args[2].shape
+        form = f"(state, given), a dictionary of tensors and a tensor of shape {list(args[2].shape)}"
+    elif hook in LIKE and not (hook == "correction" and isinstance(result, int | float)):
+        shape = args[LIKE[hook]].shape
+        right, form = isinstance(result, Tensor) and result.shape == shape, f"a tensor of shape {list(shape)}"
+    return "" if right else form
 
 
-def _boolean(value: object) -> bool:
+def _is_mask(value: object) -> bool:
     return isinstance(value, Tensor) and value.dtype == torch.bool
-
-
-def _mask(args: Sequence[Any], result: object) -> str:
-    size = args[0].size
-    right = result is None or (isinstance(result, Tensor) and _boolean(result) and result.shape == (size,))
-    return (
-        ""
-        if right
-        else f"None, or a boolean tensor with one entry for each of the {size} coordinates of the model, buffers too"
-    )
 
 
 def _described(value: object) -> str:

@@ -104,11 +104,11 @@ def dense(mask: Mask | None, like: Tensor) -> Tensor:
     return mask if isinstance(mask, Tensor) else mask.dense().bool()
 
 
-def last_round(method: Method) -> Replay:
+def last_round(method: Method, people: bool = False) -> Replay:
     """The last of the rounds of a method, in which two of five clients are absent and BatchNorm has statistics."""
     seen: list[tuple[Job, Answer]] = []
     look = Look(([],))
-    settings: dict[str, Any] = {"kind": "batchnorm", "contribution": CONTRIBUTION, "epochs": 1}
+    settings: dict[str, Any] = {"kind": "batchnorm", "contribution": CONTRIBUTION, "epochs": 1, "people": people}
     settings["solver"] = SGD(0.5)  # large updates
     fed = federation(Method((*method.rules, look), str(method)), engine=watched(seen), **settings)
     fed.fit(ROUNDS - 1, progress=False)
