@@ -473,10 +473,12 @@ def test_rows_of_other_data_are_not_compared(
 
 def test_verdicts_point_to_doubts_about_the_runs(name: str, tmp_path: Path) -> None:
     result = agreement.collect(reproduce.plan(name, tmp_path))
-    assert "Before you rely on a verdict" not in result.said[0].below
+    assert "Before you rely on a verdict" not in result.decided[0].explanations[0]
     parts = (replace(result.parts[0], doubts=("Computed by different versions.",)), *result.parts[1:])
-    assert result.said[0].below.endswith("of embedded data that come with Equipoise, not of the paper's own.")
-    assert replace(result, parts=parts).said[0].below.endswith("below the numbers of: One | part.")
+    assert (
+        result.decided[0].explanations[0].endswith("of embedded data that come with Equipoise, not of the paper's own.")
+    )
+    assert replace(result, parts=parts).decided[0].explanations[0].endswith("below the numbers of: One | part.")
 
 
 def test_a_table_for_spreadsheets_runs_no_formula() -> None:

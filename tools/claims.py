@@ -16,6 +16,7 @@ from equipoise.analysis.landscape import landscape
 from equipoise.analysis.states import states
 from equipoise.metrics.statistics import judge
 from equipoise.report.claims import JudgedClaim, tables
+from equipoise.report.rendering import markdown_grid
 from equipoise.runs import agreement, reproduce
 from equipoise.runs import directory as runs
 from equipoise.runs.experiment import experiment_names
@@ -127,7 +128,7 @@ def lines(planned: reproduce.ReproductionPlan, claims: Sequence[JudgedClaim], ke
     ValueError : such a claim has no line, or one of another number of seeds.
     """
     known = {tuple(cells(line)[:3]): line for line in kept}
-    head, rule, *new = tables(tuple(claims), (), embedded=True, doubted=())[0].markdown()
+    head, rule, *new = markdown_grid(tables(tuple(claims), (), embedded=True, doubted=())[0])
     yield from (head, rule)
     for claim, line in zip(claims, new, strict=True):
         if settled(planned, claim):

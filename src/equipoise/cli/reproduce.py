@@ -138,7 +138,7 @@ def _run_and_show(plan: ReproductionPlan, folder: Path, jobs: int | None, json_:
     if json_:
         print_json(reproduction.as_dict(result))
     else:
-        out.print(reproduction.rich_tables(result))
+        out.print(reproduction.rich_tables(result, out.width))
         for path in written:
             say(str(path))
     if failed:

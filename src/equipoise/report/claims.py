@@ -10,8 +10,9 @@ from typing import NamedTuple
 from equipoise.metrics.statistics import MOST, Judgement
 from equipoise.records.meta import Content
 from equipoise.report.formatting import UNDEFINED, number
-from equipoise.report.rendering import markdown_table
-from equipoise.system.text import cell, markdown
+from equipoise.report.grid import Cell, Grid
+from equipoise.report.layout import Sheet
+from equipoise.system.text import cell
 
 HOW = (
     "Difference: mean with its 95 % interval over seeds (Student's t), or over divisions of the data where there are several, paired by seed "
@@ -26,19 +27,6 @@ CHOSEN = (
     "samples that clients held out of their own training data. The best is taken, the first of those that are equal; the runs of the "
     "table train on all samples. Test data decide nothing here."
 )
-
-
-class Table(NamedTuple):
-    """A table of text below its title and above a paragraph."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    below: str
-
-    def markdown(self) -> list[str]:
-        """Its lines, without title and paragraph."""
-        return markdown_table(self.columns, (map(markdown, row) for row in self.rows), "---|")
 
 
 @dataclass(frozen=True)
@@ -141,7 +129,7 @@ class Chosen(NamedTuple):
 
 def tables(
     claims: Sequence[JudgedClaim], chosen: Sequence[Chosen], *, embedded: bool, doubted: Sequence[str] = ()
-) -> list[Table]:
+) -> list[Sheet]:
     """The claims, and what was chosen: those of the two that there are.
 
     Parameters
@@ -152,11 +140,14 @@ def tables(
     """
     columns = ("claim", "where", "what we ran", "difference", "seeds", "verdict")
     below = [HOW, *([EMBEDDED] if embedded else []), *([f"{DOUBTS} {'; '.join(doubted)}."] if doubted else [])]
-    both = (
-        Table("What the paper claims", columns, tuple(c.cells for c in claims), " ".join(below)),
-        Table("What was chosen", ("where", "row", "tried", "taken"), tuple(c.cells for c in chosen), CHOSEN),
-    )  # fmt: skip
-    return [table for table in both if table.rows]
+    sheets = []
+    for heading, (head, *titles), rows, text in (
+        ("What the paper claims", columns, claims, " ".join(below)),
+        ("What was chosen", ("where", "row", "tried", "taken"), chosen, CHOSEN),
+    ):
+        grid = Grid(tuple(titles), tuple((row.cells[0], tuple(map(Cell, row.cells[1:]))) for row in rows))
+        sheets.append(Sheet("", heading, f"{heading}.", grid, [text], narrow=True, prose=True, head=head))
+    return [sheet for sheet in sheets if sheet.grid.rows]
 
 
 def claims_csv(claims: Sequence[JudgedClaim]) -> str:

@@ -60,6 +60,7 @@ class Sheet:
     differences : to the first method, a sentence per method.
     totals : how many of the last columns sum up the others.
     narrow : whether it takes all of a terminal.
+    prose : whether its cells are sentences.
     head : title of the names of the rows.
     narrow_titles : in a narrow terminal, by title.
     """
@@ -74,6 +75,7 @@ class Sheet:
     differences: Sequence[str] = ()
     totals: int = 0
     narrow: bool = False
+    prose: bool = False
     head: str = "Method"
     narrow_titles: Mapping[str, str] = field(default_factory=dict)
 

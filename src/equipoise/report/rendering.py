@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from equipoise.report.document import Document, test_of, treated
 from equipoise.report.formatting import PERCENT, lines
@@ -56,14 +56,21 @@ def rich_table(comparison: Document, width: int = 1000, details: bool = True) ->
         said = f"[low, high]: 95{PERCENT} interval of the difference to {first['method']}, {where}{alone}."
         main = replace(_with_intervals(main), test=(said,) if main.differences else (), differences=())
         kept = [replace(sheet, test=(), differences=()) for sheet in kept]
-    known: set[str] = set()
-    # That of the accuracy says all its sentences; they take the width of the table.
-    tables = [[_rich_table(part, known, min(60, width)) for part in _folded(sheet, width)] for sheet in (main, *kept)]
-    ordered = [table for of_sheet in (*tables[1:], tables[0]) for table in of_sheet]
-    shown = [part for table in ordered for part in ("", table)][1:]
+    # That of the accuracy says all its sentences.
+    first_table, *tables = rich_sheets((main, *kept), width)
+    shown = [part for table in (*tables, first_table) for part in ("", table)][1:]
     more = " and ".join(left)
     further = [Text(f"{more[0].upper()}{more[1:]}: with --details, or in the report.")] if more else []
     return Group(*shown, *further, "", Text(verdict(comparison)))
+
+
+def rich_sheets(sheets: Iterable[Sheet], width: int) -> list[Group]:
+    """Tables for the terminal, with every sentence below the first table that it is about, and as wide as the table."""
+    from rich.console import Group
+
+    stated: set[str] = set()
+    parts = ([_rich_table(part, stated, min(60, width)) for part in _folded(sheet, width)] for sheet in sheets)
+    return [Group(*[part for table in tables for part in ("", table)][1:]) for tables in parts]
 
 
 def _with_intervals(sheet: Sheet) -> Sheet:
@@ -116,21 +123,22 @@ def _folded(sheet: Sheet, width: int) -> list[Sheet]:
     return [replace(of, grid=part(b), caption=c) for of, b, c in zip(of_blocks, blocks, captions, strict=True)]
 
 
-def _rich_table(sheet: Sheet, said: set[str], min_width: int) -> Table:
-    """One table. Sentences that were `said` below another table are left out; the others are added to `said`."""
+def _rich_table(sheet: Sheet, stated: set[str], min_width: int) -> Table:
+    """One table. Sentences that were `stated` below another table are left out; the others are added to `stated`."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 0), title_style="italic", min_width=min_width)
-    sentences = [s for s in (*sheet.sentences, *sheet.test) if s not in said]
-    said.update(sentences)
+    sentences = [s for s in (*sheet.sentences, *sheet.test) if s not in stated]
+    stated.update(sentences)
     table.title, table.caption = Text(sheet.caption), Text("\n".join([*sentences, *sheet.differences]))
     table.title_justify = table.caption_justify = "left"
     table.add_column(sheet.head.lower(), no_wrap=not sheet.narrow, overflow="fold" if sheet.narrow else "ellipsis")
     for title in sheet.grid.titles:
         name, width = (sheet.narrow_titles.get(title, title), 4) if sheet.narrow else (title, 6)
-        table.add_column(Text(name), justify="right", no_wrap=True, min_width=width)
+        justify: Literal["left", "right"] = "left" if sheet.prose else "right"
+        table.add_column(Text(name), justify=justify, no_wrap=not sheet.prose, overflow="fold", min_width=width)
     for name, cells in sheet.grid.rows:
         texts = []
         for cell in cells:
@@ -148,13 +156,16 @@ def markdown(comparison: Document) -> str:
 
 
 def _markdown(sheet: Sheet) -> str:
+    notes = (f"- {escaped(note)}" for note in [*sheet.sentences, *sheet.test, *sheet.differences])
+    return "\n".join([escaped(sheet.caption), "", *markdown_grid(sheet), "", *notes]).rstrip() + "\n"
+
+
+def markdown_grid(sheet: Sheet) -> list[str]:
+    """The lines of a table without its caption and sentences."""
     titles, rows = sheet.grid
     texts = ([name, *(f"**{cell.text}**" if cell.best else cell.text for cell in cells)] for name, cells in rows)
-    lines = markdown_table(["method", *map(escaped, titles)], (map(escaped, row) for row in texts))
-    notes = [*sheet.sentences, *sheet.test, *sheet.differences]
-    return (
-        "\n".join([escaped(sheet.caption), "", *lines, "", *(f"- {escaped(note)}" for note in notes)]).rstrip() + "\n"
-    )
+    head = [sheet.head if sheet.prose else "method", *map(escaped, titles)]
+    return markdown_table(head, (map(escaped, row) for row in texts), "---|" if sheet.prose else "---:|")
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Iterable[str]], align: str = "---:|") -> list[str]:
@@ -180,18 +191,15 @@ def latex_sheet(sheet: Sheet) -> str:
     body = [[tex(name), *map(entry, cells)] for name, cells in rows]
     text = " ".join([sheet.caption, *sheet.sentences])
     comments = ("% " + " ".join(comment.split()) for comment in (*sheet.test, *sheet.differences))
-    return "\n".join([tabular(text, "l" + "r" * len(titles), [sheet.head, *map(tex, titles)], body), *comments, ""])
+    head, form = [sheet.head, *map(tex, titles)], "l" + "r" * len(titles)
+    if sheet.prose:  # which would leave the page
+        form = rf"p{{{0.9 / len(head):.2f}\textwidth}}" * len(head)
+    return "\n".join([_tabular(text, form, head, body, prose=sheet.prose), *comments, ""])
 
 
-def tabular(
-    caption: str,
-    form: str,
-    head: Iterable[str],
-    rows: Iterable[Iterable[str]],
-    kind: str = "table",
-    size: str = r"\centering",
-) -> str:
+def _tabular(caption: str, form: str, head: Iterable[str], rows: Iterable[Iterable[str]], *, prose: bool) -> str:
     """A table for the package booktabs, of cells in LaTeX below a caption in plain text."""
+    kind, size = ("table*", r"\scriptsize") if prose else ("table", r"\centering")
     first, *others = (f"    {' & '.join(row)} \\\\" for row in (head, *rows))
     begin = [rf"\begin{{{kind}}}", f"  {size}", rf"  \caption{{{tex(caption)}}}", rf"  \begin{{tabular}}{{{form}}}"]
     end = [r"    \bottomrule", r"  \end{tabular}", rf"\end{{{kind}}}"]

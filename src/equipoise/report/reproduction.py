@@ -13,10 +13,11 @@ from equipoise.metrics.communication import traffic
 from equipoise.metrics.definitions import GROUPS
 from equipoise.report import claims as claimed
 from equipoise.report.formatting import UNDEFINED, number
-from equipoise.report.rendering import markdown_table, tabular, tex
+from equipoise.report.grid import Cell, Grid
+from equipoise.report.layout import Sheet
+from equipoise.report.rendering import latex_sheet, markdown_grid, rich_sheets
 from equipoise.report.statistics import Numbers, summary_of
 from equipoise.system.text import cell
-from equipoise.system.text import markdown as escaped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,6 +36,7 @@ CALIBRATED = (
     "divisions where there are several, p the paper's. Fewer than three cannot tell. One division is the paper's or not; several say whether the "
     "paper's could be one of them."
 )
+PAPER = "paper"  # the name of rows with the paper's numbers
 LEAST, FEW = 3, "fewer than three seeds or divisions"  # by whose spread nothing is judged
 AVERAGED = "of the last five rounds that were evaluated, in percent"
 LAST = "of the last round that was evaluated, in percent"
@@ -233,16 +235,11 @@ class Result:
         return f"Whether the division is the paper's. {verdicts}. {CALIBRATED}" if texts else ""
 
     @property
-    def said(self) -> list[claimed.Table]:
-        """The claims, and what rows chose, as tables of text."""
+    def decided(self) -> list[Sheet]:
+        """The claims with their verdicts, and what rows chose."""
         parts = {claim.part for claim in self.claims}
         doubted = [part.title for part in self.parts if part.doubts and part.name in parts]
         return claimed.tables(self.claims, self.chosen, embedded=not self.reads, doubted=doubted)
-
-    @property
-    def comparable(self) -> bool:
-        """Whether there is any number of the paper to compare with."""
-        return any(e.paper is not None for part in self.parts for e in part.entries.values())
 
 
 def ours(entry: ReproducedValue) -> str:
@@ -259,10 +256,16 @@ def theirs(entry: ReproducedValue, *, embedded: bool) -> str:
     return shown if embedded or entry.difference is None else f"{shown} ({number(entry.difference, sign=True)})"
 
 
-def beside(result: Result, part: Block) -> list[tuple[str, list[tuple[str, str]]]]:
-    """The rows of a block: of every cell ours and the paper's, which is empty where it has none."""
-    cells = {row: [part.entries[row, column] for column in part.columns] for row in part.rows}
-    return [(row, [(ours(e), theirs(e, embedded=result.embedded)) for e in of]) for row, of in cells.items()]
+def sheet(result: Result, part: Block) -> Sheet:
+    """A block as a table: our numbers of every row, and below them the paper's, if it has any."""
+    rows = []
+    for row in part.rows:
+        entries = [part.entries[row, column] for column in part.columns]
+        rows.append((row, tuple(Cell(ours(entry)) for entry in entries)))
+        if any(entry.paper is not None for entry in entries):
+            rows.append((PAPER, tuple(Cell(theirs(entry, embedded=result.embedded)) for entry in entries)))
+    caption = " ".join(filter(None, (f"{result.title}. {part.title}.", result.calibration(part.name))))
+    return Sheet(part.name, part.title, caption, Grid(part.columns, tuple(rows)), sentences(result, part))
 
 
 def sentences(result: Result, part: Block) -> list[str]:
@@ -278,7 +281,7 @@ def sentences(result: Result, part: Block) -> list[str]:
     said = [f"Ours: {interval}, {part.measured}.", *part.doubts]
     if any(e.paper is not None for e in part.entries.values()):
         less = "" if result.embedded else ", and in brackets ours less the paper's"
-        said.append(f"Second line: the paper's number{less}.")
+        said.append(f"Rows {PAPER!r}: the paper's number{less}.")
         if any(e.paper_std is not None for e in part.entries.values()):
             said.append("The paper's ± is a standard deviation.")
     if result.embedded:
@@ -291,50 +294,30 @@ def sentences(result: Result, part: Block) -> list[str]:
     return said
 
 
-def rich_tables(result: Result) -> "Group":
+def rich_tables(result: Result, width: int) -> "Group":
     """For the terminal."""
     from rich.console import Group
-    from rich.markup import escape
-    from rich.table import Table
     from rich.text import Text
 
-    shown: list[Table | Text] = [Text(result.fits), Text()] if result.fits else []
-    for part in result.parts:
-        if calibrated := result.calibration(part.name):
-            shown.append(Text(calibrated))
-        table = Table(
-            title=f"{result.title}\n{part.title}", title_justify="left", box=None, pad_edge=False, header_style="bold"
-        )
-        table.add_column("", no_wrap=True)  # a name cut short may be another row's
-        for column in part.columns:
-            table.add_column(column, justify="right", overflow="fold", min_width=max(map(len, column.split())))
-        for row, cells in beside(result, part):
-            several = any(paper for _, paper in cells)
-            table.add_row(escape(row), *(f"{mine}\n[dim]{paper}[/]" if several else mine for mine, paper in cells))
-        shown += [table, Text(" ".join(sentences(result, part))), Text()]
-    for said in result.said:
-        table = Table(title=said.title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-        for column in said.columns:
-            table.add_column(column, overflow="fold")
-        for row_ in said.rows:
-            table.add_row(*map(escape, row_))
-        shown += [table, Text(said.below), Text()]
-    return Group(*shown, *([Text(result.note), Text()] if result.note else []))
+    tables = rich_sheets([*(sheet(result, part) for part in result.parts), *result.decided], width)
+    shown: list[Group | Text | str] = [Text(result.fits), ""] if result.fits else []
+    for table in tables:
+        shown += [table, ""]
+    if result.note:
+        shown += [Text(result.note), ""]
+    return Group(*shown)
 
 
 def markdown(result: Result) -> str:
     """For a page or an issue."""
     lines = [f"## {result.title}", "", result.about, "", f"Source: {result.citation}.", ""]
     lines += [f"**{result.fits}**", ""] if result.fits else []
-    for said in result.said:
-        lines += [f"### {said.title}", "", *said.markdown(), "", said.below, ""]
+    for table in result.decided:
+        lines += [f"### {table.heading}", "", *markdown_grid(table), "", *table.sentences, ""]
     for part in result.parts:
         lines += [f"### {part.title}", "", f"{result.settings[part.name]}.", ""]
         lines += [f"**{calibrated}**", ""] if (calibrated := result.calibration(part.name)) else []
-        rows = (
-            [escaped(row), *("<br>".join(filter(None, both)) for both in cells)] for row, cells in beside(result, part)
-        )
-        lines += [*markdown_table(["", *map(escaped, part.columns)], rows), "", " ".join(sentences(result, part)), ""]
+        lines += [*markdown_grid(sheet(result, part)), "", " ".join(sentences(result, part)), ""]
     return "\n".join([*lines, *_choices(result)])
 
 
@@ -345,23 +328,9 @@ def _choices(result: Result) -> list[str]:
 
 
 def latex(result: Result) -> str:
-    """For a paper: one booktabs table per block."""
-    blocks = []
-    for part in result.parts:
-        rows = []
-        for row, cells in beside(result, part):
-            rows.append([tex(row), *(tex(mine) for mine, _ in cells)])
-            if any(paper for _, paper in cells):
-                rows.append(["", *(rf"{{\scriptsize {tex(paper)}}}" if paper else "" for _, paper in cells)])
-        about = [f"{result.title}. {part.title}.", result.calibration(part.name), *sentences(result, part)]
-        form, caption = "l" + "r" * len(part.columns), " ".join(filter(None, about))
-        blocks.append(tabular(caption, form, ["", *map(tex, part.columns)], rows))
-    for said in result.said:
-        width = rf"p{{{0.9 / len(said.columns):.2f}\textwidth}}"  # or long texts would leave the page
-        caption, rows = f"{said.title}. {said.below}", [[*map(tex, row)] for row in said.rows]
-        head = map(tex, said.columns)
-        blocks.append(tabular(caption, width * len(said.columns), head, rows, "table*", r"\scriptsize"))
-    return "% needs the package booktabs\n" + "\n\n".join(blocks) + "\n"
+    """For a paper: a booktabs table per block, then the claims and what was chosen."""
+    tables = [*(sheet(result, part) for part in result.parts), *result.decided]
+    return "\n".join(["% needs the package booktabs", *map(latex_sheet, tables)])
 
 
 def table_csv(result: Result) -> str:
@@ -432,11 +401,14 @@ def html(
     """
     from equipoise.report.html import svg, template
 
-    parts = []
-    for part in result.parts:
-        said = [text for text in sentences(result, part) if text != EMBEDDED]  # it stands at the top of the page
-        parts.append((part, beside(result, part), said, (reports or {}).get(part.name, "")))
+    parts = [(sheet(result, part), (reports or {}).get(part.name, "")) for part in result.parts]
     drawn = [(name, figure.get_label(), svg(name, figure)) for name, figure in (figures or {}).items()]
     return template("reproduction.html.j2").render(
-        result=result, embedded=EMBEDDED, parts=parts, figures=drawn, versions=versions, today=date.today().isoformat()
+        result=result,
+        embedded=EMBEDDED,
+        paper=PAPER,
+        parts=parts,
+        figures=drawn,
+        versions=versions,
+        today=date.today().isoformat(),
     )
