@@ -114,28 +114,26 @@ def test_every_client_is_listed_with_every_method() -> None:
 def test_tests_are_those_of_scipy_and_corrected_for_the_methods() -> None:
     histories = several(3)
     (found,) = paired_tests(comparison(histories))
-    assert found.titles == ("AVG", "STD", "worst")
+    assert found.grid.titles == ("AVG", "STD", "worst")
     worst = {
         label: [100 * last_rounds(h.group_table()[1]).min() for h in histories if h.label == label]
         for label in ("fedavg", "afl", "fedproto+fedheal")
     }
-    against = [stats.ttest_rel(worst[label], worst["fedavg"]) for label, _ in found.rows]
+    against = [stats.ttest_rel(worst[label], worst["fedavg"]) for label, _ in found.grid.rows]
     corrected = holm([test.pvalue for test in against])
-    for (_, cells), test, q in zip(found.rows, against, corrected, strict=True):
+    for (_, cells), test, q in zip(found.grid.rows, against, corrected, strict=True):
         shown = cells[2]
-        assert shown is not None
         low, high = test.confidence_interval(0.95)
-        assert shown.interval == f"[{low:+.2f}, {high:+.2f}]".replace("-", "−")
-        for text, p in ((shown.p, test.pvalue), (shown.holm, q)):
-            assert text == ("< .001" if p < 0.001 else f"{p:.3f}".removeprefix("0"))
+        p, by_holm = ("< .001" if p < 0.001 else f"{p:.3f}".removeprefix("0") for p in (test.pvalue, q))
+        assert shown.ends == f"[{low:+.2f}, {high:+.2f}], p {p}, Holm {by_holm}".replace("-", "−")
     (one,) = paired_tests(comparison(several(1)))  # of one seed there are intervals over the test samples
-    assert not one.paired
-    assert all(test.interval and not test.p and not test.holm for _, cells in one.rows for test in cells if test)
+    assert "paired" not in one.caption
+    assert all(re.fullmatch(r"\[.+, .+\]", test.ends) for _, cells in one.grid.rows for test in cells)
 
 
 def test_a_single_test_needs_no_correction() -> None:
     (found,) = paired_tests(comparison([h for h in several(3) if h.label != "afl"]))
-    assert {test.holm for _, cells in found.rows for test in cells if test} == {""}
+    assert not any("Holm" in test.ends for _, cells in found.grid.rows for test in cells)
 
 
 def test_the_verdict_quotes_corrected_p_values_of_several_methods() -> None:
@@ -178,7 +176,7 @@ def said(histories: list[History]) -> str:
 def test_limits_say_what_applies_and_nothing_else() -> None:
     one, three, many = said(several(1)), said(several(3)), said(several(6))
     assert "One seed" in one
-    assert "3 seeds: half of the 95 % interval is 2.5" in three
+    assert "3 seeds: Student's t has 2 degrees of freedom, and half of the 95 % interval is 2.5" in three
     assert f"{stats.t.ppf(0.975, 2) / np.sqrt(3):.1f}" == "2.5"
     assert "seeds:" not in many
     assert "tuned longer" in one

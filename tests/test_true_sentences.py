@@ -27,7 +27,6 @@ from equipoise.metrics.intervals import Draws, Outcome, difference, interval, re
 from equipoise.report import latex, markdown
 from equipoise.report.html import caption, parts_of_captions
 from equipoise.report.layout import every_client, over_clients, paired_tests, sheets
-from equipoise.report.layout import tested as sheet_of
 from equipoise.report.provenance import commands
 from equipoise.report.sentences import evidence, limits, verdict
 from equipoise.report.statistics import Comparison
@@ -478,12 +477,12 @@ def check_one_p(found: Comparison, truth: Truth) -> None:
     """A difference has one corrected p-value: in the JSON document, the frame, the table of tests, LaTeX and the sentences."""
     frame = found.tests
     for test in [test for test in paired_tests(found) if test.name == "tests-accuracy"]:
-        table = latex_of(sheet_of(test, truth.labels[0]))
-        for label, cells in test.rows:
-            for title, cell in zip(test.titles, cells, strict=True):
+        table = latex_of(test)
+        for label, cells in test.grid.rows:
+            for title, cell in zip(test.grid.titles, cells, strict=True):
                 if (key := {"AVG": "avg", "STD": "std", "worst": "worst"}.get(title)) is None:
                     continue  # of the spread over clients
-                if cell is None:
+                if not cell.ends:
                     continue
                 *_, p, _ = truth.family(key)[frozenset((label, truth.racing[0]))]
                 document = found["methods"][truth.labels.index(label)]["versus"][key]
@@ -497,9 +496,9 @@ def check_one_p(found: Comparison, truth: Truth) -> None:
                     pair = {label, truth.racing[0]}
                     if lead["leading"] in pair and (other := (pair - {lead["leading"]}).pop()) in lead["versus"]:
                         assert lead["versus"][other]["holm"] == pytest.approx(p)
-                if cell.holm:
-                    assert cell.holm == "< .001" or abs(float(cell.holm) - p) < 6e-4
-                    assert f"Holm {cell.holm}".replace("<", "$<$") in table
+                if corrected := re.search("Holm (.+)", cell.ends):
+                    assert corrected[1] == "< .001" or abs(float(corrected[1]) - p) < 6e-4
+                    assert corrected[0].replace("<", "$<$") in table
     for key in ("avg", "std", "worst"):
         assert (found["leaders"].get(key) or {"best": None})["best"] == truth.best(key)
     assert found.best == truth.best("avg")

@@ -29,7 +29,6 @@ def save(histories: Sequence[History] | Comparison, directory: str | os.PathLike
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     found = Comparison.of(histories)
-    first = found["methods"][0]["method"]
     shown = [
         *layout.sheets(found.document),
         *layout.over_groups(found),
@@ -37,6 +36,6 @@ def save(histories: Sequence[History] | Comparison, directory: str | os.PathLike
         layout.every_client(found),
         *layout.people_of_clients(found),
         layout.communication(found),
+        *layout.paired_tests(found.document),
     ]
-    shown += [layout.tested(one, first) for one in layout.paired_tests(found.document)]
     return [write_atomically(directory / f"{sheet.name}.tex", latex_sheet(sheet)) for sheet in shown if sheet]

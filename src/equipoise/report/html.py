@@ -99,7 +99,7 @@ def render(histories: Sequence[History] | Comparison) -> str:
         other=_statistics_first(other) if (other := layout.other_rounds(document)) else None,
         reference=found["methods"][0]["method"],
         tests=tests,
-        corrected=any(one.corrected for one in tests),
+        corrected=any("Holm" in cell.ends for one in tests for _, cells in one.grid.rows for cell in cells),
         seeds=len(found["seeds"]),
         racing=sum(not method["bound"] for method in found["methods"]),
         groups=of_groups,
@@ -142,11 +142,11 @@ def _contents(body: str) -> list[tuple[str, str]]:
 
 
 def _terms(
-    found: Comparison, shown: Sequence[layout.Sheet], tests: Sequence[layout.PairedTests], terms: Mapping[str, Term]
+    found: Comparison, shown: Sequence[layout.Sheet], tests: Sequence[layout.Sheet], terms: Mapping[str, Term]
 ) -> list[tuple[str, str, Term]]:
     """What the legend explains, in the order of the terms: id, title, and the term; only what is on the page."""
     titles = {title for sheet in shown for title in sheet.grid.titles[-sheet.totals :]}
-    titles |= {title for table in tests for title in table.titles}
+    titles |= {title for table in tests for title in table.grid.titles}
     titles |= {one["title"] for one in tables(found.document)} | ({"p", "Holm p"} if tests else set())
     return [(anchor(title, terms), title, term) for title, term in terms.items() if title in titles]
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from textwrap import shorten
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -83,40 +83,6 @@ class Sheet:
     def sentences(self) -> list[str]:
         """The sentences below the table."""
         return [*self.explanations, *self.notes]
-
-
-class PairedTest(NamedTuple):
-    """A difference to the first method as text: its mean, the 95 % interval, and of several seeds the p-value, and that by Holm."""
-
-    difference: str
-    interval: str
-    p: str = ""
-    holm: str = ""
-
-    @property
-    def text(self) -> str:
-        """All in one line."""
-        p = f", p {self.p}" if self.p else ""
-        return f"{self.difference} {self.interval}{p}{f', Holm {self.holm}' if self.holm else ''}"
-
-
-class PairedTests(NamedTuple):
-    """Paired tests of one table against the first method: titles of its columns, and a test per cell."""
-
-    name: str
-    heading: str
-    titles: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[PairedTest | None, ...]], ...]
-
-    @property
-    def paired(self) -> bool:
-        """Whether the tests are over several seeds."""
-        return any(test.p for _, cells in self.rows for test in cells if test)
-
-    @property
-    def corrected(self) -> bool:
-        """Whether any p-value is corrected for the number of differences."""
-        return any(test.holm for _, cells in self.rows for test in cells if test)
 
 
 def sheets(comparison: content.Document) -> list[Sheet]:
@@ -509,37 +475,25 @@ def every_site(comparison: Comparison) -> Sheet | None:
     return _block("sites", "Sites", Grid(titles, tuple(rows)), text, head="Site") if 0 < len(rows) <= MANY else None
 
 
-def paired_tests(comparison: content.Document) -> list[PairedTests]:
+def paired_tests(comparison: content.Document) -> list[Sheet]:
     """Paired tests against the first method, a table per measure, with p-values corrected for the number of differences."""
-    of: list[tuple[str, str, Sequence[content.Row], Sequence[Column]]] = [
+    measure = measure_of(comparison)
+    tables_of: list[tuple[str, str, Sequence[content.Row], Sequence[Column]]] = [
         (one["measure"].replace("_", "-"), one["title"], one["methods"], columns_of(one)) for one in tables(comparison)
     ]
     if together := comparison["collaboration"]:
-        of.append(("collaboration", "Collaborative fairness", together["methods"], COLLABORATION))
+        tables_of.append(("collaboration", "Collaborative fairness", together["methods"], COLLABORATION))
     if over := comparison["spread"]:
-        of.append(("spread", "Spread over the clients", over["methods"], spread_of(measure_of(comparison))))
-    measure = measure_of(comparison)
-    of += [
+        tables_of.append(("spread", "Spread over the clients", over["methods"], spread_of(measure)))
+    tables_of += [
         (x.gaps, x.gaps_heading, x.parity["methods"], gaps_of(x.parity, measure)) for x in content.treated(comparison)
     ]
-    found = (_paired_tests(f"tests-{name}", title, methods, columns) for name, title, methods, columns in of)
-    return [one for one in found if one.rows]
-
-
-def tested(tests: PairedTests, first: str) -> Sheet:
-    """Paired tests as a table of text, for LaTeX."""
-    rows = [(name, tuple(Cell(test.text if test else UNDEFINED) for test in cells)) for name, cells in tests.rows]
-    return Sheet(
-        tests.name,
-        tests.heading,
-        f"{tests.heading}: differences to {first}{', paired by seed' * tests.paired}.",
-        Grid(tests.titles, tuple(rows)),
-        [
-            f"Mean, 95{PERCENT} interval, p-value of the paired t-test{', and that by Holm' * tests.corrected}."
-            if tests.paired
-            else f"With the 95{PERCENT} interval over the test samples of one seed."
-        ],
+    first = comparison["methods"][0]["method"]
+    shown = (
+        _paired_tests(f"tests-{name}", heading, methods, columns, first)
+        for name, heading, methods, columns in tables_of
     )
+    return [sheet for sheet in shown if sheet.grid.rows]
 
 
 def _had(methods: Sequence[content.Row], columns: Sequence[Column]) -> list[Column]:
@@ -681,28 +635,38 @@ def _indices(
     }
 
 
-def _paired_tests(name: str, heading: str, methods: Sequence[content.Row], columns: Sequence[Column]) -> PairedTests:
+def _paired_tests(
+    name: str, heading: str, methods: Sequence[content.Row], columns: Sequence[Column], first: str
+) -> Sheet:
+    """Differences to the first method: of every method the mean, the 95 % interval, and of several seeds the p-values."""
     columns = [column for column in columns if any(content.test_of(method, column.key) for method in methods)]
-    cells = {
-        str(method["method"]): tuple(
-            _paired_test(content.test_of(method, column.key), column.digits) for column in columns
-        )
-        for method in methods
-    }
-    rows = tuple((method, row) for method, row in cells.items() if any(row))
-    return PairedTests(name, heading, tuple(column.title for column in columns), rows)
+    rows = []
+    for method in methods:
+        cells = tuple(_paired_test(content.test_of(method, column.key), column.digits) for column in columns)
+        if any(cell.ends for cell in cells):
+            rows.append((str(method["method"]), cells))
+    texts = [cell.ends for _, cells in rows for cell in cells]
+    paired, corrected = any(", p " in text for text in texts), any(", Holm " in text for text in texts)
+    caption = f"{heading}: differences to {first}{', paired by seed' * paired}."
+    explanation = (
+        f"Mean, 95{PERCENT} interval, p-value of the paired t-test{', and that by Holm' * corrected}."
+        if paired
+        else f"With the 95{PERCENT} interval over the test samples of one seed."
+    )
+    return Sheet(name, heading, caption, Grid(tuple(column.title for column in columns), tuple(rows)), [explanation])
 
 
-def _paired_test(test: content.Difference | None, digits: int) -> PairedTest | None:
+def _paired_test(test: content.Difference | None, digits: int) -> Cell:
+    """A difference, and beside it its interval, its p-value, and that by Holm if there are several; a dash without an interval."""
     if test is None or (mean := test["difference"]) is None:
-        return None
+        return Cell(UNDEFINED)
     shown = number(mean, digits, sign=True)
     if test["low"] is None or test["high"] is None:
-        return PairedTest(shown, f"({same_in_every_seed(mean, digits)})") if test["seeds"] > 1 else None
+        return Cell(shown, ends=f"({same_in_every_seed(mean, digits)})") if test["seeds"] > 1 else Cell(UNDEFINED)
     low, high = (number(end, digits, sign=True) for end in (test["low"], test["high"]))
-    p = "" if test["p"] is None else p_value(test["p"])
-    corrected = p_value(test["holm"]) if p and test["holm"] is not None and test["family"] > 1 else ""
-    return PairedTest(shown, f"[{low}, {high}]", p, corrected)
+    p = "" if test["p"] is None else f", p {p_value(test['p'])}"
+    corrected = p and test["holm"] is not None and test["family"] > 1
+    return Cell(shown, ends=f"[{low}, {high}]{p}" + (f", Holm {p_value(test['holm'] or 0)}" if corrected else ""))
 
 
 def _sent(record: Record) -> bool:
