@@ -141,12 +141,12 @@ def test_owns_of_a_rule_without_any() -> None:
 @pytest.mark.parametrize(
     ("attributes", "text"),
     [
-        ({"owns": "weights"}, "Mine: owns must be a set of words.*found 'weights'"),
+        ({"owns": "weights"}, "Mine: owns must be a frozenset; found 'weights'"),
         ({"owns": {"wieghts"}}, "Mine: Unknown word in owns 'wieghts'. Did you mean 'weights'"),
         ({"needs": ["validatoin"]}, "Did you mean 'validation'"),
         ({"sees": "scalar"}, "Mine: Unknown word in sees 'scalar'.*scalars[+]sum"),
-        ({"power": 2.0}, "power must be a Power; found 2.0. If it is a hyper-parameter, rename it"),
-        ({"reports": 3}, "reports must be text"),
+        ({"reports": 3}, "reports must be a str; found 3. If it is a hyper-parameter, rename it"),
+        ({"seals": 0.5}, "seals must be a bool"),
     ],
 )
 def test_a_declaration_that_nothing_reads_is_an_error(attributes: dict[str, object], text: str) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.core.rule import Cohort, Rule, Setup, State
-from equipoise.engines.job import Answer, Job
+from equipoise.engines.job import Answer, Engine, Job
 from equipoise.engines.sequential import sequential
 from equipoise.engines.stacked import stacked
 from equipoise.federation.method import Method, parse
@@ -243,6 +243,7 @@ ODD = [
     "qffl(form=full, lipschitz=3.5)",
     "afl(averaged=true)",
 ]
+ALONE = {entry.rules for entry in METHODS.values()}  # a rule that has a name of its own can be written alone
 CLASSES = {cls.__name__: cls for entry in METHODS.values() for cls in entry.rules}
 
 
@@ -254,6 +255,9 @@ def test_a_method_reads_back() -> None:
 def reads_back(text: str) -> None:
     checks.method_reads_back(Subject(text))
     method = parse(text)
+    assert str(parse(str(method))) == str(method)
+    if all((type(rule),) in ALONE for rule in method.rules):
+        assert parse(str(Method(method.rules))) == method
     assert all(eval(repr(rule), dict(CLASSES)) == rule for rule in method.rules)
     twin = pickle.loads(pickle.dumps(method))
     assert twin == method
@@ -469,7 +473,42 @@ def test_first_round_of_feddyn_is_twice_the_uniform_step() -> None:
     ],
 )
 def test_private_coordinates_never_leave(rule: Rule, kind: str, over: str) -> None:
-    checks.private_stays(Subject(Method((rule, *parse(over).rules)), kind))
+    method = Method((rule, *parse(over).rules))
+    checks.private_stays(Subject(method, kind))
+    for engine in (sequential, stacked):
+        stays_at_home(method, kind, engine)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sent(Rule):
+    """Store the cohorts that the server receives, and change nothing."""
+
+    cohorts: tuple[list[Cohort], ...]
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        self.cohorts[0].append(cohort)
+        return state, cohort
+
+
+def stays_at_home(method: Method, kind: str, engine: Engine) -> None:
+    """Private coordinates are in no update, of no absent client changed, and not in the global model."""
+    sent = Sent(([],))
+    rules = Method((sent, *method.rules), str(method))
+    fed = federation(rules, kind=kind, sizes=SIZES[kind], participation=0.6, engine=engine)
+    private = fed.trial.private
+    assert private is not None
+    for _ in range(ROUNDS):
+        before = fed.progress.own
+        fed.fit(1, progress=False)
+        own, cohort = fed.progress.own, sent.cohorts[0][-1]
+        changes = torch.cat([cohort.updates, cohort.buffer_updates], 1)
+        assert not changes[:, private].any()
+        assert changes[:, ~private].any()
+        absent = sorted({*range(len(own))} - {*cohort.ids.tolist()})
+        assert torch.equal(own[absent], before[absent])
+    first, vector = fed.model.initial, fed.progress.vector
+    assert torch.equal(vector[private], first[private])
+    assert not torch.equal(vector, first)
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])

@@ -11,7 +11,7 @@ client hooks reduce over their last dimensions only, and the same code serves ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from inspect import isfunction
@@ -354,12 +354,6 @@ WORDS: Mapping[str, Sequence[str]] = MappingProxyType(
         "sees": SEES,
     }
 )
-SET = (Iterable, "a set of words, frozenset({...})")
-KINDS: Mapping[str, tuple[Any, str]] = MappingProxyType(
-    dict.fromkeys(("owns", "needs", "uses", "stays"), SET)
-    | {"reports": (str, "text"), "ranges": (Mapping, "a table of eq.Bounds"), "seals": (bool, "True or False")}
-    | {"sharing": (Sharing, "a Sharing"), "power": (Power | None, "a Power"), "mask_buffers": (bool, "True or False")}
-)
 
 
 @dataclass(frozen=True)
@@ -404,12 +398,13 @@ class Declarations:
     mask_buffers: bool = False
 
     def __post_init__(self) -> None:
-        for name, (kind, what) in KINDS.items():
-            value = getattr(self, name)
-            if not isinstance(value, kind) or (isinstance(value, str) and kind is Iterable):
-                raise ValueError(f"{name} must be {what}; found {value!r}. If it is a hyper-parameter, rename it.")
-            if kind is Iterable:
-                object.__setattr__(self, name, frozenset(value))
+        for f in fields(self):
+            value, usual = getattr(self, f.name), f.default
+            if isinstance(usual, frozenset) and isinstance(value, set | list | tuple):
+                object.__setattr__(self, f.name, frozenset(value))
+            elif isinstance(usual, frozenset | str | bool) and not isinstance(value, type(usual)):
+                kind = type(usual).__name__
+                raise ValueError(f"{f.name} must be a {kind}; found {value!r}. If it is a hyper-parameter, rename it.")
         for name, words in WORDS.items():
             value = getattr(self, name)
             for word in (value,) if name == "sees" else sorted(value, key=str):

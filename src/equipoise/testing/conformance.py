@@ -6,8 +6,8 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from threading import Timer
 from typing import TYPE_CHECKING, Any
@@ -248,18 +248,9 @@ def check_rule(rule: Given, *, skip: Mapping[str, str] | None = None, progress: 
     return conformance
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> AbstractContextManager[object]:
     """Runs of rules that may be wrong log nothing."""
-    logger, handler = logging.getLogger("equipoise"), logging.NullHandler()
-    before = logger.propagate
-    logger.addHandler(handler)
-    logger.propagate = False
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.propagate = before
+    return patch.multiple(logging.getLogger("equipoise"), handlers=[logging.NullHandler()], propagate=False)
 
 
 def _once(outcome: Outcome, before: Sequence[Outcome]) -> Outcome:
