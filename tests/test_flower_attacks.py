@@ -21,7 +21,7 @@ from equipoise.federation.guard import QuorumError
 from equipoise.flower.app import in_process, make_client_app
 from equipoise.flower.codec import Parcel
 from equipoise.flower.grid import InProcessGrid
-from equipoise.flower.secagg import server, sums
+from equipoise.flower.secagg import masked_round, masks, sums
 from equipoise.flower.secagg import site as masked_site
 from equipoise.flower.server.consortium import description, federation
 from equipoise.flower.server.exchange import Exchange
@@ -125,7 +125,7 @@ def updates(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, str], Tensor]:
     seen: dict[tuple[int, str], Tensor] = {}
     honest = sums.masked_vector
 
-    def spy(memory: Any, asked: sums.Sum, site: str, values: Tensor, *rest: Any) -> Any:
+    def spy(memory: Any, asked: sums.SumRequest, site: str, values: Tensor, *rest: Any) -> Any:
         seen[asked.round, site] = values[: len(values) - (not asked.scores)].clone()
         return honest(memory, asked, site, values, *rest)
 
@@ -203,16 +203,16 @@ def test_no_sum_over_sites_that_were_told_different_experiments(
     ({"training": "00" * 32}, "no update of this training and round"),
     ({"scores": True}, "weighs by no score"),
     ({"number": 0}, "never used twice"),
-    ({"number": "1"}, "is not one"),
-    ({"sites": ["a", "b"]}, "sums over 3 at least"),
+    ({"number": "1"}, "is missing or not of its type"),
+    ({"sites": ["a", "b"]}, "sums over at least 3"),
     ({"sites": ["a", "b", "c", "z"]}, "with samples and key"),
     ({"sites": ["d", "c", "b", "a"]}, "sorted"),
-    ({"sizes": {"a": 40, "b": 44, "c": 48, "d": 9}}, "the others are told 9"),
+    ({"sizes": {"a": 40, "b": 44, "c": 48, "d": 9}}, "the others receive 9"),
     ({"sizes": {"a": 40, "b": 44, "c": 48, "d": 0}}, "whole numbers"),
     ({"sizes": {"a": 40}}, "of all sites"),
     ({"keys": None}, "of all sites"),
-    ({"experiment": {"method": "fedavg(weights=uniform)"}}, "described otherwise"),
-    ({"experiment": {"batch_size": 8}}, "described otherwise"),
+    ({"experiment": {"method": "fedavg(weights=uniform)"}}, "is not that of the training"),
+    ({"experiment": {"batch_size": 8}}, "is not that of the training"),
 ])  # fmt: skip
 def test_what_all_sites_are_told_of_a_sum_must_fit_what_they_know(
     change: dict[str, Any], words: str, tmp_path: Path, totals: list[Tensor]
@@ -235,22 +235,22 @@ def test_one_message_more_gives_no_second_sum(
 ) -> None:
     """The server lets everybody mask for one sum, then for another over fewer, and asks each half to unmask another one."""
     lab = Lab(tmp_path)
-    honest = server.Round.total
+    honest = masked_round.MaskedRound.total
     seeds: list[Any] = []
 
-    def twice(this: server.Round, training: str, ids: list[int]) -> Any:
+    def twice(this: masked_round.MaskedRound, training: str, ids: list[int]) -> Any:
         n = this.n_public
-        first, a = this.server.next(0, training, ids)
+        first, a = this.server.request_sum(0, training, ids)
         this._masked_vectors(first, a, ids, n)
-        second, b = this.server.next(0, training, ids[:3])
+        second, b = this.server.request_sum(0, training, ids[:3])
         this._masked_vectors(second, b, ids[:3], n)
         for m in ids:
             seeds.extend(
-                (m, told == a.told, lab.ask("query.unmask", lab.names[m], {"told": told})) for told in (a.told, b.told)
+                (m, told == a.transcript, lab.ask("query.unmask", lab.names[m], {"told": told})) for told in (a.transcript, b.transcript)
             )
         return honest(this, training, ids)
 
-    monkeypatch.setattr(server.Round, "total", twice)
+    monkeypatch.setattr(masked_round.MaskedRound, "total", twice)
     lab.fit()
     given = {(m, first) for m, first, got in seeds if isinstance(got, Parcel)}
     assert given == {(0, False), (1, False), (2, False), (3, True)}  # the last sum that each took part in
@@ -284,15 +284,15 @@ def test_one_model_in_two_rounds_over_nested_sets(
 ) -> None:
     lab = Lab(tmp_path, batch_size=64)
     first = lab.fed.progress.vector.clone()
-    honest = server.Round.mean
+    honest = masked_round.MaskedRound.mean
 
-    def again(this: server.Round, ids: list[int]) -> Any:
+    def again(this: masked_round.MaskedRound, ids: list[int]) -> Any:
         this.job = replace(this.job, received=first.expand(len(this.job.ids), -1).clone())
         return honest(this, ids[: 4 - this.job.t])
 
-    monkeypatch.setattr(server.Round, "mean", again)
+    monkeypatch.setattr(masked_round.MaskedRound, "mean", again)
     assert lab.fit() == ""
-    assert "took part in round 0 with the very model of round 1" in lab.fit()
+    assert "took part in round 0 with the same model as in round 1" in lab.fit()
     assert len(totals) == 1
 
 
@@ -311,7 +311,7 @@ def test_a_server_does_not_choose_the_state_of_a_site(method: str, tmp_path: Pat
         return replace(p, fields={**p.fields, "clients": first})
 
     lab.lie = lie
-    assert "another state than its last one" in lab.fit()
+    assert "a state that is not its last one" in lab.fit()
     lab.lie = lambda kind, site, p: p
     assert lab.fit() == ""
     assert len(totals) == 2
@@ -320,16 +320,16 @@ def test_a_server_does_not_choose_the_state_of_a_site(method: str, tmp_path: Pat
 def test_a_zero_of_the_other_sign_is_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(tmp_path, batch_size=64)
     first = lab.fed.progress.vector.clone()
-    honest = server.Round.mean
+    honest = masked_round.MaskedRound.mean
 
-    def again(this: server.Round, ids: list[int]) -> Any:
+    def again(this: masked_round.MaskedRound, ids: list[int]) -> Any:
         this.job = replace(this.job, received=first.expand(4, -1).clone())
         this.job.received[:, 0] = -0.0 if this.job.t else 0.0
         return honest(this, ids[: 4 - this.job.t])
 
-    monkeypatch.setattr(server.Round, "mean", again)
+    monkeypatch.setattr(masked_round.MaskedRound, "mean", again)
     assert lab.fit() == ""
-    assert "took part in round 0 with the very model of round 1" in lab.fit()
+    assert "took part in round 0 with the same model as in round 1" in lab.fit()
 
 
 def test_a_model_that_comes_as_a_change_is_measured_and_trained(tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ def test_a_guarded_site_measures_no_model_made_up(guard: dict[str, Any], tmp_pat
         return p
 
     for t in range(3):
-        assert "no other" in str(lab.ask("evaluate", "a", {**fields, "t": t}, model__values=made_up))
+        assert "only the model" in str(lab.ask("evaluate", "a", {**fields, "t": t}, model__values=made_up))
     lab.lie = watch
     assert lab.fit() == ""
     assert lab.fed.records[0]["clients"]["accuracy"][0] is not None
@@ -390,7 +390,7 @@ def test_a_guarded_site_measures_no_model_made_up(guard: dict[str, Any], tmp_pat
     assert isinstance(lab.ask("evaluate", "a", same, model__values=values), Parcel)  # the same again
     assert "already" in str(lab.ask("evaluate", "a", same, model__values=made_up))
     assert "already" in str(lab.ask("evaluate", "a", {**same, "measures": []}, model__values=values))
-    assert "no other" in str(lab.ask("evaluate", "a", {**same, "t": 2}, model__values=made_up))
+    assert "only the model" in str(lab.ask("evaluate", "a", {**same, "t": 2}, model__values=made_up))
     lab.lie = lambda kind, site, p: other(method="finetune")(p)
     assert "refuses" in str(lab.ask("evaluate", "a", {**same, "own": True}, model__values=made_up))
 
@@ -403,7 +403,7 @@ def test_who_measured_another_model_does_not_train_the_right_one(tmp_path: Path)
     assert lab.fit(2) == ""
     (left_out,) = lab.fed.records[1]["quarantined"]
     assert left_out["name"] == "b"
-    assert "how another model does" in left_out["reason"]
+    assert "a different model" in left_out["reason"]
 
 
 def test_a_model_that_was_measured_and_never_trained_from_is_in_the_log(
@@ -454,7 +454,7 @@ def test_the_defaults_are_those_of_a_hospital(tmp_path: Path) -> None:
     """Three sites at least, and no update that is more than three quarters of a sum."""
     lab = Lab(tmp_path, names=("a", "b"), secure=False, peers=False)
     lab.fed = federation(Task(lab.net), lab.sites, "fedavg", eq.SGD(lr=0.05), settings=lab.settings, secure=True)
-    assert "sums over 3 at least" in lab.fit()
+    assert "sums over at least 3" in lab.fit()
     sizes = {"a": 200, "b": 20, "c": 20}
     data = {name: (torch.randn(n, 8), torch.arange(n) % 2) for name, n in sizes.items()}
     lab = Lab(tmp_path / "large", names=tuple(sizes), data=data, secure=False, peers=False)
@@ -496,7 +496,7 @@ def test_no_score_is_sent_in_the_clear_and_every_site_is_told_the_same(tmp_path:
 
     def watched(message: Message) -> Message:
         kind, asked = message.metadata.message_type, Parcel.of(message.content)
-        down.setdefault(kind, []).append(sums.transcript(asked.fields, asked.tensors))
+        down.setdefault(kind, []).append(masks.transcript(asked.fields, asked.tensors))
         reply = answered(message)
         sent = Parcel.of(reply.content)
         up[kind] = up.get(kind, set()) | {*sent.fields, *sent.tensors}
@@ -525,16 +525,16 @@ def test_a_site_weighs_its_update_once_by_sums_that_can_be(tmp_path: Path) -> No
     again = lab.ask("train.weighted", "a", fields)
     assert isinstance(again, Parcel)  # the same answer, to a server that starts again
     for sums_told, words in (
-        ([2 * A, U], "is not that of this round"),
-        ([A, 1.0], "is not that of this round"),
-        ([0.0, U], "is not that of this round"),
-        ([1e9, U], "is not that of this round"),
-        ([float("nan"), U], "is not that of this round"),
+        ([2 * A, U], "are not those of this round"),
+        ([A, 1.0], "are not those of this round"),
+        ([0.0, U], "are not those of this round"),
+        ([1e9, U], "are not those of this round"),
+        ([float("nan"), U], "are not those of this round"),
     ):
         assert words in str(lab.ask("train.weighted", "a", {**fields, "sums": sums_told}))
     assert "no update of this training" in str(lab.ask("train.weighted", "a", {**fields, "training": "00" * 32}))
     lab.lie = lambda kind, site, p: other(method="saga(q=0)")(p)
-    assert "described otherwise" in str(lab.ask("train.weighted", "a", fields))
+    assert "is not that of the training" in str(lab.ask("train.weighted", "a", fields))
 
 
 def test_a_secure_site_sends_no_weighted_update(tmp_path: Path) -> None:
@@ -555,7 +555,7 @@ def test_who_vanishes_after_its_score_ends_the_round_by_name(tmp_path: Path) -> 
         return reply
 
     lab.grid._answered = cut  # type: ignore[method-assign]
-    assert "not all updates came: c fell over" in lab.fit()
+    assert "some updates are missing: c fell over" in lab.fit()
     gone[0] = False
     assert lab.fit() == ""
 
@@ -577,10 +577,10 @@ def test_who_is_to_train_is_compared_before_training(tmp_path: Path) -> None:
     clients = {name: [m, -1, "00" * 32] for m, name in enumerate(NAMES)}
     vector = lab.fed.progress.vector
     for wrong, words in (
-        ({"a": clients["a"]}, "A sum over 1 sites was asked for, and a takes part in sums over 3 at least"),
-        ({**clients, "stranger": [4, -1, "00" * 32]}, "The key of stranger is not there, in the file of peers of a"),
-        ({"b": clients["b"]}, "a is not named among those who train"),
-        (None, "a is not named among those who train"),
+        ({"a": clients["a"]}, "A sum over 1 sites was asked for, and a takes part in sums over at least 3"),
+        ({**clients, "stranger": [4, -1, "00" * 32]}, "The key of stranger is missing in the file of peers of a"),
+        ({"b": clients["b"]}, "a is not among the clients of this message"),
+        (None, "a is not among the clients of this message"),
     ):
         fields = {"t": 0, "rounds": 1, "clients": wrong, "model": {}, "cut": {}, "saved": []}
         assert words in str(lab.ask("train.masked", "a", fields, model__values=vector))
@@ -590,7 +590,7 @@ def test_who_is_to_train_is_compared_before_training(tmp_path: Path) -> None:
 def test_a_report_as_long_as_an_update_takes_one_site_more(tmp_path: Path) -> None:
     """A curious site of three would have two equations for the updates of the two others."""
     three = Lab(tmp_path / "three", "scaffold", names=NAMES[:3])
-    assert "takes part in sums over 4 at least" in three.fit()
+    assert "takes part in sums over at least 4" in three.fit()
     assert Lab(tmp_path / "four", "scaffold").fit() == ""
     assert Lab(tmp_path / "classes", "fedproto", names=NAMES[:3]).fit() == ""  # means of features are shorter
 

@@ -39,11 +39,14 @@ from fuzz_changes import places
 from equipoise.flower.app import in_process, make_client_app, serve
 from equipoise.flower.codec import Parcel
 from equipoise.flower.grid import InProcessGrid
+from equipoise.flower.secagg import masked_round, masks, sums
+from equipoise.flower.secagg import memory as memory_file
 from equipoise.flower.secagg import server as masked_sites
 from equipoise.flower.secagg import site as masked_site
-from equipoise.flower.secagg import sums
+from equipoise.flower.secagg.masks import MaskError
+from equipoise.flower.secagg.memory import SiteMemory
 from equipoise.flower.secagg.server import MaskedSites
-from equipoise.flower.secagg.sums import MaskError, Memory, Sum
+from equipoise.flower.secagg.sums import SumRequest
 from equipoise.flower.server.consortium import Consortium, description, federation
 from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.sites import Sites
@@ -70,45 +73,47 @@ class Met:
         self.paths = {name: base / name / "masks.json" for name in names}
         self.keys = {name: key_at(path) for name, path in self.paths.items()}
 
-    def ask(self, number: int, *, names: Sequence[str] = (), **changed: Any) -> Sum:
+    def ask(self, number: int, *, names: Sequence[str] = (), **changed: Any) -> SumRequest:
         fields = {"number": number, "t": 0, "training": "once", "sites": list(names or self.names)}
         fields |= {"sizes": dict.fromkeys(self.names, SIZE), "keys": self.keys}
-        return Sum.read({**fields, **changed}, {"name": "trial"})
+        return SumRequest.read({**fields, **changed}, {"name": "trial"})
 
     def masked(
         self,
-        asked: Sum,
+        asked: SumRequest,
         name: str,
         x: Tensor,
         *,
         least: int = 2,
         model: str = "",
         peers: Mapping[str, str] | None = None,
-    ) -> sums.Masked:
+    ) -> sums.MaskedVector:
         model = model or f"model of round {asked.round}"
 
-        def made(memory: Memory) -> tuple[Memory, sums.Masked]:
+        def made(memory: SiteMemory) -> tuple[SiteMemory, sums.MaskedVector]:
             memory = sums.check_sum(memory, asked, name, SIZE, peers, least)
             sums.check_model(memory, model, asked.round, name)
             return sums.masked_vector(memory, asked, name, x, model)
 
-        return sums.change_memory(self.paths[name], made)
+        return memory_file.change_memory(self.paths[name], made)
 
-    def send(self, asked: Sum, rows: Mapping[str, Tensor], **more: Any) -> dict[str, Tensor]:
+    def send(self, asked: SumRequest, rows: Mapping[str, Tensor], **more: Any) -> dict[str, Tensor]:
         return {name: self.masked(asked, name, x, **more).vector for name, x in rows.items()}
 
-    def own_seed(self, asked: Sum, name: str) -> bytes:
-        return sums.change_memory(self.paths[name], lambda memory: sums.own_seed(memory, asked.told, name))
+    def own_seed(self, asked: SumRequest, name: str) -> bytes:
+        return memory_file.change_memory(self.paths[name], lambda memory: sums.own_seed(memory, asked.transcript, name))
 
-    def shares_of(self, asked: Sum, name: str, hidden: Mapping[str, str]) -> dict[str, bytes]:
-        return sums.change_memory(self.paths[name], lambda memory: sums.shares_of(memory, asked.told, name, hidden))
+    def shares_of(self, asked: SumRequest, name: str, hidden: Mapping[str, str]) -> dict[str, bytes]:
+        return memory_file.change_memory(
+            self.paths[name], lambda memory: sums.shares_of(memory, asked.transcript, name, hidden)
+        )
 
-    def unmask(self, asked: Sum) -> dict[str, bytes]:
+    def unmask(self, asked: SumRequest) -> dict[str, bytes]:
         return {name: self.own_seed(asked, name) for name in asked.sites}
 
 
 def key_at(path: Path) -> str:
-    return sums.public_key(sums.read_memory(path).key)
+    return masks.public_key(memory_file.read_memory(path).key)
 
 
 @pytest.fixture
@@ -151,7 +156,7 @@ def test_what_is_sent_looks_uniform_and_so_does_the_sum_before_it_is_unmasked(si
     assert all(uniform(y) for y in sent.values())
     a, b, c = sent.values()
     assert uniform(a + b + c)  # their own masks are still in it
-    own = [sums.keystream(seed, len(a)) for seed in sites.unmask(asked).values()]
+    own = [masks.keystream(seed, len(a)) for seed in sites.unmask(asked).values()]
     assert uniform(a + b - own[0] - own[1])
     assert not bool((a + b + c - own[0] - own[1] - own[2]).any())  # the tests above can fail
 
@@ -162,7 +167,7 @@ def test_a_missing_seed_or_vector_leaves_the_sum_masked(sites: Met) -> None:
     with pytest.raises(KeyError, match="ward-c"):
         sums.total(sent, {name: seeds[name] for name in NAMES[:2]})
     for wrong in ({n: sent[n] for n in NAMES[1:]}, sent | {"ward-a": sent["ward-a"] + 1}):
-        with pytest.raises(MaskError, match="masks do not fit each other"):
+        with pytest.raises(MaskError, match="the masks do not cancel"):
             sums.total(wrong, seeds)
 
 
@@ -185,14 +190,14 @@ def test_masks_of_sites_that_were_told_different_things_do_not_cancel(sites: Met
     other = sites.ask(lie.pop("number", 1), **lie)
     told = {n: other if n == "ward-b" else asked for n in NAMES}
     sent = {n: sites.masked(told[n], n, zero).vector for n in NAMES}
-    own = [sums.keystream(sites.own_seed(told[n], n), len(zero) + sums.ZEROS) for n in NAMES]
+    own = [masks.keystream(sites.own_seed(told[n], n), len(zero) + sums.ZEROS) for n in NAMES]
     assert uniform(torch.stack(list(sent.values())).sum(0) - torch.stack(own).sum(0))
 
 
 def test_the_version_of_the_code_is_in_a_transcript(sites: Met, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = sites.ask(1).told
-    monkeypatch.setattr(sums, "__version__", "0")
-    assert sites.ask(1).told != before
+    before = sites.ask(1).transcript
+    monkeypatch.setattr(masks, "__version__", "0")
+    assert sites.ask(1).transcript != before
 
 
 # numbers
@@ -234,7 +239,7 @@ def test_a_late_vector_shows_nothing(sites: Met) -> None:
     assert not bool(sums.total(sites.send(two, {n: rows[n] for n in two.sites}), sites.unmask(two)).any())
     assert uniform(torch.stack(list(late.values())).sum(0))
     for name in NAMES[:2]:
-        with pytest.raises(MaskError, match=f"not the last one of {name} cannot be unmasked: the last is number 2"):
+        with pytest.raises(MaskError, match=f"{name} unmasks only its last sum, number 2"):
             sites.own_seed(one, name)
 
 
@@ -248,7 +253,7 @@ def test_of_a_round_one_sum_is_unmasked(sites: Met) -> None:
     with pytest.raises(MaskError, match="round 3 over ward-a, ward-b, and unmasked it over ward-a, ward-b, ward-c"):
         sites.send(sites.ask(2, t=3, names=NAMES[:2]), fewer)
     for wrong in ({"t": 2}, {"t": 3, "training": "another"}):
-        with pytest.raises(MaskError, match=f"for round {wrong['t']} and unmasked round 3, after other training"):
+        with pytest.raises(MaskError, match=f"for round {wrong['t']} and unmasked round 3, after different training"):
             sites.send(sites.ask(2, **wrong), rows)
     again = sites.ask(2, t=3)  # a server that lost the result
     assert near(sums.total(sites.send(again, rows), sites.unmask(again)), rows)
@@ -261,9 +266,9 @@ def test_the_last_sum_of_a_round_is_unmasked_and_no_other(sites: Met) -> None:
     for asked in (one, two):
         sites.send(asked, contents())
     sites.unmask(two)
-    with pytest.raises(MaskError, match="not the last one of ward-a cannot be unmasked"):
+    with pytest.raises(MaskError, match="ward-a unmasks only its last sum"):
         sites.own_seed(one, "ward-a")
-    with pytest.raises(MaskError, match="after other training"):
+    with pytest.raises(MaskError, match="after different training"):
         sites.send(sites.ask(3), contents())
     sites.send(sites.ask(3, training="another"), contents())
 
@@ -279,7 +284,7 @@ def test_a_model_is_in_the_sums_of_one_round(sites: Met, names: Sequence[str], u
         sites.unmask(asked)
     sites.send(sites.ask(2, t=3), rows, model="same")
     for t in (4, 9):
-        with pytest.raises(MaskError, match=f"took part in round 3 with the very model of round {t}"):
+        with pytest.raises(MaskError, match=f"took part in round 3 with the same model as in round {t}"):
             sites.send(sites.ask(9, t=t, names=names), {n: rows[n] for n in names}, model="same")
     sites.send(sites.ask(9, t=9, names=names), {n: rows[n] for n in names}, model="other")
 
@@ -301,7 +306,7 @@ def test_two_sums_of_a_round_that_could_both_be_unmasked_are_refused(
             sites.masked(fewer, name, rows[name])
         else:
             with pytest.raises(
-                MaskError, match=rf"a sum over {m} sites after one over {n} in the same round: both could"
+                MaskError, match=rf"a sum over {m} sites after a sum over {n} in the same round: both could"
             ):
                 sites.masked(fewer, name, rows[name])
     if not allowed:  # in the next round they may
@@ -319,12 +324,12 @@ def test_two_sums_that_differ_by_a_site_take_more_sites_than_there_are(tmp_path:
     seeds = {name: sites.own_seed(one, name) for name in ("a", "b", "c")}
     seeds["d"] = sums.recovered(shares, sent["d"].hashes["d"])
     assert near(sums.total({name: y.vector for name, y in sent.items()}, seeds), rows)
-    with pytest.raises(MaskError, match="has sent shares that are not of its seed"):
+    with pytest.raises(MaskError, match="sent shares that are not of its seed"):
         sums.recovered(shares[:2], sent["d"].hashes["d"])
     two = sites.ask(2, names=("b", "c", "d"))
     sites.masked(two, "d", rows["d"])  # it has unmasked nothing
     for name in ("b", "c"):
-        with pytest.raises(MaskError, match="the difference of two sums could show one site"):
+        with pytest.raises(MaskError, match="the difference of two sums could reveal one site"):
             sites.masked(two, name, rows[name])
 
 
@@ -344,34 +349,34 @@ def test_a_share_is_for_one_site_and_one_sum(sites: Met) -> None:
     first = {name: sites.masked(one, name, x) for name, x in rows.items()}
     hidden = first["ward-c"].shares["ward-a"]
     found = sites.shares_of(one, "ward-a", {"ward-c": hidden})["ward-c"]
-    assert sums.sha256(found) == first["ward-c"].hashes["ward-a"]
+    assert masks.sha256(found) == first["ward-c"].hashes["ward-a"]
     assert sites.shares_of(one, "ward-b", {"ward-c": hidden}) == {}
-    with pytest.raises(MaskError, match="A share of ward-b was asked for, which is no other site"):
+    with pytest.raises(MaskError, match="A share of ward-b was asked for, which is not one of the other sites"):
         sites.shares_of(one, "ward-b", {"ward-b": hidden})
     two = sites.ask(2)
     sites.send(two, rows)
-    with pytest.raises(MaskError, match="not the last one of ward-a cannot be unmasked"):
+    with pytest.raises(MaskError, match="ward-a unmasks only its last sum"):
         sites.shares_of(one, "ward-a", {"ward-c": hidden})
     assert sites.shares_of(two, "ward-a", {"ward-c": hidden, "ward-b": 3}) == {}  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize("shares", [[b""], [b"x"], [bytes(20), b""], [bytes(20)] * 4, [bytes(52), bytes(4), bytes(7)]])
 def test_shares_of_any_form_are_no_seed(shares: list[bytes]) -> None:
-    with pytest.raises(MaskError, match="has sent shares that are not of its seed"):
-        sums.recovered(shares, sums.sha256(bytes(32)))
+    with pytest.raises(MaskError, match="sent shares that are not of its seed"):
+        sums.recovered(shares, masks.sha256(bytes(32)))
 
 
 # keys, members and the site's own files
 def test_what_a_pair_shares_is_its_own_and_of_one_transcript(sites: Met) -> None:
-    private = {n: sums.read_memory(sites.paths[n]).key for n in NAMES}
+    private = {n: memory_file.read_memory(sites.paths[n]).key for n in NAMES}
     made = {
-        (n, o, told): sums.pair_keys(private[n], sites.keys[o], told) for n in NAMES for o in NAMES for told in "xy"
+        (n, o, told): masks.pair_keys(private[n], sites.keys[o], told) for n in NAMES for o in NAMES for told in "xy"
     }
     assert all(made[n, o, told] == made[o, n, told] for n, o, told in made)
     assert len({key for both in made.values() for key in both}) == 2 * 2 * 6  # two keys, two transcripts, six pairs
     for wrong in ("00" * 32, "12", "xy"):
         with pytest.raises(MaskError, match="is not the public key of a site"):
-            sums.pair_keys(private["ward-a"], wrong, "x")
+            masks.pair_keys(private["ward-a"], wrong, "x")
 
 
 def test_who_is_in_a_sum(sites: Met, tmp_path: Path) -> None:
@@ -384,10 +389,10 @@ def test_who_is_in_a_sum(sites: Met, tmp_path: Path) -> None:
             {"keys": sites.keys | {"ward-b": stranger}},
             "The key of ward-b has changed since ward-a first",
         ),
-        "own key": ({"keys": sites.keys | {"ward-a": stranger}}, "shown to the others as ward-a's is not its own"),
+        "own key": ({"keys": sites.keys | {"ward-a": stranger}}, "the others receive as ward-a's is not its own"),
         "samples": ({"sizes": sizes | {"ward-c": 9}}, "The samples of ward-c have changed since ward-a first heard"),
-        "own samples": ({"sizes": sizes | {"ward-a": 9}}, "ward-a has 10 samples, and the others are told 9"),
-        "without it": ({"names": NAMES[1:]}, "ward-a was asked for its part of a sum that it is not in"),
+        "own samples": ({"sizes": sizes | {"ward-a": 9}}, "ward-a has 10 samples, and the others receive 9"),
+        "without it": ({"names": NAMES[1:]}, "ward-a was asked for its part of a sum without it"),
     }.values():
         with pytest.raises(MaskError, match=reason):
             sites.masked(sites.ask(2, **changed), "ward-a", x)
@@ -413,14 +418,14 @@ def test_peers_from_elsewhere(sites: Met, tmp_path: Path) -> None:
 
     def tried(peers: Any, number: int, **changed: Any) -> None:
         path.write_text(json.dumps(peers))
-        sites.masked(sites.ask(number, **changed), "ward-a", x, peers=sums.read_peers(path))
+        sites.masked(sites.ask(number, **changed), "ward-a", x, peers=memory_file.read_peers(path))
 
     tried(sites.keys, 1)
     for peers, reason in (
-        (sites.keys | {"ward-b": sites.keys["ward-c"]}, "The key of ward-b is another one there, in the file of peers"),
-        ({"ward-b": sites.keys["ward-b"]}, "The key of ward-c is not there, in the file of peers of ward-a"),
-        ([1], r"peers\.json, is not there or not of the form"),
-        ({"ward-b": 1}, r"peers\.json, is not there or not of the form"),
+        (sites.keys | {"ward-b": sites.keys["ward-c"]}, "The key of ward-b is different in the file of peers"),
+        ({"ward-b": sites.keys["ward-b"]}, "The key of ward-c is missing in the file of peers of ward-a"),
+        ([1], r"peers\.json, is missing or not of the form"),
+        ({"ward-b": 1}, r"peers\.json, is missing or not of the form"),
     ):
         for names in (NAMES, NAMES[:2]):
             with pytest.raises(MaskError, match=reason):
@@ -428,11 +433,11 @@ def test_peers_from_elsewhere(sites: Met, tmp_path: Path) -> None:
 
 
 def test_a_fingerprint_depends_on_every_key(sites: Met, tmp_path: Path) -> None:
-    said = sums.comparison(sites.keys, {"ward-a": 3})
-    assert re.search(", fingerprint ([0-9a-f]{4}-){7}[0-9a-f]{4}[.] It must be the same everywhere", said)
-    assert said == sums.comparison(dict(reversed(sites.keys.items())), {"ward-a": 3})
-    assert said != sums.comparison(sites.keys, {"ward-a": 4})
-    assert said != sums.comparison(sites.keys | {"ward-b": key_at(tmp_path / "other")}, {"ward-a": 3})
+    said = masks.comparison(sites.keys, {"ward-a": 3})
+    assert re.search(", fingerprint ([0-9a-f]{4}-){7}[0-9a-f]{4}[.] It must be the same at all sites", said)
+    assert said == masks.comparison(dict(reversed(sites.keys.items())), {"ward-a": 3})
+    assert said != masks.comparison(sites.keys, {"ward-a": 4})
+    assert said != masks.comparison(sites.keys | {"ward-b": key_at(tmp_path / "other")}, {"ward-a": 3})
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
@@ -441,7 +446,7 @@ def test_the_key_is_its_owner_s_alone(sites: Met) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o640)
     with pytest.raises(MaskError, match=r"masks\.json with this site's key can be read by others"):
-        sums.read_memory(path)
+        memory_file.read_memory(path)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"key": "00", "opened": {}, "more": 1}'])
@@ -449,17 +454,17 @@ def test_a_damaged_memory_is_an_error_and_no_new_key(sites: Met, text: str) -> N
     path = sites.paths["ward-a"]
     path.write_text(text)
     with pytest.raises(MaskError, match=r"masks\.json with this site's key is damaged"):
-        sums.read_memory(path)
+        memory_file.read_memory(path)
     assert path.read_text() == text
 
 
 def test_the_stream_is_of_its_own_for_every_key() -> None:
     """A longer one begins as a shorter does."""
-    stream = sums.keystream(b"s" * 32, 20_000)
-    assert not bool((stream == sums.keystream(b"t" * 32, 20_000)).any())
+    stream = masks.keystream(b"s" * 32, 20_000)
+    assert not bool((stream == masks.keystream(b"t" * 32, 20_000)).any())
     assert uniform(stream)
-    assert torch.equal(stream[:10], sums.keystream(b"s" * 32, 10))
-    assert len(sums.keystream(b"s" * 32, 0)) == 0
+    assert torch.equal(stream[:10], masks.keystream(b"s" * 32, 10))
+    assert len(masks.keystream(b"s" * 32, 0)) == 0
 
 
 # whole runs
@@ -659,7 +664,7 @@ def test_no_update_travels_in_the_clear(method: str, wire: Wire, tmp_path: Path)
     for name, size in zip(fed.trial.names, UNEQUAL, strict=True):
         (path,) = tmp_path.rglob(f"{name}/update.safetensors")
         kept = {key.rpartition("/")[2]: x for key, x in load_file(path).items()}
-        update, key = kept["update"], sums.read_memory(path.with_name("masks.json")).key
+        update, key = kept["update"], memory_file.read_memory(path.with_name("masks.json")).key
         assert float(update.norm()) > 0.1
         reports = [kept[report].flatten() for report in ("dc", "proto") if report in kept]
         assert len(reports) == (method in ("scaffold", "fedproto"))
@@ -746,7 +751,7 @@ def test_where_more_than_a_third_vanish_the_round_waits_for_the_same_sites(wire:
     wire.cut = lambda kind, site, n: "down" if kind == "query.unmask" and site in gone else ""
     with pytest.raises(
         eq.QuorumError,
-        match=r"never unmasked: client-3 is not reachable any more; client-4 is not reachable any more\. It takes 4 of its 5 sites",
+        match=r"never unmasked: client-3 is not reachable any more; client-4 is not reachable any more\. That needs 4 of its 5 sites",
     ):
         fed.fit(1, progress=False)
     assert fed.progress is before
@@ -774,7 +779,7 @@ def test_one_that_refuses_its_seed_does_not_end_the_wait_for_the_others(wire: Wi
 def test_too_few_are_left(wire: Wire) -> None:
     fed = masked()
     wire.cut = lambda kind, site, n: "down" if kind == "train.masked" and site < "client-3" else ""
-    with pytest.raises(eq.QuorumError, match=r"because 2 sites are left for a masked sum, and it takes 2\.5"):
+    with pytest.raises(eq.QuorumError, match=r"because 2 sites are left for a masked sum, which needs 2\.5"):
         fed.fit(1, progress=False)
     assert "query.unmask" not in [kind for kind, _, _ in wire.down]  # what nobody uses stays masked
 
@@ -802,7 +807,7 @@ def test_a_round_that_was_unmasked_without_a_site_is_done_again_without_it(wire:
         fed.fit(1, progress=False)
         assert [*left_out(fed)] == ["client-3"]
     fed.fit(1, progress=False)
-    assert left_out(fed, 0) == {"client-3": "was not there when a sum of this round was unmasked"}
+    assert left_out(fed, 0) == {"client-3": "did not take part when a sum of this round was unmasked"}
     assert left_out(fed, 1) == {}
 
 
@@ -824,7 +829,7 @@ def test_noise_is_not_drawn_again_after_another_round_was_trained(tmp_path: Path
     wire.cut = lambda kind, site, n: "down" if kind == "query.unmask" and n > 0 else ""
     with pytest.raises(eq.QuorumError):
         fed.fit(2, progress=False)
-    with pytest.raises(eq.QuorumError, match="has unmasked round 0, and has not its update any more"):
+    with pytest.raises(eq.QuorumError, match="has unmasked round 0, and no longer has its update"):
         masked("dp", states=tmp_path).fit(2, progress=False)
 
 
@@ -891,7 +896,7 @@ def test_no_field_of_a_message_is_another_for_one_site(
     for where in range(0, n, step):
         for how in ("another", "gone", "renamed"):
             shutil.rmtree(tmp_path / "run")
-            masks_of(again).known.clear()
+            masks_of(again).introductions.clear()
             masks_of(again).opened.clear()
             transcripts: dict[str, str] = {}
 
@@ -911,7 +916,7 @@ def test_no_field_of_a_message_is_another_for_one_site(
                     parcel.fields["training"] = transcripts["train.masked"]
                 elif k == "query.unmask":
                     parcel.fields["told"] = transcripts["train.sum"]
-                transcripts[k] = sums.transcript(parcel.fields, parcel.tensors if k == "train.masked" else None)
+                transcripts[k] = masks.transcript(parcel.fields, parcel.tensors if k == "train.masked" else None)
                 return parcel
 
             wire.change = lie
@@ -919,7 +924,7 @@ def test_no_field_of_a_message_is_another_for_one_site(
                 again.fit(1, progress=False)
             assert len(read) == 1, (where, how)
             assert "client-1" in str(caught.value) or "3 of 3 clients" in str(caught.value), (where, how)
-            ends.add("noise" if "masks do not fit each other" in str(caught.value) else "refused")
+            ends.add("noise" if "the masks do not cancel" in str(caught.value) else "refused")
     assert ends == {"noise", "refused"}
 
 
@@ -929,15 +934,15 @@ class Thief:
     def __init__(self, fed: eq.Federation, monkeypatch: pytest.MonkeyPatch, *lies: dict[str, Any]) -> None:
         """After the sum of a round it asks for others, with a field of the message or the list of clients as in ``lies``."""
         self.sums, self.refused = list[Tensor](), list[str]()
-        honest, message = masked_sites.Round.total, MaskedSites.next
+        honest, message = masked_round.MaskedRound.total, MaskedSites.request_sum
         lie: dict[str, Any] = {}
 
-        def following(masks: MaskedSites, t: int, training: str, ids: Sequence[int]) -> tuple[Parcel, Sum]:
+        def following(masks: MaskedSites, t: int, training: str, ids: Sequence[int]) -> tuple[Parcel, SumRequest]:
             parcel, _ = message(masks, t, training, ids)
             fields = {**parcel.fields, **{key: x for key, x in lie.items() if key != "ids"}}
-            return Parcel(fields), Sum.read(fields, masks.sites.exchange.experiment)
+            return Parcel(fields), SumRequest.read(fields, masks.sites.exchange.experiment)
 
-        def total(this: masked_sites.Round, training: str, ids: list[int]) -> Any:
+        def total(this: masked_round.MaskedRound, training: str, ids: list[int]) -> Any:
             answer = honest(this, training, ids)
             for each in lies:
                 lie.update(each)
@@ -945,14 +950,14 @@ class Thief:
                 this.server.opened.clear()
                 try:
                     self.sums.append(honest(this, training, lie.get("ids", ids))[1])
-                except masked_sites.ClosedError:
+                except masked_round.LostRoundError:
                     self.refused += [why for m, why in this.lost.items() if m not in before]
                 this.lost = before
                 lie.clear()
             return answer
 
-        monkeypatch.setattr(MaskedSites, "next", following)
-        monkeypatch.setattr(masked_sites.Round, "total", total)
+        monkeypatch.setattr(MaskedSites, "request_sum", following)
+        monkeypatch.setattr(masked_round.MaskedRound, "total", total)
         fed.fit(1, progress=False)
 
 
@@ -969,7 +974,7 @@ def test_no_update_follows_from_other_sums_of_a_round(rounds: int, monkeypatch: 
     assert len(thief.refused) == 5 * 5 + 4 + 4 + 5
     assert all("refuses: " in why for why in thief.refused)
     assert sum("The samples of client" in why for why in thief.refused) == 5 * 4
-    assert sum("the difference of two sums could show one site" in why for why in thief.refused) == 8
+    assert sum("the difference of two sums could reveal one site" in why for why in thief.refused) == 8
 
 
 def test_other_training_of_a_round_that_was_unmasked_is_refused(wire: Wire, tmp_path: Path) -> None:
@@ -979,7 +984,7 @@ def test_other_training_of_a_round_that_was_unmasked_is_refused(wire: Wire, tmp_
         replace(p, tensors={name: x + 1 for name, x in p.tensors.items()}) if kind == "train.masked" else p
     )
     before = len(wire.up)
-    with pytest.raises(eq.QuorumError, match="for round 0 and unmasked round 0, after other training"):
+    with pytest.raises(eq.QuorumError, match="for round 0 and unmasked round 0, after different training"):
         masked(states=tmp_path).fit(1, progress=False)
     assert not any(parcel.tensors for _, _, parcel in wire.up[before:])
 
@@ -1016,12 +1021,12 @@ def test_the_configuration_of_a_run_is_the_same_at_all_sites(monkeypatch: pytest
     grid = cast(InProcessGrid, at(fed).sites.exchange.grid)
     for context in grid.contexts.values():
         context.run_config["scale"] = 0.0 if context.node_config["site"] != "client-2" else 1.0
-    with pytest.raises(eq.QuorumError, match="nothing can be read of the sum: masks do not fit each other"):
+    with pytest.raises(eq.QuorumError, match="the sum cannot be read: the masks do not cancel"):
         fed.fit(1, progress=False)
 
 
 @pytest.mark.parametrize(("changed", "lost", "reason"), [
-    ({"client-2": 10**6}, ["client-2"], "refuses: client-2 has 9 samples, and the others are told 1000000"),
+    ({"client-2": 10**6}, ["client-2"], "refuses: client-2 has 9 samples, and the others receive 1000000"),
     ({"client-1": -3}, None, "The samples of all sites must be whole numbers >= 1"),
 ])  # fmt: skip
 def test_samples_that_are_told_wrong(
@@ -1097,7 +1102,7 @@ def test_a_site_whose_shares_are_wrong_is_named(
     simulated, fed = both("fedavg")
     right, honest, liar = sums.create_shares, sums.masked_vector, "client-2"
 
-    def wrong(memory: Memory, asked: Sum, site: str, *more: Any, **others: Any) -> Any:
+    def wrong(memory: SiteMemory, asked: SumRequest, site: str, *more: Any, **others: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:
             if site == liar and how != "neither":
                 patch.setattr(sums, "create_shares", lambda seed, least, n: right(bytes(32), least, n))
@@ -1113,15 +1118,15 @@ def test_a_site_whose_shares_are_wrong_is_named(
             federated.fit(2, progress=False)
         assert distance(simulated, fed) < 1e-11
         return
-    with pytest.raises(eq.QuorumError, match=r"unmasked: client-2 (sent no seed|is not reachable)[^;]*It takes 4"):
+    with pytest.raises(eq.QuorumError, match=r"unmasked: client-2 (sent no seed|is not reachable)[^;]*That needs 4"):
         fed.fit(1, progress=False)
-    assert "client-2 has sent shares that are not of its seed" in caplog.text
+    assert "client-2 sent shares that are not of its seed" in caplog.text
 
 
 def test_seeds_that_are_not_those_of_the_masks_are_noticed(wire: Wire) -> None:
     fed = masked()
     wire.bend = lambda kind, site, p: Parcel({"seed": "00" * 32}) if kind == "query.unmask" and site > "client-2" else p
-    with pytest.raises(eq.QuorumError, match="client-3 sent no seed, or another one than it has used; client-4 sent"):
+    with pytest.raises(eq.QuorumError, match="client-3 sent no seed, or one that it has not used; client-4 sent"):
         fed.fit(1, progress=False)
     assert fed.progress.t == 0
 
@@ -1132,7 +1137,7 @@ def test_a_vector_of_noise_is_noticed(site: str, wire: Wire) -> None:
     wire.bend = lambda kind, name, p: (
         replace(p, tensors={"masked": p.tensors["masked"] * 3}) if (kind, name) == ("train.sum", site) else p
     )
-    with pytest.raises(eq.QuorumError, match="nothing can be read of the sum: masks do not fit each other"):
+    with pytest.raises(eq.QuorumError, match="the sum cannot be read: the masks do not cancel"):
         masked().fit(1, progress=False)
 
 
@@ -1143,7 +1148,7 @@ def test_a_vector_that_is_none(wrong: dict[str, Tensor], wire: Wire) -> None:
     fed = masked()
     wire.bend = lambda kind, site, p: replace(p, tensors=wrong) if (kind, site) == ("train.sum", "client-3") else p
     fed.fit(1, progress=False)
-    assert left_out(fed) == {"client-3": "sent what cannot be used: there is no masked vector of the right size"}
+    assert left_out(fed) == {"client-3": "sent an unusable answer: a masked vector of the right size is missing"}
 
 
 @pytest.mark.parametrize("wrong", [
@@ -1203,7 +1208,7 @@ def test_a_site_that_changes_its_key_is_left_out_alone(tmp_path: Path) -> None:
     second = masked(states=tmp_path / "sites")
     second.resume(tmp_path / "run")
     second.fit(1, progress=False)
-    assert left_out(second)["client-3"].startswith("shows another key than most sites have seen of it")
+    assert left_out(second)["client-3"].startswith("shows a different key than most sites have seen of it")
     assert second.records[1]["ids"] == [0, 1, 2, 4]
 
 
@@ -1217,7 +1222,7 @@ def test_a_site_that_the_sum_would_show_stays_away() -> None:
 
 def test_where_no_training_gives_numbers_the_round_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sums, "LIMIT", 1e-9)
-    with pytest.raises(eq.QuorumError, match="sent zeros, as all others: no training gave numbers that can be used"):
+    with pytest.raises(eq.QuorumError, match="sent zeros, as all others: no training gave usable numbers"):
         masked().fit(1, progress=False)
 
 
@@ -1264,9 +1269,9 @@ def test_of_training_that_fails_the_server_hears_how_many(
 
 # what is refused before anything is asked
 @pytest.mark.parametrize(("method", "reason"), [
-    ("fedheal", "fedheal cannot be used, because the server must see what single sites send"),
-    ("fedprox+afl", "afl cannot be used, because it weighs a site by what others report"),
-    ("fedism+", "fedism[+] cannot be used, because it weighs a site by what others report"),
+    ("fedheal", "fedheal cannot be used, because the server must see what each site sends"),
+    ("fedprox+afl", "afl cannot be used, because it weighs a site by the reports of others"),
+    ("fedism+", "fedism[+] cannot be used, because it weighs a site by the reports of others"),
     ("standalone", "standalone cannot be used, because nothing is summed in it"),
 ])  # fmt: skip
 def test_other_methods_are_refused_before_anything_is_sent(method: str, reason: str, tmp_path: Path) -> None:
@@ -1276,7 +1281,7 @@ def test_other_methods_are_refused_before_anything_is_sent(method: str, reason: 
     chosen = AppSettings.of({"method": method, "secure": True, "run-dir": str(tmp_path / "run")})
     with pytest.raises(eq.MethodError, match=reason) as caught:
         serve(cast(Grid, Deaf()), Task(network()), chosen)
-    assert "Methods that can be used, and sums of them: fedavg, " in str(caught.value)
+    assert "Usable methods, also in sums: fedavg, " in str(caught.value)
     assert not (tmp_path / "run" / "checkpoint").exists()
 
 
@@ -1304,7 +1309,7 @@ def test_rules_of_ones_own_that_need_more_than_sums_are_refused() -> None:
             return {"steps": visit.travel[0]}, visit.state
 
     for rule, reason in {
-        Sly: "does more than to weigh the updates",
+        Sly: "does more than weigh the updates",
         Weighs: "weighs a site by more than its own samples",
         Counts: "every site reports steps to the server, and no_report does not say",
     }.items():
@@ -1314,7 +1319,7 @@ def test_rules_of_ones_own_that_need_more_than_sums_are_refused() -> None:
 
 def test_what_clients_reach_alone_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(ValueError, match="what each site reaches alone is not found out"):
+    with pytest.raises(ValueError, match="the accuracy of each site that trains alone is not measured"):
         in_process(network(), clients(), "fedavg", SOLVER, secure=True, collaborative=True, tests={"a": samples(9, 1)})
     assert list(tmp_path.iterdir()) == []  # the sites' states, of a federation that was not made
 
@@ -1330,7 +1335,7 @@ def test_the_keys_are_shown_once_to_be_compared(caplog: pytest.LogCaptureFixture
 
 def test_two_sites_are_warned(caplog: pytest.LogCaptureFixture) -> None:
     fed = masked(sizes=UNEQUAL[:2])
-    with pytest.raises(eq.QuorumError, match="takes part in sums over 3 at least"):
+    with pytest.raises(eq.QuorumError, match="takes part in sums over at least 3"):
         fed.fit(1, progress=False)
     allow(fed, least_sites=2)
     fed.fit(1, progress=False)
@@ -1375,7 +1380,7 @@ def test_peers_are_written_after_the_first_start(tmp_path: Path, caplog: pytest.
     def run() -> eq.History:
         return serve(InProcessGrid(app, nodes, {}), Task(network()), AppSettings.of(told))
 
-    with pytest.raises(eq.QuorumError, match="refuses: The key of b is not there, in the file of peers of a"):
+    with pytest.raises(eq.QuorumError, match="refuses: The key of b is missing in the file of peers of a"):
         run()
     keys = dict(re.findall("([abc]): its public key for masked sums is ([0-9a-f]{64})", caplog.text))
     peers.write_text(json.dumps(keys))

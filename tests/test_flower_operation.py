@@ -15,7 +15,7 @@ import pytest
 from equipoise.flower.deploy import checks, superlink
 from equipoise.flower.deploy.certificates import CertificateError, inspect, make_certificates, problems
 from equipoise.flower.deploy.checks import CheckResult
-from equipoise.flower.secagg import sums
+from equipoise.flower.secagg import memory as memory_file
 from equipoise.flower.site.store import Store
 from equipoise.records.record import lines as record_lines
 from equipoise.runs.status import of_run
@@ -256,7 +256,7 @@ def states(tmp_path: Path) -> Path:
         store.keep(3, {"c": torch.ones(100)})
         store.keep_base("token", torch.ones(10))
         store.keep_model({"w": torch.ones(10)})
-        sums.read_memory(store.directory / "masks.json")
+        memory_file.read_memory(store.directory / "masks.json")
         for path in store.directory.iterdir():
             os.utime(path, times=(time.time() - 86400 * days,) * 2)
     shutil.copytree(base / "trial-0123abcd", base / "home")

@@ -516,7 +516,7 @@ def test_a_site_that_goes_away_after_its_masked_answer_has_given_it(tmp_path: Pa
     sites.nodes["west"] = {**sites.nodes["east"], "site": "west", "state-dir": str(tmp_path / "states" / "west")}
     away = lambda: ["south"] * ("train.sum" in asked)  # noqa: E731
     history = sites.run(rounds=1, meddle=drops, away=away, secure=True, min_sites=4)
-    assert left_out(history)[0]["south"] == "sent a masked vector before; then it is not connected"
+    assert left_out(history)[0]["south"] == "sent a masked vector earlier, and now is not connected"
     assert privacy.answers(history.records) == {0: 1, 1: 1, 2: 1, 3: 1}
 
 

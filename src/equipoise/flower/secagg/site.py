@@ -1,7 +1,7 @@
-"""What a site does in a masked round: it trains as ever, and of that nothing leaves it but a masked vector.
+"""What a site does in a masked round: it trains as usual, and only a masked vector leaves it.
 
-The server tells every site the same: one message to train by, and one for the sum. What differs from site to site (its data, its
-state, its key, its memory) the site knows itself.
+The server sends the same to every site: a message to train by, and one for the sum. What differs from site to site (its data, state,
+key and memory) is at the site.
 """
 
 import json
@@ -20,7 +20,9 @@ from equipoise.federation.method import Method, MethodError
 from equipoise.federation.trial import Trial
 from equipoise.flower.codec import Parcel, changed, hiding, packed
 from equipoise.flower.secagg import sums
-from equipoise.flower.secagg.sums import Masked, MaskError, Memory, Sum
+from equipoise.flower.secagg.masks import MaskError, comparison, model_digest, public_key, transcript
+from equipoise.flower.secagg.memory import SiteMemory, change_memory, read_memory, read_peers
+from equipoise.flower.secagg.sums import MaskedVector, SumRequest
 from equipoise.flower.site import questions
 from equipoise.flower.site.site import Site, SiteError
 from equipoise.methods import METHODS
@@ -38,7 +40,7 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
 
     The site's ``node_config`` may have ``peers``, a file ``{site: public key}`` that did not come from the server; ``least-sites``,
     how many sites a sum must have for this one to take part (3); ``most-weight``, how much of the sum's weight its update may have (0.75); and
-    ``secure``, true where nothing but masked vectors may be sent, and the few numbers of :mod:`equipoise.flower.site.questions`.
+    ``secure``, true if only masked vectors may be sent, and the few numbers of :mod:`equipoise.flower.site.questions`.
 
     Raises
     ------
@@ -54,7 +56,7 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
         return site.answer(kind, asked)
     make_private(site.store.directory)
     lock = site.store.directory / "answers.lock"
-    with locked(lock, wait=True):  # two at once would each see the memory before
+    with locked(lock, wait=True):  # two at once would both read the earlier memory
         lock.chmod(0o600)
         if kind not in KINDS:
             return questions.answer(site, kind, asked)
@@ -65,8 +67,8 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
 
 
 def _introduce(site: Site, asked: Parcel) -> Parcel:
-    memory = sums.read_memory(_path(site))
-    key = sums.public_key(memory.key)
+    memory = read_memory(_path(site))
+    key = public_key(memory.key)
     if not memory.keys:
         log.warning("%s: its public key for masked sums is %s", site.trial.names[0], key)
     opened = None if memory.opened is None else list(memory.opened)
@@ -80,26 +82,26 @@ def _train(site: Site, asked: Parcel) -> Parcel:
         case {"t": int(t), "rounds": int(), "clients": dict(clients)} if isinstance(clients.get(name), list):
             (peers, least), (client, *receipt) = _limits(site), clients[name]
         case _:
-            raise MaskError(f"{name} is not named among those who train, or the round is none.")
+            raise MaskError(f"{name} is not among the clients of this message, or its round is missing.")
     sums.check_least(len(clients), least, name)
     if strange := {*clients} - {name, *(clients if peers is None else peers)}:
-        raise MaskError(f"The key of {min(strange)} is not there, in the file of peers of {name}. Nothing was sent.")
-    training = sums.transcript({**fields, "experiment": dict(site.experiment)}, asked.tensors)
-    memory = sums.read_memory(_path(site))
+        raise MaskError(f"The key of {min(strange)} is missing in the file of peers of {name}. Nothing was sent.")
+    training = transcript({**fields, "experiment": dict(site.experiment)}, asked.tensors)
+    memory = read_memory(_path(site))
     sums.check_round(memory, t, training, None, name)
     if (kept := _kept(site, training)) is not None:
         return Parcel({"receipt": kept.receipt})
     if memory.opened is not None and memory.opened.training == training:
-        # noise would be drawn anew, and cancel over many answers
-        raise MaskError(f"{name} has unmasked round {t}, and has not its update any more.")
+        # noise would be drawn again, and cancel over many answers
+        raise MaskError(f"{name} has unmasked round {t}, and no longer has its update.")
     sums.check_receipt(memory, receipt, name)
     public, asked = questions.read_once(site, asked)
     questions.bind(site, public, asked)
-    sums.check_model(memory, model := sums.model_digest(public), t, name)
+    sums.check_model(memory, model := model_digest(public), t, name)
     parcel = Parcel({**asked.fields, "client": client, "receipt": receipt}, asked.tensors)
     clear = site.answer("train", parcel, quiet=True)
     update = changed({key: x.cpu() for key, x in clear.part("model").items()}, public, public) - public
-    setting, receipt = sums.transcript(site.experiment), clear.fields["receipt"]
+    setting, receipt = transcript(site.experiment), clear.fields["receipt"]
     about = [training, t, model, setting, receipt]
     facts = torch.frombuffer(bytearray(json.dumps(about).encode()), dtype=torch.uint8)
     tensor_files.write(_cache(site), {"facts": facts, "update": update, **clear.part("reports")}, private=True)
@@ -107,7 +109,7 @@ def _train(site: Site, asked: Parcel) -> Parcel:
 
 
 class Kept(NamedTuple):
-    """What the site keeps of its last training: its update and reports, by what it was told, and the receipt of its state."""
+    """What the site keeps of its last training: its update and reports, the message, and the receipt of its state."""
 
     tensors: Mapping[str, Tensor]
     t: int
@@ -117,11 +119,11 @@ class Kept(NamedTuple):
 
 
 def _kept(site: Site, training: str) -> Kept | None:
-    """What is kept of the training with a transcript; None if nothing is.
+    """What is kept of the training with a transcript; None if it is not the last one.
 
     Raises
     ------
-    MaskError : it was another experiment, by its description.
+    MaskError : it was a different experiment, by its description.
     """
     try:
         tensors = tensor_files.read(_cache(site))
@@ -131,56 +133,56 @@ def _kept(site: Site, training: str) -> Kept | None:
     if trained != training:
         return None
     kept = Kept(tensors, *facts)
-    if kept.setting != sums.transcript(site.experiment):
-        raise MaskError("The experiment is described otherwise than for the training.")
+    if kept.setting != transcript(site.experiment):
+        raise MaskError("The description of the experiment is not that of the training.")
     return kept
 
 
 def _sum(site: Site, asked: Parcel) -> Parcel:
     """The site's masked vector: its update times its weight, and its reports."""
-    this, name = Sum.read(asked.fields, site.experiment), site.trial.names[0]
-    this = this._replace(told=_with_run(site, this.told))
-    if (kept := _kept(site, this.training)) is None or kept.t != this.round:
-        raise MaskError(f"{name} has no update of this training and round.")
+    request, name = SumRequest.read(asked.fields, site.experiment), site.trial.names[0]
+    request = request._replace(transcript=_with_run(site, request.transcript))
+    if (kept := _kept(site, request.training)) is None or kept.t != request.round:
+        raise MaskError(f"{name} has no update of request training and round.")
     (peers, least), most = _limits(site), float(site.node_config.get("most-weight", MOST_WEIGHT))
 
-    def made(memory: Memory) -> tuple[Memory, Masked]:
-        checked = sums.check_sum(memory, this, name, int(site.trial.setup.sizes[0]), peers, least)
+    def made(memory: SiteMemory) -> tuple[SiteMemory, MaskedVector]:
+        checked = sums.check_sum(memory, request, name, int(site.trial.setup.sizes[0]), peers, least)
         if (checked.keys, checked.sizes) != (memory.keys, memory.sizes):  # a warning is what Flower's processes show
-            log.warning("%s: %s", name, sums.comparison(checked.keys, checked.sizes))
-        sums.check_model(checked, kept.model, this.round, name)
-        if this.scores:
+            log.warning("%s: %s", name, comparison(checked.keys, checked.sizes))
+        sums.check_model(checked, kept.model, request.round, name)
+        if request.scores:
             return sums.masked_vector(
-                checked, this, name, torch.tensor(_score(site, kept, memory)), kept.model, kept.receipt
+                checked, request, name, torch.tensor(_score(site, kept, memory)), kept.model, kept.receipt
             )
         require_own_weights(site.trial.method)
-        w = own_weights(site.trial, this.members)
+        w = own_weights(site.trial, request.members)
         if w[name] > most * sum(w.values()):
-            raise MaskError(  # without the number, which would show it
-                f"The update of {name} would be more than {most:.0%} of the sum, which would show it (most-weight in its node-config)."
+            raise MaskError(  # without the number, which would reveal it
+                f"The update of {name} would be more than {most:.0%} of the sum, which would reveal it (most-weight in its node-config)."
             )
         update, counted = kept.tensors["update"].double(), torch.ones(1, dtype=torch.float64)
         reports = {key.removeprefix("reports/"): x for key, x in no_reports(site.trial)[0].items()}
         said = [kept.tensors.get(key, zero).flatten().double() for key, zero in reports.items()]
         values = torch.cat([w[name] / sums.unit(w) * update, *said, counted])
-        return sums.masked_vector(checked, this, name, values, kept.model, kept.receipt)
+        return sums.masked_vector(checked, request, name, values, kept.model, kept.receipt)
 
-    sent = sums.change_memory(_path(site), made)
+    sent = change_memory(_path(site), made)
     questions.note_round(site, kept.t, kept.receipt)
     return Parcel({"shares": sent.shares, "hashes": sent.hashes}, {"masked": sent.vector})
 
 
 def _limits(site: Site) -> tuple[dict[str, str] | None, int]:
-    """Whose keys may be in a sum, None for any, and how many sites must be.
+    """The keys that may be in a sum, None for any, and its fewest sites.
 
-    A report as long as an update is a second sum of what is nearly the same numbers, of which one site more must be unknown.
+    A report of the length of an update is a second sum of nearly the same numbers, of which one more site must be unknown.
     """
     own, reports = site.node_config, sum(x.numel() for x in no_reports(site.trial)[0].values())
-    peers = sums.read_peers(Path(str(own["peers"])).expanduser()) if "peers" in own else None
+    peers = read_peers(Path(str(own["peers"])).expanduser()) if "peers" in own else None
     return peers, int(own.get("least-sites", LEAST_SITES)) + reports // site.trial.model.n_params
 
 
-def _score(site: Site, kept: Kept, memory: Memory) -> list[float]:
+def _score(site: Site, kept: Kept, memory: SiteMemory) -> list[float]:
     """The site's score a, clipped to the declared range, and its last weight u before this round, as :class:`Power` has them."""
     k, power = require_score(site.trial.method)
     if f"{k}/{power.report}" not in kept.tensors:
@@ -200,7 +202,7 @@ def _weigh(site: Site, asked: Parcel) -> Parcel:
     if site.node_config.get("secure"):
         raise MaskError(f"{name} takes part in masked sums only")
 
-    def weighed(memory: Memory) -> tuple[Memory, float | None]:
+    def weighed(memory: SiteMemory) -> tuple[SiteMemory, float | None]:
         if memory.opened is None or memory.opened.training != training:
             raise MaskError(f"{name} has unmasked no sum of scores of this training.")
         power, n = require_score(site.trial.method)[1], len(memory.opened.sites)
@@ -209,32 +211,32 @@ def _weigh(site: Site, asked: Parcel) -> Parcel:
         if list(past.get(str(kept.t), [A, U]))[:2] != [A, U]:
             return memory, None
         if not (a * (1 - 1e-6) <= A <= n * SCORES[1] and last - 1e-6 <= U <= n):
-            return replace(memory, weights={**past, str(kept.t): [A, U, last]}), None  # no second guess in this round
+            return replace(memory, weights={**past, str(kept.t): [A, U, last]}), None  # no second attempt in this round
         w = a / A if U <= 0 else power.beta * a / A + (1 - power.beta) * last / U
         return replace(memory, weights={**past, str(kept.t): [A, U, w]}), w
 
-    w = sums.change_memory(_path(site), weighed)
+    w = change_memory(_path(site), weighed)
     if w is None:
-        raise MaskError("What is told of the sums of scores is not that of this round.")
+        raise MaskError("The received sums of scores are not those of this round.")
     return Parcel(tensors={"update": w * kept.tensors["update"].double()})
 
 
 def _unmask(site: Site, asked: Parcel) -> Parcel:
     name, told = site.trial.names[0], _with_run(site, str(asked.fields["told"]))
-    seed = sums.change_memory(_path(site), lambda memory: sums.own_seed(memory, told, name))
+    seed = change_memory(_path(site), lambda memory: sums.own_seed(memory, told, name))
     return Parcel({"seed": seed.hex()})
 
 
 def _recover(site: Site, asked: Parcel) -> Parcel:
-    """Help to unmask a sum of which sites have vanished."""
+    """Help to unmask a sum of which sites dropped out."""
     name, told, hidden = site.trial.names[0], _with_run(site, str(asked.fields["told"])), asked.fields["shares"]
-    shares = sums.change_memory(_path(site), lambda memory: sums.shares_of(memory, told, name, hidden))
+    shares = change_memory(_path(site), lambda memory: sums.shares_of(memory, told, name, hidden))
     return Parcel({"shares": {other: share.hex() for other, share in shares.items()}})
 
 
-def _with_run(site: Site, told: str) -> str:
+def _with_run(site: Site, hashed: str) -> str:
     """The transcript of a message with the run's configuration, which the site has from Flower, and from which its task may follow."""
-    return sums.transcript({"told": told, "run": dict(site.run_config)})
+    return transcript({"told": hashed, "run": dict(site.run_config)})
 
 
 KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
@@ -248,7 +250,7 @@ KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
 
 
 def require_own_weights(method: Method) -> None:
-    """Require that the server of a method needs nothing but a sum, in which each site's weight is its own.
+    """Require that the server of a method needs only a sum, in which each site's weight follows from its own samples.
 
     Raises
     ------
@@ -258,17 +260,17 @@ def require_own_weights(method: Method) -> None:
         if why := problem(rule):
             can = [name for name in METHODS if not any(problem(r()) for r in METHODS[name].rules)]
             raise MethodError(
-                f"secure=true: {part} cannot be used, because {why}, and the server sees sums only. Methods that can "
-                f"be used, and sums of them: {', '.join(can)}. Choose among them, or set secure=false."
+                f"secure=true: {part} cannot be used, because {why}, and the server sees sums only. Usable methods, "
+                f"also in sums: {', '.join(can)}. Choose among them, or set secure=false."
             )
 
 
 def require_score(method: Method) -> tuple[int, Power]:
-    """The place of the one rule of a method that weighs by a score of each client, and how.
+    """The place of the only rule of a method that weighs by a score of each client, and how.
 
     Raises
     ------
-    MethodError : there is none, or another rule needs more than the updates.
+    MethodError : there is no such rule, or a different rule needs more than the updates.
     """
     rules = [(k, rule.declared.power) for k, rule in enumerate(method.rules) if rule.declared.power is not None]
     others = [
@@ -285,30 +287,32 @@ def require_score(method: Method) -> tuple[int, Power]:
 
 
 def problem(rule: Rule) -> str:
-    """Why a rule cannot be used where the server sees sums; empty if it can."""
+    """Why a rule cannot be used if the server sees sums only; empty if it can."""
     if rule.declared.sees == "nothing":
         return "nothing is summed in it"
     if rule.declared.sees == "scalars+sum":
-        return "it weighs a site by what others report, and whoever tells a site such a weight learns its update"
+        return (
+            "it weighs a site by the reports of others, and a server that sends a site such a weight learns its update"
+        )
     if rule.declared.sees != "sum":
-        return "the server must see what single sites send"
+        return "the server must see what each site sends"
     if rule.declared.reports and not overrides(rule, "no_report"):
-        return f"every site reports {rule.declared.reports.removeprefix('its ')} to the server, and no_report does not say in which form"
+        return f"every site reports {rule.declared.reports.removeprefix('its ')} to the server, and no_report does not define its form"
     return ""
 
 
 def no_reports(trial: Trial) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """Reports of zeros of what is summed besides the updates, and the whole length of those of which private coordinates are cut."""
+    """Reports of zeros that are summed in addition to the updates, and the whole length of those without private coordinates."""
     reports = [rule.no_report(trial.setup) for rule in trial.method.rules]
     return packed("reports", reports, hiding(trial.private, trial.model.n_params))
 
 
 def own_weights(trial: Trial, sizes: Mapping[str, int]) -> dict[str, float]:
-    """What each site multiplies its update by: its samples, or one; no number of another site or of the server.
+    """The factor of each site's update: its samples, or one; no number of a different site or of the server.
 
     Raises
     ------
-    MethodError : the rules weigh otherwise, or do more than weigh.
+    MethodError : the rules weigh differently, or do more than weigh.
     """
     n, P, vector = len(sizes), trial.model.n_params, trial.setup.initial
     samples = torch.tensor([float(size) for size in sizes.values()], dtype=torch.float64)
@@ -333,7 +337,7 @@ def own_weights(trial: Trial, sizes: Mapping[str, int]) -> dict[str, float]:
         reports = {key: x.expand(n, *x.shape) for key, x in rule.no_report(setup).items()}
         _, cohort = rule.aggregate(rule.server_state(setup), replace(cohort, reports=reports))
     if any(x is not None for x in (cohort.coefficients, cohort.mask, cohort.buffer_mask)):
-        raise MethodError("secure=true: a rule of the method does more than to weigh the updates. Set secure=false.")
+        raise MethodError("secure=true: a rule of the method does more than weigh the updates. Set secure=false.")
     for own in (samples, torch.ones_like(samples)):
         if torch.allclose(cohort.weights.double(), own / own.sum(), rtol=1e-6, atol=0):
             return dict(zip(sizes, own.tolist(), strict=True))

@@ -1,9 +1,9 @@
-"""What a guarded site answers besides training: how the model does that its next round trains from, once a round.
+"""What a guarded site answers in addition to training: once a round, the scores of the model that its next round trains from.
 
-A site is guarded if its node config has ``secure`` or ``max-epsilon``. A server could otherwise learn its data by how models of the
-server's own making do on them. So it answers ``evaluate`` once after each round in which it counted, under the method and the
-settings of that round, with its own state of that round, and then trains in the next one from the model it was asked about, or not
-at all. Numbers are counts, or rounded to :data:`equipoise.flower.site.site.DIGITS` digits after the point.
+A site is guarded if its node config has ``secure`` or ``max-epsilon``. Otherwise a server could learn its data from the scores of
+models that it made for this. So the site answers ``evaluate`` once after each round in which it counted, under the method and the
+settings of that round, with its own state of that round. In the next round it trains from the model that it measured, or not at
+all. Numbers are counts, or rounded to :data:`equipoise.flower.site.site.DIGITS` digits after the point.
 """
 
 import json
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from equipoise.federation.fingerprint import digest
 from equipoise.flower.codec import CodecError, Parcel
-from equipoise.flower.secagg.sums import model_digest, transcript
+from equipoise.flower.secagg.masks import model_digest, transcript
 from equipoise.flower.site.site import Site, SiteError
 from equipoise.flower.site.store import StoreError
 from equipoise.system.files import write_atomically
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 
 def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
-    """What the site answers to a message other than those of masked sums.
+    """The site's answer to a message other than those of masked sums.
 
     Raises
     ------
-    SiteError : it is guarded, and asked for more than it answers. Whatever :meth:`Site.answer` raises.
+    SiteError : it is guarded, and does not answer this. Whatever :meth:`Site.answer` raises.
     """
     if not site.guarded or kind not in ("evaluate", "train", "query.finish"):
         return site.answer(kind, asked)
@@ -42,7 +42,7 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
             log.exception("the model of this site is not stored, and the server is not told")
             return Parcel()
     if type(asked.fields.get("t")) is not int:
-        raise SiteError("refuses: the round it is asked about is no whole number")
+        raise SiteError("refuses: the round of the message is not a whole number")
     public, asked = read_once(site, asked)
     if kind == "train":
         bind(site, public, asked)
@@ -52,7 +52,7 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
     fields, past = asked.fields, _read(site)
     t = fields["t"]
     if past.get("round") is None or t != past["round"] + 1:
-        raise SiteError("refuses: it measures the model that follows the last round in which it counted, and no other")
+        raise SiteError("refuses: it measures only the model after the last round in which it counted")
     question = transcript(fields, asked.tensors)
     if past.get("measured") == t and past["question"] == question:
         return Parcel(dict(past["answer"]))  # of a server that starts again
@@ -73,7 +73,7 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
 
 
 def read_once(site: Site, asked: Parcel) -> tuple[Tensor, Parcel]:
-    """The public part of a message's model, and the message with it whole: to read a change of it again would need the model before."""
+    """The public part of a message's model, and the message with the whole of it: a change could not be read twice."""
     vector, units = site._received(asked)
     public = site._public(vector)
     if units is not None:
@@ -87,7 +87,7 @@ def bind(site: Site, public: Tensor, asked: Parcel) -> None:
 
     Raises
     ------
-    SiteError : it is another one.
+    SiteError : it is a different one.
     """
     t, *bound = _read(site).get("bound", [None])
     if not site.guarded or t is None or t > asked.fields["t"]:
@@ -96,18 +96,18 @@ def bind(site: Site, public: Tensor, asked: Parcel) -> None:
     if model == bound[0] and (not bound[1] or messages == bound[1]):
         return
     if t == asked.fields["t"]:
-        raise SiteError("refuses: it was asked how another model does than the one that it is to train")
+        raise SiteError("refuses: it measured a different model than the one that it must train")
     log.warning("%s measured a model after round %d that it never trained from", site.trial.names[0], t - 1)
 
 
 def note_round(site: Site, t: int, receipt: list[Any]) -> None:
-    """Remember that the site counts in round ``t``, and the receipt of its state after it."""
+    """Store that the site counts in round ``t``, and the receipt of its state after it."""
     if site.guarded and t > (past := _read(site)).get("round", -1):
         _write(site, {**past, "round": t, "receipt": receipt, "experiment": dict(site.experiment)})
 
 
 def _told(public: Tensor, asked: Parcel) -> list[str]:
-    """Codes of the public part of a model, and of the messages that come with it, empty without any."""
+    """Codes of the public part of a model, and of its messages, empty without any."""
     messages = {name: digest(x) for name, x in sorted(asked.part("messages").items())}
     return [model_digest(public), json.dumps(messages) if messages else ""]
 

@@ -1,0 +1,127 @@
+"""What a site stores of masked sums, in a file that only its owner can read."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from equipoise.flower.secagg.masks import MaskError, public_key
+from equipoise.system.files import make_private, write_atomically
+from equipoise.system.seals import read_json
+
+Result = TypeVar("Result")
+
+
+class UnmaskedSum(NamedTuple):
+    """A sum that a site helped to unmask: its round, the transcript of the training, and the sites that took part."""
+
+    round: int
+    training: str
+    sites: tuple[str, ...]
+
+    @staticmethod
+    def read(fields: Any) -> UnmaskedSum | None:
+        """From JSON.
+
+        Raises
+        ------
+        ValueError, TypeError : the fields are of something else.
+        """
+        if fields is None:
+            return None
+        t, training, sites = fields
+        named = all(isinstance(name, str) for name in sites) and list(sites) == sorted(set(sites)) and len(sites) > 1
+        if type(t) is not int or not isinstance(training, str) or not named:
+            raise ValueError("not an unmasked sum")
+        return UnmaskedSum(t, training, tuple(sites))
+
+
+@dataclass(frozen=True)
+class SiteMemory:
+    """What a site stores of an experiment's masks; the names of the fields are those in its file.
+
+    ``key`` is its private key; ``keys`` and ``sizes`` are the others' public keys and samples, as they were at first sight.
+    ``number``, ``told`` (the transcript), ``asked`` and ``seed`` are of the last sum that it took part in, ``sets`` has the sites of all sums
+    of that round, ``opened`` is the last sum that it helped to unmask, and ``models`` has the round of every model of a sum. ``weights`` has,
+    for the last rounds of masked scores, the two sums that the site received and its weight. ``receipts`` are of its states after the last
+    sum that it helped to unmask and after the last that it took part in.
+    """
+
+    key: str
+    keys: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    number: int = 0
+    told: str = ""
+    asked: UnmaskedSum | None = None
+    sets: Sequence[Sequence[str]] = ()
+    seed: str = ""
+    opened: UnmaskedSum | None = None
+    models: Mapping[str, int] = field(default_factory=dict)
+    weights: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    receipts: Sequence[Sequence[Any]] = ()
+
+
+def change_memory(path: Path, change: Callable[[SiteMemory], tuple[SiteMemory, Result]]) -> Result:
+    """Change a site's memory, which is created with a new key if it is missing.
+
+    It is on disk before the result is returned, so no crash makes a site lose what it sent. Two must not change it at once.
+
+    Raises
+    ------
+    MaskError : the file is damaged, or can be read by others.
+    """
+    make_private(path.parent)
+    before = _read(path)
+    after, result = change(before or SiteMemory(secrets.token_bytes(32).hex()))
+    if after != before:
+        write_atomically(path, json.dumps(asdict(after), indent=1), private=True)
+    return result
+
+
+def read_memory(path: Path) -> SiteMemory:
+    """A site's memory, unchanged."""
+    return change_memory(path, lambda memory: (memory, memory))
+
+
+def _read(path: Path) -> SiteMemory | None:
+    if not path.exists():
+        return None
+    if os.name == "posix" and path.stat().st_mode & 0o077:
+        raise MaskError(
+            f"The file {path.name} with this site's key can be read by others. Let only its owner read it (chmod 600)."
+        )
+    try:
+        fields = read_json(path.read_bytes().decode())
+        memory = SiteMemory(
+            **{**fields, "asked": UnmaskedSum.read(fields["asked"]), "opened": UnmaskedSum.read(fields["opened"])}
+        )
+        empty = asdict(SiteMemory(public_key(memory.key), sets=[], receipts=[]))
+        if any(type(fields.get(name, x)) is not type(x) for name, x in empty.items() if x is not None):
+            raise ValueError("not what was written")
+        return memory
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise MaskError(
+            f"The file {path.name} with this site's key is damaged, or of another version. Put it back; without it the experiment has to "
+            "start again, with new keys at every site."
+        ) from None
+
+
+def read_peers(path: Path) -> dict[str, str]:
+    """The public keys in a JSON file ``{site: public key}``.
+
+    Raises
+    ------
+    MaskError : it is missing, or not such a file.
+    """
+    try:
+        peers = read_json(path.read_bytes().decode())
+    except (OSError, ValueError):
+        peers = None
+    if not isinstance(peers, dict) or not all(isinstance(key, str) for key in peers.values()):
+        raise MaskError(f"The file of peers, {path.name}, is missing or not of the form {{site: public key}}.")
+    return peers
