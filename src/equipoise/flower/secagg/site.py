@@ -143,7 +143,7 @@ def _sum(site: Site, asked: Parcel) -> Parcel:
     request, name = SumRequest.read(asked.fields, site.experiment), site.trial.names[0]
     request = request._replace(transcript=_with_run(site, request.transcript))
     if (kept := _kept(site, request.training)) is None or kept.t != request.round:
-        raise MaskError(f"{name} has no update of request training and round.")
+        raise MaskError(f"{name} has no update of this training and round.")
     (peers, least), most = _limits(site), float(site.node_config.get("most-weight", MOST_WEIGHT))
 
     def made(memory: SiteMemory) -> tuple[SiteMemory, MaskedVector]:
