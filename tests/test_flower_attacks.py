@@ -246,7 +246,8 @@ def test_one_message_more_gives_no_second_sum(
         this._masked_vectors(second, b, ids[:3], n)
         for m in ids:
             seeds.extend(
-                (m, told == a.transcript, lab.ask("query.unmask", lab.names[m], {"told": told})) for told in (a.transcript, b.transcript)
+                (m, told == a.transcript, lab.ask("query.unmask", lab.names[m], {"told": told}))
+                for told in (a.transcript, b.transcript)
             )
         return honest(this, training, ids)
 

@@ -390,7 +390,7 @@ def test_who_is_in_a_sum(sites: Met, tmp_path: Path) -> None:
             "The key of ward-b has changed since ward-a first",
         ),
         "own key": ({"keys": sites.keys | {"ward-a": stranger}}, "the others receive as ward-a's is not its own"),
-        "samples": ({"sizes": sizes | {"ward-c": 9}}, "The samples of ward-c have changed since ward-a first heard"),
+        "samples": ({"sizes": sizes | {"ward-c": 9}}, "The samples of ward-c have changed since ward-a first received"),
         "own samples": ({"sizes": sizes | {"ward-a": 9}}, "ward-a has 10 samples, and the others receive 9"),
         "without it": ({"names": NAMES[1:]}, "ward-a was asked for its part of a sum without it"),
     }.values():
@@ -1311,7 +1311,7 @@ def test_rules_of_ones_own_that_need_more_than_sums_are_refused() -> None:
     for rule, reason in {
         Sly: "does more than weigh the updates",
         Weighs: "weighs a site by more than its own samples",
-        Counts: "every site reports steps to the server, and no_report does not say",
+        Counts: "every site reports steps to the server, and no_report does not define",
     }.items():
         with pytest.raises(eq.MethodError, match=reason):
             masked(rule())
@@ -1363,7 +1363,7 @@ def test_what_the_owner_of_a_site_asks_for(tmp_path: Path) -> None:
     assert trained({"secure": True}, True) == ""
     peers = tmp_path / "peers.json"
     peers.write_text("{}")
-    assert trained({"secure": True, "peers": str(peers)}, True).startswith("refuses: The key of a is not there")
+    assert trained({"secure": True, "peers": str(peers)}, True).startswith("refuses: The key of a is missing")
     with pytest.raises(eq.QuorumError, match="A sum over 3 sites was asked for, and b takes part in sums over 4"):
         trained({"least-sites": 4}, True)
 

@@ -487,7 +487,7 @@ def test_the_command_counts_by_site(secure: bool, tmp_path: Path, equipoise: Any
     sites = Consortium(tmp_path, {"south": {"max-epsilon": privacy.spent(2.0, 3, 1e-5)}})
     history = sites.run(rounds=5, meddle=meddle, away=lambda: ["north"] * (not secure and "4" in tested), secure=secure)
     why = left_out(history)
-    assert why[0]["north"].startswith("sent what cannot be used")
+    assert why[0]["north"].startswith("sent an unusable answer")
     assert why[1] == {"east": "failed; the site's log says why"}
     assert why[-1] == {"south": SPENT} | ({} if secure else {"north": "is not connected"})  # a masked sum takes two
     assert why[2:4] == [{}, {"south": SPENT}]

@@ -319,9 +319,7 @@ class Consortium:
                     raise CodecError("its model is not finite.")
             except (CodecError, *UNFIT) as error:
                 why = str(error) if isinstance(error, CodecError) else "there are no scores of its tests that can be."
-                raise SitesError(
-                    f"What {name} reaches alone is not known: it sent what cannot be used: {why}"
-                ) from None
+                raise SitesError(f"What {name} reaches alone is not known: it sent an unusable answer: {why}") from None
             if judged and trial.oracle is not None:
                 vector = vector.to(trial.setup.initial.device)
                 with looking(trial, 0):

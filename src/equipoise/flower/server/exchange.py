@@ -82,7 +82,7 @@ def _read(reply: Message) -> Parcel | str:
     try:
         parcel = Parcel.of(reply.content)
     except CodecError as error:
-        return f"sent what cannot be used: {error}"
+        return f"sent an unusable answer: {error}"
     if "error" not in parcel.fields:
         return parcel
     name = f"({parcel.fields['name']}) " if "name" in parcel.fields else ""

@@ -105,7 +105,7 @@ class Sites:
             try:
                 yield _answered(job, row, got)
             except CodecError as error:
-                yield Answer((row,), torch.empty(0), [], [], f"sent what cannot be used: {error}")
+                yield Answer((row,), torch.empty(0), [], [], f"sent an unusable answer: {error}")
 
     def training(self, job: Job, row: int) -> Parcel:
         """What the client at ``row`` of a job is sent."""
