@@ -116,9 +116,17 @@ def reproduce(
             name,
             base / "reproduce",
             weights=None if weights is None else whole(weights),
-            data=None if data is None else whole(data), embedded=embedded, quick=quick, seeds=seeds, divisions=divisions, parts=part or (), rows=row or (),
-            rounds=rounds, device=device, precision=precision,
-        )  # fmt: skip
+            data=None if data is None else whole(data),
+            embedded=embedded,
+            quick=quick,
+            seeds=seeds,
+            divisions=divisions,
+            parts=part or (),
+            rows=row or (),
+            rounds=rounds,
+            device=device,
+            precision=precision,
+        )
     if dry_run:
         _show_forecast(plan, folder, jobs, json_)
     else:

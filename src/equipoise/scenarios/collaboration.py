@@ -201,10 +201,17 @@ def _scenario(summary: str, division: Division, test: Sequence[int]) -> Describe
     pool = division.samples * clients
     train = _images(division.name, pool, test)
     known = digits.described(
-        division.name, summary, train, test,
-        transform=replace(digits.TRANSFORM, crop=0), network="mlp", network_options=NETWORK, protocol=PROTOCOL,
-        has_server_validation=True, collaborative=True,
-    )  # fmt: skip
+        division.name,
+        summary,
+        train,
+        test,
+        transform=replace(digits.TRANSFORM, crop=0),
+        network="mlp",
+        network_options=NETWORK,
+        protocol=PROTOCOL,
+        has_server_validation=True,
+        collaborative=True,
+    )
 
     def build(seed: int) -> Scenario:
         data = digits.recall(seed, train, test)
@@ -214,9 +221,16 @@ def _scenario(summary: str, division: Division, test: Sequence[int]) -> Describe
         about = {"samples": division.samples, "holdout": division.holdout, "recipe": division.recipe}
         about |= {"alpha": division.alpha} if division.scene == "dir" else {}
         return digits.divided(
-            known, seed, train, test, data, parts,
-            tests={"test": digits.joined(data, "test")}, held=held, collaboration={"version": VERSION, **about},
-        )  # fmt: skip
+            known,
+            seed,
+            train,
+            test,
+            data,
+            parts,
+            tests={"test": digits.joined(data, "test")},
+            held=held,
+            collaboration={"version": VERSION, **about},
+        )
 
     return known, build
 

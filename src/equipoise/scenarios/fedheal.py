@@ -146,9 +146,15 @@ def office(
 
 def _described(name: str, summary: str, side: int, transform: Images, protocol: Protocol) -> Description:
     return Description(
-        name=name, summary=summary, sample=(3, side, side), transform=transform, n_classes=10,
-        network="resnet10", network_options=NETWORK, protocol=protocol,
-    )  # fmt: skip
+        name=name,
+        summary=summary,
+        sample=(3, side, side),
+        transform=transform,
+        n_classes=10,
+        network="resnet10",
+        network_options=NETWORK,
+        protocol=protocol,
+    )
 
 
 def _domains(name: str, domains: str | Sequence[str], all_: Sequence[str]) -> tuple[str, ...]:

@@ -221,9 +221,15 @@ def _scenario(
     papers.require(data, {reads: ("train", "test")})
     side = options["size"]
     known = Description(
-        name=name, summary=summary, sample=(3, side, side), transform=TRANSFORM,
-        n_classes=len(catalog.data_set(reads).classes), network="resnet18", protocol=PROTOCOL, measures=MEASURES,
-    )  # fmt: skip
+        name=name,
+        summary=summary,
+        sample=(3, side, side),
+        transform=TRANSFORM,
+        n_classes=len(catalog.data_set(reads).classes),
+        network="resnet18",
+        protocol=PROTOCOL,
+        measures=MEASURES,
+    )
     given = {"side" if option == "size" else option: value for option, value in options.items()}
 
     def build(seed: int) -> Scenario:

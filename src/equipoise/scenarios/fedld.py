@@ -92,12 +92,16 @@ def retina(
         return named, {"alpha": evenness, "cap": True, "min_size": _least(len(y), number)}
 
     return _scenario(
-        "fedld-retina", "retina", data, divide, {"positive_from": positive_from},
+        "fedld-retina",
+        "retina",
+        data,
+        divide,
+        {"positive_from": positive_from},
         summary=SUMMARY_RETINA,
         sample=(3, retina_files.SIDE, retina_files.SIDE),
         transform=Images(RETINA_MEAN, RETINA_STD, pad="zero", area=RETINA_AREA, rotate=DEGREES, flip=True, size=size),
         protocol=replace(RETINA_PROTOCOL, participation=0.1 if number >= MANY else 1.0),
-    )  # fmt: skip
+    )
 
 
 def covid(data: Path | None, *, size: int = SIDE) -> Described:
@@ -115,12 +119,16 @@ def covid(data: Path | None, *, size: int = SIDE) -> Described:
     ValueError if the size is out of range. DataError if the data are not there, or do not say where they come from.
     """
     return _scenario(
-        "fedld-covid", "covid-fl", data, lambda train, _: (_published("fedld-covid", train, "split_real/"), {}), {"side": size},
+        "fedld-covid",
+        "covid-fl",
+        data,
+        lambda train, _: (_published("fedld-covid", train, "split_real/"), {}),
+        {"side": size},
         summary=SUMMARY_COVID,
         sample=(3, size, size),
         transform=Images(MEAN, STD, pad="zero", area=COVID_AREA, rotate=DEGREES, flip=True, size=size),
         protocol=COVID_PROTOCOL,
-    )  # fmt: skip
+    )
 
 
 def _least(images: int, clients: int) -> int:
@@ -155,9 +163,13 @@ def _scenario(
 ) -> Described:
     papers.require(data, {reads: ("train", "test")})
     known = Description(
-        name=name, transform=transform, n_classes=len(catalog.data_set(reads).classes), network="resnet50",
-        measures=("accuracy", "balanced", "auc"), **more,
-    )  # fmt: skip
+        name=name,
+        transform=transform,
+        n_classes=len(catalog.data_set(reads).classes),
+        network="resnet50",
+        measures=("accuracy", "balanced", "auc"),
+        **more,
+    )
 
     def build(seed: int) -> Scenario:
         train, test = (papers.read(reads, data, part, **options) for part in ("train", "test"))

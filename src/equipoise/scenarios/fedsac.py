@@ -124,9 +124,17 @@ def _scenario(
     )
     papers.require(data, {of.reads: ("train", "test")})
     known = Description(
-        name=name, summary=of.summary, sample=of.sample, transform=of.transform, n_classes=10,
-        network="mlp", network_options=NETWORK, protocol=of.protocol, has_server_validation=True, collaborative=True,
-    )  # fmt: skip
+        name=name,
+        summary=of.summary,
+        sample=of.sample,
+        transform=of.transform,
+        n_classes=10,
+        network="mlp",
+        network_options=NETWORK,
+        protocol=of.protocol,
+        has_server_validation=True,
+        collaborative=True,
+    )
 
     def build(seed: int) -> Scenario:
         train, test = (papers.read(of.reads, data, split) for split in ("train", "test"))
@@ -150,10 +158,16 @@ def _scenario(
             **({"alpha": division.alpha} if scene == "dir" else {}),
         }
         return papers.scenario(
-            known, seed, recipe, {"train": train, "test": test}, parts,
-            (take(train.data, part) for part in parts), {"test": test.data},
-            names=numbered(["client"] * clients), held=(take(train.data, held), held),
-        )  # fmt: skip
+            known,
+            seed,
+            recipe,
+            {"train": train, "test": test},
+            parts,
+            (take(train.data, part) for part in parts),
+            {"test": test.data},
+            names=numbered(["client"] * clients),
+            held=(take(train.data, held), held),
+        )
 
     return known, build
 

@@ -40,9 +40,13 @@ def scenario(
     ValueError if an option is out of its range, or leaves no partition.
     """
     known = digits.described(
-        "digits-label-skew", SUMMARY, train, test,
-        protocol=PROTOCOL if clients < MANY else PROTOCOL_MANY, measures=("accuracy", "balanced", "auc"),
-    )  # fmt: skip
+        "digits-label-skew",
+        SUMMARY,
+        train,
+        test,
+        protocol=PROTOCOL if clients < MANY else PROTOCOL_MANY,
+        measures=("accuracy", "balanced", "auc"),
+    )
     partition.check("digits-label-skew", sum(train), clients, alpha)
     least = max(1, min(10, sum(train) // (2 * clients)))
 

@@ -108,21 +108,8 @@ def scenario(
     ------
     DataError : the data are not as they should be. ValueError : an option is out of its range, or does not fit the data.
     """
+    columns = columns_of(**locals())  # which takes its own of all options
     _check(clients, test, server_validation, tests, size)
-    columns = columns_of(
-        label=label,
-        client=client,
-        group=group,
-        split=split,
-        image=image,
-        leave_out=leave_out,
-        keep=keep,
-        not_missing=not_missing,
-        sep=sep,
-        decimal=decimal,
-        encoding=encoding,
-        task=task,
-    )
     between = edges(range)
     own = first = _read(str(data), columns, download, between)
     seeded = own_code.is_reference(str(data)) and "seed" in own_code.takes(str(data))

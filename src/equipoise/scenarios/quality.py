@@ -64,9 +64,14 @@ def scenario(
     if corruption not in CORRUPTIONS:
         raise ValueError(unknown("corruption", corruption, CORRUPTIONS))
     known = digits.described(
-        "digits-quality", SUMMARY, train, test,
-        network_options=NETWORK, protocol=PROTOCOL, measures=("accuracy", "balanced", "auc", "auc_ovr"),
-    )  # fmt: skip
+        "digits-quality",
+        SUMMARY,
+        train,
+        test,
+        network_options=NETWORK,
+        protocol=PROTOCOL,
+        measures=("accuracy", "balanced", "auc", "auc_ovr"),
+    )
     partition.check("digits-quality", sum(train), clients, alpha, corrupted=corrupted)
     corrupt = CORRUPT[corruption]
     check_severity(corrupt, severity)
@@ -95,8 +100,16 @@ def scenario(
             "min_size": least,
         }
         return digits.divided(
-            known, seed, train, test, made | {"test/y": labels}, parts,
-            images=(x, y), groups=qualities(clients, corrupted), tests=tests, quality=quality,
-        )  # fmt: skip
+            known,
+            seed,
+            train,
+            test,
+            made | {"test/y": labels},
+            parts,
+            images=(x, y),
+            groups=qualities(clients, corrupted),
+            tests=tests,
+            quality=quality,
+        )
 
     return known, build

@@ -29,7 +29,5 @@ def read(root: Path, split: str, *, side: int = SIDE) -> Contents:
     DataError : the files are missing or damaged.
     """
     folder = located(NAME, root, ("COVID-FL/labels.csv", "12_clients")).parent
-    return sslfl.read(
-        NAME, folder, split, CLASSES, clients="12_clients/split_real/*.csv", side=side,
-        load=picture, fit="crop",
-    )  # fmt: skip
+    lists = "12_clients/split_real/*.csv"
+    return sslfl.read(NAME, folder, split, CLASSES, clients=lists, side=side, load=picture, fit="crop")

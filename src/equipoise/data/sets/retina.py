@@ -44,10 +44,8 @@ def read(
     grades = find(root, KAGGLE)
     if grades is None or find(root, SHIPPED) is not None:
         folder = located(NAME, root, (*SHIPPED, KAGGLE[0])).parent
-        return sslfl.read(
-            NAME, folder, split, CLASSES, clients="5_clients/split_*/client_*.csv", side=side, load=array,
-            fit="stretch",
-        )  # fmt: skip
+        lists = "5_clients/split_*/client_*.csv"
+        return sslfl.read(NAME, folder, split, CLASSES, clients=lists, side=side, load=array, fit="stretch")
     known = {}
     for row in table(grades, ("image", "level")):
         grade = label(row["level"], GRADES, f"{grades}: {row['image']}")

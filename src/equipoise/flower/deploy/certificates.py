@@ -281,10 +281,10 @@ def _builder(subject: str, issuer: str, public: ec.EllipticCurvePublicKey, days:
 
 def _usage(**allowed: bool) -> x509.KeyUsage:
     names = (
-        "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
-        "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
-    )  # fmt: skip
-    return x509.KeyUsage(**{name: allowed.get(name, False) for name in names})
+        "digital_signature content_commitment key_encipherment data_encipherment key_agreement key_cert_sign crl_sign"
+    )
+    names += " encipher_only decipher_only"
+    return x509.KeyUsage(**{name: allowed.get(name, False) for name in names.split()})
 
 
 def _general_name(host: str) -> x509.GeneralName:
