@@ -396,7 +396,9 @@ def test_who_is_in_a_sum(sites: Met, tmp_path: Path) -> None:
     }.values():
         with pytest.raises(MaskError, match=reason):
             sites.masked(sites.ask(2, **changed), "ward-a", x)
-    with pytest.raises(MaskError, match="A sum over 2 sites was asked for, and ward-a takes part in sums over at least 3"):
+    with pytest.raises(
+        MaskError, match="A sum over 2 sites was asked for, and ward-a takes part in sums over at least 3"
+    ):
         sites.masked(sites.ask(2, names=NAMES[:2]), "ward-a", x, least=3)
     assert sites.paths["ward-a"].read_bytes() == before
 
@@ -1364,7 +1366,9 @@ def test_what_the_owner_of_a_site_asks_for(tmp_path: Path) -> None:
     peers = tmp_path / "peers.json"
     peers.write_text("{}")
     assert trained({"secure": True, "peers": str(peers)}, True).startswith("refuses: The key of a is missing")
-    with pytest.raises(eq.QuorumError, match="A sum over 3 sites was asked for, and b takes part in sums over at least 4"):
+    with pytest.raises(
+        eq.QuorumError, match="A sum over 3 sites was asked for, and b takes part in sums over at least 4"
+    ):
         trained({"least-sites": 4}, True)
 
 
