@@ -114,9 +114,12 @@ def _main(
 
 
 LESS = {  # what takes less memory, by the parameter that a command has for it
-    **{name: f"fewer --{name}" for name in ("jobs", "workers")},
-    **{name: f"a smaller --{name.replace('_', '-')}" for name in ("participation", "batch_size", "network")},
+    "jobs": "fewer --jobs",
+    "workers": "fewer --workers",
+    "participation": "a smaller --participation",
+    "batch_size": "a smaller --batch-size",
     "set_": "smaller images (--set size=32)",
+    "network": "a smaller --network",
 }
 
 
