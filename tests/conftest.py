@@ -1,5 +1,6 @@
 """One thread for every test, so that times and the order of sums are the same everywhere."""
 
+import gc
 import os
 from collections.abc import Iterator
 from functools import cache
@@ -11,6 +12,7 @@ from hypothesis import settings
 
 from run_helpers import UNDRAWN, without_figures
 
+gc.disable()  # until all is collected, of which nothing is garbage
 torch.set_num_threads(1)
 os.fsync = lambda descriptor: (
     None
@@ -30,6 +32,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that train for minutes come first: the last of them would leave all workers but one idle."""
     items.sort(key=lambda item: item.path.name != "test_results.py")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected is not searched for garbage again and again while the tests run."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")

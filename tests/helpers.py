@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -43,17 +45,12 @@ from equipoise.testing.federations import (  # noqa: F401 (for the tests that im
 # What the fast suite takes where a property belongs to the engine or the round rather than to the method; every method and
 # sum follows in `make test-all`. Together they have every hook, every kind of state, private coordinates and submodels.
 REPRESENTATIVE = (
-    "fedavg",
     "scaffold",
     "moon+fedheal",
     "fedproto+afl",
     "ditto-personal",
-    "fedbn",
     "fedpac",
-    "fedga",
-    "sam",
     "fedsac",
-    "cgsv",
     "cffl",
     "dp",
 )
@@ -70,6 +67,40 @@ def bits(mask: Tensor) -> maths.Bits:
 def fast_first(names: Iterable[Any], fast: Container[Any] = REPRESENTATIVE) -> list[Any]:
     """Cases of a parametrized test, of which those not in ``fast`` wait for `make test-all`."""
     return [pytest.param(n, id=str(n), marks=[pytest.mark.slow] * (n not in fast)) for n in names]
+
+
+def others_slow(cases: Iterable[Any], fast: Container[int]) -> list[Any]:
+    """Cases of a parametrized test, of which those at other places than ``fast`` wait for `make test-all`."""
+    every = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [pytest.param(*case, marks=[pytest.mark.slow] * (k not in fast)) for k, case in enumerate(every)]
+
+
+def in_one(argnames: str | Sequence[str], cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """As ``pytest.mark.parametrize``, with all cases in one test: for many that are quick and change nothing.
+
+    The first that fails ends the test, and is named beneath its error.
+    """
+    names = argnames.replace(" ", "").split(",") if isinstance(argnames, str) else list(argnames)
+    cases = list(cases)
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        taken = inspect.signature(test)
+
+        @wraps(test)
+        def run(**given: Any) -> None:
+            for case in cases:
+                values = dict(zip(names, case if len(names) > 1 else (case,), strict=True))
+                try:
+                    test(**given, **values)
+                except Exception as error:
+                    error.add_note(f"in the case {values}")
+                    raise
+
+        left = [parameter for name, parameter in taken.parameters.items() if name not in names]
+        run.__signature__ = taken.replace(parameters=left)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 def tensor(values: Any) -> Tensor:

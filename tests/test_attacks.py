@@ -29,7 +29,19 @@ from equipoise.report.layout import over_clients
 from equipoise.report.provenance import commands
 from equipoise.report.statistics import Comparison
 from equipoise.runs import directory as runs
-from helpers import N_CLASSES, clients, consortium, difference, federation, fitted, identical, network, samples, told
+from helpers import (
+    N_CLASSES,
+    clients,
+    consortium,
+    difference,
+    federation,
+    fitted,
+    identical,
+    network,
+    others_slow,
+    samples,
+    told,
+)
 from run_helpers import cache, config, started
 
 __all__ = ["cache"]  # a fixture of this module
@@ -162,7 +174,7 @@ def test_no_number_of_the_attack_is_forgotten() -> None:
 
 
 # rounds
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("attack", others_slow(ATTACKS, fast=(0, 2, 4, 6)))
 def test_engines_agree(attack: str) -> None:
     given = {"attack": attack, "attackers": 0.4, "kind": "batchnorm"}
     a = fitted("fedavg", 3, **given)

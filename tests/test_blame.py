@@ -19,7 +19,7 @@ from equipoise.federation import guard
 from equipoise.flower import in_process
 from equipoise.runs import comparison
 from equipoise.system.errors import ExpectedError
-from helpers import clients
+from helpers import clients, others_slow
 from run_helpers import config
 
 SIMULATED = ("sequential", "stacked", "workers")
@@ -93,12 +93,18 @@ def test_the_rate_is_that_of_the_round() -> None:
 @pytest.mark.parametrize("engine", ["sequential", "stacked", "sites"])
 @pytest.mark.parametrize(
     ("method", "blame"),
-    [
-        ("fedprox(mu=1e12)", "it does not without fedprox(mu=1000000000000.0); change mu, or"),
-        ("fedavgm+fedprox(mu=1e12)+scaffold", "it does not without fedprox(mu=1000000000000.0); change mu, or"),
-        ("dp(noise=1e300, clip=1e300)", "it does not without dp(clip=1e+300, noise=1e+300); change clip or noise, or"),
-        ("ditto(lam=1e11)", "it does not without ditto(lam=100000000000.0); change lam, or"),
-    ],
+    others_slow(
+        [
+            ("fedprox(mu=1e12)", "it does not without fedprox(mu=1000000000000.0); change mu, or"),
+            ("fedavgm+fedprox(mu=1e12)+scaffold", "it does not without fedprox(mu=1000000000000.0); change mu, or"),
+            (
+                "dp(noise=1e300, clip=1e300)",
+                "it does not without dp(clip=1e+300, noise=1e+300); change clip or noise, or",
+            ),
+            ("ditto(lam=1e11)", "it does not without ditto(lam=100000000000.0); change lam, or"),
+        ],
+        fast=(1, 2),
+    ),
 )
 def test_a_rule_whose_term_is_too_strong_is_named(engine: str, method: str, blame: str) -> None:
     told = said(federation(method, engine=engine, epochs=20))

@@ -12,7 +12,7 @@ from torch import Tensor
 from equipoise.core import compiled, maths
 from equipoise.methods.fphl import FPHL
 from equipoise.system import threads
-from helpers import bits, shares
+from helpers import bits, others_slow, shares
 
 SHAPES = [(1, 1), (2, 63), (3, 64), (3, 65), (4, 4096), (5, 4097), (3, 20_000), (20, 60_001)]
 
@@ -80,7 +80,7 @@ def test_reductions_have_the_same_bits(shape: tuple[int, int], dtype: torch.dtyp
 
 @pytest.mark.usefixtures("numba")
 @pytest.mark.parametrize("history", ["inclusive", "exclusive"])
-@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("strict", others_slow([False, True], fast=(1,)))
 @pytest.mark.parametrize("zero", ["up", "down"])
 @pytest.mark.parametrize("counts", [torch.uint8, pytest.param(torch.int16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("wide", [False, True])

@@ -14,7 +14,7 @@ from equipoise.federation.history import History
 from equipoise.report.statistics import Comparison
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import configure
-from helpers import fast_first, federation, fitted, identical, samples
+from helpers import fast_first, federation, fitted, identical, others_slow, samples
 
 SMALL = {"clients": 3, "samples": 90, "test": [10, 10, 20, 20]}
 TESTS = {"a": samples(40, 1)}
@@ -107,7 +107,7 @@ def test_nobody_trains_alone_unless_asked(counted: list[int]) -> None:
     assert given.history.meta["contribution"]["standalone_test"] == [0.1, 0.2, 0.3, 0.4, 0.5]
 
 
-@pytest.mark.parametrize(("last", "rounds"), [(1, 3), (2, 3), (3, 3), (5, 3), (3, 1)])
+@pytest.mark.parametrize(("last", "rounds"), others_slow([(1, 3), (2, 3), (3, 3), (5, 3), (3, 1)], fast=(1, 3)))
 def test_alone_is_the_mean_over_the_last_rounds(last: int, rounds: int) -> None:
     """As training alone for fewer rounds gives each of them, one by one."""
     fed = federation("fedsac", tests=TESTS, contribution_rounds=last)
@@ -208,7 +208,7 @@ class Noisy(torch.utils.data.Dataset[Any]):
         return self.x[k] + torch.randn(6, dtype=torch.float64), int(self.y[k])
 
 
-@pytest.mark.parametrize("method", ["fedsac", "cffl", "fedave"])
+@pytest.mark.parametrize("method", others_slow(["fedsac", "cffl", "fedave"], fast=(1,)))
 def test_random_validation_data_follow_the_seed(method: str) -> None:
     torch.manual_seed(1)
     a = fitted(method, 3, server_validation=Noisy())

@@ -19,6 +19,7 @@ from equipoise.runs import directory as runs
 from equipoise.runs import reproduce
 from equipoise.runs.configuration import RunError, configure
 from equipoise.system import own_code, places
+from helpers import others_slow
 from run_helpers import assert_same_run, cache, equipoise, executed, started
 
 MINE = """
@@ -91,7 +92,9 @@ def names_nobody(folder: Path) -> None:
             assert word.encode() not in content, (path, word)
 
 
-@pytest.mark.parametrize("data", ["my table.csv", "~/work/my table.csv", "./inner/../my table.csv", None])
+@pytest.mark.parametrize(
+    "data", others_slow(["my table.csv", "~/work/my table.csv", "./inner/../my table.csv", None], fast=(1, 3))
+)
 def test_a_copied_run_goes_on_elsewhere_with_the_same_bits(
     project: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any, data: str | None
 ) -> None:

@@ -41,6 +41,7 @@ from helpers import (
     network,
     normal,
     oracle_of,
+    others_slow,
     samples,
     scripted,
     visit_of,
@@ -477,7 +478,7 @@ def proved(
 
 
 @pytest.mark.parametrize("relation", privacy.SENSITIVITY)
-@pytest.mark.parametrize(("epsilon", "answers"), [(1.0, 1), (4.0, 1), (1.0, 2)])
+@pytest.mark.parametrize(("epsilon", "answers"), others_slow([(1.0, 1), (4.0, 1), (1.0, 2)], fast=(1, 2)))
 def test_an_attack_proves_nearly_the_stated_epsilon_and_no_more(
     epsilon: float, answers: int, relation: privacy.Relation
 ) -> None:

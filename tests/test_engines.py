@@ -38,6 +38,7 @@ from helpers import (
     fitted,
     identical,
     network,
+    others_slow,
     samples,
     told,
     watched,
@@ -300,7 +301,10 @@ def marked() -> list[tuple[Tensor, Tensor]]:
 
 
 @pytest.mark.parametrize(
-    "method", ["fedavg", "scaffold+fedheal", "moon", "fedproto+fedheal", "fedbn", "fedsac", "cgsv", "dp"]
+    "method",
+    others_slow(
+        ["fedavg", "scaffold+fedheal", "moon", "fedproto+fedheal", "fedbn", "fedsac", "cgsv", "dp"], fast=(1, 5, 7)
+    ),
 )
 @pytest.mark.parametrize("kind", ["mlp", pytest.param("batchnorm", marks=pytest.mark.slow)])
 def test_processes_give_the_same_bits(method: str, kind: str, pool: Processes) -> None:

@@ -56,6 +56,7 @@ from helpers import (
     identical,
     network,
     normal,
+    others_slow,
     samples,
     told,
 )
@@ -560,7 +561,9 @@ def test_a_site_that_fails_is_left_out_and_the_others_go_on(tmp_path: Path) -> N
     assert [record["ids"] for record in history.records] == 3 * [[0, 1]]
 
 
-@pytest.mark.parametrize(("spare", "asked"), [(0, {}), (-1, {}), (0, {"steps": 7}), (-1, {"steps": 7})])
+@pytest.mark.parametrize(
+    ("spare", "asked"), others_slow([(0, {}), (-1, {}), (0, {"steps": 7}), (-1, {"steps": 7})], fast=(0, 3))
+)
 def test_a_site_takes_no_more_steps_than_it_allows(spare: int, asked: dict[str, int], tmp_path: Path) -> None:
     """So many in one round, whatever the server asks: epochs of as many batches as its samples are, or steps."""
     machines = Machines(tmp_path, rounds=1, **asked)
@@ -1206,24 +1209,27 @@ def sums(n: Any = 30, right: Any = 2, loss: float = 5.0) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "told",
-    [
-        {},
-        {"scores": 3},
-        {"scores": {}},
-        {"scores": {"south": {"sums": 30}}},
-        {"scores": {"south": {"sums": ["x"] * 5}}},
-        {"scores": {"south": {"sums": [[30.0]] * 5}}},
-        {"scores": {"south": {"sums": [10**400] * 5}}},
-        {"scores": {"south": sums(right=31)}},
-        {"scores": {"south": sums(right=float("nan"))}},
-        {"scores": {"south": sums(4)}},
-        {"scores": {"south": sums(n=float("inf"))}},
-        {"scores": {"south": sums(), "east": sums()}},
-        {"scores": {"east": sums(10**9, 0)}},
-        {"scores": {"south": {**sums(), "missing": 5}}},
-        {"scores": {"south": sums(loss=-1.0)}},
-        {"scores": {"south": sums(loss=float("nan"))}},  # though each sample has a prediction
-    ],
+    others_slow(
+        [
+            {},
+            {"scores": 3},
+            {"scores": {}},
+            {"scores": {"south": {"sums": 30}}},
+            {"scores": {"south": {"sums": ["x"] * 5}}},
+            {"scores": {"south": {"sums": [[30.0]] * 5}}},
+            {"scores": {"south": {"sums": [10**400] * 5}}},
+            {"scores": {"south": sums(right=31)}},
+            {"scores": {"south": sums(right=float("nan"))}},
+            {"scores": {"south": sums(4)}},
+            {"scores": {"south": sums(n=float("inf"))}},
+            {"scores": {"south": sums(), "east": sums()}},
+            {"scores": {"east": sums(10**9, 0)}},
+            {"scores": {"south": {**sums(), "missing": 5}}},
+            {"scores": {"south": sums(loss=-1.0)}},
+            {"scores": {"south": sums(loss=float("nan"))}},  # though each sample has a prediction
+        ],
+        fast=(2, 6, 7, 13),
+    ),
 )
 def test_scores_that_cannot_be_used_are_left_out(told: dict[str, Any], tmp_path: Path) -> None:
     machines = Machines(tmp_path, rounds=1)
@@ -1262,7 +1268,9 @@ def test_sites_that_share_a_test_set_may_find_a_measure_undefined(tmp_path: Path
     assert pooled["accuracy"] == pytest.approx(sum(right / n for n, _, right, *_ in rows) / 3)
 
 
-@pytest.mark.parametrize("size", [float("inf"), 2**80, 10**18, 10_000_001, 0, -5, 1.5, "many"])
+@pytest.mark.parametrize(
+    "size", others_slow([float("inf"), 2**80, 10**18, 10_000_001, 0, -5, 1.5, "many"], fast=(0, 3, 6))
+)
 def test_a_site_that_describes_itself_as_no_site_could_stays_outside(size: Any, tmp_path: Path) -> None:
     """A number of samples may decide a weight: there is a largest."""
     machines = Machines(tmp_path, **{"min-sites": 2, "rounds": 1})
@@ -1316,7 +1324,7 @@ def test_the_first_report_does_not_decide_what_a_report_is(tmp_path: Path) -> No
     assert [q["name"] for q in record["quarantined"]] == ["east"]
 
 
-@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("every", others_slow([1, 3], fast=(1,)))
 def test_a_server_killed_before_it_saves_finds_the_states_of_its_checkpoint(
     every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.site import Site
 from equipoise.flower.site.task import Task
+from helpers import others_slow
 
 NAMES = ("a", "b", "c", "d")
 Lie = Callable[[str, str, Parcel], Parcel]
@@ -157,7 +158,9 @@ def alone(updates: Mapping[tuple[int, str], Tensor], totals: list[Tensor]) -> fl
     return max(float(torch.cosine_similarity(total[: len(x)], x, dim=0)) for total in totals for x in updates.values())
 
 
-@pytest.mark.parametrize("method", ["saga", "fedism", "fedism+", "afl", "qffl", "fairfed", "krum"])
+@pytest.mark.parametrize(
+    "method", others_slow(["saga", "fedism", "fedism+", "afl", "qffl", "fairfed", "krum"], fast=(0, 3))
+)
 def test_a_site_refuses_weights_that_follow_from_others_numbers(method: str, tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     lab.lie = lambda kind, site, p: other(method=method)(p) if kind == "train.masked" else p
@@ -180,10 +183,13 @@ OTHERS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(  # every change in one way, and the first in all ways, are quick
+QUICK = ((True, "train.masked", "bcd"), (True, "train.sum", "a"), (False, "train.masked", "a"))
+
+
+@pytest.mark.parametrize(
     ("change", "kind", "lied_to"),
     [
-        pytest.param(change, kind, to, marks=[pytest.mark.slow] * (change is not OTHERS[0] and (kind, to) != ("train.masked", "a")))
+        pytest.param(change, kind, to, marks=[pytest.mark.slow] * ((change is OTHERS[0], kind, to) not in QUICK))
         for change in OTHERS for kind in ("train.masked", "train.sum") for to in ("a", "bcd")
     ],
 )  # fmt: skip
@@ -198,7 +204,7 @@ def test_no_sum_over_sites_that_were_told_different_experiments(
     assert not totals or alone(updates, totals) < 0.9
 
 
-@pytest.mark.parametrize(("change", "words"), [
+@pytest.mark.parametrize(("change", "words"), others_slow([
     ({"t": 1}, "no update of this training and round"),
     ({"training": "00" * 32}, "no update of this training and round"),
     ({"scores": True}, "weighs by no score"),
@@ -213,7 +219,7 @@ def test_no_sum_over_sites_that_were_told_different_experiments(
     ({"keys": None}, "of all sites"),
     ({"experiment": {"method": "fedavg(weights=uniform)"}}, "is not that of the training"),
     ({"experiment": {"batch_size": 8}}, "is not that of the training"),
-])  # fmt: skip
+], fast=(0, 2, 3, 6, 8, 12)))  # fmt: skip
 def test_what_all_sites_are_told_of_a_sum_must_fit_what_they_know(
     change: dict[str, Any], words: str, tmp_path: Path, totals: list[Tensor]
 ) -> None:
@@ -297,7 +303,7 @@ def test_one_model_in_two_rounds_over_nested_sets(
     assert len(totals) == 1
 
 
-@pytest.mark.parametrize("method", ["scaffold", "feddyn"])
+@pytest.mark.parametrize("method", others_slow(["scaffold", "feddyn"], fast=(0,)))
 def test_a_server_does_not_choose_the_state_of_a_site(method: str, tmp_path: Path, totals: list[Tensor]) -> None:
     """All but one from their first state, by one message to all: the difference to the round before would be the one's."""
     lab = Lab(tmp_path, method)
@@ -473,8 +479,8 @@ def scored(home: Path, **more: Any) -> Lab:
     return lab
 
 
-@pytest.mark.parametrize("method", ["saga", "fedism+", "saga(variant=L, beta=1)+fedprox"])
-@pytest.mark.parametrize("participation", [1.0, 0.8])
+@pytest.mark.parametrize("method", others_slow(["saga", "fedism+", "saga(variant=L, beta=1)+fedprox"], fast=(1, 2)))
+@pytest.mark.parametrize("participation", others_slow([1.0, 0.8], fast=(1,)))
 def test_masked_scores_give_the_simulated_model(method: str, participation: float) -> None:
     torch.manual_seed(1)
     data = [(torch.randn(n, 8, dtype=torch.float64), torch.randint(0, 2, (n,))) for n in (20, 33, 41, 12, 18)]
@@ -645,7 +651,7 @@ def test_two_questions_at_once_are_answered_one_by_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "t"),
     [
-        pytest.param(kind, t, marks=[pytest.mark.slow] * (kind != "train.masked" and t is not True))
+        pytest.param(kind, t, marks=[pytest.mark.slow] * (t is not True and (kind, t) != ("train.masked", None)))
         for kind in ("evaluate", "train", "train.masked")
         for t in (1.5, None, "1", True, float("inf"))
     ],
@@ -675,10 +681,10 @@ def test_a_damaged_update_is_made_again(tmp_path: Path) -> None:
     assert lab.fed.records[-1]["ids"] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(("name", "text"), [
+@pytest.mark.parametrize(("name", "text"), others_slow([
     ("questions.json", "[]"), ("questions.json", '{"round": "1"}'), ("questions.json", "[" * 9999), ("masks.json", "[" * 9999),
     ("masks.json", '{"key": "ab", "asked": null, "opened": null}'), ("masks.json", '{"models": null, "asked": null, "opened": null}'),
-])  # fmt: skip
+], fast=(0, 2, 4)))  # fmt: skip
 def test_a_damaged_file_of_a_site_is_named(name: str, text: str, tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     assert lab.fit() == ""

@@ -498,6 +498,7 @@ def test_the_data_of_sites_are_checked_from_the_command_line(equipoise: Any, tmp
 
 
 # checks
+@pytest.mark.slow
 def test_all_is_well(app: Path, made: Path, tmp_path: Path) -> None:
     told = {"site-0": {"site": "site-0", "state-dir": str(tmp_path / "new"), "data-path": str(made)}}
     findings = checks.check(

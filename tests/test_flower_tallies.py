@@ -24,6 +24,7 @@ from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.roster import SitesError
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.task import Task
+from helpers import others_slow
 from lying import bent
 
 nan, NAMES = math.nan, ("ward-0", "ward-1", "ward-2", "ward-3")
@@ -80,7 +81,7 @@ def saying(fed: eq.Federation, sums: list[float], who: tuple[str, ...] = ("ward-
     return fed.records[0]
 
 
-@pytest.mark.parametrize("loss", [nan, math.inf, 1e300])
+@pytest.mark.parametrize("loss", others_slow([nan, math.inf, 1e300], fast=(0,)))
 @pytest.mark.parametrize("one_name", [True, False])
 def test_one_site_without_a_loss_does_not_take_it_from_all(loss: float, one_name: bool, tmp_path: Path) -> None:
     """Its counts are what it may say of itself; the loss is that of the others, and the record names it."""

@@ -36,8 +36,8 @@ def case(kind: str, fields: Mapping[str, Any], run: str = "scaffold") -> Case:
 @pytest.mark.parametrize(
     ("side", "messages"),
     [
-        ("site", 40),
-        ("server", 3),
+        ("site", 20),
+        ("server", 2),
         pytest.param("site", 2000, marks=pytest.mark.slow),
         pytest.param("server", 200, marks=pytest.mark.slow),
     ],

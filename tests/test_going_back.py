@@ -26,7 +26,7 @@ from equipoise.federation import checkpoint
 from equipoise.flower import Task
 from equipoise.flower.codec import Parcel
 from equipoise.runs import directory as runs
-from helpers import consortium, federation, identical, samples, told
+from helpers import consortium, federation, identical, others_slow, samples, told
 from run_helpers import TINY, Zygote, assert_same_run, cache, config, equipoise, executed, records, started, zygote
 from test_flower import Changed, Machines, instead, task
 
@@ -81,7 +81,7 @@ def without_reasons(fed: eq.Federation) -> list[dict[str, Any]]:
 
 
 # in Python
-@pytest.mark.parametrize("method", ["scaffold", "moon+fedheal", "ditto-personal"])
+@pytest.mark.parametrize("method", others_slow(["scaffold", "moon+fedheal", "ditto-personal"], fast=(1,)))
 def test_a_run_goes_on_from_before_the_round_that_spoilt_it(
     method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -187,7 +187,7 @@ def whole(directory: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("step", [61, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [113, pytest.param(2, marks=pytest.mark.slow)])
 def test_death_at_any_moment_leaves_complete_checkpoints(zygote: Zygote, tmp_path: Path, step: int) -> None:
     settings = config(keep_checkpoints=3)
     reference = executed(tmp_path / "whole", settings)

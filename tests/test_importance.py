@@ -16,7 +16,7 @@ from equipoise.core.model import Model
 from equipoise.submodels import importance
 from equipoise.submodels.discovery import find
 from equipoise.submodels.importance import ablation, naive
-from helpers import fast_first, generator, tensor
+from helpers import fast_first, generator, others_slow, tensor
 from test_neurons import MAPPING, NETS, Dynamic, images, made, silenced
 
 
@@ -72,7 +72,7 @@ def test_the_shortcut_is_exact(name: str, dtype: torch.dtype, tolerance: float, 
     assert (expected - whole).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("memory", [1, 50_000, 1 << 30])
+@pytest.mark.parametrize("memory", others_slow([1, 50_000, 1 << 30], fast=(0, 1)))
 @pytest.mark.parametrize("size", [1, 5, 100])
 def test_neither_memory_nor_batches_matter(memory: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     neurons, vector = made("residual")

@@ -18,6 +18,7 @@ from equipoise.report import html, table
 from equipoise.report.layout import every_client, sheets
 from equipoise.report.sentences import seeds_change, verdict
 from equipoise.report.statistics import Comparison
+from helpers import others_slow
 
 
 def accuracies(n: int, seed: int = 0) -> list[float]:
@@ -55,7 +56,7 @@ def test_the_spread_by_hand(values: list[float]) -> None:
         assert found["clients"][key] == pytest.approx(100 * value, abs=1e-9)
 
 
-@pytest.mark.parametrize("n", [21, 100, 1000])
+@pytest.mark.parametrize("n", others_slow([21, 100, 1000], fast=(0, 2)))
 def test_many_clients_without_groups(n: int) -> None:
     """No column that measures nothing: neither the worst of one group nor the spread over it."""
     found = Comparison.of([run(accuracies(n), "fedavg"), run(accuracies(n, 1), "qffedavg")])

@@ -18,7 +18,7 @@ from equipoise.core.model import Bound, Model
 from equipoise.networks import build
 from equipoise.submodels.discovery import find
 from golden_neurons import ADAPTERS
-from helpers import generator
+from helpers import generator, others_slow
 from test_golden import ENTRIES, check
 
 
@@ -449,7 +449,7 @@ def test_an_entry_is_held_if_both_its_ends_are(name: str) -> None:
     assert neurons.held(torch.ones(neurons.n)).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("dtype", others_slow([torch.float64, torch.float32], fast=(0,)))
 @pytest.mark.parametrize("name", NETS)
 def test_a_removed_unit_gives_nothing(name: str, dtype: torch.dtype) -> None:
     neurons, vector = made(name, dtype)

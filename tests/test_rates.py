@@ -13,7 +13,7 @@ from torch.optim import lr_scheduler
 import equipoise as eq
 from equipoise.core import rates
 from equipoise.core.rates import check_rounds, rate, read, text
-from helpers import BatchNormNet, clients, federation
+from helpers import BatchNormNet, clients, federation, others_slow
 
 T = 12
 
@@ -143,7 +143,9 @@ def test_rates_by_layers_are_those_of_parameter_groups(solver: type) -> None:
         assert torch.allclose(value, net.state_dict()[name], rtol=0, atol=1e-12), name
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedprox(mu=0.1)+fedheal", "fednova", "sam"])
+@pytest.mark.parametrize(
+    "method", others_slow(["fedavg", "scaffold", "fedprox(mu=0.1)+fedheal", "fednova", "sam"], fast=(1, 3))
+)
 @pytest.mark.parametrize(
     "lr", ["cosine(0.1, warmup=1)", "layers(0.05, head=0.1)", "layers(exponential(0.1), a=0, norm=0)"]
 )

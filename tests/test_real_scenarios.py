@@ -32,6 +32,7 @@ from equipoise.runs.experiment import ExperimentError, read_experiment
 from equipoise.runs.reproduce import plan
 from equipoise.scenarios import SCENARIOS, Images, Scenario, describe, load, papers, partition
 from equipoise.scenarios.corrupted import corrupted
+from helpers import others_slow
 from run_helpers import InProcess
 
 GOLDEN = {
@@ -266,7 +267,7 @@ def asked(*words: str) -> Result:
     return CliRunner().invoke(app, list(words))
 
 
-@pytest.mark.parametrize("folder", ["sets", "my sets"])
+@pytest.mark.parametrize("folder", others_slow(["sets", "my sets"], fast=(1,)))
 @pytest.mark.parametrize(
     ("name", "make", "lost", "rest"),
     [
@@ -432,7 +433,7 @@ def test_office_overlaps_as_the_released_code_does(reads: Reads, tmp_path: Path)
     assert len(set(dslr)) < len(dslr)
 
 
-@pytest.mark.parametrize("size", [None, 64, 33, 1])
+@pytest.mark.parametrize("size", others_slow([None, 64, 33, 1], fast=(0, 2)))
 def test_office_reads_its_images(size: int | None, tmp_path: Path) -> None:
     fixture_data.office(tmp_path)
     options = {} if size is None else {"size": size}
@@ -601,7 +602,7 @@ def test_shuffled_clients_do_not_follow_the_order_of_the_files(reads: Reads, tmp
 
 
 @pytest.mark.parametrize("name", ["fedism-rsna", "fedism-isic"])
-@pytest.mark.parametrize("corruption", ["gaussian-noise", "motion-blur"])
+@pytest.mark.parametrize("corruption", others_slow(["gaussian-noise", "motion-blur"], fast=(1,)))
 def test_corrupted_clients_hold_corrupted_images(name: str, corruption: str, reads: Reads, tmp_path: Path) -> None:
     """In memory and on disk alike: the same bytes; the clean clients' images and the clean test are as they were."""
     of, n = SCENARIOS[name].reads[0], 8 if name == "fedism-isic" else 5
@@ -757,7 +758,9 @@ def test_classes_grow_as_in_the_paper(reads: Reads, tmp_path: Path) -> None:
     assert any(len(set(part)) < 2000 for part in parts(twice))
 
 
-@pytest.mark.parametrize(("clients", "samples"), [(10, None), (10, 2000), (20, None), (60, None)])
+@pytest.mark.parametrize(
+    ("clients", "samples"), others_slow([(10, None), (10, 2000), (20, None), (60, None)], fast=(1, 2))
+)
 @pytest.mark.parametrize("recipe", ["mixtures", "released", "plain"])
 def test_shares_use_what_there_is(clients: int, samples: int | None, recipe: str, reads: Reads, tmp_path: Path) -> None:
     reads(cifar())

@@ -18,6 +18,7 @@ from equipoise.flower.app import in_process
 from equipoise.flower.site.task import Task as SiteTask
 from equipoise.testing import checks
 from equipoise.testing.federations import Subject
+from helpers import others_slow
 
 W = torch.tensor([30.0, -12.0, 5.0], dtype=torch.float64)
 
@@ -214,7 +215,7 @@ def one(fed: eq.Federation) -> Any:
     return one_round(fed.trial, fed.progress, 10)
 
 
-@pytest.mark.parametrize("loss", ["squared", "huber"])
+@pytest.mark.parametrize("loss", others_slow(["squared", "huber"], fast=(1,)))
 @pytest.mark.parametrize(
     "method", ["fedheal", "afl", "ditto", "fedprox+fedheal", "principal", "fedism+", "sam", "saga", "median"]
 )

@@ -21,7 +21,7 @@ from equipoise.flower.codec import Parcel
 from equipoise.flower.server.consortium import Consortium
 from equipoise.flower.server.roster import Known
 from equipoise.methods import METHODS
-from helpers import federation, fitted, samples
+from helpers import federation, fitted, others_slow, samples
 from lying import Lies, asked, bent, left_out, liars, longer, saying
 
 WHERE = ("simulated", "sites")
@@ -29,7 +29,7 @@ SIX = (9, 12, 8, 11, 10, 12)
 ALL: dict[str, Any] = {"participation": 1.0, "epochs": 1, "sizes": (9, 12, 8, 11)}
 
 
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("where", others_slow(WHERE, fast=(0,)))
 @pytest.mark.parametrize(
     ("method", "key", "value", "why"),
     [
@@ -93,7 +93,7 @@ def test_every_method_declares_all_that_it_reports(name: str) -> None:
 
 
 # the length of reports and of updates
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("where", others_slow(WHERE, fast=(0,)))
 @pytest.mark.parametrize(
     ("method", "key"),
     [
@@ -112,7 +112,9 @@ def test_a_report_that_is_too_long_names_the_client(where: str, method: str, key
 
 
 @pytest.mark.parametrize("where", ["simulated", pytest.param("sites", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("sizes", "who"), [(SIX[:4], (1,)), (SIX + SIX[:4], (1,)), (SIX + SIX[:4], (1, 4))])
+@pytest.mark.parametrize(
+    ("sizes", "who"), others_slow([(SIX[:4], (1,)), (SIX + SIX[:4], (1,)), (SIX + SIX[:4], (1, 4))], fast=(0, 2))
+)
 @pytest.mark.parametrize(("method", "key"), [("fedavg", "model"), ("scaffold", "model"), ("scaffold", "dc")])
 def test_where_lengths_grow_the_liar_is_left_out(
     where: str, sizes: tuple[int, ...], who: tuple[int, ...], method: str, key: str
@@ -165,7 +167,7 @@ def with_buffers(**values: float) -> Lies:
     return lie
 
 
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("where", others_slow(WHERE, fast=(0,)))
 @pytest.mark.parametrize(
     ("values", "why"),
     [
@@ -252,30 +254,33 @@ def each(**values: Any) -> Change:
 
 @pytest.mark.parametrize(
     "lie",
-    [
-        each(loss=-1e308),
-        each(loss=-1e-3),
-        each(loss=float("nan")),
-        each(loss=float("inf")),
-        each(loss=1e300),
-        each(missing=list(range(1000))),
-        each(missing=[-1]),
-        each(missing=[1, 1]),
-        each(missing=[3]),
-        each(chosen=[13, 0, 0]),
-        each(chosen=[10**300, 0, 0]),
-        each(chosen=[-1, 0, 0]),
-        each(right=[0.5, 0, 0]),
-        each(right=[0, 0, 0], true=[2**50, 0, 0], chosen=[0, 0, 0]),
-        each(n=2**70, right=[0, 0, 0], true=[2**70, 0, 0], chosen=[0, 0, 0]),
-        each(right=[0, 0, 0, 0], true=[8, 0, 0, 0], chosen=[0, 0, 0, 0]),
-        each(sums_of="nobody", right=[2**63, 0, 0]),
-        lambda fields: fields.update(scores=None),
-        lambda fields: fields["scores"].pop("a"),
-        lambda fields: fields["scores"].update(c=fields["scores"]["b"]),
-        lambda fields: fields["scores"]["a"].update(sums=[]),
-        lambda fields: fields["scores"]["a"].update(sums="many"),
-    ],
+    others_slow(
+        [
+            each(loss=-1e308),
+            each(loss=-1e-3),
+            each(loss=float("nan")),
+            each(loss=float("inf")),
+            each(loss=1e300),
+            each(missing=list(range(1000))),
+            each(missing=[-1]),
+            each(missing=[1, 1]),
+            each(missing=[3]),
+            each(chosen=[13, 0, 0]),
+            each(chosen=[10**300, 0, 0]),
+            each(chosen=[-1, 0, 0]),
+            each(right=[0.5, 0, 0]),
+            each(right=[0, 0, 0], true=[2**50, 0, 0], chosen=[0, 0, 0]),
+            each(n=2**70, right=[0, 0, 0], true=[2**70, 0, 0], chosen=[0, 0, 0]),
+            each(right=[0, 0, 0, 0], true=[8, 0, 0, 0], chosen=[0, 0, 0, 0]),
+            each(sums_of="nobody", right=[2**63, 0, 0]),
+            lambda fields: fields.update(scores=None),
+            lambda fields: fields["scores"].pop("a"),
+            lambda fields: fields["scores"].update(c=fields["scores"]["b"]),
+            lambda fields: fields["scores"]["a"].update(sums=[]),
+            lambda fields: fields["scores"]["a"].update(sums="many"),
+        ],
+        fast=(0, 2, 5, 9, 13, 15, 16, 18),
+    ),
 )
 def test_scores_that_cannot_be_name_the_site(
     lie: Change, tmp_path: Path, caplog: pytest.LogCaptureFixture, silent: list[dict[str, Any]]
@@ -290,18 +295,21 @@ def test_scores_that_cannot_be_name_the_site(
 
 @pytest.mark.parametrize(
     "told",
-    [
-        [n, n * loss, right, n, n]
-        for right, loss, n in [
-            (1, 0.0, 2**53 - 1),
-            (0, 0.5, 1),
-            (3, 0.5, 4),
-            (1, -1.0, 3),
-            (1, float("nan"), 3),
-            (1, 1e300, 3),
-            (4, 0.5, 3),
-        ]
-    ],
+    others_slow(
+        [
+            [n, n * loss, right, n, n]
+            for right, loss, n in [
+                (1, 0.0, 2**53 - 1),
+                (0, 0.5, 1),
+                (3, 0.5, 4),
+                (1, -1.0, 3),
+                (1, float("nan"), 3),
+                (1, 1e300, 3),
+                (4, 0.5, 3),
+            ]
+        ],
+        fast=(0, 2, 3),
+    ),
 )
 def test_a_tally_that_cannot_be_names_the_site(
     told: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, honest: list[dict[str, Any]]

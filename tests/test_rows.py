@@ -27,7 +27,7 @@ from equipoise.federation import checkpoint
 from equipoise.federation.trial import begin
 from equipoise.methods import METHODS
 from equipoise.system.tree import flatten, tree_map, unflatten
-from helpers import REPRESENTATIVE, KeepHead, Portion, clients, fast_first, federation, samples, told
+from helpers import KeepHead, Portion, clients, fast_first, federation, others_slow, samples, told
 
 META = {"t": 0, "rounds": 9, "fingerprint": {}}
 
@@ -441,7 +441,7 @@ def tensors(fed: eq.Federation) -> dict[str, Tensor]:
 
 
 RULES = (KeepHead(), Portion(), (KeepHead(), Portion()))
-FAST = {*((name, "mlp") for name in REPRESENTATIVE), *((rule, "mlp") for rule in RULES), ("scaffold", "batchnorm")}
+FAST = {*((case, "mlp") for case in ("fedproto+afl", "fedpac", "fedsac", "cffl", *RULES)), ("scaffold", "batchnorm")}
 CASES = [(method, "mlp") for method in (*NAMES, *RULES)]
 CASES += [(name, "batchnorm") for name in ("scaffold", "fedbn", "fedpac", "cgsv", "standalone", "fedsac")]
 
@@ -495,7 +495,11 @@ def test_what_each_remembers_is_on_disk() -> None:
     assert isinstance(built("fedpac").progress.server[0]["heads"], Rows)
 
 
-@pytest.mark.parametrize("method", ["scaffold", KeepHead(), Portion(), "fedfv", "fedheal"], ids=str)
+@pytest.mark.parametrize(
+    "method",
+    others_slow(["scaffold", KeepHead(), Portion(), "fedfv", "fedheal"], fast=(0, 2, 4)),
+    ids=str,
+)
 @pytest.mark.parametrize("first", ["memory", "disk"])
 def test_a_checkpoint_is_read_whatever_kept_the_rows(
     method: Any, first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,7 @@ import equipoise as eq
 from equipoise.data.samples import Absent
 from equipoise.engines.job import Job
 from equipoise.engines.sequential import sequential
-from helpers import UNEQUAL, clients, federation, identical, samples, told
+from helpers import UNEQUAL, clients, federation, identical, others_slow, samples, told
 
 Data = tuple[Tensor, Tensor]
 TESTS = {"a": samples(30, 1), "b": samples(20, 3)}
@@ -54,7 +54,11 @@ def lazy(*data: Any, sizes: tuple[int, ...] = UNEQUAL) -> list[eq.Lazy]:
 
 # lazy data
 @pytest.mark.parametrize(
-    "method", ["fedavg", "scaffold+fedheal", "fedbn", "fedavg-finetune", "moon", "cffl", "fedproto", "standalone"]
+    "method",
+    others_slow(
+        ["fedavg", "scaffold+fedheal", "fedbn", "fedavg-finetune", "moon", "cffl", "fedproto", "standalone"],
+        fast=(1, 3, 5),
+    ),
 )
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
 def test_lazy_data_give_the_same_bits(method: str, engine: str) -> None:
@@ -152,7 +156,7 @@ def test_a_client_whose_data_cannot_be_loaded_is_left_out(broken: Any, reason: s
     assert identical(fed, others)  # as if it had answered with what cannot be used
 
 
-@pytest.mark.parametrize("method", ["ditto", "ditto-personal", "cffl", "fedpac"])
+@pytest.mark.parametrize("method", others_slow(["ditto", "ditto-personal", "cffl", "fedpac"], fast=(1, 3)))
 def test_a_model_of_its_own_needs_no_data_to_be_tested(method: str) -> None:
     count = Counter[int]()
     settings = {"tests": TESTS, "server_validation": samples(70, 2), "contribution": [0.5] * 5}

@@ -17,7 +17,7 @@ from equipoise.federation.method import Method, parse
 from equipoise.methods import METHODS
 from equipoise.system.tree import flatten
 from equipoise.testing import sees
-from helpers import N_CLASSES, Unstable, fast_first, federation
+from helpers import N_CLASSES, Unstable, fast_first, federation, in_one
 
 PAGE = Path(__file__).parents[1] / "docs/security.md"
 SUMS = ("scaffold+fedga", "fedproto+qffl", "fedproto+fedheal")
@@ -55,7 +55,7 @@ def test_the_server_sees_what_it_must(text: str) -> None:
         assert method.sees == looked_at(text)
 
 
-@pytest.mark.parametrize("text", [text for text in ALL if SEES.index(parse(text).sees) <= SEES.index("sum")])
+@in_one("text", [text for text in ALL if SEES.index(parse(text).sees) <= SEES.index("sum")])
 def test_who_sees_sums_keeps_nothing_of_single_clients(text: str) -> None:
     r = last_round(text)
     assert not sees.kept_of_clients(r.trial)
@@ -78,7 +78,7 @@ def test_what_is_kept_of_clients_grows_with_their_number() -> None:
     assert {each: sees.kept_of_clients(e) for each, e in of.items()} == {True: ["server/0/x"], False: []}
 
 
-@pytest.mark.parametrize("text", [text for text in ALL if parse(text).sees == "scalars+sum"])
+@in_one("text", [text for text in ALL if parse(text).sees == "scalars+sum"])
 def test_scalars_are_few(text: str) -> None:
     """Beside reports that are summed, a client tells one number at a time."""
     r = last_round(text)
@@ -121,6 +121,7 @@ def test_every_word_is_explained() -> None:
 
 
 # the table of what leaves a site
+@cache
 def table() -> dict[str, list[str]]:
     """The cells of each method's row."""
     rows = [re.split(r" \| ", line.strip("| ")) for line in pages.what_leaves().splitlines()[2:]]
@@ -131,7 +132,7 @@ def test_the_table_has_a_row_for_every_method() -> None:
     assert list(table()) == list(METHODS)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@in_one("name", METHODS)
 def test_what_leaves_a_site_is_in_the_table(name: str) -> None:
     model, reports, kept, sees = table()[name]
     rounds = [last_round(form) for form in FORMS[name]]

@@ -26,6 +26,7 @@ from equipoise.flower.site.task import Task
 from equipoise.system import own_code
 from equipoise.system.logs import Harmless, logging_as
 from equipoise.system.text import read_value
+from helpers import others_slow
 
 FORGED = "\nERROR a, train: forged line \x1b[2J\x1b]0;title\x07 \u202egnp.exe\r"
 NETWORK = eq.network("mlp", (8,), 2, seed=0)
@@ -151,7 +152,7 @@ def test_deep_nesting_in_a_message_is_a_sentence(depth: int, tmp_path: Any) -> N
 @pytest.mark.parametrize(
     "sign", [" ", "[", "]", "(", ",", "+", "a ", "/a ", "~ ", "./", ".py ", ":x", "a.b:", "fedavg+", "="]
 )
-@pytest.mark.parametrize("length", [40_000, 400_000])
+@pytest.mark.parametrize("length", others_slow([40_000, 400_000], fast=(0,)))
 def test_reading_long_text_looks_at_each_part_once(sign: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted, not timed: how many characters all searches span together."""
     text, spans = sign * (length // len(sign)), list[int]()

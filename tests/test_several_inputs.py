@@ -19,7 +19,7 @@ from equipoise.data.samples import Samples, read
 from equipoise.federation.checkpoint import CheckpointError
 from equipoise.flower import in_process
 from equipoise.flower.server.roster import SitesError
-from helpers import clients, samples
+from helpers import clients, others_slow, samples
 
 Pair = tuple[Tensor, Tensor]
 SIZES = (7, 13, 9, 4, 18)
@@ -81,7 +81,10 @@ def same(a: eq.Federation, b: eq.Federation) -> None:
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked", "workers"])
-@pytest.mark.parametrize("method", ["fedavg", "fedheal", "fedproto", "moon", "ditto", "fedpac", "fedsac", "cffl"])
+@pytest.mark.parametrize(
+    "method",
+    others_slow(["fedavg", "fedheal", "fedproto", "moon", "ditto", "fedpac", "fedsac", "cffl"], fast=(1, 3, 6)),
+)
 def test_two_inputs_are_the_same_as_one(method: str, engine: str) -> None:
     more = {"validation": 0.2} if method in ("fedavg", "ditto") else {}
     one, two = (trained(net, form, method, engine=engine, **more) for net, form in ((Flat(), tuple), (Two(), split)))

@@ -177,8 +177,9 @@ def test_the_lists_are_those_of_the_catalogue(equipoise: Callable[..., Any]) -> 
     assert json.loads(equipoise("methods", "fedismplus", "--json").out).keys() == {"fedism+"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="large pages are asked for on Linux only")
-@pytest.mark.parametrize(("kept", "pages"), [("1", True), pytest.param("0", False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("kept", "pages"), [("1", True), ("0", False)])
 def test_large_tensors_come_in_large_pages(kept: str, pages: bool) -> None:
     """They then begin at a page, where PyTorch otherwise asks for 64 bytes only."""
     begins = "import torch; print([torch.zeros(1 << 20).data_ptr() % 4096 for _ in range(9)])"

@@ -46,6 +46,7 @@ def test_every_engine_gives_the_same(name: str) -> None:
     assert one.records[-1]["groups"] == sites.records[-1]["groups"]
 
 
+@pytest.mark.slow
 def test_worker_processes_give_the_same() -> None:
     one, other = fit("Average"), fit("Average", "processes", workers=1)
     assert identical(one, other)

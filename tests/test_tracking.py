@@ -19,7 +19,7 @@ from equipoise.runs import comparison, tracking
 from equipoise.runs import directory as runs
 from equipoise.runs.trackers import TRACKERS, Tracked, numbers
 from equipoise.runs.tracking import Follower, Tracking, TrackingError, of_round, track
-from run_helpers import TINY, cache, config, equipoise, started  # noqa: F401 (fixtures)
+from run_helpers import TINY, InProcess, cache, config, equipoise, started  # noqa: F401 (fixtures)
 
 NOWHERE = "mlflow:http://127.0.0.1:9"  # a port that nobody listens at
 
@@ -82,9 +82,10 @@ def test_each_round_arrives_once_however_often_it_is_sent(tmp_path: Path, fake: 
     assert kept["rounds"][2][1] == of_round(records[2], eq.History.from_run(run).client_names)
 
 
-def test_a_comparison_is_one_group(tmp_path: Path, fake: dict[str, Any]) -> None:
+def test_a_comparison_is_one_group(tmp_path: Path, fake: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     configs = [config("fedavg", rounds=2, seed=seed, track="json") for seed in (0, 1)]
     with Tracking(tmp_path / "sweep", "json"):
+        monkeypatch.setattr(comparison, "Worker", InProcess)
         comparison.compare(configs, tmp_path / "sweep", jobs=1)
     assert {(kept["group"], kept["name"]) for kept in fake.values()} == {
         ("sweep", "fedavg-seed0"),

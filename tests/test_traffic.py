@@ -13,7 +13,7 @@ from equipoise.core import wire
 from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, Visit
 from equipoise.federation.method import Method, parse
 from equipoise.metrics import Traffic, overhead, traffic
-from helpers import UNEQUAL, KeepHead, KeepNorm, federation, fitted, network
+from helpers import UNEQUAL, KeepHead, KeepNorm, federation, fitted, network, others_slow
 
 
 def single(method: object, **settings: object) -> eq.Federation:
@@ -35,8 +35,10 @@ def test_fedavg_sends_the_model_both_ways(kind: str) -> None:
     assert traffic(fed.records) == Traffic(4 * G, 4 * G)
 
 
-@pytest.mark.parametrize("engine", ["sequential", "stacked"])
-@pytest.mark.parametrize("method", ["fedism+", "fedism+:L", "fedism", "saga", "logit-adjust+fedism+"])
+@pytest.mark.parametrize("engine", others_slow(["sequential", "stacked"], fast=(1,)))
+@pytest.mark.parametrize(
+    "method", others_slow(["fedism+", "fedism+:L", "fedism", "saga", "logit-adjust+fedism+"], fast=(0, 2, 3))
+)
 def test_fedism_sends_one_number_more(method: str, engine: str) -> None:
     """4 bytes in a float32 network, up only, in every round and for every client."""
     fed, plain = single(method, engine=engine), single("fedavg", engine=engine)

@@ -395,10 +395,14 @@ def alone() -> eq.Federation:
 
 def test_engines_agree(alone: eq.Federation) -> None:
     assert identical(trained("workers", workers=2), alone)
-    assert identical(trained("processes", workers=2), alone)
     stacked = trained("stacked").progress.vector
     torch.testing.assert_close(stacked, alone.progress.vector, rtol=0, atol=1e-9)
     assert not torch.equal(trained("sequential", made(size=12)).progress.vector, alone.progress.vector)
+
+
+@pytest.mark.slow
+def test_processes_agree(alone: eq.Federation) -> None:
+    assert identical(trained("processes", workers=2), alone)
 
 
 def test_sites_agree(alone: eq.Federation, tmp_path: Path) -> None:

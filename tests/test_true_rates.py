@@ -19,6 +19,7 @@ from equipoise.report.layout import sheets
 from equipoise.report.notes import UNPROTECTED
 from equipoise.report.sentences import verdict
 from equipoise.report.statistics import Comparison
+from helpers import others_slow
 from run_helpers import cache, equipoise, without_figures
 
 __all__ = ["cache", "equipoise"]
@@ -147,7 +148,7 @@ def hospital(sick_women: int, right: int, seed: int, label: str = "fedavg", **me
     return run(drawn + people("man", 1, 90, 80) + people("man", 0, 55, 35), label, seed, **SICK, **meta)
 
 
-@pytest.mark.parametrize("sizes", [[11, 10, 10, 10, 9, 10], [9, 9, 12], [10, 9], [10, 10]])
+@pytest.mark.parametrize("sizes", others_slow([[11, 10, 10, 10, 9, 10], [9, 9, 12], [10, 9], [10, 10]], fast=(0, 2)))
 def test_seeds_that_have_enough_people_are_not_hidden_by_one_that_has_not(sizes: list[int]) -> None:
     found = Comparison.of([hospital(n, 6, seed, label) for label in ("fedavg", "afl") for seed, n in enumerate(sizes)])
     enough = [n for n in sizes if n >= 10]
@@ -262,8 +263,8 @@ def bounded(label: str, seed: int, bound: str = "") -> History:
     return History([{"round": t, "groups": shown} for t in range(2)], about)
 
 
-@pytest.mark.parametrize("bounds", [(), ("lower",), ("upper",), ("lower", "upper")])
-def test_a_method_has_one_colour_in_all_figures(bounds: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("bounds", others_slow([[], ["lower"], ["upper"], ["lower", "upper"]], fast=(3,)))
+def test_a_method_has_one_colour_in_all_figures(bounds: list[str]) -> None:
     methods = [("fedavg", ""), ("afl", ""), *((f"{bound} bound", bound) for bound in bounds)]
     found = Comparison.of([bounded(label, seed, bound) for label, bound in methods for seed in range(3)])
     colours: dict[str, set[str]] = {}

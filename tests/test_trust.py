@@ -24,6 +24,7 @@ from equipoise.runs import tracking
 from equipoise.runs.configuration import RunError
 from equipoise.system import own_code, seals, trust
 from equipoise.system.seals import open_json, open_toml, sealed_json
+from helpers import others_slow
 from run_helpers import TINY, cache, config, equipoise, executed
 
 EVIL = "from pathlib import Path\nPath({mark!r}).write_text('ran')\ndef net(**_): ...\nclass Rule: ...\nmoney = 1\n"
@@ -270,7 +271,7 @@ def test_which_runs_were_begun_is_nobodys_business(own: Path, monkeypatch: pytes
     assert not trust.known(b"c")
 
 
-@pytest.mark.parametrize("place", ["file/x", "\0", "/proc/no/such"])
+@pytest.mark.parametrize("place", others_slow(["file/x", "\0", "/proc/no/such"], fast=(0,)))
 def test_a_home_that_cannot_be_written_stops_no_run(
     tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,7 +414,7 @@ def test_deep_nesting_and_long_numbers_are_a_sentence(
 
 
 @pytest.mark.parametrize("key", ["seed", "rounds", "threads", "batch_size", "least_group", "patience", "epochs"])
-@pytest.mark.parametrize("size", [10**19, 10**299])
+@pytest.mark.parametrize("size", others_slow([10**19, 10**299], fast=(1,)))
 def test_settings_that_are_too_large_are_a_sentence(theirs: Path, key: str, size: int, equipoise: Any) -> None:
     rewrite(theirs, **{key: 7})
     path = theirs / "config.toml"

