@@ -37,6 +37,7 @@ from helpers import (
     federation,
     fitted,
     identical,
+    in_one,
     network,
     others_slow,
     samples,
@@ -95,7 +96,7 @@ def naive(attack: str, honest: list[list[float]], own: list[list[float]], scale:
     return sent
 
 
-@pytest.mark.parametrize(("attack", "scale"), [(a, s) for a in LIES for s in (None, 1.5) if a != "free-rider" or not s])
+@in_one(("attack", "scale"), [(a, s) for a in LIES for s in (None, 1.5) if a != "free-rider" or not s])
 def test_what_attackers_send_against_plain_loops(attack: str, scale: float | None) -> None:
     fed = federation("fedavg", attack=attack, attackers=TWO, attack_scale=scale, **ALL)
     assert fed.trial.attackers is not None
@@ -416,7 +417,7 @@ def test_what_looks_at_training_refuses_clients_that_send_something_else() -> No
 
 
 # settings
-@pytest.mark.parametrize(
+@in_one(
     ("given", "message"),
     [
         ({"attack": "aile", "attackers": 0.2}, r"^attack must be one of label-flip, sign-flip, .*, free-rider, or None; found 'aile'\.$"),

@@ -35,7 +35,7 @@ from equipoise.flower.codec import Parcel
 from equipoise.flower.server.roster import SitesError
 from equipoise.flower.site.site import Site
 from equipoise.scenarios import own as own_scenario
-from helpers import UNEQUAL, clients, federation, network, samples
+from helpers import UNEQUAL, clients, federation, in_one, network, samples
 
 SOLVER = eq.SGD(0.05)
 WEIGHTS = torch.tensor([[0.5, 3.0], [2.0, 0.0], [1.0, 4.0]], dtype=torch.float64)  # [y, s]
@@ -106,7 +106,7 @@ def test_all_ways_to_give_them_are_the_same() -> None:
         assert taken(none).attributes == 0
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("s", "message"),
     [
         ([0, 1, -2, 0], r"hold codes of sensitive attributes.* found \[4\] of torch.int64, with -2\."),

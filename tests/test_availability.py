@@ -23,7 +23,7 @@ from equipoise.report.layout import who_was_there
 from equipoise.report.statistics import Comparison
 from equipoise.runs.configuration import configure
 from equipoise.system.ranges import Range
-from helpers import clients, consortium, federation, fitted, identical, samples, told
+from helpers import clients, consortium, federation, fitted, identical, in_one, samples, told
 
 NAMES = ("a", "b", "c", "d", "e")
 GROUPS = ("north", "north", "south", "south", "south")
@@ -138,7 +138,7 @@ def test_renumbering_clients_renumbers_who_is_there() -> None:
     assert torch.allclose(a.progress.vector, b.progress.vector, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedavgm", "fedheal", "fedave", "cgsv", "fedproc+afl"])
+@in_one("method", ["fedavg", "fedavgm", "fedheal", "fedave", "cgsv", "fedproc+afl"])
 def test_a_round_with_nobody_changes_nothing(method: str) -> None:
     """Also where the round after it is the first: nothing is asked of the rules."""
     fed = federation(
@@ -257,7 +257,7 @@ def test_text_numbers_and_tables_say_the_same() -> None:
     assert configure("fedavg", "digits", joins="client-0=3").joins == "client-0=3"
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("given", "message"),
     [
         ({"availability": 0}, r"^availability must be in \(0, 1\], or by name of a group or client, .*; found 0\.$"),

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 import equipoise as eq
 from equipoise.core.copies import NetworkError
+from helpers import in_one
 from run_helpers import equipoise  # noqa: F401 (a fixture)
 
 Call = Callable[..., Any]
@@ -48,7 +49,7 @@ def images(*layers: nn.Module) -> nn.Module:
 
 
 # batches of one sample
-@pytest.mark.parametrize(
+@in_one(
     ("net", "sizes", "more", "message"),
     [
         (normed(nn.BatchNorm1d(8)), (20, 20), {"batch_size": 1}, r"^batch_size=1: BatchNorm '1' .* Take batch_size=2 \(--batch-size 2\)"),
@@ -97,7 +98,7 @@ def test_the_advice_on_batches_of_one_works() -> None:
     assert "quarantined" not in fed.records[0]
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("net", "message"),
     [
         (normed(nn.GroupNorm(8, 8)), "'1', a GroupNorm of 8 groups, normalises single values .*Take fewer groups"),
@@ -168,8 +169,8 @@ def convolutional() -> nn.Module:
     return nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 8, 3), nn.ReLU(), nn.Conv1d(8, 2, 4), nn.Flatten())
 
 
-@pytest.mark.parametrize("method", ["fedpac", "moon", "fedproto", "fedproc", "fedproto+fedheal", "moon+afl"])
-@pytest.mark.parametrize(
+@in_one("method", ["fedpac", "moon", "fedproto", "fedproc", "fedproto+fedheal", "moon+afl"])
+@in_one(
     ("net", "todo"),
     [
         (Pooled(True), "head='out', or --head out"),
@@ -186,7 +187,7 @@ def test_rules_that_use_features_need_a_classifier(method: str, net: nn.Module, 
     made(net, method="fedheal")  # which uses none
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("net", "head"),
     [
         (Pooled(True), "out"),
@@ -208,7 +209,7 @@ def test_classifiers_are_mixed_where_one_is_named(net: nn.Module, head: str | No
     assert int(fed.model.head.sum()) == sum(p.numel() for n, p in net.named_parameters() if n.startswith(f"{name}."))
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("net", "head", "message"),
     [
         (Pooled(True), "g", r"head='g' is not the classifier: the logits are not made of its output alone\. Give head='out' \(--head out\)\."),

@@ -19,7 +19,7 @@ from equipoise.federation import guard
 from equipoise.flower import in_process
 from equipoise.runs import comparison
 from equipoise.system.errors import ExpectedError
-from helpers import clients, others_slow
+from helpers import clients, in_one, others_slow
 from run_helpers import config
 
 SIMULATED = ("sequential", "stacked", "workers")
@@ -73,8 +73,8 @@ def federation(
     return make(net(), data, method, eq.SGD(lr), **{k: x for k, x in given.items() if x != "sites"})
 
 
-@pytest.mark.parametrize("engine", [*SIMULATED, "sites"])
-@pytest.mark.parametrize(("method", "net", "lr"), [("fedavg", deep, 1e9), ("scaffold+fedheal", convolved, 1e13), ("afl", deep, 1e20)])  # fmt: skip
+@in_one("engine", [*SIMULATED, "sites"])
+@in_one(("method", "net", "lr"), [("fedavg", deep, 1e9), ("scaffold+fedheal", convolved, 1e13), ("afl", deep, 1e20)])  # fmt: skip
 def test_a_learning_rate_that_is_too_large_is_named(engine: str, method: str, net: Any, lr: float) -> None:
     fed = federation(method, lr, net, data=far(clients()), engine=engine, epochs=3)
     assert said(fed) == f"training diverged in 5 of 5 clients in round 0: lower the learning rate ({lr:g})."

@@ -20,7 +20,7 @@ from equipoise.report.sentences import limits, verdict
 from equipoise.report.statistics import Comparison
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import configure
-from helpers import clients, consortium, federation, samples
+from helpers import clients, consortium, federation, in_one, samples
 from run_helpers import TINY, cache, config, equipoise, started
 
 GROUPS = ["a", "a", "b", "b", "b"]
@@ -120,8 +120,8 @@ def told(label: str, average: float, bound: str, seed: int = 0, **meta: Any) -> 
     return History([{"round": 0, "groups": groups}], {"method": label, "seed": seed, "scenario": "toy", **about})
 
 
-@pytest.mark.parametrize("alone", [0.5, 0.7, 0.9])
-@pytest.mark.parametrize("together", [0.5, 0.7, 0.95])
+@in_one("alone", [0.5, 0.7, 0.9])
+@in_one("together", [0.5, 0.7, 0.95])
 def test_a_bound_that_the_numbers_contradict_is_not_called_one(alone: float, together: float) -> None:
     found = Comparison.of(
         [
@@ -200,7 +200,7 @@ def test_centralised_data_must_be_here() -> None:
         eq.Federation(nn.Linear(6, 3), lazy, "centralised")
 
 
-@pytest.mark.parametrize("part", ["fedbn", "finetune", "ditto", "fedsac", "cgsv", "standalone"])
+@in_one("part", ["fedbn", "finetune", "ditto", "fedsac", "cgsv", "standalone"])
 def test_one_model_for_all_is_no_model_of_each_client(part: str) -> None:
     with pytest.raises(
         ValueError, match=f"'{part}' keeps or changes something of each client, and 'centralised' has one"

@@ -24,6 +24,7 @@ from equipoise.report.claims import Chosen, JudgedClaim, Tried, claims_csv
 from equipoise.runs import agreement, reproduce
 from equipoise.runs import directory as runs
 from equipoise.runs.experiment import ExperimentError, read_experiment
+from helpers import in_one
 
 FILE = """
 title = "What holds of a small paper"
@@ -135,7 +136,7 @@ def test_a_verdict_follows_from_the_interval(direction: Any) -> None:
     assert len(seen) == 3
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("d", "direction", "margin", "verdict", "needed"),
     [
         ([1.0, 1.0], "higher", 0, "holds", math.nan),  # no spread: the interval is the point

@@ -29,7 +29,7 @@ from equipoise.runs import configuration
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import called, configure
 from equipoise.system.seals import open_json
-from helpers import fast_first
+from helpers import fast_first, in_one
 from run_helpers import (
     LINE,
     TINY,
@@ -127,8 +127,8 @@ def test_the_scenarios_and_networks(equipoise: Call) -> None:
 
 
 # the bar
-@pytest.mark.parametrize("method", ["fedavg", "fedproto(mu=0.001)+fedheal(tau=0.4)"])
-@pytest.mark.parametrize("width", [80, 120])
+@in_one("method", ["fedavg", "fedproto(mu=0.001)+fedheal(tau=0.4)"])
+@in_one("width", [80, 120])
 def test_the_bar_has_room(method: str, width: int) -> None:
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     with pytest.MonkeyPatch.context() as patch:
@@ -286,7 +286,7 @@ def test_hyper_parameters_network_and_scenario_are_as_given(equipoise: Call, tmp
     assert (found.rounds, found.epochs, found.batch_size) == (1, 1, 8)
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("text", "expected"),
     [
         ("cnn", ("cnn", {})),
@@ -304,7 +304,7 @@ def test_options_in_brackets(text: str, expected: tuple[str, dict[str, Any]]) ->
     assert called("--network", text, "") == expected
 
 
-@pytest.mark.parametrize(
+@in_one(
     "text",
     [
         "cnn(",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from equipoise.scenarios import cache, digits, load, partition
 from equipoise.scenarios.collaboration import TEST
 from equipoise.scenarios.scenario import Protocol
-from helpers import fast_first
+from helpers import fast_first, in_one
 
 NAMES = ("digits-pow", "digits-cla", "digits-dir")
 SMALL = {"clients": 4, "samples": 90, "test": (5, 5, 20, 30)}
@@ -64,7 +64,7 @@ def test_exact_sizes_share_everything_and_grow(clients, each, more):
     assert partition.power_ramp(clients)[-1] / partition.power_ramp(clients)[0] == pytest.approx(15.95, abs=0.01)
 
 
-@pytest.mark.parametrize(("n", "clients"), [(20_000, 10), (40_000, 20), (3_000, 5), (850, 10)])
+@in_one(("n", "clients"), [(20_000, 10), (40_000, 20), (3_000, 5), (850, 10)])
 def test_released_sizes_grow_from_the_first_client_to_the_last(n, clients):
     sizes = partition.power_sizes(n, clients, min_size=10)
     assert all(a < b for a, b in pairwise(sizes))
@@ -87,7 +87,7 @@ def test_one_client_of_power_gets_everything():
         assert indices(partition.power(33, 1, 0, recipe=recipe)) == list(range(33))
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("given", "message"),
     [
         ({"clients": 401}, "power_sizes: each client needs .* expected 1 to 400 clients for 400 samples, found 401"),
@@ -165,7 +165,7 @@ def test_the_remainder_of_the_released_recipe_is_nobody_elses():
         assert not any(set(head) & set(part) for part in longer[j + 1 :])
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("given", "message"),
     [
         ({"clients": 401}, "class_ramp: each client needs .* found 401"),
@@ -257,7 +257,7 @@ def test_exchanges_bring_the_mean_mixture_to_the_shares_of_the_classes():
         assert np.square(first.mean(0) - prior).sum() > np.square(q.mean(0) - prior).sum()
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("given", "message"),
     [
         ({"clients": 401}, "mixtures: each client needs .* found 401"),
@@ -309,7 +309,7 @@ def test_a_random_holdout_is_not_stratified():
     assert np.bincount(labels[partition.holdout(torch.from_numpy(labels), 0)[0]]).tolist() == [10, 10, 10, 10]
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("given", "message"),
     [
         ({"fraction": 0.0}, r"fraction must be in \(0, 1\); found 0"),

@@ -24,6 +24,7 @@ from equipoise.metrics import (
     traffic,
 )
 from equipoise.report.figures_of_clients import unit_table
+from helpers import in_one
 
 PERCENT = st.integers(0, 1000).map(lambda k: k / 1000)  # accuracies on 1000 samples: ties are common
 PAIRS = st.lists(st.tuples(PERCENT, PERCENT), min_size=2, max_size=25)
@@ -205,11 +206,11 @@ def test_gains_that_correlation_cannot_see() -> None:
     assert bounded_fairness(C, C).lower_violations == (0, 1, 2, 3)  # nobody is better off
 
 
-@pytest.mark.parametrize(
+@in_one(
     "measure",
     [collaborative_fairness, rank_fairness, bounded_fairness, collaboration_gain],
 )
-@pytest.mark.parametrize(("c", "r"), [([0.1, 0.2], [0.1]), ([[0.1]], [[0.1]]), ([0.1, 0.2], [[0.1, 0.2]]), (0.5, 0.5)])
+@in_one(("c", "r"), [([0.1, 0.2], [0.1]), ([[0.1]], [[0.1]]), ([0.1, 0.2], [[0.1, 0.2]]), (0.5, 0.5)])
 def test_wrong_shapes(measure: Any, c: Any, r: Any) -> None:
     with pytest.raises(ValueError, match=r"one accuracy per client each: expected the same shape \[K\], found \("):
         measure(c, r)

@@ -19,6 +19,7 @@ from equipoise.runs import directory as runs
 from equipoise.runs.comparison import compare, directories, fitting
 from equipoise.runs.configuration import RunError, configure
 from equipoise.system import files
+from helpers import in_one
 from run_helpers import (
     TINY,
     Zygote,
@@ -172,7 +173,7 @@ def test_methods_are_called_what_the_user_says(
         )
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("pairs", "said"),
     [
         (["a="], r"--label a=: expected METHOD=LABEL with one of the methods a\(q=1\), b\.$"),

@@ -14,7 +14,7 @@ from equipoise.federation.history import History
 from equipoise.report.statistics import Comparison
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import configure
-from helpers import fast_first, federation, fitted, identical, others_slow, samples
+from helpers import fast_first, federation, fitted, identical, in_one, others_slow, samples
 
 SMALL = {"clients": 3, "samples": 90, "test": [10, 10, 20, 20]}
 TESTS = {"a": samples(40, 1)}
@@ -252,7 +252,7 @@ def test_steps_and_epochs() -> None:
     assert configure("fedavg", "digits", steps=4).steps == 4
 
 
-@pytest.mark.parametrize("steps", [0, -1, 1.5, True])
+@in_one("steps", [0, -1, 1.5, True])
 def test_bad_steps(steps: Any) -> None:
     with pytest.raises(ValueError, match="steps must be a whole number >= 1"):
         federation("fedavg", steps=steps)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from equipoise.scenarios import CORRUPTIONS, corruption
 from equipoise.scenarios.corruption import gaussian_noise, motion_blur, motion_kernel
+from helpers import in_one
 
 both = pytest.mark.parametrize("name", CORRUPTIONS)
 
@@ -108,7 +109,7 @@ def test_noise_pixel_by_pixel():
         assert made.permute(1, 2, 0).tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("severity", range(1, 6))
+@in_one("severity", range(1, 6))
 def test_noise_has_the_spread_of_its_severity(severity):
     x = torch.full((4, 3, 64, 64), 128, dtype=torch.uint8)
     made = gaussian_noise(x, severity, 0)
@@ -157,7 +158,7 @@ def test_blur_refuses_a_side_of_nothing():
         motion_blur(images(1, 1, 4, 4), 1, 0, side=0)
 
 
-@pytest.mark.parametrize("severity", range(1, 6))
+@in_one("severity", range(1, 6))
 def test_the_kernel_sums_to_one_and_falls(severity):
     weights = motion_kernel(severity)
     assert len(weights) == 2 * corruption.BLUR[severity - 1][0] + 1

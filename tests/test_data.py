@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import equipoise as eq
 from equipoise.data.samples import Samples, read, stack
-from helpers import clients, federation, fitted, identical, samples, told
+from helpers import clients, federation, fitted, identical, in_one, samples, told
 
 CPU = torch.device("cpu")
 
@@ -169,7 +169,7 @@ def test_whole_numbers_become_the_networks_dtype_batch_by_batch() -> None:
 x, y = samples(4, 1)
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("data", "error", "message"),
     [
         ((x[:0], y[:0]), ValueError, r"ward 7 has no sample\. Give it at least one, or leave it out\."),
@@ -215,7 +215,7 @@ def test_a_data_set_of_mixed_shapes_names_its_client() -> None:
         take(Ragged())
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("change", "message"),
     [
         (

@@ -29,6 +29,7 @@ from equipoise.data.sets import catalog, download
 from equipoise.data.sets.catalog import Count, each
 from equipoise.data.sets.check import WHOLE, SplitCheck, check
 from equipoise.data.sets.download import Address, FetchError, fetch
+from helpers import in_one
 
 Write = Callable[[Path], Any]
 
@@ -314,7 +315,7 @@ def test_check_goes_on_where_a_set_cannot_be_read(
     assert f"train: cannot be used\n  {error}" in done.stdout
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("found", "published", "there", "verdict"),
     [
         ((2, 3), Count(5), True, "OK"),
@@ -541,7 +542,7 @@ def test_get_fetches_nothing_that_is_there_in_another_form(write: Write, plain: 
     assert plain.asked == ["/usps.t.bz2"]
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("name", "write"),
     [
         ("mnist", made.mnist),
@@ -613,8 +614,8 @@ def test_get_leaves_out_what_no_experiment_needs() -> None:
     assert "extra_32x32.mat: 1.3 GB" in ask("get", "svhn", "--split", "extra").stdout
 
 
-@pytest.mark.parametrize("name", [name for name, entry in catalog.SETS.items() if not entry.files])
-@pytest.mark.parametrize("words", [(), ("--download",)])
+@in_one("name", [name for name, entry in catalog.SETS.items() if not entry.files])
+@in_one("words", [(), ("--download",)])
 def test_get_of_a_set_without_plain_addresses(name: str, words: tuple[str, ...]) -> None:
     done = ask("get", name, "--data", "sets", *words)
     assert isinstance(done.exception, ValueError)  # the command line ends with 2
@@ -644,7 +645,7 @@ def documented() -> list[list[str]]:
     return [shlex.split(line)[2:] for line in text.splitlines() if line.startswith("equipoise data ")]
 
 
-@pytest.mark.parametrize("words", documented(), ids=" ".join)
+@in_one("words", documented())
 def test_commands_of_the_page_are_understood(words: list[str]) -> None:
     group: Any = typer.main.get_command(app)
     given = group.commands[words[0]].make_context(words[0], words[1:]).params

@@ -22,6 +22,7 @@ from equipoise.data.contents import DataError
 from equipoise.data.decoding import ahead, array, decoded, picture, resized
 from equipoise.data.memory_mapped import Mapped
 from equipoise.system.threads import cores
+from helpers import in_one
 
 LOADED: list[str] = []
 
@@ -118,7 +119,7 @@ def test_images_in_another_order_of_axes_are_refused(tmp_path: Path) -> None:
         Mapped(tmp_path / "turned.npy", np.arange(4), torch.arange(4))
 
 
-@pytest.mark.parametrize(("h", "w"), [(10, 20), (20, 10), (9, 30), (31, 10), (8, 8), (3, 5)])
+@in_one(("h", "w"), [(10, 20), (20, 10), (9, 30), (31, 10), (8, 8), (3, 5)])
 def test_crop_keeps_the_shape_and_the_middle(h: int, w: int) -> None:
     image = pixels((h, w, 3))
     short, long = min(h, w), max(h, w)

@@ -32,6 +32,7 @@ from equipoise.report.figures import PLOTS
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import configure
 from equipoise.system.text import read_value
+from helpers import in_one
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -334,7 +335,7 @@ def sentences(page: Path) -> Iterator[str]:
         yield from SENTENCE_ENDS.split(flat(part))
 
 
-@pytest.mark.parametrize("page", PROSE, ids=name_of)
+@in_one("page", PROSE)
 def test_sentences_are_short(page: Path) -> None:
     sizes = {sentence: sum(bool(re.search(r"\w", word)) for word in sentence.split()) for sentence in sentences(page)}
     long = [f"{size} words: {sentence}" for sentence, size in sizes.items() if size > WORDS]
@@ -349,7 +350,7 @@ def phrases() -> dict[str, str]:
     return {phrase: plain for cell, plain in rows for phrase in re.findall(r"`([^`]+)`", cell)}
 
 
-@pytest.mark.parametrize("page", PROSE, ids=name_of)
+@in_one("page", PROSE)
 def test_pages_are_in_plain_english(page: Path) -> None:
     """What a program has written between two marks is not looked at."""
     written = re.sub(r"<!-- ([^/].*?) -->.*?<!-- /\1 -->", "", page.read_text(), flags=re.S)
@@ -364,7 +365,7 @@ def test_pages_are_in_plain_english(page: Path) -> None:
         pytest.fail("\n".join([f"{page.name} (see How we write in CONTRIBUTING.md):", *dialect]), pytrace=False)
 
 
-@pytest.mark.parametrize("page", PROSE, ids=name_of)
+@in_one("page", PROSE)
 def test_rows_of_a_table_have_its_columns(page: Path) -> None:
     text = re.sub(r"^ *```.*?^ *```$|`[^`\n]*`", "X", page.read_text(), flags=re.M | re.S)
     for table in re.findall(r"(?:^\|.*\n)+", text, flags=re.M):

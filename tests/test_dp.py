@@ -38,6 +38,7 @@ from helpers import (
     fast_first,
     federation,
     fitted,
+    in_one,
     network,
     normal,
     oracle_of,
@@ -65,8 +66,8 @@ def by_hand(update: Tensor, clip: float, noise: float, drawn: Tensor) -> list[fl
 
 
 # the rule
-@pytest.mark.parametrize("clip", [0.1, 2.0, 50.0])
-@pytest.mark.parametrize("noise", [0.0, 0.7])
+@in_one("clip", [0.1, 2.0, 50.0])
+@in_one("noise", [0.0, 0.7])
 def test_upload_against_a_plain_loop(clip: float, noise: float) -> None:
     """One client alone and a stack of three, of which one is short and one is long."""
     keys = tuple(draws.key(1, 2, m) for m in range(3))
@@ -194,7 +195,7 @@ def test_values() -> None:
             parse(text)
 
 
-@pytest.mark.parametrize(("clip", "noise"), [(1e-6, 1.0), (1.0, 1e-6), (1e-3, 1e-3), (1e9, 1e-6)])
+@in_one(("clip", "noise"), [(1e-6, 1.0), (1.0, 1e-6), (1e-3, 1e-3), (1e9, 1e-6)])
 def test_the_least_noise_is_in_what_float32_sends(clip: float, noise: float) -> None:
     """Of every coordinate, beside weights of up to one; as much as was drawn, within the distance of float32 numbers."""
     n = 2000
@@ -330,7 +331,7 @@ def test_noise_is_normal(name: str) -> None:
     assert abs(counted - expected) < 4 * math.sqrt(expected)
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS if name != "one"])
+@in_one("name", [name for name in ROWS if name != "one"])
 def test_noise_of_others_is_independent(name: str) -> None:
     a, b = ROWS["one"], ROWS[name]
     n = len(a)
@@ -516,7 +517,7 @@ def test_epsilon_at_the_ends() -> None:
     assert privacy.spent(2.0, 4, 1e-5) > privacy.spent(2.0, 3, 1e-5) > privacy.spent(2.1, 3, 1e-5)
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("values", "message"),
     [
         ((-1.0, 1, 0.1), r"noise must be >= 0; found -1\.0"),

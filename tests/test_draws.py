@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.core import draws
+from helpers import in_one
 
 
 def plan(
@@ -134,7 +134,7 @@ def test_shifts_cover_the_crop() -> None:
     assert plan([0], [5]).shift is None
 
 
-@pytest.mark.parametrize(("n", "batch", "left"), [(9, 4, 8), (9, 8, 8), (1, 4, 1), (8, 4, 8), (5, 1, 5)])
+@in_one(("n", "batch", "left"), [(9, 4, 8), (9, 8, 8), (1, 4, 1), (8, 4, 8), (5, 1, 5)])
 def test_a_last_batch_of_one_is_left_out_for_batchnorm(n: int, batch: int, left: int) -> None:
     """Where there are others; batches of one were asked for."""
     index = plan([0], [n], epochs=2, batch=batch, single=True).index

@@ -37,6 +37,7 @@ from helpers import (
     federation,
     fitted,
     identical,
+    in_one,
     network,
     others_slow,
     samples,
@@ -162,7 +163,7 @@ def test_a_stack_depends_on_its_size_only() -> None:
     assert difference(make(chunk=2), make(chunk=9)) < 1e-3
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("clients", "chunk", "expected"),
     [(9, None, [9]), (60, None, [20, 20, 20]), (200, None, [50] * 4), (9, 4, [4, 4, 1])],
 )
@@ -205,13 +206,13 @@ def test_a_transform_that_draws_random_numbers_follows_the_seed(net: nn.Module) 
             make(engine=engine)
 
 
-@pytest.mark.parametrize(("name", "value"), [("workers", 0), ("workers", 1.5), ("chunk", 0), ("chunk", True)])
+@in_one(("name", "value"), [("workers", 0), ("workers", 1.5), ("chunk", 0), ("chunk", True)])
 def test_numbers_out_of_range(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=rf"{name} must be a whole number >= 1(, or None)?; found {value}\."):
         federation(**{name: value})
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("net", "n", "threads", "engine"),
     [
         (nn.Linear(4, 3), 4, 1, "stacked"),
@@ -485,7 +486,7 @@ def test_the_engine_that_is_advised_can_train_the_network(pool: Processes) -> No
         fitted("fedavg", 1, net=kind, engine="sequential")
 
 
-@pytest.mark.parametrize("layer", [nn.Dropout(0.0), nn.AlphaDropout(0.0), nn.FeatureAlphaDropout(0.0), nn.Dropout1d(0)])
+@in_one("layer", [nn.Dropout(0.0), nn.AlphaDropout(0.0), nn.FeatureAlphaDropout(0.0), nn.Dropout1d(0)])
 def test_dropout_of_nothing_draws_nothing(layer: nn.Module) -> None:
     assert not Model(nn.Sequential(layer, nn.Linear(3, 2))).random
     assert Model(nn.Sequential(layer, nn.Dropout(0.1), nn.Linear(3, 2))).random

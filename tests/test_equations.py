@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 
 import describe
-import pytest
 from equations import plain_equation
 from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.methods import METHODS
+from helpers import in_one
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("latex", "text"),
     [
         (r"\frac{\mu}{2} \lVert \theta - \theta^t \rVert^2", "μ / 2 ‖ θ − θᵗ ‖²"),

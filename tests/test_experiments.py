@@ -29,6 +29,7 @@ from equipoise.runs import reproduce
 from equipoise.runs.configuration import RunConfig, called
 from equipoise.runs.experiment import ExperimentError, Row, experiment_names, published, read_experiment
 from equipoise.scenarios import SCENARIOS
+from helpers import in_one
 from run_helpers import equipoise
 
 ROOT = Path(networks.__file__).parents[1] / "runs" / "experiments"
@@ -63,7 +64,7 @@ def test_every_experiment_of_the_four_papers_is_there() -> None:
     assert [f"{paper}/{item}" for paper, items in wanted.items() for item in items] == TABLES_AND_FIGURES
 
 
-@pytest.mark.parametrize("name", TABLES_AND_FIGURES)
+@in_one("name", TABLES_AND_FIGURES)
 def test_a_file_says_what_it_is(name: str) -> None:
     experiment = READ[name]
     assert experiment.kind == ("table" if name in TABLES else "figure")
@@ -75,7 +76,7 @@ def test_a_file_says_what_it_is(name: str) -> None:
     assert all(part.title for part in experiment.part)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@in_one("name", EVERY)
 def test_every_row_is_a_method_on_every_part(name: str) -> None:
     for part in READ[name].part:
         for row in READ[name].of(part):
@@ -84,7 +85,7 @@ def test_every_row_is_a_method_on_every_part(name: str) -> None:
             assert parse(str(parse(row.method, told | row.set))).rules == parse(row.method, told | row.set).rules
 
 
-@pytest.mark.parametrize("name", EVERY)
+@in_one("name", EVERY)
 def test_every_setting_of_a_part_is_a_hyper_parameter(name: str) -> None:
     """Or it would be left out without a word, because a part sets only what a row has."""
     for part in READ[name].part:
@@ -93,7 +94,7 @@ def test_every_setting_of_a_part_is_a_hyper_parameter(name: str) -> None:
             assert parameter in METHODS[method].defaults, key
 
 
-@pytest.mark.parametrize("name", EVERY)
+@in_one("name", EVERY)
 def test_scenarios_options_networks_and_training_exist(name: str) -> None:
     for part, condition in conditions(name):
         options = SCENARIOS[condition.scenario].options.keys()
@@ -114,7 +115,7 @@ def test_scenarios_options_networks_and_training_exist(name: str) -> None:
             }
 
 
-@pytest.mark.parametrize("name", EVERY)
+@in_one("name", EVERY)
 def test_columns_are_statistics_of_measures_and_are_shown(name: str) -> None:
     experiment = READ[name]
     for spec in experiment.columns.values():
@@ -126,7 +127,7 @@ def test_columns_are_statistics_of_measures_and_are_shown(name: str) -> None:
     assert shown == set(experiment.columns) or experiment.kind == "figure"
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@in_one("name", FIGURES)
 def test_a_figure_says_what_to_draw(name: str) -> None:
     experiment = READ[name]
     figure = experiment.figure
@@ -148,7 +149,7 @@ def test_a_figure_says_what_to_draw(name: str) -> None:
         assert all("alpha" in condition.options for _, condition in conditions(name))
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if name.startswith("fedsac/")])
+@in_one("name", [name for name in EVERY if name.startswith("fedsac/")])
 def test_beta_of_fedsac_is_in_the_papers_set_for_the_data(name: str) -> None:
     """For CIFAR10 the paper's own Table 7 has 10 and 20 beside the set."""
     sets = {"cifar10": (2, 3, 5, 8, 10, 20), "svhn": (3, 5, 10), "fashion": (1, 10, 20, 25)}
@@ -234,7 +235,7 @@ SPACED = {  # the same, for names with blanks
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TABLES)
+@in_one("name", TABLES)
 def test_every_published_number_has_its_place(name: str) -> None:
     experiment, found = READ[name], published(name)
     places = {(row.name, part.name, column) for part in experiment.part for row in experiment.of(part) for column in part.columns}  # fmt: skip
@@ -246,7 +247,7 @@ def test_every_published_number_has_its_place(name: str) -> None:
     assert first.split(", ")[0].removeprefix("# source: ") in experiment.citation
 
 
-@pytest.mark.parametrize("name", TABLES)
+@in_one("name", TABLES)
 def test_published_numbers_are_those_of_the_paper(name: str) -> None:
     found = published(name)
     typed = [tuple(one.split(",")) for one in TYPED.get(name, "").split()] + SPACED.get(name, [])
@@ -257,7 +258,7 @@ def test_published_numbers_are_those_of_the_paper(name: str) -> None:
         assert len(numbers) < 2 or std == float(numbers[1])
 
 
-@pytest.mark.parametrize("name", TABLES)
+@in_one("name", TABLES)
 def test_published_averages_follow_from_their_parts(name: str) -> None:
     """A slip in typing or reading would show: AVG and STD of FedHEAL, and the averages of FedISM+."""
     found = published(name)

@@ -34,7 +34,7 @@ from equipoise.methods.principal import Principal
 from equipoise.methods.sam import perturbation
 from equipoise.system.ranges import Range
 from equipoise.system.tree import flatten
-from helpers import Server, tensor
+from helpers import Server, in_one, tensor
 
 mp.mp.dps = 60
 M, P, LAYOUT = 4, 12, (6, 3, 2, 1)
@@ -320,8 +320,8 @@ SCALELESS = ("fedfv", "fedgh", "fedgh(form=sequential)", "principal", "krum", "m
 SCALELESS = (*SCALELESS, "fael-exact", "clipping", "centred-clipping")
 
 
-@pytest.mark.parametrize("kind", ["usual", "tiny", "long", "mixed"])
-@pytest.mark.parametrize("method", SCALELESS)
+@in_one("kind", ["usual", "tiny", "long", "mixed"])
+@in_one("method", SCALELESS)
 def test_steps_follow_the_scale_of_the_updates(method: str, kind: str) -> None:
     """A power of two is exact: what has no scale of its own gives the same digits at another scale."""
     updates = vectors(kind, torch.float64).sub(0.1 * vectors(kind, torch.float64).mean(0))
@@ -377,7 +377,7 @@ class Logits:
         return values.mean(-1)
 
 
-@pytest.mark.parametrize("size", [0.0, 1e-30, 1e-3, 1.0, 30.0, 1e9, 1e18, 1e30])
+@in_one("size", [0.0, 1e-30, 1e-3, 1.0, 30.0, 1e9, 1e18, 1e30])
 def test_margin_and_its_gradient(size: float) -> None:
     z = (size * torch.tensor([[3.0, -4.0]])).requires_grad_()
     term = Margin(lam=1.0).loss(Logits(z), None)  # type: ignore[arg-type]
@@ -389,7 +389,7 @@ def test_margin_and_its_gradient(size: float) -> None:
     assert z.grad.flatten().tolist() == pytest.approx(expected, rel=1e-4, abs=1e-37)
 
 
-@pytest.mark.parametrize("temperature", [1e-6, 1e-3, 0.5, 1e6, 1e30])
+@in_one("temperature", [1e-6, 1e-3, 0.5, 1e6, 1e30])
 def test_contrast_at_any_temperature(temperature: float) -> None:
     z, near, far = (torch.tensor([x]) for x in ([1.0, 0.0], [0.6, 0.8], [0.8, -0.6]))
     expected = mp.log(1 + mp.exp((mp.mpf("0.8") - mp.mpf("0.6")) / mp.mpf(temperature)))
@@ -408,9 +408,9 @@ def test_rewards_of_contributions(c: list[float], beta: float) -> None:
     assert share(torch.zeros(2, dtype=torch.float64), beta).tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("kind", ["adam", "yogi", "adagrad"])
-@pytest.mark.parametrize("tau", [1e-12, 1e-3, 1e12])
-@pytest.mark.parametrize("size", [0.0, 1e-30, 1e-6, 1.0, 1e12])
+@in_one("kind", ["adam", "yogi", "adagrad"])
+@in_one("tau", [1e-12, 1e-3, 1e12])
+@in_one("size", [0.0, 1e-30, 1e-6, 1.0, 1e12])
 def test_adaptive_servers(kind: str, tau: float, size: float) -> None:
     server = Server(f"fedadam(kind={kind}, tau={tau}, eta=1.0)", torch.zeros(2, dtype=torch.float64), [1.0])
     m = x = mp.mpf(0)
@@ -472,8 +472,8 @@ def test_fedce_weights(lengths: list[float], floor: float, metric: float) -> Non
     close(found, scaled([x * y for x, y in zip(a, b, strict=True)]), 1e-8)
 
 
-@pytest.mark.parametrize("preset", ["ffl4mia", "nvflare2023", "nvflare2026"])
-@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e9])
+@in_one("preset", ["ffl4mia", "nvflare2023", "nvflare2026"])
+@in_one("scale", [1e-12, 1.0, 1e9])
 def test_fedce_weighs_updates_of_one_direction_equally(preset: str, scale: float) -> None:
     """Their contributions are zero, and rounding is none."""
     updates = torch.linspace(-1, 2, P).expand(M, P) * scale * torch.tensor([[1.0], [1.7], [0.3], [0.9]])

@@ -36,7 +36,7 @@ from equipoise.methods.logit_adjust import LogitAdjust
 from equipoise.methods.moon import contrast
 from equipoise.methods.saga import SAGA
 from equipoise.methods.scaffold import Scaffold
-from helpers import federation, samples, tensor
+from helpers import federation, in_one, samples, tensor
 
 mp.mp.dps = 60
 SINGLE = torch.finfo(torch.float32).max
@@ -102,8 +102,8 @@ def cosine_slope(z: Sequence[Any], p: Sequence[Any]) -> list[Any]:
 
 
 # losses on features
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(("proto", "temperature"), [(1.0, 0.5), (1e-30, 1e-2), (1e12, 1e30), (0.0, 1.0)])
+@in_one("size", SIZES)
+@in_one(("proto", "temperature"), [(1.0, 0.5), (1e-30, 1e-2), (1e12, 1e30), (0.0, 1.0)])
 def test_prototypes_as_anchors(size: float, proto: float, temperature: float) -> None:
     z = (size * torch.tensor([[3.0, -4.0]])).requires_grad_()
     P = proto * torch.tensor([[1.0, 0.2], [0.3, -1.0], [5.0, 5.0]])
@@ -120,8 +120,8 @@ def test_prototypes_as_anchors(size: float, proto: float, temperature: float) ->
     close(z.grad, expected, 1e-3)
 
 
-@pytest.mark.parametrize(("near", "far"), [(1.0, 1.0), (1e-30, 1e30), (1e30, 1e-12), (0.0, 1.0)])
-@pytest.mark.parametrize("size", SIZES)
+@in_one(("near", "far"), [(1.0, 1.0), (1e-30, 1e30), (1e30, 1e-12), (0.0, 1.0)])
+@in_one("size", SIZES)
 def test_contrast_of_models(size: float, near: float, far: float) -> None:
     z = (size * torch.tensor([[3.0, -4.0]])).requires_grad_()
     others = near * torch.tensor([[1.0, 0.2]]), far * torch.tensor([[0.3, -1.0]])
@@ -154,9 +154,9 @@ def test_the_pull_to_prototypes(size: float, lam: float) -> None:
     close(z.grad[0], [mp.mpf(lam) * x / 2 for x in gap])
 
 
-@pytest.mark.parametrize("counts", [(1, 999_999, 0), (5, 5, 0), (0, 1, 0), (1, 1, 1)])
-@pytest.mark.parametrize("tau", [*STRENGTHS, 1e300])
-@pytest.mark.parametrize("size", [0.0, 1e-30, 1.0, 1e9])
+@in_one("counts", [(1, 999_999, 0), (5, 5, 0), (0, 1, 0), (1, 1, 1)])
+@in_one("tau", [*STRENGTHS, 1e300])
+@in_one("size", [0.0, 1e-30, 1.0, 1e9])
 def test_adjusted_logits(size: float, tau: float, counts: tuple[int, ...]) -> None:
     """Gradient of what is trained on: softmax of the adjusted logits less the label; 0 for a class the client lacks."""
     z = (size * torch.tensor([[3.0, -4.0, 1.0]])).requires_grad_()
@@ -176,8 +176,8 @@ def test_adjusted_logits(size: float, tau: float, counts: tuple[int, ...]) -> No
 
 
 # corrections and control variates
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("strength", STRENGTHS[1:])
+@in_one("size", SIZES)
+@in_one("strength", STRENGTHS[1:])
 def test_pulls_to_the_model_received(size: float, strength: float) -> None:
     theta = size * torch.tensor([3.0, -4.0, 1.0])
     here = visit(state={"g": 2 * theta})
@@ -192,9 +192,9 @@ def test_pulls_to_the_model_received(size: float, strength: float) -> None:
     close(after["g"], [2 * x - strength * x for x in gap], 1e-5)
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.9, 0.999, 0.99999, 1 - 1e-9, 1 - 1e-15])
-@pytest.mark.parametrize("steps", [1, 2, 7, 1000])
-@pytest.mark.parametrize("lr", [1e-30, 1.0, 1e30])
+@in_one("rho", [0.0, 0.9, 0.999, 0.99999, 1 - 1e-9, 1 - 1e-15])
+@in_one("steps", [1, 2, 7, 1000])
+@in_one("lr", [1e-30, 1.0, 1e30])
 def test_control_variates_are_divided_by_the_distance_travelled(rho: float, steps: int, lr: float) -> None:
     exactly = speed = mp.mpf(0)
     for _ in range(steps):  # constant unit gradient
@@ -221,8 +221,8 @@ def test_gaps_of_losses(now: float, last: float, seen: float) -> None:
     assert after["last"].item() == pytest.approx(now)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("c", [0.0, 1e-30, 0.3, 0.999, 1 - 1e-5])
+@in_one("size", SIZES)
+@in_one("c", [0.0, 1e-30, 0.3, 0.999, 1 - 1e-5])
 def test_the_model_of_the_others(size: float, c: float) -> None:
     """What the others made of the mean; rounding grows by 1 / (1 - c), as it has in the mean itself."""
     own, others = (size * torch.tensor(v, dtype=torch.float64) for v in ([3.0, -4.0, 1.0], [1.0, 2.0, -7.0]))
@@ -235,8 +235,8 @@ def test_the_model_of_the_others(size: float, c: float) -> None:
         assert (float(report["measured"]), float(report["metric"])) == (measured, measured / 2)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("rho", [0.0, 1e-30, 0.1, 1e30])
+@in_one("size", SIZES)
+@in_one("rho", [0.0, 1e-30, 0.1, 1e30])
 def test_sharpness_is_measured_at_the_search_distance(size: float, rho: float) -> None:
     asked: list[Tensor] = []
     here = visit(torch.zeros(3), gradient=size * torch.tensor([3.0, -4.0, 0.0]))
@@ -252,8 +252,8 @@ def test_sharpness_is_measured_at_the_search_distance(size: float, rho: float) -
 
 
 # uploads
-@pytest.mark.parametrize("size", SIZES[:-2])  # longer ones are refused
-@pytest.mark.parametrize("clip", [1e-300, 1e-30, 1e-3, 1.0, 1e30, 1e300, math.inf])
+@in_one("size", SIZES[:-2])  # longer ones are refused
+@in_one("clip", [1e-300, 1e-30, 1e-3, 1.0, 1e30, 1e300, math.inf])
 def test_clipped_updates(size: float, clip: float) -> None:
     update = size * torch.tensor([3.0, -4.0, 0.0])
     length = mp.sqrt(mp.fsum(x * x for x in exact(update)))
@@ -263,8 +263,8 @@ def test_clipped_updates(size: float, clip: float) -> None:
     close(CFFL(clip=clip).upload(update, visit()), cut, 1e-5, 1e-44)
 
 
-@pytest.mark.parametrize("noise", [1e-6, 1.0, 1e30, 1e300])
-@pytest.mark.parametrize("clip", [1e-6, 1.0, 1e30])
+@in_one("noise", [1e-6, 1.0, 1e30, 1e300])
+@in_one("clip", [1e-6, 1.0, 1e30])
 def test_noise_is_in_proportion_to_the_clip_or_out_of_range(noise: float, clip: float) -> None:
     if clip == noise == 1e-6:
         with pytest.raises(ValueError, match="in float32"):
@@ -276,9 +276,9 @@ def test_noise_is_in_proportion_to_the_clip_or_out_of_range(noise: float, clip: 
         close(sent.float(), [mp.mpf(noise) * clip * x for x in (1, -2, mp.mpf("0.5"))])
 
 
-@pytest.mark.parametrize("scale", [2.0**-90, 1.0, 2.0**90])
-@pytest.mark.parametrize("share", [0.0, 1e-30, 0.3, 0.5, 1.0])
-@pytest.mark.parametrize("up", [False, True])
+@in_one("scale", [2.0**-90, 1.0, 2.0**90])
+@in_one("share", [0.0, 1e-30, 0.3, 0.5, 1.0])
+@in_one("up", [False, True])
 def test_the_largest_entries(scale: float, share: float, up: bool) -> None:
     size = scale * torch.tensor([[3.0, 1.0, 2.0, 5.0, 4.0, 0.5]])
     kept = largest(size, tensor([[share]]), (4, 2), up=up)
@@ -288,8 +288,8 @@ def test_the_largest_entries(scale: float, share: float, up: bool) -> None:
         assert sorted(part[mask].tolist(), reverse=True) == sorted(part.tolist(), reverse=True)[:n]
 
 
-@pytest.mark.parametrize("size", SIZES[1:])
-@pytest.mark.parametrize("other", SIZES)
+@in_one("size", SIZES[1:])
+@in_one("other", SIZES)
 def test_the_orthogonal_part_at_any_scale(size: float, other: float) -> None:
     found = orthogonal(size * torch.tensor([3.0, 4.0]), other * torch.tensor([1.0, 0.0]))
     close(found, exact(size * torch.tensor([0.0 if other else 3.0, 4.0])), 1e-6)
@@ -314,9 +314,9 @@ def test_divergence_of_losses(own: list[float], server: list[float], ordered: bo
     assert abs(mp.mpf(float(found)) - expected) < 1e-12 * (1 + abs(expected))
 
 
-@pytest.mark.parametrize("apart", [0.0, 1e-30, 1e-3, 1.0])
-@pytest.mark.parametrize("offset", [0.0, 1.0, 1e3, 1e5])
-@pytest.mark.parametrize("n", [1, 9])
+@in_one("apart", [0.0, 1e-30, 1e-3, 1.0])
+@in_one("offset", [0.0, 1.0, 1e3, 1e5])
+@in_one("n", [1, 9])
 def test_variances_of_features(offset: float, apart: float, n: int) -> None:
     """A client of one class, whose features are nearly the same: differences of squares would be rounding alone."""
     drawn = torch.randn(n, 2, generator=torch.Generator().manual_seed(3))
@@ -342,7 +342,7 @@ def statistics(z: Tensor, y: Tensor) -> State:
     return report
 
 
-@pytest.mark.parametrize("size", SIZES)
+@in_one("size", SIZES)
 def test_means_of_classes(size: float) -> None:
     z, y = size * torch.tensor([[3.0, -4.0], [1.0, 2.0], [5.0, 5.0]]), torch.tensor([0, 0, 2])
     here = visit(features=(z, y, torch.ones(3, dtype=torch.bool)), done=AT_ZERO)

@@ -39,6 +39,7 @@ from equipoise.metrics.measures import ACCURACY
 from equipoise.report import comparison, markdown, render, rich_table, verdict
 from equipoise.report.layout import over_clients, sheets
 from equipoise.report.sentences import evidence
+from helpers import in_one
 
 
 def scores(predicted: Any, y: Any, loss: float = 1.0, C: int = 4) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def run(method: str, groups: list[dict[str, Any]], seed: int = 0, **meta: Any) -
 
 
 # --- a model of no use
-@pytest.mark.parametrize("loss", [math.nan, math.inf, 4e12, 10.1 * math.log(4)])
+@in_one("loss", [math.nan, math.inf, 4e12, 10.1 * math.log(4)])
 def test_a_loss_far_above_that_of_guessing_is_a_training_that_diverged(loss: float) -> None:
     assert "its test loss is" in diverged({"a": scores([0, 1], [0, 1], loss)})
     assert diverged({"a": scores([0, 1], [0, 1], 9.9 * math.log(4))}) == ""
@@ -311,14 +312,14 @@ def test_samples_known_one_by_one_make_differences_narrower() -> None:
     assert known.high - known.low < 0.6 * (apart.high - apart.low)
 
 
-@pytest.mark.parametrize("key", OVER_GROUPS)
+@in_one("key", OVER_GROUPS)
 def test_statistics_of_draws_are_those_of_the_tables(key: str) -> None:
     a = np.random.default_rng(5).random((7, 3))
     column = next(c for c in definitions.GROUPS if c.key == key)
     assert OVER_GROUPS[key](a) == pytest.approx([column.compute(row, None, ACCURACY).value for row in a])
 
 
-@pytest.mark.parametrize(("d", "n"), [(0.1, 787), (0.5, 34), (1.0, 10), (2.0, 5)])
+@in_one(("d", "n"), [(0.1, 787), (0.5, 34), (1.0, 10), (2.0, 5)])
 def test_the_number_of_seeds_is_that_of_known_tables_of_power(d: float, n: int) -> None:
     """The sample sizes that G*Power gives for a two-sided paired test at 5 % with power 0.8, and those of statsmodels."""
     x = np.random.default_rng(6).normal(size=6)
@@ -377,7 +378,7 @@ CLAIMS = {
 }
 
 
-@pytest.mark.parametrize("draw", range(60))
+@in_one("draw", range(60))
 def test_no_sentence_claims_more_than_its_interval(draw: int) -> None:
     histories = drawn(np.random.default_rng([7, draw]))
     found = comparison(histories)

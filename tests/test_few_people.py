@@ -22,6 +22,7 @@ from equipoise.flower.site.task import Task
 from equipoise.report.sites import prometheus
 from equipoise.report.statistics import comparison
 from equipoise.runs.tracking import of_round
+from helpers import in_one
 
 
 def rows(n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -114,7 +115,7 @@ def test_no_bar_of_few_in_the_figure_of_the_data() -> None:
     assert sorted(widths)[:2] == [0, 0]
 
 
-@pytest.mark.parametrize(("n", "least", "shown"), [(2, 10, False), (9, 10, False), (2, 1, True), (10, 10, True)])
+@in_one(("n", "least", "shown"), [(2, 10, False), (9, 10, False), (2, 1, True), (10, 10, True)])
 def test_logs_and_gauges_have_no_number_about_few(n: int, least: int, shown: bool) -> None:
     """Also where a site sent the number, as its own minimum is lower."""
     groups = {"men": {"accuracy": 0.5, "loss": 1.0, "n": 40}, "other": {"accuracy": 1.0, "loss": 0.1, "n": n}}

@@ -54,6 +54,7 @@ from helpers import (
     fitted,
     generator,
     identical,
+    in_one,
     network,
     normal,
     others_slow,
@@ -511,7 +512,7 @@ def test_a_network_of_other_code_is_told(tmp_path: Path) -> None:
     assert own_code.defining(nn.Linear(1, 1), *Method.of("fedheal").rules) == []
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("stated", "words"),
     [
         ({"features": "age"}, "features must be a list with a name for each of the features; found 'age'"),
@@ -808,7 +809,7 @@ def test_another_version_is_told(tmp_path: Path) -> None:
         Parcel.of(records)
 
 
-@pytest.mark.parametrize(
+@in_one(
     "array",
     [
         Array("F32", (3,), "bytes", bytes(11)),
@@ -1019,7 +1020,7 @@ def test_a_vector_survives_as_a_change() -> None:
     assert change(old, None).keys() == {"values"}
 
 
-@pytest.mark.parametrize(
+@in_one(
     "parts",
     [
         {"values": torch.ones(2, dtype=torch.float64), "index": torch.tensor([1, 9], dtype=torch.int32)},
@@ -1035,7 +1036,7 @@ def test_a_change_that_does_not_fit_is_refused(parts: dict[str, torch.Tensor]) -
         changed(parts, torch.zeros(8, dtype=torch.float64), torch.zeros(8, dtype=torch.float64))
 
 
-@pytest.mark.parametrize(
+@in_one(
     "x",
     [
         torch.tensor(3.0),
@@ -1044,7 +1045,6 @@ def test_a_change_that_does_not_fit_is_refused(parts: dict[str, torch.Tensor]) -
         torch.zeros(0, 3),
         normal(2, 3),
     ],
-    ids=str,
 )
 def test_tensors_of_any_kind_travel(x: torch.Tensor) -> None:
     back = Parcel.of(Parcel({"é": [1.5, None]}, {"a/b": x}).records())

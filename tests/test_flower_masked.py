@@ -28,7 +28,7 @@ from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.federation.method import Method
 from equipoise.methods import METHODS
-from helpers import UNEQUAL, clients, network, normal, others_slow, samples, tensor
+from helpers import UNEQUAL, clients, in_one, network, normal, others_slow, samples, tensor
 
 pytest.importorskip("flwr")
 
@@ -360,7 +360,7 @@ def test_a_share_is_for_one_site_and_one_sum(sites: Met) -> None:
     assert sites.shares_of(two, "ward-a", {"ward-c": hidden, "ward-b": 3}) == {}  # type: ignore[dict-item]
 
 
-@pytest.mark.parametrize("shares", [[b""], [b"x"], [bytes(20), b""], [bytes(20)] * 4, [bytes(52), bytes(4), bytes(7)]])
+@in_one("shares", [[b""], [b"x"], [bytes(20), b""], [bytes(20)] * 4, [bytes(52), bytes(4), bytes(7)]])
 def test_shares_of_any_form_are_no_seed(shares: list[bytes]) -> None:
     with pytest.raises(MaskError, match="sent shares that are not of its seed"):
         sums.recovered(shares, masks.sha256(bytes(32)))

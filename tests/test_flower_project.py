@@ -50,6 +50,7 @@ from equipoise.flower.settings import AppSettings
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import FLOWER, configure
 from equipoise.system.errors import ExpectedError
+from helpers import in_one
 from run_helpers import equipoise
 
 __all__ = ["equipoise"]
@@ -404,7 +405,7 @@ def leaving(node: Any, config: Any) -> Task:
     sys.exit("cannot go on")
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("task", "words"),
     [
         (raising, r":raising failed: FileNotFoundError: no patients of north, line \d+\."),
@@ -445,8 +446,8 @@ def test_what_a_site_would_stumble_over_is_told_beforehand(task: Any, words: str
     assert "\n" not in text
 
 
-@pytest.mark.parametrize(("positive", "said"), [("sick", True), ("ill", False), ("2", True), ("", False)])
-@pytest.mark.parametrize("broken", [True, False])
+@in_one(("positive", "said"), [("sick", True), ("ill", False), ("2", True), ("", False)])
+@in_one("broken", [True, False])
 def test_a_positive_class_that_is_none_is_told_beforehand(positive: str, said: bool, broken: bool) -> None:
     """Also where no data can be read."""
 

@@ -24,7 +24,7 @@ from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.roster import SitesError
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.task import Task
-from helpers import others_slow
+from helpers import in_one, others_slow
 from lying import bent
 
 nan, NAMES = math.nan, ("ward-0", "ward-1", "ward-2", "ward-3")
@@ -108,8 +108,8 @@ def test_a_loss_that_is_no_number_where_all_have_a_prediction_is_a_lie(sums: lis
     assert (record["groups"]["all"]["n"], record["clients"]["accuracy"][1]) == (36, None)
 
 
-@pytest.mark.parametrize("wide", [2.0**62, 2.0**61])
-@pytest.mark.parametrize("wrong", [("right", "true", "chosen"), ("true", "chosen"), ("true",), ("chosen",)])
+@in_one("wide", [2.0**62, 2.0**61])
+@in_one("wrong", [("right", "true", "chosen"), ("true", "chosen"), ("true",), ("chosen",)])
 def test_counts_whose_sum_wraps_around_are_refused(wide: float, wrong: tuple[str, ...]) -> None:
     """Several that add up to 2^64, which is 0 in 64 bits, and n more."""
     n, others = 12.0, int(2.0**64 / wide)

@@ -16,6 +16,7 @@ from fuzz_messages import Case
 
 from equipoise.flower.server import scores
 from equipoise.flower.site import site, store
+from helpers import in_one
 
 
 def case(kind: str, fields: Mapping[str, Any], run: str = "scaffold") -> Case:
@@ -53,7 +54,7 @@ def test_changed_messages_break_no_promise(side: str, messages: int) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("kind", "fields"),
     [
         ("train", {"t": None}),
@@ -69,7 +70,7 @@ def test_a_refused_message_changes_nothing(kind: str, fields: dict[str, Any]) ->
     assert fuzz.at_site(case(kind, fields)) == (kind, "refused", [])
 
 
-@pytest.mark.parametrize("name", ["../../x", "/x", "\ud800", "x" * 5000])
+@in_one("name", ["../../x", "/x", "\ud800", "x" * 5000])
 def test_no_name_leads_out_of_the_state_directory(name: str) -> None:
     kind, _, broken = fuzz.at_site(case("query.keys", {"experiment/name": name}, "fedavg, masked"))
     assert (kind, broken) == ("query.keys", [])

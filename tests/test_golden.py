@@ -13,6 +13,7 @@ import pytest
 from torch import Tensor
 
 from golden_adapters import ADAPTERS, SKIPPED
+from helpers import in_one
 
 DIRECTORY = Path(os.environ.get("EQUIPOISE_GOLDEN", Path(__file__).parent / "golden"))
 ENTRIES: list[dict[str, Any]] = [
@@ -110,7 +111,7 @@ def test_unknown_entry_fails() -> None:
         check({"id": "no.such.entry", "inputs": {}, "expected": {}, "abs": 0, "rel": 0})
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("got", "expected"),
     [
         ({"a": 1.0}, {"a": 1.0, "b": 2.0}),

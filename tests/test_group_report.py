@@ -20,6 +20,7 @@ from equipoise.federation.history import History
 from equipoise.metrics import class_counts, classification, parity, rates_of
 from equipoise.records.record import line
 from equipoise.report import layout, table
+from helpers import in_one
 
 samples = st.lists(st.tuples(st.sampled_from("fmx"), st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=80)
 
@@ -117,7 +118,7 @@ def test_a_rate_of_nothing_is_undefined_and_not_zero() -> None:
     assert "equal_opportunity" not in found.widest
 
 
-@pytest.mark.parametrize(
+@in_one(
     "counts",
     [
         {"right": [2], "true": [1], "chosen": [1]},

@@ -10,10 +10,12 @@ import pytest
 import release
 import subject
 
+from helpers import in_one
+
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("message", "fault"),
     [
         ("Why it is made\n\nDetails " + 200 * "x", ""),

@@ -13,6 +13,7 @@ from equipoise.federation.history import History
 from equipoise.records.directory import all_members, members
 from equipoise.records.record import line
 from equipoise.system.files import write_atomically
+from helpers import in_one
 
 RECORDS = (
     {
@@ -308,7 +309,7 @@ def test_from_run_names_the_file_and_the_fault(tmp_path, name, content, message)
         History.from_run(run)
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("records", "meta", "message"),
     [
         ([], {}, 'meta\\["method"\\]'),

@@ -12,6 +12,7 @@ import pytest
 
 import equipoise
 from equipoise.data.sets import cifar
+from helpers import in_one
 
 ROOT = Path(equipoise.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -161,7 +162,7 @@ LONGER = {  # file: its limit, and why
 }
 
 
-@pytest.mark.parametrize("name", sorted(FILE_SIZES))
+@in_one("name", sorted(FILE_SIZES))
 def test_a_method_is_at_most_forty_lines(name: str) -> None:
     limit = LONGER[name][0] if name in LONGER else 40
     assert FILE_SIZES[name] <= limit

@@ -16,6 +16,7 @@ import equipoise as eq
 from equipoise.core.task import CLASSIFICATION
 from equipoise.flower.server import scores as site_scores
 from equipoise.metrics import class_counts, classification, parity, rates_of
+from helpers import in_one
 
 x = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
 y = torch.arange(12) % 3
@@ -60,7 +61,7 @@ def federation(**changes: Any) -> eq.Federation:
     return eq.Federation(given.pop("net"), given.pop("clients"), **given)
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("changes", "message"),
     [
         ({"solver": "sgd"}, r"solver must be one of equipoise, such as equipoise.SGD\(lr=0.01\) .*found 'sgd'\.$"),
@@ -132,7 +133,7 @@ def test_arguments_that_cannot_be_used(changes: dict[str, Any], message: str) ->
     assert "\n" not in str(found.value)
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("data", "message"),
     [
         (
@@ -178,7 +179,7 @@ def test_data_of_a_client_that_cannot_be_used(data: Any, message: str) -> None:
         federation(clients=[(x, y), data])
 
 
-@pytest.mark.parametrize(
+@in_one(
     "data",
     [
         (x.tolist(), y.tolist()),
@@ -198,7 +199,7 @@ def test_complex_inputs_are_for_the_transform() -> None:
         federation(clients=[(x * 1j, y)], tests={}, transform=lambda x, shift: x)
 
 
-@pytest.mark.parametrize("name", ["solver", "method", "settings", "tests", "transform", "epochs", "lr"])
+@in_one("name", ["solver", "method", "settings", "tests", "transform", "epochs", "lr"])
 def test_nothing_that_a_run_would_ignore_can_be_set(name: str) -> None:
     fed = federation()
     with pytest.raises(

@@ -18,7 +18,7 @@ from equipoise.report import html, table
 from equipoise.report.layout import every_client, sheets
 from equipoise.report.sentences import seeds_change, verdict
 from equipoise.report.statistics import Comparison
-from helpers import others_slow
+from helpers import in_one, others_slow
 
 
 def accuracies(n: int, seed: int = 0) -> list[float]:
@@ -244,7 +244,7 @@ def test_a_method_without_spread_in_its_difference_is_not_missing(shift: float) 
         assert said in " ".join(text.split())
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("sizes", "n", "shown"),
     [((12, 9), "< 10 to 12", False), ((9, 3), "< 10", False), ((12, 30), "12 to 30", True), ((30, 30), "30", True)],
 )
@@ -270,7 +270,7 @@ def of_a_function(seed: int, digest: str, rows: str, **config: Any) -> History:
     return run(accuracies(25, seed), seed=seed, config=about, data={"sha256": digest, "rows": rows})
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("digests", "rows", "config", "changed"),
     [
         (("a", "b"), ("r", "s"), {}, "the data"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from equipoise.core import maths
-from helpers import bits, normal, shares, tensor
+from helpers import bits, in_one, normal, shares, tensor
 
 values = st.floats(-5, 5, allow_nan=False)
 vectors = st.lists(values, min_size=1, max_size=8)
@@ -169,15 +169,15 @@ def test_at_least_and_ascending(dtype: torch.dtype) -> None:
     assert maths.ascending(x.flatten()).tolist() == sorted(x.flatten().tolist())
 
 
-@pytest.mark.parametrize("M", range(1, 13))
+@in_one("M", range(1, 13))
 def test_exchanges_sort_whatever_there_is(M: int) -> None:
     """What sorts every column of zeros and ones sorts every column (Knuth, The Art of Computer Programming 3, 5.3.4, Theorem Z)."""
     every = (np.arange(1 << M) >> np.arange(M)[:, None] & 1).astype(np.float32)
     assert np.array_equal(maths._exchanged(every), np.sort(every, 0))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("M", [1, 2, 5, 20, maths.FEW, maths.FEW + 1])
+@in_one("dtype", [torch.float32, torch.float64])
+@in_one("M", [1, 2, 5, 20, maths.FEW, maths.FEW + 1])
 def test_long_rows_are_sorted_as_short_ones(M: int, dtype: torch.dtype) -> None:
     x = normal(M, maths.LONG + 3).round(decimals=1).to(dtype)  # with many that are equal
     before = x.clone()

@@ -23,7 +23,7 @@ from equipoise.methods.fphl import FPHL
 from equipoise.methods.qffl import QFFL
 from equipoise.methods.scaffold import Scaffold
 from equipoise.system.text import read_value
-from helpers import KeepHead, Portion
+from helpers import KeepHead, Portion, in_one
 
 
 def test_a_sum_has_the_rules_of_its_parts() -> None:
@@ -81,7 +81,7 @@ def test_overrides_from_elsewhere() -> None:
         parse("fedprox", {"fedprox.nu": 1})
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("text", "message"),
     [
         ("", "The method is empty"),
@@ -108,7 +108,7 @@ def test_errors_help(text: str, message: str) -> None:
         parse(text)
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("make", "message"),
     [
         (lambda: FPHL(tau=1.5), r"FPHL: tau must be in \[0, 1\]; found 1\.5\."),

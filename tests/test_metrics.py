@@ -19,6 +19,7 @@ from equipoise.metrics import (
 from equipoise.metrics.classification import chosen
 from equipoise.metrics.performance import last_rounds, last_rounds_of, mean, std, worst
 from equipoise.metrics.pooling import last_rounds_together, moments
+from helpers import in_one
 
 accuracies = st.lists(st.floats(1e-3, 1, allow_subnormal=False), min_size=1, max_size=40)
 
@@ -27,7 +28,7 @@ accuracies = st.lists(st.floats(1e-3, 1, allow_subnormal=False), min_size=1, max
 HAND = [0.4, 0.2, 1.0, 0.4]
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("name", "expected"),
     [
         ("mean", 0.5),
@@ -185,8 +186,8 @@ def test_order_of_clients_does_not_matter(a, random):
         assert spread(shuffled)[name].value == pytest.approx(value.value, rel=1e-9, abs=1e-6), name
 
 
-@pytest.mark.parametrize("k", [1, 2, 7, 100])
-@pytest.mark.parametrize("value", [0.1, 0.3, 1.0])
+@in_one("k", [1, 2, 7, 100])
+@in_one("value", [0.1, 0.3, 1.0])
 def test_equal_clients_are_perfectly_fair(k, value):
     found = spread([value] * k)
     for name in ("gap", "gini"):
@@ -206,7 +207,7 @@ def test_one_client_has_everything():
     assert found["angle"].value == pytest.approx(60)
 
 
-@pytest.mark.parametrize("a", [[], [0.5, math.nan], [math.inf, 0.1], [None, 0.3]])
+@in_one("a", [[], [0.5, math.nan], [math.inf, 0.1], [None, 0.3]])
 def test_nothing_to_measure_is_undefined_not_an_error(a):
     assert all(not defined and math.isnan(value) for value, defined in spread(a).values())
     assert not performance.std(a).defined
@@ -225,14 +226,14 @@ def test_a_group_missing_in_one_round_is_undefined():
     assert mean(last_rounds([[0.5, math.nan], [0.5, 0.6]], last=1)).value == pytest.approx(0.55)
 
 
-@pytest.mark.parametrize(("k", "n"), [(1, 1), (9, 1), (10, 1), (19, 1), (20, 2), (30, 3), (100, 10)])
+@in_one(("k", "n"), [(1, 1), (9, 1), (10, 1), (19, 1), (20, 2), (30, 3), (100, 10)])
 def test_worst_tenth_counts_clients(k, n):
     a = [i / k for i in range(k)]
     assert performance.worst_share(a).value == pytest.approx(sum(a[:n]) / n)
     assert performance.best_share(a).value == pytest.approx(sum(a[-n:]) / n)
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("call", "message"),
     [
         (lambda: performance.mean([[0.1, 0.2]]), r"expected shape \[K\], found \(1, 2\)"),
@@ -276,7 +277,7 @@ def test_paired_equals_scipy(pairs):
     assert paired(b, a).difference == pytest.approx(-found.difference)
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("a", "b", "n"),
     [
         ([], [], 0),
@@ -380,7 +381,7 @@ def test_logits_are_compared_as_probabilities():
     assert [huge[name] for name in MEASURES] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("p", "y", "undefined"),
     [
         (np.full((3, 2), 0.5), [1, 1, 1], {"auc", "auc_ovr"}),
@@ -398,7 +399,7 @@ def test_only_the_measures_asked_for_are_made():
     assert classification([[0.9, 0.1]], [0], ["balanced"]) == {"balanced": 1.0, "missing": (1,)}
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("call", "message"),
     [
         (lambda: classification([0.1, 0.2], [0, 1]), r"expected scores \[n, C\] and labels \[n\], found \(2,\)"),

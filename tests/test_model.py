@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from equipoise.core.model import Bound, Model, Stacked
 from equipoise.networks import build
-from helpers import N_CLASSES, N_INPUTS, BatchNormNet, network, normal
+from helpers import N_CLASSES, N_INPUTS, BatchNormNet, in_one, network, normal
 
 
 class Tied(nn.Module):
@@ -96,8 +96,8 @@ def test_gradient_and_statistics_are_autograds(kind: str) -> None:
     assert kind == "mlp" or not torch.equal(buffers, model.initial[model.n_params :])
 
 
-@pytest.mark.parametrize("kind", ["mlp", "batchnorm"])
-@pytest.mark.parametrize("train", [True, False])
+@in_one("kind", ["mlp", "batchnorm"])
+@in_one("train", [True, False])
 def test_a_stack_is_its_rows(kind: str, train: bool) -> None:
     """Logits, features, gradients, and for BatchNorm the statistics of every row (in a view of any stride)."""
     model = Model(network(kind))

@@ -20,6 +20,7 @@ from equipoise.networks.weights import load_weights
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import called, configure
 from equipoise.submodels.discovery import find
+from helpers import in_one
 from run_helpers import SIZES, executed
 from run_helpers import cache as folder  # noqa: F401 (a fixture)
 
@@ -123,7 +124,7 @@ def test_an_unknown_name_or_option_gets_the_nearest():
         build("cnn", widht=8)
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("name", "arguments", "message"),
     [
         ("cnn", {"norm": "layer"}, "norm must be one of none, group, batch; found 'layer'"),

@@ -18,7 +18,7 @@ from equipoise.core.model import Bound, Model
 from equipoise.networks import build
 from equipoise.submodels.discovery import find
 from golden_neurons import ADAPTERS
-from helpers import generator, others_slow
+from helpers import generator, in_one, others_slow
 from test_golden import ENTRIES, check
 
 
@@ -179,7 +179,7 @@ def test_what_mixes_units_is_left_out() -> None:
     assert "LayerNorm 'norm' mixes" in made("tokens")[0].left_out["embed+down"]
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("mix", "why"),
     [
         (lambda h: torch.softmax(h, 1), "softmax"),
@@ -208,7 +208,7 @@ def test_functions_that_mix(mix: Callable[[Tensor], Tensor], why: str) -> None:
     assert re.search(why, neurons.left_out["first"])
 
 
-@pytest.mark.parametrize(
+@in_one(
     "keep",
     [
         lambda h: h.clamp(min=0) * 2 + 1,
@@ -366,7 +366,7 @@ def test_a_mapping_by_hand() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("mapping", "message"),
     [
         ({}, "mapping of hidden units is empty"),
@@ -437,7 +437,7 @@ def held_by_loops(neurons: Neurons, units: Tensor) -> Tensor:
     return torch.tensor(out)
 
 
-@pytest.mark.parametrize("name", ["mlp", "sequential", "residual", "depthwise", "tokens"])
+@in_one("name", ["mlp", "sequential", "residual", "depthwise", "tokens"])
 def test_an_entry_is_held_if_both_its_ends_are(name: str) -> None:
     neurons, _ = made(name)
     units = torch.stack([some(neurons, seed) for seed in range(3)])

@@ -38,6 +38,7 @@ from equipoise.runs.directory import federation
 from equipoise.scenarios import partition
 from equipoise.scenarios.own import divided
 from equipoise.scenarios.scenario import Description, Protocol, Scenario
+from helpers import in_one
 from run_helpers import cache, equipoise
 
 __all__ = ["cache", "equipoise"]
@@ -83,7 +84,7 @@ def test_targets_are_read_to_the_last_bit(tmp_path: Path, values: list[float]) -
     assert [*map(float, read_column(single, "label", HERE, NUMBERS).words)] == single.astype(np.float64).tolist()
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("cells", "numbers"),
     [
         ([" 1", "2 ", "+3.50", "-4e-1", ".5", "1e3"], [1, 2, 3.5, -0.4, 0.5, 1000]),
@@ -266,7 +267,7 @@ def test_a_scenario_of_numbers(tmp_path: Path) -> None:
             homes(tmp_path / "t.csv", task=task)
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("y", "task", "said"),
     [
         ([1, 2], "regression", "float64 labels"),

@@ -11,7 +11,7 @@ from equipoise.core import draws, oracle
 from equipoise.core.model import Bound, Model, Stacked
 from equipoise.core.oracle import Oracle
 from equipoise.data.samples import read, stack
-from helpers import N_INPUTS, clients, network, normal, oracle_of, samples
+from helpers import N_INPUTS, clients, in_one, network, normal, oracle_of, samples
 
 
 def plan(sizes: list[int], batch: int = 4, epochs: int = 2) -> draws.Schedule:
@@ -77,7 +77,7 @@ SOLVERS = [
 ]
 
 
-@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+@in_one("solver", SOLVERS)
 def test_training_is_pytorchs(solver: object) -> None:
     """The same batches through ``torch.optim``: momentum, weight decay, clipping and all."""
     net = network()
@@ -107,7 +107,7 @@ def test_training_is_pytorchs(solver: object) -> None:
     assert torch.allclose(got, torch.cat([p.detach().reshape(-1) for p in net.parameters()]), rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("solver", SOLVERS, ids=repr)
+@in_one("solver", SOLVERS)
 def test_a_stack_trains_as_its_clients(solver: object) -> None:
     """Clients of one to four batches an epoch: a step that is padding moves neither parameters nor slots."""
     whole, each, model = together("mlp", [5, 13, 1, 8], solver)

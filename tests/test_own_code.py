@@ -23,6 +23,7 @@ from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunError, configure
 from equipoise.system import own_code
 from equipoise.system.own_code import OwnCodeError
+from helpers import in_one
 from run_helpers import SCENARIO, TINY, Zygote, assert_same_run, cache, equipoise, executed, records, started, zygote
 
 MINE = """
@@ -141,7 +142,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # what is a reference
-@pytest.mark.parametrize(
+@in_one(
     ("text", "found"),
     [
         ("fedld:released", []),

@@ -18,6 +18,7 @@ from equipoise.federation.history import History
 from equipoise.report import comparison, render, rich_table
 from equipoise.report.notes import leaks
 from equipoise.system.terminal import Terminal
+from helpers import in_one
 
 N = 120
 RNG = np.random.default_rng(7)
@@ -40,7 +41,7 @@ NAMING = {
 }
 
 
-@pytest.mark.parametrize("name", TELLING)
+@in_one("name", TELLING)
 def test_a_column_that_tells_the_class_alone(name: str) -> None:
     x = np.stack([RNG.normal(size=N), TELLING[name], RNG.integers(0, 3, N)], 1)
     assert tells(x, Y) == [1]
@@ -66,7 +67,7 @@ def test_columns_that_have_nothing_to_do_with_the_class_are_not_said(
     assert tells(x, np.unique(y, return_inverse=True)[1]) == []
 
 
-@pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer", "digits"])
+@in_one("name", ["iris", "wine", "breast_cancer", "digits"])
 def test_measurements_are_no_false_alarm(name: str) -> None:
     data = getattr(datasets, f"load_{name}")()
     assert tells(data.data, data.target) == []
@@ -86,7 +87,7 @@ def test_columns_that_name_rows_and_those_that_measure() -> None:
     assert identifiers(np.stack([*measured.values()], 1), [*measured]) == []
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("column", "expected"),
     [
         ([20, 35, -999, 61, -999, 44], [(-999.0, 2)]),

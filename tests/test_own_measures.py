@@ -23,6 +23,7 @@ from equipoise.metrics.own import KNOWN, Measure, divided
 from equipoise.report.layout import sheets
 from equipoise.report.statistics import Comparison
 from equipoise.runs.configuration import configure
+from helpers import in_one
 from run_helpers import SIZES, Zygote, assert_same_run, cache, equipoise, executed, records, started, zygote
 
 
@@ -71,7 +72,7 @@ def test_measures_of_torchmetrics_by_name() -> None:
     assert mcc(p, y)[0] == pytest.approx(found["mcc"], abs=1e-6)
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("measure", "expected"),
     [
         (KNOWN["mcc"], "ValueError: all samples are of one class"),
@@ -99,7 +100,7 @@ def test_a_function_cannot_change_what_it_is_given() -> None:
     assert all(map(np.array_equal, (p, y), before))
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("given", "expected"),
     [
         (["f2"], r"Unknown measure 'f2'\. Did you mean 'f1'\? All: .* Or your own: mine\.py:cost\."),

@@ -31,6 +31,7 @@ from equipoise.data.own.reading import read_user_data
 from equipoise.data.own.words import MISSING, Origin, missing, read_role
 from equipoise.runs.configuration import called, option_value
 from equipoise.scenarios import partition
+from helpers import in_one
 from run_helpers import cache, complaints, equipoise
 
 __all__ = ["cache", "equipoise"]
@@ -90,7 +91,7 @@ def test_codes_stay_apart(tmp_path: Path, codes: list[str]) -> None:
     assert again.label == again.client == found.label
 
 
-@pytest.mark.parametrize(
+@in_one(
     "y",
     [
         np.array([2**62 + 1, 2**62, 5] * 4),
@@ -140,7 +141,7 @@ def test_labels_in_floats_are_whole() -> None:
         assert "neighbours are the same. Save names as whole numbers (int64) or as text" in said
 
 
-@pytest.mark.parametrize("words", [["0.5", "1.5"], ["0.5", "high"], ["1e-3", "1"], ["0,5", "1,5", "2"], [".5", "1."]])
+@in_one("words", [["0.5", "1.5"], ["0.5", "high"], ["1e-3", "1"], ["0,5", "1,5", "2"], [".5", "1."]])
 def test_measurements_are_no_classes(words: list[str]) -> None:
     (said,) = read_role(words, "label", HERE).problems
     assert f"the label is {words[0]} (sample 0" in said

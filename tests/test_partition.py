@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from equipoise import scenarios
 from equipoise.scenarios import partition
+from helpers import in_one
 
 LABELS = np.random.default_rng(0).integers(0, 4, 120)
 
@@ -260,7 +261,7 @@ def test_clients_of_a_domain_share_all_of_it_and_no_more():
     assert partition.domain_samples(labels, [1], 0.5, 5) != partition.domain_samples(labels, [1], 0.5, 6)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@in_one("seed", range(20))
 def test_a_class_is_completed_by_what_nobody_has(seed):
     """As long as there is any: of the rare class there are three for four clients."""
     labels = [np.array([0] * 37 + [1] * 3)]
@@ -281,7 +282,7 @@ def test_every_tenth_splits_ten_into_eight_and_two():
     assert partition.every_tenth(23) == ([*range(8), *range(10, 18), 20, 21, 22], [8, 9, 18, 19])
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("given", "message"),
     [
         ({"share": 0.0}, r"share must be in \(0, 1\].*found 0\.0"),

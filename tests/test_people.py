@@ -26,7 +26,7 @@ from equipoise.report import figures_of_training, html, table
 from equipoise.report.statistics import Comparison, _rate
 from equipoise.runs import pack
 from equipoise.system.terminal import Terminal
-from helpers import UNEQUAL, clients, federation, network, samples
+from helpers import UNEQUAL, clients, federation, in_one, network, samples
 
 SOLVER = eq.SGD(0.05)
 NAMES = {"sex": ["f", "m"], "age": ["young", "middle", "old"]}
@@ -79,7 +79,7 @@ def test_a_record_has_the_sums_of_a_plain_loop() -> None:
     assert expected.keys() == {"a", "b"}
 
 
-@pytest.mark.parametrize(("method", "own"), [("fedavg", True), ("ditto", True), ("ditto", False), ("standalone", True)])
+@in_one(("method", "own"), [("fedavg", True), ("ditto", True), ("ditto", False), ("standalone", True)])
 def test_a_record_has_the_sums_of_every_client(method: str, own: bool) -> None:
     N = len(UNEQUAL)
     mine: list[Any] = [evaluated(9 + m, m) for m in range(N)]
@@ -217,7 +217,7 @@ def test_names_of_attributes_are_kept_once() -> None:
     assert federation(data=one).history.meta["attributes"] == {"s": []}
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("given", "said"),
     [
         ({"sex": ["f", "m"]}, "the samples have 2, found sex"),

@@ -11,7 +11,7 @@ import equipoise as eq
 from equipoise.core import maths
 from equipoise.core.rule import Cohort, Rule, State
 from equipoise.federation.guard import ServerError
-from helpers import clients, difference, federation, fitted, generator, identical, normal
+from helpers import clients, difference, federation, fitted, generator, identical, in_one, normal
 
 
 class Dropping(nn.Module):
@@ -143,7 +143,7 @@ def test_a_parameter_that_is_one_number_can_be_stacked(caplog: pytest.LogCapture
     assert not caplog.records
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.uint8])
+@in_one("dtype", [torch.float32, torch.float64, torch.int64, torch.uint8])
 def test_a_mask_of_numbers_counts_as_one_of_booleans(dtype: torch.dtype):
     draw = torch.Generator().manual_seed(0)
     rows, mask = torch.randn(3, 10, generator=draw), torch.rand(3, 10, generator=draw) > 0.4

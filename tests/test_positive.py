@@ -21,12 +21,13 @@ from equipoise.metrics.groups import NEGATIVE, POSITIVE, positive_class
 from equipoise.report.provenance import commands, headers
 from equipoise.runs.configuration import configure
 from equipoise.runs.directory import federation
+from helpers import in_one
 from run_helpers import cache, equipoise, without_figures
 
 __all__ = ["cache", "equipoise"]
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("classes", "name"),
     [
         (("0", "1"), "1"),
@@ -46,7 +47,7 @@ def test_two_classes_whose_names_tell(classes: tuple[str, str], name: str) -> No
     assert found.sentence == f"The positive class is {name}."
 
 
-@pytest.mark.parametrize("classes", [("disease", "healthy"), ("<=50K", ">50K"), ("1", "2"), ("benign", "malignant")])
+@in_one("classes", [("disease", "healthy"), ("<=50K", ">50K"), ("1", "2"), ("benign", "malignant")])
 def test_two_classes_whose_names_do_not_tell(classes: tuple[str, str]) -> None:
     """The second counts, which is said with the words that choose the other."""
     found = positive_class(None, classes)
@@ -70,8 +71,8 @@ def test_the_advice_works_in_each_place(classes: tuple[str, str]) -> None:
     assert AppSettings.of(tomllib.loads(setting)).positive == classes[0]
 
 
-@pytest.mark.parametrize("engine", ["flower", "sequential"])
-@pytest.mark.parametrize("chosen", ["healthy", "disease"])
+@in_one("engine", ["flower", "sequential"])
+@in_one("chosen", ["healthy", "disease"])
 def test_a_page_with_another_positive_class_says_it_everywhere(engine: str, chosen: str) -> None:
     config = {"method": "fedavg", "scenario": "own", "rounds": 1, "engine": engine, "positive": ""}
     assumed = positive_class(None, ("healthy", "disease"))

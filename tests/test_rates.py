@@ -13,7 +13,7 @@ from torch.optim import lr_scheduler
 import equipoise as eq
 from equipoise.core import rates
 from equipoise.core.rates import check_rounds, rate, read, text
-from helpers import BatchNormNet, clients, federation, others_slow
+from helpers import BatchNormNet, clients, federation, in_one, others_slow
 
 T = 12
 
@@ -59,7 +59,7 @@ def test_text_reads_back(given: str) -> None:
     assert read(text(read(given))) == read(given)
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("given", "expected"),
     [
         ("fast", "lr must be a number > 0, or a schedule such as cosine(0.1, warmup=5); found 'fast'"),
@@ -85,7 +85,7 @@ def test_bad_text(given: str, expected: str) -> None:
         read(given)
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("lr", "expected"),
     [
         ("cosine(0.1, rounds=10)", "lr cosine(0.1, rounds=10): the schedule ends after 10 rounds, and the run has 12"),

@@ -23,6 +23,7 @@ from equipoise.data.contents import Contents, DataError
 from equipoise.data.locations import find, located
 from equipoise.data.memory_mapped import Mapped, labels
 from equipoise.data.sets import catalog, mat
+from helpers import in_one
 
 MAKERS: dict[str, Callable[[Path], made.Written]] = {
     "mnist": made.mnist,
@@ -597,7 +598,7 @@ PUBLISHED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", catalog.SETS)
+@in_one("name", catalog.SETS)
 def test_published_counts(name: str) -> None:
     entry = catalog.SETS[name]
     if name in PUBLISHED:

@@ -20,6 +20,7 @@ from equipoise.records.directory import read
 from equipoise.records.meta import Meta
 from equipoise.records.record import Record, Score, Validation, line, parse_lines
 from equipoise.records.results import Collaboration, GroupFairness
+from helpers import in_one
 
 TYPES = [
     x
@@ -54,7 +55,7 @@ def test_what_does_not_fit_is_found() -> None:
     assert unfit({"bytes": {"down": [1.5], "up": [], "full": 1}}, Record) == [".bytes.down[0]: 1.5"]
 
 
-@pytest.mark.parametrize("form", TYPES, ids=lambda form: form.__name__)
+@in_one("form", TYPES)
 def test_descriptions_name_every_key(form: Any) -> None:
     _, sections, _ = parts(form.__doc__)
     described = [name for section in sections for names in section.items for name in names.split(", ")]

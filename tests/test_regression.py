@@ -18,7 +18,7 @@ from equipoise.flower.app import in_process
 from equipoise.flower.site.task import Task as SiteTask
 from equipoise.testing import checks
 from equipoise.testing.federations import Subject
-from helpers import others_slow
+from helpers import in_one, others_slow
 
 W = torch.tensor([30.0, -12.0, 5.0], dtype=torch.float64)
 
@@ -90,7 +90,7 @@ def test_centre_and_scale_are_those_of_all_clients() -> None:
     assert given.scale == pytest.approx(float(y.std(unbiased=False)))
 
 
-@pytest.mark.parametrize(("text", "task"), [
+@in_one(("text", "task"), [
     ("classification", CLASSIFICATION), ("regression", Regression()), ("regression(loss=huber)", Regression("huber")),
     (" regression( scale = 2, centre=-1e3 ,unit=mmHg)", Regression(centre=-1000.0, scale=2.0, unit="mmHg")),
 ])  # fmt: skip
@@ -99,7 +99,7 @@ def test_a_task_as_text(text: str, task: Any) -> None:
     assert task_of(str(task)) == task
 
 
-@pytest.mark.parametrize(("given", "why"), [
+@in_one(("given", "why"), [
     ("regresion", "regression"), ("regression(los=huber)", "Unknown option 'los'. Did you mean 'loss'"),
     ("regression(loss=cubed)", "one of squared, absolute, huber; found 'cubed'"),
     ("regression(scale=0)", "scale must be a finite number > 0"), ("regression(centre=x)", "centre|float"), ("regression(centre=nan)", "finite"),
@@ -248,7 +248,7 @@ def with_nan(y: Tensor) -> Tensor:
     return y
 
 
-@pytest.mark.parametrize(("more", "why"), [
+@in_one(("more", "why"), [
     ({"clients": spoilt(with_nan)}, "client-1: 2 of 20 targets are NaN or infinite"),
     ({"clients": [(x, torch.full_like(y, 7.0)) for x, y in CLIENTS]}, "All targets are 7, so there is nothing to learn"),
     ({"clients": spoilt(lambda y: y.reshape(-1, 1))}, r"client-1: y must be one number per sample.*reshape\(-1\)"),

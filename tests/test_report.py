@@ -34,6 +34,7 @@ from equipoise.report import (
 )
 from equipoise.report.formatting import lines
 from equipoise.report.sentences import evidence
+from helpers import in_one
 
 pytestmark = pytest.mark.drawn
 

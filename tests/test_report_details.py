@@ -32,6 +32,7 @@ from equipoise.report.provenance import commands, environment
 from equipoise.report.sentences import evidence, limits
 from equipoise.report.terms import TERMS, anchor, hint, typeset
 from equipoise.runs.configuration import RunConfig, called
+from helpers import in_one
 from test_collaborative_report import made as collaborator
 from test_report import Page, compared, made_up, several
 
@@ -87,9 +88,7 @@ def test_groups_have_the_same_indices() -> None:
     assert over_groups([History([{"round": 0, "groups": {"all": {"accuracy": 0.5}}}], {"method": "m"})]) == []
 
 
-@pytest.mark.parametrize(
-    "column", [column for block in columns.blocks_over_clients(ACCURACY)[1:] for column in block], ids=lambda c: c.title
-)
+@in_one("column", [column for block in columns.blocks_over_clients(ACCURACY)[1:] for column in block])
 def test_the_direction_of_an_index_is_that_of_evenness(column: columns.Column) -> None:
     even, uneven = (spread(a)[column.key].value for a in ([0.6, 0.6, 0.6], [0.3, 0.6, 0.9]))
     (index,) = [index for index in INDICES if index.key == column.key]
@@ -161,9 +160,7 @@ def test_traffic_by_hand() -> None:
     assert communication([made_up()]) is None
 
 
-@pytest.mark.parametrize(
-    ("n", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (93_516_096, "93.5 MB"), (2.5e12, "2.50 TB")]
-)
+@in_one(("n", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (93_516_096, "93.5 MB"), (2.5e12, "2.50 TB")])
 def test_sizes_have_three_digits(n: float, text: str) -> None:
     assert size(n).replace("\u00a0", " ") == text
 
@@ -268,7 +265,7 @@ def configured(**changes: Any) -> History:
     return History([{"round": 0}], {"method": config["method"], "seed": config["seed"], "config": config})
 
 
-@pytest.mark.parametrize("changes", VARIANTS, ids=lambda changes: next(iter(changes), "plain"))
+@in_one("changes", VARIANTS)
 def test_the_command_makes_the_same_configuration(changes: dict[str, Any]) -> None:
     (line,) = commands([configured(seed=2, **changes)])
     found = understood(line)

@@ -21,7 +21,7 @@ from equipoise.flower.codec import Parcel
 from equipoise.flower.server.consortium import Consortium
 from equipoise.flower.server.roster import Known
 from equipoise.methods import METHODS
-from helpers import federation, fitted, others_slow, samples
+from helpers import federation, fitted, in_one, others_slow, samples
 from lying import Lies, asked, bent, left_out, liars, longer, saying
 
 WHERE = ("simulated", "sites")
@@ -84,7 +84,7 @@ def test_a_report_of_another_name_whose_length_is_compared(where: str) -> None:
     assert "where scaffold reports 'dc'" in left_out(fed)["client-1"]
 
 
-@pytest.mark.parametrize("name", METHODS)
+@in_one("name", METHODS)
 def test_every_method_declares_all_that_it_reports(name: str) -> None:
     """Honest clients of any size report exactly that, and nobody is left out; see also the methods' contract."""
     rules = eq.parse(name).rules
@@ -327,7 +327,7 @@ def test_a_tally_that_cannot_be_names_the_site(
 ABOUT = {"name": "a", "size": 9, "shape": [6], "dtype": "float32", "tests": ["a"], "test_sizes": {"a": 8}}
 
 
-@pytest.mark.parametrize(
+@in_one(
     "change",
     [
         {"test_sizes": {"a": 8.5}},

@@ -37,6 +37,7 @@ from equipoise.report import (
     write,
 )
 from equipoise.report.document import Document
+from helpers import in_one
 from test_collaborative_report import made
 from test_regression_report import several as errors
 from test_report import several
@@ -180,7 +181,7 @@ def test_the_types_of_a_comparison_are_those_of_its_document(histories: Any) -> 
 CLASSES = [one for one in ast.parse(Path(document.__file__).read_text()).body if isinstance(one, ast.ClassDef)]
 
 
-@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.name)
+@in_one("kind", CLASSES)
 def test_every_key_of_a_document_is_described(kind: ast.ClassDef) -> None:
     text = ast.get_docstring(kind) or ""
     keys = {field.target.id for field in kind.body if isinstance(field, ast.AnnAssign)}

@@ -13,6 +13,7 @@ from equipoise.federation.history import History
 from equipoise.report import reproduced_figures as drawing
 from equipoise.report.reproduction import Block, ReproducedValue, Result
 from equipoise.runs import reproduce
+from helpers import in_one
 
 
 def run(
@@ -57,7 +58,7 @@ def experiment(figure, columns, rows):
 FINALS = {"easy": 0.9, "hard": 0.5}
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("spec", "last"),
     [
         ("avg", 70),

@@ -27,7 +27,7 @@ from equipoise.federation import checkpoint
 from equipoise.federation.trial import begin
 from equipoise.methods import METHODS
 from equipoise.system.tree import flatten, tree_map, unflatten
-from helpers import KeepHead, Portion, clients, fast_first, federation, others_slow, samples, told
+from helpers import KeepHead, Portion, clients, fast_first, federation, in_one, others_slow, samples, told
 
 META = {"t": 0, "rounds": 9, "fingerprint": {}}
 
@@ -47,7 +47,7 @@ def everything_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # like a tensor
-@pytest.mark.parametrize(
+@in_one(
     "default",
     [
         torch.tensor([0.5, -0.0, float("nan")]),

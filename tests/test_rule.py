@@ -12,7 +12,7 @@ import equipoise as eq
 from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
 from equipoise.federation import evaluation
 from equipoise.federation.method import Method, MethodError, parse
-from helpers import KeepHead, KeepNorm, difference, federation, fitted, network, normal, oracle_of, samples
+from helpers import KeepHead, KeepNorm, difference, federation, fitted, in_one, network, normal, oracle_of, samples
 
 
 def cohort(updates: Tensor, **more: object) -> Cohort:
@@ -220,7 +220,7 @@ def test_directions_are_recorded_as_they_are() -> None:
         assert sum(map(abs, record["weights"])) == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("name", "kind", "words"),
     [
         ("fedbn", "batchnorm", "kept by each client"),

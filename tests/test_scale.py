@@ -19,7 +19,7 @@ import equipoise as eq
 from equipoise.data.samples import Absent
 from equipoise.engines.job import Job
 from equipoise.engines.sequential import sequential
-from helpers import UNEQUAL, clients, federation, identical, others_slow, samples, told
+from helpers import UNEQUAL, clients, federation, identical, in_one, others_slow, samples, told
 
 Data = tuple[Tensor, Tensor]
 TESTS = {"a": samples(30, 1), "b": samples(20, 3)}
@@ -200,7 +200,7 @@ def test_the_first_client_must_load() -> None:
         federation(data=lazy(samples(9, 0), *clients()[1:]))
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("load", "size", "error", "message"),
     [
         (samples(4, 0), 4, TypeError, "Lazy: load must be a function without arguments; found tuple."),

@@ -14,7 +14,7 @@ from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunError, configure, option_value
 from equipoise.scenarios import CORRUPTIONS, SCENARIOS, Images, cache, describe, digits, load, partition
 from equipoise.system.files import cache_directory
-from helpers import fast_first
+from helpers import fast_first, in_one
 
 DOMAINS = ("optdigits", "photo", "fonts", "street")
 SMALL = {"train": (20, 20, 24, 20), "test": (20, 20, 20, 20), "clients": 8}
@@ -496,7 +496,7 @@ def test_no_client_is_left_with_next_to_nothing(corrupted):
     assert bad / 1700 == pytest.approx(corrupted / 20, abs=0.004)
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("options", "message"),
     [
         ({"corruption": "motion"}, "Unknown corruption 'motion'. Did you mean 'motion-blur'"),

@@ -100,7 +100,7 @@ def test_a_rule_that_says_nothing() -> None:
     assert Rule().declared.sees == Unstable().declared.sees == "sum"
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("method", "most"),
     [
         (Method(), "sum"),

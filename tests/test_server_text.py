@@ -26,7 +26,7 @@ from equipoise.flower.site.task import Task
 from equipoise.system import own_code
 from equipoise.system.logs import Harmless, logging_as
 from equipoise.system.text import read_value
-from helpers import others_slow
+from helpers import in_one, others_slow
 
 FORGED = "\nERROR a, train: forged line \x1b[2J\x1b]0;title\x07 \u202egnp.exe\r"
 NETWORK = eq.network("mlp", (8,), 2, seed=0)
@@ -178,7 +178,7 @@ def test_reading_long_text_looks_at_each_part_once(sign: str, length: int, monke
         parse(text)
 
 
-@pytest.mark.parametrize("sign", ["(", "[", "-", "~", "not ", "{", "9", "+"])
+@in_one("sign", ["(", "[", "-", "~", "not ", "{", "9", "+"])
 def test_values_that_python_cannot_parse_are_words(sign: str) -> None:
     text = sign * (LONGEST // len(sign))
     assert read_value(f"{text}1") == f"{text}1"

@@ -16,7 +16,7 @@ from equipoise.core.settings import SIMULATED, Keywords, RunSettings, Settings, 
 from equipoise.federation.fingerprint import differing
 from equipoise.flower.settings import OF_SITES, AppSettings
 from equipoise.runs.configuration import RunConfig
-from helpers import clients
+from helpers import clients, in_one
 
 KNOWN = (*fields(RunSettings), *fields(Settings))
 
@@ -39,7 +39,7 @@ def test_everything_is_made_of_the_fields() -> None:
         assert f.default is not None or f.metadata["example"] is not None
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("change", "words"),
     [
         ({"epochs": 0}, "epochs must be a whole number >= 1; found 0"),

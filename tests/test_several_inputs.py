@@ -19,7 +19,7 @@ from equipoise.data.samples import Samples, read
 from equipoise.federation.checkpoint import CheckpointError
 from equipoise.flower import in_process
 from equipoise.flower.server.roster import SitesError
-from helpers import clients, others_slow, samples
+from helpers import clients, in_one, others_slow, samples
 
 Pair = tuple[Tensor, Tensor]
 SIZES = (7, 13, 9, 4, 18)
@@ -232,7 +232,7 @@ X, Y = samples(6, 1)
 IMAGE, TABLE = X[:, :4].reshape(-1, 1, 2, 2), X[:, 4:]
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("given", "message"),
     [
         (

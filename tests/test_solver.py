@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from equipoise.core.solver import SGD, Adam
-from helpers import Quadratic, normal
+from helpers import Quadratic, in_one, normal
 
 G = 5
 
@@ -40,17 +40,17 @@ def theirs(
     return theta.detach()
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("decay", [0.0, 1e-2])
-@pytest.mark.parametrize("clip", [None, 0.5, 100.0])
+@in_one("momentum", [0.0, 0.9])
+@in_one("decay", [0.0, 1e-2])
+@in_one("clip", [None, 0.5, 100.0])
 def test_sgd_is_pytorchs(momentum: float, decay: float, clip: float | None) -> None:
     start = normal(G, seed=2)
     expected = theirs(torch.optim.SGD, start, 7, clip, lr=0.1, momentum=momentum, weight_decay=decay)
     assert torch.allclose(ours(SGD(0.1, momentum, decay, clip), start, 7), expected, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("decay", [0.0, 1e-2])
-@pytest.mark.parametrize("decoupled", [False, True])
+@in_one("decay", [0.0, 1e-2])
+@in_one("decoupled", [False, True])
 def test_adam_is_pytorchs(decay: float, decoupled: bool) -> None:
     start = normal(G, seed=2)
     make = torch.optim.AdamW if decoupled else torch.optim.Adam
@@ -58,10 +58,9 @@ def test_adam_is_pytorchs(decay: float, decoupled: bool) -> None:
     assert torch.allclose(ours(Adam(0.05, (0.8, 0.95), 1e-6, decay, decoupled), start, 7), expected, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize(
+@in_one(
     "solver",
     [SGD(0.1), SGD(0.1, 0.9, 1e-2, 0.5), Adam(0.05, weight_decay=0.1), Adam(decoupled=True, weight_decay=0.1)],
-    ids=repr,
 )
 def test_a_stack_steps_as_its_rows(solver: SGD | Adam) -> None:
     start = normal(3, G, seed=3)
@@ -70,8 +69,8 @@ def test_a_stack_steps_as_its_rows(solver: SGD | Adam) -> None:
         assert torch.allclose(together[m], ours(solver, start[m], 6), rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.3, 0.9])
-@pytest.mark.parametrize("steps", [1, 2, 17])
+@in_one("momentum", [0.0, 0.3, 0.9])
+@in_one("steps", [1, 2, 17])
 def test_travel_is_what_a_unit_gradient_moves(momentum: float, steps: int) -> None:
     solver = SGD(0.1, momentum)
     theta = torch.zeros(1, dtype=torch.float64)
@@ -88,7 +87,7 @@ def test_adam_has_no_travel() -> None:
         Adam().travel(torch.ones(1))
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("make", "message"),
     [
         (lambda: SGD(0), r"SGD: lr must be > 0.*; found 0\."),

@@ -21,7 +21,19 @@ from equipoise.core.model import UNIT, Bound, Model
 from equipoise.core.observation import observe
 from equipoise.flower.app import check_site
 from equipoise.flower.site.site import harmless
-from helpers import N_CLASSES, N_INPUTS, clients, consortium, difference, federation, fitted, identical, normal, samples
+from helpers import (
+    N_CLASSES,
+    N_INPUTS,
+    clients,
+    consortium,
+    difference,
+    federation,
+    fitted,
+    identical,
+    in_one,
+    normal,
+    samples,
+)
 from stateful import ACCEPTED, REFUSED, Base, Counting, Warm, stateful
 
 X = normal(4, N_INPUTS)
@@ -292,7 +304,7 @@ def test_counters_that_are_not_exact_are_refused() -> None:
     assert federation(net=begun(2**40).double()).fit(1, progress=False)
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64])
+@in_one("dtype", [torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64])
 def test_whole_numbers_survive_the_vector(dtype: torch.dtype) -> None:
     model = Model(stateful("Warm").float())
     numbers = torch.tensor([0, 1, 100], dtype=dtype)
@@ -327,9 +339,7 @@ def test_a_cache_of_a_step_is_no_state() -> None:
     assert not found.mixes
 
 
-@pytest.mark.parametrize(
-    ("name", "mixes"), [("Warm", False), ("Average", True), ("Cumulative", True), ("Normed", False)]
-)
+@in_one(("name", "mixes"), [("Warm", False), ("Average", True), ("Cumulative", True), ("Normed", False)])
 def test_whether_samples_of_a_batch_have_an_influence_on_each_other(name: str, mixes: bool) -> None:
     assert observe(stateful(name), X[:2]).mixes is mixes
 

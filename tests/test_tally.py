@@ -20,6 +20,7 @@ from equipoise.core.tally import ClassTally, NumberTally, Tally, together
 from equipoise.core.task import CLASSIFICATION, Regression, Task
 from equipoise.metrics.classification import MEASURES, classification
 from equipoise.metrics.measures import TASKS
+from helpers import in_one
 
 REGRESSION = Regression(centre=3.0, scale=2.0)
 few = settings(max_examples=25, deadline=None)
@@ -141,8 +142,8 @@ def test_what_a_site_tells_can_be_read_and_pooled(task: Task) -> None:
         assert together(read).score() == whole
 
 
-@pytest.mark.parametrize("unit", [1e-5, 2e-3, 1.0, 1e6])
-@pytest.mark.parametrize("noise", [0.0, 0.8, 3.0])
+@in_one("unit", [1e-5, 2e-3, 1.0, 1e6])
+@in_one("noise", [0.0, 0.8, 3.0])
 def test_rounded_numbers_are_near_the_exact_ones_in_every_unit(unit: float, noise: float) -> None:
     draw = np.random.default_rng(0)
     y, e = unit * torch.from_numpy(draw.normal(size=(2, 200)))
@@ -186,7 +187,7 @@ NUMBERS = {"n": 5.0, "loss": 2.0, "squares": 3.0, "absolute": 2.0, "spread": 4.0
 COUNTS = {"n": 5.0, "loss": 2.0, "r0": 2.0, "r1": 0.0, "t0": 3.0, "t1": 2.0, "c0": 4.0, "c1": 0.0}
 
 
-@pytest.mark.parametrize("change", [
+@in_one("change", [
     {"n": 0}, {"n": 2.0**53}, {"n": 2.5}, {"n": math.nan}, {"squares": -1.0}, {"absolute": -math.inf}, {"spread": -1e-9}, {"spread": math.nan},
     {"spread": math.inf}, {"squares": 4.2}, {"absolute": 4.0}, {"squares": 0.0}, {"absolute": 0.0},
 ])  # fmt: skip
@@ -201,7 +202,7 @@ def test_sums_of_errors_that_cannot_be(change: dict[str, float]) -> None:
         NumberTally.of_vector(sent(*[*NUMBERS.values()][1:]), 1)
 
 
-@pytest.mark.parametrize("change", [
+@in_one("change", [
     {"n": 6.0}, {"loss": -0.1}, {"r0": 3.5}, {"r0": 5.0}, {"r1": 1.0}, {"r1": -1.0}, {"c1": 2.0}, {"t0": math.nan}, {"c0": math.inf}, {"t1": 1e300},
 ])  # fmt: skip
 def test_counts_that_cannot_be(change: dict[str, float]) -> None:

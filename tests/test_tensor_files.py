@@ -12,6 +12,7 @@ from torch import Tensor
 
 from equipoise.system import tensor_files
 from equipoise.system.tensor_files import NAMES, TYPES, DamagedError, as_bytes, from_bytes
+from helpers import in_one
 
 
 def numbers(kind: str, shape: tuple[int, ...]) -> Tensor:
@@ -26,8 +27,8 @@ def again(x: Tensor) -> Tensor:
     return from_bytes(bytes(as_bytes(x)), NAMES[x.dtype], tuple(x.shape))
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (0,), (0, 4), (2, 3), (1, 1, 1)])
-@pytest.mark.parametrize("kind", TYPES)
+@in_one("shape", [(), (1,), (0,), (0, 4), (2, 3), (1, 1, 1)])
+@in_one("kind", TYPES)
 def test_tensors_come_back(kind: str, shape: tuple[int, ...]) -> None:
     x = numbers(kind, shape)
     assert same(again(x), x)
@@ -55,7 +56,7 @@ def test_a_truth_is_0_or_1() -> None:
     assert bytes(as_bytes(x)) == b"\0\1\1\1"
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("content", "kind", "shape"),
     [
         (b"123", "F32", (1,)),

@@ -20,7 +20,7 @@ from equipoise.core import draws
 from equipoise.data.memory_mapped import Mapped
 from equipoise.data.transforms import FINE, Images
 from equipoise.networks import build
-from helpers import consortium, federation, generator, identical, told
+from helpers import consortium, federation, generator, identical, in_one, told
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
 EVERYTHING: dict[str, Any] = {
@@ -187,7 +187,7 @@ def test_a_window_is_that_of_pillow() -> None:
         assert np.abs(ours - np.asarray(theirs)).max() < 0.02
 
 
-@pytest.mark.parametrize(("height", "width", "size"), [(40, 40, 24), (50, 37, 24), (31, 60, 48), (24, 24, 24)])
+@in_one(("height", "width", "size"), [(40, 40, 24), (50, 37, 24), (31, 60, 48), (24, 24, 24)])
 def test_size_alone_is_resize_and_centre_crop(height: int, width: int, size: int) -> None:
     x = smooth(height, width)
     short = min(height, width)
@@ -258,7 +258,7 @@ def test_what_does_nothing_is_plain_normalisation() -> None:
     assert torch.equal(everything(x), plain)  # in evaluation
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@in_one("settings", SETTINGS)
 def test_an_image_does_not_depend_on_its_batch(settings: dict[str, Any]) -> None:
     images, x = made(**settings), photos(3, 7, 3, 18, 15)
     shift = lots(images, 3, 7)
@@ -459,7 +459,7 @@ def test_a_transform_of_ones_own_gets_its_numbers() -> None:
 
 
 # what is refused
-@pytest.mark.parametrize(
+@in_one(
     ("settings", "message"),
     [
         ({"pad": "white"}, "pad must be one of edge, zero; found 'white'"),

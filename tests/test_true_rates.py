@@ -19,7 +19,7 @@ from equipoise.report.layout import sheets
 from equipoise.report.notes import UNPROTECTED
 from equipoise.report.sentences import verdict
 from equipoise.report.statistics import Comparison
-from helpers import others_slow
+from helpers import in_one, others_slow
 from run_helpers import cache, equipoise, without_figures
 
 __all__ = ["cache", "equipoise"]
@@ -88,7 +88,7 @@ def test_a_class_that_is_given_asks_for_rates() -> None:
     assert run(drawn, **about, positive="sick").summary()["group_fairness"]["equal_opportunity"] == pytest.approx(15)
 
 
-@pytest.mark.parametrize("key", ["measures", "client_names", "client_groups", "classes", "header"])
+@in_one("key", ["measures", "client_names", "client_groups", "classes", "header"])
 def test_text_in_place_of_a_list_is_refused(key: str) -> None:
     with pytest.raises(ValueError, match=rf'meta\["{key}"\] must be a list of names: found \'rates, auc\''):
         run(people("f", 1, 20, 15), **{key: "rates, auc"})

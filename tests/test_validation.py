@@ -34,7 +34,7 @@ from equipoise.report.layout import other_rounds, sheets
 from equipoise.report.statistics import Comparison
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import configure
-from helpers import clients, consortium, federation, samples
+from helpers import clients, consortium, federation, in_one, samples
 from run_helpers import TINY, Zygote, assert_same_run, cache, config, equipoise, executed, records, started, zygote
 
 Call = Callable[..., Any]
@@ -78,7 +78,7 @@ def rounds_until(fed: eq.Federation, rounds: int) -> dict[str, torch.Tensor]:
 
 
 # the division
-@pytest.mark.parametrize(("n", "share"), [(40, 0.2), (37, 0.5), (11, 0.1), (100, 0.29), (5, 0.99)])
+@in_one(("n", "share"), [(40, 0.2), (37, 0.5), (11, 0.1), (100, 0.29), (5, 0.99)])
 def test_a_share_of_each_class_is_held_out(n: int, share: float) -> None:
     y = torch.arange(n) % 3
     data = read((torch.arange(n, dtype=torch.float32)[:, None], y), "c", torch.float32, CPU)
@@ -148,7 +148,7 @@ def test_a_client_with_too_few_samples_trains_and_is_named() -> None:
         federation(data=data[1:2], validation=0.2)
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("given", "error"),
     [
         ({"validation": samples(5, 1)}, "server_validation=\\(x, y\\)"),
@@ -225,7 +225,7 @@ def sent_score(right: Any = 1, loss: Any = 0.5, n: Any = 2, **other: Any) -> lis
     return [n, loss, right, other.get("true", n), other.get("chosen", n)]
 
 
-@pytest.mark.parametrize("sent", [
+@in_one("sent", [
     sent_score(1.5), sent_score(loss="x"), {"right": [1], "loss": 0.5}, sent_score(-1), sent_score(n=2**60), sent_score(n=2**70), sent_score(n=4),
     sent_score(n=3), sent_score(loss=-0.5), sent_score(math.nan), [1, 0.5, 2], "x", sent_score(true=[1, 1]), sent_score(chosen=3),
     sent_score(2, chosen=1), sent_score(true=1), sent_score(n=0), sent_score(n=math.nan), sent_score(n=-2), [*sent_score(), 0.0],
@@ -278,7 +278,7 @@ def test_early_stopping_is_a_function_of_the_records() -> None:
     assert not stop(worst)
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("given", "error"),
     [
         ({"on": "test"}, "on must be 'validation'.*found 'test': a model that is chosen by test data looks better"),

@@ -20,7 +20,7 @@ from equipoise.data.holdings import MOST, examples, holdings
 from equipoise.federation.history import History
 from equipoise.report import draw_all, render
 from equipoise.report.holdings import example_images, marks, sentence, who_has_what
-from helpers import others_slow
+from helpers import in_one, others_slow
 from run_helpers import TINY, config, executed
 from run_helpers import cache as cache
 from run_helpers import equipoise as equipoise
@@ -245,7 +245,7 @@ def test_the_command_line_says_what_is_missing(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("clients", "classes", "said"),
     [(3, 4, "Circles"), (40, 4, "Cells"), (3, 30, "Cells"), (3, 0, "")],
 )
@@ -256,8 +256,8 @@ def test_the_caption_speaks_of_what_is_drawn(clients: int, classes: int, said: s
     ] == said.split()
 
 
-@pytest.mark.parametrize("classes", [0, 3])
-@pytest.mark.parametrize("clients", [1, 4, 40])
+@in_one("classes", [0, 3])
+@in_one("clients", [1, 4, 40])
 def test_the_words_over_the_panels_do_not_overlap(clients: int, classes: int) -> None:
     each = {"group": "", "size": 50, "counts": [20] * classes or None}
     known = {"clients": [{"name": f"c{k}", **each} for k in range(clients)], "tests": [{"name": "t", **each}]}

@@ -7,14 +7,15 @@ import torch
 from torch import Tensor
 
 from equipoise.core import wire
+from helpers import in_one
 
 
 def vector(n: int, seed: int = 0) -> Tensor:
     return torch.randn(n, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("share", [0, 0.01, 0.2, 0.6, 0.99, 1])
-@pytest.mark.parametrize("n", [1, 7, 8, 1000])
+@in_one("share", [0, 0.01, 0.2, 0.6, 0.99, 1])
+@in_one("n", [1, 7, 8, 1000])
 def test_a_change_arrives_whole_in_the_shortest_form(n: int, share: float) -> None:
     old = vector(n)
     changed = torch.rand(n, generator=torch.Generator().manual_seed(1)) < share
@@ -51,7 +52,7 @@ def test_a_change_of_another_width() -> None:
     assert wire.size(wire.pack_change(new, old)) == wire.change_size(1, 64, 8) == 12
 
 
-@pytest.mark.parametrize("K", [1, 8, 13, 400])
+@in_one("K", [1, 8, 13, 400])
 def test_a_submodel_arrives_whole(K: int) -> None:
     units = torch.rand(K, generator=torch.Generator().manual_seed(K)) < 0.5
     held = torch.rand(3 * K + 5, generator=torch.Generator().manual_seed(1)) < 0.5

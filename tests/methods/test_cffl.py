@@ -18,7 +18,7 @@ from equipoise.core.rule import Cohort, Setup
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.methods.cffl import CFFL, judged, largest
-from helpers import N_CLASSES, UNEQUAL, clients, difference, federation, fitted, normal, samples, tensor
+from helpers import N_CLASSES, UNEQUAL, clients, difference, federation, fitted, in_one, normal, samples, tensor
 
 VALIDATION = samples(50, 2)
 N = len(UNEQUAL)
@@ -327,7 +327,7 @@ def test_contribution_decides_in_place_of_the_reputation() -> None:
     assert bool(now["reputable"].all())
 
 
-@pytest.mark.parametrize("length", [0.05, 0.2, 0.29, 0.31, 2.0])
+@in_one("length", [0.05, 0.2, 0.29, 0.31, 2.0])
 def test_updates_shorter_than_gamma_turn_the_port_back(length: float) -> None:
     """Of its own direction the largest client keeps its update, less gamma, and its part of the sum; as released it keeps that part."""
     moved = []

@@ -16,7 +16,7 @@ import equipoise as eq
 from equipoise.federation.method import MethodError
 from equipoise.methods.centred_clipping import CentredClipping
 from equipoise.methods.clipping import Clipping, factors
-from helpers import Server, fitted, normal, tensor
+from helpers import Server, fitted, in_one, normal, tensor
 
 Vectors = list[list[float]]
 
@@ -91,9 +91,7 @@ def test_a_client_that_lies_moves_no_farther_than_the_median(attack: float) -> N
         assert float(got.norm()) <= float(lengths.median()) * (1 + 1e-6)
 
 
-@pytest.mark.parametrize(
-    "other", ["fedheal", "fael", "fphl", "principal", "median", "qffl:full", "scaffold", "feddyn", "fedavgm"]
-)
+@in_one("other", ["fedheal", "fael", "fphl", "principal", "median", "qffl:full", "scaffold", "feddyn", "fedavgm"])
 def test_it_comes_first_wherever_it_is_written(other: str) -> None:
     a, b = eq.parse(f"clipping+{other}"), eq.parse(f"{other}+clipping")
     assert a.rules == b.rules
@@ -195,8 +193,8 @@ def test_a_wide_radius_is_the_plain_mean() -> None:
         assert torch.allclose(server.buffers, buffers.mean(0), rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("tau", [None, 1.0])
-@pytest.mark.parametrize("attack", [1e30, -3e38])
+@in_one("tau", [None, 1.0])
+@in_one("attack", [1e30, -3e38])
 def test_a_client_that_lies_moves_v_by_the_radius_over_n(tau: float | None, attack: float) -> None:
     updates, buffers = normal(5, 40).float(), normal(5, 6, seed=1).float()
     lies = updates.clone(), buffers.clone()

@@ -14,7 +14,7 @@ import equipoise as eq
 from equipoise.core.rule import Setup
 from equipoise.federation.method import MethodError
 from equipoise.methods.coordinatewise import Median, TrimmedMean
-from helpers import Server, fitted, normal, tensor
+from helpers import Server, fitted, in_one, normal, tensor
 
 
 def naive(updates: Tensor, beta: float | None) -> list[float]:
@@ -58,15 +58,13 @@ def test_by_hand() -> None:
     assert after(TrimmedMean(beta=0), four).theta.tolist() == [26.5, 4.0]
 
 
-@pytest.mark.parametrize(
-    ("beta", "M", "cut"), [(0.1, 9, 0), (0.1, 10, 1), (0.3, 10, 3), (0.2, 5, 1), (0.499, 4, 1), (0.49, 1, 0)]
-)
+@in_one(("beta", "M", "cut"), [(0.1, 9, 0), (0.1, 10, 1), (0.3, 10, 3), (0.2, 5, 1), (0.499, 4, 1), (0.49, 1, 0)])
 def test_how_many_are_cut_off(beta: float, M: int, cut: int) -> None:
     assert TrimmedMean(beta=beta).cut(M) == cut
 
 
-@pytest.mark.parametrize("rule", [Median(), TrimmedMean(beta=0.2), TrimmedMean(beta=0.4)])
-@pytest.mark.parametrize("attack", [1e30, -1e30, 3e38])
+@in_one("rule", [Median(), TrimmedMean(beta=0.2), TrimmedMean(beta=0.4)])
+@in_one("attack", [1e30, -1e30, 3e38])
 def test_a_client_that_lies_moves_nothing_out_of_the_range_of_the_others(rule: object, attack: float) -> None:
     """In float32, where a sum with what it sends would be useless or infinite."""
     updates, buffers = normal(5, 40).float(), normal(5, 6, seed=1).float()
@@ -119,9 +117,7 @@ def test_threads_give_the_same_bits() -> None:
     assert torch.equal(a.progress.vector, b.progress.vector)
 
 
-@pytest.mark.parametrize(
-    "other", ["trimmed-mean", "krum", "geometric-median", "centred-clipping", "fedheal", "afl", "fedgh", "fednova"]
-)
+@in_one("other", ["trimmed-mean", "krum", "geometric-median", "centred-clipping", "fedheal", "afl", "fedgh", "fednova"])
 def test_two_that_decide_the_step_are_refused(other: str) -> None:
     with pytest.raises(MethodError, match=r"each set .* Keep one of them"):
         eq.parse(f"median+{other}")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import equipoise as eq
 from equipoise.methods.fael import FAEL
 from equipoise.methods.fphl import FPHL
-from helpers import Server, normal
+from helpers import Server, in_one, normal
 
 RELEASED = {"distance": "norms", "init": "uniform", "carry": "raw"}
 LAYOUT, SIZES = (2, 3, 1), [10, 30, 5, 15]
@@ -28,10 +28,8 @@ def naive_distance(row: list[float], kind: str) -> float:
     return sum(parts)
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
-@pytest.mark.parametrize(
-    "options", [{}, RELEASED, {"init": "uniform"}, {"carry": "raw"}, {"distance": "norms"}], ids=str
-)
+@in_one("beta", [0.0, 0.4, 1.0])
+@in_one("options", [{}, RELEASED, {"init": "uniform"}, {"carry": "raw"}, {"distance": "norms"}])
 def test_equations_typed_out(beta: float, options: dict[str, str]) -> None:
     rule = FAEL(beta=beta, **options)
     server = Server(rule, normal(6), SIZES, LAYOUT)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.core import maths
 from equipoise.methods.fael_exact import FAELExact, equidistant
-from helpers import Server, normal
+from helpers import Server, in_one, normal
 
 
 def solve(models: Tensor, p0: Tensor | None = None) -> Tensor:
@@ -31,7 +31,7 @@ def on_simplex(p: Tensor) -> bool:
     return bool((p >= 0).all()) and abs(float(p.sum()) - 1) < 1e-12
 
 
-@pytest.mark.parametrize("seed", range(6))
+@in_one("seed", range(6))
 def test_against_slsqp(seed: int) -> None:
     models = normal(3 + seed % 4, 8, seed=seed)
     M = len(models)

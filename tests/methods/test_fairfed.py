@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import equipoise as eq
 from equipoise.federation.method import MethodError
 from equipoise.methods.fairfed import FairFed, gaps
-from helpers import UNEQUAL, Server, clients, federation, normal, samples, tensor
+from helpers import UNEQUAL, Server, clients, federation, in_one, normal, samples, tensor
 
 COHORTS = [[0, 1, 2, 3], [1, 2], [0, 2, 3], [3], [0, 1, 2, 3], [0, 3]]
 
@@ -21,8 +21,8 @@ def accuracies(n: int, seed: int) -> list[float]:
     return torch.rand(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).tolist()
 
 
-@pytest.mark.parametrize("clip", [True, False])
-@pytest.mark.parametrize("beta", [0.0, 0.1, 1.0])
+@in_one("clip", [True, False])
+@in_one("beta", [0.0, 0.1, 1.0])
 def test_the_equation_typed_out(beta: float, clip: bool) -> None:
     """Means over those present; the others keep what they have."""
     sizes, W = [5, 50, 10, 35], normal(3)

@@ -5,7 +5,7 @@ import torch
 
 import equipoise as eq
 from equipoise.methods.fedavg import FedAvg
-from helpers import Server, clients, federation, fitted, network, normal, oracle_of
+from helpers import Server, clients, federation, fitted, in_one, network, normal, oracle_of
 
 
 def naive(W: list[float], updates: list[list[float]], sizes: list[int], ids: list[int], weights: str) -> list[float]:
@@ -17,8 +17,8 @@ def naive(W: list[float], updates: list[list[float]], sizes: list[int], ids: lis
     return after
 
 
-@pytest.mark.parametrize("weights", ["samples", "uniform", "population"])
-@pytest.mark.parametrize("ids", [[0, 1, 2, 3], [1, 3], [2]])
+@in_one("weights", ["samples", "uniform", "population"])
+@in_one("ids", [[0, 1, 2, 3], [1, 3], [2]])
 def test_the_sum_typed_out(weights: str, ids: list[int]) -> None:
     W, updates, sizes = normal(6, seed=1), normal(len(ids), 6, seed=2), [10, 30, 5, 15]
     server = Server(FedAvg(weights=weights), W, sizes)

@@ -14,7 +14,7 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.core.maths import gram
 from equipoise.methods.fedce import FedCE, cosines, without
-from helpers import Server, federation, fitted, normal, oracle_of, samples, tensor, visit_of, watched
+from helpers import Server, federation, fitted, in_one, normal, oracle_of, samples, tensor, visit_of, watched
 
 Vector = list[float]
 COHORTS = [[0, 1, 2], [0, 1, 2], [1, 2, 3], [0, 2, 3], [3], [0, 1, 2, 3], [0, 3]]
@@ -75,8 +75,8 @@ class Naive:
         return weights
 
 
-@pytest.mark.parametrize("preset", ["paper", "ffl4mia", "nvflare2026", "nvflare2023"])
-@pytest.mark.parametrize("mode", ["times", "plus"])
+@in_one("preset", ["paper", "ffl4mia", "nvflare2026", "nvflare2023"])
+@in_one("mode", ["times", "plus"])
 def test_the_equations_typed_out(preset: str, mode: str) -> None:
     """Changing cohorts: newcomers and those who return have no model of the others."""
     method = eq.parse(f"fedce:{preset}(mode={mode})")
@@ -113,7 +113,7 @@ def test_cosines_from_the_gram_matrix(seed: int, M: int) -> None:
     assert found.tolist() == pytest.approx([cosine(k, updates.tolist(), c.tolist()) for k in range(M)], abs=1e-9)
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("updates", "expected"),
     [
         ([[0.0, 0.0], [1.0, 0.0]], [0.0, 0.0]),  # a client that did not move
@@ -129,7 +129,7 @@ def test_cosines_without_length_are_zero(updates: list[Vector], expected: list[f
         assert two is None or one == pytest.approx(two, abs=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@in_one("seed", range(12))
 def test_what_rounding_leaves_of_others_that_cancel_has_no_direction(seed: int) -> None:
     updates = normal(4, 5, seed=seed)
     updates[3] = -(updates[1] + updates[2])
@@ -158,8 +158,8 @@ def test_the_model_of_the_others() -> None:
         assert torch.allclose(without(c @ models, models[m], c[m : m + 1]), expected, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize(("c", "measured"), [(-1.0, 0), (0.0, 1), (0.4, 1), (1.0, 0), (1 - 1e-9, 0)])
-@pytest.mark.parametrize("metric", ["balanced", "accuracy"])
+@in_one(("c", "measured"), [(-1.0, 0), (0.0, 1), (0.4, 1), (1.0, 0), (1 - 1e-9, 0)])
+@in_one("metric", ["balanced", "accuracy"])
 def test_what_a_client_measures(c: float, measured: int, metric: str) -> None:
     """Nothing where it was absent (-1) or alone (1): the model of the others would be noise."""
     fed = federation()
@@ -231,9 +231,7 @@ def test_presets() -> None:
     assert eq.parse("fedce:nvflare2023").rules == (old,)
 
 
-@pytest.mark.parametrize(
-    "values", [{"mode": "sum"}, {"coef_average": 1}, {"prior": "first"}, {"floor": -1.0}, {"metric": "dice"}]
-)
+@in_one("values", [{"mode": "sum"}, {"coef_average": 1}, {"prior": "first"}, {"floor": -1.0}, {"metric": "dice"}])
 def test_bad_values(values: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=f"FedCE: {next(iter(values))} must be"):
         FedCE(**values)

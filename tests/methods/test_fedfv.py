@@ -14,7 +14,7 @@ import equipoise as eq
 from equipoise.core import maths
 from equipoise.methods.feddyn import FedDyn
 from equipoise.methods.fedfv import FedFV
-from helpers import Server, federation, fitted, normal, scripted
+from helpers import Server, federation, fitted, in_one, normal, scripted
 
 Vector = list[float]
 
@@ -71,8 +71,8 @@ class Naive:
         return [x * math.sqrt(dot(plain, plain)) / length for x in d] if length else [0.0] * len(d)
 
 
-@pytest.mark.parametrize("lags", ["paper", "released"])
-@pytest.mark.parametrize(("alpha", "tau"), [(0.0, 1), (0.1, 1), (0.1, 3), (0.5, 2), (1.0, 2), (0.2, 0)])
+@in_one("lags", ["paper", "released"])
+@in_one(("alpha", "tau"), [(0.0, 1), (0.1, 1), (0.1, 3), (0.5, 2), (1.0, 2), (0.2, 0)])
 def test_algorithms_typed_out(lags: str, alpha: float, tau: int) -> None:
     """Seven rounds of changing cohorts: some clients conflict from one, two and three rounds ago."""
     G = 4

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.methods.fedga import FedGA
-from helpers import Server, clients, federation, normal, samples, tensor, watched
+from helpers import Server, clients, federation, in_one, normal, samples, tensor, watched
 
 R = 8
 COHORTS = [[0, 1, 2, 3], [0, 1, 2, 3], [1, 2], [0, 2, 3], [3], [0, 1, 2, 3], [0, 3]]
@@ -61,8 +61,8 @@ def naive(form: str, d: float, N: int, cohorts: list[list[int]], gaps: list[list
     return after
 
 
-@pytest.mark.parametrize("form", ["paper", "released", "official"])
-@pytest.mark.parametrize("d", [0.0, 0.2, 3.0])
+@in_one("form", ["paper", "released", "official"])
+@in_one("d", [0.0, 0.2, 3.0])
 def test_the_equation_typed_out(form: str, d: float) -> None:
     gaps = [normal(len(ids), seed=t) for t, ids in enumerate(COHORTS)]
     found = rounds(FedGA(d=d, form=form), 4, COHORTS, gaps)
@@ -92,8 +92,8 @@ def test_only_the_order_of_gaps_and_their_ratios_count(seed: int, shift: float, 
     assert sum(one[-1]) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("gap", [0.0, 0.1, -7.3])
-@pytest.mark.parametrize("form", ["paper", "released"])
+@in_one("gap", [0.0, 0.1, -7.3])
+@in_one("form", ["paper", "released"])
 def test_equal_gaps_leave_the_weights(gap: float, form: str) -> None:
     """Also where their mean is off by rounding."""
     gaps = [normal(3), normal(3, seed=1), torch.full((3,), gap, dtype=torch.float64)]
@@ -163,7 +163,7 @@ def test_presets() -> None:
     assert eq.parse("fedga:official-acc").rules == (FedGA(form="official", metric="accuracy"),)
 
 
-@pytest.mark.parametrize("values", [{"d": -0.1}, {"relative": 0}, {"metric": "auc"}, {"form": "published"}])
+@in_one("values", [{"d": -0.1}, {"relative": 0}, {"metric": "auc"}, {"form": "published"}])
 def test_bad_values(values: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=f"FedGA: {next(iter(values))} must be"):
         FedGA(**values)

@@ -11,7 +11,7 @@ import equipoise as eq
 from equipoise.core import maths
 from equipoise.federation.method import MethodError
 from equipoise.methods.fedgh import FedGH
-from helpers import Server, normal
+from helpers import Server, in_one, normal
 
 FORMS = ("original", "sequential", "accumulate")
 Vector = list[float]
@@ -38,8 +38,8 @@ def naive(updates: list[Vector], form: str) -> list[Vector]:
     return g
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("M", "G"), [(2, 5), (5, 4), (8, 6), (3, 40)])
+@in_one("form", FORMS)
+@in_one(("M", "G"), [(2, 5), (5, 4), (8, 6), (3, 40)])
 def test_the_pairs_typed_out(form: str, M: int, G: int) -> None:
     updates, W, sizes = normal(M, G, seed=M), normal(G), [float(1 + k) for k in range(M)]
     server = Server(FedGH(form=form), W, sizes)
@@ -96,8 +96,8 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("form", [*FORMS, "hierarchical"])
-@pytest.mark.parametrize("case", ODD)
+@in_one("form", [*FORMS, "hierarchical"])
+@in_one("case", ODD)
 def test_odd_updates_give_finite_steps(case: str, form: str) -> None:
     updates = ODD[case]
     server = Server(FedGH(form=form), torch.zeros(updates.shape[1]), [1.0] * len(updates))

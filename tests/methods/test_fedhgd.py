@@ -8,7 +8,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.methods.fedhgd import EPS, deconflict
-from helpers import Server, federation, fitted, normal
+from helpers import Server, federation, fitted, in_one, normal
 
 
 def projected(a: Tensor, b: Tensor, inner: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ def naive(updates: Tensor, history: Tensor) -> Tensor:
     return first + projected(left[1], first, inner)
 
 
-@pytest.mark.parametrize("M", [1, 2, 3, 4, 5, 8])
+@in_one("M", [1, 2, 3, 4, 5, 8])
 def test_four_rounds_typed_out(M: int) -> None:
     layout, gamma = (5, 1, 9), 0.9
     server = Server(

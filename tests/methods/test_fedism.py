@@ -15,12 +15,12 @@ from equipoise.methods.gsam import GSAM
 from equipoise.methods.logit_adjust import LogitAdjust
 from equipoise.methods.moon import Moon
 from equipoise.methods.saga import SAGA
-from helpers import difference, federation, fitted, network, samples, tensor
+from helpers import difference, federation, fitted, in_one, network, samples, tensor
 
 PLUS = (GSAM(0.1, 0.5, 0.1), SAGA("S", 0.1, 0.5, 2.0, 0.5))
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("text", "rules", "shown"),
     [
         ("fedism+", PLUS, "fedism+"),

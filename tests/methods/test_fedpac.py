@@ -21,6 +21,7 @@ from helpers import (
     clients,
     federation,
     fitted,
+    in_one,
     network,
     normal,
     oracle_of,
@@ -169,7 +170,7 @@ def test_small_shares_are_dropped() -> None:
     assert torch.equal(FedPAC(threshold=1.0).mixtures(H, V), torch.eye(4, dtype=torch.float64))  # nothing is left
 
 
-@pytest.mark.parametrize(
+@in_one(
     ("H", "V"),
     [
         (torch.zeros(3, C, D), torch.zeros(3)),
@@ -178,7 +179,6 @@ def test_small_shares_are_dropped() -> None:
         (normal(1, C, D).float(), torch.ones(1)),
         (1e-12 * normal(3, C, D).float(), 1e-30 * torch.ones(3)),
     ],
-    ids=["nothing", "equal", "without variance", "one client", "tiny"],
 )
 def test_odd_statistics_give_mixtures(H: Tensor, V: Tensor) -> None:
     mixed = FedPAC().mixtures(H, V)

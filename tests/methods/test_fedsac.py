@@ -18,7 +18,7 @@ from equipoise.methods import fedsac
 from equipoise.methods.fedsac import FedSAC, allocate, prefixes, reputations, scores
 from equipoise.networks import build
 from equipoise.submodels.discovery import find
-from helpers import UNEQUAL, Server, difference, federation, fitted, network, normal, samples
+from helpers import UNEQUAL, Server, difference, federation, fitted, in_one, network, normal, samples
 
 TESTS = {"a": samples(40, 1), "b": samples(20, 3)}
 
@@ -65,8 +65,8 @@ def naive_units(I: list[float], r: float, beta_scores: str) -> list[int]:
     return sorted(order[:best])
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("form", ["clip", "paper"])
+@in_one("seed", range(8))
+@in_one("form", ["clip", "paper"])
 def test_submodels_equal_a_naive_loop(seed: int, form: str) -> None:
     I, r = importances(13, seed), torch.tensor([100.0, 71.0, 50.0, 12.5, 0.3, 0.0], dtype=torch.float64)
     order = I.argsort(stable=True)
@@ -105,7 +105,7 @@ def test_a_distance_to_the_whole_model_shrinks_with_the_reputation() -> None:
     assert torch.equal(fed._vector(int(order[-1])), fed._vector(None))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@in_one("seed", range(20))
 def test_theorem_1_on_isotropic_quadratics(seed: int) -> None:
     """F = L/2 |theta - theta*|^2: if the gradient at theta_g is within Eq. 16's bound, the larger submodel is not worse."""
     D, L = 12, 1.7
@@ -121,8 +121,8 @@ def test_theorem_1_on_isotropic_quadratics(seed: int) -> None:
 
 
 # the aggregation
-@pytest.mark.parametrize("count", ["structural", "update_nonzero"])
-@pytest.mark.parametrize("seed", range(4))
+@in_one("count", ["structural", "update_nonzero"])
+@in_one("seed", range(4))
 def test_aggregation_equals_a_naive_loop(count: str, seed: int) -> None:
     M, P, B = 6, 40, 5
     held = torch.rand(M, P + B, generator=torch.Generator().manual_seed(seed)) < 0.4
@@ -373,9 +373,7 @@ def test_published_contributions_need_tests() -> None:
     assert federation("cgsv:contribution", server_validation=None, contribution=[0.1] * 5)
 
 
-@pytest.mark.parametrize(
-    "bad", ["fedsac(beta=-1)", "fedsac(every=0)", "fedsac(prefix=nearest)", "fedsac(min_per_layer=-1)"]
-)
+@in_one("bad", ["fedsac(beta=-1)", "fedsac(every=0)", "fedsac(prefix=nearest)", "fedsac(min_per_layer=-1)"])
 def test_bad_hyper_parameters(bad: str) -> None:
     with pytest.raises(ValueError, match=r"fedsac: \w+ must be"):
         federation(bad)
@@ -417,7 +415,7 @@ def test_what_a_client_does_not_hold_is_not_there_in_sums_either(name: str) -> N
     assert torch.equal(fed.progress.vector[nobody], fed.model.initial[nobody])
 
 
-@pytest.mark.parametrize("other", ["ditto", "fedpac", "cgsv", "fedave", "cffl", "finetune:every-round"])
+@in_one("other", ["ditto", "fedpac", "cgsv", "fedave", "cffl", "finetune:every-round"])
 def test_rules_that_give_or_keep_another_model_are_refused(other: str) -> None:
     with pytest.raises(ValueError, match="each set"):
         federation(f"fedsac-no-aggregation+{other}")

@@ -14,7 +14,7 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.core import client_rows as rows
 from equipoise.methods.fphl import BINS, FPHL, LONGEST, exact, histogram
-from helpers import Server, fitted, normal
+from helpers import Server, fitted, in_one, normal
 
 PAPER: dict[str, object] = {}
 RELEASED = {"history": "exclusive", "strict": True, "zero": "down", "mask_buffers": True}
@@ -65,10 +65,8 @@ def ties(shape: tuple[int, ...], seed: int) -> Tensor:
     return torch.where(x.abs() < 0.3, 0.0, x)
 
 
-@pytest.mark.parametrize("tau", ["0.3", "0.4", "0.5", "1", "0.6666"])
-@pytest.mark.parametrize(
-    "options", [PAPER, RELEASED, {"history": "exclusive"}, {"strict": True, "zero": "down"}], ids=str
-)
+@in_one("tau", ["0.3", "0.4", "0.5", "1", "0.6666"])
+@in_one("options", [PAPER, RELEASED, {"history": "exclusive"}, {"strict": True, "zero": "down"}])
 def test_equations_typed_out(tau: str, options: dict[str, object]) -> None:
     N, G, B, sizes = 4, 7, 3, [10, 30, 5, 15]
     server = Server(FPHL(tau=float(tau), **options), normal(G), sizes, buffers=normal(B, seed=2))
@@ -118,7 +116,7 @@ def test_every_threshold_in_hundredths_is_exact(strict: bool) -> None:
         assert torch.equal(FPHL(tau=k / 100, strict=strict).needed(n).long(), expected), k
 
 
-@pytest.mark.parametrize(("tau", "first"), [(0.0, None), (0.3, 4), (0.4, 3), (0.5, 3), (0.51, 2), (1.0, 2)])
+@in_one(("tau", "first"), [(0.0, None), (0.3, 4), (0.4, 3), (0.5, 3), (0.51, 2), (1.0, 2)])
 def test_first_round_that_masks(tau: float, first: int | None) -> None:
     """c >= 1 / n with this round counted, so the first direction against all others is dropped once 1 / n < tau."""
     for n in range(1, 7):

@@ -13,7 +13,7 @@ from equipoise.core import maths
 from equipoise.core.rule import Setup
 from equipoise.methods.krum import Krum
 from equipoise.system.errors import ExpectedError
-from helpers import Server, federation, normal, tensor
+from helpers import Server, federation, in_one, normal, tensor
 
 
 def chosen(V: Tensor, f: int, m: int) -> list[int]:
@@ -67,8 +67,8 @@ def test_all_of_them_are_the_plain_mean() -> None:
         assert torch.allclose(after(rule, updates)[0].theta, updates.mean(0), rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("text", ["krum", "multi-krum", "krum(f=1, m=2)"])
-@pytest.mark.parametrize("attack", [1e30, -3e38])
+@in_one("text", ["krum", "multi-krum", "krum(f=1, m=2)"])
+@in_one("attack", [1e30, -3e38])
 def test_a_client_that_lies_is_not_chosen(text: str, attack: float) -> None:
     updates, buffers = normal(6, 40).float(), normal(6, 5, seed=1).float()
     updates[2] = attack
@@ -88,7 +88,7 @@ def test_nor_one_that_lies_about_its_statistics_alone() -> None:
     assert float(server.buffers.abs().max()) < 10
 
 
-@pytest.mark.parametrize(("n", "f"), [(1, 0), (2, 0), (3, 0), (4, 0), (5, 1), (6, 1), (7, 2), (20, 8)])
+@in_one(("n", "f"), [(1, 0), (2, 0), (3, 0), (4, 0), (5, 1), (6, 1), (7, 2), (20, 8)])
 def test_by_default_as_many_may_lie_as_the_paper_allows(n: int, f: int) -> None:
     assert Krum().tolerated(n) == f
     assert n < 3 or 2 * f + 2 < n <= 2 * (f + 1) + 2

@@ -14,7 +14,7 @@ import equipoise as eq
 from equipoise.core import maths
 from equipoise.federation.method import MethodError
 from equipoise.methods.principal import Principal
-from helpers import Server, federation, fitted, normal, scripted
+from helpers import Server, federation, fitted, in_one, normal, scripted
 
 EIGEN = ("l2_kept", "literal", "l1_all")
 
@@ -40,8 +40,8 @@ def naive(updates: Tensor, p: list[float], keep: float, eigen: str) -> tuple[Ten
     return revised, sum(share * row for share, row in zip(p, revised, strict=True))
 
 
-@pytest.mark.parametrize("eigen", EIGEN)
-@pytest.mark.parametrize(("M", "G", "keep"), [(5, 12, 0.8), (4, 9, 0.5), (2, 7, 0.8), (6, 4, 1.0), (12, 30, 0.8)])
+@in_one("eigen", EIGEN)
+@in_one(("M", "G", "keep"), [(5, 12, 0.8), (4, 9, 0.5), (2, 7, 0.8), (6, 4, 1.0), (12, 30, 0.8)])
 def test_equations_4_to_7_typed_out(eigen: str, M: int, G: int, keep: float) -> None:
     updates, W, sizes = normal(M, G, seed=1), normal(G, seed=2), [float(3 + k * k) for k in range(M)]
     server = Server(Principal(keep=keep, eigen=eigen, scope="model"), W, sizes)
@@ -109,9 +109,9 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("scope", ["model", "tensor"])
-@pytest.mark.parametrize("eigen", EIGEN)
-@pytest.mark.parametrize("case", ODD)
+@in_one("scope", ["model", "tensor"])
+@in_one("eigen", EIGEN)
+@in_one("case", ODD)
 def test_odd_updates_give_finite_steps(case: str, eigen: str, scope: str) -> None:
     updates = ODD[case]
     G = updates.shape[1]

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import equipoise as eq
 from equipoise.methods.qffl import QFFL
-from helpers import UNEQUAL, Server, clients, federation, normal
+from helpers import UNEQUAL, Server, clients, federation, in_one, normal
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("q", [0.0, 0.5, 1.0, 2.0])
+@in_one("weighted", [False, True])
+@in_one("q", [0.0, 0.5, 1.0, 2.0])
 def test_algorithm_2_typed_out(q: float, weighted: bool) -> None:
     lr, eps, sizes, ids = 0.05, 1e-10, [10, 30, 5, 15], [0, 2, 3]
     W, updates, losses = normal(5, seed=1), normal(3, 5, seed=2), normal(3, seed=3).abs()

@@ -20,6 +20,7 @@ from helpers import (
     difference,
     federation,
     fitted,
+    in_one,
     network,
     normal,
     oracle_of,
@@ -56,8 +57,8 @@ def weights(server: Server, ids: list[int], values: list[float]) -> list[float]:
     return cohort.weights.tolist()
 
 
-@pytest.mark.parametrize("offset", [0.0, 1e-10, 1e-2])
-@pytest.mark.parametrize(("q", "beta"), [(2.0, 0.5), (0.5, 0.9), (0.0, 0.5), (5.0, 1.0), (1.0, 0.1)])
+@in_one("offset", [0.0, 1e-10, 1e-2])
+@in_one(("q", "beta"), [(2.0, 0.5), (0.5, 0.9), (0.0, 0.5), (5.0, 1.0), (1.0, 0.1)])
 def test_many_rounds_typed_out(q: float, beta: float, offset: float) -> None:
     """Changing cohorts, clients that return, clients never seen before, and values below the floor."""
     server = Server(SAGA(q=q, beta=beta, offset=offset), torch.zeros(1).double(), [1.0] * 6)

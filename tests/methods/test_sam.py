@@ -17,6 +17,7 @@ from helpers import (
     difference,
     federation,
     fitted,
+    in_one,
     network,
     normal,
     one_step_gradient,
@@ -39,8 +40,8 @@ def trained(rule: SAM, client: Quadratic, start: Tensor, steps: int = 1, t: int 
     return visit_client([rule], client.oracle(eq.SGD(0.1), steps), t, rounds, start, [{}], [{}])[0]
 
 
-@pytest.mark.parametrize("added", [False, True])
-@pytest.mark.parametrize(("tau", "t"), [(0.0, 0), (0.5, 2), (1.0, 3)])
+@in_one("added", [False, True])
+@in_one(("tau", "t"), [(0.0, 0), (0.5, 2), (1.0, 3)])
 def test_the_step_typed_out(tau: float, t: int, added: bool) -> None:
     client, rho, rounds = quadratic(), 0.3, 4
     theta = normal(4, seed=5).tolist()

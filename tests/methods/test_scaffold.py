@@ -11,7 +11,7 @@ from equipoise.core.client import visit_client
 from equipoise.core.rule import State
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.scaffold import Scaffold
-from helpers import Quadratic, Server, normal
+from helpers import Quadratic, Server, in_one, normal
 
 N, G = 3, 4
 
@@ -74,8 +74,8 @@ def naive(
     return W, c, own
 
 
-@pytest.mark.parametrize("option", [1, 2])
-@pytest.mark.parametrize(("eta", "absent"), [(1.0, True), (0.5, True), (0.25, False)])
+@in_one("option", [1, 2])
+@in_one(("eta", "absent"), [(1.0, True), (0.5, True), (0.25, False)])
 def test_algorithm_1_typed_out(option: int, eta: float, absent: bool) -> None:
     """Clients that take 2, 5 and 3 steps, of which two take part."""
     steps, cohorts, W = [2, 5, 3], [[0, 1, 2], [0, 2], [1, 2], [0, 1]], normal(G, seed=5)
@@ -107,8 +107,8 @@ def test_drift_is_gone() -> None:
         assert torch.allclose(state["c_i"], client.A @ best - client.b, rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
-@pytest.mark.parametrize("steps", [1, 4, 25])
+@in_one("momentum", [0.0, 0.5, 0.9])
+@in_one("steps", [1, 4, 25])
 def test_the_control_variate_of_a_constant_gradient_is_that_gradient(momentum: float, steps: int) -> None:
     """With momentum the parameters travel further than K eta; divided by that, c_i would be up to ten times too long."""
     g = normal(G, seed=3)
