@@ -58,7 +58,7 @@ def kept_of(shape: tuple[int, int]) -> tuple[Tensor, maths.Bits]:
 @pytest.mark.usefixtures("numba")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("wide", others_slow([False, True], fast=(1,)))
 def test_reductions_have_the_same_bits(shape: tuple[int, int], dtype: torch.dtype, wide: bool) -> None:
     u = drawn(*shape, dtype, wide)
     kept, mask = kept_of(shape)

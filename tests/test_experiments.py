@@ -29,7 +29,7 @@ from equipoise.runs import reproduce
 from equipoise.runs.configuration import RunConfig, called
 from equipoise.runs.experiment import ExperimentError, Row, experiment_names, published, read_experiment
 from equipoise.scenarios import SCENARIOS
-from helpers import in_one
+from helpers import in_one, others_slow
 from run_helpers import equipoise
 
 ROOT = Path(networks.__file__).parents[1] / "runs" / "experiments"
@@ -543,7 +543,7 @@ def test_the_example_of_claims_can_be_run(tmp_path: Path) -> None:
     assert (len(plan.runs), len(plan.trials)) == (2 * 20, 2 * (2 + 4))
 
 
-@pytest.mark.parametrize("name", ON_EMBEDDED_DATA)
+@pytest.mark.parametrize("name", others_slow(ON_EMBEDDED_DATA, fast=(1, 3)))
 def test_every_candidate_of_claims_can_be_run(name: str, tmp_path: Path) -> None:
     """And their data come with the library, so that nobody needs files to see what holds."""
     assert READ[name].claim

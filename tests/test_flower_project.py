@@ -532,6 +532,7 @@ def test_an_untested_flower_is_told_and_an_old_one_refused(
     assert words in flower.text
 
 
+@pytest.mark.slow
 def test_an_app_that_cannot_start_is_told(tmp_path: Path) -> None:
     base = tmp_path / "app"
     project.init(base)

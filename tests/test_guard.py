@@ -172,7 +172,7 @@ class Picky(Rule):
         return {"loss": loss}, visit.state
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", fast_first(ENGINES, ("sequential", "stacked")))
 def test_a_rule_that_raises_for_one_client(engine: str) -> None:
     """A stack that raises is visited one by one, so that only the culprit is left out."""
     data = clients()

@@ -58,7 +58,9 @@ def test_by_hooks(name: str) -> None:
     assert torch.allclose(base, whole, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-11), (torch.float32, 1e-5)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), others_slow([(torch.float64, 1e-11), (torch.float32, 1e-5)], fast=(0,))
+)
 @pytest.mark.parametrize("name", fast_first(NETS, set(NETS) - {"resnet10"}))
 def test_the_shortcut_is_exact(name: str, dtype: torch.dtype, tolerance: float, shortcut: list[int]) -> None:
     neurons, vector = made(name, dtype)

@@ -27,6 +27,7 @@ from equipoise.federation import checkpoint, guard
 from equipoise.federation.directory import append, trim
 from equipoise.runs import directory as runs
 from equipoise.system import files
+from helpers import others_slow
 from run_helpers import (
     TINY,
     Zygote,
@@ -100,9 +101,8 @@ def test_death_before_every_change_of_a_file_changes_nothing(zygote: Zygote, tmp
     assert n > 60
 
 
-@pytest.mark.parametrize(
-    "method", [STATEFUL[0], *(pytest.param(method, marks=pytest.mark.slow) for method in STATEFUL[1:])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", STATEFUL)
 def test_deaths_at_random_moments_change_nothing(zygote: Zygote, tmp_path: Path, method: str) -> None:
     settings = config(method, rounds=16, checkpoint_every=2)
     reference = executed(tmp_path / "whole", settings)
@@ -120,6 +120,7 @@ def test_deaths_at_random_moments_change_nothing(zygote: Zygote, tmp_path: Path,
     assert_same_run(reference, directory)
 
 
+@pytest.mark.slow
 def test_a_killed_command_goes_on_when_given_again(equipoise: Call, tmp_path: Path) -> None:
     arguments = ["run", "-m", STATEFUL[0], *TINY, "--rounds", 30, "--participation", 0.75, "--runs", tmp_path]
     assert equipoise(*arguments, "--name", "whole", "--json").status == 0
@@ -182,7 +183,7 @@ def test_a_stop_between_any_two_rounds_changes_nothing(whole: Path, begun: Path)
     assert_same_run(whole, begun)
 
 
-@pytest.mark.parametrize("at", [1, 2, 3, 5, 8, 11, 14])
+@pytest.mark.parametrize("at", others_slow([1, 2, 3, 5, 8, 11, 14], fast=(1, 4, 6)))
 def test_a_full_disk_stops_the_run_and_nothing_is_lost(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
@@ -205,6 +206,7 @@ def test_a_full_disk_stops_the_run_and_nothing_is_lost(
     assert_same_run(whole, directory)
 
 
+@pytest.mark.slow
 def test_a_command_on_a_full_disk_says_so_and_goes_on_with_room(whole: Path, begun: Path) -> None:
     code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)); from equipoise.cli.main import main; main()"
     limited = [sys.executable, "-c", code, "resume", str(begun)]

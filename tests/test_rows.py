@@ -313,7 +313,7 @@ def test_pieces_hold_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert same_bits(checkpoint.read(tmp_path)[0]["c"][:], tensor)
 
 
-@pytest.mark.parametrize("keep", [1, 3])
+@pytest.mark.parametrize("keep", others_slow([1, 3], fast=(1,)))
 def test_a_death_at_any_moment_leaves_a_whole_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: int
 ) -> None:

@@ -12,7 +12,19 @@ import equipoise as eq
 from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
 from equipoise.federation import evaluation
 from equipoise.federation.method import Method, MethodError, parse
-from helpers import KeepHead, KeepNorm, difference, federation, fitted, in_one, network, normal, oracle_of, samples
+from helpers import (
+    KeepHead,
+    KeepNorm,
+    difference,
+    federation,
+    fitted,
+    in_one,
+    network,
+    normal,
+    oracle_of,
+    others_slow,
+    samples,
+)
 
 
 def cohort(updates: Tensor, **more: object) -> Cohort:
@@ -162,7 +174,7 @@ def test_declarations_may_be_any_collection_of_words() -> None:
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
-@pytest.mark.parametrize("local", ["scaffold", "feddyn", "fedprox(mu=5)"])
+@pytest.mark.parametrize("local", others_slow(["scaffold", "feddyn", "fedprox(mu=5)"], fast=(0, 1)))
 def test_what_stays_at_home_is_not_corrected(local: str, engine: str) -> None:
     """One client: its BatchNorm trains as FedBN's does, where control variates would otherwise hold it in place."""
     settings = {"kind": "batchnorm", "sizes": (24, 24), "participation": 1.0, "solver": eq.SGD(0.05), "engine": engine}

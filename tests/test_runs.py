@@ -25,6 +25,7 @@ from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig, RunError, configure
 from equipoise.system import files
 from equipoise.system.seals import open_json
+from helpers import others_slow
 from run_helpers import SIZES, assert_same_run, cache, config, executed, records, started, tensors
 
 FILES = {"config.toml", "manifest.json", "metrics.jsonl", "checkpoint/checkpoint.json", "summary.json"}
@@ -124,17 +125,20 @@ def test_the_configuration_is_complete_and_makes_the_same_run_again(run: Path, t
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"method": "fedprox+afl", "optimizer": "adamw", "momentum": 0.0, "lr": 0.01, "weight_decay": 0.1},
-        {"clip": 0.5, "engine": "stacked"},
-        {
-            "method": "fedprox(mu=0.1)+fphl(history=exclusive, strict=True)",
-            "seed": 3,
-            "quorum": 0.25,
-            "norm_limit": 50.0,
-        },
-        {"scenario": "digits-iid", "network": "cnn", "network_options": {"width": 4}, "rounds": 1},
-    ],
+    others_slow(
+        [
+            {"method": "fedprox+afl", "optimizer": "adamw", "momentum": 0.0, "lr": 0.01, "weight_decay": 0.1},
+            {"clip": 0.5, "engine": "stacked"},
+            {
+                "method": "fedprox(mu=0.1)+fphl(history=exclusive, strict=True)",
+                "seed": 3,
+                "quorum": 0.25,
+                "norm_limit": 50.0,
+            },
+            {"scenario": "digits-iid", "network": "cnn", "network_options": {"width": 4}, "rounds": 1},
+        ],
+        fast=(1, 2),
+    ),
 )
 def test_every_setting_survives_the_file(tmp_path: Path, changes: dict[str, Any]) -> None:
     one = executed(tmp_path / "one", config(**changes))

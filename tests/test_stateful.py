@@ -32,6 +32,7 @@ from helpers import (
     identical,
     in_one,
     normal,
+    others_slow,
     samples,
 )
 from stateful import ACCEPTED, REFUSED, Base, Counting, Warm, stateful
@@ -44,7 +45,7 @@ def fit(name: str, engine: str = "sequential", **more: Any) -> eq.Federation:
 
 
 # accepted: the same bits everywhere
-@pytest.mark.parametrize("name", ACCEPTED)
+@pytest.mark.parametrize("name", others_slow(ACCEPTED, fast=(0, 2, 4)))
 def test_every_engine_gives_the_same(name: str) -> None:
     one = fit(name)
     assert all(
@@ -64,7 +65,7 @@ def test_worker_processes_give_the_same() -> None:
     assert identical(one, other)
 
 
-@pytest.mark.parametrize("name", ["Warm", "Replacing", "Average", "Shown"])
+@pytest.mark.parametrize("name", others_slow(["Warm", "Replacing", "Average", "Shown"], fast=(0, 2)))
 def test_a_stack_gives_the_same(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """Also where a batch that is padded would have an influence on what is kept."""
     assert difference(fit(name), fit(name, "stacked", workers=2)) < 1e-12
@@ -162,7 +163,7 @@ def test_counters_weigh_nothing_in_lengths_and_distances() -> None:
         assert int(fit_with(method, "Warm").state_dict()["steps"]) > 0
 
 
-@pytest.mark.parametrize("name", ["Warm", "Average"])
+@pytest.mark.parametrize("name", others_slow(["Warm", "Average"], fast=(1,)))
 def test_a_masked_sum_has_the_counters(name: str) -> None:
     """Its numbers are of a fixed point, and must not round a counter away."""
     sites = consortium(net=stateful(name), participation=1.0, secure=True)

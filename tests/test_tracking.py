@@ -114,6 +114,7 @@ def test_a_run_from_python_is_followed(tmp_path: Path, fake: dict[str, Any]) -> 
     assert kept["complete"]
 
 
+@pytest.mark.slow
 def test_a_tracker_that_fails_stops_no_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,7 @@ SICK = {"classes": ["well", "sick"], "positive": "sick"}
 
 
 # other measures
-@pytest.mark.parametrize("measures", [None, "balanced, auc", "f1", "rates, auc"])
+@pytest.mark.parametrize("measures", others_slow([None, "balanced, auc", "f1", "rates, auc"], fast=(0, 3)))
 def test_rates_are_shown_with_a_column_of_groups_whatever_else_is_measured(
     tmp_path: Path, equipoise: Any, monkeypatch: pytest.MonkeyPatch, measures: str | None
 ) -> None:
@@ -228,7 +228,7 @@ def test_what_is_not_shown_is_not_said_to_be_protected() -> None:
 
 # what is bold
 @given(st.lists(st.lists(st.floats(0.4, 0.9), min_size=4, max_size=4), min_size=2, max_size=5))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_nothing_is_bold_beside_something_better_that_is_not(accuracies: list[list[float]]) -> None:
     """A noisy method that cannot be told apart from the best may be below one that can."""
     histories = [
