@@ -29,7 +29,6 @@ from equipoise.report import (
 from equipoise.report.columns import COLLABORATION
 from equipoise.report.layout import Grid, sheets
 from equipoise.report.sentences import evidence
-from helpers import in_one
 from test_report import Page, made_up
 
 N = 6

@@ -873,8 +873,8 @@ def changed(parcel: Parcel, where: int, how: str) -> Parcel:
     return replace(parcel, fields=fields, tensors=tensors)
 
 
-@pytest.mark.parametrize("kind", ["train.masked", "train.sum"])
-@pytest.mark.parametrize(("method", "step"), [("fedavg", 19), pytest.param("scaffold", 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", others_slow(["train.masked", "train.sum"], fast=(1,)))
+@pytest.mark.parametrize(("method", "step"), [("fedavg", 9), pytest.param("scaffold", 1, marks=pytest.mark.slow)])
 def test_no_field_of_a_message_is_another_for_one_site(
     kind: str, method: str, step: int, tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:

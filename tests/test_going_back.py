@@ -187,7 +187,7 @@ def whole(directory: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("step", [113, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [61, pytest.param(2, marks=pytest.mark.slow)])
 def test_death_at_any_moment_leaves_complete_checkpoints(zygote: Zygote, tmp_path: Path, step: int) -> None:
     settings = config(keep_checkpoints=3)
     reference = executed(tmp_path / "whole", settings)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from equipoise import scenarios
 from equipoise.scenarios import partition
-from helpers import in_one, others_slow
+from helpers import in_one
 
 LABELS = np.random.default_rng(0).integers(0, 4, 120)
 

@@ -34,7 +34,6 @@ from equipoise.report import (
 )
 from equipoise.report.formatting import lines
 from equipoise.report.sentences import evidence
-from helpers import in_one
 
 pytestmark = pytest.mark.drawn
 
