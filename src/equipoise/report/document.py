@@ -32,20 +32,19 @@ class Rate(OverSeeds):
     high: float | None
 
 
-class Difference(TypedDict):
-    """A method less the first one, in one column.
+class Tested(TypedDict):
+    """A method less another one, in one column.
 
     Attributes
     ----------
-    difference, ci95 : the mean over common seeds, and half of its 95 % interval.
-    low, high : the interval, with one seed that over the test samples.
+    difference : the mean over common seeds.
+    low, high : its 95 % interval, with one seed that over the test samples.
     p, holm, family : of the paired t-test, and corrected for the family, which is all differences that are shown of a column: of every
         method to the first, and of the leading one to every other.
     seeds : how many are common.
     """
 
     difference: float | None
-    ci95: float | None
     low: float | None
     high: float | None
     p: float | None
@@ -54,23 +53,21 @@ class Difference(TypedDict):
     seeds: int
 
 
-class Ahead(TypedDict):
+class Difference(Tested):
+    """A method less the first one; `ci95` is half of the 95 % interval."""
+
+    ci95: float | None
+
+
+class Ahead(Tested):
     """The leading method of a column less another one.
 
     Attributes
     ----------
-    difference, low, high, p, holm, family, seeds : see `Difference`.
     apart : whether the two are distinguishable.
     seeds_needed : for a test of power 0.8; null if it is above 1000 or the spread is unknown.
     """
 
-    difference: float | None
-    low: float | None
-    high: float | None
-    p: float | None
-    holm: float | None
-    family: int
-    seeds: int
     apart: bool
     seeds_needed: int | None
 
@@ -102,6 +99,32 @@ class Versus(TypedDict):
 
     method: str
     seeds: int
+
+
+class Compared(TypedDict):
+    """A row of a table: the label of its method, its seeds, and its differences to the first method, null for that."""
+
+    method: str
+    seeds: list[int]
+    versus: Versus | None
+
+
+class Bounded(Compared):
+    """A row of a table that may be of a bound.
+
+    `bound` is "lower" or "upper" of what is no method but a bound, else empty. Bounds come last, and are in no test, verdict or choice of
+    the best.
+    """
+
+    bound: str
+
+
+class Table(TypedDict):
+    """A table of methods: the scenario, all seeds, and by key of a column its leading method."""
+
+    scenario: str
+    seeds: list[int]
+    leaders: dict[str, Leader]
 
 
 class Untested(TypedDict):
@@ -141,34 +164,27 @@ class OverGroups(TypedDict):
     client_std: OverSeeds
 
 
-class Measured(OverGroups):
+class Measured(OverGroups, Bounded):
     """A method's numbers of a measure.
 
     Attributes
     ----------
-    method, bound, seeds : the label; "lower" or "upper" of what is no method but a bound, else empty: bounds come last, and are in no
-        test, verdict or choice of the best; and its seeds.
     avg, std, worst, gap, client_std : over seeds; within one seed those of `History.summary`, of another measure than the main one the
         means of those of every round.
     groups, clients : by group; and by index of `equipoise.metrics.spread`, empty when no client was evaluated.
     failed : by seed, why training diverged or the model is no better than guessing, see `equipoise.metrics.failure`.
     intervals : of one seed, the 95 % intervals `[low, high]` over the test samples of `groups` (in their order) and of `avg`, `std`,
         `worst`, `gap`; null with more seeds, and where the samples are not known.
-    versus : null for the first method.
     worst_groups : names of the worst group, by how many seeds have it there.
     untested : groups without a number.
     pooled : the same numbers as FedISM+ makes them, `{"groups", "avg", ..., "n"}` with mean and std (ddof 0) over the last rounds of all
         seeds, the mean and the standard deviation (ddof 0) over all of them.
     """
 
-    method: str
-    bound: str
-    seeds: list[int]
     groups: dict[str, OverSeeds]
     clients: dict[str, OverSeeds]
     failed: dict[str, str]
     intervals: Intervals | None
-    versus: Versus | None
     worst_groups: dict[str, int]
     untested: list[Untested]
     pooled: dict[str, Any]
@@ -181,23 +197,22 @@ class Target(TypedDict, total=False):
     unit: str
 
 
-class OfMeasure(Target):
+class OfMeasure(Target, Table):
     """The numbers of one measure.
 
     Attributes
     ----------
-    scenario, task, unit : what was learnt; the task and the unit of its target where that is no classification.
+    task, unit : the task and the unit of its target if that is no classification.
     measure, title : what was measured.
-    rounds, averaged, seeds : the longest run, how many of its last evaluated rounds are averaged, and all seeds.
+    rounds, averaged : the longest run, and how many of its last evaluated rounds are averaged.
     exported, exports, shown : which round's model is exported, in words; whether one can be; of one round that is not averaged, which
         it is.
     least, sizes, small : how many people a number must be about; test samples by group, the lowest and highest number of several runs;
         groups with fewer, of which there is no number.
     notes : sentences about what makes the runs hard to compare.
-    methods, leaders : by method, see `Measured`; and by key of a column, see `Leader`.
+    methods : see `Measured`.
     """
 
-    scenario: str
     measure: str
     title: str
     rounds: int
@@ -205,21 +220,18 @@ class OfMeasure(Target):
     exports: bool
     exported: str
     shown: str
-    seeds: list[int]
     least: int
     sizes: dict[str, int | list[int]]
     small: list[str]
     notes: list[str]
     methods: list[Measured]
-    leaders: dict[str, Leader]
 
 
-class Rewarded(TypedDict):
+class Rewarded(Compared):
     """What clients get for what they contribute with a method.
 
     Attributes
     ----------
-    method, seeds, versus : see `Measured`.
     alone, satisfied : whether its clients receive nothing; whether no client is outside of its bounds, with any seed.
     fairness, spearman, max, mean, min, gain, fairness_mean, fairness_oracle : over seeds, see `History.summary`.
     worse_off, bcf : clients; percent of the clients.
@@ -238,32 +250,26 @@ class Rewarded(TypedDict):
     up: OverSeeds
     fairness_mean: OverSeeds
     fairness_oracle: OverSeeds
-    method: str
-    seeds: list[int]
     alone: bool
     satisfied: bool
-    versus: Versus | None
 
 
-class Rewards(TypedDict):
+class Rewards(Table):
     """What clients get for what they contribute, of the methods that know it: see `Rewarded`, `OfMeasure`."""
 
-    scenario: str
-    seeds: list[int]
     clients: int
     notes: list[str]
     methods: list[Rewarded]
-    leaders: dict[str, Leader]
 
 
-class OverClients(TypedDict):
+class OverClients(Bounded):
     """The spread over clients with a method.
 
     Attributes
     ----------
     mean, std, worst10, best10, min, max : over seeds, of those that tables show; std with ddof 0.
     intervals : of one seed.
-    method, seeds, failed, bound, versus : see `Measured`.
+    failed : see `Measured`.
     """
 
     mean: OverSeeds
@@ -272,12 +278,8 @@ class OverClients(TypedDict):
     best10: OverSeeds
     min: NotRequired[OverSeeds]
     max: NotRequired[OverSeeds]
-    method: str
-    seeds: list[int]
     intervals: dict[str, list[float] | None] | None
     failed: bool
-    bound: str
-    versus: Versus | None
 
 
 class Counts(TypedDict):
@@ -290,7 +292,7 @@ class Counts(TypedDict):
     untested: int
 
 
-class Spread(Counts):
+class Spread(Counts, Table):
     """The spread over clients that are tested on samples of their own, or are more than 20.
 
     Attributes
@@ -299,16 +301,13 @@ class Spread(Counts):
     ranges : the least and the most of these numbers over the runs; each itself is the most.
     samples : lowest, median and highest number of a client's test samples, null if not its own.
     small, untested : clients with fewer than `least`, and those not tested in all of these rounds, which are left out.
-    scenario, seeds, least, methods, leaders : see `OfMeasure`, `OverClients`.
+    least, methods : see `OfMeasure`, `OverClients`.
     """
 
-    scenario: str
-    seeds: list[int]
     ranges: dict[str, list[int]]
     samples: list[int] | None
     least: int
     methods: list[OverClients]
-    leaders: dict[str, Leader]
 
 
 class RatesOfGroup(TypedDict):
@@ -348,7 +347,7 @@ class InsideClient(TypedDict):
     gap: OverSeeds
 
 
-class Gaps(TypedDict):
+class Gaps(Bounded):
     """How differently a method treats the groups.
 
     Attributes
@@ -360,11 +359,9 @@ class Gaps(TypedDict):
     intervals : `[low, high]` over the test samples, ends averaged over the seeds.
     worst_groups, clients : of a sensitive attribute, the worst value, by how many seeds have it there; and by client; empty where clients
         share a model and test sets.
-    method, seeds, failed, bound, versus : see `Measured`.
+    failed : see `Measured`.
     """
 
-    method: str
-    seeds: list[int]
     accuracy_gap: NotRequired[OverSeeds]
     equal_opportunity: NotRequired[OverSeeds]
     equalised_odds: NotRequired[OverSeeds]
@@ -378,11 +375,9 @@ class Gaps(TypedDict):
     worst_groups: NotRequired[dict[str, int]]
     clients: NotRequired[list[InsideClient]]
     failed: bool
-    bound: str
-    versus: Versus | None
 
 
-class Parity(TypedDict):
+class Parity(Table):
     """How differently the groups are treated, of the methods that recorded it.
 
     Attributes
@@ -391,13 +386,10 @@ class Parity(TypedDict):
     least : people that a rate must be about.
     unknown, as_groups : of a sensitive attribute, `[low, high]` over the runs: test samples of which the value is not known; and whether the
         test sets are the same people as the values.
-    scenario, seeds, notes, methods, leaders : see `OfMeasure`, `Gaps`.
+    notes, methods : see `OfMeasure`, `Gaps`.
     """
 
-    scenario: str
-    seeds: list[int]
     notes: list[str]
-    leaders: dict[str, Leader]
     positive: str | None
     least: int
     unknown: NotRequired[list[int]]
