@@ -33,8 +33,8 @@ def decomposition(rows: Mapping[str, Sequence[Mapping[str, float]]], unit: str =
     """
     figure, panels = drawing.panels(len(TERMS), height=1.25, sharex=True)
     for axes, (term, title) in zip(panels, TERMS.items(), strict=True):
-        for i, (label, found) in enumerate(rows.items()):
-            rounds, values = [row["round"] for row in found], [row[term] for row in found]
+        for i, (label, records) in enumerate(rows.items()):
+            rounds, values = [row["round"] for row in records], [row[term] for row in records]
             drawing.line(axes, rounds, values, label, i)
         if axes.get_ylim()[0] < 0 < axes.get_ylim()[1]:
             axes.axhline(0, color=INK, linewidth=0.6)
@@ -77,15 +77,15 @@ def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> "Figure":
                 continue  # the same local training
             drawn.append(own.to_numpy().tolist())
             i, margin = bases.index(_aggregation(method)), "margin" in method or method.startswith("fedld")
-            known = [a for a in alphas if a in own.index]
-            found = [own.loc[a].dropna().to_numpy() for a in known]
-            mean = np.array([v.mean() for v in found])
+            shown = [a for a in alphas if a in own.index]
+            by_alpha = [own.loc[a].dropna().to_numpy() for a in shown]
+            mean = np.array([v.mean() for v in by_alpha])
             how = {"linestyle": "--", "fillstyle": "none"} if margin else {"linestyle": "-", "fillstyle": "full"}
             marker = MARKERS[i % len(MARKERS)]
-            drawing.line(axes, known, mean, method, i, marker=marker, markersize=3.5, linewidth=1.2, **how)
-            if min(map(len, found)) > 1:
-                half = np.array([half_interval(v) for v in found])
-                drawing.band(axes, known, mean - half, mean + half, i)
+            drawing.line(axes, shown, mean, method, i, marker=marker, markersize=3.5, linewidth=1.2, **how)
+            if min(map(len, by_alpha)) > 1:
+                half = np.array([half_interval(v) for v in by_alpha])
+                drawing.band(axes, shown, mean - half, mean + half, i)
         drawing.labels(axes, y=f"{title}\n(nats)")
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -108,72 +108,72 @@ def _aggregation(method: str) -> str:
     return name.replace("fedld", "principal")
 
 
-def lines(found: Sequence[Any], unit: str = NATS) -> "Figure":
+def lines(runs: Sequence[Any], unit: str = NATS) -> "Figure":
     """Loss of trained models along filter-normalised random directions: mean and range over the directions, per run."""
     figure, (axes,) = drawing.panels(1, height=1.9)
-    names = _names(found)
-    for i, (name, one) in enumerate(zip(names, found, strict=True)):
-        mean = one.line.mean(axis=0)
-        drawing.line(axes, one.at, mean, name, i)
-        if len(one.line) > 1:
-            drawing.band(axes, one.at, one.line.min(axis=0), one.line.max(axis=0), i)
-    drawing.labels(axes, "step along the direction (in filter norms)", f"loss on {found[0].group} {unit}".rstrip())
+    names = _names(runs)
+    for i, (name, run) in enumerate(zip(names, runs, strict=True)):
+        mean = run.line.mean(axis=0)
+        drawing.line(axes, run.at, mean, name, i)
+        if len(run.line) > 1:
+            drawing.band(axes, run.at, run.line.min(axis=0), run.line.max(axis=0), i)
+    drawing.labels(axes, "step along the direction (in filter norms)", f"loss on {runs[0].group} {unit}".rstrip())
     axes.set_ylim(bottom=0)
     drawing.legend(figure, axes, names)
     return figure
 
 
-def consistency(found: Sequence[Sequence[Numbers]]) -> "Figure":
+def consistency(windows_of_runs: Sequence[Sequence[Numbers]]) -> "Figure":
     """How steadily clients pushed the parameters of a layer one way, a panel per window of rounds: FedHEAL's Fig. 2."""
-    figure, panels = drawing.panels(len(found[0]), height=1.2, sharex=True)
-    for axes, *windows in zip(panels, *found, strict=True):
+    figure, panels = drawing.panels(len(windows_of_runs[0]), height=1.2, sharex=True)
+    for axes, *windows in zip(panels, *windows_of_runs, strict=True):
         density, edges = density_of(windows)
         axes.stairs(density, edges, color=drawing.color(0), fill=True, alpha=0.75)
         drawing.title(axes, f"rounds {windows[0]['first']} to {windows[0]['end'] - 1}")
     panels[-1].set_xlim(-0.06, 1.06)
     drawing.labels(panels[-1], "update consistency")
-    drawing.labels(figure, y=f"density of {found[0][0]['layer']}")
+    drawing.labels(figure, y=f"density of {windows_of_runs[0][0]['layer']}")
     return figure
 
 
 STATES: Final = {"sharpness": "sharpness S(ρ)", "loss": "perturbed loss L(ρ)"}
 
 
-def states(found: Sequence[Any], what: str, unit: str = NATS) -> "Figure":
+def states(runs: Sequence[Any], what: str, unit: str = NATS) -> "Figure":
     """Loss or sharpness over the search distance: a panel per group of clients, a line per run; the band is from the lowest to the highest client."""
-    groups, names = list(dict.fromkeys(group for one in found for group in one.groups)), _names(found)
+    groups, names = list(dict.fromkeys(group for run in runs for group in run.groups)), _names(runs)
     columns = min(2, len(groups))
     figure, panels = drawing.panels(len(groups), columns=columns, height=1.9 if columns == 1 else 1.5)
     for axes, group in zip(panels, groups, strict=True):
-        for i, (name, one) in enumerate(zip(names, found, strict=True)):
-            if len(of_group := getattr(one, what)[np.array(one.groups) == group]):
-                drawing.line(axes, one.rho, of_group.mean(axis=0), name, i)
-                drawing.band(axes, one.rho, of_group.min(axis=0), of_group.max(axis=0), i)
+        for i, (name, run) in enumerate(zip(names, runs, strict=True)):
+            if len(of_group := getattr(run, what)[np.array(run.groups) == group]):
+                drawing.line(axes, run.rho, of_group.mean(axis=0), name, i)
+                drawing.band(axes, run.rho, of_group.min(axis=0), of_group.max(axis=0), i)
         drawing.title(axes, group)
     drawing.labels(figure, "search distance ρ", f"{STATES[what]} {unit}".rstrip())
     drawing.legend(figure, max(panels, key=lambda axes: len(axes.lines)), names)
     return figure
 
 
-def planes(found: Sequence[Any], unit: str = NATS) -> "Figure":
+def planes(runs: Sequence[Any], unit: str = NATS) -> "Figure":
     """Loss of trained models over a plane of two random directions: contours at the same levels, one panel per run."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    columns = min(3 if len(found) > 4 else 2, len(found))
+    columns = min(3 if len(runs) > 4 else 2, len(runs))
     side = (WIDTH - 0.5) / columns
-    figure, panels = drawing.panels(len(found), columns=columns, height=side, sharex=True)
-    levels = _levels([one.grid for one in found])
+    figure, panels = drawing.panels(len(runs), columns=columns, height=side, sharex=True)
+    levels = _levels([run.grid for run in runs])
     colors = LinearSegmentedColormap.from_list("one hue", ["#f2f7fb", PALETTE[5], PALETTE[0], "#00263d"])
-    for axes, name, one in zip(panels, _names(found), found, strict=True):
+    for axes, name, run in zip(panels, _names(runs), runs, strict=True):
         axes.grid(visible=False)
-        drawn = axes.contourf(one.grid_at, one.grid_at, one.grid, levels=levels, cmap=colors, extend="both")
-        axes.contour(one.grid_at, one.grid_at, one.grid, levels=levels, colors=INK, linewidths=0.3)
+        drawn = axes.contourf(run.grid_at, run.grid_at, run.grid, levels=levels, cmap=colors, extend="both")
+        axes.contour(run.grid_at, run.grid_at, run.grid, levels=levels, colors=INK, linewidths=0.3)
         axes.plot(0, 0, marker="x", color=INK, markersize=4, markeredgewidth=1.2)
         axes.set_title(drawing.plain(name), size=8, color=INK, loc="left")
         axes.set_aspect("equal")
     bar = figure.colorbar(drawn, ax=panels, shrink=0.8, pad=0.02)
     bar.ax.tick_params(labelsize=7, width=0.6, length=2.5)
-    bar.set_label(f"loss on {found[0].group} {unit}".rstrip(), size=8, color=INK)
+    bar.set_label(f"loss on {runs[0].group} {unit}".rstrip(), size=8, color=INK)
     drawing.labels(figure, "second direction (filter norms)", "first direction (filter norms)")
     return figure
 
@@ -186,6 +186,6 @@ def _levels(grids: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     return np.geomspace(low, max(edge, 1.1 * low), 10)
 
 
-def _names(found: Sequence[Any]) -> list[str]:
-    several = len({one.seed for one in found}) > 1
-    return [f"{one.label}, seed {one.seed}" if several else one.label for one in found]
+def _names(runs: Sequence[Any]) -> list[str]:
+    several = len({run.seed for run in runs}) > 1
+    return [f"{run.label}, seed {run.seed}" if several else run.label for run in runs]

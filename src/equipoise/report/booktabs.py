@@ -28,14 +28,14 @@ def save(histories: Sequence[History] | Comparison, directory: str | os.PathLike
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    found = Comparison.of(histories)
+    compared = Comparison.of(histories)
     shown = [
-        *layout.sheets(found.document),
-        *layout.over_groups(found),
-        *layout.over_clients(found),
-        layout.every_client(found),
-        *layout.people_of_clients(found),
-        layout.communication(found),
-        *layout.paired_tests(found.document),
+        *layout.sheets(compared.document),
+        *layout.over_groups(compared),
+        *layout.over_clients(compared),
+        layout.every_client(compared),
+        *layout.people_of_clients(compared),
+        layout.communication(compared),
+        *layout.paired_tests(compared.document),
     ]
     return [write_atomically(directory / f"{sheet.name}.tex", latex_sheet(sheet)) for sheet in shown if sheet]

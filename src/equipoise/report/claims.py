@@ -61,27 +61,27 @@ class JudgedClaim:
     @property
     def cells(self) -> tuple[str, ...]:
         """Its line of the table."""
-        found, why = self.found, self.why
+        judged, why = self.found, self.why
         equal = "" if self.margin is None else f" (up to {self.margin:g} counts as equal)"
-        ends = "" if math.isnan(found.low) else f" [{number(found.low, sign=True)}, {number(found.high, sign=True)}]"
-        if not why and not math.isnan(n := found.seeds_needed):
+        ends = "" if math.isnan(judged.low) else f" [{number(judged.low, sign=True)}, {number(judged.high, sign=True)}]"
+        if not why and not math.isnan(n := judged.seeds_needed):
             why = f"{'no number of' if math.isinf(n) else f'more than {MOST:,}' if n > MOST else f'about {n:.0f}'} seeds would tell"
         return (
             f"{self.text} ({self.source})",
             self.title,
             f"{self.row} − {self.than or f'{self.value:g}'}, {self.column}: {self.direction}{equal}",
-            number(found.mean, sign=True) + ends,
-            str(found.n) if found.n == self.planned else f"{found.n} of {self.planned}",
+            number(judged.mean, sign=True) + ends,
+            str(judged.n) if judged.n == self.planned else f"{judged.n} of {self.planned}",
             f"{self.verdict}: {why}" if why else self.verdict,
         )
 
     def plain(self) -> Content:
         """Plain JSON types."""
-        found, needed = self.found, self.found.seeds_needed
-        numbers = {"mean": found.mean, "low": found.low, "high": found.high}
+        judged, needed = self.found, self.found.seeds_needed
+        numbers = {"mean": judged.mean, "low": judged.low, "high": judged.high}
         return {
             "text": self.text, "source": self.source, "part": self.part, "row": self.row, "than": self.than, "value": self.value,
-            "column": self.column, "direction": self.direction, "margin": self.margin, "seeds": found.n,
+            "column": self.column, "direction": self.direction, "margin": self.margin, "seeds": judged.n,
             **{key: None if math.isnan(v) else v for key, v in numbers.items()}, "verdict": self.verdict,
             "seeds_needed": int(needed) if needed <= MOST and not self.why else None, "why": self.why,
         }  # fmt: skip
@@ -109,19 +109,19 @@ class Chosen(NamedTuple):
     @property
     def taken(self) -> Tried | None:
         """The candidate with the best accuracy, the first of those; None if all are out."""
-        left = [one for one in self.tried if not math.isnan(one.accuracy)]
-        return max(left, key=lambda one: one.accuracy, default=None)
+        left = [trial for trial in self.tried if not math.isnan(trial.accuracy)]
+        return max(left, key=lambda trial: trial.accuracy, default=None)
 
     @property
     def cells(self) -> tuple[str, ...]:
         """Its line of the table."""
-        tried = (f"{one}: {f'out ({one.why})' if one.why else number(one.accuracy)}" for one in self.tried)
+        tried = (f"{trial}: {f'out ({trial.why})' if trial.why else number(trial.accuracy)}" for trial in self.tried)
         return self.title, self.row, "; ".join(tried), str(self.taken or UNDEFINED)
 
     def plain(self) -> Content:
         """Plain JSON types."""
         candidates = [
-            {"settings": dict(one.settings), "accuracy": None if one.why else one.accuracy, "why": one.why} for one in self.tried
+            {"settings": dict(trial.settings), "accuracy": None if trial.why else trial.accuracy, "why": trial.why} for trial in self.tried
         ]  # fmt: skip
         taken = None if self.taken is None else dict(self.taken.settings)
         return {"part": self.part, "row": self.row, "candidates": candidates, "taken": taken}

@@ -524,7 +524,7 @@ def treated(comparison: Document) -> list[Treated]:
     """How groups of people are treated: those of the test sets, and by sensitive attribute, where the test sets do not show it already."""
     by_group = comparison["group_fairness"]
     people = enumerate(comparison.get("people", {}).items(), start=1)
-    by_value = [Treated(of, name, k) for k, (name, of) in people if not (by_group and of["as_groups"])]
+    by_value = [Treated(parity, name, k) for k, (name, parity) in people if not (by_group and parity["as_groups"])]
     return [Treated(by_group), *by_value] if by_group else by_value
 
 

@@ -228,11 +228,11 @@ def axis_ends(measure: Measure) -> tuple[float | None, float | None]:
 
 def runs_with(histories: Sequence[History] | Comparison, has: Callable[[Run], bool], what: str) -> dict[str, list[Run]]:
     """Runs that have the data of a figure, by label; one with a run that failed is marked."""
-    found = Comparison.of(histories).runs
-    kept = {label: [run for run in seeds.values() if has(run)] for label, seeds in found.items()}
-    runs = {label + FAILED * any(run.failure for run in of): of for label, of in kept.items() if of}
+    every = Comparison.of(histories).runs
+    kept = {label: [run for run in seeds.values() if has(run)] for label, seeds in every.items()}
+    runs = {label + FAILED * any(run.failure for run in left): left for label, left in kept.items() if left}
     if not runs:
-        raise ValueError(f"this figure shows {what}, which no record of {', '.join(found)} holds.")
+        raise ValueError(f"this figure shows {what}, which no record of {', '.join(every)} holds.")
     return runs
 
 

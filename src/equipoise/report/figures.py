@@ -41,7 +41,7 @@ class Plot:
 
 def held(comparison: Comparison) -> Holdings:
     """Who has what in the first run that knows it, see `equipoise.data.holdings`; empty if none does."""
-    return next((known for history in comparison.histories if (known := history.meta.get("holdings"))), {})
+    return next((holdings for history in comparison.histories if (holdings := history.meta.get("holdings"))), {})
 
 
 def _any(has: Callable[[Run], bool]) -> Callable[[Comparison], bool]:
@@ -51,14 +51,14 @@ def _any(has: Callable[[Run], bool]) -> Callable[[Comparison], bool]:
 DATA: Final = ("data", "examples")  # figures of the data, which come before the results
 PLOTS: Final = {
     "data": Plot(
-        lambda found: who_has_what(held(found), found["least"]),
-        lambda found: bool(held(found)),
+        lambda compared: who_has_what(held(compared), compared["least"]),
+        lambda compared: bool(held(compared)),
         "Clients{classes} and groups",
         "{holdings}{seed}",
     ),
     "examples": Plot(
-        lambda found: example_images(held(found)),
-        lambda found: bool(held(found).get("examples")),
+        lambda compared: example_images(held(compared)),
+        lambda compared: bool(held(compared).get("examples")),
         "Examples",
         "A few of the clients' images, by group.{seed}",
     ),
@@ -66,21 +66,21 @@ PLOTS: Final = {
         of_groups.bars, _any(of_groups.has_groups), "{title} by group", "{title} on every group, {when}.{whiskers}"
     ),
     "rates": Plot(
-        lambda found: rates.figure(found["group_fairness"], list(found.runs)),
-        lambda found: bool(found["group_fairness"]),
+        lambda compared: rates.figure(compared["group_fairness"], list(compared.runs)),
+        lambda compared: bool(compared["group_fairness"]),
         "Rates by group",
         "How the global model treats the people of each group{positive}, {when}, with 95 % intervals. Groups with too few people have none.",
     ),
     "tradeoff": Plot(
         of_groups.tradeoff,
-        lambda found: len(found.runs) > 1 and _any(of_groups.has_several_groups)(found),
+        lambda compared: len(compared.runs) > 1 and _any(of_groups.has_several_groups)(compared),
         "{title} and fairness",
         "Average {noun} against its standard deviation over the groups, {when}: "
         "{up} and to the left is better.{crosses}",
     ),
     "differences": Plot(
         of_groups.differences,
-        lambda found: bool(of_groups.paired_differences(found)),
+        lambda compared: bool(of_groups.paired_differences(compared)),
         "Differences and their intervals",
         "Paired differences to {first}, with 95 % intervals over seeds. Where an interval holds 0, the dashed "
         "line, these seeds do not distinguish the methods. No interval is "
@@ -133,7 +133,7 @@ PLOTS: Final = {
     ),
     "presence": Plot(
         of_clients.presence,
-        lambda found: bool(attended(found)),
+        lambda compared: bool(attended(compared)),
         "Who trained how often",
         "Share of the rounds in which a client trained, mean over the clients of a group and over seeds; on the right the {noun} of the "
         "global model on the group, {when}, if it has a test set.",
@@ -146,7 +146,7 @@ PLOTS: Final = {
     ),
     "measured": Plot(
         of_training.measured,
-        lambda found: bool(of_training.measured_in(found.histories)),
+        lambda compared: bool(of_training.measured_in(compared.histories)),
         "What the method measured",
         "{measured} Line: mean over the clients of a group; band: from the lowest to the highest client.{seed}",
     ),
@@ -162,8 +162,8 @@ PLOTS: Final = {
 
 def draw_all(histories: Sequence[History] | Comparison) -> dict[str, Figure]:
     """Every figure that the histories hold the data for, by name."""
-    found = Comparison.of(histories) if histories else None
-    return {name: plot.draw(found) for name, plot in PLOTS.items() if found is not None and plot.has(found)}
+    compared = Comparison.of(histories) if histories else None
+    return {name: plot.draw(compared) for name, plot in PLOTS.items() if compared is not None and plot.has(compared)}
 
 
 def save_all(

@@ -107,8 +107,8 @@ def plane(histories: Sequence[History] | Comparison) -> Figure:
     figure, (axes,) = drawing.panels(1, height=2.3)
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
     for i, (label, seeds) in zip(drawing.places(compared, runs), runs.items(), strict=True):
-        found = [run.summary["collaboration"] for run in seeds]
-        fairness, best = (np.array([of[key] for of in found], dtype=np.float64) for key in ("fairness", "max"))
+        numbers = [run.summary["collaboration"] for run in seeds]
+        fairness, best = (np.array([row[key] for row in numbers], dtype=np.float64) for key in ("fairness", "max"))
         if not np.isfinite(fairness).all():
             axes.axhline(
                 best.mean(), color=drawing.color(i), linestyle=(0, (4, 2)), linewidth=1.1, label=drawing.plain(label)
@@ -166,7 +166,7 @@ def neurons(histories: Sequence[History] | Comparison) -> Figure:
     """
     runs = drawing.runs_with(histories, has_units, "the clients' hidden units")
     firsts = {label: seeds[0].history for label, seeds in runs.items()}
-    tables = {label: found[1] for label, run in firsts.items() if (found := unit_table(run))}
+    tables = {label: table[1] for label, run in firsts.items() if (table := unit_table(run))}
     n = max(map(len, tables.values()))
     figure, panels = drawing.panels(len(firsts), height=0.4 + (0.11 if n <= 20 else 1.9 / n) * max(n, 5))
     for axes, (label, run) in zip(panels, firsts.items(), strict=True):
@@ -226,24 +226,24 @@ def _stretches(held: NDArray[np.bool_]) -> list[tuple[int, int]]:
 
 def presence(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     """How often the clients of every group trained, and beside it the main measure that each method has on the group."""
-    found = Comparison.of(histories, last)
-    measure = found.measure
-    if not (shares := attended(found)):
+    compared = Comparison.of(histories, last)
+    measure = compared.measure
+    if not (shares := attended(compared)):
         raise ValueError("this figure shows clients that come and go, and in these runs all are always there.")
     names = [drawing.plain(name, drawing.SHORT) for name in shares]
-    tested = any(name in of["groups"] for of in found["methods"] for name in shares)
+    tested = any(name in method["groups"] for method in compared["methods"] for name in shares)
     few, rows = len(names) <= ROWS, range(len(names))
     room = max(0.2, 0.1 + drawing.height(names)) if few else 3 / len(names)
     figure, (left, *right) = drawing.panels(1 + tested, columns=1 + tested, height=room * len(names) + 0.3)
     left.barh(rows, [100] * len(names), 0.7, color=FAINT, linewidth=0)
-    left.barh(rows, [float(of[0]) for of in shares.values()], 0.7, color=INK, linewidth=0)
+    left.barh(rows, [float(method[0]) for method in shares.values()], 0.7, color=INK, linewidth=0)
     for axes in right:
-        for i, of in enumerate(found["methods"]):
-            accuracy = np.array([of["groups"].get(name, {}).get("mean") for name in shares], dtype=np.float64)
-            how: drawing.Style = {"color": drawing.color(i), "label": drawing.plain(of["method"]), "markersize": 4}
+        for i, method in enumerate(compared["methods"]):
+            accuracy = np.array([method["groups"].get(name, {}).get("mean") for name in shares], dtype=np.float64)
+            how: drawing.Style = {"color": drawing.color(i), "label": drawing.plain(method["method"]), "markersize": 4}
             axes.plot(accuracy, rows, MARKERS[i % len(MARKERS)], clip_on=False, **how)
         axes.grid(axis="x", color=FAINT, linewidth=0.5)
-        drawing.legend(figure, axes, [of["method"] for of in found["methods"]])
+        drawing.legend(figure, axes, [method["method"] for method in compared["methods"]])
     shown = (("rounds trained (%)", (0, 100)), (measure.axis(), drawing.axis_ends(measure)))
     for axes, (what, ends) in zip((left, *right), shown, strict=False):
         axes.set_xlim(*ends)

@@ -43,8 +43,8 @@ def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     width = 0.8 / len(runs)
     ends = _whiskers(compared, groups)
     for k, (i, (label, seeds)) in enumerate(zip(drawing.places(compared, runs), runs.items(), strict=True)):
-        found = [[run.summary["groups"].get(group) for group in groups] for run in seeds]
-        table = np.array(found, dtype=np.float64)  # [seeds, D], NaN where not evaluated
+        values = [[run.summary["groups"].get(group) for group in groups] for run in seeds]
+        table = np.array(values, dtype=np.float64)  # [seeds, D], NaN where not evaluated
         draw: Callable[..., object] = axes.barh if horizontal else axes.bar
         at = np.arange(len(groups)) + (k - (len(runs) - 1) / 2) * width
         how: drawing.Style = {"xerr" if horizontal else "yerr": ends[label.removesuffix(FAILED)]}
@@ -66,15 +66,15 @@ def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
 
 def _whiskers(comparison: Comparison, groups: Sequence[str]) -> dict[str, Vector | None]:
     """How far the 95 % interval of every group reaches below and above its mean [2, D], within what can be, by method."""
-    found: dict[str, Vector | None] = {}
+    whiskers: dict[str, Vector | None] = {}
     within = comparison.measure.ends
-    for of in comparison["methods"]:
-        mean = np.array([of["groups"][group]["mean"] for group in groups], dtype=np.float64)
-        half = np.array([of["groups"][group]["ci95"] for group in groups], dtype=np.float64)
-        ends = np.array([interval_of(of, group) or (math.nan, math.nan) for group in groups], dtype=np.float64).T
+    for method in comparison["methods"]:
+        mean = np.array([method["groups"][group]["mean"] for group in groups], dtype=np.float64)
+        half = np.array([method["groups"][group]["ci95"] for group in groups], dtype=np.float64)
+        ends = np.array([interval_of(method, group) or (math.nan, math.nan) for group in groups], dtype=np.float64).T
         ends = np.where(np.isnan(half), ends, np.clip([mean - half, mean + half], *within))
-        found[of["method"]] = None if np.isnan(ends).all() else np.abs(ends - mean)
-    return found
+        whiskers[method["method"]] = None if np.isnan(ends).all() else np.abs(ends - mean)
+    return whiskers
 
 
 def tradeoff(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
@@ -180,9 +180,11 @@ def losses(histories: Sequence[History] | Comparison) -> Figure:
     runs = drawing.runs_with(compared, lambda run: bool(loss_curve(run.history)), "a loss on groups")
     tests = {label: [loss_curve(run.history) for run in seeds] for label, seeds in runs.items()}
     curves: dict[str, dict[str, list[list[dict[int, float]]]]] = {
-        "test loss": {label: [[seed] for seed in of] for label, of in tests.items()}
+        "test loss": {label: [[curve] for curve in seeds] for label, seeds in tests.items()}
     }
-    training = {label: [of for run in seeds if (of := training_curves(run.history))] for label, seeds in runs.items()}
+    training = {
+        label: [ends for run in seeds if (ends := training_curves(run.history))] for label, seeds in runs.items()
+    }
     if any(training.values()):
         curves["loss in training"] = training
     figure, panels = drawing.panels(len(curves), height=1.9 if len(curves) == 1 else 1.5)
@@ -222,23 +224,23 @@ def _losses(axes: Axes, methods: Mapping[str, Sequence[Sequence[Mapping[int, flo
 
 def training_curves(history: History) -> list[dict[int, float]]:
     """Mean, lowest and highest loss in training of the clients that took part, by round; empty if not recorded."""
-    found = {
+    rounds = {
         record["round"]: np.nan_to_num(np.array(record["losses"], dtype=np.float64), nan=math.inf)
         for record in history.records
         if record.get("losses")
     }
-    return [{t: float(of(x)) for t, x in found.items()} for of in (np.mean, np.min, np.max)] if found else []
+    return [{t: float(reduce(x)) for t, x in rounds.items()} for reduce in (np.mean, np.min, np.max)] if rounds else []
 
 
 def loss_curve(history: History) -> dict[int, float]:
     """Mean over the groups of the test loss of the global model, by round; infinite where one is not finite."""
-    found = {}
+    curve = {}
     for record in history.records:
         of_groups = [score["loss"] for score in record.get("groups", {}).values() if "loss" in score]
         if of_groups:
             mean = float(np.mean(np.array(of_groups, dtype=np.float64)))  # None is NaN
-            found[record["round"]] = mean if math.isfinite(mean) else math.inf
-    return found
+            curve[record["round"]] = mean if math.isfinite(mean) else math.inf
+    return curve
 
 
 def loss_limit(curves: Sequence[Mapping[int, float]]) -> float:

@@ -37,8 +37,8 @@ def weights(histories: Sequence[History] | Comparison) -> Figure:
     """
     runs = drawing.runs_with(histories, has_recorded("weights"), "the clients' weights")
     firsts = {label: seeds[0].history for label, seeds in runs.items()}
-    of = {label: run.client_groups if any(run.client_groups) else run.client_names for label, run in firsts.items()}
-    groups = list(dict.fromkeys(group for names in of.values() for group in names))
+    names = {label: run.client_groups if any(run.client_groups) else run.client_names for label, run in firsts.items()}
+    groups = list(dict.fromkeys(group for of_run in names.values() for group in of_run))
     if len(groups) > len(drawing.PALETTE) and not any(any(run.client_groups) for run in firsts.values()):
         groups = [""]
     figure, panels = drawing.panels(len(firsts), columns=min(2, len(firsts)), height=1.35 if len(firsts) > 1 else 1.9)
@@ -46,7 +46,7 @@ def weights(histories: Sequence[History] | Comparison) -> Figure:
         rounds, table = map(np.array, run.weight_table())  # [R], [R, N]
         table *= 100
         for i, group in enumerate(groups):
-            members = table[:, np.array(of[label]) == group] if group else table
+            members = table[:, np.array(names[label]) == group] if group else table
             for column in members.T[:: 1 + len(members.T) // 100]:
                 active = np.flatnonzero(np.isfinite(column))
                 active = active[:: 1 + len(active) // 200]
@@ -133,21 +133,21 @@ def measured(histories: Sequence[History] | Comparison, keys: Sequence[str] = tu
     histories : runs of one scenario.
     keys : of `MEASURED`.
     """
-    found = Comparison.of(histories)
-    runs = drawing.runs_with(found, lambda run: bool(measured_in([run.history], keys)), "what a method measured")
+    compared = Comparison.of(histories)
+    runs = drawing.runs_with(compared, lambda run: bool(measured_in([run.history], keys)), "what a method measured")
     firsts = {label: seeds[0].history for label, seeds in runs.items()}
     shown = [(key, label) for key in keys for label, run in firsts.items() if measured_in([run], [key])]
     by_client = [label for key, label in shown if not MEASURED[key].lines]
     groups = list(dict.fromkeys(chain.from_iterable(firsts[label].client_groups for label in by_client)))
-    one = len(shown) == 1
-    figure, panels = drawing.panels(len(shown), columns=2 - one, height=1.9 if one else 1.25, sharey=False)
+    single = len(shown) == 1
+    figure, panels = drawing.panels(len(shown), columns=2 - single, height=1.9 if single else 1.25, sharey=False)
     tables = [measured_table(firsts[label], key) for key, label in shown]
     for axes, (key, label), (rounds, table) in zip(panels, shown, tables, strict=True):
         if MEASURED[key].lines:
             _measured_lines(axes, rounds, table)
         else:
             _measured_clients(axes, rounds, table, np.array(firsts[label].client_groups), groups)
-        drawing.title(axes, MEASURED[key].title + f", {label}" * (len(found.runs) > 1))
+        drawing.title(axes, MEASURED[key].title + f", {label}" * (len(compared.runs) > 1))
         drawing.whole_numbers(axes)
     for key in dict.fromkeys(key for key, _ in shown):
         same = [k for k, (other, _) in enumerate(shown) if other == key]
@@ -171,10 +171,10 @@ def _measured_clients(
     """The numbers of the clients by group: their mean, and a band from the lowest to the highest."""
     for i, group in enumerate(groups):
         members = table[:, of_client == group]
-        if (there := np.isfinite(members).any(axis=1)).any():
+        if (present := np.isfinite(members).any(axis=1)).any():
             _mean(axes, rounds, members, group, i)
-            low, high = (of(members[there], axis=1) for of in (np.nanmin, np.nanmax))
-            drawing.band(axes, rounds[there], low, high, i)
+            low, high = (reduce(members[present], axis=1) for reduce in (np.nanmin, np.nanmax))
+            drawing.band(axes, rounds[present], low, high, i)
 
 
 def _one_scale(panels: Sequence[Axes], tables: Sequence[Vector]) -> None:
@@ -214,11 +214,11 @@ def consistency(histories: Sequence[History] | Comparison) -> Figure:
     runs = drawing.runs_with(histories, has_recorded("consistency"), "the consistency of updates")
     figure, panels = drawing.panels(len(runs), columns=min(2, len(runs)), height=1.6 if len(runs) > 1 else 2.0)
     for axes, (label, seeds) in zip(panels, runs.items(), strict=True):
-        found = [{r["round"]: r for r in run.history.records if r.get("consistency")} for run in seeds]
-        late = min(max(of_run) for of_run in found)
-        early = next((t for t in sorted(found[0]) if t >= 9), late)
+        by_round = [{r["round"]: r for r in run.history.records if r.get("consistency")} for run in seeds]
+        late = min(max(of_run) for of_run in by_round)
+        early = next((t for t in sorted(by_round[0]) if t >= 9), late)
         for t in dict.fromkeys((late, early)):
-            density, edges = density_of([of_run[t] for of_run in found if t in of_run])
+            density, edges = density_of([of_run[t] for of_run in by_round if t in of_run])
             how: drawing.Style = {"color": drawing.color(0), "fill": True, "alpha": 0.75}
             if t != late:
                 how = {"color": INK, "linewidth": 1.1}
@@ -243,13 +243,13 @@ def density_of(records: Sequence[Record]) -> tuple[Vector, Vector]:
         bins = record.get("consistency", ())
         binned = [np.linspace(0, 1, len(bins) + 1)]
         counts = record["agreement"] if exact else [bins]
-        bars += zip(exact or binned, [np.asarray(one, dtype=np.float64) for one in counts], strict=True)
-    edges = np.unique(np.concatenate([of for of, _ in bars]))
+        bars += zip(exact or binned, [np.asarray(row, dtype=np.float64) for row in counts], strict=True)
+    edges = np.unique(np.concatenate([ends for ends, _ in bars]))
     middle, height = (edges[1:] + edges[:-1]) / 2, np.zeros(len(edges) - 1)
-    for of, bar in bars:
-        at = np.searchsorted(of, middle) - 1
+    for ends, bar in bars:
+        at = np.searchsorted(ends, middle) - 1
         inside = (at >= 0) & (at < len(bar))
-        height[inside] += (bar / np.diff(of))[at[inside]]
+        height[inside] += (bar / np.diff(ends))[at[inside]]
     return height / max(sum(counts.sum() for _, counts in bars), 1), edges
 
 

@@ -77,9 +77,9 @@ def size(n: float) -> str:
 
 def lines(name: str, width: int) -> list[str]:
     """A name in lines that lose nothing of it, broken behind a sign or a blank where there is one."""
-    found = [""]
+    wrapped = [""]
     for part in re.findall(rf"[\w.]{{1,{width - 1}}}[^\w.]?|.", name):
-        if found[-1] and len(found[-1]) + len(part.rstrip()) > width:
-            found.append("")
-        found[-1] += part
-    return [line.rstrip() for line in found]
+        if wrapped[-1] and len(wrapped[-1]) + len(part.rstrip()) > width:
+            wrapped.append("")
+        wrapped[-1] += part
+    return [line.rstrip() for line in wrapped]

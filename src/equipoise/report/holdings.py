@@ -24,19 +24,19 @@ Holdings = Content
 Holders = Sequence[Content]  # clients, or test sets
 
 
-def who_has_what(known: Holdings, least: int = 1) -> Figure:
+def who_has_what(holdings: Holdings, least: int = 1) -> Figure:
     """Samples of every client by class, and in all; its colour is its group. Below, the same of the test sets.
 
     The area of a circle, or of many clients or classes the strength of a cell's colour, is the number of samples.
 
     Parameters
     ----------
-    known : what `equipoise.data.holdings.holdings` found, and `classes`, names of the classes, if they have any.
+    holdings : what `equipoise.data.holdings.holdings` found, and `classes`, names of the classes, if they have any.
     least : samples that a bar, a circle or a cell must be about; of fewer nothing is drawn.
     """
-    blocks = [block for block in (known["clients"], known["tests"]) if block]
-    n_classes = max(len(one["counts"] or ()) for block in blocks for one in block)
-    groups = list(dict.fromkeys(one["group"] for one in known["clients"]))
+    blocks = [block for block in (holdings["clients"], holdings["tests"]) if block]
+    n_classes = max(len(holder["counts"] or ()) for block in blocks for holder in block)
+    groups = list(dict.fromkeys(holder["group"] for holder in holdings["clients"]))
     groups = groups if 1 < len(groups) <= len(PALETTE) else []
     heights = [1.0 if len(block) <= ROWS else 24 / len(block) for block in blocks]
     total = sum(len(block) * height + 1 for block, height in zip(blocks, heights, strict=True))
@@ -48,12 +48,12 @@ def who_has_what(known: Holdings, least: int = 1) -> Figure:
     for block, height in zip(blocks, heights, strict=True):
         few, end = len(block) <= ROWS, top + height * len(block)
         at = np.arange(len(block), dtype=np.float64) * height + top + height / 2
-        colours = {of: drawing.color(groups.index(of) if of in groups else 0) for of in map(_group, block)}
+        colours = {group: drawing.color(groups.index(group) if group in groups else 0) for group in map(_group, block)}
         if n_classes:
             _draw_classes(left, block, n_classes, at, colours, (end, top), least)
         _draw_sizes(right, block, at, colours, height, [] if top else groups, least)
-        what = "client" if block is known["clients"] else "test set"
-        named = [(y, drawing.plain(one["name"], SHORT)) for y, one in zip(at.tolist(), block, strict=True)]
+        what = "client" if block is holdings["clients"] else "test set"
+        named = [(y, drawing.plain(holder["name"], SHORT)) for y, holder in zip(at.tolist(), block, strict=True)]
         ticks += named if few else [((top + end) / 2, plural(len(block), what))]
         # over the names, where the one panel is that of the samples
         x, side = (0, "left") if n_classes else (-0.02, "right")
@@ -71,7 +71,7 @@ def who_has_what(known: Holdings, least: int = 1) -> Figure:
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
     if n_classes:
-        _name_classes(left, [str(name) for name in known.get("classes") or range(n_classes)])
+        _name_classes(left, [str(name) for name in holdings.get("classes") or range(n_classes)])
     drawing.legend(figure, right, groups)
     return figure
 
@@ -98,7 +98,7 @@ def _draw_classes(
     """Samples by class at heights `at`: circles, or cells between both ends where there are many."""
     from matplotlib.colors import to_rgba
 
-    table = np.array([one["counts"] or [0] * n_classes for one in block], dtype=np.float64)
+    table = np.array([holder["counts"] or [0] * n_classes for holder in block], dtype=np.float64)
     table[table < least] = 0
     share = table / table.max(initial=1)
     if len(block) <= ROWS and n_classes <= CLASSES:
@@ -107,11 +107,11 @@ def _draw_classes(
         of_rows = [colours[_group(block[row])] for row in rows]
         axes.scatter(columns, at[rows], area * share[rows, columns], of_rows, linewidths=0)
     else:
-        cells = np.array([[to_rgba(colours[_group(one)])] * n_classes for one in block])
+        cells = np.array([[to_rgba(colours[_group(holder)])] * n_classes for holder in block])
         cells[..., 3] = np.sqrt(share)
         axes.imshow(cells, aspect="auto", interpolation="none", extent=(-0.5, n_classes - 0.5, *ends))
-    for y, one in zip(at, block, strict=True):
-        if len(block) <= ROWS and one["counts"] is None:
+    for y, holder in zip(at, block, strict=True):
+        if len(block) <= ROWS and holder["counts"] is None:
             axes.text((n_classes - 1) / 2, y, "not known", size=6.5, color=INK, ha="center", va="center")
 
 
@@ -127,7 +127,7 @@ def _draw_sizes(
     """Bars of the samples in all at heights `at`, by the names of groups, with their numbers where there are few."""
     few = len(block) <= ROWS
     names = np.array([*map(_group, block)])
-    sizes = np.array([one["size"] for one in block])
+    sizes = np.array([holder["size"] for holder in block])
     small = sizes < least
     sizes[small] = 0
     shown = sizes / max(sizes.max(), 1)
@@ -145,11 +145,11 @@ def _group(holder: Content) -> str:
     return str(holder.get("group", holder["name"]))
 
 
-def example_images(known: Holdings) -> Figure:
+def example_images(holdings: Holdings) -> Figure:
     """A few images of every group of clients, a row each."""
     from PIL import Image
 
-    strips = known["examples"]
+    strips = holdings["examples"]
     figure, panels = drawing.panels(len(strips), height=0.45)
     for axes, (group, text) in zip(panels, strips.items(), strict=True):
         axes.imshow(np.asarray(Image.open(io.BytesIO(base64.b64decode(text)))), interpolation="none")
@@ -159,20 +159,20 @@ def example_images(known: Holdings) -> Figure:
     return figure
 
 
-def sentence(known: Holdings, classes: bool = True) -> str:
+def sentence(holdings: Holdings, classes: bool = True) -> str:
     """What `who_has_what` shows, in words; ``classes``: whether samples have such."""
-    clients = known["clients"]
-    text = f"{plural(len(clients), 'client')} with {_range([one['size'] for one in clients])} samples each"
-    counts = [one["counts"] for one in clients if one["counts"]]
-    held = f", of {_range([sum(n > 0 for n in of) for of in counts])} of {len(counts[0])} classes" if counts else ""
-    away = sum(one["counts"] is None for one in clients)
+    clients = holdings["clients"]
+    text = f"{plural(len(clients), 'client')} with {_range([client['size'] for client in clients])} samples each"
+    counts = [client["counts"] for client in clients if client["counts"]]
+    held = f", of {_range([sum(n > 0 for n in row) for row in counts])} of {len(counts[0])} classes" if counts else ""
+    away = sum(client["counts"] is None for client in clients)
     return f"{text}{held}." + f" The classes of {plural(away, 'client')} are not known here." * (classes and away > 0)
 
 
-def marks(known: Holdings, least: int = 1) -> str:
+def marks(holdings: Holdings, least: int = 1) -> str:
     """What the circles and cells of `who_has_what` mean, of those that it draws, and that it draws none of fewer samples than ``least``."""
-    blocks = [block for block in (known["clients"], known["tests"]) if block]
-    n_classes = max(len(one["counts"] or ()) for block in blocks for one in block)
+    blocks = [block for block in (holdings["clients"], holdings["tests"]) if block]
+    n_classes = max(len(row["counts"] or ()) for block in blocks for row in block)
     circles = {len(block) <= ROWS and n_classes <= CLASSES for block in blocks if n_classes}
     few = any(
         0 < n < least for block in blocks for holder in block for n in (holder["size"], *(holder["counts"] or ()))

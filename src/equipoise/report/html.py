@@ -49,12 +49,12 @@ def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str
     ValueError : there is no run, the scenarios differ, or two runs have the same label and seed.
     """
     path = Path(path)
-    found = Comparison.of(histories)
-    page = render(found)
+    compared = Comparison.of(histories)
+    page = render(compared)
     if figures:
         beside = path.with_name(f"{path.stem}-figures")
-        drawings.save_all(found, beside)
-        booktabs.save(found, beside)
+        drawings.save_all(compared, beside)
+        booktabs.save(compared, beside)
     return write_atomically(path, page)
 
 
@@ -76,57 +76,57 @@ def shown(value: object) -> object:
 
 def render(histories: Sequence[History] | Comparison) -> str:
     """The report as a string of HTML."""
-    found = Comparison.of(histories)
-    runs = {label: [run.history for run in seeds.values()] for label, seeds in found.runs.items()}
+    compared = Comparison.of(histories)
+    runs = {label: [run.history for run in seeds.values()] for label, seeds in compared.runs.items()}
     common, differing = provenance.settings(runs)
-    document, of_groups, of_clients = found.document, layout.over_groups(found), layout.over_clients(found)
-    measured, tests, parts = layout.sheets(document), layout.paired_tests(document), parts_of_captions(found)
-    measure = found.measure
-    terms = terms_of([measure, *measures_of(found)[1:]])
+    document, of_groups, of_clients = compared.document, layout.over_groups(compared), layout.over_clients(compared)
+    measured, tests, parts = layout.sheets(document), layout.paired_tests(document), parts_of_captions(compared)
+    measure = compared.measure
+    terms = terms_of([measure, *measures_of(compared)[1:]])
     drawn = {
         name: (name, drawings.PLOTS[name].heading.format(**parts), caption(name, parts), svg(name, figure))
-        for name, figure in drawings.draw_all(found).items()
+        for name, figure in drawings.draw_all(compared).items()
     }
     return template("report.html.j2").render(
-        title=_title(found),
-        facts=_facts(found),
+        title=_title(compared),
+        facts=_facts(compared),
         verdict=verdict(document),
         evidence=evidence(document),
-        leaks=(leaks := notes.leaks(found.histories)),
-        notes=[note for note in found["notes"] if note not in leaks],
-        limits=limits(found),
+        leaks=(leaks := notes.leaks(compared.histories)),
+        notes=[note for note in compared["notes"] if note not in leaks],
+        limits=limits(compared),
         measured=[(_statistics_first(sheet), _below(sheet, measure)) for sheet in measured],
         other=_statistics_first(other) if (other := layout.other_rounds(document)) else None,
-        reference=found["methods"][0]["method"],
+        reference=compared["methods"][0]["method"],
         tests=tests,
-        corrected=any("Holm" in cell.ends for one in tests for _, cells in one.grid.rows for cell in cells),
-        seeds=len(found["seeds"]),
-        racing=sum(not method["bound"] for method in found["methods"]),
+        corrected=any("Holm" in cell.ends for sheet in tests for _, cells in sheet.grid.rows for cell in cells),
+        seeds=len(compared["seeds"]),
+        racing=sum(not method["bound"] for method in compared["methods"]),
         groups=of_groups,
         clients=of_clients,
-        every=[sheet for sheet in (layout.every_client(found), *layout.people_of_clients(found)) if sheet],
-        carried=[layout.communication(found), layout.every_site(found)],
-        presence=layout.who_was_there(found),
+        every=[sheet for sheet in (layout.every_client(compared), *layout.people_of_clients(compared)) if sheet],
+        carried=[layout.communication(compared), layout.every_site(compared)],
+        presence=layout.who_was_there(compared),
         trained=[drawn.pop("presence")] if "presence" in drawn else [],
         data=[drawn.pop(name) for name in drawings.DATA if name in drawn],
         figures=list(drawn.values()),
-        quarantined=list(provenance.quarantined(found.histories)),
-        terms=_terms(found, [*measured, *of_groups, *of_clients], tests, terms),
+        quarantined=list(provenance.quarantined(compared.histories)),
+        terms=_terms(compared, [*measured, *of_groups, *of_clients], tests, terms),
         notation=notation(
-            measure, "averaged over the last evaluated rounds first" if found["averaged"] > 1 else when(document)
+            measure, "averaged over the last evaluated rounds first" if compared["averaged"] > 1 else when(document)
         ),
         hint=partial(hint, terms=terms),
         anchor=partial(anchor, terms=terms),
         numbers="Accuracies are" if measure.unit == "%" else f"{measure.title} is",
         the=f"In {measure.points}: the" if measure.points else "The",
-        headers=provenance.headers(found.histories),
+        headers=provenance.headers(compared.histories),
         common=common,
         differing=differing,
         labels=list(runs),
-        commands=provenance.commands(found.histories),
-        again=provenance.conditions(found.histories),
-        environment=provenance.environment(found.histories),
-        versions=provenance.versions(found.histories),
+        commands=provenance.commands(compared.histories),
+        again=provenance.conditions(compared.histories),
+        environment=provenance.environment(compared.histories),
+        versions=provenance.versions(compared.histories),
         today=date.today().isoformat(),
     )
 
@@ -142,12 +142,12 @@ def _contents(body: str) -> list[tuple[str, str]]:
 
 
 def _terms(
-    found: Comparison, shown: Sequence[layout.Sheet], tests: Sequence[layout.Sheet], terms: Mapping[str, Term]
+    compared: Comparison, shown: Sequence[layout.Sheet], tests: Sequence[layout.Sheet], terms: Mapping[str, Term]
 ) -> list[tuple[str, str, Term]]:
     """What the legend explains, in the order of the terms: id, title, and the term; only what is on the page."""
     titles = {title for sheet in shown for title in sheet.grid.titles[-sheet.totals :]}
     titles |= {title for table in tests for title in table.grid.titles}
-    titles |= {one["title"] for one in tables(found.document)} | ({"p", "Holm p"} if tests else set())
+    titles |= {of_measure["title"] for of_measure in tables(compared.document)} | ({"p", "Holm p"} if tests else set())
     return [(anchor(title, terms), title, term) for title, term in terms.items() if title in titles]
 
 
@@ -173,29 +173,29 @@ def _below(sheet: layout.Sheet, measure: Measure) -> str:
     return " ".join([sheet.caption, *explained, *best, *deviation, *remarks])
 
 
-def _title(found: Comparison) -> str:
-    methods = list(found.runs)
+def _title(compared: Comparison) -> str:
+    methods = list(compared.runs)
     what = notes.listed(methods) if len(methods) < 4 else f"{len(methods)} methods"
-    return f"{what} on {found['scenario']}" if found["scenario"] else what
+    return f"{what} on {compared['scenario']}" if compared["scenario"] else what
 
 
-def _facts(found: Comparison) -> list[str]:
+def _facts(compared: Comparison) -> list[str]:
     counts = {
-        "seed": len(found["seeds"]),
-        "round": found["rounds"],
-        "group": len(found["methods"][0]["groups"]),
-        "client": max(len(history.client_names) for history in found.histories),
+        "seed": len(compared["seeds"]),
+        "round": compared["rounds"],
+        "group": len(compared["methods"][0]["groups"]),
+        "client": max(len(history.client_names) for history in compared.histories),
     }
     return [plural(n, noun) for noun, n in counts.items() if n]
 
 
-def _whiskers(found: Comparison) -> str:
+def _whiskers(compared: Comparison) -> str:
     kinds = {"over seeds": "ci95", "over the test samples": "intervals"}
-    there = {
-        "ci95": any(of["ci95"] is not None for method in found["methods"] for of in method["groups"].values()),
-        "intervals": any(method["intervals"] for method in found["methods"]),
+    present = {
+        "ci95": any(cell["ci95"] is not None for method in compared["methods"] for cell in method["groups"].values()),
+        "intervals": any(method["intervals"] for method in compared["methods"]),
     }
-    shown = [kind for kind, key in kinds.items() if there[key]]
+    shown = [kind for kind, key in kinds.items() if present[key]]
     return f" Whiskers: 95\u00a0% intervals {', of one seed '.join(shown)}." if shown else ""
 
 
@@ -205,68 +205,68 @@ def caption(name: str, parts: Mapping[str, str]) -> str:
     return text if name in drawings.DATA else f"{text}{parts['failed']}"
 
 
-def parts_of_captions(found: Comparison) -> dict[str, str]:
+def parts_of_captions(compared: Comparison) -> dict[str, str]:
     """Parts of the captions of figures that depend on the runs."""
-    several = any(len(method["seeds"]) > 1 for method in found["methods"])
-    collaborating = (found["collaboration"] or {}).get("methods", ())
-    worst = worst_named(found["methods"]) if len(found["methods"][0]["groups"]) > 1 else []
-    missing = any(method["untested"] for method in found["methods"])
+    several = any(len(method["seeds"]) > 1 for method in compared["methods"])
+    collaborating = (compared["collaboration"] or {}).get("methods", ())
+    worst = worst_named(compared["methods"]) if len(compared["methods"][0]["groups"]) > 1 else []
+    missing = any(method["untested"] for method in compared["methods"])
     undefined = any(method["fairness"]["mean"] is None for method in collaborating)
     over_seeds = "95\u00a0% intervals over the seeds (Student's t)"
-    document, measure = found.document, found.measure
+    document, measure = compared.document, compared.measure
     return {
         "title": measure.title,
         "noun": measure.noun,
         "up": "up" if measure.better == "higher" else "down",
         "when": when(document),
-        "first": found["methods"][0]["method"],
-        "tested": tested_on(found.histories),
-        "clients": left_out(found),
+        "first": compared["methods"][0]["method"],
+        "tested": tested_on(compared.histories),
+        "clients": left_out(compared),
         "ranks": " Mean over seeds, rank by rank." * several,
         "positive": f"; the positive class is {positive}"
-        if (positive := (found["group_fairness"] or {}).get("positive"))
+        if (positive := (compared["group_fairness"] or {}).get("positive"))
         else "",
-        "whiskers": _whiskers(found),
+        "whiskers": _whiskers(compared),
         "crosses": f" Crosses: {over_seeds}." * several,
         "dashed": " Dashed: methods whose fairness is not defined." * undefined,
         "bands": f" Bands: {over_seeds}." * several,
         "training": " Below: loss in training, mean over the clients that took part, and its range over clients and seeds."
-        * any(record.get("losses") for history in found.histories for record in history.records),
+        * any(record.get("losses") for history in compared.histories for record in history.records),
         "range": " Line: median over seeds; band: from the lowest to the highest." * several,
-        "beyond": _beyond(found),
-        "failed": f"{FAILED}: diverged, or no better than guessing." * any(of["failed"] for of in document["methods"]),
+        "beyond": _beyond(compared),
+        "failed": f"{FAILED}: diverged, or no better than guessing." * any(m["failed"] for m in document["methods"]),
         "tests": " that were tested in a round" * missing,
-        "grouped": " (thin) and mean of its group (bold)" * any(any(run.client_groups) for run in found.histories),
+        "grouped": " (thin) and mean of its group (bold)" * any(any(run.client_groups) for run in compared.histories),
         "complete": " in which all groups were tested" * missing,
         "worst": "".join(f" {text[:-1]}, {when(document)}." for text in worst),
         "seed": " Drawn for the lowest seed." * several,
-        "classes": ", classes" * (not found.get("task")),
-        "holdings": sentence(held, not found.get("task")) + marks(held, found["least"])
-        if (held := drawings.held(found))
+        "classes": ", classes" * (not compared.get("task")),
+        "holdings": sentence(held, not compared.get("task")) + marks(held, compared["least"])
+        if (held := drawings.held(compared))
         else "",
         "measured": " ".join(
             MEASURED[key].caption.format(loss=measure.loss and f",{measure.loss}")
-            for key in measured_in(found.histories)
+            for key in measured_in(compared.histories)
         ),
-        "kept": _kept(found),
+        "kept": _kept(compared),
     }
 
 
-def _kept(found: Comparison) -> str:
+def _kept(compared: Comparison) -> str:
     """Which share of the entries of updates each method kept."""
     kept = [
         f"{label} {100 * sum(shares) / len(shares):.0f}\u00a0%"
-        for label, seeds in found.runs.items()
+        for label, seeds in compared.runs.items()
         if (shares := [r["kept"] for run in seeds.values() for r in run.history.records if r.get("kept") is not None])
     ]
     return f" Share of update entries kept, mean over rounds: {', '.join(kept)}." if kept else ""
 
 
-def _beyond(found: Comparison) -> str:
+def _beyond(compared: Comparison) -> str:
     """Which losses do not fit the axis."""
-    curves = {label: [loss_curve(r.history) for r in seeds.values()] for label, seeds in found.runs.items()}
+    curves = {label: [loss_curve(r.history) for r in seeds.values()] for label, seeds in compared.runs.items()}
     end = loss_limit([curve for seeds in curves.values() for curve in seeds])
-    over = [label for label, seeds in curves.items() if any(max(of.values(), default=0) > end for of in seeds)]
+    over = [label for label, seeds in curves.items() if any(max(curve.values(), default=0) > end for curve in seeds)]
     return f" Triangles: beyond the axis, or not finite ({notes.listed(over)})." if over else ""
 
 

@@ -141,28 +141,28 @@ def _of_rewards(comparison: content.Document) -> Iterator[Sheet]:
 def _of_rates(comparison: content.Document) -> Iterator[Sheet]:
     """How groups are treated, those of the test sets and those of sensitive attributes: their rates, and the gaps between them."""
     measure = measure_of(comparison)
-    for of in content.treated(comparison):
-        parity = of.parity
+    for treated in content.treated(comparison):
+        parity = treated.parity
         by_group = rates.grid(parity, measure)
         yield Sheet(
-            of.rates,
-            of.rates_heading(measure),
-            sentences.rates_caption(comparison, of),
+            treated.rates,
+            treated.rates_heading(measure),
+            sentences.rates_caption(comparison, treated),
             by_group,
-            [*rates.explained(parity, measure), *sentences.unknown_values(of)],
+            [*rates.explained(parity, measure), *sentences.unknown_values(treated)],
             narrow=True,
-            head=(of.attribute or "Group") if len(parity["methods"]) == 1 else f"Method, {of.noun}",
+            head=(treated.attribute or "Group") if len(parity["methods"]) == 1 else f"Method, {treated.noun}",
             narrow_titles=rates.narrow(by_group.titles),
         )
         gaps = gaps_of(parity, measure)
         yield _sheet(
             parity["methods"],
             gaps,
-            name=of.gaps,
-            heading=of.gaps_heading,
-            caption=sentences.parity_caption(comparison, of),
+            name=treated.gaps,
+            heading=treated.gaps_heading,
+            caption=sentences.parity_caption(comparison, treated),
             grid=lay_out(parity["methods"], gaps, leaders=parity["leaders"]),
-            explanations=sentences.parity_legend(comparison, of),
+            explanations=sentences.parity_legend(comparison, treated),
             narrow=True,
         )
 
@@ -180,9 +180,9 @@ def _of_own_measures(comparison: content.Document) -> Iterator[Sheet]:
             f"{name} of the global model, in its own unit, the mean over the last rounds that have it, {comparison['averaged']} at most. AVG "
             f"and STD: mean and standard deviation (ddof 1) over the groups; {worst}. Differences are not tested."
         )
-        said = [*sentences.worst_named(measure["methods"]), *sentences.plus_minus_of(comparison)]
+        explanations = [*sentences.worst_named(measure["methods"]), *sentences.plus_minus_of(comparison)]
         notes = [f"Not defined for {where}: {why}." for where, why in [*measure["undefined"].items()][:1]]
-        sheet = _block(f"measure-{k}", f"Measure {name}", lay_out(measure["methods"], columns), text, *said)
+        sheet = _block(f"measure-{k}", f"Measure {name}", lay_out(measure["methods"], columns), text, *explanations)
         yield replace(sheet, notes=notes)
 
 
@@ -211,8 +211,8 @@ def _of_validation(comparison: content.Document) -> Iterator[Sheet]:
     )
     named = sentences.worst_named(table["methods"], what="The worst group of clients")
     named += sentences.worst_named(table["methods"], "test_worst_groups", "The worst test set")
-    said = [*named, *sentences.plus_minus_of(comparison), *_marked(table["methods"])]
-    yield _block("validation", "Validation", lay_out(table["methods"], columns), text, *said)
+    explanations = [*named, *sentences.plus_minus_of(comparison), *_marked(table["methods"])]
+    yield _block("validation", "Validation", lay_out(table["methods"], columns), text, *explanations)
 
 
 def _marked(methods: Sequence[content.Row]) -> list[str]:
@@ -227,26 +227,30 @@ def _exported(comparison: content.Document) -> str:
 
 def other_rounds(comparison: content.Document) -> Sheet | None:
     """The exported model, or the mean over rounds, whichever the first table does not show; `None` if they are the same."""
-    if not (found := comparison["other_rounds"]):
+    if not (other := comparison["other_rounds"]):
         return None
     between = comparison["group_fairness"]
-    parity = [] if between is None else _had(found["methods"], gaps_of(between))
-    exported = found["averaged"] == 1
+    parity = [] if between is None else _had(other["methods"], gaps_of(between))
+    exported = other["averaged"] == 1
     which = _exported(comparison)
     model = "The exported model" if which else f"The model of {comparison['exported']}"
     heading = model if exported else "Mean over the last rounds"
     text = (
         f"The model of {comparison['exported']}{which}; the other tables show the mean over several rounds."
         if exported
-        else f"Mean over the last {found['averaged']} evaluated rounds, as papers have it; the other tables show the model of "
+        else f"Mean over the last {other['averaged']} evaluated rounds, as papers have it; the other tables show the model of "
         f"{comparison['exported']}{which}."
     )
-    said = [*sentences.worst_named(found["methods"]), *sentences.plus_minus_of(comparison), *_marked(found["methods"])]
-    text = " ".join([text, *said])
-    over, groups = _of_one_group([c for c in columns_of(comparison) if c.key != "client_std"], found["methods"])
+    texts = [
+        *sentences.worst_named(other["methods"]),
+        *sentences.plus_minus_of(comparison),
+        *_marked(other["methods"]),
+    ]
+    text = " ".join([text, *texts])
+    over, groups = _of_one_group([c for c in columns_of(comparison) if c.key != "client_std"], other["methods"])
     columns = over + parity
     measure = measure_of(comparison)
-    grid = lay_out(found["methods"], columns, groups, digits=measure.digits)
+    grid = lay_out(other["methods"], columns, groups, digits=measure.digits)
     totals = len(columns) if groups else 0
     return Sheet("other-rounds", heading, f"{heading}: {measure.noun}{measure.words}.", grid, [text], totals=totals)
 
@@ -261,13 +265,15 @@ def _of_one_group(columns: list[Column], methods: Sequence[content.Row]) -> tupl
 
 def over_groups(histories: Sequence[History] | Comparison, last: int | None = None) -> list[Sheet]:
     """Every index of spread over the groups, of the global model; empty unless there are several."""
-    found = Comparison.of(histories, last)
-    if max(len(history.groups) for history in found.histories) < 2:
+    compared = Comparison.of(histories, last)
+    if max(len(history.groups) for history in compared.histories) < 2:
         return []
-    measure = found.measure
+    measure = compared.measure
     methods = [
-        _indices(label, seeds, seeds, [last_rounds(run.groups[measure.name][1], found.last) for run in seeds.values()])
-        for label, seeds in found.runs.items()
+        _indices(
+            label, seeds, seeds, [last_rounds(run.groups[measure.name][1], compared.last) for run in seeds.values()]
+        )
+        for label, seeds in compared.runs.items()
     ]
     # The STD over groups has ddof 1 and is in the table of the measure.
     _, distance, evenness = blocks_over_clients(measure)
@@ -277,7 +283,9 @@ def over_groups(histories: Sequence[History] | Comparison, last: int | None = No
         f"{', the' if measure.unit else ' The'} angle in degrees, entropy and KL in nats."
     )
     grid = lay_out(methods, columns)
-    return _filled(_block("groups", "Evenness over the groups", grid, text, *sentences.plus_minus_of(found.document)))
+    return _filled(
+        _block("groups", "Evenness over the groups", grid, text, *sentences.plus_minus_of(compared.document))
+    )
 
 
 def _units(measure: Measure) -> str:
@@ -287,29 +295,29 @@ def _units(measure: Measure) -> str:
 
 def over_clients(histories: Sequence[History] | Comparison, last: int | None = None) -> list[Sheet]:
     """Every index of spread over the clients, each with the model it predicts with; empty if none was evaluated."""
-    found = Comparison.of(histories, last)
+    compared = Comparison.of(histories, last)
     methods = [
         _indices(
             label,
             seeds,
             # the failure is that of the global model
             {seed: run for seed, run in seeds.items() if not run.history.meta.get("personal")},
-            [run.shown.over_clients(found.last) for run in seeds.values()],
+            [run.shown.over_clients(compared.last) for run in seeds.values()],
         )
-        for label, seeds in found.runs.items()
+        for label, seeds in compared.runs.items()
         if any(run.clients[1].size for run in seeds.values())
     ]
     if not methods:
         return []
-    over_all = sentences.left_out(found) + "".join(f" {text}" for text in sentences.plus_minus_of(found.document))
-    measure = found.measure
+    over_all = sentences.left_out(compared) + "".join(f" {text}" for text in sentences.plus_minus_of(compared.document))
+    measure = compared.measure
     level, distance, evenness = blocks_over_clients(measure)
     return _filled(
         _block(
             "clients-level",
             "Level and distance over the clients",
             lay_out(methods, [*level, *distance]),
-            f"Every client is tested with the model it predicts with, on {sentences.tested_on(found.histories)}."
+            f"Every client is tested with the model it predicts with, on {sentences.tested_on(compared.histories)}."
             f"{_units(measure)}{'.' * bool(measure.unit)}{over_all}",
         ),
         _block(
@@ -329,15 +337,15 @@ def _filled(*tables: Sheet) -> list[Sheet]:
 
 def every_client(histories: Sequence[History] | Comparison, last: int | None = None) -> Sheet | None:
     """The main measure of every client with every method, or `None` for very many clients, and when none was evaluated."""
-    found = Comparison.of(histories, last)
-    runs = {label: [run for run in seeds.values() if run.clients[1].size] for label, seeds in found.runs.items()}
+    compared = Comparison.of(histories, last)
+    runs = {label: [run for run in seeds.values() if run.clients[1].size] for label, seeds in compared.runs.items()}
     runs = {label: seeds for label, seeds in runs.items() if seeds}
     sizes = {run.clients[1].shape[1] for seeds in runs.values() for run in seeds}
     if len(sizes) != 1 or max(sizes) > MANY:
         return None
-    columns, measure = [], found.measure
+    columns, measure = [], compared.measure
     for seeds in runs.values():
-        of_seeds = measure.scale * np.array([last_rounds(run.clients[1], found.last) for run in seeds])  # [seeds, N]
+        of_seeds = measure.scale * np.array([last_rounds(run.clients[1], compared.last) for run in seeds])  # [seeds, N]
         columns.append([over_seeds(values) for values in of_seeds.T.tolist()])
     first = next(iter(runs.values()))[0].history
     least = first.least_group
@@ -351,46 +359,48 @@ def every_client(histories: Sequence[History] | Comparison, last: int | None = N
         rows.append(
             (called, (*n, *(Cell(f"n < {least}") if small else _cell(column[m], measure.digits) for column in columns)))
         )
-    text = f"{measure.title}{measure.words} of the model that each client predicts with, on {sentences.tested_on(found.histories)}."
-    said = [*sentences.other_clients(found.histories), *sentences.plus_minus_of(found.document)]
+    text = f"{measure.title}{measure.words} of the model that each client predicts with, on {sentences.tested_on(compared.histories)}."
+    explanations = [*sentences.other_clients(compared.histories), *sentences.plus_minus_of(compared.document)]
     titles = (*["n"] * bool(tested), *runs)
-    return _block("every-client", "Every client", Grid(titles, tuple(rows)), text, *said, head="Client")
+    return _block("every-client", "Every client", Grid(titles, tuple(rows)), text, *explanations, head="Client")
 
 
 def people_of_clients(comparison: Comparison) -> Iterator[Sheet]:
     """The main measure of every client's model for each value of a sensitive attribute, and the gap within the client."""
     measure, names = measure_of(comparison.document), comparison.histories[0].client_names
-    for of in content.treated(comparison.document):
-        methods = [method for method in of.parity["methods"] if method.get("clients")]
+    for treated in content.treated(comparison.document):
+        methods = [method for method in treated.parity["methods"] if method.get("clients")]
         if not methods or {len(method["clients"]) for method in methods} != {len(names)} or len(names) > MANY:
             continue
-        values, several, few = [*methods[0]["groups"]], len(methods) > 1, f"< {of.parity['least']}"
+        values, several, few = [*methods[0]["groups"]], len(methods) > 1, f"< {treated.parity['least']}"
         titles = [f"n {value}" for value in values]
         titles += [f"{m['method']}, {what}" if several else what for m in methods for what in (*values, "gap")]
         rows = []
         for k, name in enumerate(names):
             each = [method["clients"][k] for method in methods]
-            sizes = [[n for one in each for n in one["groups"].get(value, {"n": ()})["n"]] for value in values]
+            sizes = [[n for inside in each for n in inside["groups"].get(value, {"n": ()})["n"]] for value in values]
             cells = [
                 Cell(few if None in n else _test_samples([k for k in n if k is not None] or [0], 0)) for n in sizes
             ]
-            for one in each:
-                cells += [_of_value(one["groups"].get(value), few, measure.digits) for value in values]
-                cells.append(_cell(one["gap"], measure.digits))
+            for inside in each:
+                cells += [_of_value(inside["groups"].get(value), few, measure.digits) for value in values]
+                cells.append(_cell(inside["gap"], measure.digits))
             rows.append((name, tuple(cells)))
         text = (
-            f"{measure.title}{measure.words} of the model that each client predicts with, on {sentences.tested_on(comparison.histories)}, by {of.attribute}; "
+            f"{measure.title}{measure.words} of the model that each client predicts with, on {sentences.tested_on(comparison.histories)}, by {treated.attribute}; "
             f"gap: the largest less the smallest. n: test samples; n {few}: no number is shown."
         )
-        grid, said = Grid((*titles,), (*rows,)), sentences.plus_minus_of(comparison.document)
-        yield _block(f"{of.rates}-clients", f"Every client by {of.attribute}", grid, text, *said, head="Client")
+        grid, texts = Grid((*titles,), (*rows,)), sentences.plus_minus_of(comparison.document)
+        yield _block(
+            f"{treated.rates}-clients", f"Every client by {treated.attribute}", grid, text, *texts, head="Client"
+        )
 
 
-def _of_value(found: content.Inside | None, few: str, digits: int) -> Cell:
+def _of_value(inside: content.Inside | None, few: str, digits: int) -> Cell:
     """The main measure of a client's people with one value; that they are too few, or a dash where there are none."""
-    if found is None:
+    if inside is None:
         return Cell(UNDEFINED)
-    return Cell(f"n {few}") if found["mean"] is None else _cell(found, digits)
+    return Cell(f"n {few}") if inside["mean"] is None else _cell(inside, digits)
 
 
 def _test_samples(runs: Sequence[int], least: int) -> str:
@@ -433,13 +443,13 @@ def communication(histories: Sequence[History] | Comparison) -> Sheet | None:
 
 def attended(comparison: Comparison) -> dict[str, np.typing.NDArray[np.float64]]:
     """Percent of the rounds that the clients of a group, or each client, spent as each of `ATTENDANCE`; empty if all are always there."""
-    found = defaultdict[str, list[np.typing.NDArray[np.float64]]](list)
+    by_name = defaultdict[str, list[np.typing.NDArray[np.float64]]](list)
     for history in comparison.histories:
         table = history.attendance
         by = history.client_groups if len(set(history.client_groups)) > 1 else history.client_names
-        for name, of in zip(by, () if table is None else table.T, strict=False):
-            found[name].append(100 * np.bincount(of, minlength=len(ATTENDANCE)) / len(of))
-    return {name: np.mean(shares, axis=0) for name, shares in found.items()}
+        for name, rounds in zip(by, () if table is None else table.T, strict=False):
+            by_name[name].append(100 * np.bincount(rounds, minlength=len(ATTENDANCE)) / len(rounds))
+    return {name: np.mean(shares, axis=0) for name, shares in by_name.items()}
 
 
 def who_was_there(comparison: Comparison) -> Sheet | None:
@@ -451,7 +461,7 @@ def who_was_there(comparison: Comparison) -> Sheet | None:
         "it is the same for all methods that have the same. Groups also differ in their data: the table alone does not say what "
         "absence does to one. The same runs with all clients there would show that."
     )
-    rows = tuple((name, tuple(Cell(number(float(x), 1)) for x in of)) for name, of in shares.items())
+    rows = tuple((name, tuple(Cell(number(float(x), 1)) for x in row)) for name, row in shares.items())
     head = "Group" if len(set(comparison.histories[0].client_groups)) > 1 else "Client"
     return _block("presence", "Who was there", Grid(ATTENDANCE, rows), text, head=head)
 
@@ -461,8 +471,10 @@ def every_site(comparison: Comparison) -> Sheet | None:
     rows, several = [], len(comparison.histories) > 1
     for history in comparison.histories:
         for site in at_sites(history.records, history.client_names):
-            known = [[x for x in of if x is not None] for of in [*zip(*site.answers, strict=True)][1:] or ((), ())]
-            times = [number(float(np.median(of))) if of else UNDEFINED for of in known]
+            seconds = [
+                [x for x in column if x is not None] for column in [*zip(*site.answers, strict=True)][1:] or ((), ())
+            ]
+            times = [number(float(np.median(column))) if column else UNDEFINED for column in seconds]
             left_out = str(len(site.left_out)), shorten((site.left_out or [UNDEFINED])[-1], 60, placeholder=" …")
             name = f"{site.name}, {history.label}, seed {history.seed}" if several else site.name
             rows.append((name, tuple(map(Cell, (str(len(site.answers)), *times, *map(size, site.sent), *left_out)))))
@@ -479,7 +491,8 @@ def paired_tests(comparison: content.Document) -> list[Sheet]:
     """Paired tests against the first method, a table per measure, with p-values corrected for the number of differences."""
     measure = measure_of(comparison)
     tables_of: list[tuple[str, str, Sequence[content.Row], Sequence[Column]]] = [
-        (one["measure"].replace("_", "-"), one["title"], one["methods"], columns_of(one)) for one in tables(comparison)
+        (of_measure["measure"].replace("_", "-"), of_measure["title"], of_measure["methods"], columns_of(of_measure))
+        for of_measure in tables(comparison)
     ]
     if together := comparison["collaboration"]:
         tables_of.append(("collaboration", "Collaborative fairness", together["methods"], COLLABORATION))
@@ -565,41 +578,41 @@ def _statistic(method: content.Row, column: Column, leader: content.Leader | Non
     )
 
 
-def _cell(found: content.OverSeeds, digits: int) -> Cell:
-    return Cell(number(found["mean"], digits), _half(found, None, digits))
+def _cell(values: content.OverSeeds, digits: int) -> Cell:
+    return Cell(number(values["mean"], digits), _half(values, None, digits))
 
 
-def _of_measure(found: content.OfMeasure) -> Sheet:
+def _of_measure(table: content.OfMeasure) -> Sheet:
     """Values of every group and the statistics over them."""
-    methods = found["methods"]
-    columns, groups = _of_one_group(columns_of(found), methods)
+    methods = table["methods"]
+    columns, groups = _of_one_group(columns_of(table), methods)
     return _sheet(
         methods,
         columns,
-        name=found["measure"].replace("_", "-"),
-        heading=f"{found['title']} on every group",
-        caption=sentences.caption(found),
-        grid=_with_sizes(found, lay_out(methods, columns, groups, found["leaders"], measure_of(found).digits)),
-        explanations=sentences.legend(found),
-        notes=[*(f"{FAILED.strip()} {text}" for text in sentences.failures(found)), *found["notes"]],
+        name=table["measure"].replace("_", "-"),
+        heading=f"{table['title']} on every group",
+        caption=sentences.caption(table),
+        grid=_with_sizes(table, lay_out(methods, columns, groups, table["leaders"], measure_of(table).digits)),
+        explanations=sentences.legend(table),
+        notes=[*(f"{FAILED.strip()} {text}" for text in sentences.failures(table)), *table["notes"]],
         totals=len(columns) if groups else 0,
     )
 
 
-def _with_sizes(found: content.OfMeasure, grid: Grid) -> Grid:
+def _with_sizes(of_measure: content.OfMeasure, grid: Grid) -> Grid:
     """A table with a column for each group that is too small, and below a row of how many test samples each group has."""
-    groups, small, few = _groups(found["methods"]), found["small"], f"< {found['least']}"
+    groups, small, few = _groups(of_measure["methods"]), of_measure["small"], f"< {of_measure['least']}"
     n = len(groups)
     rows = [(name, (*cells[:n], *[Cell(f"n {few}")] * len(small), *cells[n:])) for name, cells in grid.rows]
-    if found["sizes"] or small:
-        sizes = [found["sizes"].get(group) for group in groups]
+    if of_measure["sizes"] or small:
+        sizes = [of_measure["sizes"].get(group) for group in groups]
         texts = [UNDEFINED if n is None else f"{n:,}" if isinstance(n, int) else f"{n[0]:,}–{n[1]:,}" for n in sizes]
         blank = [""] * (len(grid.titles) - n)
         rows.append(("n", tuple(map(Cell, (*texts, *[few] * len(small), *blank)))))
     return Grid((*grid.titles[:n], *small, *grid.titles[n:]), tuple(rows))
 
 
-def _sheet(methods: Sequence[content.Row], columns: Sequence[Column], *, grid: Grid, **said: Any) -> Sheet:
+def _sheet(methods: Sequence[content.Row], columns: Sequence[Column], *, grid: Grid, **fields: Any) -> Sheet:
     """A table, and its differences to the first method."""
     titles = [column.title for column in columns]
     lines = []
@@ -616,11 +629,11 @@ def _sheet(methods: Sequence[content.Row], columns: Sequence[Column], *, grid: G
     )
     test = f"Differences are to {methods[0]['method']}{tests}."
     narrow = {column.title: column.narrow for column in columns if column.narrow}
-    return Sheet(grid=grid, test=[test] if lines else [], differences=lines, narrow_titles=narrow, **said)
+    return Sheet(grid=grid, test=[test] if lines else [], differences=lines, narrow_titles=narrow, **fields)
 
 
-def _block(name: str, heading: str, grid: Grid, *said: str, head: str = "Method") -> Sheet:
-    return Sheet(name, heading, f"{heading}.", grid, [" ".join(said)], head=head)
+def _block(name: str, heading: str, grid: Grid, *texts: str, head: str = "Method") -> Sheet:
+    return Sheet(name, heading, f"{heading}.", grid, [" ".join(texts)], head=head)
 
 
 def _indices(
@@ -628,9 +641,9 @@ def _indices(
 ) -> content.Row:
     """Every index over one vector of values per seed; ``judged`` are the runs whose failure counts."""
     history = next(iter(runs.values())).history
-    found = [spread(values, history.main) for values in seeds if values.size]
+    indices = [spread(values, history.main) for values in seeds if values.size]
     return {"method": label, "failed": any(run.failure for run in judged.values()), "bound": history.sharing} | {
-        column.key: over_seeds([of[column.key].value if of[column.key].defined else None for of in found])
+        column.key: over_seeds([index[column.key].value if index[column.key].defined else None for index in indices])
         for column in INDICES
     }
 

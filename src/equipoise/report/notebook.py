@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 STYLE = "--rule: #8885; --blue: #3d94d1; max-width: 46rem"  # ink is that of the page
 
 
-def card(found: Comparison, figure: str) -> str:
+def card(compared: Comparison, figure: str) -> str:
     """The table of the accuracy, a figure by name, and the verdict; without an evaluation what the runs are."""
-    if not found["methods"][0]["groups"]:
-        return block(repr(found))
+    if not compared["methods"][0]["groups"]:
+        return block(repr(compared))
     import pandas as pd
 
-    titles, rows = sheets(found.document)[0].grid
+    titles, rows = sheets(compared.document)[0].grid
     texts = {visible(name): [visible(cell.text) for cell in cells] for name, cells in rows}
     table = pd.DataFrame.from_dict(texts, orient="index", columns=[*map(visible, titles)]).to_html()
-    return block(found.verdict, table, found.figure(figure))
+    return block(compared.verdict, table, compared.figure(figure))
 
 
 def block(text: str, table: str = "", figure: Figure | None = None) -> str:

@@ -134,8 +134,8 @@ def never_tested(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
 def unmeasured(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
     """Real sites of which scores do not count, or not all of them."""
     for label, run in _each(runs):
-        told = Counter(one for record in run.records for one in record.get("unmeasured", {}).items())
-        for (name, why), n in told.items():
+        counts = Counter(reason for record in run.records for reason in record.get("unmeasured", {}).items())
+        for (name, why), n in counts.items():
             yield f"{label}, seed {run.seed}: in {n} of {len(run.records)} rounds {name} was not measured as others were: it {why}."
 
 
@@ -169,13 +169,15 @@ def of_sizes(runs: Mapping[str, Mapping[int, History]], last: int) -> Iterator[s
 
 def attacks(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
     """Who attacks in the runs of which methods, and what is measured then."""
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for label, run in _each(runs):
-        if of := run.meta.get("hostile"):
-            who = some([run.client_names[m] for m in of["clients"]])
-            found.setdefault(f"with seed {run.seed} these clients attack ({of['attack']}): {who}", []).append(label)
-    yield from (f"In runs of {listed(labels)} {what}." for what, labels in found.items())
-    if found:
+        if hostile := run.meta.get("hostile"):
+            names = some([run.client_names[m] for m in hostile["clients"]])
+            texts.setdefault(f"with seed {run.seed} these clients attack ({hostile['attack']}): {names}", []).append(
+                label
+            )
+    yield from (f"In runs of {listed(labels)} {what}." for what, labels in texts.items())
+    if texts:
         yield "Groups are tested with all their test samples; tables of indices over clients leave out those that attack."
 
 
@@ -185,8 +187,8 @@ def warnings(label: str, runs: Iterable[History], rounds: int) -> Iterator[str]:
     for run in runs:
         planned = int(run.meta.get("rounds") or rounds)
         if run.stopped or len(run) < planned:
-            of = f" of {planned}" if len(run) < planned else ""
-            end = f"{of} rounds{f': {run.stopped}' if run.stopped else ''}."
+            of_planned = f" of {planned}" if len(run) < planned else ""
+            end = f"{of_planned} rounds{f': {run.stopped}' if run.stopped else ''}."
             happened["stopped after", end].append((run.seed, len(run)))
         elif len(run) < rounds:
             happened["trained for", f" rounds, and others for up to {rounds}."].append((run.seed, len(run)))
@@ -197,9 +199,9 @@ def warnings(label: str, runs: Iterable[History], rounds: int) -> Iterator[str]:
         if (best := run.selected_round) is not None:
             end = f", which has the best validation {run.main.noun}."
             happened["exports the model of round", end].append((run.seed, best))
-    for (what, end), found in happened.items():
-        which = f"seed{'s' * (len(found) > 1)} {listed([str(seed) for seed, _ in found])}"
-        yield f"{label}, {which}, {what} {listed([str(n) for _, n in found])}{end}"
+    for (what, end), pairs in happened.items():
+        which = f"seed{'s' * (len(pairs) > 1)} {listed([str(seed) for seed, _ in pairs])}"
+        yield f"{label}, {which}, {what} {listed([str(n) for _, n in pairs])}{end}"
 
 
 def of_short(evaluated: Mapping[str, Iterable[int]], last: int) -> Iterator[str]:
@@ -224,12 +226,12 @@ def mixed_machines(histories: Iterable[History]) -> Iterator[str]:
 def releases(histories: Iterable[History]) -> Iterator[str]:
     """A sentence if runs were not computed by one version of Equipoise, this one, as far as recorded."""
     machines = [machine for run in histories for machine in run.meta.get("machines") or ()]
-    found = list(dict.fromkeys(release(machine) or "an earlier one" for machine in machines))
+    versions = list(dict.fromkeys(release(machine) or "an earlier one" for machine in machines))
     ours = release(code())
-    if len(found) > 1:
-        yield f"Computed by different versions of Equipoise ({'; '.join(found)}): results may differ between them."
-    elif found and found != [ours]:
-        yield f"Computed by another version of Equipoise ({found[0]}) than this one ({ours}), which may give other results."
+    if len(versions) > 1:
+        yield f"Computed by different versions of Equipoise ({'; '.join(versions)}): results may differ between them."
+    elif versions and versions != [ours]:
+        yield f"Computed by another version of Equipoise ({versions[0]}) than this one ({ours}), which may give other results."
 
 
 def alone(seeds: Mapping[int, Numbers]) -> bool:
@@ -237,79 +239,81 @@ def alone(seeds: Mapping[int, Numbers]) -> bool:
     return all(summary["down"] == 0 for summary in seeds.values())
 
 
-def alike(found: Mapping[str, Iterable[Numbers]]) -> str:
+def alike(rewards: Mapping[str, Iterable[Numbers]]) -> str:
     """A sentence if rewards do not differ at all; by label, what summaries say of collaboration. So the next two."""
-    equal = [label for label, of in found.items() if any(s["max"] is not None and s["max"] == s["min"] for s in of)]
+    equal = [
+        label for label, rows in rewards.items() if any(s["max"] is not None and s["max"] == s["min"] for s in rows)
+    ]
     if not equal:
         return ""
     return f"Fairness of {listed(equal)} is not defined: all clients have the same accuracy, as they do with one model."
 
 
-def faint(found: Mapping[str, Iterable[Numbers]]) -> str:
+def faint(rewards: Mapping[str, Iterable[Numbers]]) -> str:
     """A sentence if rewards differ by less than two standard errors of a difference, where a correlation may be of noise."""
-    said = []
-    for label, of in found.items():
-        if narrow := [s for s in of if s["range"] and s["noise"] is not None and s["range"] < s["noise"]]:
+    texts = []
+    for label, summaries in rewards.items():
+        if narrow := [s for s in summaries if s["range"] and s["noise"] is not None and s["range"] < s["noise"]]:
             least = min(narrow, key=lambda s: s["range"])
             samples = f"{least['range'] * least['tested'] / 100:.0f} of {least['tested']:,} test samples"
-            said.append(f"{label} {least['range']:.2f} of {least['noise']:.2f} points ({samples})")
+            texts.append(f"{label} {least['range']:.2f} of {least['noise']:.2f} points ({samples})")
     what = "Rewards differ by less than two standard errors of a difference between accuracies, so their fairness may be noise"
-    return f"{what}: {'; '.join(said)}." if said else ""
+    return f"{what}: {'; '.join(texts)}." if texts else ""
 
 
-def measured_alone(found: Mapping[str, Iterable[Numbers]]) -> str:
+def measured_alone(rewards: Mapping[str, Iterable[Numbers]]) -> str:
     """A sentence about how exactly it is known what clients reach alone."""
-    known = [s["alone"] for of in found.values() for s in of if s["alone"]["noise"] is not None]
-    if not known:
+    reached = [s["alone"] for numbers in rewards.values() for s in numbers if s["alone"]["noise"] is not None]
+    if not reached:
         return ""
-    rounds, spreads = known[0]["rounds"], [of["spread"] for of in known if of["spread"] is not None]
+    rounds, spreads = reached[0]["rounds"], [numbers["spread"] for numbers in reached if numbers["spread"] is not None]
     between = f", between which it has a standard deviation of {fmean(spreads):.2f} points" if spreads else ""
     what = (
         f"the mean over the last {rounds} rounds of training alone{between}"
         if rounds > 1
         else "the accuracy after the last round of training alone"
     )
-    error, span = (fmean(of[key] for of in known) for key in ("noise", "range"))
+    error, span = (fmean(numbers[key] for numbers in reached) for key in ("noise", "range"))
     return f"What a client reaches alone is {what}; its standard error over test samples is {error:.2f} points, and clients span {span:.2f}."
 
 
 def of_collaboration(
-    runs: Mapping[str, Mapping[int, History]], found: Mapping[str, Mapping[int, Numbers]]
+    runs: Mapping[str, Mapping[int, History]], rewards: Mapping[str, Mapping[int, Numbers]]
 ) -> Iterator[str]:
     """Warnings about the fairness of contribution and reward."""
-    if without := [label for label in runs if label not in found]:
+    if without := [label for label in runs if label not in rewards]:
         yield f"The standalone accuracies of {listed(without)} are not known: no fairness of contribution and reward."
-    few = sorted({summary["clients"] for seeds in found.values() for summary in seeds.values()} & set(range(FEW)))
+    few = sorted({summary["clients"] for seeds in rewards.values() for summary in seeds.values()} & set(range(FEW)))
     if few:
         yield (
             f"A correlation over {few[0]} client{'s' * (few[0] > 1)} is unreliable (over two it is 100 or −100): "
             f"measure fairness over {FEW} clients or more."
         )
-    each = {label: [*seeds.values()] for label, seeds in found.items()}
+    each = {label: [*seeds.values()] for label, seeds in rewards.items()}
     if equal := alike(each):
-        hint = f" Add finetune, as in {next(label for label in found if label in equal)}+finetune, to compare the clients after local training."
-        yield equal + ("" if any("finetune" in label for label in found) else hint)
+        hint = f" Add finetune, as in {next(label for label in rewards if label in equal)}+finetune, to compare the clients after local training."
+        yield equal + ("" if any("finetune" in label for label in rewards) else hint)
     yield from filter(None, (faint(each), measured_alone(each)))
     every = [run.contribution for _, run in _each(runs) if run.contribution is not None]
     if any(len(set(contribution.tolist())) < 2 for contribution in every):
         yield "All clients reach the same accuracy alone, so their contributions do not differ."
-    if nothing := [label for label, seeds in found.items() if alone(seeds)]:
+    if nothing := [label for label, seeds in rewards.items() if alone(seeds)]:
         yield f"Clients of {listed(nothing)} receive nothing: their reward is their contribution, so fairness means nothing here."
     by: dict[str, dict[str, None]] = {}
     for label, run in _each(runs):
-        if label in found and run.seed in found[label]:
+        if label in rewards and run.seed in rewards[label]:
             by.setdefault((run.meta.get("contribution") or {}).get("used") or "", {})[label] = None
     yield from (
         f"{listed([*by[used]])} rewarded contributions {what}." for used, what in _CONTRIBUTIONS.items() if used in by
     )
-    yield from _contributions_differ(found)
+    yield from _contributions_differ(rewards)
 
 
-def _contributions_differ(found: Mapping[str, Mapping[int, Numbers]]) -> Iterator[str]:
+def _contributions_differ(rewards: Mapping[str, Mapping[int, Numbers]]) -> Iterator[str]:
     """The seeds with which runs know different contributions."""
-    for seed in sorted({seed for seeds in found.values() for seed in seeds}):
-        known = {tuple(seeds[seed]["contribution"]) for seeds in found.values() if seed in seeds}
-        if len(known) > 1:
+    for seed in sorted({seed for seeds in rewards.values() for seed in seeds}):
+        contributions = {tuple(seeds[seed]["contribution"]) for seeds in rewards.values() if seed in seeds}
+        if len(contributions) > 1:
             yield f"With seed {seed} the runs have different standalone accuracies: compare their fairness with care."
 
 
@@ -318,10 +322,10 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def of_parity(runs: Mapping[str, Mapping[int, History]], found: Mapping[str, Mapping[int, Numbers]]) -> Iterator[str]:
-    """Remarks on group fairness; ``found`` has by label and seed what `History.group_fairness` returned, where not None."""
-    every = [of for seeds in found.values() for of in seeds.values()]
-    rated = [run for label in found for run in runs[label].values()]
+def of_parity(runs: Mapping[str, Mapping[int, History]], rates: Mapping[str, Mapping[int, Numbers]]) -> Iterator[str]:
+    """Remarks on group fairness; ``rates`` has by label and seed what `History.group_fairness` returned, where not None."""
+    every = [gaps for seeds in rates.values() for gaps in seeds.values()]
+    rated = [run for label in rates for run in runs[label].values()]
     named = next((names for run in rated if (names := run.classes)), ())
 
     def name(c: int) -> str:
@@ -335,19 +339,19 @@ def of_parity(runs: Mapping[str, Mapping[int, History]], found: Mapping[str, Map
     least, n = max((run.least_group for run in rated), default=1), len({run.seed for run in rated})
     fewer = "no test sample" if least == 1 else f"fewer than {least} test samples"
     rate = "recall of a worst class" if several else "true positive rate"
-    for group, classes in _without_rate(found, several).items():
+    for group, classes in _without_rate(rates, several).items():
         which = f"class{'es' * (len(classes) > 1)} {', '.join(map(name, sorted(classes)))}"
         k = len(set.union(*classes.values()))
         so = ", so" if k == n else f" with {k} of {n} seeds, so"
         yield f"{group} has {fewer} of {which}{so} it has no {rate} there and is left out."
-    if without := [label for label in runs if label not in found]:
+    if without := [label for label in runs if label not in rates]:
         yield f"{listed(without)} recorded no rates."
 
 
-def _without_rate(found: Mapping[str, Mapping[int, Numbers]], several: bool) -> dict[str, dict[int, set[int]]]:
+def _without_rate(rates: Mapping[str, Mapping[int, Numbers]], several: bool) -> dict[str, dict[int, set[int]]]:
     """By group and class the seeds with which it has no true positive rate; of several classes only those that another group has."""
     absent: dict[str, dict[int, set[int]]] = {}
-    for seed, gaps in ((seed, gaps) for seeds in found.values() for seed, gaps in seeds.items()):
+    for seed, gaps in ((seed, gaps) for seeds in rates.values() for seed, gaps in seeds.items()):
         without_rate = [(group, c) for group, what, c in gaps["undefined"] if what == "tpr"]
         elsewhere = {c for c in gaps["classes"] if any((group, c) not in without_rate for group in gaps["groups"])}
         for group, c in without_rate:

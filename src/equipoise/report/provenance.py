@@ -37,11 +37,11 @@ def _made_with(run: History) -> Iterator[tuple[str, object]]:
 
 def _side_by_side(notes: Iterable[tuple[str, object]]) -> list[tuple[str, str]]:
     """Texts by name, those that differ side by side, each once."""
-    found: dict[str, dict[str, None]] = {}
+    by_name: dict[str, dict[str, None]] = {}
     for name, text in notes:
         if text:
-            found.setdefault(name, {})[str(text)] = None
-    return [(name, ", ".join(texts)) for name, texts in found.items()]
+            by_name.setdefault(name, {})[str(text)] = None
+    return [(name, ", ".join(texts)) for name, texts in by_name.items()]
 
 
 def commands(histories: Sequence[History]) -> list[str]:
@@ -175,7 +175,7 @@ def headers(histories: Sequence[History]) -> list[tuple[str, list[str]]]:
 
 def settings(histories: Mapping[str, Sequence[History]]) -> tuple[list[tuple[str, str]], list[tuple[str, list[str]]]]:
     """Settings that all runs share, and those that differ: name, and one text per method."""
-    runs = {label: [dict(_flat(_in_words_of_task(run))) for run in of] for label, of in histories.items()}
+    runs = {label: [dict(_flat(_in_words_of_task(run))) for run in seeds] for label, seeds in histories.items()}
     common, differing = [], []
     for name in dict.fromkeys(name for configs in runs.values() for config in configs for name in config):
         texts = [", ".join(dict.fromkeys(config.get(name, "–") for config in configs)) for configs in runs.values()]

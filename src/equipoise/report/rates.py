@@ -177,7 +177,7 @@ def figure(fairness: Parity, every: Sequence[str] = ()) -> Figure:
             i = every.index(method["method"]) if every else k
             rows = np.arange(len(groups)) + (k - (len(methods) - 1) / 2) * 0.7 / len(methods)
             rates = [method["groups"][group][key] if group in method["groups"] else None for group in groups]
-            numbers = [(of["mean"], of["low"], of["high"]) if of else [None] * 3 for of in rates]
+            numbers = [(rate["mean"], rate["low"], rate["high"]) if rate else [None] * 3 for rate in rates]
             mean, low, high = np.array(numbers, dtype=np.float64).T
             look = drawing.mark(method["method"], i) | {"fillstyle": "full", "markersize": 3.5, "elinewidth": 1.0}
             axes.errorbar(mean, rows, xerr=np.nan_to_num(np.abs([mean - low, high - mean])), **look)

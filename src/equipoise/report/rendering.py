@@ -53,8 +53,8 @@ def rich_table(comparison: Document, width: int = 1000, details: bool = True) ->
             default=1,
         )
         alone = ", each by itself; bold and the verdict are corrected for the number of differences" * (family > 1)
-        said = f"[low, high]: 95{PERCENT} interval of the difference to {first['method']}, {where}{alone}."
-        main = replace(_with_intervals(main), test=(said,) if main.differences else (), differences=())
+        legend = f"[low, high]: 95{PERCENT} interval of the difference to {first['method']}, {where}{alone}."
+        main = replace(_with_intervals(main), test=(legend,) if main.differences else (), differences=())
         kept = [replace(sheet, test=(), differences=()) for sheet in kept]
     # That of the accuracy says all its sentences.
     first_table, *tables = rich_sheets((main, *kept), width)
@@ -90,7 +90,7 @@ def purpose(comparison: Document) -> Sequence[str]:
     They are those of group fairness where groups were asked for, or people have sensitive attributes; and unless groups were asked for, that
     of collaboration where it is known what clients reach alone, else that of the spread over clients.
     """
-    people = [name for of in treated(comparison) for name in (of.rates, of.gaps)]
+    people = [name for parity in treated(comparison) for name in (parity.rates, parity.gaps)]
     if comparison["group_fairness"]:
         return people
     return [*people, *(["collaboration"] if comparison["collaboration"] else ["spread"] * bool(comparison["spread"]))]
@@ -120,7 +120,7 @@ def _folded(sheet: Sheet, width: int) -> list[Sheet]:
     captions = [sheet.caption, *[""] * (len(blocks) - 1)]
     # The sentences go below the last part.
     of_blocks = [*[silent] * (len(blocks) - 1), sheet]
-    return [replace(of, grid=part(b), caption=c) for of, b, c in zip(of_blocks, blocks, captions, strict=True)]
+    return [replace(each, grid=part(b), caption=c) for each, b, c in zip(of_blocks, blocks, captions, strict=True)]
 
 
 def _rich_table(sheet: Sheet, stated: set[str], min_width: int) -> Table:

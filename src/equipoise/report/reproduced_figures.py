@@ -62,14 +62,14 @@ def draw(experiment: Any, result: Result, histories: Mapping[tuple[str, str], Se
         return _planes(result.parts, how["x"], how["y"])
     drawn: dict[str, Figure] = {}
     for part in result.parts:
-        found = {row: runs for (where, row), runs in histories.items() if where == part.name and runs}
-        if not found:
+        of_rows = {row: runs for (where, row), runs in histories.items() if where == part.name and runs}
+        if not of_rows:
             continue
         if kind in OF_RUNS:
-            drawn[part.name] = OF_RUNS[kind]([run for runs in found.values() for run in runs])
+            drawn[part.name] = OF_RUNS[kind]([run for runs in of_rows.values() for run in runs])
         elif kind == "curves":
             series = {row.name: row.series for row in experiment.row}
-            drawn[part.name] = curves(found, experiment.columns[how["y"]], how["y"], series)
+            drawn[part.name] = curves(of_rows, experiment.columns[how["y"]], how["y"], series)
         elif kind == "sweep":
             x = how["x"] if isinstance(how["x"], str) else how["x"][part.name]
             at = {row.name: (row.series, row.x) for row in experiment.row}
@@ -78,25 +78,25 @@ def draw(experiment: Any, result: Result, histories: Mapping[tuple[str, str], Se
 
 
 def curves(
-    found: Mapping[str, Sequence[History]], spec: str, name: str, series: Mapping[str, str] | None = None
+    runs_by_row: Mapping[str, Sequence[History]], spec: str, name: str, series: Mapping[str, str] | None = None
 ) -> Figure:
     """A column over the rounds, one line per row and one panel per series; bands are 95 % intervals over seeds.
 
     Parameters
     ----------
-    found : runs by row, one per seed.
+    runs_by_row : runs by row, one per seed.
     spec, name : the column: what `over_rounds` takes, and what to call it.
     series : of the rows; rows of one series share a panel, in which a row is called by what its name adds to the
         series.
     """
-    panel_of = {row: (series or {}).get(row, "") for row in found}
+    panel_of = {row: (series or {}).get(row, "") for row in runs_by_row}
     titles = list(dict.fromkeys(panel_of.values()))
     columns = min(2, len(titles))
     figure, panels = drawing.panels(len(titles), columns=columns, height=1.9 if len(titles) == 1 else 1.2, sharex=True)
-    called = {row: row.removeprefix(panel_of[row]) or "without" if panel_of[row] else row for row in found}
+    called = {row: row.removeprefix(panel_of[row]) or "without" if panel_of[row] else row for row in runs_by_row}
     names = list(dict.fromkeys(called.values()))
     for axes, title in zip(panels, titles, strict=True):
-        for row, runs in found.items():
+        for row, runs in runs_by_row.items():
             if panel_of[row] == title:
                 of_seeds = [over_rounds(run, spec) for run in runs]
                 drawing.mean_line(axes, of_seeds, called[row], names.index(called[row]), linewidth=1.3)
@@ -161,14 +161,14 @@ def sweep(part: Block, at: Mapping[str, tuple[str, float | None]], x: str, colum
     series = list(dict.fromkeys(at[row][0] for row in part.rows if at[row][1] is not None))
     levels = [row for row in part.rows if at[row][1] is None]
     for axes, column in zip(panels, columns, strict=True):
-        for i, one in enumerate(series):
-            of_one = {at[row][1]: part.entries[row, column] for row in part.rows if at[row][0] == one}
-            known = {x: entry for x, entry in of_one.items() if x is not None and np.isfinite(entry.mean)}
-            known = dict(sorted(known.items()))
+        for i, name in enumerate(series):
+            of_one = {at[row][1]: part.entries[row, column] for row in part.rows if at[row][0] == name}
+            by_x = {x: entry for x, entry in of_one.items() if x is not None and np.isfinite(entry.mean)}
+            by_x = dict(sorted(by_x.items()))
             how: drawing.Style = {"color": drawing.color(i), "linestyle": drawing.dash(i), "linewidth": 1.3}
             how |= {"marker": MARKERS[i % len(MARKERS)], "markersize": 3.5, "elinewidth": 0.8}
-            means = [entry.mean for entry in known.values()]
-            axes.errorbar([*known], means, _spread(known.values()), label=drawing.plain(one or "ours"), **how)
+            means = [entry.mean for entry in by_x.values()]
+            axes.errorbar([*by_x], means, _spread(by_x.values()), label=drawing.plain(name or "ours"), **how)
         for i, row in enumerate(levels, len(series)):
             if np.isfinite(mean := part.entries[row, column].mean):
                 how = {"color": drawing.color(i), "linewidth": 1.1, "linestyle": (0, (4, 2))}

@@ -195,14 +195,14 @@ class Calibrated(NamedTuple):
 def calibration(rows: Sequence[Calibrated]) -> str:
     """Whether the division of a part is the paper's within its spread, and by which numbers."""
     if wrong := [row.row for row in rows if row.fits is False]:
-        said = f"Not calibrated: {' and '.join(wrong)} {'do' if len(wrong) > 1 else 'does'} not fit"
-        said += "; the division, or how clients train alone, is not the paper's" if wrong[0] == rows[0].row else ""
-        said += ", so differences of other rows to the paper's need not be due to their methods"
+        text = f"Not calibrated: {' and '.join(wrong)} {'do' if len(wrong) > 1 else 'does'} not fit"
+        text += "; the division, or how clients train alone, is not the paper's" if wrong[0] == rows[0].row else ""
+        text += ", so differences of other rows to the paper's need not be due to their methods"
     elif all(row.fits for row in rows):
-        said = "Calibrated: the division is the paper's within its spread"
+        text = "Calibrated: the division is the paper's within its spread"
     else:
-        said = "Not known: whether the division is the paper's cannot be told, so conclude nothing from other rows yet"
-    return f"{said}. {'; '.join(map(str, rows))}."
+        text = "Not known: whether the division is the paper's cannot be told, so conclude nothing from other rows yet"
+    return f"{text}. {'; '.join(map(str, rows))}."
 
 
 @dataclass(frozen=True)
@@ -230,8 +230,8 @@ class Result:
     @property
     def fits(self) -> str:
         """Which parts are calibrated, which are not, and by which rule; empty if nothing calibrates."""
-        texts = {part.title: said for part in self.parts if (said := self.calibration(part.name))}
-        verdicts = "; ".join(f"{title}: {said.partition(':')[0].lower()}" for title, said in texts.items())
+        texts = {part.title: text for part in self.parts if (text := self.calibration(part.name))}
+        verdicts = "; ".join(f"{title}: {text.partition(':')[0].lower()}" for title, text in texts.items())
         return f"Whether the division is the paper's. {verdicts}. {CALIBRATED}" if texts else ""
 
     @property
@@ -278,20 +278,20 @@ def sentences(result: Result, part: Block) -> list[str]:
             f"mean ± half the 95 % interval over {part.divisions} divisions of the data (Student's t), and in brackets the standard deviation "
             "over the seeds of one division and that over the divisions' means; figures and the full report are of the first division"
         )
-    said = [f"Ours: {interval}, {part.measured}.", *part.doubts]
+    texts = [f"Ours: {interval}, {part.measured}.", *part.doubts]
     if any(e.paper is not None for e in part.entries.values()):
         less = "" if result.embedded else ", and in brackets ours less the paper's"
-        said.append(f"Rows {PAPER!r}: the paper's number{less}.")
+        texts.append(f"Rows {PAPER!r}: the paper's number{less}.")
         if any(e.paper_std is not None for e in part.entries.values()):
-            said.append("The paper's ± is a standard deviation.")
+            texts.append("The paper's ± is a standard deviation.")
     if result.embedded:
-        said.append(EMBEDDED)
+        texts.append(EMBEDDED)
     agreements = [(c, agreement) for c in part.columns if (agreement := part.agreement(c))]
     if agreements:
         taus = ", ".join(f"{c} {number(tau, sign=True)} ({n} rows)" for c, (tau, n) in agreements)
-        said.append(f"Order of the rows, Kendall's tau with the paper's (1: the same, 0: unrelated): {taus}.")
-    said += [f"{row}: {why}." for row, why in part.missing.items()]
-    return said
+        texts.append(f"Order of the rows, Kendall's tau with the paper's (1: the same, 0: unrelated): {taus}.")
+    texts += [f"{row}: {why}." for row, why in part.missing.items()]
+    return texts
 
 
 def rich_tables(result: Result, width: int) -> "Group":
@@ -323,8 +323,8 @@ def markdown(result: Result) -> str:
 
 def _choices(result: Result) -> list[str]:
     listed = [f"- {what} *{why}*" for what, why in result.ours]
-    said = ["### What the paper left out", "", *listed, ""] if listed else []
-    return [*said, result.note, ""] if result.note else said
+    lines = ["### What the paper left out", "", *listed, ""] if listed else []
+    return [*lines, result.note, ""] if result.note else lines
 
 
 def latex(result: Result) -> str:
@@ -378,9 +378,9 @@ def as_dict(result: Result) -> dict[str, object]:
             {"part": part, "row": row, "column": column, **numbers(e), "allowed": plain(c.allowed), "fits": c.fits, "why": why}
             for c in result.calibrated for part, row, column, e, why in [c]
         ],
-        "calibrated": {part.name: said for part in result.parts if (said := result.calibration(part.name))},
+        "calibrated": {part.name: text for part in result.parts if (text := result.calibration(part.name))},
         "claims": [claim.plain() for claim in result.claims],
-        "chosen": [one.plain() for one in result.chosen],
+        "chosen": [choice.plain() for choice in result.chosen],
         "missing": {f"{part.name}/{row}": why for part in result.parts for row, why in part.missing.items()},
     }  # fmt: skip
 

@@ -100,10 +100,10 @@ def plus_minus_of(comparison: content.OfMeasure) -> list[str]:
     return plus_minus([{**method, "intervals": None} for method in comparison["methods"]])
 
 
-def spread_caption(comparison: content.OfMeasure, found: content.Spread) -> str:
+def spread_caption(comparison: content.OfMeasure, spread: content.Spread) -> str:
     """What the numbers about the spread over clients are, in a sentence."""
     measure = measure_of(comparison)
-    return f"{measure.title} over {number_of_clients(found['ranges'])}{_on(found)}{measure.words}, {when(comparison)}: each with the model that it predicts with."
+    return f"{measure.title} over {number_of_clients(spread['ranges'])}{_on(spread)}{measure.words}, {when(comparison)}: each with the model that it predicts with."
 
 
 def number_of_clients(ranges: Mapping[str, Sequence[int]], worst: str = "") -> str:
@@ -138,33 +138,33 @@ def left_out(comparison: Comparison) -> str:
     return f" Over {number_of_clients(counts)}: without {notes.listed(why)}." if why else ""
 
 
-def spread_legend(comparison: content.OfMeasure, found: content.Spread) -> list[str]:
+def spread_legend(comparison: content.OfMeasure, spread: content.Spread) -> list[str]:
     """What the columns about the spread over clients are, a sentence each."""
     measure = measure_of(comparison)
     few = f"{measure.lowest} value"
-    if found["tenth"] > 1:
-        few = f"{_range(*found['ranges']['tenth'])} {few}s"
+    if spread["tenth"] > 1:
+        few = f"{_range(*spread['ranges']['tenth'])} {few}s"
     text = [
         f"mean: over the clients, each counting the same; STD₀: their standard deviation (ddof 0); worst and best 10{PERCENT}: mean of the "
         f"{few}, and of as many of the {measure.highest}, as in q-FFL (0.1 K rounded down, at least 1); "
         f"{'min' if measure.better == 'higher' else 'max'}: the {measure.lowest}."
     ]
-    if found["samples"]:
-        low, middle, high = (f"{n:,}" for n in found["samples"])
+    if spread["samples"]:
+        low, middle, high = (f"{n:,}" for n in spread["samples"])
         n = (
             f"{low} test samples of its own"
             if low == high
             else f"{low} to {high} test samples of its own (median {middle})"
         )
         text.append(f"A client has {n}: of few, chance alone makes clients differ.")
-    if found["small"]:
+    if spread["small"]:
         text.append(
-            f"{_left_out(found['ranges']['small'])} left out for having fewer than {found['least']} test samples: the numbers say "
-            f"nothing about that. --least-group {max(1, found['least'] // 2)}, or a larger part of each client's samples for testing, counts more of them."
+            f"{_left_out(spread['ranges']['small'])} left out for having fewer than {spread['least']} test samples: the numbers say "
+            f"nothing about that. --least-group {max(1, spread['least'] // 2)}, or a larger part of each client's samples for testing, counts more of them."
         )
-    if found["untested"]:
-        text.append(f"{_left_out(found['ranges']['untested'])} left out, not tested in all of these rounds.")
-    return [*text, *plus_minus(found["methods"])]
+    if spread["untested"]:
+        text.append(f"{_left_out(spread['ranges']['untested'])} left out, not tested in all of these rounds.")
+    return [*text, *plus_minus(spread["methods"])]
 
 
 def _left_out(ends: Sequence[int]) -> str:
@@ -172,9 +172,9 @@ def _left_out(ends: Sequence[int]) -> str:
     return f"{'' if low == high else f'{low} to '}{plural(high, 'client')} {'is' if high == 1 else 'are'}"
 
 
-def collaboration_caption(comparison: content.OfMeasure, found: content.Rewards) -> str:
+def collaboration_caption(comparison: content.OfMeasure, rewards: content.Rewards) -> str:
     """What the numbers about contribution and reward are, in a sentence."""
-    return f"Collaborative fairness{_on(found)}: what every client gets for what it contributes, after {_last(comparison)}."
+    return f"Collaborative fairness{_on(rewards)}: what every client gets for what it contributes, after {_last(comparison)}."
 
 
 def _last(comparison: content.OfMeasure) -> str:
@@ -182,7 +182,7 @@ def _last(comparison: content.OfMeasure) -> str:
     return "the last round" if comparison["averaged"] > 1 else str(comparison["exported"])
 
 
-def collaboration_legend(found: content.Rewards) -> list[str]:
+def collaboration_legend(rewards: content.Rewards) -> list[str]:
     """What the columns about contribution and reward are, a sentence each."""
     return [
         "fairness: 100 times the Pearson correlation over clients between the accuracy each reaches alone and that of "
@@ -192,32 +192,32 @@ def collaboration_legend(found: content.Rewards) -> list[str]:
         "BCF: percentage of clients that are better off than alone, and whose reward is at most halfway from their "
         "contribution to the best reward; yes: all.",
         "down, up: bytes per client and round in percent of the whole model.",
-        *plus_minus(found["methods"]),
+        *plus_minus(rewards["methods"]),
     ]
 
 
-def parity_caption(comparison: content.OfMeasure, of: content.Treated) -> str:
+def parity_caption(comparison: content.OfMeasure, treated: content.Treated) -> str:
     """What the numbers about the treatment of groups are, in a sentence."""
-    who = f"people who differ in {of.attribute}" if of.attribute else "the groups"
-    return f"{of.gaps_heading}{_on(of.parity)}: how differently the global model treats {who}, {_rounds(comparison)}."
+    people = f"people who differ in {treated.attribute}" if treated.attribute else "the groups"
+    return f"{treated.gaps_heading}{_on(treated.parity)}: how differently the global model treats {people}, {_rounds(comparison)}."
 
 
-def rates_caption(comparison: content.OfMeasure, of: content.Treated) -> str:
+def rates_caption(comparison: content.OfMeasure, treated: content.Treated) -> str:
     """What the rates by group are, in a sentence."""
-    who = (
-        f"with each value of {of.attribute}, all test sets together (a sample in several of them counts in each)"
-        if of.attribute
+    people = (
+        f"with each value of {treated.attribute}, all test sets together (a sample in several of them counts in each)"
+        if treated.attribute
         else "of each group"
     )
-    heading, what = of.rates_heading(measure_of(comparison)), f"how the global model treats the people {who}"
-    return f"{heading}{_on(of.parity)}: {what}, {_rounds(comparison)}."
+    heading, what = treated.rates_heading(measure_of(comparison)), f"how the global model treats the people {people}"
+    return f"{heading}{_on(treated.parity)}: {what}, {_rounds(comparison)}."
 
 
-def unknown_values(of: content.Treated) -> list[str]:
+def unknown_values(treated: content.Treated) -> list[str]:
     """Of how many test samples a sensitive attribute is not known."""
-    if not of.attribute or not (most := of.parity["unknown"][1]):
+    if not treated.attribute or not (most := treated.parity["unknown"][1]):
         return []
-    return [f"Of {plural(most, 'test sample')} {of.attribute} is not known: they are in no row, and in no gap."]
+    return [f"Of {plural(most, 'test sample')} {treated.attribute} is not known: they are in no row, and in no gap."]
 
 
 def _rounds(comparison: content.OfMeasure) -> str:
@@ -225,43 +225,43 @@ def _rounds(comparison: content.OfMeasure) -> str:
     return "over the last rounds" if comparison["averaged"] > 1 else f"after {comparison['exported']}"
 
 
-def parity_legend(comparison: content.OfMeasure, of: content.Treated) -> list[str]:
+def parity_legend(comparison: content.OfMeasure, treated: content.Treated) -> list[str]:
     """What the columns about the treatment of groups are, and what to know about them, a sentence each."""
-    measure, found = measure_of(comparison), of.parity
+    measure, parity = measure_of(comparison), treated.parity
     numbers = measure != ACCURACY
     main = "RMSE gap, of the RMSE" if numbers else "accuracy gap, of the accuracy"
     what = (
         "MAE gap, of the MAE; mean error gap, of the mean error"
         if numbers
         else "worst recall, of the recall of the class that is recognised worst in its group"
-        if found["positive"] is None
+        if parity["positive"] is None
         else "equal opportunity, of the true positive rate; equalised odds, the larger of those of the true and the false positive "
         "rate; demographic parity, of the share of samples predicted as the class"
     )
     return [
         f"Differences{measure.words if numbers else ' in points'} between the groups with the highest and the lowest value, lower is fairer: {main}; {what}.",
-        *(worst_named(found["methods"], what=f"The worst value of {of.attribute}") if of.attribute else ()),
-        *_gaps(found, measure),
-        *found["notes"],
-        *(plus_minus_of(comparison) if numbers else plus_minus(found["methods"])),
+        *(worst_named(parity["methods"], what=f"The worst value of {treated.attribute}") if treated.attribute else ()),
+        *_gaps(parity, measure),
+        *parity["notes"],
+        *(plus_minus_of(comparison) if numbers else plus_minus(parity["methods"])),
     ]
 
 
-def _gaps(found: content.Parity, measure: Measure) -> Iterator[str]:
+def _gaps(parity: content.Parity, measure: Measure) -> Iterator[str]:
     """The intervals of the gaps over the test samples, with several seeds of the first method only."""
-    several = len(found["seeds"]) > 1
+    several = len(parity["seeds"]) > 1
     averaged = " of one seed, ends averaged over the seeds" * several
-    for method in found["methods"][: 1 if several else None]:
-        shown = gaps_of(found, measure)
+    for method in parity["methods"][: 1 if several else None]:
+        shown = gaps_of(parity, measure)
         intervals = {column.title: ends for column in shown if (ends := method["intervals"][column.key])}
         if intervals:
             listed = ", ".join(f"{title}{_interval(*ends)}" for title, ends in intervals.items())
             yield f"{method['method']}, 95{PERCENT} intervals over the test samples{averaged}: {listed}."
 
 
-def _on(found: content.OfMeasure | content.Spread | content.Rewards | content.Parity) -> str:
+def _on(table: content.OfMeasure | content.Spread | content.Rewards | content.Parity) -> str:
     """The scenario, where it is known."""
-    return f" on {found['scenario']}" if found["scenario"] else ""
+    return f" on {table['scenario']}" if table["scenario"] else ""
 
 
 MOST: Final = 5  # sentences of the first paragraph of a page
@@ -338,9 +338,9 @@ def _nothing(comparison: content.Document) -> str:
     return ""
 
 
-def _over_clients(found: content.Spread, measure: Measure) -> str:
+def _over_clients(spread: content.Spread, measure: Measure) -> str:
     """What the worst clients have, by method; of many methods the first and the one with the best number."""
-    methods = {method["method"]: method["worst10"]["mean"] for method in found["methods"]}
+    methods = {method["method"]: method["worst10"]["mean"] for method in spread["methods"]}
     defined = {label: value for label, value in methods.items() if value is not None}
     if len(defined) > 3:
         best = (max if measure.better == "higher" else min)(defined, key=lambda label: defined[label])
@@ -348,8 +348,8 @@ def _over_clients(found: content.Spread, measure: Measure) -> str:
     if not defined:
         return ""
     values = notes.listed([f"{label} {with_unit(value, measure)}" for label, value in defined.items()])
-    worst = "the worst client" if found["tenth"] == 1 else f"the worst {_range(*found['ranges']['tenth'])}"
-    return f"Over {number_of_clients(found['ranges'], worst)}, the mean {measure.noun} is {values}."
+    worst = "the worst client" if spread["tenth"] == 1 else f"the worst {_range(*spread['ranges']['tenth'])}"
+    return f"Over {number_of_clients(spread['ranges'], worst)}, the mean {measure.noun} is {values}."
 
 
 def _failed(failed: Sequence[content.Measured]) -> str:
@@ -434,8 +434,8 @@ def _intervals_of_one(method: content.Measured, digits: int) -> Iterator[str]:
         return
     keys = [("avg", "AVG"), *([("std", "STD"), ("worst", "worst")] if len(method["groups"]) > 1 else [])]
     for key, title in keys:
-        found, ends = content.number_of(method, key), content.ends_of(method, key)
-        mean, half = found["mean"], found["ci95"]
+        values, ends = content.number_of(method, key), content.ends_of(method, key)
+        mean, half = values["mean"], values["ci95"]
         if mean is not None and half is not None:
             ends = [mean - half, mean + half]
         if mean is not None and ends:
@@ -449,17 +449,17 @@ def _interval(low: float, high: float, digits: int = 2, *, sign: bool = False) -
 
 def _against(leader: content.Leader, label: str, digits: int) -> str:
     """How the leading method compares with another: the difference, its interval, the p-value, and the seeds it would take."""
-    found = leader["versus"][label]
-    if found["difference"] is not None and found["low"] is None and found["seeds"] > 1:
-        return f"{label} ({same_in_every_seed(found['difference'], digits)})"
-    if found["difference"] is None or found["low"] is None or found["high"] is None:
+    test = leader["versus"][label]
+    if test["difference"] is not None and test["low"] is None and test["seeds"] > 1:
+        return f"{label} ({same_in_every_seed(test['difference'], digits)})"
+    if test["difference"] is None or test["low"] is None or test["high"] is None:
         return label
-    ends = _interval(found["low"], found["high"], digits, sign=True)
-    text = f"{label} ({number(found['difference'], digits, sign=True)}{ends}"
-    if found["holm"] is not None:
-        text += f", {'Holm ' * (found['family'] > 1)}p {p_value(found['holm'])}"
-    if not found["apart"] and found["seeds"] > 1:
-        text += f", about {n} seeds" if (n := found["seeds_needed"]) else ", more than 1000 seeds"
+    ends = _interval(test["low"], test["high"], digits, sign=True)
+    text = f"{label} ({number(test['difference'], digits, sign=True)}{ends}"
+    if test["holm"] is not None:
+        text += f", {'Holm ' * (test['family'] > 1)}p {p_value(test['holm'])}"
+    if not test["apart"] and test["seeds"] > 1:
+        text += f", about {n} seeds" if (n := test["seeds_needed"]) else ", more than 1000 seeds"
     return f"{text})"
 
 
@@ -548,7 +548,7 @@ def _brackets(comparison: content.Document, lines: Sequence[str]) -> Iterator[st
     if not any(" [" in text for text in lines):  # no interval is known
         return
     leaders = [leader for table in tables(comparison) for leader in table["leaders"].values()]
-    family = max((found["family"] for leader in leaders for found in leader["versus"].values()), default=1)
+    family = max((test["family"] for leader in leaders for test in leader["versus"].values()), default=1)
     difference = "the difference and its" if any(" distinguishable from " in text for text in lines) else "the"
     if len(comparison["seeds"]) == 1:
         how = (
@@ -587,8 +587,8 @@ def _by_other_measures(comparison: content.Document) -> Iterator[str]:
     measures: dict[str, list[str]] = {}
     for what, leader, _ in _leaders_by_other_measures(comparison):
         measures.setdefault(leader["leading"], []).append(what)
-    for method, of in measures.items():
-        yield f"By {' and '.join(of)}, {method} serves the worst group best."
+    for method, words in measures.items():
+        yield f"By {' and '.join(words)}, {method} serves the worst group best."
 
 
 def _fairness(comparison: content.Document) -> content.Leader | None:
@@ -687,16 +687,16 @@ def _of_few_seeds(n: int, histories: Sequence[History], measure: Measure) -> Ite
 
 def _even_but_poor(methods: Sequence[content.Measured], measure: Measure) -> Iterator[str]:
     """The method that is even because it is poor on all groups."""
-    known = {
+    learned = {
         method["method"]: (spread, average)
         for method in methods
         if not method["failed"] and not method["bound"]
         if (spread := method["std"]["mean"]) is not None and (average := method["avg"]["mean"]) is not None
     }
-    if len(known) > 1:
-        even = min(known, key=lambda label: known[label][0])
-        averages = [average for _, average in known.values()]
-        best, worst, own = measure.best(averages).value, measure.worst(averages).value, known[even][1]
+    if len(learned) > 1:
+        even = min(learned, key=lambda label: learned[label][0])
+        averages = [average for _, average in learned.values()]
+        best, worst, own = measure.best(averages).value, measure.worst(averages).value, learned[even][1]
         if measure.ahead(best, own) > measure.point(best) and own == worst:
             yield (
                 f"{even} has the lowest STD and the {measure.lowest} average: a model that is poor on all groups also has "
@@ -708,7 +708,7 @@ def _differ(runs: Sequence[History]) -> bool:
     """Whether runs of one seed had other data."""
     digests = {digest for run in runs if (digest := data_digest(run))}
     files = [run.meta.get("contents", {}).items() for run in runs]  # hashes of what was read of the user's
-    read = {tuple(sorted(item for item in of if item[0] != "attributes")) for of in files if of}
+    read = {tuple(sorted(item for item in hashes if item[0] != "attributes")) for hashes in files if hashes}
     return len(digests) > 1 or len(read) > 1
 
 
@@ -756,8 +756,8 @@ def _first(histories: Sequence[History]) -> str:
             return ""
         firsts.setdefault(history.seed, set()).add(str(history.meta.get("first") or f"of seed {history.seed}"))
     same = len(firsts) > 1 and len(set.union(*firsts.values())) == 1
-    given = len(firsts) == 1 and not all(history.meta.get("config") for history in histories)
-    return "" if same or given else "the first model"
+    from_python = len(firsts) == 1 and not all(history.meta.get("config") for history in histories)
+    return "" if same or from_python else "the first model"
 
 
 def embedded(history: History) -> bool:

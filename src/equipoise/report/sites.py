@@ -24,18 +24,18 @@ class AtSite(NamedTuple):
 
 def at_sites(records: Records, names: Sequence[str]) -> list[AtSite]:
     """The sites of a run; none if its records have no ``times``, as clients of a simulation are no sites."""
-    found = [AtSite(name, [0, 0], [], []) for name in names if any("times" in record for record in records)]
-    for record in records if found else ():
+    sites = [AtSite(name, [0, 0], [], []) for name in names if any("times" in record for record in records)]
+    for record in records if sites else ():
         unknown = [None] * len(record["ids"])
         times = record.get("times", {"site": unknown, "answered": unknown})
         for m, training, answered in zip(record["ids"], times["site"], times["answered"], strict=True):
-            found[m].answers.append((record["round"], training, answered))
+            sites[m].answers.append((record["round"], training, answered))
         for counts in record.get("sent", {}).values():
-            for site, *sent in zip(found, counts["down"], counts["up"], strict=True):
+            for site, *sent in zip(sites, counts["down"], counts["up"], strict=True):
                 site.sent[:] = map(sum, zip(site.sent, sent, strict=True))
         for lost in record.get("quarantined", ()):
-            found[lost["client"]].left_out.append(str(lost["reason"]))
-    return found
+            sites[lost["client"]].left_out.append(str(lost["reason"]))
+    return sites
 
 
 def prometheus(records: Records, names: Sequence[str], rounds: int, experiment: str, least: int) -> str:
@@ -45,7 +45,7 @@ def prometheus(records: Records, names: Sequence[str], rounds: int, experiment: 
     ``experiment``, so that the files of several runs can be read together.
     """
     last, sites = records[-1], at_sites(records, names)
-    there = {site.name: site.answers[-1] for site in sites if site.answers}
+    answered = {site.name: site.answers[-1] for site in sites if site.answers}
     scores = next((large(record, least) for record in reversed(records) if record.get("groups")), {})
     main = main_in(next(iter(scores.values()), ()))
     within = f"in [{main.low:g}, {main.high:g}]" if main.unit else "in the unit of the target"
@@ -55,9 +55,9 @@ def prometheus(records: Records, names: Sequence[str], rounds: int, experiment: 
         ("round_seconds", "Seconds of the last round.", "", {"": last["seconds"]}),
         ("sites_known", "Sites of the run.", "", {"": len(names)}),
         ("sites_answered", "Sites whose answers counted in the last round.", "", {"": len(last["ids"])}),
-        ("site_last_round", "Last round in which a site answered, from 1.", "site", {name: t + 1 for name, (t, _, _) in there.items()}),
-        ("site_training_seconds", "Seconds of its last training, as the site reports.", "site", {name: x for name, (_, x, _) in there.items()}),
-        ("site_answered_seconds", "Seconds from asking to its last answer.", "site", {name: x for name, (_, _, x) in there.items()}),
+        ("site_last_round", "Last round in which a site answered, from 1.", "site", {name: t + 1 for name, (t, _, _) in answered.items()}),
+        ("site_training_seconds", "Seconds of its last training, as the site reports.", "site", {name: x for name, (_, x, _) in answered.items()}),
+        ("site_answered_seconds", "Seconds from asking to its last answer.", "site", {name: x for name, (_, _, x) in answered.items()}),
         ("site_down_bytes", "Bytes of tensors sent to a site so far.", "site", {s.name: s.sent[0] for s in sites}),
         ("site_up_bytes", "Bytes of tensors received from a site so far.", "site", {s.name: s.sent[1] for s in sites}),
         ("site_left_out", "Rounds that a site was left out of, not connected ones too.", "site", {s.name: len(s.left_out) for s in sites}),
@@ -66,10 +66,10 @@ def prometheus(records: Records, names: Sequence[str], rounds: int, experiment: 
     ]  # fmt: skip
     lines = []
     for gauge, text, label, values in gauges:
-        known = {name: float(x) for name, x in values.items() if x is not None}
-        lines += [f"# HELP equipoise_{gauge} {text}", f"# TYPE equipoise_{gauge} gauge"] if known else []
-        for name, x in known.items():
+        numbers = {name: float(x) for name, x in values.items() if x is not None}
+        lines += [f"# HELP equipoise_{gauge} {text}", f"# TYPE equipoise_{gauge} gauge"] if numbers else []
+        for name, x in numbers.items():
             labels = {"experiment": experiment} | ({label: name} if label else {})
-            told = ",".join(f'{key}="{of.translate(ESCAPED)}"' for key, of in labels.items())
-            lines.append(f"equipoise_{gauge}{{{told}}} {repr(x).replace('nan', 'NaN').replace('inf', 'Inf')}")
+            labels_text = ",".join(f'{key}="{value.translate(ESCAPED)}"' for key, value in labels.items())
+            lines.append(f"equipoise_{gauge}{{{labels_text}}} {repr(x).replace('nan', 'NaN').replace('inf', 'Inf')}")
     return "\n".join([*lines, ""])

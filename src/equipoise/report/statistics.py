@@ -146,16 +146,17 @@ class Comparison(Mapping[str, Any]):
         grouped = by_label(histories)
         last = last or (1 if all(history.scenario == "own" for history in histories) else LAST)
         main, *others = measures_of(histories[0].meta)
-        measures = [one for one in (main, *others) if any(one.name in history.measures for history in histories)]
+        recorded = set(chain.from_iterable(history.measures for history in histories))
+        measures = [measure for measure in (main, *others) if measure.name in recorded]
         every = tuple(dict.fromkeys((main, *measures)))
         runs = {
             label: {seed: _run(history, last, every) for seed, history in seeds.items()}
             for label, seeds in grouped.items()
         }
-        found = {measure.name: _of_measure(runs, last, measure) for measure in every}
+        by_measure = {measure.name: _of_measure(runs, last, measure) for measure in every}
         document: content.Document = {
-            **found[main.name],
-            "measures": {measure.name: found[measure.name] for measure in measures},
+            **by_measure[main.name],
+            "measures": {measure.name: by_measure[measure.name] for measure in measures},
             "collaboration": _collaboration(runs),
             "spread": _spread(runs, last),
             "group_fairness": _parity(runs, lambda run: run.summary["group_fairness"]),
@@ -180,15 +181,15 @@ class Comparison(Mapping[str, Any]):
         import pandas as pd
 
         rows = {
-            of["method"]: {
-                (title, key): found[key]
-                for title, found in [
-                    *((c.title, content.number_of(of, c.key)) for c in columns_of(self.document)),
-                    *of["groups"].items(),
+            method["method"]: {
+                (title, key): values[key]
+                for title, values in [
+                    *((c.title, content.number_of(method, c.key)) for c in columns_of(self.document)),
+                    *method["groups"].items(),
                 ]
                 for key in ("mean", "std", "ci95")
             }
-            for of in self["methods"]
+            for method in self["methods"]
         }
         return pd.DataFrame.from_dict(rows, orient="index", dtype=float).rename_axis("method")
 
@@ -197,11 +198,12 @@ class Comparison(Mapping[str, Any]):
         """Paired differences to the first method with their 95 % interval, p, and p by Holm, as everywhere; NaN if undefined."""
         import pandas as pd
 
-        keys, others = ["difference", "low", "high", "p", "holm"], [of for of in self["methods"] if of["versus"]]
+        keys = ["difference", "low", "high", "p", "holm"]
         rows = [
-            {"method": of["method"], "statistic": c.title, **{key: of["versus"][c.key][key] for key in keys}}
+            {"method": method["method"], "statistic": c.title, **{key: method["versus"][c.key][key] for key in keys}}
             for c in columns_of(self.document)
-            for of in others
+            for method in self["methods"]
+            if method["versus"]
         ]
         return pd.DataFrame(rows, columns=["method", "statistic", *keys]).astype(dict.fromkeys(keys, float))
 
@@ -233,9 +235,9 @@ class Comparison(Mapping[str, Any]):
         """
         from equipoise.report.figures import PLOTS
 
-        there = [key for key, plot in PLOTS.items() if plot.has(self)]
-        if name not in there:
-            raise ValueError(unknown("figure of these runs", name, there))
+        available = [key for key, plot in PLOTS.items() if plot.has(self)]
+        if name not in available:
+            raise ValueError(unknown("figure of these runs", name, available))
         return PLOTS[name].draw(self)
 
     def report(self, path: str | os.PathLike[str], *, figures: bool = False) -> Path:
@@ -347,7 +349,7 @@ def interval_of(method: content.Row, group: str) -> Sequence[float] | None:
 
 def tables(comparison: content.Document) -> list[content.OfMeasure]:
     """The comparisons by measure, one table each: the accuracy, then every other measure that was recorded."""
-    return [comparison, *(of for name, of in comparison["measures"].items() if name != comparison["measure"])]
+    return [comparison, *(other for name, other in comparison["measures"].items() if name != comparison["measure"])]
 
 
 def measure_of(comparison: content.OfMeasure) -> Measure:
@@ -376,21 +378,21 @@ def summary_of(history: History, last: int, measure: str) -> Numbers:
     summary = history.summary(last, measure)
     if measure == history.main.name:
         return summary
-    known = named(measures_of(history.meta), measure)
-    of_rounds = _pooled([(history, history.group_table(measure)[1])], history.groups, last, known)
+    shown = named(measures_of(history.meta), measure)
+    of_rounds = _pooled([(history, history.group_table(measure)[1])], history.groups, last, shown)
     return summary | {column.key: of_rounds[column.key]["mean"] for column in GROUPS}
 
 
 def over_seeds(values: Sequence[float | None]) -> content.OverSeeds:
     """Mean, standard deviation (ddof 1) and half of the 95 % interval of one number per seed; None where not defined."""
-    found = summary_over_seeds([math.nan if value is None else value for value in values])
-    return {"mean": _json(found.mean), "std": _json(found.std), "ci95": _json(found.ci95)}
+    summary = summary_over_seeds([math.nan if value is None else value for value in values])
+    return {"mean": _json(summary.mean), "std": _json(summary.std), "ci95": _json(summary.ci95)}
 
 
 def _by_column(statistics: Iterable[Statistic], seeds: Iterable[Numbers]) -> dict[str, content.OverSeeds]:
     """Some numbers over the seeds, by key."""
     each = [*seeds]
-    return {one.key: over_seeds([numbers[one.key] for numbers in each]) for one in statistics}
+    return {statistic.key: over_seeds([numbers[statistic.key] for numbers in each]) for statistic in statistics}
 
 
 def _shown(history: History, last: int) -> History:
@@ -416,18 +418,19 @@ def _tested(history: History, accuracies: Table, last: int) -> tuple[Outcome, ..
     if history.main != ACCURACY:
         return None
     scores = [record["groups"] for record in history.records if record.get("groups")][-last:]
-    found = []
+    outcomes = []
     for group, accuracy in zip(history.groups, accuracies.tolist(), strict=True):
-        of = [score.get(group, {}) for score in scores]
-        n = of[-1].get("n") if of else None
+        group_scores = [score.get(group, {}) for score in scores]
+        n = group_scores[-1].get("n") if group_scores else None
         if not n or not math.isfinite(accuracy):
             return None
         right = None
-        if all(CORRECT in score and score.get("n") == n for score in of):
-            rows = [np.unpackbits(np.frombuffer(bytes.fromhex(score[CORRECT]), np.uint8), count=n) for score in of]
+        if all(CORRECT in score and score.get("n") == n for score in group_scores):
+            bits = (np.frombuffer(bytes.fromhex(score[CORRECT]), np.uint8) for score in group_scores)
+            rows = [np.unpackbits(packed, count=n) for packed in bits]
             right = np.mean(rows, axis=0)
-        found.append(Outcome(accuracy, n, right))
-    return tuple(found) or None
+        outcomes.append(Outcome(accuracy, n, right))
+    return tuple(outcomes) or None
 
 
 def _of_measure(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
@@ -438,7 +441,7 @@ def _of_measure(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
     draws = _draws({label: seeds for label, seeds in runs.items() if not bounds[label]}) if measure.main else {}
     able = _able(runs, bounds)
     versus, leaders = _tests(
-        [of.of(measure) for of in GROUPS], summaries, tested=_racing(bounds), ranked=lambda _: able, draws=draws
+        [column.of(measure) for column in GROUPS], summaries, tested=_racing(bounds), ranked=lambda _: able, draws=draws
     )
     methods = [
         _measured(runs, label, last, measure, draws.get(label), versus.get(label), bounds[label]) for label in runs
@@ -500,7 +503,8 @@ def _measured(
 def _by_key(part: str, summaries: Iterable[Numbers], keys: Iterable[str] = ()) -> dict[str, content.OverSeeds]:
     """The numbers of a part of summaries over the seeds, by their key; of some keys, or of all that there are."""
     each = [summary[part] for summary in summaries]
-    return {key: over_seeds([of.get(key) for of in each]) for key in keys or dict.fromkeys(chain.from_iterable(each))}
+    keys = keys or dict.fromkeys(chain.from_iterable(each))
+    return {key: over_seeds([numbers.get(key) for numbers in each]) for key in keys}
 
 
 def _notes(
@@ -610,7 +614,7 @@ def _draws(runs: Runs) -> dict[str, Draws]:
     alike = {(run.history.groups, run.history.seed) for run in only.values()}
     if len(only) < len(runs) or len(alike) != 1 or any(run.tested is None for run in only.values()):
         return {}
-    sizes = {tuple(of.n for of in run.tested or ()) for run in only.values()}
+    sizes = {tuple(outcome.n for outcome in run.tested or ()) for run in only.values()}
     if len(sizes) != 1:
         return {}
     return dict(zip(only, resampled([run.tested or () for run in only.values()]), strict=True))
@@ -728,18 +732,18 @@ def _turned(test: Content) -> Content:
 
 def _collaboration(runs: Runs) -> content.Rewards | None:
     """What clients get for what they contribute, of the runs that know what each client reaches alone."""
-    found = _recorded(runs, lambda run: _rewards(run) if run.summary["collaboration"] else None)
-    if not found:
+    rewards = _recorded(runs, lambda run: _rewards(run) if run.summary["collaboration"] else None)
+    if not rewards:
         return None
-    alone = [label for label, seeds in found.items() if notes.alone(seeds)]
-    compared = {label: dict(seeds) for label, seeds in found.items()}
-    if (first := next(iter(found))) in alone:  # its fairness is 100 by construction: no test against it
-        compared[first] = {seed: {**summary, "fairness": None} for seed, summary in found[first].items()}
+    alone = [label for label, seeds in rewards.items() if notes.alone(seeds)]
+    compared = {label: dict(seeds) for label, seeds in rewards.items()}
+    if (first := next(iter(rewards))) in alone:  # its fairness is 100 by construction: no test against it
+        compared[first] = {seed: {**summary, "fairness": None} for seed, summary in rewards[first].items()}
     versus, leaders = _tests(
         [column for column in COLLABORATION if column.tested],
         compared,
-        tested=list(found),
-        ranked=lambda column: [label for label in found if not (column.rewards and label in alone)],
+        tested=list(rewards),
+        ranked=lambda column: [label for label in rewards if not (column.rewards and label in alone)],
     )
     methods = [
         {
@@ -750,13 +754,13 @@ def _collaboration(runs: Runs) -> content.Rewards | None:
             **_by_column(COLLABORATION, seeds.values()),
             "versus": versus.get(label),
         }
-        for label, seeds in found.items()
+        for label, seeds in rewards.items()
     ]
     return {
         "scenario": _scenario(runs),
-        "seeds": sorted(set().union(*found.values())),
-        "clients": max(summary["clients"] for seeds in found.values() for summary in seeds.values()),
-        "notes": list(notes.of_collaboration(_histories(runs), found)),
+        "seeds": sorted(set().union(*rewards.values())),
+        "clients": max(summary["clients"] for seeds in rewards.values() for summary in seeds.values()),
+        "notes": list(notes.of_collaboration(_histories(runs), rewards)),
         "methods": cast(list[content.Rewarded], methods),
         "leaders": leaders,
     }
@@ -765,11 +769,11 @@ def _collaboration(runs: Runs) -> content.Rewards | None:
 def _rewards(run: Run) -> Numbers:
     """The inputs of the columns of `COLLABORATION`, and their numbers."""
     contribution, reward = (run.history.of_honest(x).tolist() for x in (run.contribution, run.reward))
-    known = run.summary["collaboration"] | {"contribution": contribution, "reward": reward}
+    numbers = run.summary["collaboration"] | {"contribution": contribution, "reward": reward}
     return {
-        **known,
-        "satisfied": known["bcf"]["satisfied"] and known["fairness"] is not None,
-        **{column.key: column.compute(known) for column in COLLABORATION},
+        **numbers,
+        "satisfied": numbers["bcf"]["satisfied"] and numbers["fairness"] is not None,
+        **{column.key: column.compute(numbers) for column in COLLABORATION},
     }
 
 
@@ -874,8 +878,8 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
 
     def gaps(run: Run) -> Content | None:
         """The inputs of the columns, and their numbers."""
-        found = treated(run)
-        return {**found, **{gap.key: gap.compute(found) for gap in measured}} if found else None
+        rates = treated(run)
+        return {**rates, **{gap.key: gap.compute(rates) for gap in measured}} if rates else None
 
     by_method = _recorded(runs, gaps)
     if not by_method:
@@ -911,7 +915,7 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
                     **{c.key: over_seeds(_numbers([*seeds.values()], c.key)) for c in measured},
                     "groups": _treated_groups([*seeds.values()], about.classes, {} if numbers else about.group_words),
                     "intervals": {
-                        c.key: _mean_ends([of["intervals"][c.key] for of in seeds.values() if "intervals" in of])
+                        c.key: _mean_ends([gaps["intervals"][c.key] for gaps in seeds.values() if "intervals" in gaps])
                         for c in measured
                     },
                     "failed": _failed(runs[label]),
@@ -927,42 +931,47 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
 def _people(runs: Runs) -> dict[str, content.Parity]:
     """By sensitive attribute, how differently each method treats people with its values, and so within every client."""
     measure = _every(runs)[0].history.main
-    found: dict[str, content.Parity] = {}
+    by_attribute: dict[str, content.Parity] = {}
     for name in dict.fromkeys(name for run in _every(runs) for name in run.people):
-        of_runs = {label: [run.people[name] for run in of.values() if name in run.people] for label, of in runs.items()}
+        of_runs = {
+            label: [run.people[name] for run in entry.values() if name in run.people] for label, entry in runs.items()
+        }
         parity = _parity(runs, lambda run, name=name: (people := run.people.get(name)) and people["treated"])  # type: ignore[misc]
         if parity is None:
             continue
         for method in parity["methods"]:
             people = of_runs[method["method"]]
-            rated = [of["treated"]["groups"] for of in people if of["treated"]]
-            method["worst_groups"] = _worst_groups(_worst_value(of, measure) for of in rated)
-            n = min(len(of["clients"]) for of in people)
-            method["clients"] = [_inside([of["clients"][m] or {} for of in people]) for m in range(n)]
-        every = [people for of in of_runs.values() for people in of]
-        unknown = [of["unknown"] for of in every]
-        found[name] = {
+            rated = [entry["treated"]["groups"] for entry in people if entry["treated"]]
+            method["worst_groups"] = _worst_groups(_worst_value(entry, measure) for entry in rated)
+            n = min(len(entry["clients"]) for entry in people)
+            method["clients"] = [_inside([entry["clients"][m] or {} for entry in people]) for m in range(n)]
+        every = [people for entry in of_runs.values() for people in entry]
+        unknown = [entry["unknown"] for entry in every]
+        by_attribute[name] = {
             **parity,
             "unknown": [min(unknown), max(unknown)],
-            "as_groups": all(of["as_groups"] for of in every),
+            "as_groups": all(entry["as_groups"] for entry in every),
         }
-    return found
+    return by_attribute
 
 
 def _worst_value(groups: Mapping[str, Numbers], measure: Measure) -> str | None:
     """The value whose people have the worst main measure, of those with enough people."""
-    shown = {name: of[measure.name] for name, of in groups.items() if of[measure.name] is not None}
+    shown = {name: numbers[measure.name] for name, numbers in groups.items() if numbers[measure.name] is not None}
     return [*shown][measure.worst_at([*shown.values()])] if len(shown) > 1 else None
 
 
 def _inside(seeds: Sequence[Mapping[str, results.Inside]]) -> content.InsideClient:
     """The people of a client with each value: how many test samples, and the main measure over the seeds; and the gap between values."""
     by_value: dict[str, content.Inside] = {}
-    for name in dict.fromkeys(name for of in seeds for name in of):
-        each = [of[name] for of in seeds if name in of]
-        shown = [one["main"] for one in each if one["main"] is not None]
-        by_value[name] = {**over_seeds(shown or [None]), "n": [one["n"] for one in each]}
-    return {"groups": by_value, "gap": over_seeds([gap_between(one["main"] for one in of.values()) for of in seeds])}
+    for name in dict.fromkeys(name for client in seeds for name in client):
+        each = [client[name] for client in seeds if name in client]
+        shown = [values["main"] for values in each if values["main"] is not None]
+        by_value[name] = {**over_seeds(shown or [None]), "n": [values["n"] for values in each]}
+    return {
+        "groups": by_value,
+        "gap": over_seeds([gap_between(values["main"] for values in client.values()) for client in seeds]),
+    }
 
 
 def _treated_groups(
@@ -998,13 +1007,13 @@ def _usual(each: Sequence[Numbers], key: str) -> int | None:
 
 def _most_common(each: Sequence[Numbers], key: str) -> int | None:
     """The class with most of the seeds, of those with one."""
-    known = [rates[key] for rates in each if rates[key] is not None]
-    return max(known, key=known.count, default=None)
+    classes = [rates[key] for rates in each if rates[key] is not None]
+    return max(classes, key=classes.count, default=None)
 
 
-def _about(found: Any) -> Any:
+def _about(number: Any) -> Any:
     """A number of a group; of a list by class that of the one class that is shown."""
-    return found[0] if isinstance(found, list) else found
+    return number[0] if isinstance(number, list) else number
 
 
 def _rate(each: Sequence[Numbers], key: str) -> content.Rate:
@@ -1013,7 +1022,7 @@ def _rate(each: Sequence[Numbers], key: str) -> content.Rate:
     rate = over_seeds(values or [None])
     mean, half = rate["mean"], rate["ci95"]
     intervals = [rates["intervals"][key] for rates in each if "intervals" in rates]
-    ends = _mean_ends([of[0] if key in BY_CLASS else of for of in intervals])
+    ends = _mean_ends([ends_of_seed[0] if key in BY_CLASS else ends_of_seed for ends_of_seed in intervals])
     low, high = ends or (None, None)
     if mean is not None and half is not None:
         low, high = mean - half, mean + half
@@ -1065,7 +1074,8 @@ def _of_rounds(label: str, runs: Sequence[Run], last: int) -> content.OfRounds:
         "failed": any(_shown(run.history, last).failure(last) for run in runs),
         "worst_groups": _worst_groups(map(_worst_of, groups, values, repeat(measure.worst_at))),
         "groups": {
-            g: over_seeds([_scaled(of.get(g), measure) for of in by_group]) for g in dict.fromkeys(sum(groups, ()))
+            g: over_seeds([_scaled(values_of_run.get(g), measure) for values_of_run in by_group])
+            for g in dict.fromkeys(sum(groups, ()))
         },
         **cast(content.OverGroups, {key: over_seeds(numbers) for key, numbers in statistics.items()}),
     }
@@ -1109,7 +1119,7 @@ def _own_measures(runs: Runs, last: int) -> dict[str, content.OwnMeasure]:
     """The measures beside those of ``MEASURES``, each over the groups of the global model, in its own unit."""
     records = [r["measures"] for run in _every(runs) for r in run.shown.records if "measures" in r]
     measures: dict[str, content.OwnMeasure] = {}
-    for name, better in {name: of["better"] for record in records for name, of in record.items()}.items():
+    for name, better in {name: measure["better"] for record in records for name, measure in record.items()}.items():
         undefined = {
             where: why for record in records if name in record for where, why in record[name]["undefined"].items()
         }
@@ -1128,9 +1138,11 @@ def _of_own(label: str, seeds: Mapping[int, Run], name: str, better: str | None,
         "method": label,
         "failed": _failed(seeds),
         "worst_groups": _worst_groups(
-            _worst_of(run.history.groups, of, worst_at) for run, of in zip(seeds.values(), each, strict=True) if better
+            _worst_of(run.history.groups, row, worst_at)
+            for run, row in zip(seeds.values(), each, strict=True)
+            if better
         ),
-        **{key: over_seeds([make(of).value for of in each]) for key, make in statistics.items()},
+        **{key: over_seeds([make(row).value for row in each]) for key, make in statistics.items()},
     }
     return cast(content.OwnMeasured, numbers)
 
@@ -1140,7 +1152,7 @@ def _on_groups(run: Run, name: str, last: int) -> Table:
     records = [r["measures"][name]["groups"] for r in run.shown.records if name in r.get("measures", {})]
     if not records:
         return np.full(2, math.nan)
-    return last_rounds(np.array([[of.get(group) for group in run.history.groups] for of in records], float), last)
+    return last_rounds(np.array([[row.get(group) for group in run.history.groups] for row in records], float), last)
 
 
 def _scenario(runs: Runs) -> str:
@@ -1151,21 +1163,21 @@ def _paired(seeds: Mapping[int, Numbers], reference: Mapping[int, Numbers], key:
     """The difference of a number over common seeds: `each`, its mean, interval, and p-value; None where not defined."""
     common = [seed for seed in seeds if seed in reference]
     a, b = ([math.nan if s[seed][key] is None else s[seed][key] for seed in common] for s in (seeds, reference))
-    found = paired(a, b)
+    test = paired(a, b)
     return {
         "each": np.subtract(a, b),
-        "difference": _json(found.difference),
-        "ci95": _json(found.ci95),
-        "low": _json(found.difference - found.ci95),
-        "high": _json(found.difference + found.ci95),
-        "p": _json(found.p),
+        "difference": _json(test.difference),
+        "ci95": _json(test.ci95),
+        "low": _json(test.difference - test.ci95),
+        "high": _json(test.difference + test.ci95),
+        "p": _json(test.p),
     }
 
 
 def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: int, measure: Measure) -> Content:
     """Mean and deviation over all rounds of all runs, as FedISM+ pools them, by key of the columns."""
-    known = runs[0][0].group_counts if len({history.group_counts for history, _ in runs}) == 1 else None
-    of_group = dict(zip(runs[0][0].groups, known or (), strict=False))
+    counts_of_groups = runs[0][0].group_counts if len({history.group_counts for history, _ in runs}) == 1 else None
+    of_group = dict(zip(runs[0][0].groups, counts_of_groups or (), strict=False))
     counts = [of_group.get(group, 0) for group in groups] if of_group else None
     blocks = []
     for history, values in runs:
@@ -1174,10 +1186,10 @@ def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: 
         blocks.append(np.stack([column.get(g, absent) for g in groups], 1) if groups else values)
     rows = last_rounds_together(blocks, last)
 
-    def shown(found: Moments) -> content.Pooled:
+    def shown(pooled: Moments) -> content.Pooled:
         return {
-            "mean": _json(measure.scale * found.mean),
-            "std": _json(measure.scale * found.std) if len(rows) > 1 else None,
+            "mean": _json(measure.scale * pooled.mean),
+            "std": _json(measure.scale * pooled.std) if len(rows) > 1 else None,
         }
 
     return {

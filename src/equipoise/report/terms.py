@@ -25,8 +25,8 @@ _LOW: Final = {"ₖ": "k", "ᵢ": "i", "ⱼ": "j", "₀": "0"}
 
 def _explained(shown: Iterable[Column], statistics: Iterable[Statistic], measure: Measure) -> dict[str, Term]:
     titles = {column.key: column.title for column in shown}
-    said = [statistic.of(measure) for statistic in statistics if statistic.formula]
-    return {titles[of.key]: Term(of.formula, of.better, of.source) for of in said}
+    explained = [statistic.of(measure) for statistic in statistics if statistic.formula]
+    return {titles[entry.key]: Term(entry.formula, entry.better, entry.source) for entry in explained}
 
 
 def terms_of(measures: Sequence[Measure]) -> dict[str, Term]:
@@ -39,7 +39,7 @@ def terms_of(measures: Sequence[Measure]) -> dict[str, Term]:
     main = measures[0]
     return {
         **_explained(columns.over_groups(main), GROUPS, main),
-        **{of.title: Term(of.formula, of.better, of.source) for of in measures if of.formula},
+        **{m.title: Term(m.formula, m.better, m.source) for m in measures if m.formula},
         **_explained(chain.from_iterable(columns.blocks_over_clients(main)), INDICES, main),
         **_explained(columns.COLLABORATION, COLLABORATION, main),
         **_explained(columns.PARITY, PARITY, main),
