@@ -175,7 +175,7 @@ def _data(data: str, options: Mapping[str, Any]) -> tuple[UserData, Parts, dict[
     if own.client is None:
         given.setdefault("clients", min(DIVIDED, max(1, len(own) // 2)))
     parts = divided(own, 0, **given)
-    own = replace(own, notes=(*own.notes, *rounding(own, parts.training)))
+    own = replace(own, notes=(*own.notes, *rounding(own, parts)))
     return own, parts, test_sets(own, parts, options.get("tests"))[0]
 
 

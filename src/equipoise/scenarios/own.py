@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +21,9 @@ from equipoise.data.own.numbers import standardised
 from equipoise.data.own.reading import read_user_data
 from equipoise.data.pictures import Pictures, Range, doubtful, faint
 from equipoise.data.precision import lost
+from equipoise.data.schema.cells import RawTable
+from equipoise.data.schema.coding import Coder
+from equipoise.data.schema.schema import CATEGORY
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.metrics.groups import positive_class
 from equipoise.scenarios import partition
@@ -39,6 +42,7 @@ MANY = 20  # clients, from which on they are tested together unless the user say
 IN_MEMORY = 1 << 28
 SMALLEST = 8  # side of an image that the network cnn takes
 BANDS, LEAST = 10, 10  # of numbers to predict, by which they are divided and drawn as by classes; samples of each
+UNTIE = "Subtract what they have in common, divide them into several columns, or give their logarithm."
 ALL, COMMON = "all", "common"  # names of test sets that are nobody's own
 TESTS = ("groups", "clients", "all")
 
@@ -68,6 +72,7 @@ def scenario(
     encoding: str | None = None,
     download: bool = False,
     task: str | None = None,
+    columns: Mapping[str, Any] | None = None,
 ) -> Described:
     """Make a federation of what the user has; :func:`equipoise.data.own.reading.read_user_data` says what that may be.
 
@@ -101,6 +106,8 @@ def scenario(
     sep, decimal, encoding : of a table that is text: the sign between cells, ``"."`` or ``","`` before the digits of a fraction,
         and how letters are written, ``"latin-1"`` for one; by default what the first lines show, ``"."`` and UTF-8.
     download : whether a data set of the Hub may be downloaded.
+    columns : what columns of a table are, by name, where that is not what it seems: ``{"zip": {"kind": "category", "least": 20}}``; see
+        :class:`equipoise.data.schema.schema.Feature`.
     task : what labels are: ``"regression"``, numbers to predict, as in ``"regression(loss=huber)"``, or ``"classification"``, classes;
         by default classes.
 
@@ -108,10 +115,10 @@ def scenario(
     ------
     DataError : the data are not as they should be. ValueError : an option is out of its range, or does not fit the data.
     """
-    columns = columns_of(**locals())  # which takes its own of all options
+    wanted = columns_of(**locals())  # which takes its own of all options
     _check(clients, test, server_validation, tests, size)
     between = edges(range)
-    own = first = _read(str(data), columns, download, between)
+    own = first = _read(str(data), wanted, download, between)
     seeded = own_code.is_reference(str(data)) and "seed" in own_code.takes(str(data))
     share: dict[str, Any] = {"clients": clients, "alpha": alpha, "test": test, "server_validation": server_validation}
     parts = divided(own, 0, **share)  # of any seed: what does not fit is said before a run begins
@@ -119,7 +126,8 @@ def scenario(
     if isinstance(own.inputs, Pictures):
         sample, images, levels = (3, size, size), True, own.inputs.range
     else:
-        sample, images, levels = own.inputs.shape[1:], own.inputs.dtype == np.uint8, None
+        images, levels = isinstance(own.inputs, np.ndarray) and own.inputs.dtype == np.uint8, None
+        sample = own.inputs.shape[1:] if isinstance(own.inputs, np.ndarray) else (len(_coder(own, parts).names),)
     chosen_class = None if positive is None else check_positive(own, positive)
     rates = [RATES] if own.group is not None and not own.regression else []
     known = Description(
@@ -138,15 +146,16 @@ def scenario(
     )
 
     def build(seed: int) -> Scenario:
-        own = _read(str(data), columns, download, between, seed) if seeded else first
+        own = _read(str(data), wanted, download, between, seed) if seeded else first
         if (own.classes, own.layout) != (first.classes, first.layout):
             raise DataError(f"{own.source}: seed {seed} gives other classes, or samples of another shape, than seed 0.")
         parts = divided(own, seed, **share)
         sets, of_clients = test_sets(own, parts, tests)
         beside = bool(parts.test) and of_clients != tuple(parts.train)  # clients have rows of their own in other sets
-        samples, standard, doubts = _samples(own, size, parts.training)
+        samples, standard, doubts = _samples(own, size, parts)
+        shape = (len(standard["inputs"]),) if isinstance(own.inputs, RawTable) else known.sample
         return Scenario(
-            **vars(known),
+            **vars(known) | {"sample": shape},
             clients=tuple(take(samples, rows) for rows in parts.train.values()),
             client_names=tuple(parts.train),
             client_groups=of_clients,
@@ -251,6 +260,7 @@ def columns_of(**options: Any) -> Columns:
         given["task"] = kind_of(given["task"])
     if isinstance(given.get("group"), list):
         given["group"] = tuple(given["group"])
+    given["schema"] = json.dumps(options.get("columns") or {}, sort_keys=True)
     return Columns(**given | {name: several(given[name]) for name in lists if name in given})
 
 
@@ -434,7 +444,7 @@ def test_sets(own: UserData, parts: Parts, tests: str | None) -> tuple[dict[str,
     return {ALL: every}, None
 
 
-def _samples(own: UserData, size: int, training: list[int]) -> tuple[Data, dict[str, Any], list[str]]:
+def _samples(own: UserData, size: int, parts: Parts) -> tuple[Data, dict[str, Any], list[str]]:
     """All samples, numbers standardised; what of that is for the record; and doubts about images and on what rounding changed."""
     y = torch.from_numpy(own.targets)
     s = None if own.codes is None else torch.from_numpy(own.codes)
@@ -448,14 +458,36 @@ def _samples(own: UserData, size: int, training: list[int]) -> tuple[Data, dict[
         if len(own) * 3 * size * size > IN_MEMORY:
             return Mapped(path, np.arange(len(own)), y, s), {}, doubts
         return tensors(np.load(path, allow_pickle=False)), {}, doubts
+    if isinstance(own.inputs, RawTable):
+        coder = _coder(own, parts)
+        x = coder(own.inputs.columns)
+        return tensors(x), {"schema": coder.as_json(), "inputs": list(coder.names)}, _rounding_of(own, coder, x)
     if own.inputs.dtype == np.uint8:
         return tensors(own.inputs), {}, [*doubtful(faint(own.inputs), own.names)]
     if "function" in own.about:
         return tensors(own.inputs), {}, []
-    x, mean, std = _standardised(own, training)
+    x, mean, std = _standardised(own, parts.training)
     record = {"mean": mean.flatten().tolist(), "std": std.flatten().tolist()}
     named = {"features": list(own.features)} if own.features else {}
     return tensors(x), {"standardised": record | named}, _rounding(own, x)
+
+
+def _coder(own: UserData, parts: Parts) -> Coder:
+    """What makes inputs of the columns of a table, fitted to the training rows of every client."""
+    assert isinstance(own.inputs, RawTable)
+    return Coder.fitted_to(own.inputs, parts.train.values())
+
+
+def _rounding_of(own: UserData, coder: Coder, x: NDArray[np.float32]) -> list[str]:
+    """A note on numbers of a table that differ, and are the same once they are coded."""
+    assert isinstance(own.inputs, RawTable)
+    numbers = [(f.name, own.inputs.columns[f.name]) for f in coder.schema.features if f.kind != CATEGORY]
+    if not numbers:
+        return []
+    raw = np.stack([np.where(cells.missing, coder.fitted[name].fill, cells.values) for name, cells in numbers], 1)
+    coded = x[:, [coder.names.index(name) for name, _ in numbers]]
+    said = lost(raw, coded, lambda k: numbers[k][0])
+    return [f"{own.source}: {said} {UNTIE}"] if said else []
 
 
 def _standardised(
@@ -469,21 +501,28 @@ def _rounding(own: UserData, x: NDArray[np.float32]) -> list[str]:
     assert isinstance(own.inputs, np.ndarray)
     names = own.features or [f"number {k}" for k in range(x[0].size)]
     said = lost(own.inputs, x, lambda k: names[k])
-    todo = "Subtract what they have in common, divide them into several columns, or give their logarithm."
-    return [f"{own.source}: {said} {todo}"] if said else []
+    return [f"{own.source}: {said} {UNTIE}"] if said else []
 
 
-def rounding(own: UserData, training: list[int]) -> list[str]:
+def rounding(own: UserData, parts: Parts) -> list[str]:
     """Notes on numbers that differ, and are the same once they are standardised; none of images and functions."""
+    if isinstance(own.inputs, RawTable):
+        coder = _coder(own, parts)
+        return _rounding_of(own, coder, coder(own.inputs.columns))
     if not isinstance(own.inputs, np.ndarray) or own.inputs.dtype == np.uint8 or "function" in own.about:
         return []
-    return _rounding(own, _standardised(own, training)[0])
+    return _rounding(own, _standardised(own, parts.training)[0])
 
 
 def _digest(own: UserData) -> str:
     """Sha256 of what the samples are; of image files their names and sizes, as their pixels may be gigabytes."""
     content = [own.label, own.client, own.group, own.split, own.features, own.names, dict(own.about)]
     total = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
-    if not isinstance(own.inputs, Pictures):
+    if isinstance(own.inputs, RawTable):
+        for name, cells in own.inputs.columns.items():
+            total.update(json.dumps([name, cells.words]).encode())
+            total.update(np.ascontiguousarray(cells.values).data)
+        total.update(own.inputs.schema.digest.encode())
+    elif not isinstance(own.inputs, Pictures):
         total.update(np.ascontiguousarray(own.inputs).data)
     return total.hexdigest()

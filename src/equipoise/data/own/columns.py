@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from equipoise.data.contents import DataError
 from equipoise.data.pictures import Pictures
 from equipoise.system.suggestions import near, some
+
+if TYPE_CHECKING:
+    from equipoise.data.schema.cells import RawTable
 
 SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -50,6 +53,7 @@ class Columns:
     sep, decimal, encoding : of a table that is text: what is between its cells, the sign before the digits of a fraction,
         ``"."`` or ``","``, and how letters are written, such as ``"latin-1"``; ``None`` for what is found, ``"."`` and UTF-8.
     task : what labels are: ``"regression"``, numbers to predict; ``"classification"`` or None, classes.
+    schema : JSON of what columns are, by name, where that is not what it seems; see :class:`equipoise.data.schema.schema.Feature`.
     """
 
     label: str | None = None
@@ -64,6 +68,7 @@ class Columns:
     decimal: str | None = None
     encoding: str | None = None
     task: str | None = None
+    schema: str = ""
 
     @property
     def regression(self) -> bool:
@@ -95,7 +100,8 @@ class UserData:
     source : the folder, file or address.
     layout : a description of the files.
     label : per sample, the class as the files have it; in regression the number, as Python writes it, which loses nothing.
-    inputs : numbers [n, ...], of a function float32 or int64, or images uint8 [n, C, H, W]; or those of image files, not decoded yet.
+    inputs : numbers [n, ...], of a function float32 or int64, or images uint8 [n, C, H, W]; those of image files, not decoded yet; or
+        the columns of a table, not coded yet.
     client, split : per sample, its client (``""`` in a test set common to all), and ``"train"``, ``"test"`` or ``"validation"``;
         ``None`` if the files do not contain it.
     attributes : by the name of each column of groups, the value of every sample.
@@ -109,7 +115,7 @@ class UserData:
     source: str
     layout: str
     label: Column
-    inputs: NDArray[Any] | Pictures
+    inputs: "NDArray[Any] | Pictures | RawTable"
     client: Column | None = None
     attributes: Mapping[str, Column] = field(default_factory=dict)
     split: Column | None = None

@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes, lines
-from equipoise.data.own.advice import Script
 from equipoise.data.own.columns import Columns, listed, option
-from equipoise.data.own.numbers import LARGEST, Fault, described, faults
+from equipoise.data.own.numbers import LARGEST
 from equipoise.data.own.words import EXACT, number_pattern
+from equipoise.data.schema.cells import Raw, Words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,8 +35,8 @@ SPOKEN = {"tab": "\t", "\\t": "\t", "space": " ", "comma": ",", "semicolon": ";"
 COMPRESSED: Mapping[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}  # with which files begin that Excel calls Unicode text
 SAMPLE = 1 << 16  # characters from which the separator is guessed, and at least three lines
-TRUTH = {word: float(word.lower() == "true") for word in ("True", "TRUE", "true", "False", "FALSE", "false")}
 CHUNK = 1 << 21  # cells that are text at once
+FIRST = 1000  # rows in which columns of numbers are looked for
 SHOWN = 10  # lines in an error
 WHOLE = re.compile(r"[+-]?\d{1,300}", re.ASCII)
 # what pandas makes of every file: no header, and each cell as it is written
@@ -87,69 +86,59 @@ class Delimited:
         frame = self._read(where, str)
         return {name: frame[k].tolist() for name, k in zip(names, where, strict=True)}
 
-    def numbers(self, names: Sequence[str]) -> tuple[NDArray[np.float64], dict[str, str]]:
-        """The cells of some columns as numbers [n, D], and what is wrong with columns that hold others, by name."""
+    def columns(self, names: Sequence[str]) -> dict[str, Raw]:
+        """Some columns as numbers, where every cell is one, or else as text."""
         if not len(self) or not names:
-            return np.empty((len(self), len(names))), {}
-        where = self._places(names)
+            return {name: Words.of(()) for name in names}
         check_bytes(self.path, 8 * len(self) * len(names))
+        number = self._numeric(names)
         try:
-            x = np.ascontiguousarray(self._read(where, np.float64).to_numpy(np.float64))
-            good = bool((np.abs(x) <= LARGEST).all())
-        except ValueError:  # a cell that is no number; which ones are is to be said
-            good = False
-        return (x, {}) if good else self._examined(names, where)
+            x = (
+                self._read(self._places(number), np.float64).to_numpy(np.float64)
+                if number
+                else np.empty((len(self), 0))
+            )
+        except ValueError:  # of a cell below the first rows
+            number, x = [], np.empty((len(self), 0))
+        good = [name for k, name in enumerate(number) if (np.abs(x[:, k]) <= LARGEST).all()]
+        numeric = {name: x[:, number.index(name)] for name in good}
+        text = self._text([name for name in names if name not in numeric])
+        return {name: numeric[name] if name in numeric else text[name] for name in names}
 
-    def script(self, path: Path) -> Script:
-        """How pandas reads and writes the file, with all cells as text."""
-        name = path.name
-        while Path(name).suffix.lower() in (*COMPRESSED, ".csv", ".tsv"):
-            name = Path(name).stem
-        new = str(path.with_name(f"{name}-numbers.csv"))
-        how = {"sep": self.sep} if self.sep != "," else {}
-        how |= {"encoding": self.encoding} if self.encoding != "utf-8-sig" else {}
-        skip = [k for k in self.skipped if k != self.header]
-        reading: dict[str, Any] = how | ({"skiprows": skip} if skip else {})
-        more = ", skipinitialspace=True" * self.spaced + ", index_col=False" * (self.width > len(self.names))
-        read = f"pd.read_csv({_written(str(path), reading)}, dtype=str, keep_default_na=False{more}).rename(columns=str.strip)"
-        writing = how | ({"decimal": self.decimal} if self.decimal != "." else {})
-        return Script(read, f"t.to_csv({_written(new, writing)}, index=False)", new, decimal=True)
-
-    def merged(self, names: Sequence[str], x: NDArray[np.float64]) -> list[str]:
+    def merged(self, columns: Mapping[str, Raw]) -> list[str]:
         """Columns with whole numbers so long that different ones are the same in double precision."""
-        large = [name for name, most in zip(names, np.abs(x).max(0, initial=0), strict=True) if most >= EXACT]
+        numbers = {name: x for name, x in columns.items() if isinstance(x, np.ndarray)}
+        large = [name for name, x in numbers.items() if np.abs(x).max(initial=0) >= EXACT]
         cells = {name: {cell.strip() for cell in every} for name, every in self.words(large).items()}
         whole = {name: [cell for cell in every if WHOLE.fullmatch(cell)] for name, every in cells.items()}
         return [name for name, every in whole.items() if len({*map(int, every)}) > len({*map(float, every)})]
 
-    def _examined(self, names: Sequence[str], where: Sequence[int]) -> tuple[NDArray[np.float64], dict[str, str]]:
-        """As :meth:`numbers`, cell by cell."""
+    def _numeric(self, names: Sequence[str]) -> list[str]:
+        """The columns that hold numbers alone in the first rows."""
+        pattern = re.compile(number_pattern(self.decimal), re.ASCII)
+        first = next(self._chunks(self._places(names), FIRST))
+        return [
+            name
+            for name, k in zip(names, first, strict=True)
+            if all(pattern.fullmatch(cell.strip()) for cell in first[k].tolist())
+        ]
+
+    def _text(self, names: Sequence[str]) -> dict[str, Words]:
+        """Some columns as text, of which different cells are kept once."""
         import pandas as pd
 
-        x = np.empty((len(self), len(names)))
-        wrong: dict[int, list[Fault]] = {}
-        true: dict[int, list[Fault]] = {}
+        code: list[dict[str, int]] = [{} for _ in names]
+        codes = [np.empty(len(self), np.int32) for _ in names]
         first = 0
-        for frame in self._chunks(where, max(1, CHUNK // max(1, len(names)))):
-            cells = frame.to_numpy(object)
-            flat = pd.Series(cells.ravel(), dtype=object).str.strip()
-            is_number = flat.str.fullmatch(number_pattern(self.decimal), flags=re.ASCII).to_numpy(bool, copy=True)
-            values = flat.map(TRUTH).to_numpy(np.float64, copy=True)
-            is_truth = ~np.isnan(values)
-            values[is_number] = flat[is_number].str.replace(self.decimal, ".", regex=False).astype(np.float64)
-            is_number &= np.abs(values, where=is_number, out=np.zeros(len(values))) <= LARGEST
-            x[first : first + len(cells)] = values.reshape(cells.shape)
-            for kind, into in ((~is_number & ~is_truth, wrong), (is_truth, true)):
-                at = kind.reshape(cells.shape)
-                for j in np.flatnonzero(at.any(0)).tolist():
-                    rows = np.flatnonzero(at[:, j])
-                    cell_rows = (rows + first).tolist()
-                    into.setdefault(j, []).extend(faults(cells[rows, j].tolist(), cell_rows, self.at))
-            first += len(cells)
-        for j, some in true.items():
-            if sum(fault.count for fault in some) < len(self):  # true and false are numbers where there is nothing else
-                wrong.setdefault(j, []).extend(some)
-        return x, {names[j]: described(wrong[j], len(self)) for j in sorted(wrong)}
+        for frame in self._chunks(self._places(names), max(1, CHUNK // max(1, len(names)))) if names else ():
+            for k, column in enumerate(frame):
+                part, words = pd.factorize(frame[column])
+                place = np.array([code[k].setdefault(word, len(code[k])) for word in words], np.int32)
+                codes[k][first : first + len(frame)] = place[part]
+            first += len(frame)
+        if names and first != len(self):
+            raise self._open_quotes()
+        return {name: Words(codes[k], tuple(code[k])) for k, name in enumerate(names)}
 
     def _places(self, names: Sequence[str]) -> list[int]:
         place = {name: k for k, name in enumerate(self.names)}

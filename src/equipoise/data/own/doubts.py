@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from equipoise.data.own.columns import MANY, Columns, UserData, listed, option
 from equipoise.data.own.numbers import BLOCK, LEAST, counting
 from equipoise.data.own.words import EXACT
+from equipoise.data.schema.cells import RawTable
 
 INDICES = re.compile("id|idx|index|level_0|no|nr|row(_?id|_?number|names|num)?")
 IDENTIFIER = re.compile(r"(.*[^a-z])?(id|uid|uuid|no|nr|number|code|key|mrn|index)|.*[a-z](ID|Id|No|Nr|Code)")
@@ -25,7 +26,7 @@ LONGEST = 1e20  # from which on they are no codes
 
 def doubts(own: UserData, columns: Columns) -> Iterator[str]:
     """What to know of the features before they are trained on, in sentences; nothing of images, and of sequences of whole numbers."""
-    x = own.inputs
+    x = own.inputs.numbers() if isinstance(own.inputs, RawTable) else own.inputs
     if not isinstance(x, np.ndarray) or not _measured(x, whole="function" not in own.about):
         return
     x = x.astype(np.float64) if x.dtype == np.float16 else x  # whose largest number is below the limits here

@@ -11,16 +11,26 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.advice import refusal
-from equipoise.data.own.columns import MANY, SPLITS, WRITTEN, Column, Columns, UserData, check_purposes, column, listed
+from equipoise.data.own.columns import (
+    SPLITS,
+    WRITTEN,
+    Column,
+    Columns,
+    UserData,
+    check_purposes,
+    column,
+    listed,
+    together,
+)
 from equipoise.data.own.groups import groups_of
-from equipoise.data.own.numbers import nameless, of_cells, without_indices, wrong_cells
+from equipoise.data.own.numbers import left_out, nameless
 from equipoise.data.own.targets import read_column
 from equipoise.data.own.words import Origin, settled
 from equipoise.data.pictures import Pictures, Source
+from equipoise.data.schema.cells import Raw, RawTable, Words
+from equipoise.data.schema.reading import read_raw
 
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")  # switches of datasets and huggingface_hub, by version
 
@@ -64,9 +74,10 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     if image is not None:
         inputs = _images(tables, image, facts, roles["label"])
     else:
-        inputs, rest = _numbers(what, tables, rest, columns, named, notes)
+        inputs = _inputs(what, tables, rest, columns, notes)
+        rest = [*inputs.schema.names]
     split = tuple(part for part, table in by_part.items() for _ in range(len(table)))
-    layout = "a data set of the Hub: " + ("images" if image is not None else f"{len(rest)} numbers per row")
+    layout = "a data set of the Hub: " + ("images" if image is not None else f"a table of {len(rest)} columns")
     roles |= {"split": split if len(by_part) > 1 else None, "features": () if image is not None else tuple(rest)}
     return UserData(source=what, layout=layout, inputs=inputs, about=facts, notes=tuple(notes), **roles)
 
@@ -173,25 +184,22 @@ def _images(tables: Sequence[Any], key: str, facts: Mapping[str, Any], label: Co
     return Pictures(what, names, fetch, lambda: recipe)
 
 
-def _numbers(
-    what: str, tables: Sequence[Any], names: Sequence[str], columns: Columns, used: Mapping[str, str], notes: list[str]
-) -> tuple[NDArray[np.float64], list[str]]:
-    """The columns of numbers [n, D] and their names, without those that have no name or count the rows."""
+def _inputs(what: str, tables: Sequence[Any], names: Sequence[str], columns: Columns, notes: list[str]) -> RawTable:
+    """The columns that become inputs, as those of a table."""
     unnamed, names = nameless(names, columns.keep)
-    made, wrong = [], dict[str, str]()
-    for name in names:
-        cells = _cells(tables, name)
-        made.append(of_cells(cells))
-        if fault := wrong_cells(made[-1], lambda rows, cells=cells: [cells[k] for k in rows], "sample {}".format):  # type: ignore[misc]
-            wrong[name] = fault
-    if wrong:
-        first = {name: _cells(tables, name) for name in [*wrong][:MANY]}
-        raise DataError(f"{what}: {refusal(wrong, first, columns, names, used, None)}")
-    x = np.stack(made, axis=1) if made else np.empty((0, 0))
-    x, names, said = without_indices(x, names, unnamed, columns.keep, what)
+    if unnamed:
+        notes.append(left_out(unnamed, columns.keep, what, "a column without a name is an index of the rows as a rule"))
+    raw = {name: _raw(_words(tables, name)) for name in names}
+    inputs, wrong, said = read_raw(what, raw, json.loads(columns.schema or "{}"), columns.keep, "sample {}".format)
     notes += said
-    if not names:
-        raise DataError(
-            f"{what} has neither a column of images nor columns of numbers, so there is nothing to learn from."
-        )
-    return x, names
+    if wrong:
+        raise DataError(together(Path(what), wrong))
+    if not inputs.columns:
+        raise DataError(f"{what} has neither a column of images nor columns of which something can be learnt.")
+    return inputs
+
+
+def _raw(cells: Sequence[Any]) -> Raw:
+    if all(isinstance(cell, bool | int | float) for cell in cells):
+        return np.array(cells, np.float64)
+    return Words.of(cells)

@@ -1,7 +1,7 @@
 """Columns of numbers: what is none, what only counts the rows, and standardising without losing what they say."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,29 +72,6 @@ def described(faulty: Sequence[Fault], n: int) -> str:
     return " and ".join(said)
 
 
-def of_cells(cells: Iterable[Any]) -> NDArray[np.float64]:
-    """Numbers, also in text, as doubles; NaN for other cells."""
-    return np.array([_number(cell) for cell in cells], np.float64)
-
-
-def _number(cell: Any) -> float:
-    try:
-        if isinstance(cell, bool | int | float | np.number | np.bool_):
-            return float(cell)
-        word = str(cell).strip()
-        return float(word) if NUMBER.fullmatch(word) else np.nan
-    except (OverflowError, TypeError):  # of whole numbers of hundreds of digits; of complex ones
-        return np.inf
-
-
-def wrong_cells(x: NDArray[np.float64], cells: Callable[[list[int]], Sequence[Any]], at: Callable[[int], str]) -> str:
-    """What is wrong with a column ``x`` [n] of doubles that was made of cells, which ``cells(rows)`` gives; empty if nothing is."""
-    bad = np.flatnonzero(~(np.abs(x) <= LARGEST)).tolist()
-    if not bad:
-        return ""
-    return described(faults(["" if cell is None else str(cell) for cell in cells(bad)], bad, at), len(x))
-
-
 def counting(x: NDArray[Any]) -> list[int]:
     """Columns of ``x`` [n, D] that count the rows one by one, up or down, from whatever number."""
     n = len(x)
@@ -159,23 +136,7 @@ def standardised(
     return made, mean, std
 
 
-def without_indices(
-    x: NDArray[np.float64], names: Sequence[str], unnamed: Sequence[str], keep: Sequence[str], source: str
-) -> tuple[NDArray[np.float64], list[str], list[str]]:
-    """Columns of numbers ``x`` [n, D] that do not count the rows, and their names; notes on the others and on those without a name.
-
-    Columns that are named in ``keep`` stay.
-    """
-    notes = []
-    if unnamed:
-        notes.append(_left_out(unnamed, keep, source, "a column without a name is an index of the rows as a rule"))
-    if counts := dict.fromkeys(names[k] for k in counting(x) if names[k] not in keep):
-        notes.append(_left_out([*counts], [*keep, *unnamed], source, "it holds nothing but the numbers of the rows"))
-        x = x[:, [name not in counts for name in names]]
-    return x, [name for name in names if name not in counts], notes
-
-
-def _left_out(columns: Sequence[str], before: Sequence[str], source: str, why: str) -> str:
+def left_out(columns: Sequence[str], before: Sequence[str], source: str, why: str) -> str:
     """A note on columns that are left out, as ``why`` says of each, with the option that puts them back beside those of ``before``."""
     s = "s" * (len(columns) > 1)
     return (

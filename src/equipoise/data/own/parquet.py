@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,9 +14,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes
-from equipoise.data.own.advice import Script
-from equipoise.data.own.numbers import of_cells, wrong_cells
-from equipoise.data.precision import different
+from equipoise.data.schema.cells import Raw, Words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,15 +43,9 @@ class Frame:
         """The cells of some columns; ``None`` where there is nothing."""
         return {name: _cells(self.frame[name]) for name in names}
 
-    def numbers(self, names: Sequence[str]) -> tuple[NDArray[np.float64], dict[str, str]]:
-        """The cells of some columns as numbers [n, D], and what is wrong with columns that hold others, by name."""
-        x = np.empty((len(self), len(names)))
-        wrong = {}
-        for j, name in enumerate(names):
-            x[:, j] = _numbers(self.frame[name])
-            if said := wrong_cells(x[:, j], partial(_some, self.frame[name]), self.at):
-                wrong[name] = said
-        return x, wrong
+    def columns(self, names: Sequence[str]) -> dict[str, Raw]:
+        """Some columns as numbers, of which NaN are missing, or as text."""
+        return {name: _raw(self.frame[name]) for name in names}
 
     @property
     def pictures(self) -> list[str]:
@@ -63,20 +53,10 @@ class Frame:
         objects = [name for name in self.names if self.frame[name].dtype == object and len(self)]
         return [name for name in objects if is_picture(self.frame[name].iloc[0])]
 
-    def script(self, path: Path) -> Script:
-        """How pandas reads and writes the file."""
-        new = str(path.with_name(f"{path.stem}-numbers.parquet"))
-        read = f"pd.read_parquet({json.dumps(str(path), ensure_ascii=False)}).rename(columns=str.strip)"
-        return Script(read, f"t.to_parquet({json.dumps(new, ensure_ascii=False)})", new)
-
-    def merged(self, names: Sequence[str], x: NDArray[np.float64]) -> list[str]:
+    def merged(self, columns: Mapping[str, Raw]) -> list[str]:
         """Columns with whole numbers so long that different ones are the same in double precision."""
-        after = different(x).tolist() if len(x) else []
-        return [
-            name
-            for name, n in zip(names, after, strict=False)
-            if self.frame[name].dtype.kind in "iu" and self.frame[name].nunique() > n
-        ]
+        whole = {name: x for name, x in columns.items() if self.frame[name].dtype.kind in "iu" and len(self)}
+        return [name for name, x in whole.items() if self.frame[name].nunique() > len(np.unique(np.asarray(x)))]
 
 
 def is_picture(cell: Any) -> bool:
@@ -90,16 +70,11 @@ def _cells(column: pd.Series) -> list[Any]:
     return [None if gone else cell for cell, gone in zip(column.tolist(), column.isna(), strict=True)]
 
 
-def _some(column: pd.Series, rows: list[int]) -> list[Any]:
-    return _cells(column.iloc[rows])
-
-
-def _numbers(column: pd.Series) -> NDArray[np.float64]:
-    """The numbers of a column; NaN for other cells."""
+def _raw(column: pd.Series) -> Raw:
     if column.dtype.kind in "biuf":
-        made: NDArray[np.float64] = column.to_numpy(np.float64, na_value=np.nan)
-        return made
-    return of_cells(column.tolist())
+        numbers: NDArray[np.float64] = column.to_numpy(np.float64, na_value=np.nan)
+        return numbers
+    return Words.of(_cells(column))
 
 
 def read(path: Path) -> Frame:

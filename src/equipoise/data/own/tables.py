@@ -1,18 +1,15 @@
 """A table with a row per sample: of images, or of numbers."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from equipoise.data.contents import DataError
 from equipoise.data.decoding import dated
 from equipoise.data.own import delimited, parquet, paths
-from equipoise.data.own.advice import refusal
 from equipoise.data.own.columns import (
     MANY,
     ROLES,
@@ -26,10 +23,12 @@ from equipoise.data.own.columns import (
     together,
 )
 from equipoise.data.own.groups import Group, groups_of
-from equipoise.data.own.numbers import nameless, without_indices
+from equipoise.data.own.numbers import left_out, nameless
 from equipoise.data.own.targets import read_column
 from equipoise.data.own.words import Origin
 from equipoise.data.pictures import Pictures, of_files
+from equipoise.data.schema.cells import Raw, RawTable, Words
+from equipoise.data.schema.reading import read_raw
 from equipoise.system.suggestions import some
 
 Table = delimited.Delimited | parquet.Frame  # whose cells are read when they are asked for
@@ -76,11 +75,12 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
     roles = _roles(path, columns, table.names, cells, at, named, groups, problems, notes)
     inputs: Any = None
     if image is None:
-        inputs, rest = _numbers(path, columns, table, named, rest, problems, notes)
+        inputs = _features(path, columns, table, rest, problems, notes)
     if problems:
         raise DataError(together(path, problems))
     if image is None:
-        layout, features, names = f"a table of {len(rest)} numbers per row", tuple(rest), tuple(map(at, rows))
+        features, names = inputs.schema.names, tuple(map(at, rows))
+        layout = f"a table of {len(features)} columns"
     else:
         inputs = _images(path, image, cells[image], roles["label"], at, notes)
         if rest:
@@ -163,38 +163,34 @@ def _roles(
     return roles
 
 
-def _numbers(
-    path: Path,
-    columns: Columns,
-    table: Table,
-    used: Mapping[str, str],
-    rest: list[str],
-    problems: list[str],
-    notes: list[str],
-) -> tuple[NDArray[np.float64], list[str]]:
-    """The features [n, D] and their names: what has a name and does not only count the rows."""
+def _features(
+    path: Path, columns: Columns, table: Table, rest: list[str], problems: list[str], notes: list[str]
+) -> RawTable | None:
+    """The columns that become inputs: what has a name, is no index, and of which something can be learnt."""
     unnamed, rest = nameless(rest, columns.keep)
-    x, wrong = table.numbers(rest)
-    if wrong:
-        cells = table.words([*wrong][:MANY])
-        points = bool((x[:, [k for k, name in enumerate(rest) if name not in wrong]] % 1).any())
-        said = refusal(wrong, cells, columns, table.names, used, table.script(path), points)
-        problems.append(f"{path}: {said}")
-        return x, rest
-    if merged := table.merged(rest, x):
+    raw = table.columns([*rest, *unnamed])
+    if merged := table.merged({name: raw[name] for name in rest}):
         notes.append(
             f"{path.name}: {listed(merged)}: whole numbers of so many digits that different ones are the same in double precision. "
             "Divide them into several columns if the last digits matter."
         )
-    unnamed = [name for name, cells in table.words(unnamed).items() if any(str(cell).strip() for cell in cells)]
-    x, rest, indices = without_indices(x, rest, unnamed, columns.keep, path.name)
-    notes += indices
-    if not rest and not problems:
-        why = f" ({indices[-1]})" if indices else ""
-        problems.append(
-            f"{path} has neither a column path nor columns of numbers, so there is nothing to learn from.{why}"
+    if filled := [name for name in unnamed if not _empty(raw[name])]:
+        notes.append(
+            left_out(filled, columns.keep, path.name, "a column without a name is an index of the rows as a rule")
         )
-    return x, rest
+    wanted = json.loads(columns.schema or "{}")
+    inputs, wrong, said = read_raw(path.name, {name: raw[name] for name in rest}, wanted, columns.keep, table.at)
+    problems += [f"{path}, {problem}" for problem in wrong]
+    notes += said
+    if not inputs.columns and not problems:
+        why = "".join(f" {note}" for note in said)
+        problems.append(f"{path} has neither a column path nor columns of which something can be learnt.{why}")
+    return inputs
+
+
+def _empty(raw: Raw) -> bool:
+    """Whether no cell of a column has any content."""
+    return isinstance(raw, Words) and [*raw.counts] == [""]
 
 
 def _repeats(path: Path, files: Sequence[Path], labels: Sequence[str], at: Callable[[int], str]) -> list[str]:

@@ -1,0 +1,152 @@
+"""Rows of a table as inputs of a network, as a schema and what was learnt from training rows say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.contents import DataError
+from equipoise.data.schema.cells import Cells, RawTable, Words, read_cells
+from equipoise.data.schema.schema import CATEGORY, Feature, Schema
+from equipoise.data.schema.sums import Fitted, Rows, fit, logarithm
+from equipoise.system.suggestions import some
+
+OTHER, MISSING = "other", "missing"  # names of inputs
+PROBLEMS = 10  # in an error
+
+
+@dataclass(frozen=True)
+class Coder:
+    """Makes inputs of rows, each on its own: a row has the same inputs in every table."""
+
+    schema: Schema
+    fitted: Mapping[str, Fitted]
+
+    @staticmethod
+    def fitted_to(table: RawTable, clients: Iterable[Rows]) -> Coder:
+        """What is learnt from the training rows of every client."""
+        return Coder(table.schema, fit(table, list(clients)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the inputs, in order: ``age``, ``age missing``, ``sex=Male``."""
+        return tuple(name for f in self.schema.features for name in _names(f, self.fitted[f.name]))
+
+    def __call__(self, columns: Mapping[str, Cells]) -> NDArray[np.float32]:
+        """The inputs [n, D] of rows."""
+        parts = [_coded(f, self.fitted[f.name], columns[f.name]) for f in self.schema.features]
+        made = np.concatenate(parts, axis=1).astype(np.float32)
+        if not np.isfinite(made).all():
+            row, column = np.argwhere(~np.isfinite(made))[0].tolist()
+            raise DataError(
+                f"input {self.names[column]} of row {row + 1} is too large for float32. Correct or scale it."
+            )
+        return made
+
+    def of_frame(self, frame: Any, source: str = "the table") -> tuple[NDArray[np.float32], list[str]]:
+        """The inputs of a pandas frame, whose columns are matched by name, and notes on categories that training has not seen.
+
+        Raises
+        ------
+        DataError : columns are missing, or cells are not what the schema says; all problems at once.
+        """
+        names = [str(name).strip() for name in frame.columns]
+        if lost := [name for name in self.schema.names if name not in names]:
+            raise DataError(
+                f"{source} has no column {some(list(map(repr, lost)))}, which the model was trained with. Its columns are {some(names)}."
+            )
+        if doubled := {name for name in self.schema.names if names.count(name) > 1}:
+            raise DataError(f"{source}: two columns are called {some(sorted(doubled))}. Rename one.")
+        columns, problems, notes = {}, [], []
+        for feature in self.schema.features:
+            column = frame.iloc[:, names.index(feature.name)]
+            raw = (
+                column.to_numpy()
+                if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf"
+                else Words.of(column.tolist())
+            )
+            columns[feature.name], wrong = read_cells(feature, raw, lambda k: f"row {k + 1}")
+            problems += wrong
+            notes += strangers(feature, self.fitted[feature.name], columns[feature.name])
+        if problems:
+            raise DataError(together(source, problems))
+        return self(columns), notes
+
+    def as_json(self) -> dict[str, Any]:
+        """As a mapping that JSON holds, with the schema's hash."""
+        return self.schema.as_json() | {
+            "sha256": self.schema.digest,
+            "fitted": {name: fitted.as_json() for name, fitted in self.fitted.items()},
+        }
+
+    @staticmethod
+    def of(given: Mapping[str, Any]) -> Coder:
+        """What :meth:`as_json` gave."""
+        fitted = {name: Fitted.of(value) for name, value in given["fitted"].items()}
+        return Coder(Schema.of(given["columns"], given["left_out"]), fitted)
+
+
+def together(source: str, problems: Sequence[str]) -> str:
+    """Problems of a table as one text, one a line."""
+    if len(problems) == 1:
+        return f"{source}: {problems[0]}"
+    more = [f"  and {len(problems) - PROBLEMS} more"] * (len(problems) > PROBLEMS)
+    return "\n".join(
+        [f"{source} has {len(problems)} problems:", *(f"  - {said}" for said in problems[:PROBLEMS]), *more]
+    )
+
+
+def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> list[str]:
+    """A note on categories of a column that training has not seen."""
+    if feature.kind != CATEGORY or fitted.joined:
+        return []
+    if not (new := [word for word in cells.words if word not in fitted.categories]):
+        return []
+    return [
+        f"column {feature.name}: {some(list(map(repr, new)))} did not occur in training, and counts as none of its categories."
+    ]
+
+
+def _names(feature: Feature, fitted: Fitted) -> list[str]:
+    flag = [f"{feature.name} {MISSING}"] * fitted.flagged
+    if feature.kind != CATEGORY or feature.coding == "ordinal":
+        return [feature.name, *flag]
+    shown = fitted.categories[1:] if _single(fitted) else fitted.categories
+    return [*(f"{feature.name}={word}" for word in shown), *[f"{feature.name} {OTHER}"] * fitted.joined, *flag]
+
+
+def _single(fitted: Fitted) -> bool:
+    """Whether one input says all of two categories."""
+    return len(fitted.categories) == 2 and not fitted.joined and not fitted.flagged
+
+
+def _coded(feature: Feature, fitted: Fitted, cells: Cells) -> NDArray[np.float64]:
+    gone = cells.missing
+    flag = gone[:, None].astype(np.float64)[:, : int(fitted.flagged)]
+    if feature.kind != CATEGORY:
+        values = logarithm(feature, np.where(gone, fitted.fill, cells.values))
+        return np.concatenate([((values - fitted.centre) / fitted.scale)[:, None], flag], axis=1)
+    codes = _places(fitted, cells)
+    if feature.missing != "own":
+        codes = np.where(
+            gone, fitted.categories.index(str(fitted.fill)) if fitted.fill in fitted.categories else -1, codes
+        )
+    if feature.coding == "ordinal":
+        values = np.where(codes < 0, fitted.centre, codes)
+        return np.concatenate([((values - fitted.centre) / fitted.scale)[:, None], flag], axis=1)
+    first = 1 if _single(fitted) else 0
+    one_hot = codes[:, None] == np.arange(first, len(fitted.categories) + int(fitted.joined))
+    return np.concatenate([one_hot.astype(np.float64), flag], axis=1)
+
+
+def _places(fitted: Fitted, cells: Cells) -> NDArray[np.int64]:
+    """The place of every cell's category; of others the one after the last if they are joined; -1 for none."""
+    place = {word: k for k, word in enumerate(fitted.categories)}
+    rest = len(fitted.categories) if fitted.joined else -1
+    lookup = np.array([*(place.get(word, rest) for word in cells.words), -1], np.int64)
+    places: NDArray[np.int64] = lookup[cells.values]  # -1 is the last
+    return places

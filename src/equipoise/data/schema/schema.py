@@ -1,0 +1,159 @@
+"""What the columns of a table are and how each becomes inputs: read from the table, written as TOML, and kept with a model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from equipoise.data.contents import DataError
+from equipoise.system.suggestions import near, some, unknown
+
+NUMBER, CATEGORY, DATE, LEFT_OUT = "number", "category", "date", "left out"
+KINDS = (NUMBER, CATEGORY, DATE)
+SCALINGS = ("standard", "robust", "log", "none")
+FILLS = {
+    NUMBER: ("median", "mean", "refuse"),
+    DATE: ("median", "mean", "refuse"),
+    CATEGORY: ("own", "most-frequent", "refuse"),
+}
+CODINGS = ("one-hot", "ordinal")
+SHOWN = 50  # names in a sentence
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One column of a table, and how it becomes inputs.
+
+    Parameters
+    ----------
+    name : of the column; columns are matched by it, wherever they stand.
+    kind : ``"number"``, ``"category"``, or ``"date"``, which is the number of days since 1970.
+    scaling : of numbers. ``"standard"``: ``(x - mean) / STD``; ``"robust"``: ``(x - median) / (upper quartile - lower quartile)``;
+        ``"log"``: ``log(1 + x)`` of numbers >= 0, then standard; ``"none"``.
+    coding : of categories. ``"one-hot"``: an input for each; ``"ordinal"``: their place in ``categories``, scaled as a number.
+    missing : what stands for a missing cell. Of numbers the ``"median"`` or ``"mean"`` of the training rows, with an input that
+        flags it; of categories one of its ``"own"``, or the ``"most-frequent"``; ``"refuse"``: such a table is refused.
+    categories : the categories, in order; empty: those of at least ``least`` training rows, in the order of the alphabet.
+        All others are joined as one.
+    least : >= 1, training rows of a category that has an input of its own.
+    low, high : numbers beyond these are refused; None: any.
+    form : of dates, as :func:`datetime.datetime.strptime` reads them, such as ``"%d.%m.%Y"``.
+    thousands, decimal : the signs in numbers that are text.
+    """
+
+    name: str
+    kind: str = NUMBER
+    scaling: str = "standard"
+    coding: str = "one-hot"
+    missing: str | None = None
+    categories: tuple[str, ...] = ()
+    least: int = 1
+    low: float | None = None
+    high: float | None = None
+    form: str = ""
+    thousands: str = ""
+    decimal: str = "."
+
+    def __post_init__(self) -> None:
+        for option, options in (("kind", KINDS), ("scaling", SCALINGS), ("coding", CODINGS)):
+            if getattr(self, option) not in options:
+                raise DataError(
+                    f"column {self.name}: {option} must be {some(options)}; found {getattr(self, option)!r}."
+                )
+        if self.missing is None:
+            object.__setattr__(self, "missing", FILLS[self.kind][0])
+        if self.missing not in FILLS[self.kind]:
+            raise DataError(
+                f"column {self.name}: missing must be {some(FILLS[self.kind])} of a {self.kind}; found {self.missing!r}."
+            )
+        if isinstance(self.least, bool) or self.least != int(self.least) or self.least < 1:
+            raise DataError(f"column {self.name}: least must be a whole number >= 1; found {self.least!r}.")
+        if self.kind == DATE and not self.form:
+            raise DataError(f'column {self.name}: a date needs its form, such as form = "%Y-%m-%d".')
+        object.__setattr__(self, "categories", tuple(map(str, self.categories)))
+
+    def written(self) -> dict[str, Any]:
+        """What differs from the defaults, and the kind: as TOML has it."""
+        usual = Feature(self.name, self.kind, form=self.form)
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("name", "kind")}
+        changed = {
+            name: value for name, value in values.items() if value != getattr(usual, name) or (name == "form" and value)
+        }
+        return {"kind": self.kind} | {name: list(v) if isinstance(v, tuple) else v for name, v in changed.items()}
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns that become inputs, in the order of the inputs, and those that are left out, each with the reason."""
+
+    features: tuple[Feature, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns that become inputs."""
+        return tuple(feature.name for feature in self.features)
+
+    def as_json(self) -> dict[str, Any]:
+        """As a mapping that JSON and TOML hold."""
+        return {
+            "columns": {feature.name: feature.written() for feature in self.features},
+            "left_out": dict(self.left_out),
+        }
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of everything that decides how a table is coded."""
+        decisive = [[feature.name, sorted(asdict(feature).items())] for feature in self.features]
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
+    @staticmethod
+    def of(columns: Mapping[str, Any], left_out: Mapping[str, str] | None = None) -> Schema:
+        """The schema of ``[columns.NAME]`` tables of a TOML file; a column whose kind is ``"left out"`` becomes no input.
+
+        Raises
+        ------
+        DataError : an option or a value that does not exist, with the column's name.
+        """
+        features, left = [], dict(left_out or {})
+        for name, given in columns.items():
+            if isinstance(given, Mapping) and given.get("kind") == LEFT_OUT:
+                left[name] = "the schema leaves it out"
+            else:
+                features.append(Feature(name, **_options(name, given)))
+        return Schema(tuple(features), left)
+
+    def merged(self, columns: Mapping[str, Any]) -> Schema:
+        """A schema with the options of some columns replaced, as a user writes them."""
+        known = {*self.names, *self.left_out}
+        for name in columns:
+            if name not in known:
+                raise DataError(
+                    f"columns: Unknown column {name!r}.{near(name, sorted(known))} All: {some(sorted(known), SHOWN)}."
+                )
+        features, left = [], dict(self.left_out)
+        for feature in self.features:
+            given = dict(columns.get(feature.name, {}))
+            if given.get("kind") == LEFT_OUT:
+                left[feature.name] = "the schema leaves it out"
+            elif given.get("kind", feature.kind) == feature.kind:
+                features.append(replace(feature, **_options(feature.name, given)))
+            else:
+                features.append(Feature(feature.name, **_options(feature.name, given)))
+        for name in [name for name in self.left_out if columns.get(name, {}).get("kind", LEFT_OUT) != LEFT_OUT]:
+            features.append(Feature(name, **_options(name, columns[name])))
+            del left[name]
+        return Schema(tuple(features), left)
+
+
+def _options(name: str, given: object) -> dict[str, Any]:
+    """The options of a column, as a user wrote them."""
+    if not isinstance(given, Mapping):
+        raise DataError(f'column {name}: expected a table such as {{ kind = "number" }}; found {given!r}.')
+    options = {f.name for f in fields(Feature)} - {"name"}
+    if wrong := sorted({*map(str, given)} - options):
+        raise DataError(f"column {name}: {unknown('option', wrong[0], sorted(options))}")
+    return dict(given)

@@ -1,0 +1,178 @@
+"""What is learnt from the training rows of a table: sums over clients, and means, quantiles and categories made of them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.contents import DataError
+from equipoise.data.schema.cells import Cells, RawTable
+from equipoise.data.schema.schema import CATEGORY, Feature
+
+ERROR = 0.005  # of a quantile, relative to it
+BASE = (1 + ERROR) / (1 - ERROR)  # a number x is in the bin of the sketch with index ceil(log |x| / log BASE)
+FLAT = 1e-12  # a standard deviation that is so much smaller than the largest number is a rounding error
+
+Rows = Sequence[int] | NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Of one column over some rows: these add over clients.
+
+    ``bins`` is a sketch of the numbers: how many have the sign s and the index k of a logarithmic grid, by ``(s, k)`` (DDSketch,
+    Masson, Rim, Lee 2019); ``words`` counts categories.
+    """
+
+    rows: int = 0
+    present: int = 0
+    total: float = 0.0
+    fractions: int = 0
+    bins: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    words: Mapping[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(
+            self.rows + other.rows,
+            self.present + other.present,
+            self.total + other.total,
+            self.fractions + other.fractions,
+            Counter(self.bins) + Counter(other.bins),
+            Counter(self.words) + Counter(other.words),
+        )
+
+    @property
+    def mean(self) -> float:
+        """Of the cells that are there; 0 if none is."""
+        return self.total / self.present if self.present else 0.0
+
+    def quantile(self, share: float) -> float:
+        """The smallest number that at least a share of the cells do not exceed, within ``ERROR`` of it; whole if all are.
+
+        Its bin is found by the counts, and answered by the middle of the bin.
+        """
+        rank, below = max(1, math.ceil(share * self.present)), 0
+        for sign, k in sorted(self.bins, key=lambda bin_: bin_[0] * (bin_[1] + 1e6)):
+            below += self.bins[sign, k]
+            if below >= rank:
+                middle = sign * 2 * BASE**k / (BASE + 1)
+                return middle if self.fractions else float(round(middle))
+        return 0.0
+
+
+def add_up(feature: Feature, cells: Cells, rows: Rows) -> Sums:
+    """The sums of one column over some rows: what a client gives."""
+    values = cells.values[np.asarray(rows, np.int64)]
+    if feature.kind == CATEGORY:
+        counts = np.bincount(values[values >= 0], minlength=len(cells.words)).tolist()
+        words = {word: n for word, n in zip(cells.words, counts, strict=True) if n}
+        return Sums(len(values), int((values >= 0).sum()), words=words)
+    values = logarithm(feature, values[~np.isnan(values)])
+    total = math.fsum(values.tolist())  # whatever the order of rows
+    return Sums(len(rows), len(values), total, int((values % 1 != 0).sum()), _bins(values))
+
+
+def squares(feature: Feature, cells: Cells, rows: Rows, mean: float) -> float:
+    """The sum of squared differences from the mean of all clients, over some rows: what a client gives when it knows the mean."""
+    values = logarithm(feature, cells.values[np.asarray(rows, np.int64)])
+    return math.fsum(np.square(values[~np.isnan(values)] - mean).tolist())
+
+
+def logarithm(feature: Feature, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``log(1 + x)`` where the column is scaled so."""
+    if feature.scaling != "log":
+        return values
+    if (values <= -1).any():
+        raise DataError(f'column {feature.name}: scaling = "log" needs numbers above -1; found {np.nanmin(values):g}.')
+    return np.log1p(values)
+
+
+def _bins(values: NDArray[np.float64]) -> dict[tuple[int, int], int]:
+    """How many numbers are in each bin; zero has a bin of its own."""
+    bins = {(0, 0): int((values == 0).sum())} if (values == 0).any() else {}
+    for sign in (-1, 1):
+        if len(same := np.abs(values[np.sign(values) == sign])):
+            index, counts = np.unique(np.ceil(np.log(same) / math.log(BASE)).astype(np.int64), return_counts=True)
+            bins |= {(sign, k): n for k, n in zip(index.tolist(), counts.tolist(), strict=True)}
+    return bins
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What was learnt of one column: a number x becomes ``(x - centre) / scale``.
+
+    Parameters
+    ----------
+    fill : what stands for a missing number, or the category that stands for a missing one.
+    flagged : whether an input says that the cell is missing.
+    categories : those with an input of their own, or the order of an ordinal column.
+    joined : whether all others share an input.
+    """
+
+    centre: float = 0.0
+    scale: float = 1.0
+    fill: float | str = 0.0
+    flagged: bool = False
+    categories: tuple[str, ...] = ()
+    joined: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """As a mapping that JSON holds; doubles keep all digits."""
+        return asdict(self) | {"categories": list(self.categories)}
+
+    @staticmethod
+    def of(given: Mapping[str, Any]) -> Fitted:
+        """What :meth:`as_json` gave."""
+        return Fitted(**{**given, "categories": tuple(given["categories"])})
+
+
+def fit(table: RawTable, clients: Sequence[Rows]) -> dict[str, Fitted]:
+    """What is learnt from the training rows of every client, by column: each client adds to two sums, and no row is looked at otherwise."""
+    return {feature.name: _fit(feature, table.columns[feature.name], clients) for feature in table.schema.features}
+
+
+def _fit(feature: Feature, cells: Cells, clients: Sequence[Rows]) -> Fitted:
+    sums = sum((add_up(feature, cells, rows) for rows in clients), Sums())
+    if not sums.present:
+        raise DataError(
+            f'column {feature.name}: every cell of the training rows is missing. Leave it out: kind = "left out".'
+        )
+    if feature.kind == CATEGORY:
+        return of_categories(feature, sums)
+    return of_numbers(feature, sums, math.fsum(squares(feature, cells, rows, sums.mean) for rows in clients))
+
+
+def of_numbers(feature: Feature, sums: Sums, squared: float) -> Fitted:
+    """Centre and scale of a column of numbers, of its sums and of its squared differences from the mean."""
+    deviation, largest = math.sqrt(squared / sums.present), abs(sums.mean)
+    centre, scale = sums.mean, deviation if deviation > FLAT * largest else 0.0
+    if feature.scaling == "robust":
+        centre, scale = sums.quantile(0.5), sums.quantile(0.75) - sums.quantile(0.25)
+    if feature.scaling == "none":
+        centre, scale = 0.0, 1.0
+    fill = sums.mean if feature.missing == "mean" else sums.quantile(0.5)
+    if feature.scaling == "log":
+        fill = math.expm1(fill)
+    return Fitted(centre, scale or 1.0, fill, sums.present < sums.rows)
+
+
+def of_categories(feature: Feature, sums: Sums) -> Fitted:
+    """The categories of a column, of the counts of its words."""
+    kept = feature.categories or tuple(sorted(word for word, n in sums.words.items() if n >= feature.least))
+    rest = sum(n for word, n in sums.words.items() if word not in kept)
+    common = max(sorted(sums.words), key=lambda word: sums.words[word])
+    own = feature.missing == "own" and sums.present < sums.rows
+    fitted = Fitted(fill=common, flagged=own, categories=kept, joined=rest > 0)
+    if feature.coding == "one-hot":
+        return fitted
+    places = {word: k for k, word in enumerate(kept)}
+    numbers = [(places[word], n) for word, n in sums.words.items() if word in places]
+    mean = sum(k * n for k, n in numbers) / (count := sum(n for _, n in numbers))
+    deviation = math.sqrt(sum(n * (k - mean) ** 2 for k, n in numbers) / count)
+    return Fitted(mean, deviation or 1.0, common, own, kept, rest > 0)
