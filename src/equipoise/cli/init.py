@@ -23,11 +23,14 @@ from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
     from equipoise.data.own.columns import UserData
+    from equipoise.data.schema.cells import RawTable
     from equipoise.scenarios.own import Parts
 
 
 DIVIDED = 8  # clients among whom data without clients are divided
 SHOWN = 20  # clients in a table
+ROWS, SHOWN_INPUTS = 3, 8  # of a table, before and after; inputs of one column
+SCHEMA = "kind number, category, date or left out; see docs/tables.md"
 MANY = 100  # features in a sentence
 MEANINGS = {  # in the order of the file
     "method": meaning(SETTINGS["method"]),
@@ -117,14 +120,19 @@ def init(
     ] = None,
     task: Task = None,
     positive: Annotated[str | None, typer.Option("--positive", help=help_of("positive"))] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the first rows of a table as they are and as inputs; write nothing.")
+    ] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("equipoise.toml"),
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     json_: Json = False,
 ) -> None:
     """Read your data, describe them, and write a commented file of all settings for `equipoise run --config`."""
-    if output.exists() and not force:
+    if output.exists() and not force and not dry_run:
         raise ValueError(f"{output} exists already. Add --force to replace it, or write elsewhere with --output.")
     more = [f"{name}={value}" for name, value in (("task", task), ("positive", positive)) if value is not None]
+    from equipoise.data.schema.cells import RawTable
+
     options = _options([*(set_ or ()), *more], data)
     content = None if data is None else _data(data, options)
     if content is not None:
@@ -132,8 +140,16 @@ def init(
     lines = [] if content is None else _facts(*content)
     if task is not None:
         options["task"] = own_code.moved(task, lambda path: str(_beside(path, output)))
+    table = None if content is None or not isinstance(content[0].inputs, RawTable) else content[0].inputs
+    schema = "" if table is None else "\n".join([*_columns(table), ""])
+    if dry_run:
+        if content is None or table is None:
+            raise ValueError("--dry-run shows the first rows of a table before and after: give one with --data.")
+        _show(*content, lines)
+        _show_rows(table, content[0], content[1])
+        return
     write_atomically(
-        output, _text(_beside(data, output), options, lines, content is not None and content[0].regression)
+        output, _text(_beside(data, output), options, lines, content is not None and content[0].regression) + schema
     )
     named = (_beside(data, output), options.get("task"))
     names = trust.named([own_code.whole(str(each or ""), output.parent) for each in named])
@@ -266,6 +282,34 @@ def _show(own: UserData, parts: Parts, sets: Mapping[str, list[int]], lines: lis
         out.print(f"and {more} more clients")
 
 
+def _show_rows(raw: RawTable, own: UserData, parts: Parts) -> None:
+    """The first rows of a table, a line for each column: its cells, and the inputs they become."""
+    from equipoise.data.schema.coding import input_names
+    from equipoise.scenarios.own import coder_of
+
+    coder = coder_of(own, parts)
+    x, first, place = coder(raw.columns), range(min(ROWS, len(own))), 0
+    table = plain_table("column", "kind", *(own.names[k] for k in first), "inputs", *(own.names[k] for k in first))
+    for feature in coder.schema.features:
+        cells = raw.columns[feature.name]
+        shown = [
+            "" if cells.missing[k] else cells.words[cells.values[k]] if cells.words else f"{cells.values[k]:g}"
+            for k in first
+        ]
+        names = input_names(feature, coder.fitted[feature.name])
+        after = ["\n".join(f"{value:.4g}" for value in x[k, place : place + len(names)][:SHOWN_INPUTS]) for k in first]
+        more = [f"and {len(names) - SHOWN_INPUTS} more"] * (len(names) > SHOWN_INPUTS)
+        table.add_row(
+            escape(feature.name),
+            feature.kind,
+            *map(escape, shown),
+            escape("\n".join([*names[:SHOWN_INPUTS], *more])),
+            *after,
+        )
+        place += len(names)
+    out.print(table)
+
+
 def _beside(data: str | None, output: Path) -> str | None:
     """The user's path, relative to the folder of the file ``output``."""
     from equipoise.data.own.reading import HUB
@@ -330,6 +374,24 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
     return "\n".join(lines) + "\n"
 
 
+def _columns(table: RawTable) -> list[str]:
+    """The schema of a table, a line for each column, with what is in it."""
+    from equipoise.data.schema.reading import described
+    from equipoise.data.schema.schema import LEFT_OUT
+
+    head = ["", f"[columns]  # what columns are, and how they become inputs: {SCHEMA}"]
+    cells = table.columns
+    used = [_column(f.name, f.written(), described(f, cells[f.name])) for f in table.schema.features]
+    return head + used + [_column(name, {"kind": LEFT_OUT}, why) for name, why in table.schema.left_out.items()]
+
+
+def _column(name: str, options: Mapping[str, Any], said: str) -> str:
+    values = ", ".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in options.items())
+    from equipoise.data.schema.reading import key_of
+
+    return f"{key_of(name)} = {{ {values} }}".ljust(40) + "  # " + "".join(c if c.isprintable() else " " for c in said)
+
+
 def _line(name: str, value: Any, meaning: str, *, off: bool = False) -> str:
     """A line of TOML, which writes numbers, words and lists of these as JSON does; a comment if it is ``off``."""
     return f"{'# ' * off}{name} = {json.dumps(value, ensure_ascii=False)}".ljust(28) + f"  # {meaning}"
@@ -360,7 +422,7 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
         ) from None
     settings = given.pop("set", {})
     for name in given:
-        if name not in MEANINGS:
+        if name not in MEANINGS and name != "columns":
             known = name in OPTIONS or "." in name
             hint = " Options of the data and hyper-parameters are in the table [set]." * known
             raise ValueError(f"{path}: {unknown('setting', name, (*MEANINGS, 'set'))}{hint}")
@@ -387,6 +449,8 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     for name in options.keys() & bracketed.keys():
         raise ValueError(f"{path}: {name} is given twice, in scenario and in [set]. Leave one out.")
     given["scenario_options"] = {**bracketed, **options}
+    if (columns := given.pop("columns", None)) is not None:
+        given["scenario_options"]["columns"] = columns
     if (task := given.pop("task", None)) is not None:
         if "task" in given["scenario_options"]:
             raise ValueError(f"{path}: task is given twice. Leave one out.")

@@ -127,7 +127,7 @@ def scenario(
         sample, images, levels = (3, size, size), True, own.inputs.range
     else:
         images, levels = isinstance(own.inputs, np.ndarray) and own.inputs.dtype == np.uint8, None
-        sample = own.inputs.shape[1:] if isinstance(own.inputs, np.ndarray) else (len(_coder(own, parts).names),)
+        sample = own.inputs.shape[1:] if isinstance(own.inputs, np.ndarray) else (len(coder_of(own, parts).names),)
     chosen_class = None if positive is None else check_positive(own, positive)
     rates = [RATES] if own.group is not None and not own.regression else []
     known = Description(
@@ -459,7 +459,7 @@ def _samples(own: UserData, size: int, parts: Parts) -> tuple[Data, dict[str, An
             return Mapped(path, np.arange(len(own)), y, s), {}, doubts
         return tensors(np.load(path, allow_pickle=False)), {}, doubts
     if isinstance(own.inputs, RawTable):
-        coder = _coder(own, parts)
+        coder = coder_of(own, parts)
         x = coder(own.inputs.columns)
         return tensors(x), {"schema": coder.as_json(), "inputs": list(coder.names)}, _rounding_of(own, coder, x)
     if own.inputs.dtype == np.uint8:
@@ -472,7 +472,7 @@ def _samples(own: UserData, size: int, parts: Parts) -> tuple[Data, dict[str, An
     return tensors(x), {"standardised": record | named}, _rounding(own, x)
 
 
-def _coder(own: UserData, parts: Parts) -> Coder:
+def coder_of(own: UserData, parts: Parts) -> Coder:
     """What makes inputs of the columns of a table, fitted to the training rows of every client."""
     assert isinstance(own.inputs, RawTable)
     return Coder.fitted_to(own.inputs, parts.train.values())
@@ -507,7 +507,7 @@ def _rounding(own: UserData, x: NDArray[np.float32]) -> list[str]:
 def rounding(own: UserData, parts: Parts) -> list[str]:
     """Notes on numbers that differ, and are the same once they are standardised; none of images and functions."""
     if isinstance(own.inputs, RawTable):
-        coder = _coder(own, parts)
+        coder = coder_of(own, parts)
         return _rounding_of(own, coder, coder(own.inputs.columns))
     if not isinstance(own.inputs, np.ndarray) or own.inputs.dtype == np.uint8 or "function" in own.about:
         return []

@@ -34,7 +34,7 @@ class Coder:
     @property
     def names(self) -> tuple[str, ...]:
         """Of the inputs, in order: ``age``, ``age missing``, ``sex=Male``."""
-        return tuple(name for f in self.schema.features for name in _names(f, self.fitted[f.name]))
+        return tuple(name for f in self.schema.features for name in input_names(f, self.fitted[f.name]))
 
     def __call__(self, columns: Mapping[str, Cells]) -> NDArray[np.float32]:
         """The inputs [n, D] of rows."""
@@ -111,7 +111,8 @@ def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> list[str]:
     ]
 
 
-def _names(feature: Feature, fitted: Fitted) -> list[str]:
+def input_names(feature: Feature, fitted: Fitted) -> list[str]:
+    """The inputs that a column becomes, in order."""
     flag = [f"{feature.name} {MISSING}"] * fitted.flagged
     if feature.kind != CATEGORY or feature.coding == "ordinal":
         return [feature.name, *flag]

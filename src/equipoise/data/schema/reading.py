@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from equipoise.data.own.columns import listed
 from equipoise.data.own.numbers import counting, left_out
-from equipoise.data.schema.cells import Place, Raw, RawTable, Words, read_cells
+from equipoise.data.schema.cells import Cells, Place, Raw, RawTable, Words, read_cells
 from equipoise.data.schema.inference import infer
-from equipoise.data.schema.schema import NUMBER, Feature, Schema
+from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature, Schema
 
+CODES = 10  # different whole numbers that may be codes of categories
 INDEX = "it holds nothing but the numbers of the rows"
 
 
@@ -53,12 +55,37 @@ def notes_of(source: str, schema: Schema, keep: Sequence[str]) -> list[str]:
     for name, why in schema.left_out.items():
         if why != INDEX:
             notes.append(
-                f"{source}: the column {name} is left out: {why}. To use it: [columns.{_key(name)}] in the file that `equipoise init` writes."
+                f"{source}: the column {name} is left out: {why}. To use it: give its kind under [columns] in the file that `equipoise init` writes."
             )
     return notes
 
 
-def _key(name: str) -> str:
+def described(feature: Feature, cells: Cells) -> str:
+    """What is in a column, in a line: the range of its numbers, or its most frequent categories; and how many cells are missing."""
+    gone, n = int(cells.missing.sum()), len(cells.values)
+    if feature.kind == CATEGORY:
+        counts = np.bincount(cells.values[cells.values >= 0], minlength=len(cells.words))
+        order = np.argsort(-counts, kind="stable").tolist()
+        said = f"{len(cells.words)} categories: {listed(f'{cells.words[k]} {counts[k]:,}' for k in order)}"
+    elif gone < n:
+        low, high = np.nanmin(cells.values), np.nanmax(cells.values)
+        said = f"{day(low)} to {day(high)}" if feature.kind == DATE else f"{low:g} to {high:g}"
+        if (few := len(np.unique(cells.values[~cells.missing]))) <= CODES and not (
+            cells.values[~cells.missing] % 1
+        ).any():
+            said += f', {few} whole numbers: if they are codes, kind = "category"' * (few > 2)
+    else:
+        said = "nothing"
+    return said + f"; {gone:,} missing" * (gone > 0)
+
+
+def day(days: float) -> str:
+    """The date of so many days since 1970."""
+    return str(np.datetime64(int(days), "D"))
+
+
+def key_of(name: str) -> str:
+    """A column's name as a key of TOML."""
     return (
         name
         if name.isascii() and name.replace("_", "").replace("-", "").isalnum()
