@@ -25,6 +25,7 @@ from equipoise.data.contents import DataError
 from equipoise.data.memory_mapped import Mapped, labels
 from equipoise.data.own.columns import Columns, UserData, ordered
 from equipoise.data.own.reading import read_user_data
+from equipoise.data.schema.cells import RawTable
 from equipoise.scenarios import own as own_scenario
 from equipoise.scenarios.own import divided
 from run_helpers import cache, complaints, equipoise
@@ -328,10 +329,11 @@ def test_table_of_numbers(tmp_path: Path) -> None:
     x = torch.cat([data[0] for data in made.clients])
     assert x.mean(0).abs().max() < 1e-5
     assert (x.std(0, correction=0) - 1).abs().max() < 1e-5
-    record = made.manifest["standardised"]
-    assert record["features"] == ["age", "pulse"]
+    assert made.manifest["inputs"] == ["age", "pulse"]
     rows = [row for part in made.manifest["clients"].values() for row in part]
-    assert record["mean"][0] == pytest.approx(np.mean([people()[row][0] for row in rows]))
+    assert made.manifest["schema"]["fitted"]["age"]["centre"] == pytest.approx(
+        np.mean([people()[row][0] for row in rows])
+    )
     tested = made.manifest["tests"]
     assert rows_of([*made.manifest["clients"].values(), *tested.values()]) == list(range(40))
     assert all(people()[row][4] == name for name, part in tested.items() for row in part)
@@ -360,8 +362,8 @@ def test_tables_of_other_programs(tmp_path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", newline="")
     found = read_user_data(path)
     assert (found.label, found.clients) == (("1", "0"), ("a",))
-    assert isinstance(found.inputs, np.ndarray)
-    assert found.inputs[:, 0].tolist() == [0.5, 1.5]
+    assert isinstance(found.inputs, RawTable)
+    assert found.inputs.numbers()[:, 0].tolist() == [0.5, 1.5]
 
 
 def test_table_of_images(tmp_path: Path) -> None:
@@ -397,7 +399,7 @@ def test_columns_by_other_names(tmp_path: Path) -> None:
     rows = [(k, *row) for k, row in enumerate(people())]
     path = table(tmp_path / "t.csv", [("id", "age", "pulse", "state", "site", "sex"), *rows])
     made = scenarios.load("own", 0, path, label="state", client="site", leave_out="id, sex")
-    assert made.manifest["standardised"]["features"] == ["age", "pulse"]
+    assert made.manifest["inputs"] == ["age", "pulse"]
     with pytest.raises(DataError, match=r"t\.csv: Unknown column 'stat'\. Did you mean 'state'\?"):
         scenarios.load("own", 0, path, label="stat")
     with pytest.raises(DataError, match="the column site is named for two purposes"):
@@ -413,8 +415,6 @@ def test_columns_by_other_names(tmp_path: Path) -> None:
         ("label,client,v\n", "holds no sample"),
         ("label,client,v\na,x\n", "the header has 3 cells, and 1 of 1 rows has another number: line 2 has 2"),
         ("label,client,v\na,x,1,2\nb,x,1\n", "the header has 3 cells, and 1 of 2 rows has another number: line 2 has 4"),
-        ("label,client,v\na,x,1\nb,x,?\nb,x,\n", r"v: 2 of 3 are missing \('\?' in line 3, empty in line 4\)(?s:.*)--set leave_out=v; or"),
-        ("label,client,v\na,x,1\nb,x,\n", r"v: 1 of 2 is missing \(empty in line 3\)"),
         ("label,client,v\n\na,x,1\n\nb,x,1_0\n", r"v: 1 of 2 is no number \('1_0' in line 5\)"),
         ("label,client,v\na,x,1\nb,x,1e300\n", r"v: 1 of 2 is too large \('1e300' in line 3\)"),
         ("label,client,v\na,x,1\nb,x,inf\n", r"v: 1 of 2 is no number \('inf' in line 3\)"),
@@ -424,7 +424,7 @@ def test_columns_by_other_names(tmp_path: Path) -> None:
         ("label,client,group,v\na,x,f,1\nb,x,,1\n", "column group: the group is missing in 1 of 2 samples: line 3"),
         ("label,client,v,split\na,x,1,train\nb,x,1,later\n", "line 3, column split: expected train, test or validation, found 'later'"),
         ("label,client,v\n0.5,x,1\n1,x,1\n", r"column label: the label is 0\.5 \(line 2\), and labels are classes"),
-        ("label,client\na,x\nb,x\n", "neither a column path nor columns of numbers"),
+        ("label,client\na,x\nb,x\n", "neither a column path nor columns of which something can be learnt"),
         ("label,label,v\na,x,1\n", "two columns are called 'label'"),
         ("label,client,path\na,x,no.png\nb,x,\n", r"no image for 2 of 2 rows: line 2 .no\.png., line 3 .empty."),
         ("label,client,v\na,x,1\nb,X,1\n", "client 'x' and client 'X' differ only in capital"),
@@ -633,11 +633,13 @@ def test_hub_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     features = {"a": plain_, "b": plain_, "note": plain_, "label": plain_, "client": plain_}
     columns = {"a": [1, 2, 3, 4], "b": [0.5] * 4, "note": list("wxyz"), "label": ["u", "v"] * 2, "client": [7, 7, 8, 8]}
     hub(monkeypatch, Table(features, columns))
-    with pytest.raises(DataError, match=r"note: all 4 are no number \('w' in sample 0, (?s:.*)--set leave_out=note"):
-        read_user_data("hub:some/numbers")
-    found = read_user_data("hub:some/numbers", Columns(leave_out=("note",)))
-    assert isinstance(found.inputs, np.ndarray)
-    assert found.inputs.tolist() == [[1, 0.5], [2, 0.5], [3, 0.5], [4, 0.5]]
+    found = read_user_data("hub:some/numbers")
+    assert (
+        "hub:some/numbers: the column note is left out: text, or names of rows: 4 different words in 4 rows."
+        in found.notes[0]
+    )
+    assert isinstance(found.inputs, RawTable)
+    assert found.inputs.numbers().tolist() == [[1, 0.5], [2, 0.5], [3, 0.5], [4, 0.5]]
     assert (found.clients, found.features, found.split) == (("7", "8"), ("a", "b"), None)
 
 
@@ -756,7 +758,7 @@ def test_columns_that_are_numbers(tmp_path: Path, equipoise: Any) -> None:
         "init", "--data", path, "--set", "label=1", "--set", "leave_out=3", "--output", tmp_path / "a.toml"
     )
     assert found.status == 0
-    assert scenarios.load("own", 0, path, label=1, leave_out=3).manifest["standardised"]["features"] == ["2"]
+    assert scenarios.load("own", 0, path, label=1, leave_out=3).manifest["inputs"] == ["2"]
 
 
 def test_many_clients_are_tested_together(tmp_path: Path) -> None:

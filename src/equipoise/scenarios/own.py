@@ -260,7 +260,7 @@ def columns_of(**options: Any) -> Columns:
         given["task"] = kind_of(given["task"])
     if isinstance(given.get("group"), list):
         given["group"] = tuple(given["group"])
-    given["schema"] = json.dumps(options.get("columns") or {}, sort_keys=True)
+    given["schema"] = json.dumps(options["columns"], sort_keys=True) if options.get("columns") else ""
     return Columns(**given | {name: several(given[name]) for name in lists if name in given})
 
 

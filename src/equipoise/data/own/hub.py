@@ -190,7 +190,7 @@ def _inputs(what: str, tables: Sequence[Any], names: Sequence[str], columns: Col
     if unnamed:
         notes.append(left_out(unnamed, columns.keep, what, "a column without a name is an index of the rows as a rule"))
     raw = {name: _raw(_words(tables, name)) for name in names}
-    inputs, wrong, said = read_raw(what, raw, json.loads(columns.schema or "{}"), columns.keep, "sample {}".format)
+    inputs, wrong, said = read_raw(what, raw, columns, "sample {}".format)
     notes += said
     if wrong:
         raise DataError(together(Path(what), wrong))

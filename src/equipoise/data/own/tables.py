@@ -1,6 +1,5 @@
 """A table with a row per sample: of images, or of numbers."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from io import BytesIO
@@ -167,6 +166,8 @@ def _features(
     path: Path, columns: Columns, table: Table, rest: list[str], problems: list[str], notes: list[str]
 ) -> RawTable | None:
     """The columns that become inputs: what has a name, is no index, and of which something can be learnt."""
+    if not len(table) and not problems:
+        raise DataError(f"{path} holds no sample.")
     unnamed, rest = nameless(rest, columns.keep)
     raw = table.columns([*rest, *unnamed])
     if merged := table.merged({name: raw[name] for name in rest}):
@@ -178,8 +179,7 @@ def _features(
         notes.append(
             left_out(filled, columns.keep, path.name, "a column without a name is an index of the rows as a rule")
         )
-    wanted = json.loads(columns.schema or "{}")
-    inputs, wrong, said = read_raw(path.name, {name: raw[name] for name in rest}, wanted, columns.keep, table.at)
+    inputs, wrong, said = read_raw(path.name, {name: raw[name] for name in rest}, columns, table.at)
     problems += [f"{path}, {problem}" for problem in wrong]
     notes += said
     if not inputs.columns and not problems:

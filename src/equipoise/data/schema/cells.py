@@ -144,11 +144,12 @@ def _codes(text: Words) -> Cells:
 def _numbers(text: Words, feature: Feature) -> NDArray[np.float64]:
     """Numbers that are text; NaN of all other words."""
     pattern = re.compile(number_pattern("."), re.ASCII)
+    truth = TRUTH if all(word.casefold() in TRUTH or missing(word) for word in text.counts) else {}
 
     def meaning(word: str) -> float:
         plain = word.replace(feature.thousands, "") if feature.thousands else word
         plain = plain.replace(feature.decimal, ".")
-        return float(plain) if pattern.fullmatch(plain) else TRUTH.get(word.casefold(), np.nan)
+        return float(plain) if pattern.fullmatch(plain) else truth.get(word.casefold(), np.nan)
 
     return text.mapped(meaning)
 

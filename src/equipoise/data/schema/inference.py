@@ -13,22 +13,24 @@ FEW = 50  # different words that are categories whatever the number of rows
 ROWS = 20  # of a category on average and at least, where there are more
 MOST = 200  # categories
 THOUSANDS = (".", ",", "'", "’", " ", "\u00a0", "\u202f", "_")
+DIGITS = re.compile(r"[+-]?\d[\d.,'’ _\u00a0\u202f]*(?:[eE][+-]?\d+)?|[+-]?\.\d+")  # what seems to be a number
 FORMS = (
     *("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y/%m/%d", "%d.%m.%Y", "%d-%m-%Y", "%d/%m/%Y", "%m/%d/%Y"),
     *("%d %b %Y", "%d %B %Y", "%Y-%m-%dT%H:%M:%SZ"),
 )
 
 
-def infer(name: str, text: Words) -> Feature | str:
+def infer(name: str, text: Words, declared: str | None = None) -> Feature | str:
     """What a column of text seems to be, or why it is left out.
 
     Numbers may have a sign between thousands or a comma before their fractions; dates have one form throughout. Up to ``FEW``
     different words are categories; more are if a category has ``ROWS`` rows on average, and then rarer ones are joined.
+    ``declared`` is the sign before fractions, where the user gave it.
     """
     counts = {word: n for word, n in text.counts.items() if not missing(word)}
     if not counts:
         return "every cell is missing"
-    if signs := number_signs([*counts]):
+    if signs := number_signs([*counts], declared):
         if len(signs) > 1:
             return 'numbers whose comma may stand between thousands or before fractions: give thousands = "," or decimal = ","'
         return Feature(name, NUMBER, thousands=signs[0][0], decimal=signs[0][1])
@@ -41,11 +43,9 @@ def infer(name: str, text: Words) -> Feature | str:
     present = sum(counts.values())
     if len(counts) == 1 and present == len(text):
         return "the same in every row"
-    numeric = sum(n for word, n in counts.items() if re.fullmatch(number_pattern("."), word, re.ASCII))
-    if (
-        len(counts) > FEW and 2 * numeric > present
-    ):  # numbers, of which some cells are not: a fault, which reading names
-        return Feature(name, NUMBER)
+    numeric = sum(n for word, n in counts.items() if DIGITS.fullmatch(word))
+    if 2 * numeric >= present:  # numbers, of which some cells are none: a fault, which reading names
+        return Feature(name, NUMBER, decimal=declared or ".")
     if len(counts) <= FEW and 2 * len(counts) <= max(present, 4):
         return Feature(name, CATEGORY)
     if present >= ROWS * len(counts) and sum(n >= ROWS for n in counts.values()) <= MOST:
@@ -53,10 +53,11 @@ def infer(name: str, text: Words) -> Feature | str:
     return f"text, or names of rows: {len(counts):,} different words in {present:,} rows"
 
 
-def number_signs(words: Sequence[str]) -> list[tuple[str, str]]:
+def number_signs(words: Sequence[str], declared: str | None = None) -> list[tuple[str, str]]:
     """The signs between thousands and before fractions with which all words are numbers; two where words do not tell."""
-    if all(re.fullmatch(number_pattern("."), word, re.ASCII) for word in words):
-        return [("", ".")]
+    for decimal in (declared or ".", "."):
+        if all(re.fullmatch(number_pattern(decimal), word, re.ASCII) for word in words):
+            return [("", decimal)]
     if all(re.fullmatch(r"[+-]?\d{1,3}(,\d{3})?", word, re.ASCII) for word in words):
         return [("", ","), (",", ".")]
     if all(re.fullmatch(number_pattern(","), word, re.ASCII) for word in words):

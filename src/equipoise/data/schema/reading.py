@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from equipoise.data.own.columns import listed
+from equipoise.data.own.columns import MANY, Columns, listed, option
 from equipoise.data.own.numbers import counting, left_out
 from equipoise.data.schema.cells import Cells, Place, Raw, RawTable, Words, read_cells
 from equipoise.data.schema.inference import infer
@@ -18,34 +17,40 @@ CODES = 10  # different whole numbers that may be codes of categories
 INDEX = "it holds nothing but the numbers of the rows"
 
 
-def read_raw(
-    source: str, raw: Mapping[str, Raw], wanted: Mapping[str, Any], keep: Sequence[str], at: Place
-) -> tuple[RawTable, list[str], list[str]]:
+def read_raw(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) -> tuple[RawTable, list[str], list[str]]:
     """The columns of a table, what is wrong with them, and what is left out and why.
 
     Parameters
     ----------
     source : what the table is called.
     raw : its columns, without those that have another purpose.
-    wanted : options of columns that a user wrote, by name; see :class:`Feature`.
-    keep : columns that are inputs although they count the rows.
+    options : what the user said of columns, such as ``schema``, options of :class:`Feature` by name.
     at : the place of a row.
     """
     features, left = [], {}
     for name, cells in raw.items():
-        guess: Feature | str = infer(name, cells) if isinstance(cells, Words) else Feature(name, NUMBER)
-        if isinstance(cells, np.ndarray) and name not in keep and counting(cells[:, None]):
+        guess: Feature | str = (
+            infer(name, cells, options.decimal) if isinstance(cells, Words) else Feature(name, NUMBER)
+        )
+        if isinstance(cells, np.ndarray) and name not in options.keep and counting(cells[:, None]):
             guess = INDEX
         if isinstance(guess, Feature):
             features.append(guess)
         else:
             left[name] = guess
-    schema = Schema(tuple(features), left).merged(wanted)
-    columns, problems = {}, []
+    schema = Schema(tuple(features), left).merged(json.loads(options.schema or "{}"))
+    columns, problems = {}, list[str]()
+    faulty = []
     for feature in schema.features:
         columns[feature.name], wrong = read_cells(feature, raw[feature.name], at)
         problems += wrong
-    return RawTable(schema, columns), problems, notes_of(source, schema, keep)
+        faulty += [feature.name] * bool(wrong)
+    if faulty:
+        s = "s" * (len(faulty) > 1)
+        problems[-1] += (
+            f" Correct these cells, or leave the column{s} out: {option('leave_out', [*options.leave_out, *faulty][:MANY])}."
+        )
+    return RawTable(schema, columns), problems, notes_of(source, schema, options.keep)
 
 
 def notes_of(source: str, schema: Schema, keep: Sequence[str]) -> list[str]:

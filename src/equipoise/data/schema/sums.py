@@ -17,7 +17,7 @@ from equipoise.data.schema.schema import CATEGORY, Feature
 
 ERROR = 0.005  # of a quantile, relative to it
 BASE = (1 + ERROR) / (1 - ERROR)  # a number x is in the bin of the sketch with index ceil(log |x| / log BASE)
-FLAT = 1e-12  # a standard deviation that is so much smaller than the largest number is a rounding error
+FLAT = 2.0**-50  # a standard deviation that is so much smaller than the mean is a rounding error
 
 Rows = Sequence[int] | NDArray[np.int64]
 
@@ -37,20 +37,28 @@ class Sums:
     bins: Mapping[tuple[int, int], int] = field(default_factory=dict)
     words: Mapping[str, int] = field(default_factory=dict)
 
-    def __add__(self, other: Sums) -> Sums:
-        return Sums(
-            self.rows + other.rows,
-            self.present + other.present,
-            self.total + other.total,
-            self.fractions + other.fractions,
-            Counter(self.bins) + Counter(other.bins),
-            Counter(self.words) + Counter(other.words),
+    @staticmethod
+    def over(parts: Sequence[Sums]) -> Sums:
+        """Those of all clients; in whatever order, the same."""
+        bins, words = Counter[tuple[int, int]](), Counter[str]()
+        for part in parts:
+            bins.update(part.bins)
+            words.update(part.words)
+        rows, present, fractions = (
+            sum(getattr(part, name) for part in parts) for name in ("rows", "present", "fractions")
         )
+        return Sums(rows, present, math.fsum(part.total for part in parts), fractions, bins, words)
 
     @property
     def mean(self) -> float:
         """Of the cells that are there; 0 if none is."""
         return self.total / self.present if self.present else 0.0
+
+    @property
+    def unit(self) -> float:
+        """A power of two that no number exceeds by much, so that squares of tiny numbers are not zero."""
+        largest = max((k for sign, k in self.bins if sign), default=0)
+        return 2.0 ** math.ceil(largest * math.log2(BASE))
 
     def quantile(self, share: float) -> float:
         """The smallest number that at least a share of the cells do not exceed, within ``ERROR`` of it; whole if all are.
@@ -78,10 +86,10 @@ def add_up(feature: Feature, cells: Cells, rows: Rows) -> Sums:
     return Sums(len(rows), len(values), total, int((values % 1 != 0).sum()), _bins(values))
 
 
-def squares(feature: Feature, cells: Cells, rows: Rows, mean: float) -> float:
-    """The sum of squared differences from the mean of all clients, over some rows: what a client gives when it knows the mean."""
+def squares(feature: Feature, cells: Cells, rows: Rows, sums: Sums) -> float:
+    """The sum of squared differences from the mean of all clients, in units of ``sums.unit``: what a client gives when it knows both."""
     values = logarithm(feature, cells.values[np.asarray(rows, np.int64)])
-    return math.fsum(np.square(values[~np.isnan(values)] - mean).tolist())
+    return math.fsum(np.square((values[~np.isnan(values)] - sums.mean) / sums.unit).tolist())
 
 
 def logarithm(feature: Feature, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -138,20 +146,20 @@ def fit(table: RawTable, clients: Sequence[Rows]) -> dict[str, Fitted]:
 
 
 def _fit(feature: Feature, cells: Cells, clients: Sequence[Rows]) -> Fitted:
-    sums = sum((add_up(feature, cells, rows) for rows in clients), Sums())
+    sums = Sums.over([add_up(feature, cells, rows) for rows in clients])
     if not sums.present:
         raise DataError(
             f'column {feature.name}: every cell of the training rows is missing. Leave it out: kind = "left out".'
         )
     if feature.kind == CATEGORY:
         return of_categories(feature, sums)
-    return of_numbers(feature, sums, math.fsum(squares(feature, cells, rows, sums.mean) for rows in clients))
+    return of_numbers(feature, sums, math.fsum(squares(feature, cells, rows, sums) for rows in clients))
 
 
 def of_numbers(feature: Feature, sums: Sums, squared: float) -> Fitted:
     """Centre and scale of a column of numbers, of its sums and of its squared differences from the mean."""
-    deviation, largest = math.sqrt(squared / sums.present), abs(sums.mean)
-    centre, scale = sums.mean, deviation if deviation > FLAT * largest else 0.0
+    deviation = math.sqrt(squared / sums.present) * sums.unit
+    centre, scale = sums.mean, deviation if deviation > FLAT * abs(sums.mean) else 0.0
     if feature.scaling == "robust":
         centre, scale = sums.quantile(0.5), sums.quantile(0.75) - sums.quantile(0.25)
     if feature.scaling == "none":
