@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from equipoise import scenarios
-from equipoise.cli.init import MEANINGS, OPTIONS, SETTINGS, read
+from equipoise.cli.init import MEANINGS, OPTIONS, SETTINGS, TABLE, read
 from equipoise.runs.configuration import RunConfig, configure
 from run_helpers import cache, complaints, equipoise
 
 __all__ = ["cache", "equipoise"]
 
 ROWS = [(k % 7, 3 * k % 5, ("yes", "no")[k % 7 > 3], "abc"[k % 3], "fm"[k % 2]) for k in range(42)]
+
+U_V = {"u": {"kind": "number"}, "v": {"kind": "number"}}  # the schema of the table here
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ def test_what_is_found_is_printed_and_written(here: Path, equipoise: Any) -> Non
     done = equipoise("init", "--data", "t.csv", "--set", "group=sex")
     assert (done.status, complaints(done.err)) == (0, [])
     for text in (
-        "t.csv: a table of 2 numbers per row",
+        "t.csv: a table of 2 columns",
         "42 samples, 3 clients",
         "2 classes: no 18, yes 24",
         "2 features: u, v",
@@ -44,7 +46,13 @@ def test_what_is_found_is_printed_and_written(here: Path, equipoise: Any) -> Non
         assert text in done.out
     text = (here / "equipoise.toml").read_text()
     assert "#   2 classes: no 18, yes 24\n" in text
-    assert tomllib.loads(text) == {"method": "fedavg", "data": "t.csv", "seed": 0, "set": {"group": "sex"}}
+    assert tomllib.loads(text) == {
+        "method": "fedavg",
+        "data": "t.csv",
+        "seed": 0,
+        "set": {"group": "sex"},
+        "columns": U_V,
+    }
 
 
 def test_every_setting_is_in_the_file_and_may_be_told(here: Path, equipoise: Any) -> None:
@@ -52,8 +60,9 @@ def test_every_setting_is_in_the_file_and_may_be_told(here: Path, equipoise: Any
     equipoise("init", "-d", "t.csv", "--set", "group=sex")
     text = (here / "equipoise.toml").read_text()
     free = tomllib.loads(re.sub(r"^# (?=[\w.]+ = )", "", text, flags=re.M))
-    assert [name for name in free if name != "set"] == list(MEANINGS)
-    assert list(free["set"]) == ["fedheal", *(name for name in OPTIONS if name not in MEANINGS)]
+    assert [name for name in free if name not in ("set", TABLE)] == list(MEANINGS)
+    assert list(free["set"]) == ["fedheal", *(name for name in OPTIONS if name not in MEANINGS and name != TABLE)]
+    assert free[TABLE] == U_V
     protocol = vars(scenarios.load("own", 0, here / "t.csv", group="sex").protocol)
     for name, value in free.items():
         if protocol.get(name) is not None:
@@ -84,7 +93,7 @@ def test_run_with_the_file(here: Path, equipoise: Any) -> None:
     assert (done.status, complaints(done.err)) == (0, [])
     config = tomllib.loads((here / "runs/x/config.toml").read_text())
     assert (config["method"], config["scenario"], config["rounds"]) == ("fedavg", "own", 2)
-    assert config["scenario_options"] == {"group": "sex"}
+    assert config["scenario_options"] == {"group": "sex", "columns": U_V}
     assert config["data"] == "t.csv"
 
 
@@ -112,7 +121,7 @@ def test_data_that_say_no_client_are_divided(here: Path, equipoise: Any) -> None
     found = json.loads(done.out)
     assert len(found["clients"]) == 8
     assert sum(of["train"] + of["test"] for of in found["clients"].values()) == found["samples"] == 60
-    assert read(Path("equipoise.toml"))[3]["scenario_options"] == {"clients": 8}
+    assert read(Path("equipoise.toml"))[3]["scenario_options"] == {"clients": 8, "columns": {"v": U_V["v"]}}
 
 
 def test_names_cannot_break_the_file(here: Path, equipoise: Any) -> None:
@@ -192,6 +201,7 @@ def test_a_setting_of_runs_is_written_once(here: Path, equipoise: Any, more: lis
         "measures": "auc",
         "seed": 0,
         "set": {"group": "sex"},
+        "columns": U_V,
     }
     for name in ("positive", "measures"):
         assert len(re.findall(rf"^(?:# )?{name} = ", text, flags=re.M)) == 1

@@ -200,8 +200,10 @@ def test_columns_that_tell_the_target_are_said(tmp_path: Path) -> None:
 
 
 def of_numbers(y: Sequence[float], client: Sequence[str] | None = None, group: Sequence[str] | None = None) -> UserData:
-    more = {name: None if words is None else tuple(words) for name, words in (("client", client), ("group", group))}
-    return UserData("here", "numbers", tuple(map(repr, y)), np.zeros((len(y), 1)), regression=True, **more)  # type: ignore[arg-type]
+    attributes = {} if group is None else {"group": tuple(group)}
+    whose = None if client is None else tuple(client)
+    label = tuple(map(repr, y))
+    return UserData("here", "numbers", label, np.zeros((len(y), 1)), whose, attributes, regression=True)
 
 
 @settings(max_examples=50, deadline=None)
@@ -310,7 +312,9 @@ def test_the_task_is_one_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(re.findall(r"^(?:# )?task = ", text, flags=re.M)) == 1
     method, _, _, chosen = read(Path("equipoise.toml"))
     config = configure(method, **chosen)
-    assert config.scenario_options == {"task": "regression", "label": "price", "client": "city", "group": "seller"}
+    columns = {"area": {"kind": "number"}, "rooms": {"kind": "number"}}
+    named = {"label": "price", "client": "city", "group": "seller"}
+    assert config.scenario_options == {"task": "regression", **named, "columns": columns}
     words = equipoise("init", "-d", "t.csv", *columns, "--task", "regression", "--force").out
     assert f"numbers to predict: {min(y):g} to {max(y):g}, mean {np.mean(y):g}" in words
     assert "class" not in words

@@ -476,7 +476,7 @@ def test_what_was_left_out_is_said(tmp_path: Path) -> None:
         ("a,a,b,b,label\n", "two columns are called 'a', 'b'. Rename one of each"),
         ("a,label\n1\0,x\n", r"line 2 holds a NUL.*--set encoding=utf-16-le"),
         ("a,label\n1,\"x\n2,y\n", "a quotation mark is opened and not closed"),
-        ("label,client,v\nNA,,1\nx,a,?\n0.5,a,oops\n", r"has 4 problems: \(1\) column label: the label is missing .*\(2\) column label: the label is 0\.5 "
+        ("label,client,v\nNA,,1\nx,a,?\n0.5,a,oops\n", r"(?s)has 4 problems:\s\(1\) column label: the label is missing .*\(2\) column label: the label is 0\.5 "
          r".*\(3\) column client: .*\(4\) column v: 1 of 3 is no number \('oops' in line 4\)"),
         ("v,label\n1.5,x\nTrue,y\n", r"v: 1 of 2 is no number \('True' in line 3\)"),
         ("v;w;label\n1,5;oops;x\n0,5;1;y\n", r"column w: 1 of 2 is no number \('oops' in line 2\)\. Correct these cells, or leave the column out: --set leave_out=w\.$"),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from equipoise.scenarios.own import Parts
 
 
+TABLE = "columns"  # of the schema, in a file
 DIVIDED = 8  # clients among whom data without clients are divided
 SHOWN = 20  # clients in a table
 ROWS, SHOWN_INPUTS = 3, 8  # of a table, before and after; inputs of one column
@@ -64,6 +65,7 @@ OPTIONS = {  # of the scenario `own`
     "encoding": "how letters are written: utf-8, latin-1, utf-16 ...",
     "download": "whether a data set of the Hub may be downloaded",
     "task": MEANINGS["task"],
+    TABLE: "what columns of a table are, by name; in this file the table [columns]",
     "data_seed": "seed for dividing the data, so that runs of several seeds share a division",
 }
 OF_NUMBERS = {  # what is said where numbers are predicted; nothing of settings that need classes
@@ -362,7 +364,7 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
     ]
     defaults = scenarios.SCENARIOS["own"].options
     for name, text in OPTIONS.items() if own else ():
-        if name in MEANINGS:
+        if name in MEANINGS or name == TABLE:  # which has a table of its own
             continue
         value, text = defaults[name], said.get(name, text)
         if name in options:
@@ -422,7 +424,7 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
         ) from None
     settings = given.pop("set", {})
     for name in given:
-        if name not in MEANINGS and name != "columns":
+        if name not in MEANINGS and name != TABLE:
             known = name in OPTIONS or "." in name
             hint = " Options of the data and hyper-parameters are in the table [set]." * known
             raise ValueError(f"{path}: {unknown('setting', name, (*MEANINGS, 'set'))}{hint}")
@@ -449,8 +451,8 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     for name in options.keys() & bracketed.keys():
         raise ValueError(f"{path}: {name} is given twice, in scenario and in [set]. Leave one out.")
     given["scenario_options"] = {**bracketed, **options}
-    if (columns := given.pop("columns", None)) is not None:
-        given["scenario_options"]["columns"] = columns
+    if (columns := given.pop(TABLE, None)) is not None:
+        given["scenario_options"][TABLE] = columns
     if (task := given.pop("task", None)) is not None:
         if "task" in given["scenario_options"]:
             raise ValueError(f"{path}: task is given twice. Leave one out.")

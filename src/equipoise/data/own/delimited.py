@@ -148,12 +148,14 @@ class Delimited:
         with self._parsed(where, dtype, None) as frame:
             if len(frame) != len(self):
                 raise self._open_quotes()
-            return cast("pd.DataFrame", frame[list(where)])  # pandas gives columns in the order of the file
+            return cast(
+                "pd.DataFrame", frame[list(dict.fromkeys(where))]
+            )  # pandas gives columns in the order of the file
 
     def _chunks(self, where: Sequence[int], rows: int) -> Iterator[pd.DataFrame]:
         with self._parsed(where, str, rows) as frames:
             for frame in frames:
-                yield frame[list(where)]
+                yield frame[list(dict.fromkeys(where))]
 
     def _open_quotes(self) -> DataError:
         last = f", perhaps below line {self.lines[-2]}" if len(self) > 1 else ""
