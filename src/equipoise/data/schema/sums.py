@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from equipoise.data.schema.cells import Cells, RawTable
 from equipoise.data.schema.schema import CATEGORY, Feature
 
 ERROR = 0.005  # of a quantile, relative to it
+FAR = 10**6  # more than any index of a bin
 BASE = (1 + ERROR) / (1 - ERROR)  # a number x is in the bin of the sketch with index ceil(log |x| / log BASE)
 FLAT = 2.0**-50  # a standard deviation that is so much smaller than the mean is a rounding error
 
@@ -26,39 +27,47 @@ Rows = Sequence[int] | NDArray[np.int64]
 class Sums:
     """Of one column over some rows: these add over clients.
 
-    ``bins`` is a sketch of the numbers: how many have the sign s and the index k of a logarithmic grid, by ``(s, k)`` (DDSketch,
-    Masson, Rim, Lee 2019); ``words`` counts categories.
+    Parameters
+    ----------
+    rows, present : how many cells there are, and how many are not missing.
+    total, deviation : of numbers the sum, and the standard deviation (ddof 0).
+    fractions : how many numbers are not whole.
+    bins : a sketch of the numbers: how many have the sign s and the index k of a logarithmic grid, by ``"s k"`` (DDSketch, Masson,
+        Rim, Lee 2019).
+    words : how often each category occurs.
     """
 
     rows: int = 0
     present: int = 0
     total: float = 0.0
+    deviation: float = 0.0
     fractions: int = 0
-    bins: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    bins: Mapping[str, int] = field(default_factory=dict)
     words: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
     def over(parts: Sequence[Sums]) -> Sums:
-        """Those of all clients; in whatever order, the same."""
-        bins, words = Counter[tuple[int, int]](), Counter[str]()
+        """Those of all clients; in whatever order, the same.
+
+        ``n STD^2 = sum_k n_k (STD_k^2 + (mean_k - mean)^2)`` (Chan, Golub, LeVeque 1983), which loses no digits where means are large.
+        """
+        bins, words = Counter[str](), Counter[str]()
         for part in parts:
             bins.update(part.bins)
             words.update(part.words)
         rows, present, fractions = (
             sum(getattr(part, name) for part in parts) for name in ("rows", "present", "fractions")
         )
-        return Sums(rows, present, math.fsum(part.total for part in parts), fractions, bins, words)
+        whole = Sums(rows, present, math.fsum(part.total for part in parts), 0.0, fractions, bins, words)
+        apart = [(part.present, part.deviation, part.mean - whole.mean) for part in parts if part.present]
+        unit = max((max(deviation, abs(gap)) for _, deviation, gap in apart), default=0.0) or 1.0
+        squares = math.fsum(n * ((deviation / unit) ** 2 + (gap / unit) ** 2) for n, deviation, gap in apart)
+        return replace(whole, deviation=unit * math.sqrt(squares / max(1, present)))
 
     @property
     def mean(self) -> float:
         """Of the cells that are there; 0 if none is."""
         return self.total / self.present if self.present else 0.0
-
-    @property
-    def unit(self) -> float:
-        """A power of two that no number exceeds by much, so that squares of tiny numbers are not zero."""
-        largest = max((k for sign, k in self.bins if sign), default=0)
-        return 2.0 ** math.ceil(largest * math.log2(BASE))
 
     def quantile(self, share: float) -> float:
         """The smallest number that at least a share of the cells do not exceed, within ``ERROR`` of it; whole if all are.
@@ -66,8 +75,8 @@ class Sums:
         Its bin is found by the counts, and answered by the middle of the bin.
         """
         rank, below = max(1, math.ceil(share * self.present)), 0
-        for sign, k in sorted(self.bins, key=lambda bin_: bin_[0] * (bin_[1] + 1e6)):
-            below += self.bins[sign, k]
+        for sign, k in sorted(map(_bin, self.bins), key=lambda bin_: bin_[0] * (bin_[1] + FAR)):
+            below += self.bins[f"{sign} {k}"]
             if below >= rank:
                 middle = sign * 2 * BASE**k / (BASE + 1)
                 return middle if self.fractions else float(round(middle))
@@ -83,13 +92,19 @@ def add_up(feature: Feature, cells: Cells, rows: Rows) -> Sums:
         return Sums(len(values), int((values >= 0).sum()), words=words)
     values = logarithm(feature, values[~np.isnan(values)])
     total = math.fsum(values.tolist())  # whatever the order of rows
-    return Sums(len(rows), len(values), total, int((values % 1 != 0).sum()), _bins(values))
+    return Sums(len(rows), len(values), total, _deviation(values, total), int((values % 1 != 0).sum()), _bins(values))
 
 
-def squares(feature: Feature, cells: Cells, rows: Rows, sums: Sums) -> float:
-    """The sum of squared differences from the mean of all clients, in units of ``sums.unit``: what a client gives when it knows both."""
-    values = logarithm(feature, cells.values[np.asarray(rows, np.int64)])
-    return math.fsum(np.square((values[~np.isnan(values)] - sums.mean) / sums.unit).tolist())
+def _bin(place: str) -> tuple[int, int]:
+    sign, k = map(int, place.split())
+    return sign, k
+
+
+def _deviation(values: NDArray[np.float64], total: float) -> float:
+    """The standard deviation of numbers with this sum, also where their squares would be zero or infinite."""
+    apart = np.abs(values - total / max(1, len(values)))
+    unit = float(apart.max(initial=0)) or 1.0
+    return unit * math.sqrt(math.fsum(np.square(apart / unit).tolist()) / max(1, len(values)))
 
 
 def logarithm(feature: Feature, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -101,13 +116,13 @@ def logarithm(feature: Feature, values: NDArray[np.float64]) -> NDArray[np.float
     return np.log1p(values)
 
 
-def _bins(values: NDArray[np.float64]) -> dict[tuple[int, int], int]:
+def _bins(values: NDArray[np.float64]) -> dict[str, int]:
     """How many numbers are in each bin; zero has a bin of its own."""
-    bins = {(0, 0): int((values == 0).sum())} if (values == 0).any() else {}
+    bins = {"0 0": int((values == 0).sum())} if (values == 0).any() else {}
     for sign in (-1, 1):
         if len(same := np.abs(values[np.sign(values) == sign])):
             index, counts = np.unique(np.ceil(np.log(same) / math.log(BASE)).astype(np.int64), return_counts=True)
-            bins |= {(sign, k): n for k, n in zip(index.tolist(), counts.tolist(), strict=True)}
+            bins |= {f"{sign} {k}": n for k, n in zip(index.tolist(), counts.tolist(), strict=True)}
     return bins
 
 
@@ -141,7 +156,7 @@ class Fitted:
 
 
 def fit(table: RawTable, clients: Sequence[Rows]) -> dict[str, Fitted]:
-    """What is learnt from the training rows of every client, by column: each client adds to two sums, and no row is looked at otherwise."""
+    """What is learnt from the training rows of every client, by column: each client gives sums."""
     return {feature.name: _fit(feature, table.columns[feature.name], clients) for feature in table.schema.features}
 
 
@@ -153,13 +168,12 @@ def _fit(feature: Feature, cells: Cells, clients: Sequence[Rows]) -> Fitted:
         )
     if feature.kind == CATEGORY:
         return of_categories(feature, sums)
-    return of_numbers(feature, sums, math.fsum(squares(feature, cells, rows, sums) for rows in clients))
+    return of_numbers(feature, sums)
 
 
-def of_numbers(feature: Feature, sums: Sums, squared: float) -> Fitted:
-    """Centre and scale of a column of numbers, of its sums and of its squared differences from the mean."""
-    deviation = math.sqrt(squared / sums.present) * sums.unit
-    centre, scale = sums.mean, deviation if deviation > FLAT * abs(sums.mean) else 0.0
+def of_numbers(feature: Feature, sums: Sums) -> Fitted:
+    """Centre and scale of a column of numbers."""
+    centre, scale = sums.mean, sums.deviation if sums.deviation > FLAT * abs(sums.mean) else 0.0
     if feature.scaling == "robust":
         centre, scale = sums.quantile(0.5), sums.quantile(0.75) - sums.quantile(0.25)
     if feature.scaling == "none":
