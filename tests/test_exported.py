@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
 from equipoise import networks
+from equipoise.data.schema.coding import Coder
 from run_helpers import cache, equipoise
 
 __all__ = ["cache", "equipoise"]
@@ -38,7 +40,7 @@ def test_the_file_alone_predicts_as_the_run_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    x = table(tmp_path / "t.csv")
+    table(tmp_path / "t.csv")
     run = ("run", "--data", "t.csv", "--rounds", "2", "--network", "mlp(hidden=[7])", "--name", "a", "--no-report")
     assert equipoise(*run).status == 0
     done = equipoise("export", "runs/a")
@@ -46,14 +48,14 @@ def test_the_file_alone_predicts_as_the_run_did(
     path = tmp_path / "runs/a/models/global.safetensors"
     with safe_open(path, "pt") as file:
         about = file.metadata()
-    assert json.loads(about["features"]) == ["age", "crp", "stage"]
-    mean, std = (np.array(json.loads(about[name])) for name in ("mean", "std"))
+    assert json.loads(about["inputs"]) == ["age", "crp", "stage"]
+    x, _ = Coder.of(json.loads(about["schema"])).of_frame(pd.read_csv("t.csv"))
     classes = json.loads(about["classes"])
     assert about["network"] == "mlp(hidden=[7])"
     net = networks.build("mlp", (3,), len(classes), hidden=[7])
     net.load_state_dict(load_file(path))
     with torch.no_grad():
-        made = net(torch.tensor((x - mean) / std, dtype=torch.float32)).argmax(1)
+        made = net(torch.from_numpy(x)).argmax(1)
     tests = json.loads(Path("runs/a/manifest.json").read_text())["data"]["tests"]
     label = [line.split(",")[3] for line in Path("t.csv").read_text().splitlines()[1:]]
     last = json.loads(Path("runs/a/metrics.jsonl").read_text().splitlines()[-1])

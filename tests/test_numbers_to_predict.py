@@ -312,9 +312,9 @@ def test_the_task_is_one_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(re.findall(r"^(?:# )?task = ", text, flags=re.M)) == 1
     method, _, _, chosen = read(Path("equipoise.toml"))
     config = configure(method, **chosen)
-    columns = {"area": {"kind": "number"}, "rooms": {"kind": "number"}}
+    schema = {"area": {"kind": "number"}, "rooms": {"kind": "number"}}
     named = {"label": "price", "client": "city", "group": "seller"}
-    assert config.scenario_options == {"task": "regression", **named, "columns": columns}
+    assert config.scenario_options == {"task": "regression", **named, "columns": schema}
     words = equipoise("init", "-d", "t.csv", *columns, "--task", "regression", "--force").out
     assert f"numbers to predict: {min(y):g} to {max(y):g}, mean {np.mean(y):g}" in words
     assert "class" not in words

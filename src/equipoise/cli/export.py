@@ -56,7 +56,9 @@ def export(
         size = sum(t.numel() for t in state.values())
         say(f"{path}: {size:,} numbers")
     said = f"The metadata of each file describe it: {', '.join(about)}."
-    if "features" in about or "mean" in about:
+    if "schema" in about:
+        said += " Of these, schema has how the columns of a table become the inputs, in this order."
+    if "mean" in about:
         said += " Give the network (x - mean) / std of these numbers, in this order; where std is 0, x - mean."
     if "centre" in about:
         said += " A prediction is centre + scale * output."
@@ -88,7 +90,7 @@ def _inputs(directory: Path) -> dict[str, str]:
     config = runs.load(directory, checked=False)
     options = ", ".join(f"{name}={value!r}" for name, value in config.network_options.items())
     data = open_json((directory / "manifest.json").read_text(encoding="utf-8")).get("data") or {}
-    numbers = data.get("standardised") or {}
+    numbers = data.get("standardised") or {name: data[name] for name in ("inputs", "schema") if name in data}
     return {
         "network": f"{short(config.network)}{f'({options})' * bool(options)}",
         **{name: json.dumps(value, ensure_ascii=False) for name, value in numbers.items()},
