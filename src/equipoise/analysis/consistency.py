@@ -57,8 +57,8 @@ def trace(
     trial = begun(fed, rounds)
     part = _part(trial.model, layer)
     ends = dict.fromkeys([(0, min(SHORT, rounds)), (0, rounds), (max(rounds - SHORT, 0), rounds)])
-    found: list[Window] = [{"layer": part[0], "first": first, "end": end} for first, end in ends]
-    counts: list[dict[int, tuple[Tensor, int]]] = [{} for _ in found]  # by client: rises [n], rounds
+    windows: list[Window] = [{"layer": part[0], "first": first, "end": end} for first, end in ends]
+    counts: list[dict[int, tuple[Tensor, int]]] = [{} for _ in windows]  # by client: rises [n], rounds
     now: dict[int, Tensor] = {}
 
     def watching(job: Job) -> Iterator[Answer]:
@@ -73,13 +73,13 @@ def trace(
         if on_round is not None:
             on_round(t, record)
         ups = {m: now[m] for m in record["ids"]}  # without those in quarantine
-        for window, counted in zip(found, counts, strict=True):
+        for window, counted in zip(windows, counts, strict=True):
             for m, up in ups.items() if window["first"] <= t < window["end"] else ():
                 rises, n = counted.get(m, (0, 0))
                 counted[m] = (up + rises, n + 1)
             if t == window["end"] - 1:
                 window["agreement"] = _agreement(ups, counted)
-    return found
+    return windows
 
 
 def _part(model: Model, layer: str) -> tuple[str, slice]:
@@ -94,12 +94,12 @@ def _part(model: Model, layer: str) -> tuple[str, slice]:
 
 def _agreement(ups: dict[int, Tensor], counted: dict[int, tuple[Tensor, int]]) -> list[list[int]]:
     """The numbers of update entries of the clients present that agree with 0, 1, ..., n rounds, a list for each n."""
-    found: dict[int, Tensor] = {}
+    counts: dict[int, Tensor] = {}
     for m, up in ups.items():
         rises, n = counted[m]
         agree = agreement(up[None], rises[None], rises.new_tensor([n]))
-        found[n] = found.get(n, 0) + torch.bincount(agree.flatten(), minlength=n + 1)
-    return [found[n].tolist() for n in sorted(found)]
+        counts[n] = counts.get(n, 0) + torch.bincount(agree.flatten(), minlength=n + 1)
+    return [counts[n].tolist() for n in sorted(counts)]
 
 
 def consistency(directory: str | Path, layer: str = "") -> list[Window]:

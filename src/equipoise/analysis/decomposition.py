@@ -40,7 +40,6 @@ def trace(
     every: int = 1,
     *,
     others: Sequence[str] = (),
-    known: Mapping[tuple[int, str], Row] | None = None,
     on_round: Callable[[int, Record], None] | None = None,
 ) -> list[Row]:
     r"""Train a federation and split the loss of its global model in every ``every``-th round and in the last.
@@ -57,7 +56,6 @@ def trace(
     others : texts of methods that are tried for one round from the same global models, as FedLD's Fig. 2 compares them;
         each starts afresh, without what it would remember of earlier rounds, so a rule that waits for a history
         (FedHGD, a warm start) shows its first round.
-    known : rows measured earlier, by round and method; they are taken as they are.
     on_round : called after each round with its number and its record.
 
     Returns
@@ -71,26 +69,21 @@ def trace(
         raise ValueError(
             f"trace trains from the first round on; this federation has trained for {fed.progress.t}. Make a new one."
         )
-    trial, had = begun(fed, rounds), known or {}
+    trial = begun(fed, rounds)
     tried = [(short(text), _with(trial, parse(text))) for text in others]
     own = short(str(trial.method))
     rows = []
     for t in range(rounds):
         measured = (t + 1) % every == 0 or t == rounds - 1
         for name, other in tried if measured else ():
-            if (t, name) not in had:
-                first = published(trial, fed.progress).clone()  # of all clients and all state
-                fresh = replace(other, setup=replace(other.setup, initial=first))
-                now = replace(begin(fresh), t=t)
-                rows.append({"method": name, **_measured(fresh, now, rounds)[2]})
-            else:
-                rows.append(dict(had[t, name]))
-        if measured and (t, own) not in had:
+            first = published(trial, fed.progress).clone()  # of all clients and all state
+            fresh = replace(other, setup=replace(other.setup, initial=first))
+            rows.append({"method": name, **_measured(fresh, replace(begin(fresh), t=t), rounds)[2]})
+        if measured:
             fed.progress, record, row = _measured(trial, fed.progress, rounds)
             rows.append({"method": own, **row})
         else:
             fed.progress, record = one_round(trial, fed.progress, rounds)
-            rows += [dict(had[t, own])] if measured else []
         if on_round is not None:
             on_round(t, record)
     return rows
@@ -138,8 +131,8 @@ def _measured(trial: Trial, now: Progression, rounds: int) -> tuple[Progression,
         )
     cross = torch.stack([_losses(trial, models[m], ids) for m in ids])
     after = _losses(trial, published(trial, following), ids)
-    found = decompose(cross.numpy(), after.numpy(), trial.setup.sizes[ids].cpu().numpy())
-    return following, record, {"round": now.t, **found._asdict(), "total": found.total}
+    terms = decompose(cross.numpy(), after.numpy(), trial.setup.sizes[ids].cpu().numpy())
+    return following, record, {"round": now.t, **terms._asdict(), "total": terms.total}
 
 
 def _losses(trial: Trial, vector: Tensor, ids: Sequence[int]) -> Tensor:
@@ -174,12 +167,11 @@ def decomposition(
     """
     path, others = Path(directory), [str(parse(text)) for text in others]
     config = runs.load(path)
-    rows = stored(path / FILE, "rows", "config", runs.identity(config))
-    known = {(int(row["round"]), str(row["method"])): row for row in rows}
+    earlier = {_key(row): row for row in stored(path / FILE, "rows", "config", runs.identity(config))}
     names, last = [*map(short, others), short(str(parse(config.method)))], config.rounds - 1
     wanted = [(t, name) for t in range(config.rounds) if (t + 1) % every == 0 or t == last for name in names]
-    if all(key in known for key in wanted):
-        return [known[key] for key in wanted]
+    if all(key in earlier for key in wanted):
+        return [earlier[key] for key in wanted]
     fed, same = again(config), repeats(path)
 
     def check(t: int, record: Record) -> None:
@@ -187,11 +179,15 @@ def decomposition(
         if on_round is not None:
             on_round(t + 1, config.rounds)
 
-    rows = trace(fed, config.rounds, every, others=others, known=known, on_round=check)
-    merged = {**known, **{(int(row["round"]), str(row["method"])): row for row in rows}}
-    kept = {"config": runs.identity(config), "rows": [merged[key] for key in sorted(merged)]}
-    write_atomically(path / FILE, json.dumps(kept, indent=1))
+    rows = trace(fed, config.rounds, every, others=others, on_round=check)
+    merged = earlier | {_key(row): row for row in rows}
+    content = {"config": runs.identity(config), "rows": [merged[key] for key in sorted(merged)]}
+    write_atomically(path / FILE, json.dumps(content, indent=1))
     return rows
+
+
+def _key(row: Row) -> tuple[int, str]:
+    return int(row["round"]), str(row["method"])
 
 
 def again(config: RunConfig) -> Federation:
@@ -242,7 +238,7 @@ def repeats(path: Path) -> Callable[[int, Record], None]:
 
 def _same(a: Mapping[int, float | None], b: Mapping[int, float | None], tolerance: float) -> bool:
     def near(x: float | None, y: float | None) -> bool:
-        known = [of for of in (x, y) if of is not None and math.isfinite(of)]  # losses need not be
-        return not known or (len(known) == 2 and math.isclose(known[0], known[1], rel_tol=tolerance, abs_tol=1e-6))
+        finite = [value for value in (x, y) if value is not None and math.isfinite(value)]  # losses need not be
+        return not finite or (len(finite) == 2 and math.isclose(*finite, rel_tol=tolerance, abs_tol=1e-6))
 
     return a.keys() == b.keys() and all(near(a[m], b[m]) for m in a)

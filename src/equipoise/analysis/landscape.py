@@ -79,14 +79,14 @@ class Landscape:
         """One row per point: columns ``method, seed, group, kind, draw, a, b, loss``."""
         import pandas as pd
 
-        who = (self.label, self.seed, self.group)
+        run = (self.label, self.seed, self.group)
         rows: list[tuple[object, ...]] = [
-            (*who, "line", draw, a, 0.0, loss)
+            (*run, "line", draw, a, 0.0, loss)
             for draw, losses in enumerate(self.line.tolist())
             for a, loss in zip(self.at.tolist(), losses, strict=True)
         ]
         rows += [
-            (*who, "plane", 0, a, b, loss)
+            (*run, "plane", 0, a, b, loss)
             for a, losses in zip(self.grid_at.tolist(), self.grid.tolist(), strict=True)
             for b, loss in zip(self.grid_at.tolist(), losses, strict=True)
         ]
@@ -133,7 +133,7 @@ def landscape(
     paths = [Path(directory) for directory in directories]
     at, plane = np.linspace(-span, span, points), np.linspace(-span, span, grid) if grid else np.empty(0)
     total, done = len(paths) * (draws * points + grid * grid), 0
-    found: list[Landscape] = []
+    landscapes: list[Landscape] = []
     names: tuple[str, ...] = ()
     for path in paths:
         fed, vector = trained(path)
@@ -153,10 +153,12 @@ def landscape(
 
         history = History.from_run(path)
         line = np.array([[loss(a * d) for a in at.tolist()] for d in directions[:draws]])
-        one, two = directions[0], directions[-1]
-        cells = np.array([[loss(a * one + b * two) for b in plane.tolist()] for a in plane.tolist()])
-        found.append(Landscape(history.label, history.seed, str(group), at, line, plane, cells.reshape(grid, grid)))
-    return found
+        first, second = directions[0], directions[-1]
+        cells = np.array([[loss(a * first + b * second) for b in plane.tolist()] for a in plane.tolist()])
+        landscapes.append(
+            Landscape(history.label, history.seed, str(group), at, line, plane, cells.reshape(grid, grid))
+        )
+    return landscapes
 
 
 def trained(path: Path) -> tuple[Federation, Tensor]:

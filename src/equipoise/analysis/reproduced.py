@@ -39,9 +39,9 @@ def drawn(figure: Mapping[str, Any], directories: Mapping[tuple[str, str], Seque
         how = {key: figure[key] for key in ("points", "grid", "draws", "span") if key in figure}
         for part in dict.fromkeys(where for where, _ in directories):
             first = {row: paths[0] for (where, row), paths in directories.items() if where == part}
-            found = landscape(list(first.values()), figure["group"], **how)
+            landscapes = landscape(list(first.values()), figure["group"], **how)
             # An experiment that shares the run may call it otherwise.
-            named = [replace(one, label=row) for row, one in zip(first, found, strict=True)]
+            named = [replace(around, label=row) for row, around in zip(first, landscapes, strict=True)]
             made[f"{part}-line"] = draw.lines(named)
             if len(named[0].grid_at):
                 made[f"{part}-plane"] = draw.planes(named)

@@ -95,7 +95,7 @@ def states(
     check_whole("points", points, 2)
     if not directories:
         raise ValueError("states: expected at least one run, found none.")
-    rho, found = np.linspace(0, rho_max, points), []
+    rho, measured = np.linspace(0, rho_max, points), []
     for path in map(Path, directories):
         fed, vector = trained(path)
         trial, losses = fed.trial, []
@@ -105,5 +105,5 @@ def states(
             if on_client is not None:
                 on_client(m + 1, len(trial.data))
         history = History.from_run(path)
-        found.append(States(history.label, history.seed, history.client_groups, rho, np.array(losses)))
-    return found
+        measured.append(States(history.label, history.seed, history.client_groups, rho, np.array(losses)))
+    return measured

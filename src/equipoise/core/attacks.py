@@ -31,12 +31,12 @@ def z_max(n: int, m: int) -> float:
 
 # of the attackers' updates [A, P], the honest ones (where there are none, the attackers'), the clients of the round, and a number
 LIES: dict[str, Callable[[Tensor, Tensor, int, float | None], Tensor]] = {
-    "sign-flip": lambda own, known, n, scale: own * -(scale or 1.0),
-    "scaling": lambda own, known, n, scale: own * (scale or n / len(own)),
-    "model-replacement": lambda own, known, n, scale: own * (scale or n / len(own)),
-    "alie": lambda own, known, n, z: known.mean(0) - (z or z_max(n, len(own))) * known.std(0, correction=0),
-    "ipm": lambda own, known, n, epsilon: known.mean(0) * -(epsilon or 0.1),
-    "free-rider": lambda own, known, n, scale: own * 0,
+    "sign-flip": lambda own, honest, n, scale: own * -(scale or 1.0),
+    "scaling": lambda own, honest, n, scale: own * (scale or n / len(own)),
+    "model-replacement": lambda own, honest, n, scale: own * (scale or n / len(own)),
+    "alie": lambda own, honest, n, z: honest.mean(0) - (z or z_max(n, len(own))) * honest.std(0, correction=0),
+    "ipm": lambda own, honest, n, epsilon: honest.mean(0) * -(epsilon or 0.1),
+    "free-rider": lambda own, honest, n, scale: own * 0,
 }
 
 
@@ -57,26 +57,28 @@ class Attackers:
         attack, scale = settings.attack, settings.attack_scale
         shares, of = by_whom(settings, "attackers", names, groups)
         lots = draws.uniform(settings.seed, 0, keys_of(names), draws.ATTACKS)
-        found: list[int] = []
+        attacking: list[int] = []
         for name, share in shares.items():
             members = [m for m, its in enumerate(of) if its == name]
             count = math.floor(share * len(members) + 1e-9)
             if share and members and not count:
                 given = f"{name}={share:g}" if name else f"{share:g}"
                 raise ValueError(f"attackers: {given} of {len(members)} clients is less than one client. Give more.")
-            found += sorted(members, key=lots.__getitem__)[:count]
+            attacking += sorted(members, key=lots.__getitem__)[:count]
         fault = ""
         if attack is None and (settings.attackers or scale):
             fault = f"attackers and attack_scale say nothing without attack. Give one of {', '.join(ATTACKS)}."
         elif attack and not here:
             fault = f"attack={attack} is for simulation, and sites send what they send. Choose another engine."
-        elif attack and not 0 < len(found) < len(names):
-            fault = f"attackers: some clients must attack, and some not; found {len(found)} of {len(names)}. Try 0.2."
+        elif attack and not 0 < len(attacking) < len(names):
+            fault = (
+                f"attackers: some clients must attack, and some not; found {len(attacking)} of {len(names)}. Try 0.2."
+            )
         elif attack in ("label-flip", "free-rider") and scale:
             fault = f"attack_scale={scale:g} has no effect with {attack}, which has no number. Leave it out."
         if fault:
             raise ValueError(fault)
-        return None if attack is None else Attackers(attack, scale, tuple(sorted(found)))
+        return None if attack is None else Attackers(attack, scale, tuple(sorted(attacking)))
 
     def sent(self, trained: Tensor, received: Tensor, own: list[int], others: list[int], n_params: int) -> Tensor:
         """What the attackers in rows ``own`` send [A, G], who know what the honest clients in rows ``others`` send.

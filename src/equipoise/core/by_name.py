@@ -30,10 +30,10 @@ class ByName:
             pieces = next(csv.reader([value], skipinitialspace=True), [])  # a name with a comma stands in quotes
             pairs = [piece.rpartition("=")[::2] for piece in pieces]
             kind = int if self.each.whole else float
-            found: dict[str, Any] = {name.strip(): kind(number) for name, number in pairs}
-            if not pairs or len(found) < len(pairs):
+            numbers: dict[str, Any] = {name.strip(): kind(number) for name, number in pairs}
+            if not pairs or len(numbers) < len(pairs):
                 raise ValueError(value)
-            return found
+            return numbers
         if not isinstance(value, Mapping):
             return {"": value}
         if not value or not all(isinstance(name, str) for name in value):
@@ -42,10 +42,10 @@ class ByName:
 
     def plain(self, value: object) -> float | str:
         """A number, or the text that :meth:`read` reads."""
-        found = self.read(value)
-        if found.keys() == {""}:
-            return int(found[""]) if self.each.whole else float(found[""])
-        pieces = [f"{name}={number}" if name else str(number) for name, number in found.items()]
+        numbers = self.read(value)
+        if numbers.keys() == {""}:
+            return int(numbers[""]) if self.each.whole else float(numbers[""])
+        pieces = [f"{name}={number}" if name else str(number) for name, number in numbers.items()]
         return ", ".join('"' + p.replace('"', '""') + '"' if {",", '"'} & {*p} else p for p in pieces)
 
 

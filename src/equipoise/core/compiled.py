@@ -86,7 +86,7 @@ def square_sums(rows: Array, bits: Array | None, first: int, last: int, out: Arr
     """Add the squares of every row's (masked) columns ``first`` to ``last``, as lanes, to ``out`` [M, LANES]: see ``maths.square_sums``."""
     lanes = np.empty(LANES, np.float64)
     eight = np.full(WIDTH // 8 + 1, PICK)  # a tensor may begin inside a byte of bits
-    there = eight.view(np.uint8)
+    marks = eight.view(np.uint8)
     for m in range(len(rows)):
         lanes[:] = 0
         for start in range(first, last, WIDTH):
@@ -97,10 +97,10 @@ def square_sums(rows: Array, bits: Array | None, first: int, last: int, out: Arr
                     eight[k] = (np.uint64(bits[m, start // 8 + k]) * EIGHT) & PICK
             for j in range(0, whole, LANES):
                 for lane in range(LANES):
-                    x = np.float64(row[j + lane]) if there[skip + j + lane] else 0.0
+                    x = np.float64(row[j + lane]) if marks[skip + j + lane] else 0.0
                     lanes[lane] += x * x
             for j in range(whole, width):
-                x = np.float64(row[j]) if there[skip + j] else 0.0
+                x = np.float64(row[j]) if marks[skip + j] else 0.0
                 lanes[j - whole] += x * x
         out[m] += lanes
 
@@ -112,7 +112,7 @@ def masked_mean(rows: Array, kept: Array, in_bits: bool, weights: Array, first: 
     """
     above, below = np.empty(WIDTH, np.float64), np.empty(WIDTH, np.float64)
     eight = np.empty(WIDTH // 8, np.uint64)
-    there = eight.view(np.uint8)
+    marks = eight.view(np.uint8)
     total = 0.0
     for w in weights:  # in this order
         total += w
@@ -126,9 +126,9 @@ def masked_mean(rows: Array, kept: Array, in_bits: bool, weights: Array, first: 
                 for k in range((width + 7) // 8):
                     eight[k] = (np.uint64(kept[m, start // 8 + k]) * EIGHT) & PICK
             else:
-                there[:width] = kept[m, start : start + width]
+                marks[:width] = kept[m, start : start + width]
             for j in range(width):
-                c = w if there[j] else 0.0
+                c = w if marks[j] else 0.0
                 below[j] += c
                 above[j] += c * np.float64(row[j])
         for j in range(width):
@@ -156,9 +156,9 @@ def _compiled() -> Loops | None:
 
 def loops(matrix: Tensor) -> Loops | None:
     """The loops, if they are to be used for ``matrix`` [M, P]."""
-    known = matrix.device.type == "cpu" and matrix.dtype in (torch.float32, torch.float64)
+    readable = matrix.device.type == "cpu" and matrix.dtype in (torch.float32, torch.float64)
     neighbours = matrix.stride(1) == 1 and (len(matrix) == 1 or matrix.stride(0) >= matrix.shape[1])
-    return _compiled() if known and neighbours and matrix.numel() >= LARGE else None
+    return _compiled() if readable and neighbours and matrix.numel() >= LARGE else None
 
 
 def as_rows(matrix: Tensor) -> Array:

@@ -78,13 +78,13 @@ def cohort_size(n_clients: int, share: float) -> int:
     return max(1, math.floor(share * n_clients + 1e-9))
 
 
-def participants(seed: int, t: int, n_clients: int, share: float, there: NDArray[np.bool_] | None = None) -> Tensor:
+def participants(seed: int, t: int, n_clients: int, share: float, present: NDArray[np.bool_] | None = None) -> Tensor:
     """Ids of the clients of round ``t``, ascending: ``max(1, floor(share * N))`` of them, each equally likely.
 
     Where only some are ``there`` [N], as many of these; all of them if they are fewer.
     """
     count = cohort_size(n_clients, share)
-    ids = np.arange(n_clients) if there is None else np.flatnonzero(there)
+    ids = np.arange(n_clients) if present is None else np.flatnonzero(present)
     if count >= len(ids):
         return torch.from_numpy(ids)
     lots = bits(seed, t, [0], PARTICIPANTS, np.arange(n_clients)[None])[0][ids]

@@ -183,7 +183,7 @@ class Model:
         most, held = self.most, torch.iinfo(dtype)
         return numbers.clamp(max(held.min, -most), min(held.max, most)).to(dtype)
 
-    def check(self, trained: Tensor) -> None:
+    def require_exact(self, trained: Tensor) -> None:
         """Require that whole numbers in models [..., G] are still exact.
 
         Raises
@@ -377,7 +377,7 @@ class Bound:
         self.evaluation.settle(buffers, False)
         return given
 
-    def check(self, trained: Tensor) -> None:
+    def require_unchanged(self, trained: Tensor) -> None:
         """Require that a visit that gave models [..., G] has changed nothing but them.
 
         Raises
@@ -390,7 +390,7 @@ class Bound:
             self.training = _View(self.model)
             vars(self).pop("evaluation", None)
         refuse(changed)
-        self.model.check(trained)
+        self.model.require_exact(trained)
 
     def gradient(
         self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, *, train: bool = True
@@ -486,14 +486,14 @@ class Stacked:
         self.features = _Features(self.net, self.model.head_name)
         self.watch = self.model.watch(self.net)
 
-    def check(self, trained: Tensor) -> None:
-        """Require that a visit that gave models [m, G] has changed nothing but them, as :meth:`Bound.check` does."""
+    def require_unchanged(self, trained: Tensor) -> None:
+        """Require that a visit that gave models [m, G] has changed nothing but them, as :meth:`Bound.require_unchanged` does."""
         changed = [*self.watch.changed(), *(Place.of(n, "buffer") for n in sorted(self.late))]
         self.late.clear()
         if changed:
             self._renew()
         refuse(changed)
-        self.model.check(trained)
+        self.model.require_exact(trained)
 
     def _call(self, parts: dict[str, Tensor], buffers: Tensor, x: Inputs) -> tuple[Tensor, Tensor]:
         replaced = self.model.observed.replaced if self.net.training else ()

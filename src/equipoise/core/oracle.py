@@ -92,13 +92,13 @@ class Oracle:
         """
         theta, buffers = vector[..., : self.n_params], vector[..., self.n_params :].clone()
         index = self.schedule.first(1).index
-        there, losses = index >= 0, []
+        exists, losses = index >= 0, []
         width = max(1, at_once(self.source, EVALUATION_BATCH) // max(1, index.shape[-1] * self.source.sizes.numel()))
         for some in index.split(width, -2):  # several batches in one pass
             batch = self.source.batch(some.clamp(min=0).flatten(-2), None)
             each = self.task.losses(self.evaluator.forward(theta, buffers, batch.x)[0], batch.y).double()
             losses.append((each.view(some.shape) * (some >= 0)).sum(-1))
-        return torch.cat(losses, -1) / there.sum(-1).clamp(min=1), there.any(-1)
+        return torch.cat(losses, -1) / exists.sum(-1).clamp(min=1), exists.any(-1)
 
     def class_counts(self, n_classes: int) -> Tensor:
         """Samples of each class [..., C]."""

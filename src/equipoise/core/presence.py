@@ -59,11 +59,11 @@ class Presence:
 
         ``share`` of all clients are selected, or all that are there if these are fewer.
         """
-        there = (draws.uniform(self.seed, t, self.keys, draws.THERE) < self.there) & (self.joins <= t)
-        asked = draws.participants(self.seed, t, len(self.keys), share, there).numpy()
+        present = (draws.uniform(self.seed, t, self.keys, draws.THERE) < self.there) & (self.joins <= t)
+        asked = draws.participants(self.seed, t, len(self.keys), share, present).numpy()
         fails = (draws.uniform(self.seed, t, self.keys, draws.DROPOUT) < self.dropout)[asked]
         slow = self.late[asked] & ~fails
-        lost = {"absent": np.flatnonzero(~there), "late": asked[slow], "dropped": asked[fails]}
+        lost = {"absent": np.flatnonzero(~present), "late": asked[slow], "dropped": asked[fails]}
         return torch.from_numpy(asked[~(fails | slow)]), cast(
             Record, {kind: ids.tolist() for kind, ids in lost.items()}
         )
@@ -80,11 +80,11 @@ def by_whom(
     """The values of a setting by name, and for every client which holds: its own name, its group's, or ``""`` of all others."""
     allowed: ByName = Settings.__dataclass_fields__[setting].metadata["allowed"]
     given = {"": getattr(Settings, setting), **allowed.read(getattr(settings, setting))}
-    known = [*dict.fromkeys(groups or ()), *names]
+    candidates = [*dict.fromkeys(groups or ()), *names]
     for name in given:
-        if name not in ("", *known):
-            near_one, there = near(name, known), some(known)
-            raise ValueError(f"{setting}: no group or client is called {name!r}.{near_one} There are: {there}.")
+        if name not in ("", *candidates):
+            near_one, listed = near(name, candidates), some(candidates)
+            raise ValueError(f"{setting}: no group or client is called {name!r}.{near_one} There are: {listed}.")
     return given, [n if n in given else g if g in given else "" for n, g in zip(names, groups or names, strict=True)]
 
 

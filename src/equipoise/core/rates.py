@@ -218,10 +218,10 @@ def rate(given: Any, owner: str = "lr") -> Rate:
 def _of_layer(given: Any, owner: str) -> float | Schedule:
     if given == 0 and not isinstance(given, bool):
         return 0.0
-    found = rate(given, owner)
-    if isinstance(found, Layers | LayerRates):
+    result = rate(given, owner)
+    if isinstance(result, Layers | LayerRates):
         raise ValueError(f"{owner}: layers cannot stand inside layers; found {given!r}.")
-    return found
+    return result
 
 
 def read(text: str, owner: str = "lr") -> Rate:
@@ -246,12 +246,12 @@ def read(text: str, owner: str = "lr") -> Rate:
     pairs = [_pair(piece, text, owner) for piece in _split(rest[:-1])]
     if name == "layers":
         return Layers(tuple((key, _of_layer(_number(value), owner)) for key, value in pairs))
-    known = [f.name for f in fields(SCHEDULES[name])]
+    names = [f.name for f in fields(SCHEDULES[name])]
     values: dict[str, Any] = {}
     for key, value in pairs:
         key = key or "lr"
-        if key not in known or key in values:
-            raise ValueError(f"{owner} {text!r}: {unknown(f'parameter of {name}', key, known)} Give each once.")
+        if key not in names or key in values:
+            raise ValueError(f"{owner} {text!r}: {unknown(f'parameter of {name}', key, names)} Give each once.")
         values[key] = _number(value)
     if "lr" not in values:
         raise ValueError(f"{owner} {text!r}: say from which rate it starts, {name}(0.1).")
@@ -289,25 +289,25 @@ def _number(text: str) -> Any:
     return text
 
 
-def text(of: Rate) -> str:
+def text(rate: Rate) -> str:
     """The text that :func:`read` reads back.
 
     Raises
     ------
     ValueError : a function of Python, which has none.
     """
-    if isinstance(of, Layers):
-        return f"layers({', '.join(f'{name}={text(r)}' if name else text(r) for name, r in of.rates)})"
-    if isinstance(of, float | int):
-        return f"{of:g}" if float(f"{of:g}") == of else repr(of)
-    name = next((name for name, kind in SCHEDULES.items() if isinstance(of, kind)), None)
+    if isinstance(rate, Layers):
+        return f"layers({', '.join(f'{name}={text(r)}' if name else text(r) for name, r in rate.rates)})"
+    if isinstance(rate, float | int):
+        return f"{rate:g}" if float(f"{rate:g}") == rate else repr(rate)
+    name = next((name for name, kind in SCHEDULES.items() if isinstance(rate, kind)), None)
     if name is None:
         raise ValueError(
             "a learning rate that is a function of Python has no text. Use a schedule such as cosine(0.1)."
         )
-    first, *others = fields(cast(Any, of))
-    more = [f"{f.name}={getattr(of, f.name)}" for f in others if getattr(of, f.name) != f.default]
-    return f"{name}({', '.join([text(getattr(of, first.name)), *more])})"
+    first, *others = fields(cast(Any, rate))
+    more = [f"{f.name}={getattr(rate, f.name)}" for f in others if getattr(rate, f.name) != f.default]
+    return f"{name}({', '.join([text(getattr(rate, first.name)), *more])})"
 
 
 def at(of: Rate, t: int, rounds: int) -> float | Layers:

@@ -172,7 +172,7 @@ class Settings:
 
 def simulated(settings: Settings, names: Iterable[str] = SIMULATED) -> dict[str, object]:
     """The settings that only a simulation has, or some of them, where they are not their defaults."""
-    return {name: of for name in names if (of := getattr(settings, name)) != getattr(Settings, name)}
+    return {name: value for name in names if (value := getattr(settings, name)) != getattr(Settings, name)}
 
 
 class Keywords(TypedDict, total=False):
@@ -335,11 +335,11 @@ def made(cls: type[Made], table: Mapping[str, Any]) -> Made:
     ------
     ValueError : an unknown or missing name, or a value out of its range.
     """
-    known: dict[str, Field[Any]] = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+    by_name: dict[str, Field[Any]] = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
     for name in table:
-        if name not in known:
-            raise ValueError(unknown("setting", name, known))
-    for name, f in known.items():
+        if name not in by_name:
+            raise ValueError(unknown("setting", name, by_name))
+    for name, f in by_name.items():
         if name not in table and f.default is f.default_factory is MISSING:
             raise ValueError(f"{name} is missing.")
     return cls(**table)

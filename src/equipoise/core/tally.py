@@ -141,8 +141,8 @@ class ClassTally(Tally):
         """As :meth:`Tally.of_values`, by class."""
 
         def counts(classes: Array, which: Array) -> list[list[int]]:
-            there = value[which] * width + classes[which]
-            return np.bincount(there, minlength=V * width).reshape(V, width).tolist()
+            cell = value[which] * width + classes[which]
+            return np.bincount(cell, minlength=V * width).reshape(V, width).tolist()
 
         return {
             "right": counts(y, predicted == y),

@@ -71,8 +71,10 @@ class Task(ABC):
         for known, column in zip((codes >= 0).T, codes.T, strict=True):
             values, value = np.unique(column[known], return_inverse=True)
             sums = self.sums.of_values(predicted[known], targets[known], value, len(values), outputs.shape[-1])
-            of: Sums = {"value": values.tolist(), **sums}
-            every.append({**of, "unknown": int((~known).sum())} if not known.all() else of)
+            sums_of_attribute: Sums = {"value": values.tolist(), **sums}
+            every.append(
+                {**sums_of_attribute, "unknown": int((~known).sum())} if not known.all() else sums_of_attribute
+            )
         return every
 
     def tallies(self, outputs: Tensor, y: Tensor, sizes: Sequence[int]) -> list[Tally]:

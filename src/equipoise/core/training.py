@@ -87,9 +87,9 @@ class Training:
         # streamed samples come from elsewhere in every step, and random numbers from a generator that a client begins anew
         replay = source.content is not None and not evaluator.model.random
         in_turn(step, kinds, theta.device, replay=replay)
-        there = [k for k, (width, *_) in enumerate(kinds) if width]
-        taken = counts[:, there].T.to(theta)  # [K, m or 1]
-        return ((losses[there] * taken).sum(0) / taken.sum(0)).reshape(theta.shape[:-1])
+        used = [k for k, (width, *_) in enumerate(kinds) if width]
+        taken = counts[:, used].T.to(theta)  # [K, m or 1]
+        return ((losses[used] * taken).sum(0) / taken.sum(0)).reshape(theta.shape[:-1])
 
     def _objective(
         self, evaluator: Evaluator, batch: Batch, ok: Tensor | None, n_params: int, seen: list[Tensor]

@@ -56,7 +56,7 @@ def visit(job: Job, bound: Bound, row: int) -> Answer:
             None if job.held is None else job.held[row],
             partial(job.keys, [row]),
         )
-    bound.check(trained)
+    bound.require_unchanged(trained)
     reports, states = tree_map(lambda leaf: leaf[None], [reports, states])
     return Answer((row,), trained[None], reports, states, losses=loss[None])
 

@@ -26,7 +26,7 @@ def stacked(job: Job) -> Iterator[Answer]:
     ------
     ValueError : a network with dropout, whose random numbers cannot be those of the sequential engine, or streamed data.
     """
-    check(job)
+    require_stackable(job)
     together = Together(job.model, warn)
     for rows in stacks(job):
         yield from together(job, rows)
@@ -60,7 +60,7 @@ def warn(error: Exception) -> None:
     )
 
 
-def check(job: Job) -> None:
+def require_stackable(job: Job) -> None:
     """Raise ``ValueError`` if the clients cannot be stacked, see :func:`stacked`."""
     if job.model.random:
         raise ValueError(
@@ -115,5 +115,5 @@ def _visit(job: Job, together: Stacked, rows: tuple[int, ...]) -> Answer:
         None if job.held is None else job.held[index],
         partial(job.keys, rows),
     )
-    together.check(trained)
+    together.require_unchanged(trained)
     return Answer(rows, trained, reports, states, losses=losses)

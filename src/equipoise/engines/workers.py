@@ -8,7 +8,7 @@ from equipoise.core.model import Model
 from equipoise.engines.job import Answer, Job, draws
 from equipoise.engines.processes import can_be_sent
 from equipoise.engines.sequential import OneByOne
-from equipoise.engines.stacked import Together, check, stacks, warn
+from equipoise.engines.stacked import Together, require_stackable, stacks, warn
 from equipoise.system.threads import run_unordered
 
 # clients of a stack, by default: smaller stacks waste time, larger ones leave cores idle
@@ -57,7 +57,7 @@ class Stacks:
         ------
         ValueError : the clients cannot be stacked, as for :func:`equipoise.engines.stacked.stacked`.
         """
-        check(job)
+        require_stackable(job)
         if job.received.device.type != "cpu":  # a GPU works on one stack at a time: as large as fits
             chunk = self.chunk
         else:

@@ -86,7 +86,7 @@ def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Kept) -> 
     write_atomically(directory / name, content, private=True, lasting=False)
     pointer |= {"tensors": name, "sha256": digest}
     more = meta.get("keep", 1) - 1
-    before = [one for one in kept(directory) if one["t"] < meta["t"]] if more and exists(directory) else []
+    before = [entry for entry in kept(directory) if entry["t"] < meta["t"]] if more and exists(directory) else []
     keep(directory, [pointer, *before[:more]])
 
 
@@ -164,7 +164,9 @@ def _pieces(new: Sequence[tuple[str, int]], rows: Mapping[str, Rows]) -> Iterato
 
 def tidy(directory: Path) -> None:
     """Remove tensors that no checkpoint names and partly written files; only for the process that writes there."""
-    named = {file for one in kept(directory) for file in (one["tensors"], *dict(one.get("rows", NO_ROWS)["files"]))}
+    named = {
+        file for entry in kept(directory) for file in (entry["tensors"], *dict(entry.get("rows", NO_ROWS)["files"]))
+    }
     for old in (*directory.glob("state-*.safetensors"), *directory.glob("rows-*.safetensors")):
         if old.name not in named:
             old.unlink(missing_ok=True)
@@ -201,13 +203,13 @@ def kept(directory: Path, t: int | None = None) -> list[Kept]:
             f"{directory / POINTER} is damaged ({error}). Put it back, or delete {directory} to start the run again; the records "
             "of its rounds are not lost before that."
         ) from None
-    known = [one["t"] for one in entries]
-    if t is not None and t not in known:
-        which = ", ".join(map(str, sorted(known)))
+    rounds = [entry["t"] for entry in entries]
+    if t is not None and t not in rounds:
+        which = ", ".join(map(str, sorted(rounds)))
         raise CheckpointError(
             f"{directory} does not keep the state before round {t}. Kept are those before round {which}."
         )
-    return entries if t is None else entries[known.index(t) :]
+    return entries if t is None else entries[rounds.index(t) :]
 
 
 def about(directory: Path) -> Kept:

@@ -34,11 +34,11 @@ def to_measure(method: Method, settings: Settings, *, asked: bool, given: bool, 
     ValueError : the data are lacking on which a need is measured, the server's own or test sets; or it is to be the mean over
         several rounds, and is ``given``, or not measured.
     """
-    for need, there, what in (
+    for need, present, what in (
         ("contribution", validation, "server_validation=(x, y)"),
         ("contribution_on_test", tests, "tests={...}"),
     ):
-        if need in method.needs and not there and not given:
+        if need in method.needs and not present and not given:
             raise ValueError(
                 f"{method} needs what each client contributes, measured on {what}, which this federation lacks. "
                 "Give it, or give contribution=[...] yourself."
@@ -63,8 +63,8 @@ def given(contribution: Sequence[float], n: int) -> Contribution:
     if len(values) != n:
         raise ValueError(f"contribution must hold one number per client: expected {n}, found {len(values)}.")
     if not all(0 <= c <= 1 for c in values):
-        found = f"{min(values):g} to {max(values):g}"
-        raise ValueError(f"contribution must hold fractions in [0, 1]; found {found}. Divide percentages by 100.")
+        span = f"{min(values):g} to {max(values):g}"
+        raise ValueError(f"contribution must hold fractions in [0, 1]; found {span}. Divide percentages by 100.")
     return {"standalone_test": values, "standalone_val": None, "given": values, "rounds": None}
 
 

@@ -82,12 +82,12 @@ def write_manifest(directory: Path, meta: Mapping[str, object], machines: Sequen
     """Write what computed the run into its manifest, and all of ``meta`` where there is no manifest yet."""
     path = directory / MANIFEST
     try:
-        known = {**open_json(path.read_bytes().decode(errors="replace"))} if path.exists() else meta
+        content = {**open_json(path.read_bytes().decode(errors="replace"))} if path.exists() else meta
     except (ValueError, TypeError) as error:
         raise CheckpointError(
             f"{path} is damaged ({error}). Put it back, or delete it: it is written again, and no round is lost."
         ) from None
-    write_atomically(path, sealed_json({**known, "machines": machines}))
+    write_atomically(path, sealed_json({**content, "machines": machines}))
 
 
 def append(directory: Path, record: Record) -> None:
@@ -113,7 +113,7 @@ def save(directory: Path, ours: Content, now: Progression, meta: Kept, best: Pro
         if not (checkpoint.exists(before) and checkpoint.about(before).get("best") == best.t):
             checkpoint.write(_best(directory, best.t), best.tensors(), {**about, "t": best.t})
     checkpoint.write(directory / CHECKPOINT, now.tensors(), about)
-    named = {_best(directory, one["best"]) for one in checkpoint.kept(directory / CHECKPOINT) if "best" in one}
+    named = {_best(directory, entry["best"]) for entry in checkpoint.kept(directory / CHECKPOINT) if "best" in entry}
     for old in {*(directory / BEST).glob("*")} - named:
         shutil.rmtree(old, ignore_errors=True)
 
@@ -208,7 +208,7 @@ def note_failure(directory: Path, error: Exception) -> None:
 
 def way_back(directory: Path, records: Sequence[Record]) -> str:
     """A sentence on how to go on from an earlier round, where one is kept and its sums were not masked."""
-    earlier = [one["t"] for one in checkpoint.kept(directory / CHECKPOINT)[1:]]
+    earlier = [entry["t"] for entry in checkpoint.kept(directory / CHECKPOINT)[1:]]
     if not earlier or any(record.get("secure") for record in records):
         return ""
     return (

@@ -256,7 +256,7 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples]) -> list[Outpu
     with seeded(0 if random else None):  # a data set or a transform may draw random numbers
         results = iter(run_in_order(blocks, make, n))
     for bound in used:
-        bound.check(vector)
+        bound.require_unchanged(vector)
     return [Outputs.joined(list(islice(results, -(-d.size // w)))) for d, w in zip(sets, width, strict=True)]
 
 

@@ -180,7 +180,7 @@ class Federation(Arrangement):
         )
         belongs = named("groups", groups, "clients, that of its test set")
         sets = EvaluationSets(inputs.tests, belongs, recorded, inputs.client_tests, len(inputs.data), own)
-        inputs.check(rules)
+        inputs.require_data_for(rules)
         check_whole("least_group", least_group, 1, meaning=" test samples")
         called = _classes(classes, inputs.n_classes)
         target = positive_class(positive, called)
@@ -347,8 +347,8 @@ class Federation(Arrangement):
 
     def _doubts(self, total: int) -> Iterator[str]:
         """What to know before rounds are trained, of which there are then ``total``."""
-        there = self.trial.presence
-        never = [] if there is None else [self.names[m] for m in (there.joins >= total).nonzero()[0]]
+        presence = self.trial.presence
+        never = [] if presence is None else [self.names[m] for m in (presence.joins >= total).nonzero()[0]]
         if never:
             yield f"The last round is {total - 1}, and joins lets {some(never)} begin later, so never."
         if self.positive is not None and self.positive.why == "assumed" and RATES in self.tests.measures:
@@ -417,8 +417,8 @@ class Federation(Arrangement):
         """
         check_rounds(rate(self.solver.lr), rounds)
         self.trial = replace(self.trial, rounds=rounds)
-        known = self.alone is not None and self.alone.get("rounds") in (None, rounds)
-        if self.collaborative and not known:
+        measured = self.alone is not None and self.alone.get("rounds") in (None, rounds)
+        if self.collaborative and not measured:
             self.alone = self.standalone(rounds, progress=progress)
         used = contributions.contributions(self.method, self.alone, self.model.initial.device)
         self.trial = replace(self.trial, contribution=used)

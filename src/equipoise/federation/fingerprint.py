@@ -50,17 +50,19 @@ def agreement(trial: Trial, shape: Shape, stated: Content) -> dict[str, str]:
     shape : of a sample.
     stated : ``features``, ``classes`` and what else a :class:`equipoise.flower.Task` states; None where it does not.
     """
-    known, model = dict(stated), trial.model
-    known["parameters"], known["frozen parameters"], known["hidden units"] = structure(model, trial.neurons).values()
-    known["own code"] = own_code.defining(*model.net.modules(), *trial.method.rules, model.task) or None
+    aspects, model = dict(stated), trial.model
+    aspects["parameters"], aspects["frozen parameters"], aspects["hidden units"] = structure(
+        model, trial.neurons
+    ).values()
+    aspects["own code"] = own_code.defining(*model.net.modules(), *trial.method.rules, model.task) or None
     of_sample = [*chain(*shape.values())] if isinstance(shape, dict) else [*shape]
     for what, sizes, whose in (("features", of_sample, "a sample"), ("classes", [trial.setup.n_classes], "the output")):
-        names = known[what] = named(what, stated[what], what)
+        names = aspects[what] = named(what, stated[what], what)
         if names is not None and (len(names) not in sizes or len(set(names)) < len(names)):
-            found = f"found {len(names)} names, {len(set(names))} of them different"
-            raise ValueError(f"{what}: {whose} has the shape {list(sizes)}, so each needs a name of its own; {found}.")
+            fault = f"found {len(names)} names, {len(set(names))} of them different"
+            raise ValueError(f"{what}: {whose} has the shape {list(sizes)}, so each needs a name of its own; {fault}.")
     try:
-        codes = {what: code(x) for what, x in known.items() if x is not None}
+        codes = {what: code(x) for what, x in aspects.items() if x is not None}
     except (TypeError, ValueError) as error:
         kinds = "text, numbers, and lists and dictionaries of them; of an array give x.tolist()"
         raise TypeError(f"scaling must be {kinds}: {error}.") from None
@@ -74,13 +76,13 @@ def code(x: object) -> str:
 
 def agreed(sites: Mapping[str, Mapping[str, str]], server: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Who decides on each aspect, and its code: the server, or else most of the sites that state it, or the largest group of them."""
-    found = {what: ("the server", code) for what, code in server.items()}
+    decided = {what: ("the server", code) for what, code in server.items()}
     for what in dict.fromkeys(what for codes in sites.values() for what in codes if what not in server):
         stating = {name: codes[what] for name, codes in sites.items() if what in codes}
         most, n = Counter(stating.values()).most_common(1)[0]
         group = ", ".join(name for name, code in stating.items() if code == most)
-        found[what] = ("most sites" if 2 * n > len(stating) else group, most)
-    return found
+        decided[what] = ("most sites" if 2 * n > len(stating) else group, most)
+    return decided
 
 
 def unlike(its: Mapping[str, str], agreed: Mapping[str, tuple[str, str]]) -> str:
@@ -179,8 +181,8 @@ def differing(its: Content, ours: Content) -> str | None:
 
 
 def _validation(oracle: Oracle) -> str:
-    known = oracle.source.known
-    return str(int(oracle.source.sizes)) if known is None else digest(known[1])
+    shape_and_labels = oracle.source.known
+    return str(int(oracle.source.sizes)) if shape_and_labels is None else digest(shape_and_labels[1])
 
 
 def digest(x: Tensor) -> str:

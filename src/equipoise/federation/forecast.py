@@ -133,7 +133,7 @@ def least(model: Model, clients: int, private: bool) -> int:
     return model.initial.nbytes * (clients * (2 if private else 1) + 3)
 
 
-def check(model: Model, clients: int, private: bool, device: str = "cpu") -> None:
+def check_memory(model: Model, clients: int, private: bool, device: str = "cpu") -> None:
     """Refuse a run whose least memory is more than is free now; without a trial.
 
     Parameters
@@ -279,8 +279,8 @@ def _with_contribution(fed: Federation) -> Trial:
 
 def _bytes(tensors: Iterable[object]) -> int:
     """Bytes of memory of tensors, each shared storage counted once."""
-    known = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors if isinstance(x, Tensor)}
-    return sum(known.values())
+    storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors if isinstance(x, Tensor)}
+    return sum(storages.values())
 
 
 def _there(path: Path) -> Path:

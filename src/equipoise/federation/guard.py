@@ -229,8 +229,8 @@ def far_from_own(lengths: Mapping[int, float], limit: float, past: Mapping[int, 
 
 def _median(lengths: Iterable[float]) -> float:
     """The median, 0 of fewer than three lengths; NaN is none."""
-    known = [x for x in lengths if not math.isnan(x)]
-    return statistics.median(known) if len(known) > 2 else 0.0
+    numbers = [x for x in lengths if not math.isnan(x)]
+    return statistics.median(numbers) if len(numbers) > 2 else 0.0
 
 
 def _values(answer: Answer) -> list[tuple[str, Tensor]]:

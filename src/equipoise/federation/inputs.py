@@ -87,14 +87,14 @@ class Frame:
                 'attributes must name the values of each sensitive attribute s, such as {"sex": ["f", "m"]}; '
                 f"the samples have {A}, found {', '.join(names) or 'none'}."
             )
-        found = {name: named(f"attributes[{name!r}]", given[name], "values") or () for name in names}
-        for k, (name, values) in enumerate(found.items()):
+        by_name = {name: named(f"attributes[{name!r}]", given[name], "values") or () for name in names}
+        for k, (name, values) in enumerate(by_name.items()):
             codes = max((int(d.s[:, k].max()) for d in every if d.s is not None and d.attributes > k), default=-1)
             if len({*values}) < max(len(values), codes + 1):
                 raise ValueError(
                     f"attributes[{name!r}] must hold a different name for each code from 0 to {codes}; found {', '.join(values) or 'none'}."
                 )
-        return found
+        return by_name
 
     def divided(self, share: float, seed: int) -> tuple[Frame, tuple[Samples | Absent | None, ...]]:
         """The same without what every client holds out, and what that is; None for a client with too few samples."""
@@ -103,7 +103,7 @@ class Frame:
         first = self.first if parts[0][1] is None else loaded(data[0])
         return replace(self, data=data, first=first), tuple(held for _, held in parts)
 
-    def check(self, method: Method) -> None:
+    def require_data_for(self, method: Method) -> None:
         """Require the task, and the validation data, that a method looks at."""
         method.require(self.model.task)
         if "validation" in method.needs and self.server_validation is None:
@@ -148,7 +148,7 @@ class Frame:
             return False
         return True
 
-    def _take_one(self, who: Sequence[str], settings: Settings) -> None:
+    def _take_one(self, names: Sequence[str], settings: Settings) -> None:
         """Require that the network trains on a batch of one sample, as it would for some clients."""
         model, P = self.model, self.model.n_params
         x = self.first.batch(torch.zeros(1, dtype=torch.int64, device=model.initial.device), None).x
@@ -159,7 +159,7 @@ class Frame:
         except Exception as error:  # whatever the network raises
             norms = [repr(n) for n, m in model.net.named_modules() if isinstance(m, _BatchNorm)]
             which = f"BatchNorm {some(norms, 3)}" if model.batch_norm else "the network"
-            have, each, them = ("have", " each", "them") if len(who) > 1 else ("has", "", "it")
+            have, each, them = ("have", " each", "them") if len(names) > 1 else ("has", "", "it")
             if settings.batch_size == 1 and model.batch_norm:
                 fault = (
                     f"batch_size=1: {which} cannot be trained on batches of one sample, whose statistics mean nothing. "
@@ -167,11 +167,11 @@ class Frame:
                 )
             elif model.batch_norm:
                 fault = (
-                    f"{some(who)} {have} one sample{each}, on which {which} cannot be trained, as the statistics "
+                    f"{some(names)} {have} one sample{each}, on which {which} cannot be trained, as the statistics "
                     f"of one sample mean nothing. Leave {them} out, give {them} more samples"
                 )
             else:
-                fault = f"{some(who)} {have} a batch of one sample, on which the network cannot be trained"
+                fault = f"{some(names)} {have} a batch of one sample, on which the network cannot be trained"
             if model.batch_norm:
                 fault += ", or replace BatchNorm by GroupNorm."
                 raise NetworkError(fault, fault) from error
@@ -245,19 +245,19 @@ def frame(
     dtype = torch.int64 if embeds else dtype
     reading = partial(read, dtype=dtype, device=where, transform=transform, target=task.dtype)
     clients = _clients(clients)
-    known = _names(names, clients)
-    data = _of_clients(reading, clients, known, settings, memory)
+    called = _names(names, clients)
+    data = _of_clients(reading, clients, called, settings, memory)
     first = loaded(data[0])
     sets = _test_sets(reading, tests)
-    own = None if client_tests is None else _own_test_sets(reading, client_tests, known)
+    own = None if client_tests is None else _own_test_sets(reading, client_tests, called)
     task = task.fitted([d.content.y for d in data if d.content is not None])
-    model = _rated(_observed(net, head, known[0], first, task), lr)
+    model = _rated(_observed(net, head, called[0], first, task), lr)
     model.bf16 = settings.precision == "bf16"
     held_out = None if server_validation is None else _of_server(reading, server_validation)
     bound = Bound(model)
-    n_classes, n_features = _probe(bound, model, known[0], first)
-    like = None if first.known is None else (known[0], first.known[0])
-    every = [*zip(known, data, strict=True), *((f"test set {n!r}", d) for n, d in sets.items())]
+    n_classes, n_features = _probe(bound, model, called[0], first)
+    like = None if first.known is None else (called[0], first.known[0])
+    every = [*zip(called, data, strict=True), *((f"test set {n!r}", d) for n, d in sets.items())]
     every += [(f"test set of {name}", d) for name, d in (own or {}).items() if d is not None]
     every += [] if held_out is None else [("server_validation", held_out)]
     for name, d in every:
@@ -265,11 +265,11 @@ def frame(
             check(d, name, like, n_classes)
     A = first.attributes
     here = {name: d.attributes for name, d in every if not isinstance(d, Absent)}
-    check_attributes({known[0]: A} | {name: n for name, n in here.items() if name in known})
+    check_attributes({called[0]: A} | {name: n for name, n in here.items() if name in called})
     check_attributes({name: n for name, n in here.items() if n})  # test sets may have none
     data = tuple(replace(d, like=like, n_classes=n_classes, attributes=A) if isinstance(d, Absent) else d for d in data)
     mine = None if own is None else tuple(own.values())
-    return Frame(model, bound, known, data, first, sets, mine, held_out, n_classes, n_features, transform, reading)
+    return Frame(model, bound, called, data, first, sets, mine, held_out, n_classes, n_features, transform, reading)
 
 
 def _check_arguments(net: object, tests: object, client_tests: object, transform: object, memory: int | None) -> None:
@@ -291,22 +291,22 @@ def _check_arguments(net: object, tests: object, client_tests: object, transform
 
 def _names(names: Sequence[str] | None, clients: Sequence[object]) -> tuple[str, ...]:
     """A different name for each client."""
-    known = named("names", names, "clients") or tuple(f"client-{k}" for k in range(len(clients)))
-    if not clients or len(set(known)) != len(clients):
-        found = f"{len(clients)} clients and {len(set(known))} different names"
-        raise ValueError(f"A federation needs at least one client, and a different name for each; found {found}.")
-    return known
+    called = named("names", names, "clients") or tuple(f"client-{k}" for k in range(len(clients)))
+    if not clients or len(set(called)) != len(clients):
+        counts = f"{len(clients)} clients and {len(set(called))} different names"
+        raise ValueError(f"A federation needs at least one client, and a different name for each; found {counts}.")
+    return called
 
 
 def _of_clients(
-    reading: Reading, clients: Sequence[object], known: Sequence[str], settings: Settings, memory: int | None
+    reading: Reading, clients: Sequence[object], names: Sequence[str], settings: Settings, memory: int | None
 ) -> tuple[Samples | Absent, ...]:
     """The data of all clients, which share ``memory`` bytes: lazy data of one cohort are in memory together, other data of all clients."""
     space = room() if memory is None else memory
     cohort = cohort_size(len(clients), settings.participation)
     return tuple(
         reading(c, name, memory=space // (cohort if isinstance(c, Lazy) else len(clients)))
-        for c, name in zip(clients, known, strict=True)
+        for c, name in zip(clients, names, strict=True)
     )
 
 
@@ -318,9 +318,9 @@ def _test_sets(reading: Reading, tests: Mapping[str, object]) -> dict[str, Sampl
     return {n: loaded(reading(t, f"test set {n!r}")) for n, t in zip(names, tests.values(), strict=True)}
 
 
-def _own_test_sets(reading: Reading, client_tests: Iterable[object], known: Sequence[str]) -> dict[str, Samples | None]:
+def _own_test_sets(reading: Reading, client_tests: Iterable[object], names: Sequence[str]) -> dict[str, Samples | None]:
     """The test sets that are one client's each, by its name; None where it has none."""
-    called = chain(known, (f"client-{m}" for m in count(len(known))))
+    called = chain(names, (f"client-{m}" for m in count(len(names))))
     return {
         name: None if given is None else loaded(reading(given, f"test set of {name}"))
         for name, given in zip(called, client_tests, strict=False)
@@ -466,9 +466,9 @@ def _check_network(net: object) -> None:
 
 def _clients(clients: object) -> list[object]:
     """The data of each client, in a list."""
-    one = isinstance(clients, (list, tuple)) and len(clients) in (2, 3) and all(map(_numbers, clients))
-    if one or isinstance(clients, (str, Mapping)) or not isinstance(clients, Iterable) or _numbers(clients):
-        kind = "one (x, y)" if one else type(clients).__name__
+    single = isinstance(clients, (list, tuple)) and len(clients) in (2, 3) and all(map(_numbers, clients))
+    if single or isinstance(clients, (str, Mapping)) or not isinstance(clients, Iterable) or _numbers(clients):
+        kind = "one (x, y)" if single else type(clients).__name__
         more = " Give list(clients.values()) and names=list(clients)." if isinstance(clients, Mapping) else ""
         raise TypeError(f"clients must be a list that holds (x, y) of each client, [(x, y), ...]; found {kind}.{more}")
     return list(clients)

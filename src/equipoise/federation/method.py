@@ -250,11 +250,11 @@ def parse(text: str, overrides: Mapping[str, object] | None = None) -> Method:
 
 def make_rules(entry: CatalogueEntry, values: Mapping[str, object], written: str, name: str) -> list[Rule]:
     """The rules of an entry with hyper-parameters, as a user has ``written`` it, by its ``name``."""
-    known = entry.defaults
+    defaults = entry.defaults
     for key in values:
-        if key not in known:
+        if key not in defaults:
             raise MethodError(
-                f"{name} has no hyper-parameter {key!r}.{near(key, known)} It has: {', '.join(known) or 'none'}."
+                f"{name} has no hyper-parameter {key!r}.{near(key, defaults)} It has: {', '.join(defaults) or 'none'}."
             )
     try:
         return [rule(**{f.name: values[f.name] for f in fields(rule) if f.name in values}) for rule in entry.rules]

@@ -39,9 +39,11 @@ def header(trial: Trial, choice: EngineChoice) -> list[str]:
         lines.append(
             f"clients come and go, drawn from the seed: {', '.join(f'{k} {v}' for k, v in simulated(s, COMING).items())}"
         )
-    if (of := trial.attackers) is not None:
-        what = f"attack {of.attack}{f' of scale {of.scale:g}' if of.scale else ''}"
-        lines.append(f"{what} by {len(of.clients)} of {len(trial.data)}: {some([trial.names[m] for m in of.clients])}")
+    if (attackers := trial.attackers) is not None:
+        what = f"attack {attackers.attack}{f' of scale {attackers.scale:g}' if attackers.scale else ''}"
+        lines.append(
+            f"{what} by {len(attackers.clients)} of {len(trial.data)}: {some([trial.names[m] for m in attackers.clients])}"
+        )
     if trial.neurons is not None:
         sizes = ", ".join(f"{name} {n}" for name, n in zip(trial.neurons.names, trial.neurons.sizes, strict=True))
         shared = [f"{name} is everybody's ({why})" for name, why in trial.neurons.left_out.items()]
@@ -68,15 +70,15 @@ def _kept(trial: Trial) -> bool:
     return trial.private is not None and bool(trial.private[trial.model.n_params :].all())
 
 
-def machines(known: Sequence[Content], trial: Trial, t: int) -> list[Content]:
+def machines(earlier: Sequence[Content], trial: Trial, t: int) -> list[Content]:
     """What computed the rounds, each machine with the first of its own, where this one computes those from ``t`` on.
 
     A run that another kind of processor, or another version of Equipoise, began goes on with a warning.
     """
     here = {"round": t, **machine(trial.model.initial.device), **code()}
-    if not known:
+    if not earlier:
         return [here]
-    before, name = known[-1], f"{trial.method}, seed {trial.settings.seed}"
+    before, name = earlier[-1], f"{trial.method}, seed {trial.settings.seed}"
     if kind(before) != kind(here):
         log.warning(
             "%s: rounds before %d were computed with %s; here it is %s, so from here on the last bits may differ.",
@@ -95,4 +97,4 @@ def machines(known: Sequence[Content], trial: Trial, t: int) -> list[Content]:
             release(here),
         )
     same = kind(before) == kind(here) and release(before) == release(here)
-    return list(known) if same else [*known, here]
+    return list(earlier) if same else [*earlier, here]

@@ -180,7 +180,7 @@ def _cohort(
     updates: Tensor,
 ) -> Cohort:
     """What the server knows once the clients have answered."""
-    P, sizes, known = trial.model.n_params, trial.setup.sizes[ids], _known(trial, now, received)
+    P, sizes, seen = trial.model.n_params, trial.setup.sizes[ids], _known(trial, now, received)
     return Cohort(
         t=now.t,
         rounds=rounds,
@@ -192,8 +192,8 @@ def _cohort(
         weights=sizes / sizes.sum(),
         layout=trial.model.layout,
         buffer_updates=updates[:, P:],
-        received=known,
-        kept=known,
+        received=seen,
+        kept=seen,
         held=held,
         seed=trial.settings.seed,
         oracle=trial.oracle,
@@ -262,11 +262,11 @@ def _who_holds_what(trial: Trial, before: Progression, now: Progression) -> Reco
     if units is None or trial.neurons is None:
         return {}
     counts = torch.stack([part.sum(1) for part in units.split(trial.neurons.sizes, 1)], 1)
-    found: Units = {"held": counts.tolist()}
+    holding: Units = {"held": counts.tolist()}
     last = submodels(trial, before.server, everybody)
     if now.t == 0 or last is None or not torch.equal(units, last):
-        found["bits"] = [np.packbits(row).tobytes().hex() for row in units.cpu().numpy()]
-    return {"units": found}
+        holding["bits"] = [np.packbits(row).tobytes().hex() for row in units.cpu().numpy()]
+    return {"units": holding}
 
 
 def _hidden(trial: Trial, x: Tensor) -> Tensor | None:
@@ -318,8 +318,8 @@ def plain(trial: Trial) -> bool:
 
 def _loaded(trial: Trial, ids: Sequence[int]) -> tuple[list[Samples], list[Answer]]:
     """The clients' data; and for those who have none, as loading it failed, an answer that says why."""
-    data, lost, of = [], [], trial.attackers
-    poisoned = of.clients if of is not None and of.attack in FLIPS else ()
+    data, lost, attackers = [], [], trial.attackers
+    poisoned = attackers.clients if attackers is not None and attackers.attack in FLIPS else ()
     for row, m in enumerate(ids):
         d = trial.data[m]
         try:
@@ -392,9 +392,9 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, job: Job, answers: I
     order, at = span(at.argsort().tolist()), at.sort().values
     reports, states = tree_map(lambda *leaves: torch.cat(leaves)[order], *(trees for _, *trees in sent))
     losses = taken.losses
-    known = torch.stack([losses[row] for row in sorted(rows)]) if losses.keys() >= set(rows) else None
+    training_losses = torch.stack([losses[row] for row in sorted(rows)]) if losses.keys() >= set(rows) else None
     trained = taken.trained if len(rows) == len(ids) else taken.trained[at]
-    return _Answers(at, trained, reports, states, known, past, bad)
+    return _Answers(at, trained, reports, states, training_losses, past, bad)
 
 
 @dataclass(frozen=True)
@@ -497,11 +497,13 @@ def _attack(trial: Trial, job: Job, trained: Tensor, rows: Sequence[int]) -> dic
 
     Only what leaves a client changes: its private coordinates, and those outside its submodel, stay as it trained them.
     """
-    of = trial.attackers
-    own = [row for row in rows if of is not None and of.attack in LIES and job.ids[row] in of.clients]
-    if of is None or not own:
+    attackers = trial.attackers
+    own = [
+        row for row in rows if attackers is not None and attackers.attack in LIES and job.ids[row] in attackers.clients
+    ]
+    if attackers is None or not own:
         return {}
-    lies = of.sent(trained, job.received, own, [row for row in rows if row not in own], trial.model.n_params)
+    lies = attackers.sent(trained, job.received, own, [row for row in rows if row not in own], trial.model.n_params)
     lies[:, trial.model.variances] = lies[:, trial.model.variances].clamp(min=0)  # or the guard would find them out
     leaves = _shown(trial, torch.ones_like(lies, dtype=torch.bool), None if job.held is None else job.held[own])
     trained[own] = torch.where(leaves, lies, trained[own])

@@ -71,9 +71,9 @@ class EarlyStopping:
         """
         best, at = -math.inf, None
         for record in records:
-            of = value(record, self.measure)
-            if of is not None and (at is None or of > best + self.min_delta):
-                best, at = of, int(record["round"])
+            now = value(record, self.measure)
+            if now is not None and (at is None or now > best + self.min_delta):
+                best, at = now, int(record["round"])
         if at is None:
             if records:
                 raise ValueError(f"EarlyStopping {NONE}: give validation=0.2.")

@@ -69,17 +69,17 @@ class HeldOut:
 
     def _shared(self, trial: Trial, vector: Tensor) -> list[Found]:
         """Of one model [G], for all clients: those in memory in one pass, the others one after another."""
-        found: list[Found] = [None] * len(self.sets)
+        tallies: list[Found] = [None] * len(self.sets)
         here, data = self._together
         if data is not None:
             [outputs] = answers(trial, vector, [data])
             sizes = [d.size for m in here if (d := self.sets[m]) is not None]
             for m, tally in zip(here, trial.model.task.tallies(outputs.values, outputs.y, sizes), strict=True):
-                found[m] = tally
+                tallies[m] = tally
         for m, d in enumerate(self.sets):
             if d is not None and m not in here:
-                found[m] = measured(trial, vector, d, self._name(trial, m))
-        return found
+                tallies[m] = measured(trial, vector, d, self._name(trial, m))
+        return tallies
 
 
 def measured(trial: Trial, vector: Tensor, data: Samples | Absent, who: str) -> Found:
@@ -93,19 +93,19 @@ def measured(trial: Trial, vector: Tensor, data: Samples | Absent, who: str) -> 
         return None
 
 
-def pooled(task: Task, found: Sequence[Found], groups: Sequence[str] | None) -> Record:
+def pooled(task: Task, tallies_of_clients: Sequence[Found], groups: Sequence[str] | None) -> Record:
     """The entry of a record: over all samples that are held out, by group and by client."""
-    groups = [EVERYBODY] * len(found) if groups is None else groups
-    of: dict[str, list[Found]] = {}
-    for group, one in zip(groups, found, strict=True):
-        of.setdefault(group, []).append(one)
-    by_group = {group: together(tallies) for group, several in of.items() if (tallies := [*filter(None, several)])}
+    groups = [EVERYBODY] * len(tallies_of_clients) if groups is None else groups
+    members: dict[str, list[Found]] = {}
+    for group, tally in zip(groups, tallies_of_clients, strict=True):
+        members.setdefault(group, []).append(tally)
+    by_group = {group: together(tallies) for group, several in members.items() if (tallies := [*filter(None, several)])}
     if not by_group:
         return {}
     clients = {
-        task.main: [None if tally is None else tally.main for tally in found],
-        "loss": [None if tally is None else float(tally.mean_loss) for tally in found],
+        task.main: [None if tally is None else tally.main for tally in tallies_of_clients],
+        "loss": [None if tally is None else float(tally.mean_loss) for tally in tallies_of_clients],
     }
     groups_of = {group: tally.score() for group, tally in by_group.items()}
-    every = together(filter(None, found)).score()
+    every = together(filter(None, tallies_of_clients)).score()
     return {"validation": {**every, "groups": groups_of, "clients": cast(Clients, clients)}}

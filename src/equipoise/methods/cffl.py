@@ -22,15 +22,15 @@ def largest(size: Tensor, share: Tensor, layout: tuple[int, ...], *, up: bool) -
     ``size`` [..., P] is not negative, ``layout`` are the lengths of its parts, and ``share`` [..., 1], in [0, 1], broadcasts: one
     vector [1, P] and shares [M, 1] give [M, P]. ``up`` rounds a part's number of entries up, else down.
     """
-    found = []
+    masks = []
     for part in size.split(layout, -1):
         exact = share * part.shape[-1]
         k = ((exact - 1e-9).ceil() if up else (exact + 1e-9).floor()).long()
         ranked = part.sort(-1, descending=True).values
         edge = torch.take_along_dim(ranked, (k - 1).clamp(min=0), -1)
         # Clipped entries are all of one size, but for the rounding of what was sent and added up: those are ties.
-        found.append((part >= edge - 256 * torch.finfo(part.dtype).eps * ranked[..., :1]) & (k > 0))
-    return torch.cat(found, -1)
+        masks.append((part >= edge - 256 * torch.finfo(part.dtype).eps * ranked[..., :1]) & (k > 0))
+    return torch.cat(masks, -1)
 
 
 def judged(
@@ -57,8 +57,8 @@ def judged(
     stays = R & ~(on & (r < coef / (len(r) if port else int(R.sum()))))
     if not stays.any():
         stays = R
-    known = int((seen & stays).sum()) / int(stays.sum())
-    return {"reputation": simplex(r * stays) * known, "reputable": stays, "seen": seen}
+    reached = int((seen & stays).sum()) / int(stays.sum())
+    return {"reputation": simplex(r * stays) * reached, "reputable": stays, "seen": seen}
 
 
 @dataclass(frozen=True)
@@ -219,8 +219,8 @@ class CFFL(Rule):
             P = len(cohort.theta)
             received = torch.cat([cohort.theta.expand_as(cohort.updates), received[:, P:]], 1)
         here = torch.zeros_like(state["reputable"]).index_fill(0, cohort.ids, True)
-        found = accuracies(replace(cohort, received=received))
-        accuracy = torch.zeros_like(state["reputation"]).index_copy(0, cohort.ids, found)
+        measured = accuracies(replace(cohort, received=received))
+        accuracy = torch.zeros_like(state["reputation"]).index_copy(0, cohort.ids, measured)
         alpha = self.strength(cohort.t, cohort.rounds)
         return judged(state, here, accuracy, alpha, self.old, self.coef, port=self.port)
 

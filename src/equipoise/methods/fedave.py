@@ -16,17 +16,17 @@ from equipoise.system.ranges import choice, number
 TINY = 1e-12
 
 
-def divergence(own: Tensor, there: Tensor, server: Tensor, *, ordered: bool = False) -> Tensor:
+def divergence(own: Tensor, other: Tensor, server: Tensor, *, ordered: bool = False) -> Tensor:
     r"""KL divergence of two lists of batch losses, each scaled to sum one: :math:`\sum_b p_b \log(p_b / s_b)`, [...].
 
     ``own`` [..., K] of a client (those that are ``there`` [..., K] stand first), ``server`` [..., L]; the longer list is cut
     to the length of the shorter one, after sorting both if ``ordered``. Losses are at least 1e-12.
     """
     if ordered:
-        own = torch.where(there, own, torch.inf).sort(-1).values
+        own = torch.where(other, own, torch.inf).sort(-1).values
         server = server.sort(-1).values
     n = min(own.shape[-1], server.shape[-1])
-    on = there[..., :n]
+    on = other[..., :n]
     p, s = (torch.where(on, x[..., :n].clamp(min=TINY), 0) for x in (own, server))
     p, s = (x / x.sum(-1, keepdim=True).clamp(min=TINY) for x in (p, s))
     return torch.where(on, p * (torch.where(on, p, 1) / torch.where(on, s, 1)).log(), 0).sum(-1)
@@ -114,8 +114,8 @@ class FedAVE(Rule):
         if self.reputation == "contribution":
             return state
         oracle = needed(briefing.oracle, "validation data")
-        found = torch.stack([oracle.batch_losses(vector)[0] for vector in briefing.received])  # [M, L]
-        return {**state, "losses": state["losses"].index_copy(0, briefing.ids, found)}
+        losses = torch.stack([oracle.batch_losses(vector)[0] for vector in briefing.received])  # [M, L]
+        return {**state, "losses": state["losses"].index_copy(0, briefing.ids, losses)}
 
     def message(self, state: State, m: int) -> State:
         return {"losses": state["losses"][m]} if self.reputation == "own" else {}
@@ -123,8 +123,8 @@ class FedAVE(Rule):
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         if self.reputation == "contribution":
             return {}, visit.state
-        own, there = visit.oracle.batch_losses(visit.received)
-        return {"kl": divergence(own, there, visit.message["losses"], ordered=self.sort_losses)}, visit.state
+        own, exists = visit.oracle.batch_losses(visit.received)
+        return {"kl": divergence(own, exists, visit.message["losses"], ordered=self.sort_losses)}, visit.state
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         i, p = cohort.ids, simplex(cohort.sizes)

@@ -83,8 +83,8 @@ class FedCE(Rule):
 
     def server_state(self, setup: Setup) -> State:
         sums = ("cos", "visits", "metric", "measured", "total")
-        one = torch.ones_like(setup.sizes)
-        return {"c": simplex(one), "used": -one, **{k: torch.zeros_like(one) for k in sums}}
+        ones = torch.ones_like(setup.sizes)
+        return {"c": simplex(ones), "used": -ones, **{k: torch.zeros_like(ones) for k in sums}}
 
     def message(self, state: State, m: int) -> State:
         return {"c": state["used"][m]}

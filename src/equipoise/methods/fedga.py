@@ -77,8 +77,8 @@ class FedGA(Rule):
         return mass * simplex(a.clamp(min=0, max=1 if self.form == "official" else None))
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
-        a, known, official = state["a"], cohort.reports["seen"] > 0, self.form == "official"
-        ids, gap = cohort.ids[known], cohort.reports["gap"][known].to(a.dtype)
+        a, seen, official = state["a"], cohort.reports["seen"] > 0, self.form == "official"
+        ids, gap = cohort.ids[seen], cohort.reports["gap"][seen].to(a.dtype)
         spread = gap if official else gap - gap.mean()
         if len(ids) and spread.abs().max() > 1e-12 * gap.abs().max():  # otherwise all are equal: nothing is learnt
             left = max(0.0, 1 - (cohort.t - 2 * official) / cohort.rounds)

@@ -76,10 +76,10 @@ class FedGH(Rule):
         columns, after = [], torch.empty_like(state["h"])
         parts = zip(*(x.split(cohort.layout, -1) for x in (cohort.updates, state["h"], after)), strict=True)
         for u, h, place in parts:
-            known = bool(h.any())
-            c = deconflict(gram(u), dots(u, h)) / len(u) if known else cohort.uniform
+            begun = bool(h.any())
+            c = deconflict(gram(u), dots(u, h)) / len(u) if begun else cohort.uniform
             columns.append(c)
-            place.copy_(combine(u, c).lerp(h, self.gamma if known else 0.0))
+            place.copy_(combine(u, c).lerp(h, self.gamma if begun else 0.0))
         return {"h": after}, replace(cohort, weights=cohort.uniform, coefficients=torch.stack(columns, 1))
 
 

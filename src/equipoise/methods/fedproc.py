@@ -66,8 +66,8 @@ class FedProc(Rule):
 
     def blend(self, out: Out, visit: Visit, a: float) -> Tensor:
         """What is added to the cross-entropy of the batch [...] at the weight ``a``."""
-        there = 1.0 if self.strict else visit.message["known"].amax((-2, -1))
-        return a * there * (self.contrast(out, visit) - out.cross_entropy)
+        known = 1.0 if self.strict else visit.message["known"].amax((-2, -1))
+        return a * known * (self.contrast(out, visit) - out.cross_entropy)
 
     def loss(self, out: Out, visit: Visit) -> Tensor:
         return self.blend(out, visit, self.share(visit.t, visit.rounds))

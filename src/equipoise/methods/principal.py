@@ -101,9 +101,9 @@ class Principal(Rule):
         p, K = weights.cpu(), torch.stack([gram(u) for u in parts]).cpu()  # small matrices: a GPU is slower
         seen = state["seen"].cpu() if self.warm_start else torch.ones(len(parts), dtype=torch.bool)
         columns, ties = list[Tensor](), list[bool]()
-        for u, of, known in zip(parts, K, seen.tolist(), strict=True):
-            plain = (self.scope == "tensor" and u.shape[1] == 1) or not known
-            c, tie = (p, False) if plain else self.coefficients(of, p)
+        for u, products, begun in zip(parts, K, seen.tolist(), strict=True):
+            plain = (self.scope == "tensor" and u.shape[1] == 1) or not begun
+            c, tie = (p, False) if plain else self.coefficients(products, p)
             columns, ties = [*columns, c], [*ties, tie]
         c = torch.stack(columns, 1) if self.scope == "tensor" else columns[0]
         notes = {**cohort.notes, "principal_axes": self.kept(len(p)), "principal_tie": any(ties)}

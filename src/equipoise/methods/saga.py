@@ -95,9 +95,9 @@ class SAGA(Rule):
             w = self.beta * w + (1 - self.beta) * simplex(last)
         w = w.to(state["w"].dtype)
         names = {"value": "sharpness" if self.variant == "S" else "perturbed_loss"}
-        told = {names.get(key, key): x.tolist() for key, x in cohort.reports.items()}
+        shown = {names.get(key, key): x.tolist() for key, x in cohort.reports.items()}
         state = {"w": state["w"].index_copy(0, cohort.ids, w)}
-        return state, replace(cohort, weights=w, notes={**cohort.notes, **told})
+        return state, replace(cohort, weights=w, notes={**cohort.notes, **shown})
 
 
 PAPER = "Wu, Kuang, Yan, Wang, Yu: Inter-Client Progressive State Matching, arXiv 2503.09587 (2025)"

@@ -349,7 +349,7 @@ def _made(config: RunConfig) -> tuple[Scenario, nn.Module]:
 def _check_memory(config: RunConfig, data: Scenario, net: nn.Module) -> None:
     model = Model(net)
     private = parse(config.method).private(model) is not None
-    forecasts.check(model, cohort_size(len(data.clients), config.participation), private, config.device)
+    forecasts.check_memory(model, cohort_size(len(data.clients), config.participation), private, config.device)
 
 
 def federation(

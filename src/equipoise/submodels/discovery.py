@@ -250,15 +250,15 @@ class _Tracker(fx.Interpreter):
 
     def join(self, a: _Tag, b: _Tag) -> _Tag:
         """Make one label of two."""
-        one, two = sorted((self.root(a.label), self.root(b.label)))
-        if one != two:
-            kept, gone = self.labels[one], self.labels[two]
+        first, second = sorted((self.root(a.label), self.root(b.label)))
+        if first != second:
+            kept, gone = self.labels[first], self.labels[second]
             for mine, others in ((kept.makers, gone.makers), (kept.rows, gone.rows), (kept.columns, gone.columns)):
                 mine += [name for name in others if name not in mine]
             kept.why = kept.why or gone.why
-            self.same[two] = one
-            if two in self.logits:
-                self.logits.add(one)
+            self.same[second] = first
+            if second in self.logits:
+                self.logits.add(first)
         return a
 
     def _follow(self, n: fx.Node, value: Any) -> _Tag | None:

@@ -76,24 +76,24 @@ class NotApplicableError(Exception):
     """A check does not apply to this method, with the reason."""
 
 
-def _compare(subject: Subject, a: Federation, b: Federation, within: float, who: str, advice: str) -> None:
+def _compare(subject: Subject, a: Federation, b: Federation, within: float, what: str, advice: str) -> None:
     """Require that two runs ended in the same state, up to rounding."""
     where, gap = widest(a, b)
     if not gap <= within:
         hook = first_difference(subject) or hooks_behind(subject.method, where)
         raise ContractError(
-            f"{gap:.2g} in {where} after {a.progress.t} rounds", f"{who} agree within {within:g}", advice, hook
+            f"{gap:.2g} in {where} after {a.progress.t} rounds", f"{what} agree within {within:g}", advice, hook
         )
 
 
-def _same_bits(subject: Subject, a: Federation, b: Federation, who: str, advice: str) -> None:
+def _same_bits(subject: Subject, a: Federation, b: Federation, what: str, advice: str) -> None:
     """Require that two runs ended in the same state and have the same records, bit for bit."""
     names = differing(a.progress.tensors(), b.progress.tensors())
     if names or records_of(a) != records_of(b):
         where = names[0] if names else "records"
         raise ContractError(
             f"another {some(names) or 'record'} after {a.progress.t} rounds",
-            f"{who} give the same bits",
+            f"{what} give the same bits",
             advice,
             hooks_behind(subject.method, where),
         )
