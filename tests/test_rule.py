@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
+from equipoise.core.rule import Cohort, Columns, Combine, Given, Out, Rule, Setup, State, Visit
 from equipoise.federation import evaluation
 from equipoise.federation.method import Method, MethodError, parse
 from helpers import (
@@ -52,6 +52,26 @@ def test_coefficients_may_differ_between_tensors() -> None:
     found = cohort(u, layout=(4, 6), coefficients=c, scale=2.0, shift=torch.ones(10, dtype=torch.float64))
     expected = [2 * sum(float(c[m, int(j >= 4)] * u[m, j]) for m in range(3)) + 1 for j in range(10)]
     assert found.step().tolist() == pytest.approx(expected)
+
+
+def test_a_step_is_made_in_one_way() -> None:
+    u, c, w = normal(3, 10), normal(3, 2, seed=1), torch.full((3,), 1 / 3, dtype=torch.float64)
+    mask = normal(3, 10, seed=2) > 0
+    plain = cohort(u).direction
+    assert isinstance(plain, Combine)
+    assert torch.equal(plain.weights, w)
+    assert plain.mask is None
+    masked = cohort(u, mask=mask).direction
+    assert isinstance(masked, Combine)
+    assert masked.mask is mask
+    columns = cohort(u, layout=(4, 6), coefficients=c).direction
+    assert isinstance(columns, Columns)
+    assert columns.weights is c
+    given = cohort(u, layout=(4, 6), coefficients=c, mask=mask, moved=u[0])
+    assert isinstance(given.direction, Given)
+    assert torch.equal(given.step(), u[0])
+    with pytest.raises(ValueError, match="would ignore the mask"):
+        cohort(u, layout=(4, 6), coefficients=c, mask=mask).step()
 
 
 def test_how_much_a_client_counted() -> None:

@@ -199,7 +199,7 @@ def again(config: RunConfig) -> Federation:
 
 
 def stored(path: Path, what: str, about: str, key: object) -> list[Row]:
-    """What is stored in a file beside a run under the name ``what``, if it is ``about`` the same; else nothing.
+    """The content of a file in a run's directory under the name ``what``, if it is ``about`` the same; else nothing.
 
     Raises
     ------

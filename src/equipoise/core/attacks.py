@@ -1,4 +1,4 @@
-"""Clients that attack, in simulation: who they are, and what they send in the place of what they trained."""
+"""Clients that attack, in simulation: who they are, and what they send instead of what they trained."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Attackers:
 
     @staticmethod
     def of(settings: Settings, names: Sequence[str], groups: Sequence[str] | None, *, here: bool) -> Attackers | None:
-        """From the settings, and the clients' names and groups; None where nobody attacks.
+        """From the settings, and the clients' names and groups; None if no client attacks.
 
         Every client draws a number from the seed and its name; of a share, those with the least attack.
         """

@@ -27,7 +27,7 @@ class ByName:
     def read(self, value: object) -> dict[str, Any]:
         """The number of each name; that of all others has the name ``""``, if it is given."""
         if isinstance(value, str):
-            pieces = next(csv.reader([value], skipinitialspace=True), [])  # a name with a comma stands in quotes
+            pieces = next(csv.reader([value], skipinitialspace=True), [])  # a name with a comma is in quotes
             pairs = [piece.rpartition("=")[::2] for piece in pieces]
             kind = int if self.each.whole else float
             numbers: dict[str, Any] = {name.strip(): kind(number) for name, number in pairs}

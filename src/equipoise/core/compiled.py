@@ -1,6 +1,6 @@
 """Loops over the update matrix that Numba compiles, where it is installed (the extra ``fast``) and the matrix is large.
 
-Each does the operations of the form beside it, in :mod:`equipoise.core.maths` or in FPHL, in the same order, so that the bits are the same;
+Each does the operations of the other form, in :mod:`equipoise.core.maths` or in FPHL, in the same order, so that the bits are the same;
 but it passes over the matrix once, and a block stays in the nearest cache.
 """
 

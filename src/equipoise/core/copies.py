@@ -35,7 +35,7 @@ PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.d
 
 
 class Place(NamedTuple):
-    """Where something stands in a network: its module ("" for the network itself), the name there, and its kind."""
+    """Where something is in a network: its module ("" for the network itself), the name there, and its kind."""
 
     module: str
     name: str
@@ -76,7 +76,7 @@ def copied(net: nn.Module) -> nn.Module:
                 memo[id(x)] = x.detach().clone()  # PyTorch copies no tensor that has a history
     try:
         return copy.deepcopy(net, memo)
-    except Exception as error:  # copying runs code of the user's
+    except Exception as error:  # copying runs the user's code
         what = next(_uncopied(net), f"{type(net).__name__} ({type(error).__name__}: {error})")
         raise NetworkError(
             f"The network cannot be copied, and every client trains a copy. In the way is {what}. "
@@ -187,7 +187,7 @@ def _inside(value: Any) -> list[Any]:
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are the same but for the rounding of one computation."""
+    """Whether two tensors are the same, except for the rounding of one computation."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     b = b.to(a.device)

@@ -22,13 +22,13 @@ from equipoise.system import threads
 
 BLOCK = 1 << 19  # entries of a block, 2 MiB in float32: larger ones leave the cache, smaller ones cost overhead
 ON_DEVICE = 1 << 25  # the same on a GPU, where every block costs the start of some ten kernels
-RUNS = 32  # at most so many runs of blocks, each summed by itself; threads take them in turn
+RUNS = 32  # at most this number of runs of blocks, each summed separately; threads take them in turn
 FEW, LONG = 32, 4096  # at most so many rows, of at least so many columns, are sorted by exchanges
 SHORTEST = 4  # least blocks of a run: fewer take less time than starting a thread
 LEAST = 1e-30  # sums and powers from here to 1 / LEAST are in the range of every type; others are scaled first
 CLOSE = 1e-9  # relative: shorter squared distances are not differences of squared lengths
 SHORT, TALL = 1e-6, 1e15  # between them, squares and their sums are in the range of every type, with all their digits
-FAR = 2.0**10  # entries beyond this are moved to 0 before they are projected: the sum of one would be lost beside them
+FAR = 2.0**10  # entries beyond this are moved to 0 before they are projected: the sum of one would be lost in theirs
 Result = TypeVar("Result")
 
 
@@ -399,7 +399,7 @@ def square_distances_between(K: Tensor, parts: Sequence[Tensor]) -> Tensor:
 def _square_distances(
     rows: Tensor, mask: Mask | None, K: int, centres: Callable[[slice, Tensor], Iterable[Tensor]]
 ) -> Tensor:
-    """Squared distances to K ``centres``, each given by its part in the place of a block and the block itself: [K, M]."""
+    """Squared distances to K ``centres``, each given by its part at a block and the block itself: [K, M]."""
 
     def some(parts: list[slice]) -> Tensor:
         total = torch.zeros(K, len(rows), dtype=torch.float64, device=rows.device)

@@ -30,7 +30,7 @@ class Model:
 
     The vector holds the P trainable scalars first, tensor by tensor in the order of ``named_parameters()`` (shared
     tensors once, frozen ones left out), then the floating buffers (BatchNorm running statistics), then the buffers of whole
-    numbers that training changes, such as counters. A whole number n stands in it as n times :data:`UNIT`, which is exact and so
+    numbers that training changes, such as counters. A whole number n is stored as n times :data:`UNIT`, which is exact and so
     small that it weighs nothing in the length of an update; a mean of several is rounded where the network is run.
 
     Parameters
@@ -110,7 +110,7 @@ class Model:
         self.bf16 = False
 
     def _lay_out(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> None:
-        """Note where each tensor stands in the vector."""
+        """Store where each tensor is in the vector."""
         self.names, self.buffer_names = tuple(parameters), tuple(buffers)
         self.shapes = tuple(p.shape for p in parameters.values())
         self.buffer_shapes = tuple(b.shape for b in buffers.values())
@@ -172,11 +172,11 @@ class Model:
             )
 
     def written(self, numbers: Tensor, dtype: torch.dtype) -> Tensor:
-        """Whole numbers, or true and false, as they stand in the vector, in their own shape."""
+        """Whole numbers, or true and false, as the vector stores them, in their own shape."""
         return numbers.detach().to(dtype) * UNIT
 
     def read(self, part: Tensor, dtype: torch.dtype) -> Tensor:
-        """The whole numbers nearest to what stands in a part of a vector, within the range of a dtype."""
+        """The whole numbers nearest to those stored in a part of a vector, within the range of a dtype."""
         numbers = (part / UNIT).round()
         if dtype == torch.bool:
             return numbers > 0
@@ -270,7 +270,7 @@ class Model:
         return state
 
     def watch(self, net: nn.Module) -> Watch:
-        """What of a copy of the network no visit may change: all that is not in the vector, but for caches."""
+        """What of a copy of the network no visit may change: all that is not in the vector, except caches."""
         return Watch(net, {*self.tensors}, self.observed.caches)
 
     def network(self, vector: Tensor) -> nn.Module:
@@ -475,7 +475,7 @@ class Stacked:
         self.model = model
         self._renew()
         self.unused = unused(self.net)
-        self.late = set[str]()  # what is in no vector and changes all the same
+        self.late = set[str]()  # what is in no vector and still changes
         taken = {*model.names, *model.buffer_names}
         every = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
         self.flat = torch.empty(0)

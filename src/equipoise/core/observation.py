@@ -122,7 +122,7 @@ def _seen(net: nn.Module, x: Inputs, other: Inputs, train: bool, task: Task) -> 
 
 
 def _mixes(net: nn.Module, x: Inputs, other: Inputs, training: _Seen) -> bool:
-    """Whether a sample of ``x`` beside one of ``other`` gives, or leaves in buffers, something else than it did in training."""
+    """Whether a sample of ``x`` in a batch with one of ``other`` gives, or leaves in buffers, something else than it did in training."""
     copy = _copy(net, True)
     logits, _ = _step(copy, joined([cut(part, slice(1)) for part in (x, other)]), True)
     after = {n: b.detach() for n, b in copy.named_buffers() if n in training.buffers}

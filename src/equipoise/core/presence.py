@@ -1,4 +1,4 @@
-"""Clients that come and go, in simulation: who is there in a round, who fails in the middle of it, who is too slow."""
+"""Clients that come and go, in simulation: available clients of a round, clients that fail in the middle of it, slow clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Ids = dict[str, list[int]]
 class Presence:
     """What decides who takes part, one entry per client.
 
-    ``keys`` stand for the clients' names, so that a client draws the same numbers wherever it stands in the list; ``there``
+    ``keys`` stand for the clients' names, so that a client draws the same numbers wherever it is in the list; ``there``
     is the chance that it is there, ``dropout`` that it fails, ``joins`` its first round, ``late`` whether it misses every round.
     """
 
@@ -41,7 +41,7 @@ class Presence:
     def of(
         settings: Settings, names: Sequence[str], groups: Sequence[str] | None, sizes: Sequence[int]
     ) -> Presence | None:
-        """From the settings, and the clients' names, groups and numbers of samples; None where everybody is always there.
+        """From the settings, and the clients' names, groups and numbers of samples; None if all clients are always available.
 
         Raises
         ------

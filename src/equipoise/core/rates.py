@@ -9,7 +9,7 @@ from typing import Any, cast
 from equipoise.system.ranges import Range, check_fields, number
 from equipoise.system.suggestions import near, unknown
 
-LOOK = 1000  # rounds for which a function of the user's is known by its values
+LOOK = 1000  # rounds whose values identify a user's function
 POSITIVE = Range(0, above=True, below=True)
 
 
@@ -106,7 +106,7 @@ class Exponential(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Function:
-    """A function of the user's, of the round ``t``; it is known again by its values."""
+    """A user's function of the round ``t``; its values identify it."""
 
     of: Callable[[int], float]
 

@@ -204,6 +204,28 @@ class Briefing:
 
 
 @dataclass(frozen=True)
+class Combine:
+    """The step is the sum of the updates by ``weights`` [M]; with a ``mask`` [M, P], of each parameter over the clients that keep it."""
+
+    weights: Tensor
+    mask: maths.Mask | None
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The step is the sum of the updates by ``weights`` [M, T], which have a column for each tensor."""
+
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class Given:
+    """The step [P] is given: by an optimiser of the server, or as no weights give it."""
+
+    step: Tensor
+
+
+@dataclass(frozen=True)
 class Cohort:
     r"""What the server knows once the M clients of round ``t`` have answered.
 
@@ -215,8 +237,7 @@ class Cohort:
     received. ``weights`` [M] (convex) say how much each client counts; they average the buffers and, unless
     ``coefficients`` [M] (or [M, T], one column per tensor of ``layout``) or a ``mask`` [M, P] say otherwise, the updates. A
     mask is a boolean tensor or :class:`equipoise.core.maths.Bits`, whose ``dense()`` is one. ``scale`` is eta, ``shift`` [P] is s;
-    ``moved`` [P] takes the place of the whole step, where an optimiser of the server makes one of it, or where no weights give it
-    (see :meth:`stepped`).
+    ``moved`` [P] replaces the whole step (see :meth:`stepped`). :attr:`direction` is which of these holds, as one value.
     ``ids`` [M] are the clients, ``sizes`` [M] their training samples; ``reports`` are this rule's own, each [M, ...].
     ``notes`` are numbers to record with the round; they have no influence.
 
@@ -255,17 +276,33 @@ class Cohort:
         """Equal weights [M]."""
         return torch.full_like(self.weights, 1 / len(self.ids))
 
+    @property
+    def direction(self) -> Combine | Columns | Given:
+        """What the rules have set, as one value.
+
+        Raises
+        ------
+        ValueError : a mask, and coefficients for each tensor, which would ignore it.
+        """
+        if self.moved is not None:
+            return Given(self.moved)
+        weights = self.weights if self.coefficients is None else self.coefficients
+        if weights.dim() == 1:
+            return Combine(weights, self.mask)
+        if self.mask is not None:
+            raise ValueError("coefficients of each tensor [M, T] would ignore the mask [M, P]. Set one of them.")
+        return Columns(weights)
+
     def step(self) -> Tensor:
         """What this round adds to ``theta``: [P]."""
-        if self.moved is not None:
-            return self.moved
-        weights = self.weights if self.coefficients is None else self.coefficients
-        if weights.dim() == 2:
-            parts = zip(self.updates.split(self.layout, 1), weights.unbind(1), strict=True)
-            step = torch.cat([maths.combine(u, w) for u, w in parts])
-        else:
-            step = maths.combine(self.updates, weights, self.mask)
-        return self.stepped(step)
+        match self.direction:
+            case Given(step):
+                return step
+            case Combine(weights, mask):
+                return self.stepped(maths.combine(self.updates, weights, mask))
+            case Columns(weights):
+                parts = zip(self.updates.split(self.layout, 1), weights.unbind(1), strict=True)
+                return self.stepped(torch.cat([maths.combine(u, w) for u, w in parts]))
 
     def stepped(self, mean: Tensor) -> Tensor:
         """What ``mean`` [P], instead of the combined updates, adds to ``theta``: with scale and shift, [P]."""

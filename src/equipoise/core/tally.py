@@ -52,7 +52,7 @@ class Tally(ABC):
     @staticmethod
     @abstractmethod
     def of_values(predicted: Array, y: Array, value: Array, V: int, width: int) -> Sums:
-        """Sums over the samples with each of V values of a sensitive attribute, of which ``value`` [n] says which; all in one pass."""
+        """Sums over the samples with each of V values of a sensitive attribute, given by ``value`` [n]; all in one pass."""
 
     def __add__(self, other: Self) -> Self:
         return together([self, other])

@@ -84,7 +84,7 @@ class Training:
             if seen:  # a rule may evaluate a gradient more than once in a step, or never
                 losses[k] = seen[0]
 
-        # streamed samples come from elsewhere in every step, and random numbers from a generator that a client begins anew
+        # streamed samples come from elsewhere in every step, and random numbers from a generator that every client restarts
         replay = source.content is not None and not evaluator.model.random
         in_turn(step, kinds, theta.device, replay=replay)
         used = [k for k, (width, *_) in enumerate(kinds) if width]

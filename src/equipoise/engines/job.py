@@ -32,7 +32,7 @@ class Job:
     ``states`` and ``messages`` one dictionary per rule with values [M, ...], ``data`` their samples. ``private`` [G] marks
     what never leaves a client. ``chances`` are those of each sample's random numbers, see :func:`equipoise.core.draws.chances`.
     Where clients get submodels, ``units`` [M, K] are the hidden units of each and ``held`` [M, G] the coordinates;
-    ``neurons`` are given if a smaller network may be trained in place of the masked one. Clients draw the noise that
+    ``neurons`` are given if a smaller network may be trained instead of the masked one. Clients draw the noise that
     protects them from ``secret``: at least 32 random bytes, known to the client alone and used once. With None it is drawn
     from the seed, which protects no client: for simulation only.
     """
@@ -115,7 +115,7 @@ class Job:
 class Answer:
     """What the clients at ``rows`` of a job sent: trained models [m, G] and, per rule, reports and states [m, ...].
 
-    ``losses`` [m] are the mean cross-entropies of their training, where the engine is told. ``error`` says why they sent nothing, and ``cause`` is what was raised.
+    ``losses`` [m] are the mean cross-entropies of their training, if the engine reports them. ``error`` is the reason if they sent nothing, and ``cause`` the exception.
     """
 
     rows: tuple[int, ...]
@@ -143,5 +143,5 @@ Engine = Callable[[Job], Iterator[Answer]]
 
 
 def draws(job: Job) -> bool:
-    """Whether training may draw random numbers, for which each client needs a generator of its own."""
+    """Whether training may draw random numbers, for which each client needs its own generator."""
     return job.model.random or any(d.content is None for d in job.data)

@@ -1,7 +1,7 @@
 """Clients spread over worker processes: for networks and data that draw random numbers, and where threads wait for each other.
 
 A worker gets the network, the rules and the solver once. What a round adds (received models, states, messages, samples)
-and the trained models lie in shared memory; pipes carry only client numbers, and reports and states as plain bytes.
+and the trained models are in shared memory; pipes carry only client numbers, and reports and states as plain bytes.
 A worker that dies is replaced, and its client is visited again.
 """
 
@@ -45,7 +45,7 @@ class WorkerError(RuntimeError):
 
 
 class Place(NamedTuple):
-    """Where a tensor lies in a board. ``copies``: clients that share its only row, 0 if each has its own."""
+    """Where a tensor is in a board. ``copies``: clients that share its only row, 0 if each has its own."""
 
     start: int
     shape: tuple[int, ...]

@@ -16,7 +16,7 @@ from equipoise.system.tree import tree_map
 
 
 def sequential(job: Job) -> Iterator[Answer]:
-    """Visit the clients in order. A client that raises answers with its error; the others go on."""
+    """Visit the clients in order. A client that raises answers with its error; the others continue."""
     yield from OneByOne(job.model)(job, range(len(job.ids)))
 
 

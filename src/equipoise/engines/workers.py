@@ -43,7 +43,7 @@ class Stacks:
     """Visit stacks of at most ``chunk`` clients in ``n`` threads of one core each.
 
     The result depends on ``chunk`` by rounding, and not on ``n``. None: a quarter of the clients, from 20 to 256. Every run has
-    an engine of its own, which says at its first stack that fails that there is one.
+    its own engine, which warns of its first stack that fails.
     """
 
     n: int

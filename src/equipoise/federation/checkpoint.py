@@ -33,7 +33,7 @@ class CheckpointError(ExpectedError):
 
 
 class Kept(TypedDict, total=False):
-    """What the JSON file says of a checkpoint.
+    """The entry of a checkpoint in the JSON file.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Kept(TypedDict, total=False):
 def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Kept) -> None:
     """Write a checkpoint; the JSON file, written last, names the files of tensors and their hashes, and has its own.
 
-    The last ``meta["keep"]`` are kept, 1 if it says nothing.
+    The last ``meta["keep"]`` are kept, 1 without it.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def exists(directory: Path) -> bool:
 
 
 def kept(directory: Path, t: int | None = None) -> list[Kept]:
-    """What the JSON file says of the checkpoints that are kept, the last first; or that after ``t`` rounds first.
+    """The entries of the kept checkpoints in the JSON file, the last first; or that after ``t`` rounds first.
 
     Raises
     ------
@@ -213,7 +213,7 @@ def kept(directory: Path, t: int | None = None) -> list[Kept]:
 
 
 def about(directory: Path) -> Kept:
-    """What the JSON file says of the last checkpoint, see :func:`kept`."""
+    """The entry of the last checkpoint, see :func:`kept`."""
     return kept(directory)[0]
 
 

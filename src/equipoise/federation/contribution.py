@@ -1,4 +1,4 @@
-"""What each client contributes: the accuracy that it reaches when it trains alone, or what the user says of it."""
+"""What each client contributes: the accuracy that it reaches when it trains alone, or what the user states."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ def to_measure(method: Method, settings: Settings, *, asked: bool, given: bool, 
 
 
 def given(contribution: Sequence[float], n: int) -> Contribution:
-    """What the user says that each of ``n`` clients contributes."""
+    """The contribution of each of ``n`` clients, as the user states it."""
     try:
         values = None if isinstance(contribution, Mapping | str) else [float(c) for c in contribution]
     except (TypeError, ValueError):
@@ -114,7 +114,7 @@ def standalone(
             try:
                 now, record = one_round(trial, now, rounds)
                 bad = [(q["name"], q["reason"]) for q in record.get("quarantined", [])]
-            except QuorumError as error:  # nobody could train
+            except QuorumError as error:  # no client could train
                 bad = list(error.bad)
                 now = replace(now, t=now.t + 1)
             for name, reason in bad:

@@ -20,7 +20,7 @@ TERMS = ("begin", "loss", "correction", "gradient", "trains", "upload")  # hooks
 
 
 def explained(job: Job, problems: Mapping[int, str]) -> dict[int, str]:
-    """The same rows, with the cause in place of what the guard saw, where training again shows one.
+    """The same rows, with the cause instead of what the guard saw, where training again shows one.
 
     Every client's data and first loss are looked at; the first client whose are finite trains again, as it did and without
     the rules, and what that shows counts for all of them.
@@ -88,7 +88,7 @@ def _during(job: Job, bound: Bound, row: int) -> str:
 
 
 def _finite(job: Job, bound: Bound, row: int, rules: Sequence[Rule]) -> bool:
-    """Whether what a client sends lies in the range when it trains with some of the rules."""
+    """Whether a client's update is in the range when it trains with some of the rules."""
     keep = [k for k, rule in enumerate(job.rules) if any(rule is other for other in rules)]
     part = job.part([row])
     states, messages = ([values[k] for k in keep] for values in (part.states, part.messages))

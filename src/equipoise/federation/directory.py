@@ -29,7 +29,7 @@ MANIFEST = "manifest.json"
 CHECKPOINT = "checkpoint"
 LOCK = ".lock"
 FAILED = "failed.json"  # why the last attempt ended before its time, and who was left out of the round
-BEST = "best"  # a folder with the state after the round with the best validation, in a checkpoint of its own named by the round
+BEST = "best"  # a folder with the state after the round with the best validation, in its own checkpoint, named by the round
 UNKNOWN = "is of an earlier version, which kept no hash of its data: that they are the same could not be checked."
 
 
@@ -138,9 +138,9 @@ def restore_best(directory: Path, meta: Kept, now: Progression) -> Progression |
 
 
 def restore(directory: Path, ours: Content, now: Progression, t: int | None) -> tuple[Progression, Kept]:
-    """The progression of the last checkpoint, or that after ``t`` rounds, in the form of ``now``, and what else it says.
+    """The progression of the last checkpoint, or that after ``t`` rounds, in the form of ``now``, and the rest of its entry.
 
-    ``ours`` is the fingerprint of the run that is to go on.
+    ``ours`` is the fingerprint of the run that continues.
 
     Raises
     ------
@@ -175,7 +175,7 @@ def restore(directory: Path, ours: Content, now: Progression, t: int | None) -> 
 
 
 def go_back(directory: Path, t: int) -> None:
-    """Let the checkpoint after ``t`` rounds be the last; all records until now stay in a file beside.
+    """Let the checkpoint after ``t`` rounds be the last; all records until now stay in a separate file.
 
     Raises
     ------
@@ -207,7 +207,7 @@ def note_failure(directory: Path, error: Exception) -> None:
 
 
 def way_back(directory: Path, records: Sequence[Record]) -> str:
-    """A sentence on how to go on from an earlier round, where one is kept and its sums were not masked."""
+    """A sentence on how to continue from an earlier round, where one is kept and its sums were not masked."""
     earlier = [entry["t"] for entry in checkpoint.kept(directory / CHECKPOINT)[1:]]
     if not earlier or any(record.get("secure") for record in records):
         return ""

@@ -69,7 +69,7 @@ class Outputs:
 
     @cached_property
     def given(self) -> tuple[np.typing.NDArray[Any], np.typing.NDArray[Any]]:
-        """What measures of one's own get: probabilities [n, C], or what else the task says, and targets [n]."""
+        """The inputs of users' own measures: probabilities [n, C], or those of the task, and targets [n]."""
         return self.task.outputs(self.values).cpu().numpy(), self.y.cpu().numpy()
 
     def score(self, measures: Iterable[str] = ()) -> Score:
@@ -79,7 +79,7 @@ class Outputs:
 
 
 class Judged(NamedTuple):
-    """The main measure of a model, measures of one's own, and sums by sensitive attribute, if there are any."""
+    """The main measure of a model, users' own measures, and sums by sensitive attribute, if there are any."""
 
     main: float
     own: list[Found]
@@ -262,14 +262,14 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples]) -> list[Outpu
 
 @dataclass(frozen=True)
 class EvaluationSets:
-    """Named evaluation sets, and for each of ``n`` clients the one it belongs to (None: all of them), or a test set of its own."""
+    """Named evaluation sets, and for each of ``n`` clients the one it belongs to (None: all of them), or its own test set."""
 
     sets: Mapping[str, Samples]
     groups: tuple[str, ...] | None
     measures: tuple[str, ...] = ("accuracy",)
     of_clients: tuple[Samples | None, ...] | None = None
     n: int = 0
-    own: tuple[Measure, ...] = ()  # recorded beside the others
+    own: tuple[Measure, ...] = ()  # recorded in addition to the others
 
     def __post_init__(self) -> None:
         if self.of_clients is not None and len(self.of_clients) != self.n:
@@ -382,7 +382,7 @@ class EvaluationSets:
         return self._with_clients(trial, {"groups": groups}, judged, {})
 
     def measured(self, task: Task, t: int, rounds: int) -> tuple[str, ...]:
-        """What is computed after ``t`` of ``rounds`` rounds beside accuracy and loss: counts per class to see whether a model
+        """What is computed after ``t`` of ``rounds`` rounds in addition to accuracy and loss: counts per class to see whether a model
         only guesses, and in the last rounds which samples are right, from which intervals are computed.
         """
         if not costly(t, rounds):
@@ -426,6 +426,6 @@ def _judged(own: Sequence[Measure], parts: Sequence[Outputs], *, people: bool = 
 
 
 def _measured(own: Sequence[Measure], parts: Sequence[Outputs]) -> list[Found]:
-    """Measures of one's own on samples in parts."""
+    """Users' own measures on samples in parts."""
     p, y = (np.concatenate(arrays) for arrays in zip(*(outputs.given for outputs in parts), strict=True))
     return [measure(p, y) for measure in own]

@@ -222,7 +222,7 @@ class Federation(Arrangement):
         self.machines: list[Content] = []  # what computed the rounds, each with the first of its own
 
     def _about_task(self) -> Meta:
-        """What the description of a run says of a task other than classification."""
+        """The part of a run's description about a task other than classification."""
         task = self.model.task
         return {"task": task.name, "unit": task.unit} if isinstance(task, Regression) else {}
 
@@ -597,7 +597,7 @@ class Federation(Arrangement):
     # checkpoints
     @property
     def fingerprint(self) -> Content:
-        """What must agree for a run to go on: method, settings, network, and hashes of all data."""
+        """What must agree for a run to continue: method, settings, network, and hashes of all data."""
         return fingerprint(self.trial, self._contents)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What must agree between a checkpoint and the federation that goes on from it, and between a server and its sites."""
+"""What must agree between a checkpoint and the federation that continues from it, and between a server and its sites."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ PARTS = {  # of what is hashed of data, in words
 
 
 def structure(model: Model, neurons: Neurons | None) -> Content:
-    """What of a network must agree wherever it is trained, beside its values."""
+    """What of a network must agree wherever it is trained, in addition to its values."""
     units = None if neurons is None else [[g.name, list(g.rows), list(g.columns)] for g in neurons.groups]
     return {
         "parameters": {n: list(s) for n, s in zip(model.names, model.shapes, strict=True)},

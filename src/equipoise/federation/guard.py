@@ -18,7 +18,7 @@ from equipoise.system.text import plural
 from equipoise.system.tree import flatten
 
 PAST = 25  # updates of a client whose lengths are remembered
-SHOWN = 3  # names or reasons in an error; all are in the file beside it
+SHOWN = 3  # names or reasons in an error; all are in the file next to it
 # How the reasons of :mod:`equipoise.federation.diagnosis` begin; what to do follows a colon.
 DIVERGED, NETWORK = "training diverged", "the network gives a loss that is not finite before any training"
 DATA = "the data hold NaN or infinity"
@@ -85,7 +85,7 @@ def misfit(answer: Answer, like: Tensor, states: Sequence[State]) -> str:
 
 
 def finite(answer: Answer) -> Tensor:
-    """Whether all values of each row of an answer lie in the range [m], see :data:`LARGEST`, without a wait for a GPU."""
+    """Whether all values of each row of an answer are in the range [m], see :data:`LARGEST`, without a wait for a GPU."""
     rows = [
         value.reshape(len(value), -1) for _, value in _values(answer) if value.is_floating_point() and value.numel()
     ]
@@ -204,7 +204,7 @@ def far(lengths: Mapping[int, float], limit: float, growth: float = 1.0, what: s
 
     Where the updates of most clients have grown by a factor of ``growth``, something has moved the model, and whoever is the
     longest of the round is the first to be asked: the limit is then as many times less, but not below :data:`NEAR`. Of fewer
-    than three there is no median: nobody knows which of them is wrong.
+    than three there is no median: which of them is wrong is unknown.
     """
     median, found = _median(lengths.values()), dict[int, str]()
     for row, length in lengths.items():
@@ -318,7 +318,7 @@ def quorum(
 
 
 def split(reason: str) -> tuple[str, str]:
-    """What happened, and what to do, which only a diagnosed reason says."""
+    """What happened, and what to do, which only a diagnosed reason has."""
     head, colon, advice = reason.partition(": ")
     diagnosed = colon and head.startswith((DIVERGED, NETWORK, DATA, OUT_OF_MEMORY))
     return (head, advice) if diagnosed else (reason, "")

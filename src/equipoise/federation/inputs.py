@@ -328,7 +328,7 @@ def _own_test_sets(reading: Reading, client_tests: Iterable[object], names: Sequ
 
 
 def _of_server(reading: Reading, given: object) -> Samples:
-    """The server's own validation data, whose numbers must be finite: it asks nobody else."""
+    """The server's own validation data, whose numbers must be finite."""
     data = loaded(reading(given, "server_validation"))
     if data.content is not None and not finite(data.content.x).all():
         raise ValueError("server_validation holds numbers that are not finite. Correct or leave out these samples.")
@@ -420,7 +420,7 @@ def _probe(bound: Bound, model: Model, who: str, first: Samples) -> tuple[int, i
 
 
 def _check_task(task: Task, outputs: Tensor, y: Tensor) -> None:
-    """Require one loss and one prediction per sample, also of a task of the user's own."""
+    """Require one loss and one prediction per sample, also of the user's own task."""
     for name, values in (("losses", task.losses(outputs, y)), ("predictions", task.predictions(outputs))):
         if values.shape != y.shape:
             raise ValueError(

@@ -75,7 +75,7 @@ class Method:
                 self._whole(part)
 
     def _whole(self, by: str) -> None:
-        """Refuse a rule that keeps something of single clients beside ``by``, which has one client with all data."""
+        """Refuse a rule that keeps something of single clients, together with ``by``, which has one client with all data."""
         for rule, part in zip(self.rules, self.parts, strict=True):
             own = (
                 any(overrides(rule, hook) for hook in ("private", "submodel", "deploy"))
@@ -266,7 +266,7 @@ def make_rules(entry: CatalogueEntry, values: Mapping[str, object], written: str
 
 
 def _own(reference: str) -> CatalogueEntry:
-    """The entry of a rule of the user's own."""
+    """The entry of a user's own rule."""
     rule = own_code.load(reference)
     if not isinstance(rule, type) or not issubclass(rule, Rule):
         found = f"the class {rule.__name__}" if isinstance(rule, type) else repr(rule)

@@ -89,7 +89,7 @@ def prepare(
     engine : the name of the engine.
     groups : the hidden units, ``neurons`` of :class:`equipoise.Federation`.
     away : the clients are not in this process.
-    presence, attackers : who is there, and who attacks, in a simulation.
+    presence, attackers : available clients, and those that attack, in a simulation.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def prepare(
 
 
 def recorded_of(task: Task, measures: Iterable[object]) -> tuple[tuple[str, ...], tuple[Measure, ...]]:
-    """What is recorded: measures by name, those of a regression all there are; and functions of the user's own."""
+    """What is recorded: measures by name, all of a regression; and the user's own functions."""
     names, own = divided(measures)
     if task.name == CLASSIFICATION.name:
         return chosen(names), own
@@ -181,7 +181,7 @@ def held_out(inputs: Frame, settings: Settings, groups: tuple[str, ...] | None) 
 def who_comes(
     inputs: Frame, method: Method, settings: Settings, groups: Sequence[str] | None, *, here: bool
 ) -> tuple[Presence | None, Attackers | None]:
-    """Who is there in which round, and who attacks, in a simulation; None where all are, and nobody does."""
+    """The available clients of each round, and those that attack, in a simulation; None if all are available, and no client attacks."""
     sizes, task = [d.size for d in inputs.data], inputs.model.task
     presence = Presence.of(settings, inputs.names, groups, sizes) if method.sharing.clients else None
     if settings.attack in FLIPS and task.dtype.is_floating_point:

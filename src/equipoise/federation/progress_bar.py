@@ -72,7 +72,7 @@ class _Name(ProgressColumn):
 
 
 class _Accuracies(ProgressColumn):
-    """As many accuracies as there is room for beside the bar."""
+    """The accuracies that fit next to the bar."""
 
     def __init__(self, console: Terminal) -> None:
         super().__init__(Column(no_wrap=True))  # so that it is the bar that gives way

@@ -52,7 +52,7 @@ def header(trial: Trial, choice: EngineChoice) -> list[str]:
 
 
 def _batch_norm(trial: Trial) -> str:
-    """What becomes of the running statistics."""
+    """What happens to the running statistics."""
     model = trial.model
     if not model.batch_norm:
         return "none in this network"
@@ -73,7 +73,7 @@ def _kept(trial: Trial) -> bool:
 def machines(earlier: Sequence[Content], trial: Trial, t: int) -> list[Content]:
     """What computed the rounds, each machine with the first of its own, where this one computes those from ``t`` on.
 
-    A run that another kind of processor, or another version of Equipoise, began goes on with a warning.
+    A run that another kind of processor, or another version of Equipoise, began continues with a warning.
     """
     here = {"round": t, **machine(trial.model.initial.device), **code()}
     if not earlier:

@@ -227,7 +227,7 @@ def _step(trial: Trial, now: Progression, cohort: Cohort) -> Tensor:
     """The new global model [G]."""
     vector = now.vector + torch.cat([cohort.step(), cohort.buffer_step()])
     at = trial.model.variances
-    vector[at] = vector[at].clamp(min=0)  # a mean of variances, but for rounding and for what a masked sum hides
+    vector[at] = vector[at].clamp(min=0)  # a mean of variances, except for rounding and for what a masked sum hides
     guard.step(vector, str(trial.method))
     return vector
 
@@ -312,12 +312,12 @@ def _traffic(trial: Trial, now: Progression, job: Job, answers: _Answers, update
 
 
 def plain(trial: Trial) -> bool:
-    """Whether clients do nothing but train, so that a submodel may be cut out and trained in place of the masked whole."""
+    """Whether clients do nothing but train, so that a submodel may be cut out and trained instead of the masked whole."""
     return trial.private is None and not any(map(trial.method.overriding, CLIENT_HOOKS))
 
 
 def _loaded(trial: Trial, ids: Sequence[int]) -> tuple[list[Samples], list[Answer]]:
-    """The clients' data; and for those who have none, as loading it failed, an answer that says why."""
+    """The clients' data; and for clients whose data failed to load, an answer with the reason."""
     data, lost, attackers = [], [], trial.attackers
     poisoned = attackers.clients if attackers is not None and attackers.attack in FLIPS else ()
     for row, m in enumerate(ids):

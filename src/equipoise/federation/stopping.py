@@ -18,7 +18,7 @@ from equipoise.system.ranges import number as number_field
 from equipoise.system.text import plural
 
 MEASURES = {"accuracy": "{main}", "loss": "loss", "worst": "{main} of the worst group"}  # in words
-Stop = Callable[[Sequence[Record]], object]  # all records so far -> why to stop; empty or False to go on
+Stop = Callable[[Sequence[Record]], object]  # all records so far -> why to stop; empty or False to continue
 NONE = "needs what clients hold out of their own samples"
 
 
@@ -63,7 +63,7 @@ class EarlyStopping:
         return None if settings.patience is None else EarlyStopping(settings.patience, settings.stop_on)
 
     def __call__(self, records: Sequence[Record]) -> str:
-        """Why to stop after these rounds; empty to go on.
+        """Why to stop after these rounds; empty to continue.
 
         Raises
         ------

@@ -36,10 +36,11 @@ RECEIPT = {  # of a state that a client keeps where it is: the round it is from 
 class Trial:
     """Everything about a run that does not change: see :class:`equipoise.Federation` for the meaning of each.
 
-    ``oracle`` answers questions about the server's validation data, ``contribution`` [N] is what each client reaches alone, ``neurons`` are the
-    network's hidden units; each is None where no rule needs it. ``presence`` says who is there (None: everybody), ``attackers`` who attacks. ``workers`` is how many
-    cores evaluation may use, ``rounds`` how many are planned, as far as known. Clients that are ``away`` keep their state and their private coordinates where they are.
-    Where answers are ``summed``, a mean over the clients stands in the place of what each sent.
+    ``oracle`` answers questions about the server's validation data, ``contribution`` [N] is what each client reaches alone, ``neurons``
+    are the network's hidden units; each is None where no rule needs it. ``presence`` has the available clients (None: all), ``attackers``
+    those that attack. ``workers`` is how many cores evaluation may use, ``rounds`` how many are planned, as far as known. Clients that
+    are ``away`` keep their state and their private coordinates where they are. Where answers are ``summed``, a mean over the clients
+    replaces what each sent.
     """
 
     model: Model

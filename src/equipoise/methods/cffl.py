@@ -28,7 +28,7 @@ def largest(size: Tensor, share: Tensor, layout: tuple[int, ...], *, up: bool) -
         k = ((exact - 1e-9).ceil() if up else (exact + 1e-9).floor()).long()
         ranked = part.sort(-1, descending=True).values
         edge = torch.take_along_dim(ranked, (k - 1).clamp(min=0), -1)
-        # Clipped entries are all of one size, but for the rounding of what was sent and added up: those are ties.
+        # Clipped entries are all of one size, except for the rounding of what was sent and added up: those are ties.
         masks.append((part >= edge - 256 * torch.finfo(part.dtype).eps * ranked[..., :1]) & (k > 0))
     return torch.cat(masks, -1)
 

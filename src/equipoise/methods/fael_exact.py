@@ -79,12 +79,12 @@ class FAELExact(Rule):
         centre = torch.eye(M, dtype=torch.float64, device=before.device) - 1 / M
         K = gram(cohort.updates, cohort.mask)
         apart = centre @ K @ centre
-        if apart.trace() <= 1e-12 * K.trace():  # all updates are equal but for rounding
+        if apart.trace() <= 1e-12 * K.trace():  # all updates are equal, except for rounding
             apart = torch.zeros_like(K)
         best = equidistant(apart, simplex(cohort.sizes))
         p = (1 - self.beta) * simplex(before) + self.beta * best
         both = torch.stack([simplex(cohort.sizes), p]).double()
-        variance = (K.diagonal() - 2 * both @ K).var(1, correction=0)  # of squared distances, but for a constant
+        variance = (K.diagonal() - 2 * both @ K).var(1, correction=0)  # of squared distances, up to a constant
         notes = {**cohort.notes, "distances": K.diagonal().tolist(), "distance_variance": variance.tolist()}
         return {"p": state["p"].index_copy(0, i, before.sum() * p)}, replace(cohort, weights=p, notes=notes)
 

@@ -126,7 +126,7 @@ class FPHL(Rule):
 def histogram(tally: Tensor, lengths: Tensor) -> list[int]:
     """Numbers of update entries by consistency c = agreement / rounds, in equal bins over [0, 1] (FedHEAL, Fig. 2).
 
-    ``tally`` [L, ...] are the numbers that agree with 0, 1, ... of as many rounds as ``lengths`` [L] says.
+    ``tally`` [L, ...] are the numbers that agree with 0, 1, ... of ``lengths`` [L] rounds.
     """
     bins = torch.zeros(BINS, dtype=torch.int64)
     for counts, n in zip(tally.cpu(), lengths.tolist(), strict=True):

@@ -74,7 +74,7 @@ class QFFL(Rule):
         return {"L": torch.full_like(state["L"], 1 / cast(float, briefing.solver.lr))}
 
     def terms(self, loss: Tensor, updates: Tensor, L: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
-        """The factor of each update in the sum of -delta, and h, but for a common factor: both [M]."""
+        """The factor of each update in the sum of -delta, and h, up to a common factor: both [M]."""
         loss, q = loss.double() + self.eps, self.q
         unit = unit_of(loss, q)
         curve = q * (loss / unit) ** (q - 1) * L**2 * square_norms(updates) / unit if q else torch.zeros_like(loss)

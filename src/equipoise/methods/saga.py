@@ -84,7 +84,7 @@ class SAGA(Rule):
         return {"w": 0 * setup.sizes}
 
     def fresh(self, value: Tensor) -> Tensor:
-        """The weights [M] of one round by itself, from one value per client [M]; powers as exponents of logarithms."""
+        """The weights [M] of one round alone, from one value per client [M]; powers as exponents of logarithms."""
         v = value.double().clamp(min=self.floor)
         v = simplex(v) + self.offset if self.offset else v
         return (self.q * v.log()).softmax(0)

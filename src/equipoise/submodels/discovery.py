@@ -36,7 +36,7 @@ def find(model: Model, x: Inputs, groups: Mapping[str, tuple[Sequence[str], Sequ
     ----------
     model : the network.
     x : a few inputs, two at least, on the network's device.
-    groups : the hidden units in place of those of the graph: for each group the modules that make its units (their
+    groups : the hidden units instead of those of the graph: for each group the modules that make its units (their
         normalisation included) and the modules that read them.
 
     Raises
