@@ -323,13 +323,13 @@ def test_a_run_goes_on_after_its_server_was_killed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_large_states_are_not_lost(tmp_path: Path) -> None:
-    """A model of 50 MB and a control variate of 50 MB at every site, three rounds."""
+    """A model of 50 MB and a control variate of 50 MB at every site; the second round needs those of the first."""
     run, width, hidden = tmp_path / "run", 2048, 6144
-    settings = changes(run, method="scaffold", rounds=3, lr=0.001)
+    settings = changes(run, method="scaffold", rounds=2, lr=0.001)
     with LocalFederation(tmp_path / "local", app(tmp_path / "app", width, hidden), 2) as local:
         assert_completed(local.run(settings, limit=3 * LIMIT), local)
         states = list((local.directory / "sites").rglob("state-*.safetensors"))
     assert min(path.stat().st_size for path in states) > 50e6
-    expected = simulated_blobs(tmp_path / "app", 2, "scaffold", 3, solver=eq.SGD(0.001), batch_size=8)
+    expected = simulated_blobs(tmp_path / "app", 2, "scaffold", 2, solver=eq.SGD(0.001), batch_size=8)
     assert lines(run) == expected
     assert torch.tensor([group["loss"] for row in expected for group in row["groups"].values()]).isfinite().all()
