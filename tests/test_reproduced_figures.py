@@ -198,7 +198,7 @@ def test_figures_of_models_are_not_drawn_from_histories() -> None:
 @pytest.mark.parametrize("name", ["fedld/figure2", "fedism/figure7"])
 def test_figures_of_models_end_to_end(name, tmp_path) -> None:
     parts = ["alpha-100", "alpha-1"] if name == "fedld/figure2" else []
-    planned = reproduce.plan(name, tmp_path, embedded=True, rounds=2, parts=parts)
+    planned = reproduce.plan(name, tmp_path, embedded=True, rounds=1, parts=parts)
     assert reproduce.run(planned, jobs=2) == {}
     directories = reproduce.directories(planned)
     assert len(directories) == (2 if parts else 4)

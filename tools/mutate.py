@@ -5,8 +5,8 @@
     python tools/mutate.py --show 17                          # what change 17 is
 
 The fast tests run once, and the lines that each of them executes are recorded. Then every change is made to a copy of the package, and the
-quickest tests of its statement run until the first fails. A process that has imported PyTorch is forked for every change. What is done
-already is kept in the folder, and not done again.
+quickest tests of its statement run until the first fails. A process that has collected all tests is forked for every change, and the
+functions get their changed code; what the import executes takes a new process. What is done already is kept in the folder.
 
 A change is killed if a test fails, survives if none does, and is not covered if no test executes its statement in the test's own process.
 """
@@ -17,7 +17,7 @@ import argparse
 import ast
 import copy
 import functools
-import importlib
+import gc
 import json
 import os
 import random
@@ -28,12 +28,14 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import pytest
@@ -43,7 +45,6 @@ PACKAGE = "src/equipoise"
 AREAS = ("core", "methods", "engines", "federation/round.py")
 FAST = ("-q", "-m", "not slow", "-p", "no:cacheprovider", "--hypothesis-seed=0")
 ASSERTED = {"strict", "device", "stacklevel", "example"}  # what no test on one processor can see
-WARMED = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
 OUTCOMES = ("killed", "timed out", "survived", "not covered")
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -164,7 +165,10 @@ def mutated(source: str, mutant: Mutant) -> str:
     top, left, bottom, right = mutant.span
     before = b"\n".join([*lines[: top - 1], lines[top - 1][:left]])
     after = b"\n".join([lines[bottom - 1][right:], *lines[bottom:]])
-    return (before + mutant.text.encode() + after).decode()
+    text, fewer = mutant.text.encode(), bottom - top - mutant.text.count("\n")  # lines keep their numbers
+    return (
+        before + (text[:-1] + b"\n" * fewer + text[-1:] if text.endswith(b")") else text + b"\n" * fewer) + after
+    ).decode()
 
 
 def sources(tree: Path) -> dict[str, str]:
@@ -287,9 +291,11 @@ class Recorder:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """With `-p mutate` the lines are recorded."""
+    """With `-p mutate`, the lines are recorded, or only some tests run."""
     if target := os.environ.get("MUTATE_RECORD"):
         config.pluginmanager.register(Recorder(Path.cwd() / PACKAGE, Path(target)))
+    if names := os.environ.get("MUTATE_CHOSEN"):
+        config.pluginmanager.register(Chosen(json.loads(names)))
 
 
 class Coverage:
@@ -303,7 +309,7 @@ class Coverage:
     def of_lines(self, path: str, first: int, last: int) -> set[int]:
         return {test for line in range(first, last + 1) for test in self.lines.get(f"{path}:{line}", ())}
 
-    def candidates(self, mutant: Mutant, most: int) -> tuple[bool, list[tuple[str, float]]]:
+    def candidates(self, mutant: Mutant, most: int, bad: set[str]) -> tuple[bool, list[tuple[str, float]]]:
         """Whether a test executes the statement, and the tests to run: of the statement, else of its file."""
         chosen = self.of_lines(mutant.path, mutant.first, mutant.last) if not mutant.imported else set()
         covered = bool(chosen) or mutant.imported
@@ -314,6 +320,8 @@ class Coverage:
         ranks: Counter[str] = Counter()
         ordered = []
         for name, seconds in sorted((self.tests[index] for index in chosen), key=lambda test: test[1]):
+            if name in bad:
+                continue
             function = name.split("[")[0]  # one case of every test, then the second of every test
             ordered.append((ranks[function], seconds, name))
             ranks[function] += 1
@@ -334,44 +342,147 @@ class Chosen:
         items[:] = sorted((i for i in items if i.nodeid in self.places), key=lambda item: self.places[item.nodeid])
 
 
-def warm(tree: Path) -> None:
-    """Import what the package and its tests import from others, and nothing of the package."""
-    program = "import sys, conftest, equipoise.cli.main, equipoise.flower.server; print(*sys.modules)"
-    environment = {**os.environ, "PYTHONPATH": f"{tree}/src:{tree}/tests"}
-    printed = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-    )
-    for name in printed.stdout.split():
-        if name != "__main__" and not name.startswith("equipoise") and not (tree / "tests" / f"{name}.py").exists():
-            with suppress(Exception):
-                importlib.import_module(name)
-    if torch := sys.modules.get("torch"):
-        torch.set_num_threads(1)
+def codes(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
+    """Code objects inside a code object, by name and line."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield (constant.co_qualname, constant.co_firstlineno), constant
+            yield from codes(constant)
 
 
-def attempt(tree: Path, tests: Sequence[tuple[str, float]], log: Path) -> str:
-    """Run tests in a fork of this process until one fails."""
-    files = list(dict.fromkeys(name.split("::")[0] for name, _ in tests))
-    limit = 30 + 5 * sum(seconds for _, seconds in tests)  # seconds of processor time
-    child = os.fork()
-    if not child:
-        os.setsid()
-        resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit) + 5))
-        resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, 6 << 30))
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.chdir(tree)
-        os.environ["PYTHONPATH"] = f"{tree}/src"
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        sys.dont_write_bytecode = False
-        sys.path[:0] = [f"{tree}/src"]
-        code = 1
+def exchange(path: Path, text: str) -> bool:
+    """Give every function of a file the code it has in the text; false if a function cannot take it."""
+    changed = dict(codes(compile(text, str(path), "exec")))
+    try:
+        for function in gc.get_objects():
+            if isinstance(function, FunctionType) and function.__code__.co_filename == str(path):
+                code = function.__code__
+                function.__code__ = changed[code.co_qualname, code.co_firstlineno]
+    except (KeyError, ValueError):  # a lambda is gone, or the variables of an outer function that it uses
+        return False
+    return True
+
+
+class Trials:
+    """The tests of changes, in forks of a session that has collected all tests: a change takes little more than its tests."""
+
+    def __init__(self, tree: Path, coverage: Coverage, most: int) -> None:
+        self.tree, self.coverage, self.most = tree, coverage, most
+        self.log = tree.parent / "log.txt"
+        self.good: set[str] = set()  # tests that failed with a change, and pass without
+        self.bad: set[str] = set()  # tests that fail in a fork anyway
+        self.items: dict[str, pytest.Item] = {}
+        self.session: pytest.Session | None = None
+        self.judge_all: Callable[[], None] = lambda: None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self.session, self.items = session, {item.nodeid: item for item in session.items}
+        self.temporary = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        self.judge_all()
+        return True
+
+    def judge(self, number: int, mutant: Mutant) -> dict[str, Any]:
+        """Make the change, run its tests until one fails, and undo it."""
+        covered, tests = self.coverage.candidates(mutant, self.most, self.bad)
+        path = self.tree / PACKAGE / mutant.path
+        source, written, begun = path.read_text(), path.stat().st_mtime, time.monotonic()
+        text = mutated(source, mutant)
         try:
-            code = pytest.main([*FAST, *WARMED, "-x", *files], plugins=[Chosen([name for name, _ in tests])])
-            sys.stdout.flush()
+            path.write_text(text)
+            os.utime(path, (written, written + 10 * (number + 1)))  # bytecode is kept by second and size of a file
+            direct = covered and not mutant.imported
+            outcome = self.fork(tests, lambda: exchange(path, text)) if direct else "not exchanged"
+            if outcome == "not exchanged":
+                outcome = self.anew(tests)
         finally:
-            os._exit(int(code))
+            path.write_text(source)
+            os.utime(path, (written, written))
+        lines = self.log.read_text(errors="replace").splitlines()
+        killer = next((line for line in reversed(lines) if line.startswith(("FAILED ", "ERROR "))), "")[:200]
+        if (
+            outcome == "killed"
+            and direct
+            and (name := killer.partition(" ")[2]) in self.items
+            and name not in self.good
+        ):
+            if self.fork([(name, 1.0)], lambda: True) == "killed":
+                self.bad.add(name)
+                return self.judge(number, mutant)
+            self.good.add(name)
+        if outcome == "survived" and not covered:
+            outcome = "not covered"
+        seconds = round(time.monotonic() - begun, 1)
+        return {
+            "outcome": outcome,
+            "tests": len(tests),
+            "killer": killer if outcome == "killed" else "",
+            "seconds": seconds,
+        }
+
+    def fork(self, tests: Sequence[tuple[str, float]], change: Callable[[], bool]) -> str:
+        """Run tests in a fork of this process."""
+        limit = self.limit(tests)
+        child = os.fork()
+        if not child:
+            code = 4
+            try:
+                os.setsid()
+                bound(limit)
+                output = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+                os.dup2(output, 1)
+                os.dup2(output, 2)
+                code = self.run([self.items[name] for name, _ in tests if name in self.items]) if change() else 3
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        outcome = awaited(child, limit)
+        for folder in self.temporary.iterdir():
+            if "cache" not in folder.name:
+                shutil.rmtree(folder, ignore_errors=True)
+        return outcome
+
+    def run(self, items: list[pytest.Item]) -> int:
+        assert self.session is not None
+        for item, following in zip_longest(items, items[1:]):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self.session.testsfailed:
+                print(f"\nFAILED {item.nodeid}")
+                return 1
+        return 0
+
+    def anew(self, tests: Sequence[tuple[str, float]]) -> str:
+        """Run tests in a new process, for what the import executes."""
+        files = list(dict.fromkeys(name.split("::")[0] for name, _ in tests))
+        environment = {**os.environ, "PYTHONPATH": f"{self.tree}/src:{Path(__file__).parent}"}
+        environment["MUTATE_CHOSEN"] = json.dumps([name for name, _ in tests])
+        limit = self.limit(tests)
+        with self.log.open("w") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pytest", *FAST, "-x", "-p", "mutate", *files],
+                cwd=self.tree, env=environment, stdout=log, stderr=log, start_new_session=True,
+                preexec_fn=lambda: bound(limit),
+            )  # fmt: skip
+        outcome, process.returncode = awaited(process.pid, limit), 0
+        return outcome
+
+    @staticmethod
+    def limit(tests: Sequence[tuple[str, float]]) -> float:
+        """Seconds of processor time."""
+        return 30 + 5 * sum(seconds for _, seconds in tests)
+
+
+def bound(limit: float) -> None:
+    """What a process may use."""
+    resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit) + 5))
+    resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, 6 << 30))
+
+
+def awaited(child: int, limit: float) -> str:
+    """The outcome of a process, which is ended if it takes too long."""
     begun, status = time.monotonic(), None
     while status is None and time.monotonic() - begun < 6 * limit:
         ended, code = os.waitpid(child, os.WNOHANG)
@@ -384,30 +495,10 @@ def attempt(tree: Path, tests: Sequence[tuple[str, float]], log: Path) -> str:
         return "timed out"
     if os.WIFSIGNALED(status):
         return "timed out" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "killed"
-    return "survived" if os.waitstatus_to_exitcode(status) in (0, 5) else "killed"
-
-
-def judge(tree: Path, number: int, mutant: Mutant, coverage: Coverage, most: int, log: Path) -> dict[str, Any]:
-    """Make the change, run its tests, a dozen first and then the others, and undo it."""
-    covered, tests = coverage.candidates(mutant, most)
-    path = tree / PACKAGE / mutant.path
-    source, written, begun, outcome, killer = path.read_text(), path.stat().st_mtime, time.monotonic(), "survived", ""
-    try:
-        path.write_text(mutated(source, mutant))
-        os.utime(path, (written, written + 10 * (number + 1)))  # bytecode is kept by second and size of a file
-        for part in (tests[:12], tests[12:]):
-            if part and outcome == "survived":
-                outcome = attempt(tree, part, log)
-    finally:
-        path.write_text(source)
-        os.utime(path, (written, written))
-        shutil.rmtree(tree / ".hypothesis", ignore_errors=True)
-    if outcome == "killed":
-        lines = log.read_text(errors="replace").splitlines()
-        killer = next((line for line in lines if line.startswith(("FAILED", "ERROR"))), "")[:200]
-    if outcome == "survived" and not covered:
-        outcome = "not covered"
-    return {"outcome": outcome, "tests": len(tests), "killer": killer, "seconds": round(time.monotonic() - begun, 1)}
+    code = os.waitstatus_to_exitcode(status)
+    if code == 4:
+        raise RuntimeError("The tests did not start: see the log in the folder.")
+    return {0: "survived", 3: "not exchanged", 5: "survived"}.get(code, "killed")
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
@@ -456,23 +547,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
         }
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         subprocess.run([sys.executable, "-m", "pytest", *FAST, "-p", "mutate"], cwd=tree, env=environment, check=False)
-    coverage = Coverage(recorded)
-    warm(tree)
-    usual = sorted(coverage.tests, key=lambda test: test[1])[:20]
-    if attempt(tree, usual, folder / "log.txt") != "survived":
-        raise SystemExit(f"Tests fail without any change: see {folder / 'log.txt'}.")
     finished = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
     print(f"{len(every)} changes are possible, {len(drawn)} are drawn, {len(finished)} are done.", flush=True)
-    with results.open("a") as file:
-        for number in range(len(finished), len(drawn)):
-            mutant = drawn[number]
-            result = {"number": number, **judge(tree, number, mutant, coverage, options.tests, folder / "log.txt")}
-            finished.append({**result, "mutant": asdict(mutant)})
-            file.write(json.dumps(finished[-1]) + "\n")
-            file.flush()
-            print(
-                number, result["outcome"], f"{mutant.path}:{mutant.first}", mutant.kind, result["seconds"], flush=True
-            )
+    trials = Trials(tree, Coverage(recorded), options.tests)
+
+    def judge_all() -> None:
+        with results.open("a") as file:
+            for number in range(len(finished), len(drawn)):
+                mutant = drawn[number]
+                result = trials.judge(number, mutant)
+                finished.append({"number": number, **result, "mutant": asdict(mutant)})
+                file.write(json.dumps(finished[-1]) + "\n")
+                file.flush()
+                print(
+                    number,
+                    result["outcome"],
+                    f"{mutant.path}:{mutant.first}",
+                    mutant.kind,
+                    result["seconds"],
+                    flush=True,
+                )
+
+    trials.judge_all = judge_all
+    if len(finished) < len(drawn):
+        os.chdir(tree)
+        os.environ["PYTHONPATH"] = f"{tree}/src"
+        sys.path.insert(0, f"{tree}/src")
+        pytest.main(
+            [*FAST, "-s", f"--basetemp={folder}/temporary", "-W", "ignore::pytest.PytestAssertRewriteWarning"],
+            plugins=[trials],
+        )
     print(table(finished))
     for result in finished:
         if result["outcome"] in ("survived", "not covered"):
