@@ -61,6 +61,7 @@ from helpers import (
     samples,
     told,
 )
+from run_helpers import SIZES
 
 SITES = ("north", "south", "east")
 SECRET = "patient-4711"  # a word that only sites know
@@ -1170,7 +1171,8 @@ def test_the_command_line_runs_a_scenario_between_sites(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     for engine in ("sequential", FLOWER):
-        config = configure("scaffold", "digits", rounds=2, engine=engine, participation=0.2, steps=2)
+        small = {"scenario_options": SIZES, "network": "mlp", "participation": 0.5, "steps": 2}
+        config = configure("scaffold", "digits", rounds=2, engine=engine, **small)
         directory = tmp_path / engine
         runs.start(config, directory)
         if engine == FLOWER:

@@ -123,7 +123,8 @@ def test_no_private_name_is_taken_from_another_file() -> None:
 def takes_no_private_name(file: Path) -> None:
     tree = ast.parse(file.read_text(encoding="utf-8"))
     modules = set()
-    for node in ast.walk(tree):
+    nodes = [*ast.walk(tree)]
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("equipoise"):
             private = [alias.name for alias in node.names if alias.name.startswith("_") and alias.name != "__version__"]
             assert not private, f"{file.name} imports {private} from {node.module}"
@@ -133,7 +134,7 @@ def takes_no_private_name(file: Path) -> None:
                 for alias in node.names
                 if (package / f"{alias.name}.py").exists() or (package / alias.name).is_dir()
             }
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
             assert not node.attr.startswith("_") or node.attr.startswith("__"), f"{file.name}: {ast.unparse(node)}"
 

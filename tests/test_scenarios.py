@@ -14,7 +14,7 @@ from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunError, configure, option_value
 from equipoise.scenarios import CORRUPTIONS, SCENARIOS, Images, cache, describe, digits, load, partition
 from equipoise.system.files import cache_directory
-from helpers import fast_first, in_one
+from helpers import fast_first, in_one, others_slow
 
 DOMAINS = ("optdigits", "photo", "fonts", "street")
 SMALL = {"train": (20, 20, 24, 20), "test": (20, 20, 20, 20), "clients": 8}
@@ -230,7 +230,8 @@ def test_scenarios_load_by_name_and_errors_help(monkeypatch, tmp_path):
             with pytest.raises(ValueError, match=f"scenario {name} reads .*: say where the files are, with --data"):
                 load(name)
             continue
-        options = {option: value for option, value in SMALL.items() if option in entry.options and "digits" in name}
+        small = {**SMALL, "samples": 90}
+        options = {option: value for option, value in small.items() if option in entry.options and "digits" in name}
         scenario = load(name, **options)
         assert scenario.name == name
         assert scenario.summary == SCENARIOS[name].summary
@@ -242,7 +243,9 @@ def test_scenarios_load_by_name_and_errors_help(monkeypatch, tmp_path):
         load("digits", client=8)
 
 
-@pytest.mark.parametrize("name", ["digits", "digits-iid", "digits-quality", "digits-label-skew", "digits-dir"])
+@pytest.mark.parametrize(
+    "name", others_slow(["digits", "digits-iid", "digits-quality", "digits-label-skew", "digits-dir"], fast=(0, 2))
+)
 def test_a_seed_of_their_own_decides_the_data(name):
     options = {option: value for option, value in SMALL.items() if option in SCENARIOS[name].options}
     fixed, as_ever = load(name, seed=5, data_seed=2, **options), load(name, seed=2, **options)
