@@ -39,6 +39,7 @@ from equipoise.system.suggestions import near, some
 from equipoise.system.tree import tree_map
 from equipoise.testing import sites as between_sites
 from equipoise.testing.federations import (
+    RATES,
     ROUNDS,
     Subject,
     client_axes,
@@ -242,7 +243,13 @@ def renumbering_renumbers(subject: Subject) -> None:
         """Random numbers follow the client."""
         yield from sequential(replace(job, ids=tuple(order[m] for m in job.ids)))
 
-    whole: dict[str, Any] = {"batch_size": 64, "participation": 1.0, "epochs": 2, "solver": SGD(0.1), "tests": None}
+    whole: dict[str, Any] = {
+        "batch_size": 64,
+        "participation": 1.0,
+        "epochs": 2,
+        "solver": SGD(RATES.get(subject.kind, 0.1)),
+        "tests": None,
+    }
     a = subject.fitted(**whole, data=data)
     b = subject.fitted(**whole, data=[data[m] for m in order], engine=named)
     _moved(subject, a)
