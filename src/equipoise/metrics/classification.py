@@ -28,10 +28,10 @@ def chosen(measures: Iterable[str]) -> tuple[str, ...]:
     """
     if isinstance(measures, str) or not isinstance(measures, Iterable):
         raise TypeError(f'measures must be several names, such as ("accuracy", "auc"); found {measures!r}.')
-    names, known = set(measures), (*MEASURES, RATES)
-    for name in sorted(names - set(known)):
-        raise ValueError(unknown("measure", name, known))
-    return tuple(name for name in known if name in names or name == "accuracy")
+    names, every = set(measures), (*MEASURES, RATES)
+    for name in sorted(names - set(every)):
+        raise ValueError(unknown("measure", name, every))
+    return tuple(name for name in every if name in names or name == "accuracy")
 
 
 def classification(
@@ -75,17 +75,17 @@ def classification(
         raise ValueError("every row of the probabilities must sum to 1. Give logits=True for logits.")
     counts = class_counts(labels, predicted, C)
     right, true = np.asarray(counts["right"]), np.asarray(counts["true"])
-    there = np.flatnonzero(true)
+    present = np.flatnonzero(true)
     formulas: dict[str, Callable[[], Any]] = {
         "accuracy": lambda: float(right.sum() / n),
         "balanced": lambda: balanced(right, true),
-        "auc": lambda: _auc(p, predicted, labels, there),
-        "auc_ovr": lambda: _auc_ovr(p, predicted, labels, there),
+        "auc": lambda: _auc(p, predicted, labels, present),
+        "auc_ovr": lambda: _auc_ovr(p, predicted, labels, present),
         RATES: lambda: counts,
     }
     chosen(measures)
     wanted = {name: formulas[name]() if n else math.nan for name in measures}
-    return {**wanted, "missing": tuple(sorted(set(range(C)) - set(there.tolist())))}
+    return {**wanted, "missing": tuple(sorted(set(range(C)) - set(present.tolist())))}
 
 
 def balanced(right: NDArray[np.int64], true: NDArray[np.int64]) -> float:
@@ -93,8 +93,8 @@ def balanced(right: NDArray[np.int64], true: NDArray[np.int64]) -> float:
     return float((right[true > 0] / true[true > 0]).mean())
 
 
-def _auc(p: NDArray[Any], predicted: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> float:
-    if len(there) < 2 or (predicted < 0).any():
+def _auc(p: NDArray[Any], predicted: NDArray[Any], y: NDArray[Any], present: NDArray[Any]) -> float:
+    if len(present) < 2 or (predicted < 0).any():
         return math.nan
     from sklearn.metrics import roc_auc_score
 
@@ -103,9 +103,9 @@ def _auc(p: NDArray[Any], predicted: NDArray[Any], y: NDArray[Any], there: NDArr
     return float(roc_auc_score(y, p, multi_class="ovo", average="macro", labels=np.arange(p.shape[1])))
 
 
-def _auc_ovr(p: NDArray[Any], predicted: NDArray[Any], y: NDArray[Any], there: NDArray[Any]) -> float:
-    if len(there) < 2 or p.shape[1] == 2 or (predicted < 0).any():
-        return _auc(p, predicted, y, there)
+def _auc_ovr(p: NDArray[Any], predicted: NDArray[Any], y: NDArray[Any], present: NDArray[Any]) -> float:
+    if len(present) < 2 or p.shape[1] == 2 or (predicted < 0).any():
+        return _auc(p, predicted, y, present)
     from sklearn.metrics import roc_auc_score
 
-    return float(roc_auc_score(y[:, None] == there, p[:, there], average="weighted"))
+    return float(roc_auc_score(y[:, None] == present, p[:, present], average="weighted"))

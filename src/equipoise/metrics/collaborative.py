@@ -105,7 +105,7 @@ def bounded_fairness(contribution: ArrayLike, reward: ArrayLike) -> Bounds:
     below, above = r - c, upper - r
     tie = TIE * _size(c, r)
     applies = r < top - tie
-    known = bool(r.size) and bool(np.isfinite(below + above).all())
+    defined = bool(r.size) and bool(np.isfinite(below + above).all())
     low, literal = below <= tie, above <= tie
     violated = low | (literal & applies)
     return Bounds(
@@ -116,9 +116,9 @@ def bounded_fairness(contribution: ArrayLike, reward: ArrayLike) -> Bounds:
         below,
         above,
         worst(below),
-        worst(above[applies]) if known else UNDEFINED,
-        mean(~violated) if known else UNDEFINED,
-        known and not violated.any(),
+        worst(above[applies]) if defined else UNDEFINED,
+        mean(~violated) if defined else UNDEFINED,
+        defined and not violated.any(),
     )
 
 

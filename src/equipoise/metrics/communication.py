@@ -32,10 +32,10 @@ def traffic(records: Sequence[Mapping[str, Any]]) -> Traffic:
     ValueError : no client answered in any round.
     """
     counted = [record["bytes"] for record in records if "bytes" in record]
-    n = sum(len(one["down"]) for one in counted)
+    n = sum(len(sent["down"]) for sent in counted)
     if not n:
         raise ValueError("traffic needs at least one round with its bytes; found none.")
-    down, up = (sum(sum(one[way]) for one in counted) / n for way in ("down", "up"))
+    down, up = (sum(sum(sent[way]) for sent in counted) / n for way in ("down", "up"))
     return Traffic(down, up)
 
 

@@ -28,11 +28,11 @@ def diverged(
     which : what the loss is.
     guess : the loss of a model that guesses, where it is not that of C classes; 0: not known.
     """
-    known = [of for of in scores.values() if "loss" in of]
-    if not known:
+    tested = [score for score in scores.values() if "loss" in score]
+    if not tested:
         return ""
-    losses = [math.nan if of["loss"] is None else float(of["loss"]) for of in known]
-    loss = float(np.average(losses, weights=[float(of.get("n") or 1) for of in known]))
+    losses = [math.nan if score["loss"] is None else float(score["loss"]) for score in tested]
+    loss = float(np.average(losses, weights=[float(score.get("n") or 1) for score in tested]))
     if not math.isfinite(loss):
         return f"its {which} is not a finite number"
     C = n_classes or max((len(counts["true"]) for counts in _counts(scores)), default=0)
@@ -58,13 +58,13 @@ def guesses(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
     if not every:
         return ""
     right, true, chosen = (np.sum([counts[key] for counts in every], axis=0) for key in ("right", "true", "chosen"))
-    there, total = true > 0, true.sum()
+    present, total = true > 0, true.sum()
     n = total / sum(bool(_counts(scores)) for scores in rounds)  # the rounds repeat the same samples
     most, accuracy = float(true.max() / total), float(right.sum() / total)
-    recall = float((right[there] / true[there]).mean())
-    C = int(there.sum())
+    recall = float((right[present] / true[present]).mean())
+    C = int(present.sum())
     # of the recall of guesses
-    deviation = math.sqrt((1 / C) * (1 - 1 / C) * float((total / n / true[there]).sum())) / C
+    deviation = math.sqrt((1 / C) * (1 - 1 / C) * float((total / n / true[present]).sum())) / C
     if C < 2 or accuracy > most + LEVEL * math.sqrt(most * (1 - most) / n) or recall > 1 / C + LEVEL * deviation:
         return ""
     above = f", which {round(n):,} test samples cannot distinguish (95\u00a0% interval)" * (accuracy > most)
@@ -85,13 +85,17 @@ def guesses_mean(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
     rounds : the scores of some rounds, each by test set, with `"rmse"`, `"r2"` and `"n"`; those without are left out.
     """
     every = [
-        of for scores in rounds for of in scores.values() if of.get("rmse") is not None and of.get("r2") is not None
+        score
+        for scores in rounds
+        for score in scores.values()
+        if score.get("rmse") is not None and score.get("r2") is not None
     ]
-    if not every or any(of["r2"] >= 1 for of in every):
+    if not every or any(score["r2"] >= 1 for score in every):
         return ""
-    n = [float(of.get("n") or 1) for of in every]
+    n = [float(score.get("n") or 1) for score in every]
     error, spread = (
-        math.sqrt(np.average([of["rmse"] ** 2 / (1 - share * of["r2"]) for of in every], weights=n)) for share in (0, 1)
+        math.sqrt(np.average([score["rmse"] ** 2 / (1 - share * score["r2"]) for score in every], weights=n))
+        for share in (0, 1)
     )
     if not error >= spread:
         return ""
@@ -102,4 +106,4 @@ def guesses_mean(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
 
 
 def _counts(scores: Mapping[str, Mapping[str, Any]]) -> list[Counts]:
-    return [of["rates"] for of in scores.values() if isinstance(of.get("rates"), Mapping)]
+    return [score["rates"] for score in scores.values() if isinstance(score.get("rates"), Mapping)]

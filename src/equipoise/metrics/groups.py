@@ -227,8 +227,8 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int
     }
 
     def between(rate: Callable[[Rates], Value]) -> Value:
-        known = [value.value for value in map(rate, rates.values()) if value.defined]
-        return gap(known) if len(known) > 1 else UNDEFINED
+        defined = [value.value for value in map(rate, rates.values()) if value.defined]
+        return gap(defined) if len(defined) > 1 else UNDEFINED
 
     tpr, fpr, selected = (
         {c: between(lambda r, c=c, k=k: r[k][c]) for c in classes}  # type: ignore[misc]
@@ -237,17 +237,17 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int
     odds = {
         c: _value(max(tpr[c].value, fpr[c].value) if tpr[c].defined and fpr[c].defined else math.nan) for c in classes
     }
-    found = {"equal_opportunity": tpr, "equalised_odds": odds, "demographic_parity": selected}
+    measured = {"equal_opportunity": tpr, "equalised_odds": odds, "demographic_parity": selected}
     widest = {
-        name: max(defined, key=lambda c: of[c].value)
-        for name, of in found.items()
-        if (defined := [c for c in classes if of[c].defined])
+        name: max(defined, key=lambda c: by_class[c].value)
+        for name, by_class in measured.items()
+        if (defined := [c for c in classes if by_class[c].defined])
     }
-    largest = {name: of[widest[name]] if name in widest else UNDEFINED for name, of in found.items()}
+    largest = {name: by_class[widest[name]] if name in widest else UNDEFINED for name, by_class in measured.items()}
     undefined = tuple(
         (name, what, c)
-        for name, of in rates.items()
-        for what, values in (("tpr", of.tpr), ("fpr", of.fpr))
+        for name, by_class in rates.items()
+        for what, values in (("tpr", by_class.tpr), ("fpr", by_class.fpr))
         for c in classes
         if not values[c].defined
     )
@@ -262,9 +262,9 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int
     )
 
 
-def _with_rate(of: Rates) -> set[int]:
+def _with_rate(rates: Rates) -> set[int]:
     """The classes whose recall in a group is known."""
-    return {c for c, value in enumerate(of.tpr) if value.defined}
+    return {c for c, value in enumerate(rates.tpr) if value.defined}
 
 
 def _value(value: float) -> Value:

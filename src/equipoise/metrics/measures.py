@@ -209,7 +209,9 @@ def measures_of(meta: Mapping[str, Any]) -> tuple[Measure, ...]:
     if (task := meta.get("task") or "classification") not in TASKS:
         raise ValueError(unknown("task", str(task), TASKS))
     every = TASKS[task]
-    return tuple(replace(one, unit=str(meta.get("unit") or "")) if one.of_target else one for one in every)
+    return tuple(
+        replace(measure, unit=str(meta.get("unit") or "")) if measure.of_target else measure for measure in every
+    )
 
 
 def main_of(meta: Mapping[str, Any]) -> Measure:

@@ -102,46 +102,46 @@ def divided(measures: Iterable[Any]) -> tuple[tuple[str, ...], tuple[Measure, ..
     """
     if isinstance(measures, str) or not isinstance(measures, Iterable):
         raise TypeError(f'measures must be several, such as ("accuracy", "f1"); found {measures!r}.')
-    given = list(dict.fromkeys(measures))
-    names = [one for one in given if one in (*MEASURES, RATES)]
-    own = [_measure(one) for one in given if one not in names]
-    for k, one in enumerate(own):
-        if one.name in (*MEASURES, RATES, *(other.name for other in own[:k])):
-            raise ValueError(f"Two measures are called {one.name!r}. Rename one: Measure(function, name=...).")
+    each = list(dict.fromkeys(measures))
+    names = [measure for measure in each if measure in (*MEASURES, RATES)]
+    own = [_measure(measure) for measure in each if measure not in names]
+    for k, measure in enumerate(own):
+        if measure.name in (*MEASURES, RATES, *(other.name for other in own[:k])):
+            raise ValueError(f"Two measures are called {measure.name!r}. Rename one: Measure(function, name=...).")
     return tuple(names), tuple(own)
 
 
-def _measure(one: Any) -> Measure:
-    if isinstance(one, str) and not own_code.is_reference(one):
-        if one in {measure.name for measure in REGRESSION}:
-            raise ValueError(f"Measure {one!r} is recorded of every regression, and of nothing else. Leave it out.")
-        if one not in KNOWN:
-            raise ValueError(f"{unknown('measure', one, [*MEASURES, RATES, *KNOWN])} Or your own: mine.py:cost.")
-        return KNOWN[one]
-    found: Any = own_code.load(one) if isinstance(one, str) else one
-    if isinstance(found, type) and hasattr(found, "higher_is_better"):
+def _measure(asked: Any) -> Measure:
+    if isinstance(asked, str) and not own_code.is_reference(asked):
+        if asked in {measure.name for measure in REGRESSION}:
+            raise ValueError(f"Measure {asked!r} is recorded of every regression, and of nothing else. Leave it out.")
+        if asked not in KNOWN:
+            raise ValueError(f"{unknown('measure', asked, [*MEASURES, RATES, *KNOWN])} Or your own: mine.py:cost.")
+        return KNOWN[asked]
+    loaded: Any = own_code.load(asked) if isinstance(asked, str) else asked
+    if isinstance(loaded, type) and hasattr(loaded, "higher_is_better"):
 
         def torchmetric(p: Array, y: Array) -> Any:
             import torch
 
-            return found(num_classes=p.shape[1])(torch.from_numpy(p), torch.from_numpy(y))
+            return loaded(num_classes=p.shape[1])(torch.from_numpy(p), torch.from_numpy(y))
 
         directions: dict[Any, Any] = {True: "higher", False: "lower"}
-        return Measure(torchmetric, found.__name__, directions.get(found.higher_is_better))
-    return found if isinstance(found, Measure) else Measure(found)
+        return Measure(torchmetric, loaded.__name__, directions.get(loaded.higher_is_better))
+    return loaded if isinstance(loaded, Measure) else Measure(loaded)
 
 
-def recorded(measures: Iterable[Measure], found: Mapping[tuple[str, str], list[Found] | None]) -> dict[str, Any]:
+def recorded(measures: Iterable[Measure], computed: Mapping[tuple[str, str], list[Found] | None]) -> dict[str, Any]:
     """The entry of a record, from what the measures are by kind (group, client, all) and name; None where it was not tested."""
     record = {}
     for k, measure in enumerate(measures):
-        of = {where: (None, "") if values is None else values[k] for where, values in found.items()}
+        of_measure = {where: (None, "") if values is None else values[k] for where, values in computed.items()}
         record[measure.name] = {
             "better": measure.better,
-            "groups": {name: value for (kind, name), (value, _) in of.items() if kind == "group"},
-            "clients": [value for (kind, _), (value, _) in of.items() if kind == "client"],
-            "all": of["all", "samples"][0],
-            "undefined": {" ".join(where): why for where, (_, why) in of.items() if why},
+            "groups": {name: value for (kind, name), (value, _) in of_measure.items() if kind == "group"},
+            "clients": [value for (kind, _), (value, _) in of_measure.items() if kind == "client"],
+            "all": of_measure["all", "samples"][0],
+            "undefined": {" ".join(where): why for where, (_, why) in of_measure.items() if why},
         }
     return record
 
@@ -149,4 +149,4 @@ def recorded(measures: Iterable[Measure], found: Mapping[tuple[str, str], list[F
 def failures(record: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """By measure of a record that is not defined somewhere: the first such place, and why."""
     every = record.get("measures", {}).items()
-    return {name: next(iter(of["undefined"].items())) for name, of in every if of["undefined"]}
+    return {name: next(iter(entry["undefined"].items())) for name, entry in every if entry["undefined"]}

@@ -45,7 +45,7 @@ def moments(values: ArrayLike) -> Moments:
     ----------
     values : what was pooled; shape [n].
     """
-    known = np.asarray(values, dtype=np.float64)
-    if not known.size or not np.isfinite(known).all():
+    pooled = np.asarray(values, dtype=np.float64)
+    if not pooled.size or not np.isfinite(pooled).all():
         return Moments(math.nan, math.nan)
-    return Moments(float(known.mean()), float(known.std()))
+    return Moments(float(pooled.mean()), float(pooled.std()))

@@ -124,11 +124,11 @@ def holm(p: ArrayLike) -> NDArray[np.float64]:
     ----------
     p : one p-value per test of a family; shape [n].  A NaN is no test: it stays NaN and does not count.
     """
-    given = np.asarray(p, dtype=np.float64)
-    corrected = np.full(given.shape, math.nan)
-    order = [i for i in np.argsort(given, kind="stable") if math.isfinite(given[i])]
+    raw = np.asarray(p, dtype=np.float64)
+    corrected = np.full(raw.shape, math.nan)
+    order = [i for i in np.argsort(raw, kind="stable") if math.isfinite(raw[i])]
     factors = np.arange(len(order), 0, -1)
-    corrected[order] = np.maximum.accumulate(np.minimum(1, factors * given[order]))
+    corrected[order] = np.maximum.accumulate(np.minimum(1, factors * raw[order]))
     return corrected
 
 

@@ -101,14 +101,14 @@ def validation(records: Sequence[Record], measure: Measure) -> dict[str, Any] | 
     Where clients belong to no groups, `worst` is the mean over the worst 10 % of them.
     """
     for record in reversed(records):
-        if found := record.get("validation"):
-            groups = {group: number(scores.get(measure.name)) for group, scores in found["groups"].items()}
-            loss = number(found["loss"])
+        if held_out := record.get("validation"):
+            groups = {group: number(scores.get(measure.name)) for group, scores in held_out["groups"].items()}
+            loss = number(held_out["loss"])
             return {
                 "round": record["round"],
-                measure.name: measure.scale * number(found.get(measure.name)),
+                measure.name: measure.scale * number(held_out.get(measure.name)),
                 "loss": loss if math.isfinite(loss) else None,
-                "worst": measure.scale * worst_of(found),
+                "worst": measure.scale * worst_of(held_out),
                 "worst_group": [*groups][measure.worst_at([*groups.values()])] if len(groups) > 1 else None,
             }
     return None
@@ -123,8 +123,8 @@ def _collaboration(history: "History", last: int) -> Collaboration | None:
     fairness = history.fairness
     gain, bounds = collaboration_gain(contribution, reward), bounded_fairness(contribution, reward)
     worse_off, (top, middle, bottom) = gain.worse_off if gain.mean.defined else None, client_range(reward)
-    n, known = history.tested, history.meta.get("contribution") or {}
-    error, spread = noise(reward, n), mean(history.of_honest(np.array(known.get("spread", ()))))
+    n, contributed = history.tested, history.meta.get("contribution") or {}
+    error, spread = noise(reward, n), mean(history.of_honest(np.array(contributed.get("spread", ()))))
     return {
         "round": rounds[-1],
         "clients": len(reward),
@@ -134,13 +134,13 @@ def _collaboration(history: "History", last: int) -> Collaboration | None:
         "alone": {
             "noise": percent(noise(contribution, n)),
             "spread": percent(spread),
-            "rounds": known.get("averaged", 1),
+            "rounds": contributed.get("averaged", 1),
             "range": percent(gap(contribution)),
         },
         "fairness": or_none(fairness[-1]),
         "spearman": or_none(rank_fairness(contribution, reward)),
-        "fairness_mean": or_none(mean([one.value for one in fairness[-last:]])),
-        "fairness_oracle": max((one.value for one in fairness if one.defined), default=None),
+        "fairness_mean": or_none(mean([value.value for value in fairness[-last:]])),
+        "fairness_oracle": max((value.value for value in fairness if value.defined), default=None),
         "max_mean": percent(mean([best(row).value for row in table[-last:]])),
         "max_oracle": percent(best([best(row).value for row in table])),
         "max": percent(top),

@@ -26,7 +26,11 @@ def of_groups(records: Sequence[Record]) -> list[tuple[int, dict[str, Counts]]]:
     counted = [
         (
             record["round"],
-            {g: counts for g, of in record.get("groups", {}).items() if isinstance(counts := of.get(RATES), Mapping)},
+            {
+                g: counts
+                for g, score in record.get("groups", {}).items()
+                if isinstance(counts := score.get(RATES), Mapping)
+            },
         )
         for record in records
     ]
@@ -99,7 +103,10 @@ def people(history: "History", k: int, last: int) -> People | None:
         )
         and all(len(sums["value"]) == 1 and "unknown" not in sums for sums in sets)
         and len(values) == len({*values}) > 0,
-        "clients": [_inside(history, [summed(history, k, sets)[0] for sets in of]) if of else None for of in own],
+        "clients": [
+            _inside(history, [summed(history, k, sets)[0] for sets in rounds_of_client]) if rounds_of_client else None
+            for rounds_of_client in own
+        ],
         "averaged": [t for t, _, _ in rounds],
     }
 
@@ -110,20 +117,20 @@ def _counts(row: Row) -> Counts:
 
 def _inside(history: "History", rounds: Sequence[Mapping[str, Row]]) -> dict[str, Inside]:
     """The main measure of a client's model for each value, the mean over some rounds."""
-    found: dict[str, Inside] = {}
+    by_value: dict[str, Inside] = {}
     for name in dict.fromkeys(name for rows in rounds for name in rows):
         each = [rows[name] for rows in rounds if name in rows]
         sizes = [float(row["true"].sum() if "true" in row else row["n"]) for row in each]
-        of = [
+        values = [
             row["right"].sum() / n if "right" in row else np.sqrt(row["squares"] / n)
             for row, n in zip(each, sizes, strict=True)
         ]
-        mean, large = float(np.mean(of)), sizes[-1] >= history.least_group
-        found[name] = {
+        mean, large = float(np.mean(values)), sizes[-1] >= history.least_group
+        by_value[name] = {
             "n": int(sizes[-1]) if large else None,
             "main": history.main.shown(Value(mean, large and math.isfinite(mean))),
         }
-    return found
+    return by_value
 
 
 def errors(rounds: Sequence[Mapping[str, Row]], least: int) -> GroupErrors | None:
@@ -137,7 +144,7 @@ def errors(rounds: Sequence[Mapping[str, Row]], least: int) -> GroupErrors | Non
     names = list(dict.fromkeys(name for groups in rounds for name in groups))
     if len(names) < 2:
         return None
-    found: dict[str, ValueErrors] = {}
+    by_group: dict[str, ValueErrors] = {}
     for name in names:
         rows = [groups[name] for groups in rounds if name in groups]
         n = int(rows[-1]["n"])
@@ -146,9 +153,9 @@ def errors(rounds: Sequence[Mapping[str, Row]], least: int) -> GroupErrors | Non
             "mae": [row["absolute"] / row["n"] for row in rows],
             "error": [row["error"] / row["n"] for row in rows],
         }
-        means = {key: float(np.mean(of)) for key, of in numbers.items()}
+        means = {key: float(np.mean(values)) for key, values in numbers.items()}
         shown = {key: mean if n >= least and math.isfinite(mean) else None for key, mean in means.items()}
-        found[name] = {
+        by_group[name] = {
             "n": n if n >= least else None,
             "rmse": shown["rmse"],
             "mae": shown["mae"],
@@ -156,9 +163,9 @@ def errors(rounds: Sequence[Mapping[str, Row]], least: int) -> GroupErrors | Non
         }
 
     def between(key: str) -> float | None:
-        return gap_between(of[key] for of in found.values())  # type: ignore[literal-required]
+        return gap_between(values[key] for values in by_group.values())  # type: ignore[literal-required]
 
-    return {"rmse_gap": between("rmse"), "mae_gap": between("mae"), "error_gap": between("error"), "groups": found}
+    return {"rmse_gap": between("rmse"), "mae_gap": between("mae"), "error_gap": between("error"), "groups": by_group}
 
 
 def rates(
@@ -176,8 +183,8 @@ def rates(
     """
     every: dict[str, list[Counts]] = {}
     for _, groups in rounds:
-        for name, of in groups.items():
-            every.setdefault(name, []).append(of)
+        for name, counts_of_group in groups.items():
+            every.setdefault(name, []).append(counts_of_group)
     if len(every) < 2:
         return None
     R = len(rounds)
@@ -209,7 +216,9 @@ def _rates(rates: Rates, counts: Counts, latest: Counts, classes: Sequence[int],
     n, true = sum(counts["true"]) / rounds, [k / rounds for k in counts["true"]]
     about = {"tpr": true, "fpr": [n - k for k in true], "selection_rate": [n] * len(true)}
     hardest = rates.hardest
-    ends = {key: [wilson(getattr(rates, key)[c].value, of[c]).percent for c in classes] for key, of in about.items()}
+    ends = {
+        key: [wilson(getattr(rates, key)[c].value, sizes[c]).percent for c in classes] for key, sizes in about.items()
+    }
     intervals: RateIntervals = {
         "tpr": ends["tpr"],
         "fpr": ends["fpr"],
@@ -232,8 +241,8 @@ def _rates(rates: Rates, counts: Counts, latest: Counts, classes: Sequence[int],
 
 def gap_between(values: Iterable[float | None]) -> float | None:
     """The largest less the smallest of those that are known; None of fewer than two."""
-    known = [value for value in values if value is not None]
-    return or_none(gap(known)) if len(known) > 1 else None
+    defined = [value for value in values if value is not None]
+    return or_none(gap(defined)) if len(defined) > 1 else None
 
 
 def percent(value: Value) -> float | None:

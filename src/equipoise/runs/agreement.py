@@ -41,16 +41,16 @@ def value(history: History, spec: str, last: int = 5) -> float:
     statistic, _, measure = spec.partition(" ")
     if statistic.startswith("group:"):
         group = statistic.removeprefix("group:")
-        found = of_groups(history, last, measure or history.main.name).get("groups", {}).get(group)
+        number = of_groups(history, last, measure or history.main.name).get("groups", {}).get(group)
     else:
-        found = STATISTICS[statistic].compute(history, last, measure or history.main.name)
-    return math.nan if found is None else float(found)
+        number = STATISTICS[statistic].compute(history, last, measure or history.main.name)
+    return math.nan if number is None else float(number)
 
 
 def collect(
     planned: ReproductionPlan,
     failed: Mapping[tuple[str, str], str] | None = None,
-    found: Mapping[tuple[str, str], Sequence[History]] | None = None,
+    ended: Mapping[tuple[str, str], Sequence[History]] | None = None,
 ) -> Result:
     """Ours beside the paper's: every cell with its mean, its spread over seeds and the published number.
 
@@ -58,13 +58,13 @@ def collect(
     ----------
     planned : the runs.
     failed : what :func:`run` gave.
-    found : what :func:`histories` gave; None reads them.
+    ended : what :func:`histories` gave; None reads them.
     """
-    found = histories(planned) if found is None else found
+    ended = histories(planned) if ended is None else ended
     experiment = planned.experiment
     reasons = {**planned.skipped, **(failed or {})}
     run = {cell.part for cell in planned.runs}
-    shown = [_block(planned, part, reasons, found) for part in experiment.part if part.name in run]
+    shown = [_block(planned, part, reasons, ended) for part in experiment.part if part.name in run]
     left = {part.title or part.name: planned.skipped[part.name, row.name] for part in experiment.part if part.name not in run
             for row in experiment.of(part) if (part.name, row.name) in planned.skipped}  # fmt: skip
     note = " ".join([*experiment.note.split(), *(f"Not run: {title}: {why}." for title, why in left.items())])
@@ -73,7 +73,7 @@ def collect(
         title=f"{experiment.paper}: {experiment.title}", citation=experiment.citation, about=" ".join(experiment.about.split()),
         note=note, embedded=planned.embedded or paper_elsewhere, parts=tuple(shown), ours=tuple((c.what, c.why) for c in experiment.ours),
         settings={part: _settings(planned, part) for part in dict.fromkeys(cell.part for cell in planned.runs)},
-        claims=tuple(_judged(planned, reasons, found)), chosen=tuple(planned.chosen.values()), reads=planned.reads,
+        claims=tuple(_judged(planned, reasons, ended)), chosen=tuple(planned.chosen.values()), reads=planned.reads,
         calibrated=tuple(calibrated(planned, failed or {})),
     )  # fmt: skip
 
@@ -82,14 +82,14 @@ def _block(
     planned: ReproductionPlan,
     part: ColumnGroup,
     reasons: Mapping[tuple[str, str], str],
-    found: Mapping[tuple[str, str], Sequence[History]],
+    ended: Mapping[tuple[str, str], Sequence[History]],
 ) -> Block:
     """The cells of a part, and why some are empty."""
     experiment, condition = planned.experiment, part.condition(embedded=planned.embedded)
     ran = {cell.row for cell in planned.runs if cell.part == part.name}
     rows = [row.name for row in experiment.of(part) if row.name in ran or (part.name, row.name) in reasons]
     seeds = planned.seeds(part.name, ran)  # a claim may have more, of other draws than the rows beside it
-    of_part = {row: [h for h in found.get((part.name, row), []) if h.seed in seeds] for row in ran}
+    of_part = {row: [h for h in ended.get((part.name, row), []) if h.seed in seeds] for row in ran}
     entries = {
         (row, column): _entry(planned, part.name, row, column, of_part.get(row, []))
         for row, column in product(rows, condition.columns)
@@ -98,7 +98,7 @@ def _block(
         part.name, part.title or part.name, condition.scenario, tuple(condition.columns), tuple(rows), entries,
         {row: reasons[part.name, row] for row in rows if (part.name, row) in reasons},
         max(map(len, of_part.values()), default=0),
-        _measured({column: experiment.columns[column] for column in condition.columns}), tuple(_doubts(planned, part.name, entries, of_part, found)),
+        _measured({column: experiment.columns[column] for column in condition.columns}), tuple(_doubts(planned, part.name, entries, of_part, ended)),
         experiment.divisions or 0,
     )  # fmt: skip
 
@@ -186,12 +186,12 @@ def calibrated(planned: ReproductionPlan, failed: Mapping[tuple[str, str], str])
 def _judged(
     planned: ReproductionPlan,
     reasons: Mapping[tuple[str, str], str],
-    found: Mapping[tuple[str, str], Sequence[History]],
+    ended: Mapping[tuple[str, str], Sequence[History]],
 ) -> Iterator[JudgedClaim]:
     """Every claim in every part it is made for, with what the seeds say of it; open unless all its rows have all seeds."""
     for claim in planned.experiment.claim:
         for part in planned.experiment.claimed(claim):
-            yield _judgement(planned, claim, part, reasons, found)
+            yield _judgement(planned, claim, part, reasons, ended)
 
 
 def _judgement(
@@ -199,17 +199,17 @@ def _judgement(
     claim: Claim,
     part: ColumnGroup,
     reasons: Mapping[tuple[str, str], str],
-    found: Mapping[tuple[str, str], Sequence[History]],
+    ended: Mapping[tuple[str, str], Sequence[History]],
 ) -> JudgedClaim:
     experiment, seeds = planned.experiment, planned.seeds(part.name, claim.rows)
     cells = [c for c in planned.runs if c.part == part.name and c.row in claim.rows and c.seed in seeds]
     paths = {row: [cell.path for cell in cells if cell.row == row] for row in claim.rows}
     asked, divisions = len(paths[claim.row]), experiment.divisions or 0
-    runs = [[h for h in found.get((part.name, row), []) if h.seed in seeds] for row in claim.rows]
-    there = claim.column in part.condition(embedded=planned.embedded).columns
-    differences = _differences(claim, experiment.columns[claim.column], runs) if there else []
+    runs = [[h for h in ended.get((part.name, row), []) if h.seed in seeds] for row in claim.rows]
+    shown = claim.column in part.condition(embedded=planned.embedded).columns
+    differences = _differences(claim, experiment.columns[claim.column], runs) if shown else []
     broken = [f"{row}: {reasons[part.name, row]}" for row in claim.rows if (part.name, row) in reasons]
-    if not there:
+    if not shown:
         undecided = f"there is no column {claim.column} with these data"
     elif not differences:
         none = "not defined for any seed" if all(paths.values()) else "not among what was asked for"
@@ -217,7 +217,7 @@ def _judgement(
     else:
         undecided = (
             _open(planned, claim, part.name, paths)
-            or "not all of these runs saw the same data" * _changed(cells, found)
+            or "not all of these runs saw the same data" * _changed(cells, ended)
             or _useless(runs)
             or _incomplete(len(differences), asked, broken)
         )
@@ -260,11 +260,15 @@ def _open(planned: ReproductionPlan, claim: Claim, part: str, paths: Mapping[str
 
 def _measured(columns: Mapping[str, str]) -> str:
     """In which unit and rounds the numbers of columns are, by what the file says of them."""
-    of: dict[str, list[str]] = {}
+    columns_by_unit: dict[str, list[str]] = {}
     for column, spec in columns.items():
         statistic = STATISTICS.get(spec.split(" ")[0])
-        of.setdefault(AVERAGED if statistic is None else statistic.measured, []).append(column)
-    return next(iter(of)) if len(of) == 1 else "; ".join(f"{', '.join(names)} {how}" for how, names in of.items())
+        columns_by_unit.setdefault(AVERAGED if statistic is None else statistic.measured, []).append(column)
+    return (
+        next(iter(columns_by_unit))
+        if len(columns_by_unit) == 1
+        else "; ".join(f"{', '.join(names)} {how}" for how, names in columns_by_unit.items())
+    )
 
 
 def _doubts(
@@ -272,7 +276,7 @@ def _doubts(
     part: str,
     entries: Mapping[tuple[str, str], ReproducedValue],
     of_part: Mapping[str, Sequence[History]],
-    found: Mapping[tuple[str, str], Sequence[History]],
+    ended: Mapping[tuple[str, str], Sequence[History]],
 ) -> Iterator[str]:
     """What makes the numbers of a part less than they seem."""
     cells = [cell for cell in planned.runs if cell.part == part]
@@ -289,30 +293,30 @@ def _doubts(
     if undefined:
         yield f"Not defined, and left out of the means: {', '.join(undefined)} seeds."
     for row in dict.fromkeys(cell.row for cell in cells):
-        for history in found.get((part, row), ()):
+        for history in ended.get((part, row), ()):
             if why := history.failure():
                 yield f"{row}, {_draw(history)}: {why}."
-    if _changed(cells, found):
+    if _changed(cells, ended):
         where = {str(cell.path.parent) for cell in cells}
         yield f"Not all of these runs saw the same data: the files changed between them. Delete {', '.join(sorted(where))}, and run all again."
     if any(map(_correlates, planned.experiment.columns.values())):
-        rewards = {row: _rewards(of) for row, of in of_part.items()}
+        rewards = {row: _rewards(runs) for row, runs in of_part.items()}
         noise = faint(rewards)
         yield from filter(None, [alike(rewards), noise and f"≈ {noise}", measured_alone(rewards)])
-    histories = [history for cell in cells for history in found.get((part, cell.row), ())]
+    histories = [history for cell in cells for history in ended.get((part, cell.row), ())]
     yield from mixed_machines(histories)
     yield from releases(histories)
 
 
-def _changed(cells: Sequence[PlannedRun], found: Mapping[tuple[str, str], Sequence[History]]) -> bool:
+def _changed(cells: Sequence[PlannedRun], ended: Mapping[tuple[str, str], Sequence[History]]) -> bool:
     """Whether runs of one seed, one division and the same options saw different data."""
     trained: dict[str, set[str]] = {}
     for cell in cells:
-        for history in found.get((cell.part, cell.row), ()):
+        for history in ended.get((cell.part, cell.row), ()):
             if (history.seed, division(history)) == (cell.seed, cell.config.scenario_options.get(DATA_SEED)):
                 same = json.dumps([cell.config.scenario_options, cell.seed], sort_keys=True)
                 trained.setdefault(same, set()).add(str(history.meta.get("data", {}).get("sha256")))
-    return any(len(of) > 1 for of in trained.values())
+    return any(len(hashes) > 1 for hashes in trained.values())
 
 
 def _settings(planned: ReproductionPlan, part: str) -> str:

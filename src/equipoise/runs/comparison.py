@@ -157,8 +157,8 @@ class Worker:
         except BrokenPipeError:
             answer = ""
         if answer:
-            status, said = json.loads(answer)
-            return _reason(status, said) if status else None
+            status, text = json.loads(answer)
+            return _reason(status, text) if status else None
         status = self.process.wait()
         self.errors.seek(0)
         return _reason(status, self.errors.read().decode(errors="replace"))
@@ -240,11 +240,11 @@ def side_by_side(
     return {path: failed[path] for path in commands if path in failed}
 
 
-def _reason(status: int, said: str) -> str:
+def _reason(status: int, text: str) -> str:
     """What a command said last."""
     if status < 0:
         return f"killed by signal {-status}"
-    lines = said.strip().splitlines()
+    lines = text.strip().splitlines()
     return lines[-1].removeprefix("error: ").rstrip(".") if lines else f"ended with status {status}"
 
 

@@ -307,15 +307,17 @@ def _written(name: str) -> dict[str, Any]:
     columns = (other | own).get("columns")
     last = {"part": {"columns": list(columns)}} if isinstance(columns, dict) else {}
     for kind, key in ENTRIES.items():
-        there = {entry[key]: entry for entry in other.get(kind, []) if kind != "row" or _placed(entry, own["part"])}
-        entries = own.setdefault(kind, [{key: one} for one in there])
+        inherited = {entry[key]: entry for entry in other.get(kind, []) if kind != "row" or _placed(entry, own["part"])}
+        entries = own.setdefault(kind, [{key: entry_name} for entry_name in inherited])
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             continue  # the check of types says what is wrong
         entries = [_completed(entry, shared.get(kind, {})) for entry in entries]
         for entry in entries if like is not None else ():
-            if not entry.keys() & NEEDED and entry.get(key) not in there:  # else a row would be FedAvg by another name
-                raise ExperimentError(f"{name}: like {like}: {unknown(kind, entry.get(key), there)}")
-        own[kind] = [_completed(e, there.get(str(e.get(key)), {}), last.get(kind, {})) for e in entries]
+            if (
+                not entry.keys() & NEEDED and entry.get(key) not in inherited
+            ):  # else a row would be FedAvg by another name
+                raise ExperimentError(f"{name}: like {like}: {unknown(kind, entry.get(key), inherited)}")
+        own[kind] = [_completed(e, inherited.get(str(e.get(key)), {}), last.get(kind, {})) for e in entries]
     return other | own
 
 
@@ -346,19 +348,19 @@ def _check(name: str, experiment: PaperExperiment) -> None:
 def _wrong_names(experiment: PaperExperiment) -> Iterator[str]:
     parts = [part.name for part in experiment.part]
     for what, names in (("row", [r.name for r in experiment.row]), ("part", parts)):
-        for k, one in enumerate(names):
-            if one in names[:k]:
-                yield f"two entries [[{what}]] are called {one!r}. Give each a name of its own."
+        for k, word in enumerate(names):
+            if word in names[:k]:
+                yield f"two entries [[{what}]] are called {word!r}. Give each a name of its own."
     places: list[tuple[str, str, Iterable[str], Iterable[str]]] = [
         (f"row {row.name}", "part", row.parts, parts) for row in experiment.row
     ]
     for part in experiment.part:
-        used = [one.scenario for one in (part, part.embedded) if one is not None]
+        used = [word.scenario for word in (part, part.embedded) if word is not None]
         places.append((f"part {part.name}", "column", part.every_column, experiment.columns))
         places.append((f"part {part.name}", "scenario", used, SCENARIOS))
     places.append(("beside", "column", experiment.beside, experiment.columns))
-    for where, what, named, there in places:
-        yield from (f"{where}: {unknown(what, one, there)}" for one in named if one not in there)
+    for where, what, named, allowed in places:
+        yield from (f"{where}: {unknown(what, word, allowed)}" for word in named if word not in allowed)
 
 
 def _wrong_settings(experiment: PaperExperiment) -> Iterator[str]:
@@ -367,8 +369,8 @@ def _wrong_settings(experiment: PaperExperiment) -> Iterator[str]:
             method, _, parameter = key.partition(".")
             if method not in METHODS and not any(method in parse(row.method).parts for row in experiment.row):
                 yield f"part {part.name}: set: {key}: {unknown('method', method, METHODS)}"
-            if method in METHODS and parameter not in (known := METHODS[method].defaults):
-                yield f"part {part.name}: set: {key}: {unknown('hyper-parameter', parameter, known)}"
+            if method in METHODS and parameter not in (defaults := METHODS[method].defaults):
+                yield f"part {part.name}: set: {key}: {unknown('hyper-parameter', parameter, defaults)}"
 
 
 def _wrong_columns(experiment: PaperExperiment) -> Iterator[str]:
@@ -405,21 +407,21 @@ def _wrong_claims(experiment: PaperExperiment) -> Iterator[str]:
     """What is not right in the claims."""
     parts = {part.name: part for part in experiment.part}
     for k, claim in enumerate(experiment.claim, 1):
-        for what, names, there in (
+        for what, names, allowed in (
             ("row", claim.rows, [row.name for row in experiment.row]),
             ("column", [claim.column], experiment.columns),
             ("part", [*claim.parts, *claim.seeds], parts),
         ):
-            for one in names:
-                if one not in there:
-                    yield f"claim {k}: {unknown(what, one, there)}"
+            for word in names:
+                if word not in allowed:
+                    yield f"claim {k}: {unknown(what, word, allowed)}"
         if (claim.than is None) == (claim.value is None):
             yield f"claim {k}: expected than (a row) or value (a number); found {'both' if claim.than else 'neither'}."
         if claim.than == claim.row:
             yield f"claim {k}: row and than are both {claim.row}. Name two rows."
         if claim.direction.startswith("not") != (claim.margin is not None):
-            found = "none" if claim.margin is None else f"{claim.margin:g}"
-            yield f"claim {k}: margin: expected with not lower and not higher, and only there; found {found} with {claim.direction}."
+            margin = "none" if claim.margin is None else f"{claim.margin:g}"
+            yield f"claim {k}: margin: expected with not lower and not higher, and only there; found {margin} with {claim.direction}."
         for name in claim.seeds.keys() - {part.name for part in experiment.claimed(claim)}:
             yield f"claim {k}: seeds: it is not made for part {name}."
         for part in experiment.claimed(claim) if claim.parts else ():

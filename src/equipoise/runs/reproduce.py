@@ -91,7 +91,7 @@ class ReproductionPlan:
 
     def seeds(self, part: str, rows: Iterable[str]) -> set[int]:
         """The seeds that all of some rows have in a part."""
-        every = [{one.seed for one in self.runs if (one.part, one.row) == (part, row)} for row in rows]
+        every = [{run.seed for run in self.runs if (run.part, run.row) == (part, row)} for row in rows]
         return set.intersection(*every) if every else set()
 
     @property
@@ -102,7 +102,7 @@ class ReproductionPlan:
     @property
     def trials(self) -> tuple[PlannedRun, ...]:
         """The trial runs of all candidates."""
-        return tuple(one for several in self.candidates.values() for c in several for one in c.trials)
+        return tuple(run for several in self.candidates.values() for c in several for run in c.trials)
 
 
 def plan(
@@ -145,9 +145,9 @@ def plan(
         experiment = experiment.model_copy(update={"divisions": divisions})
     _check_data(experiment, name, data, embedded)
     if quick:
-        if (of := experiment.quick) is None:
+        if (quick_trial := experiment.quick) is None:
             raise ExperimentError(f"{name} has no quick trial in its file. Give --rounds and --seeds instead.")
-        seeds, choices = of.seeds, {**choices, "rounds": of.rounds}
+        seeds, choices = quick_trial.seeds, {**choices, "rounds": quick_trial.rounds}
     _check_asked(experiment, name, seeds, parts, rows)
     if data is not None and not embedded:
         _check_files(name, experiment, data, parts)
@@ -171,7 +171,7 @@ def plan(
     if not planned:
         reasons = "; ".join(dict.fromkeys(skipped.values()))
         raise ExperimentError(f"{name}: nothing to run{f': {reasons}' if reasons else ''}.")
-    trial = quick or any(one.config.rounds < one.rounds for one in planned)
+    trial = quick or any(run.config.rounds < run.rounds for run in planned)
     reads, first = bool(experiment.reads) and not embedded, None
     if calibrating is None and reads and (calibration := _calibration(experiment, name, planned)):
         by, other = calibration
@@ -207,13 +207,13 @@ def _check_asked(
         raise ExperimentError(
             f"{name}: --seeds {seeds} takes in the seeds of its trial runs, {choice.seeds}. Give at most {min(choice.seeds)}."
         )
-    for what, asked, there in (
+    for what, asked, allowed in (
         ("part", parts, [part.name for part in experiment.part]),
         ("row", rows, [row.name for row in experiment.row]),
     ):
-        for one in asked:
-            if one not in there:
-                raise ExperimentError(f"{name}: {unknown(what, one, there)}")
+        for word in asked:
+            if word not in allowed:
+                raise ExperimentError(f"{name}: {unknown(what, word, allowed)}")
 
 
 def _rows(
@@ -238,8 +238,12 @@ def _candidates(
     fewer = [n for n in (choice.rounds, choices.get("rounds")) if n is not None]
     tried, validation = {**choices, "rounds": min(fewer, default=None)}, {"validation": choice.validation}
     return tuple(
-        Candidate(one, cells(row.taking({**one, **validation}), trials, tried), cells(row.taking(one), draws, choices))
-        for one in row.candidates
+        Candidate(
+            settings,
+            cells(row.taking({**settings, **validation}), trials, tried),
+            cells(row.taking(settings), draws, choices),
+        )
+        for settings in row.candidates
     )
 
 
@@ -249,10 +253,10 @@ def _calibration(
     """The rows that say whether the divisions are the paper's, and the experiment that has them on our data; None where there are none."""
     if (by := experiment.calibration) is None:
         return None
-    other, of_ours = read_experiment(by.of or name), {one.part for one in planned}
+    other, of_ours = read_experiment(by.of or name), {run.part for run in planned}
     fixed = [row.name for row in other.row if not row.choose]
-    for what, given, every in (("column", [by.column], [*other.columns]), ("row", by.rows, fixed)):
-        if strange := [one for one in given if one not in every]:
+    for what, names, every in (("column", [by.column], [*other.columns]), ("row", by.rows, fixed)):
+        if strange := [run for run in names if run not in every]:
             raise ExperimentError(f"{name}: calibration: {unknown(what, strange[0], every)}")
     of_both = of_ours & {p.name for p in other.part if {*by.rows} & {row.name for row in other.of(p)}}
     same = [part for part in experiment.part if part.name in of_both]  # their rows on our data
@@ -278,8 +282,8 @@ def _check_files(name: str, experiment: PaperExperiment, data: str, parts: Seque
                 problems[str(error)] = None
     if problems:
         command = shlex.join(["equipoise", "reproduce", name, "--data", data, *whole])
-        there = f"\nOf the experiment there is enough for: `{command}`" * bool(whole)
-        raise ExperimentError("\n".join(problems) + there)
+        enough = f"\nOf the experiment there is enough for: `{command}`" * bool(whole)
+        raise ExperimentError("\n".join(problems) + enough)
 
 
 def _cells(
@@ -298,10 +302,10 @@ def _cells(
             f"part {part.name}: {condition.scenario} has numbers to predict, and the tables of experiments are of accuracies, in percent. "
             "Compare methods on it without an experiment: equipoise compare --help."
         )
-    said = {"rounds": described.protocol.rounds, **condition.train, **row.train}
+    settings = {"rounds": described.protocol.rounds, **condition.train, **row.train}
     configs = [_config(part, condition, row, draw, data, choices) for draw in draws]
     where = base / "cells" / condition.scenario
-    return tuple(PlannedRun(part.name, row.name, c.seed, c, _place(where, c), said["rounds"]) for c in configs)
+    return tuple(PlannedRun(part.name, row.name, c.seed, c, _place(where, c), settings["rounds"]) for c in configs)
 
 
 def _config(
@@ -363,10 +367,10 @@ def choose(
 
 def _decided(planned: ReproductionPlan, failed: Mapping[Path, str] | None = None) -> ReproductionPlan:
     """The same with the choices that can be made: of cells whose trial runs all have ended."""
-    ended = {one.path for one in planned.trials if runs.finished(one.path)} | (failed or {}).keys()
+    ended = {run.path for run in planned.trials if runs.finished(run.path)} | (failed or {}).keys()
     chosen, skipped, taken = dict(planned.chosen), dict(planned.skipped), dict[Any, tuple[PlannedRun, ...]]()
     for (part, row), candidates in planned.candidates.items():
-        if (part, row) in chosen or not {one.path for c in candidates for one in c.trials} <= ended:
+        if (part, row) in chosen or not {run.path for c in candidates for run in c.trials} <= ended:
             continue
         title = next(p.title or p.name for p in planned.experiment.part if p.name == part)
         tried = tuple(_tried(c, failed or {}) for c in candidates)
@@ -374,23 +378,23 @@ def _decided(planned: ReproductionPlan, failed: Mapping[Path, str] | None = None
         taken[part, row] = () if choice.taken is None else candidates[tried.index(choice.taken)].runs
         if choice.taken is None:
             skipped[part, row] = f"each candidate's trial runs failed, those of {tried[0]} with {tried[0].why}"
-    cells = dict.fromkeys((one.part, one.row) for one in planned.runs)
-    left = (taken.get(cell, [one for one in planned.runs if (one.part, one.row) == cell]) for cell in cells)
-    return replace(planned, runs=tuple(one for several in left for one in several), chosen=chosen, skipped=skipped)
+    cells = dict.fromkeys((run.part, run.row) for run in planned.runs)
+    left = (taken.get(cell, [run for run in planned.runs if (run.part, run.row) == cell]) for cell in cells)
+    return replace(planned, runs=tuple(run for several in left for run in several), chosen=chosen, skipped=skipped)
 
 
 def _tried(candidate: Candidate, failed: Mapping[Path, str]) -> Tried:
     """The mean over trial runs of the validation accuracy in the last five rounds that were validated."""
     accuracies = []
-    for one in candidate.trials:
-        why = failed.get(one.path, "").partition(". ")[0]
+    for trial in candidate.trials:
+        why = failed.get(trial.path, "").partition(". ")[0]
         if not why:
-            records = History.from_run(one.path).records
+            records = History.from_run(trial.path).records
             last = {str(r["round"]): r["validation"] for r in [r for r in records if r.get("validation")][-5:]}
             why = diverged(last, which="validation loss") if last else "no client had enough samples to hold one out"
-            accuracies += [100 * mean(number(of["accuracy"]) for of in last.values())] if last else []
+            accuracies += [100 * mean(number(scores["accuracy"]) for scores in last.values())] if last else []
         if why:
-            return Tried(candidate.settings, math.nan, f"seed {one.seed}: {why}")
+            return Tried(candidate.settings, math.nan, f"seed {trial.seed}: {why}")
     return Tried(candidate.settings, mean(accuracies))
 
 
@@ -408,16 +412,16 @@ def run(
     """
     failed = _completed(planned.runs, jobs, on_progress, lines)
     reasons: dict[tuple[str, str], str] = {}
-    for one in planned.runs:
-        if one.path in failed:
-            reasons.setdefault((one.part, one.row), f"seed {one.seed}: {failed[one.path]}")
+    for cell in planned.runs:
+        if cell.path in failed:
+            reasons.setdefault((cell.part, cell.row), f"seed {cell.seed}: {failed[cell.path]}")
     return reasons
 
 
 def _completed(
     planned: Sequence[PlannedRun], jobs: int, on_progress: Callable[[int, int], None] | None, lines: bool
 ) -> dict[Path, str]:
-    own = {one.path: one.config for one in planned}  # two rows may be the same run
+    own = {run.path: run.config for run in planned}  # two rows may be the same run
     for path, config in own.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.parent / f".{path.name}.lock", wait=True):
@@ -427,15 +431,15 @@ def _completed(
 
 def histories(planned: ReproductionPlan) -> dict[tuple[str, str], list[History]]:
     """The finished runs, by part and row, in the order of the seeds."""
-    found = {cell: [History.from_run(path) for path in paths] for cell, paths in directories(planned).items()}
+    ended = {cell: [History.from_run(path) for path in paths] for cell, paths in directories(planned).items()}
     # An experiment that shares a run may call it otherwise.
-    return {cell: [replace(h, meta={**h.meta, "label": cell[1]}) for h in of] for cell, of in found.items()}
+    return {cell: [replace(h, meta={**h.meta, "label": cell[1]}) for h in of_row] for cell, of_row in ended.items()}
 
 
 def directories(planned: ReproductionPlan) -> dict[tuple[str, str], list[Path]]:
     """Where the finished runs are, by part and row, in the order of the seeds."""
-    found: dict[tuple[str, str], list[Path]] = {}
-    for one in planned.runs:
-        if runs.finished(one.path):
-            found.setdefault((one.part, one.row), []).append(one.path)
-    return found
+    ended: dict[tuple[str, str], list[Path]] = {}
+    for run in planned.runs:
+        if runs.finished(run.path):
+            ended.setdefault((run.part, run.row), []).append(run.path)
+    return ended

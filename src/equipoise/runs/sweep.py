@@ -143,12 +143,12 @@ def _seeds(seeds: int | Iterable[int]) -> list[int]:
     if not isinstance(seeds, Iterable):
         check_whole("seeds", seeds, 1)
         return [*range(seeds)]
-    found = list(seeds)
-    for seed in found:
+    numbers = list(seeds)
+    for seed in numbers:
         check_whole("seeds", seed, 0)
-    if not found or len(set(found)) < len(found):
-        raise ValueError(f"seeds must be how many, or a list of different seeds; found {found}.")
-    return found
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise ValueError(f"seeds must be how many, or a list of different seeds; found {numbers}.")
+    return numbers
 
 
 def _network(net: Network, seed: int) -> nn.Module:
@@ -203,11 +203,11 @@ def _resumed(fed: Federation, path: Path, label: str, first: str, rounds: int, s
         return rounds
     left = fed.resume(path)
     if fed.progress.t + left != rounds:
-        found = f"plans {fed.progress.t + left} rounds, and rounds={rounds} was given"
-    elif (known := open_json((path / MANIFEST).read_text())).get("first") != first:
-        found = "started from a network with other values"
-    elif known.get("stop") != ends:
-        found = f"was begun with stop={known.get('stop')}, and stop={ends} was given"
+        differs = f"plans {fed.progress.t + left} rounds, and rounds={rounds} was given"
+    elif (manifest := open_json((path / MANIFEST).read_text())).get("first") != first:
+        differs = "started from a network with other values"
+    elif manifest.get("stop") != ends:
+        differs = f"was begun with stop={manifest.get('stop')}, and stop={ends} was given"
     else:
         return left
-    raise CheckpointError(f"The run in {path} {found}. Give the same, or choose another directory.")
+    raise CheckpointError(f"The run in {path} {differs}. Give the same, or choose another directory.")

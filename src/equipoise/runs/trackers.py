@@ -41,8 +41,8 @@ class Tracked:
     @property
     def settings(self) -> dict[str, Any]:
         """Its configuration; of a run from Python what is known of it."""
-        known = self.about.get("config") or {key: self.about.get(key) for key in ("method", "seed", "rounds")}
-        return {key: value for key, value in known.items() if value is not None}
+        config = self.about.get("config") or {key: self.about.get(key) for key in ("method", "seed", "rounds")}
+        return {key: value for key, value in config.items() if value is not None}
 
     @property
     def least(self) -> int:
@@ -87,8 +87,8 @@ class MLflow:
 
         self.client = mlflow.MlflowClient(place or None)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
-        known = self.client.get_experiment_by_name(name)
-        experiment = self.client.create_experiment(name) if known is None else known.experiment_id
+        existing = self.client.get_experiment_by_name(name)
+        experiment = self.client.create_experiment(name) if existing is None else existing.experiment_id
         tags = {}
         self.open: list[str] = []
         if run.group:
@@ -97,20 +97,20 @@ class MLflow:
             parent, _ = self._run(experiment, folder, run.group, {})
             tags = {"mlflow.parentRunId": parent.info.run_id}
             self.open.append(parent.info.run_id)
-        found, new = self._run(experiment, run.first, run.path.name, tags)
-        self.id = found.info.run_id
+        entry, new = self._run(experiment, run.first, run.path.name, tags)
+        self.id = entry.info.run_id
         self.open.append(self.id)
         if new:
             params = [mlflow.entities.Param(key, str(value)[:6000]) for key, value in run.settings.items()]
             self.client.log_batch(self.id, params=params)
-        self.begin = int(found.data.metrics.get("round", -1)) + 1
+        self.begin = int(entry.data.metrics.get("round", -1)) + 1
 
     def _run(self, experiment: str, key: str, name: str, tags: Mapping[str, str]) -> tuple[Any, bool]:
         """The run with a key, and whether it is new."""
         safe = key.replace("'", "")
-        found = self.client.search_runs([experiment], f"tags.`equipoise.run` = '{safe}'", max_results=1)
-        if found:
-            return found[0], False
+        entries = self.client.search_runs([experiment], f"tags.`equipoise.run` = '{safe}'", max_results=1)
+        if entries:
+            return entries[0], False
         return self.client.create_run(experiment, tags={"equipoise.run": safe, **tags}, run_name=name), True
 
     def log(self, t: int, values: Mapping[str, float]) -> None:
@@ -144,8 +144,8 @@ class TensorBoard:
 
         base = run.path.parent.parent if run.group else run.path.parent
         folder = Path(place or base / "tensorboard") / run.group / f"{run.path.name}-{run.first[:8]}"
-        known = EventAccumulator(str(folder), size_guidance={"scalars": 1}).Reload() if folder.exists() else None
-        rounds = [e.step for e in known.Scalars("round")] if known and "round" in known.Tags()["scalars"] else []
+        events = EventAccumulator(str(folder), size_guidance={"scalars": 1}).Reload() if folder.exists() else None
+        rounds = [e.step for e in events.Scalars("round")] if events and "round" in events.Tags()["scalars"] else []
         self.begin = max(rounds, default=-1) + 1
         self.writer = SummaryWriter(str(folder))
         if not self.begin:
@@ -215,12 +215,12 @@ TRACKERS: dict[str, Callable[[Tracked, str], Sink]] = {
 }
 
 
-def numbers(of: Mapping[str, Any], above: str = "") -> dict[str, float]:
+def numbers(table: Mapping[str, Any], above: str = "") -> dict[str, float]:
     """Every finite number in nested tables, by its path: ``{"groups/photo/accuracy": 0.9}``."""
-    found: dict[str, float] = {}
-    for key, value in of.items():
+    flat: dict[str, float] = {}
+    for key, value in table.items():
         if isinstance(value, Mapping):
-            found |= numbers(value, f"{above}{key}/")
+            flat |= numbers(value, f"{above}{key}/")
         elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            found[f"{above}{key}"] = float(value)
-    return found
+            flat[f"{above}{key}"] = float(value)
+    return flat

@@ -56,18 +56,18 @@ def of_round(record: Mapping[str, Any], names: Sequence[str], least: int = 1) ->
     Groups and clients with fewer than ``least`` test samples are left out.
     """
     apart = ("round", "bytes", "clients", "groups")
-    found = numbers({key: value for key, value in record.items() if key not in apart})
+    sent = numbers({key: value for key, value in record.items() if key not in apart})
     groups = large(record, least)
     for name, group in groups.items():
-        found |= {f"groups/{key}/{name}": value for key, value in numbers(group).items() if key != "n"}
+        sent |= {f"groups/{key}/{name}": value for key, value in numbers(group).items() if key != "n"}
     clients = record.get("clients", {})
     main = main_in(clients or next(iter(groups.values()), ()))
     each = zip(names, clients.get(main.name, ()), clients.get("n") or [least] * len(names), strict=False)
-    found |= {f"clients/{main.name}/{name}": a for name, a, n in each if a is not None and n >= least}
+    sent |= {f"clients/{main.name}/{name}": a for name, a, n in each if a is not None and n >= least}
     of_groups = [group[main.name] for group in groups.values()]
     statistics = {"avg": performance.mean, "std": performance.std, "worst": main.worst}
-    values = {f"{main.name}/{name}": of(of_groups) for name, of in statistics.items()}
-    return found | {name: value.value for name, value in values.items() if value.defined}
+    values = {f"{main.name}/{name}": compute(of_groups) for name, compute in statistics.items()}
+    return sent | {name: value.value for name, value in values.items() if value.defined}
 
 
 class Follower:

@@ -44,9 +44,9 @@ def contents(config: RunConfig, data: Scenario | None = None, before: str | None
     config : of the run.
     data : its scenario, where that was made already, from files with the stamp ``before``.
     """
-    found: dict[str, Any] = {} if config.weights is None else {"weights": hashes.of_file(config.weights)}
+    digests: dict[str, Any] = {} if config.weights is None else {"weights": hashes.of_file(config.weights)}
     if config.data is None:
-        return found
+        return digests
 
     def make() -> str:
         made = data or scenarios.load(config.scenario, config.seed, config.data, **config.scenario_options)
@@ -54,19 +54,19 @@ def contents(config: RunConfig, data: Scenario | None = None, before: str | None
 
     key = json.dumps([config.data, config.scenario, config.scenario_options, config.seed, environment.source()])
     of_data: dict[str, Any] = json.loads(hashes.remembered(key, stamp(config) if data is None else before, make))
-    return found | of_data
+    return digests | of_data
 
 
 def _of(data: Scenario) -> dict[str, str]:
-    tests = {name: _samples(of) for name, of in data.tests.items()}
+    tests = {name: _samples(samples) for name, samples in data.tests.items()}
     held = None if data.server_validation is None else _samples(data.server_validation)
-    return hashed([_samples(of) for of in data.clients], tests, data.client_groups, held)
+    return hashed([_samples(samples) for samples in data.clients], tests, data.client_groups, held)
 
 
 def _samples(data: Data) -> Samples:
-    found = read(data, "data", torch.int64, torch.device("cpu"), target=labels(data).dtype)
-    assert isinstance(found, Samples)
-    return found
+    samples = read(data, "data", torch.int64, torch.device("cpu"), target=labels(data).dtype)
+    assert isinstance(samples, Samples)
+    return samples
 
 
 def check(config: RunConfig, directory: Path, *, says: bool = True) -> None:
@@ -78,8 +78,8 @@ def check(config: RunConfig, directory: Path, *, says: bool = True) -> None:
     if (config.data is None and config.weights is None) or not path.exists():  # nothing to read, or nothing trained yet
         return
     try:
-        known = open_json(path.read_bytes().decode(errors="replace"))
-        then = known.get("contents")
+        manifest = open_json(path.read_bytes().decode(errors="replace"))
+        then = manifest.get("contents")
     except (ValueError, AttributeError) as error:
         raise RunError(
             f"{path} is damaged ({error}). Put it back, or delete it and summary.json: the same command writes them again, "
@@ -97,7 +97,7 @@ def check(config: RunConfig, directory: Path, *, says: bool = True) -> None:
     weights = ["the weights of the first model"] * (then.get("weights") != now.get("weights"))
     if what := [text for text in (changed(then, now), *weights) if text]:
         otherwise = (
-            "" if source(known) == environment.source() else ", or this version of Equipoise reads them otherwise"
+            "" if source(manifest) == environment.source() else ", or this version of Equipoise reads them otherwise"
         )
         raise RunError(
             f"{directory} holds a run on other data: {' and '.join(what)} are not those it was begun with. "
