@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from equipoise.data.batch import Batch
 from equipoise.data.samples import read
 from equipoise.engines.job import Answer, Job
 from equipoise.federation.method import Method
+from equipoise.records.history import History
+from equipoise.records.record import lines
 from equipoise.testing.federations import (  # noqa: F401 (for the tests that import them from here)
     N_CLASSES,
     N_INPUTS,
@@ -54,6 +57,11 @@ REPRESENTATIVE = (
     "cffl",
     "dp",
 )
+
+
+def write_records(history: History, path: Path) -> None:
+    """Write the records of a run as its `metrics.jsonl` has them."""
+    path.write_text("".join(lines(history.records)), encoding="utf-8")
 
 
 def bits(mask: Tensor) -> maths.Bits:

@@ -24,7 +24,7 @@ from equipoise.metrics.decomposition import decompose
 from equipoise.report import analysis as draw
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunError, configure
-from helpers import UNEQUAL, KeepHead, clients, federation, network
+from helpers import UNEQUAL, KeepHead, clients, federation, network, write_records
 from run_helpers import equipoise
 
 OPTIONS = {"clients": 4, "train": [8, 8, 8, 8], "test": [10, 10, 10, 10]}
@@ -179,7 +179,7 @@ def test_a_repetition_that_differs_is_refused(tmp_path: Path) -> None:
     history = History.from_run(path)
     history.records[1]["weights"].reverse()
     history.records[1]["weights"][0] += 0.1
-    history.to_jsonl(path / "metrics.jsonl")
+    write_records(history, path / "metrics.jsonl")
     shutil.rmtree(path / "checkpoint")
     with pytest.raises(RunError, match="round 1 gives its clients other weights"):
         decomposition(path)

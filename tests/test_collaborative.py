@@ -24,7 +24,7 @@ from equipoise.metrics import (
     traffic,
 )
 from equipoise.report.figures_of_clients import unit_table
-from helpers import in_one
+from helpers import in_one, write_records
 
 PERCENT = st.integers(0, 1000).map(lambda k: k / 1000)  # accuracies on 1000 samples: ties are common
 PAIRS = st.lists(st.tuples(PERCENT, PERCENT), min_size=2, max_size=25)
@@ -329,7 +329,7 @@ def test_contributions_and_units_come_from_the_manifest(tmp_path: Any) -> None:
     """And not from the configuration, where a word of the same name may say how they were made."""
     history = run([R])
     (tmp_path / "config.toml").write_text('method = "fedsac"\ncontribution = "standalone_test"\n')
-    history.to_jsonl(tmp_path / "metrics.jsonl")
+    write_records(history, tmp_path / "metrics.jsonl")
     assert History.from_run(tmp_path).contribution is None
     told = {"contribution": history.meta["contribution"], "units": UNITS}
     (tmp_path / "manifest.json").write_text(json.dumps(told))

@@ -13,7 +13,7 @@ from equipoise.engines.job import Answer, Job
 from equipoise.federation.history import History
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunError
-from helpers import federation, watched
+from helpers import federation, watched, write_records
 from test_analysis import run_of
 
 ROUNDS = 12
@@ -74,7 +74,7 @@ def test_a_repetition_that_differs_is_refused(tmp_path: Path) -> None:
     runs.execute(path, progress=False)
     history = History.from_run(path)
     history.records[1]["losses"][0] *= 1.01  # FedAvg's weights tell nothing of the training
-    history.to_jsonl(path / "metrics.jsonl")
+    write_records(history, path / "metrics.jsonl")
     shutil.rmtree(path / "checkpoint")
     with pytest.raises(RunError, match="round 1 gives its clients other losses than metrics"):
         analysis.consistency(path)

@@ -13,7 +13,7 @@ from equipoise.federation.history import History
 from equipoise.records.directory import all_members, members
 from equipoise.records.record import line
 from equipoise.system.files import write_atomically
-from helpers import in_one
+from helpers import in_one, write_records
 
 RECORDS = (
     {
@@ -225,11 +225,11 @@ def make_run(tmp_path, records=RECORDS, config='method = "fedheal"\nscenario = "
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.toml").write_text(config, encoding="utf-8")
-    History(records, META).to_jsonl(run / "metrics.jsonl")
+    write_records(History(records, META), run / "metrics.jsonl")
     return run
 
 
-def test_from_run_reads_what_to_jsonl_wrote(tmp_path, history):
+def test_from_run_reads_what_was_written(tmp_path, history):
     run = make_run(tmp_path)
     (run / "manifest.json").write_text(json.dumps({"client_names": ["a", "b", "c"], "versions": {"torch": "2.6"}}))
     (run / "summary.json").write_text(json.dumps({"header": ["engine: stacked"], "rounds": 99}))

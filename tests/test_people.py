@@ -26,7 +26,7 @@ from equipoise.report import figures_of_training, html, table
 from equipoise.report.statistics import Comparison, _rate
 from equipoise.runs import pack
 from equipoise.system.terminal import Terminal
-from helpers import UNEQUAL, clients, federation, in_one, network, samples
+from helpers import UNEQUAL, clients, federation, in_one, network, samples, write_records
 
 SOLVER = eq.SGD(0.05)
 NAMES = {"sex": ["f", "m"], "age": ["young", "middle", "old"]}
@@ -201,7 +201,7 @@ def test_a_pack_of_a_version_without_them_gives_the_same_numbers(tmp_path: Path)
     fed.fit(2, directory=tmp_path / "now", progress=False)
     shutil.copytree(tmp_path / "now", tmp_path / "then", ignore=shutil.ignore_patterns("checkpoint"))
     without_by = tuple(without(record, ("by",)) for record in fed.records)
-    History(without_by, fed.history.meta).to_jsonl(tmp_path / "then" / "metrics.jsonl")
+    write_records(History(without_by, fed.history.meta), tmp_path / "then" / "metrics.jsonl")
     run = {"path": "run", "state": None}
     assert pack._compared(run, tmp_path / "then", tmp_path / "now").same
     assert not pack._compared(run, tmp_path / "now", tmp_path / "then").same

@@ -24,6 +24,7 @@ from equipoise.report.sentences import evidence, limits, verdict
 from equipoise.report.sites import prometheus
 from equipoise.report.statistics import Comparison
 from equipoise.runs.tracking import of_round
+from helpers import write_records
 
 pytestmark = pytest.mark.drawn
 
@@ -323,7 +324,7 @@ def test_tables_of_rounds_have_the_columns_of_the_task():
 
 def test_a_directory_keeps_task_and_unit(tmp_path):
     history = run("fedavg")
-    history.to_jsonl(tmp_path / "metrics.jsonl")
+    write_records(history, tmp_path / "metrics.jsonl")
     (tmp_path / "config.toml").write_text('method = "fedavg"\nscenario = "diabetes"\n')
     about = {key: history.meta[key] for key in ("task", "unit", "client_groups", "client_names", "client_tests")}
     (tmp_path / "manifest.json").write_text(json.dumps(about))

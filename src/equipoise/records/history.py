@@ -21,10 +21,9 @@ from equipoise.metrics.performance import Value, last_rounds
 from equipoise.records import summary, treatment
 from equipoise.records.directory import read
 from equipoise.records.meta import Meta, Sharing
-from equipoise.records.record import Record, by_client, check, clients_evaluated, judged_by, lines, number, shorten
+from equipoise.records.record import Record, by_client, check, clients_evaluated, judged_by, number, shorten
 from equipoise.records.results import GroupFairness, People
 from equipoise.records.validation import BEST, selected, worst_of
-from equipoise.system.files import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,15 +92,6 @@ class History:
             return cls(records, meta)
         except ValueError as error:
             raise ValueError(f"{Path(path) / 'metrics.jsonl'}: {error}") from None
-
-    def to_jsonl(self, path: str | os.PathLike[str]) -> Path:
-        """Write the records as `metrics.jsonl` holds them, atomically; return the path.
-
-        Parameters
-        ----------
-        path : the file to write, replaced if it exists.
-        """
-        return write_atomically(path, "".join(lines(self.records)))
 
     @property
     def method(self) -> str:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from equipoise.report.document import Measured
     from equipoise.report.statistics import Numbers
 
+    Runs = Mapping[str, Mapping[int, History]]  # by label and seed
+    NumbersOfRuns = Mapping[str, Mapping[int, Numbers]]
+
 _CONTRIBUTIONS: Final = {  # the contributions that a method used
     "standalone_val": "measured on the server's validation data; the table measures them on the test set",
     "standalone_test": "measured on the test set, which training should not use",
@@ -31,7 +34,7 @@ FEW: Final = 5  # clients: a correlation of fewer is unreliable
 LEAK: Final = re.compile(r"data: (.*: the columns? .+ tells?(?:, each alone,)? the (?:class|number to predict)\b.*)")
 
 
-def of_runs(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
+def of_runs(runs: Runs) -> Iterator[str]:
     """Warnings about single runs, and differences between runs."""
     histories = [run for seeds in runs.values() for run in seeds.values()]
     rounds = max(map(len, histories))
@@ -65,14 +68,12 @@ def leaks(histories: Iterable[History]) -> list[str]:
     return list(dict.fromkeys(line[1] for line in lines if line))
 
 
-def _each(runs: Mapping[str, Mapping[int, History]]) -> Iterator[tuple[str, History]]:
+def _each(runs: Runs) -> Iterator[tuple[str, History]]:
     """Every run with the label of its method."""
     return ((label, run) for label, seeds in runs.items() for run in seeds.values())
 
 
-def of_bounds(
-    runs: Mapping[str, Mapping[int, History]], methods: Sequence[Measured], measure: Measure
-) -> Iterator[str]:
+def of_bounds(runs: Runs, methods: Sequence[Measured], measure: Measure) -> Iterator[str]:
     """What rows are that are no method, and whether they bound the methods here."""
     average = {m["method"]: m["avg"]["mean"] for m in methods if m["avg"]["mean"] is not None and not m["failed"]}
     racing = {m["method"]: average[m["method"]] for m in methods if not m["bound"] and m["method"] in average}
@@ -111,7 +112,7 @@ def _of_bound(
         yield f"Here {label} is {side} {rival} (AVG {both}), so {so}{why}."
 
 
-def never_tested(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
+def never_tested(runs: Runs) -> Iterator[str]:
     """Real sites that have no number: with too few test samples, without a score that they send, or away whenever models were tested."""
     for label, run in _each(runs):
         columns = run.client_table()[1].T if at_real_sites(run) else ()
@@ -131,7 +132,7 @@ def never_tested(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
             yield f"{label}, seed {run.seed}: {some(names)} {ends[why]}."
 
 
-def unmeasured(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
+def unmeasured(runs: Runs) -> Iterator[str]:
     """Real sites of which scores do not count, or not all of them."""
     for label, run in _each(runs):
         counts = Counter(reason for record in run.records for reason in record.get("unmeasured", {}).items())
@@ -139,7 +140,7 @@ def unmeasured(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
             yield f"{label}, seed {run.seed}: in {n} of {len(run.records)} rounds {name} was not measured as others were: it {why}."
 
 
-def without_model(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
+def without_model(runs: Runs) -> Iterator[str]:
     """Real sites that were away at the end of their run."""
     for label, run in _each(runs):
         if names := list(run.meta.get("without_model") or ()):
@@ -150,7 +151,7 @@ def without_model(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
             )
 
 
-def of_sizes(runs: Mapping[str, Mapping[int, History]], last: int) -> Iterator[str]:
+def of_sizes(runs: Runs, last: int) -> Iterator[str]:
     """Groups that were tested on fewer samples in the last rounds than in others, as where some of several sites are away."""
     for label, run in _each(runs):
         evaluated = [record for record in run.records if record.get("groups")]
@@ -167,7 +168,7 @@ def of_sizes(runs: Mapping[str, Mapping[int, History]], last: int) -> Iterator[s
                 )
 
 
-def attacks(runs: Mapping[str, Mapping[int, History]]) -> Iterator[str]:
+def attacks(runs: Runs) -> Iterator[str]:
     """Who attacks in the runs of which methods, and what is measured then."""
     texts: dict[str, list[str]] = {}
     for label, run in _each(runs):
@@ -277,9 +278,7 @@ def measured_alone(rewards: Mapping[str, Iterable[Numbers]]) -> str:
     return f"What a client reaches alone is {what}; its standard error over test samples is {error:.2f} points, and clients span {span:.2f}."
 
 
-def of_collaboration(
-    runs: Mapping[str, Mapping[int, History]], rewards: Mapping[str, Mapping[int, Numbers]]
-) -> Iterator[str]:
+def of_collaboration(runs: Runs, rewards: NumbersOfRuns) -> Iterator[str]:
     """Warnings about the fairness of contribution and reward."""
     if without := [label for label in runs if label not in rewards]:
         yield f"The standalone accuracies of {listed(without)} are not known: no fairness of contribution and reward."
@@ -309,7 +308,7 @@ def of_collaboration(
     yield from _contributions_differ(rewards)
 
 
-def _contributions_differ(rewards: Mapping[str, Mapping[int, Numbers]]) -> Iterator[str]:
+def _contributions_differ(rewards: NumbersOfRuns) -> Iterator[str]:
     """The seeds with which runs know different contributions."""
     for seed in sorted({seed for seeds in rewards.values() for seed in seeds}):
         contributions = {tuple(seeds[seed]["contribution"]) for seeds in rewards.values() if seed in seeds}
@@ -322,7 +321,7 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def of_parity(runs: Mapping[str, Mapping[int, History]], rates: Mapping[str, Mapping[int, Numbers]]) -> Iterator[str]:
+def of_parity(runs: Runs, rates: NumbersOfRuns) -> Iterator[str]:
     """Remarks on group fairness; ``rates`` has by label and seed what `History.group_fairness` returned, where not None."""
     every = [gaps for seeds in rates.values() for gaps in seeds.values()]
     rated = [run for label in rates for run in runs[label].values()]
@@ -348,7 +347,7 @@ def of_parity(runs: Mapping[str, Mapping[int, History]], rates: Mapping[str, Map
         yield f"{listed(without)} recorded no rates."
 
 
-def _without_rate(rates: Mapping[str, Mapping[int, Numbers]], several: bool) -> dict[str, dict[int, set[int]]]:
+def _without_rate(rates: NumbersOfRuns, several: bool) -> dict[str, dict[int, set[int]]]:
     """By group and class the seeds with which it has no true positive rate; of several classes only those that another group has."""
     absent: dict[str, dict[int, set[int]]] = {}
     for seed, gaps in ((seed, gaps) for seeds in rates.values() for seed, gaps in seeds.items()):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.metrics import performance
 from equipoise.report import drawing, figures_of_clients
 from equipoise.report.drawing import FAINT, INK, MARKERS
 from equipoise.report.figures_of_groups import bars
@@ -26,6 +27,13 @@ OF_RUNS: Final[dict[str, Callable[[Sequence[History]], Figure]]] = {  # drawn of
     "clients": figures_of_clients.clients,
     "contributions": figures_of_clients.contributions,
     "spread": figures_of_clients.spread,
+}
+PER_ROUND: Final = {
+    "avg": performance.mean,
+    "last": performance.mean,
+    "std": performance.std,
+    "worst": performance.worst,
+    "gap": performance.gap,
 }
 OF_TABLES: Final = ("curves", "plane", "sweep")
 # Drawn by `equipoise.analysis.reproduced`, from the models.
@@ -129,22 +137,13 @@ def over_rounds(history: History, spec: str) -> Curves:
         if group not in history.groups:
             raise ValueError(f"There is no group {group!r}: the run has {', '.join(history.groups)}.")
         values = table[:, history.groups.index(group)] if len(table) else table.reshape(0)
-    elif statistic in _PER_ROUND:
-        values = _PER_ROUND[statistic](table)
+    elif statistic in PER_ROUND:
+        values = np.array([PER_ROUND[statistic](row).value for row in table])
     else:
         raise ValueError(
-            f"{statistic!r} is not drawn over rounds. Choose group:NAME or one of: {', '.join(_PER_ROUND)}."
+            f"{statistic!r} is not drawn over rounds. Choose group:NAME or one of: {', '.join(PER_ROUND)}."
         )
     return {t: 100 * value for t, value in zip(rounds, values.tolist(), strict=True) if np.isfinite(value)}
-
-
-_PER_ROUND: Final[dict[str, Callable[[Vector], Vector]]] = {
-    "avg": lambda table: table.mean(axis=1),
-    "last": lambda table: table.mean(axis=1),
-    "std": lambda table: table.std(axis=1, ddof=1) if table.shape[1] > 1 else np.full(len(table), np.nan),
-    "worst": lambda table: table.min(axis=1, initial=np.inf),
-    "gap": lambda table: np.ptp(table, axis=1) if table.size else np.full(len(table), np.nan),
-}
 
 
 def sweep(part: Block, at: Mapping[str, tuple[str, float | None]], x: str, columns: Sequence[str]) -> Figure:

@@ -27,6 +27,9 @@ from equipoise.runs.experiment import Claim, ColumnGroup
 from equipoise.runs.reproduce import PlannedRun, ReproductionPlan, histories
 from equipoise.scenarios import DATA_SEED
 
+Ended = Mapping[tuple[str, str], Sequence[History]]  # the finished runs, by part and row
+Reasons = Mapping[tuple[str, str], str]  # why cells have no numbers, by part and row
+
 
 def value(history: History, spec: str, last: int = 5) -> float:
     """The number of one run that a column shows, in percent; NaN where it is not defined.
@@ -47,11 +50,7 @@ def value(history: History, spec: str, last: int = 5) -> float:
     return math.nan if number is None else float(number)
 
 
-def collect(
-    planned: ReproductionPlan,
-    failed: Mapping[tuple[str, str], str] | None = None,
-    ended: Mapping[tuple[str, str], Sequence[History]] | None = None,
-) -> Result:
+def collect(planned: ReproductionPlan, failed: Reasons | None = None, ended: Ended | None = None) -> Result:
     """Ours beside the paper's: every cell with its mean, its spread over seeds and the published number.
 
     Parameters
@@ -78,12 +77,7 @@ def collect(
     )  # fmt: skip
 
 
-def _block(
-    planned: ReproductionPlan,
-    part: ColumnGroup,
-    reasons: Mapping[tuple[str, str], str],
-    ended: Mapping[tuple[str, str], Sequence[History]],
-) -> Block:
+def _block(planned: ReproductionPlan, part: ColumnGroup, reasons: Reasons, ended: Ended) -> Block:
     """The cells of a part, and why some are empty."""
     experiment, condition = planned.experiment, part.condition(embedded=planned.embedded)
     ran = {cell.row for cell in planned.runs if cell.part == part.name}
@@ -157,7 +151,7 @@ def _correlates(spec: str) -> bool:
     return spec in STATISTICS and STATISTICS[spec].correlates
 
 
-def calibrated(planned: ReproductionPlan, failed: Mapping[tuple[str, str], str]) -> Iterator[Calibrated]:
+def calibrated(planned: ReproductionPlan, failed: Reasons) -> Iterator[Calibrated]:
     """Of the rows by which an experiment calibrates, how near to the paper's numbers ours are, part by part.
 
     Parameters
@@ -183,11 +177,7 @@ def calibrated(planned: ReproductionPlan, failed: Mapping[tuple[str, str], str])
         yield Calibrated(part, row, by.column, entry, next(iter(reasons), ""))
 
 
-def _judged(
-    planned: ReproductionPlan,
-    reasons: Mapping[tuple[str, str], str],
-    ended: Mapping[tuple[str, str], Sequence[History]],
-) -> Iterator[JudgedClaim]:
+def _judged(planned: ReproductionPlan, reasons: Reasons, ended: Ended) -> Iterator[JudgedClaim]:
     """Every claim in every part it is made for, with what the seeds say of it; open unless all its rows have all seeds."""
     for claim in planned.experiment.claim:
         for part in planned.experiment.claimed(claim):
@@ -195,11 +185,7 @@ def _judged(
 
 
 def _judgement(
-    planned: ReproductionPlan,
-    claim: Claim,
-    part: ColumnGroup,
-    reasons: Mapping[tuple[str, str], str],
-    ended: Mapping[tuple[str, str], Sequence[History]],
+    planned: ReproductionPlan, claim: Claim, part: ColumnGroup, reasons: Reasons, ended: Ended
 ) -> JudgedClaim:
     experiment, seeds = planned.experiment, planned.seeds(part.name, claim.rows)
     cells = [c for c in planned.runs if c.part == part.name and c.row in claim.rows and c.seed in seeds]
@@ -276,7 +262,7 @@ def _doubts(
     part: str,
     entries: Mapping[tuple[str, str], ReproducedValue],
     of_part: Mapping[str, Sequence[History]],
-    ended: Mapping[tuple[str, str], Sequence[History]],
+    ended: Ended,
 ) -> Iterator[str]:
     """What makes the numbers of a part less than they seem."""
     cells = [cell for cell in planned.runs if cell.part == part]
@@ -308,7 +294,7 @@ def _doubts(
     yield from releases(histories)
 
 
-def _changed(cells: Sequence[PlannedRun], ended: Mapping[tuple[str, str], Sequence[History]]) -> bool:
+def _changed(cells: Sequence[PlannedRun], ended: Ended) -> bool:
     """Whether runs of one seed, one division and the same options saw different data."""
     trained: dict[str, set[str]] = {}
     for cell in cells:
