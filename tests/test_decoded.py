@@ -341,5 +341,3 @@ def test_a_bar_is_shown_when_it_takes_long(
     output = capsys.readouterr()
     assert ("decoding my set" in output.err) == shown
     assert output.out == ""
-    decoded(files, 9, what="my set", progress=False)
-    assert capsys.readouterr().err == ""

@@ -115,7 +115,7 @@ def verify(
                     f"{run['path']}: made by a program in Python, which is not known here; only its hashes were checked."
                 )
     if not same:
-        raise ExpectedError(_advice(results, differs, about))
+        raise ExpectedError(_advice(results, differs))
 
 
 def _show_code(code: Mapping[str, str], run_code: bool) -> None:
@@ -142,7 +142,7 @@ def _outcome(result: Again) -> str:
     return f"not the same: {'; '.join(how)}"
 
 
-def _advice(results: list[Again], differs: list[str], about: Mapping[str, Any]) -> str:
+def _advice(results: list[Again], differs: list[str]) -> str:
     n = sum(not result.same for result in results)
     text = f"{n} of {len(results)} runs did not come out the same"
     if not differs:

@@ -144,7 +144,6 @@ def decoded(
     what: str,
     load: Load = picture,
     fit: Fit = "stretch",
-    progress: bool = True,
 ) -> Path:
     """Decode images into one ``.npy`` file of the cache, unless it is there; see ``Mapped`` for how it is read.
 
@@ -158,7 +157,6 @@ def decoded(
     what : what the images are, for the progress bar, the name of the file and errors: the name of a data set.
     load : a function of a module that reads one image; its name is part of the file's name.
     fit : "stretch" ignores the shape of an image; "crop" keeps it, and cuts what is too long on both sides.
-    progress : show a bar if it takes more than two seconds and standard error is a terminal.
 
     Returns
     -------
@@ -176,7 +174,7 @@ def decoded(
     # what the file depends on, as 32 hexadecimal digits
     recipe = dated(files, json.dumps([VERSION, size, f"{load.__module__}.{load.__qualname__}", fit]))
     shape, stem = (len(files), 3, *size), f"{stem}-{recipe}"
-    return kept(stem, shape, lambda: _images(files, size, load, fit), what=what, progress=progress)
+    return kept(stem, shape, lambda: _images(files, size, load, fit), what=what)
 
 
 def kept(
@@ -186,7 +184,6 @@ def kept(
     *,
     what: str,
     doing: str = "decoding",
-    progress: bool = True,
 ) -> Path:
     """Keep images in a ``.npy`` file of the cache, unless it is there, as :func:`decoded` does.
 
@@ -195,7 +192,7 @@ def kept(
     stem : name of the file, without what ends it; it must name everything that the images depend on.
     shape : [n, C, H, W], of all images.
     images : gives them one after the other, uint8 [C, H, W].
-    what, progress : as for :func:`decoded`.
+    what : as for :func:`decoded`.
     doing : what is done to them, for the progress bar.
 
     Raises
@@ -210,7 +207,7 @@ def kept(
         with locked(path.with_suffix(".lock"), wait=True):
             if not _whole(path, shape):  # another process may have made it meanwhile
                 _enough(what, path.parent, math.prod(shape))
-                _write(path, shape, images(), f"{doing} {what}, once", progress)
+                _write(path, shape, images(), f"{doing} {what}, once")
     return path
 
 
@@ -291,11 +288,11 @@ def ahead(make: Callable[[Item], Done], items: Iterable[Item]) -> Iterator[Done]
             yield waiting.popleft().result()
 
 
-def _write(path: Path, shape: tuple[int, ...], images: Iterator[NDArray[np.uint8]], doing: str, progress: bool) -> None:
+def _write(path: Path, shape: tuple[int, ...], images: Iterator[NDArray[np.uint8]], doing: str) -> None:
     """Write beside the target, then rename. Written in order and not through a map: a full disk is an error then, no crash."""
     descriptor, part = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=PART, dir=path.parent)
     try:
-        with os.fdopen(descriptor, "wb") as file, bar(doing, shape[0], progress) as advance:
+        with os.fdopen(descriptor, "wb") as file, bar(doing, shape[0]) as advance:
             header = {"descr": "|u1", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
             for one in images:
@@ -309,7 +306,7 @@ def _write(path: Path, shape: tuple[int, ...], images: Iterator[NDArray[np.uint8
 
 
 @contextmanager
-def bar(doing: str, total: int, progress: bool) -> Iterator[Callable[[], None]]:
+def bar(doing: str, total: int) -> Iterator[Callable[[], None]]:
     """Give a function to call after each image; it shows a bar on a terminal, once :data:`PATIENCE` is over."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -317,7 +314,7 @@ def bar(doing: str, total: int, progress: bool) -> Iterator[Callable[[], None]]:
 
     console = Terminal(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    shown = Progress(*columns, console=console, transient=True, disable=not progress or not console.is_terminal)
+    shown = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     task = shown.add_task(doing, total=total)
     begin = time.monotonic()
 

@@ -291,7 +291,7 @@ class Pictures:
     def _survey(self) -> Survey:
         looks: list[_Look] = []
         look_at = partial(_looked, declared=self.declared, take=max(LEAST, SAMPLES // max(1, len(self.names))))
-        with bar(f"looking at {self.what}, once", len(self.names), True) as advance:
+        with bar(f"looking at {self.what}, once", len(self.names)) as advance:
             for look in self._each(look_at):
                 if look is not None:
                     looks.append(look)

@@ -233,9 +233,7 @@ def serve(grid: Grid, task: Task, settings: AppSettings, method: str | Rule | Me
             torch.set_num_threads(settings.threads)
             sweep(directory)
             made = Method.of(method if method is not None else settings.method)
-            name, known, unfinished = _identify(directory, settings, made)
-            with logging_as(settings.log, {"experiment": name}):
-                return _serve(grid, task, settings, directory, made, name, known, unfinished)
+            return _serve(grid, task, settings, directory, made)
     except BlockingIOError as error:
         raise SitesError(
             f"Process {error} is at {directory} already. Choose another run-dir, or stop it first."
@@ -244,16 +242,16 @@ def serve(grid: Grid, task: Task, settings: AppSettings, method: str | Rule | Me
         torch.set_num_threads(threads)
 
 
-def _serve(
-    grid: Grid,
-    task: Task,
-    settings: AppSettings,
-    directory: Path,
-    made: Method,
-    name: str,
-    known: list[Known],
-    stops: int,
+def _serve(grid: Grid, task: Task, settings: AppSettings, directory: Path, made: Method) -> History:
+    name, known, stops = _identify(directory, settings, made)
+    with logging_as(settings.log, {"experiment": name}):
+        return _train(grid, task, settings, directory, made, (name, known, stops))
+
+
+def _train(
+    grid: Grid, task: Task, settings: AppSettings, directory: Path, made: Method, run: tuple[str, list[Known], int]
 ) -> History:
+    name, known, stops = run
     fields = description(made, settings.solver, settings.settings, measures=task.measures, name=name)
     sites = Sites(Exchange(grid, fields, settings.deadline, settings.poll))
     log.info("%s: waiting for sites", directory)

@@ -118,24 +118,22 @@ class Site:
     def _job(
         self,
         t: int,
-        rounds: int,
-        client: int,
+        fields: Mapping[str, Any],
         received: Tensor,
-        states: list[State],
-        messages: list[State],
-        units: Tensor | None,
-        held: Tensor | None,
+        memory: tuple[list[State], list[State]],
+        submodel: tuple[Tensor | None, Tensor | None] = (None, None),
     ) -> Job:
-        trial = self.trial
+        """The site's part of round ``t`` with its states and messages, and the units and coordinates of its submodel."""
+        trial, (states, messages), (units, held) = self.trial, memory, submodel
         return Job(
             model=trial.model,
             rules=trial.method.rules,
             solver=trial.solver,
             settings=trial.settings,
             t=t,
-            rounds=rounds,
+            rounds=fields["rounds"],
             chances=trial.chances,
-            ids=(client,),
+            ids=(fields["client"],),
             received=received[None],
             states=tree_map(lambda x: x[None], states),
             messages=tree_map(lambda x: x[None], messages),
@@ -320,7 +318,7 @@ def _train(site: Site, asked: Parcel, quiet: bool = False) -> Parcel:
         held = trial.neurons.held(units)
         received = received.where(held, 0)
     messages = unpacked(asked, "messages", len(trial.method.rules), site._hide)
-    job = site._job(fields["t"], fields["rounds"], fields["client"], received, states, messages, units, held)
+    job = site._job(fields["t"], fields, received, (states, messages), (units, held))
     _allow(site)
     spend(site.node_config, site.noise)
     began = time.monotonic()
@@ -364,7 +362,7 @@ def _alone(site: Site, asked: Parcel) -> Parcel:
     alone = replace(site, trial=trial)
     vector, failed, tallies = site._initial(asked), "", list[list[float]]()
     for t in range(asked.fields["rounds"]):
-        job = alone._job(t, asked.fields["rounds"], asked.fields["client"], vector, [{}], [{}], None, None)
+        job = alone._job(t, asked.fields, vector, ([{}], [{}]))
         try:
             vector = _visited(alone, job).trained[0]
         except TrainingError as error:
