@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, cast
 
 import tomli_w
 import torch
@@ -24,11 +24,11 @@ from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
 from equipoise.core.rule import Rule
-from equipoise.core.settings import Keywords, Settings, changed
+from equipoise.core.settings import Settings, changed
 from equipoise.core.solver import SGD, Solver
 from equipoise.core.task import CLASSIFICATION, task_of
 from equipoise.data.batch import finite
-from equipoise.data.samples import Transform, at_once, check, loaded
+from equipoise.data.samples import at_once, check, loaded
 from equipoise.federation import checkpoint
 from equipoise.federation.federation import Federation
 from equipoise.federation.fingerprint import code
@@ -64,6 +64,17 @@ log = logging.getLogger(__name__)
 
 OPEN = 64  # sites of which a process keeps the data it has read
 LOOKS = 512  # samples that a check of a site looks at
+OF_TASK = ("transform", "head", "neurons", "attributes")  # further keywords of in_process
+OF_SERVER = (
+    "collaborative",
+    "contribution",
+    "workers",
+    "secure",
+    "secure_scores",
+    "classes",
+    "positive",
+    "least_group",
+)
 
 
 def make_client_app(
@@ -386,48 +397,27 @@ def in_process(
     groups: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
     server_validation: Any = None,
-    transform: Transform | None = None,
     measures: Sequence[Any] = ("accuracy",),
-    neurons: Any = None,
-    head: str | None = None,
-    states: str | Path | None = None,
-    collaborative: bool = False,
-    contribution: Sequence[float] | None = None,
-    workers: int | None = None,
-    secure: bool = False,
-    secure_scores: bool = False,
-    classes: Sequence[str] | None = None,
-    attributes: Mapping[str, Sequence[str]] | None = None,
-    positive: str | int | None = None,
-    least_group: int = LEAST,
     task: Any = "classification",
-    **changes: Unpack[Keywords],
+    states: str | Path | None = None,
+    **more: Any,
 ) -> Federation:
     """A federation whose clients answer Flower's messages in this process: the code that sites run, without a network.
 
-    Parameters are those of :class:`equipoise.Federation`; ``states`` is where the sites keep their states (default: a
-    temporary directory). Every site has the test set of its group, or all.
+    Parameters, also those in ``more``, are those of :class:`equipoise.Federation`, and ``secure`` and ``secure_scores``. ``states`` is
+    where the sites keep their states (default: a temporary directory). Every site has the test set of its group, or all.
     """
-    settings = changed(settings, changes, in_process.__kwdefaults__)
+    of_task, of_server = ({name: more.pop(name) for name in each if name in more} for each in (OF_TASK, OF_SERVER))
+    settings = changed(settings, more, (*(in_process.__kwdefaults__ or ()), *OF_TASK, *OF_SERVER))
     given, sets = list(clients), dict(tests or {})
     known = list(names) if names is not None else [f"client-{k}" for k in range(len(given))]
     made, optimiser = Method.of(method), solver or SGD()
     if given:  # here, where an error may say everything: sites send what is harmless only
-        alike: dict[str, Any] = {"tests": {}, "transform": transform, "head": head, "task": task_of(task)}
-        several = given[:1] if task_of(task) == CLASSIFICATION else given  # whose targets say centre and scale
+        alike: dict[str, Any] = {"tests": {}, "task": task_of(task)}
+        alike |= {name: of_task[name] for name in ("transform", "head") if name in of_task}
+        several = given[:1] if task_of(task) == CLASSIFICATION else given  # whose targets determine centre and scale
         task = frame(net, several, settings, known[: len(several)], lr=optimiser.lr, **alike).model.task
-    server = Task(
-        net,
-        None,
-        sets or None,
-        server_validation,
-        transform=transform,
-        head=head,
-        neurons=neurons,
-        measures=tuple(measures),
-        attributes=attributes,
-        task=task,
-    )
+    server = Task(net, None, sets or None, server_validation, measures=tuple(measures), task=task, **of_task)
     tasks = {}
     for k, (name, data) in enumerate(zip(known, given, strict=True)):
         mine = {groups[k]: sets[groups[k]]} if groups is not None else sets
@@ -441,21 +431,6 @@ def in_process(
         fields = description(made, optimiser, settings, divided(measures)[0], "run")
         sites = Sites(Exchange(InProcessGrid(client, nodes, {}), fields, deadline=1e9))
         sites.roster.gather(len(known), known, 0.0)
-        fed = federation(
-            server,
-            sites,
-            made,
-            optimiser,
-            settings=settings,
-            collaborative=collaborative,
-            contribution=contribution,
-            workers=workers,
-            secure=secure,
-            secure_scores=secure_scores,
-            classes=classes,
-            attributes=attributes,
-            positive=positive,
-            least_group=least_group,
-        )
+        fed = federation(server, sites, made, optimiser, settings=settings, attributes=server.attributes, **of_server)
         weakref.finalize(fed, cleaning.pop_all().close)
     return fed
