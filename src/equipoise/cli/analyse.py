@@ -182,7 +182,7 @@ def states(
             bar.update(task, completed=done, total=total)
 
         found = measure(paths, rho_max=rho_max, points=points, on_client=counted)
-    frame = pd.concat([one.frame() for one in found], ignore_index=True)
+    frame = pd.concat([run.frame() for run in found], ignore_index=True)
     if json_:
         print(json.dumps(frame.to_dict("records")))  # noqa: T201
         return

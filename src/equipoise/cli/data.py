@@ -134,8 +134,8 @@ def _record(name: str, entry: DataSet, parts: tuple[SplitCheck, ...]) -> dict[st
 def _show(name: str, entry: DataSet, parts: tuple[SplitCheck, ...], data: Path) -> None:
     """One set in words and numbers; a count that differs is followed by the published one."""
     out.print(f"[bold]{name}[/]  {escape(entry.title)}, in {escape(str(data))}", highlight=False)
-    if there := [part for part in parts if part.found is not None]:
-        out.print(_counts(there))
+    if present := [part for part in parts if part.found is not None]:
+        out.print(_counts(present))
     for part in parts:
         colour = {"OK": "green", "nothing to compare with": "dim"}.get(part.verdict, "red" if not part.good else "dim")
         lists = f"; {len(part.parts)} lists of clients or sites" * bool(part.parts)
@@ -158,14 +158,16 @@ def _counts(parts: list[SplitCheck]) -> Table:
     table.add_column("class", no_wrap=True)
     columns: list[list[str]] = []
     for part in parts:
-        found = [*(part.found or ()), sum(part.found or ())]
+        counts = [*(part.found or ()), sum(part.found or ())]
         table.add_column(part.split, justify="right")
-        columns.append([f"{n:,}" for n in found])
+        columns.append([f"{n:,}" for n in counts])
         if part.published is not None:
-            known = [*(part.published.classes or [None] * (len(found) - 1)), part.published.images]
+            published = [*(part.published.classes or [None] * (len(counts) - 1)), part.published.images]
             table.add_column("published", justify="right")
-            columns[-1] = [f"{n:,}" if k in (None, n) else f"[red]{n:,}[/]" for n, k in zip(found, known, strict=True)]
-            columns.append(["" if k is None else f"{k:,}" for k in known])
+            columns[-1] = [
+                f"{n:,}" if k in (None, n) else f"[red]{n:,}[/]" for n, k in zip(counts, published, strict=True)
+            ]
+            columns.append(["" if k is None else f"{k:,}" for k in published])
     for row in zip([*map(escape, parts[0].classes), "together"], *columns, strict=True):
         table.add_row(*row)
     return table
@@ -192,10 +194,10 @@ def get(
     from equipoise.data.sets import catalog
 
     entry = catalog.data_set(name)
-    for one in split or ():
-        if one not in entry.splits:
-            raise ValueError(unknown(f"split of {name}", one, entry.splits))
-    splits = split or [one for one in entry.splits if one not in entry.optional]
+    for part in split or ():
+        if part not in entry.splits:
+            raise ValueError(unknown(f"split of {name}", part, entry.splits))
+    splits = split or [part for part in entry.splits if part not in entry.optional]
     files = [file for file in entry.files if file.split is None or file.split in splits]
     out.print(f"[bold]{name}[/]  {escape(entry.title)}, {escape(entry.size)}", highlight=False)
     out.print(f"from: {escape(entry.source)}\nterms: {escape(entry.terms)}", soft_wrap=True, highlight=False)

@@ -142,25 +142,25 @@ def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | N
         raise ValueError(f"--figure must name a file that ends in .png, .pdf or .svg; found {figure}.")
     name, options = called("scenarios", text, "digits(clients=8)")
     made = scenarios.load(name, seed, data and whole(data), **options)
-    known = holdings.holdings(made.client_names, made.client_groups, made.clients, made.tests, made.n_classes)
-    known |= {"classes": made.manifest.get("classes")}
+    held = holdings.holdings(made.client_names, made.client_groups, made.clients, made.tests, made.n_classes)
+    held |= {"classes": made.manifest.get("classes")}
     predicted, attributes = _predicted(made), {of: list(values) for of, values in made.attributes.items()}
     if figure is not None:
-        known |= {"examples": holdings.examples(made.client_groups, made.clients)} if examples else {}
-        if examples and not known["examples"]:
+        held |= {"examples": holdings.examples(made.client_groups, made.clients)} if examples else {}
+        if examples and not held["examples"]:
             raise ValueError(f"--examples: {name} has no images [channels, height, width].")
-        drawn = report.example_images(known) if examples else report.who_has_what(known)
+        drawn = report.example_images(held) if examples else report.who_has_what(held)
         drawing.save({figure.stem: drawn}, figure.parent, (figure.suffix[1:],))
     if json_:
-        print_json(known | {"predicted": predicted, **({"attributes": attributes} if attributes else {})})
+        print_json(held | {"predicted": predicted, **({"attributes": attributes} if attributes else {})})
         return
     classes = ["of each class"] * bool(made.n_classes)
     table = plain_table("client", "group", "samples", *classes, right=("samples",))
-    for one in (*known["clients"], *known["tests"]):
-        each = [" ".join(map(str, one["counts"]))] if one["counts"] else []
-        table.add_row(escape(one["name"]), escape(one.get("group", "test set")), str(one["size"]), *each)
+    for holder in (*held["clients"], *held["tests"]):
+        each = [" ".join(map(str, holder["counts"]))] if holder["counts"] else []
+        table.add_row(escape(holder["name"]), escape(holder.get("group", "test set")), str(holder["size"]), *each)
     out.print(table)
-    out.print(f"\n{name}: {report.sentence(known)}", highlight=False)
+    out.print(f"\n{name}: {report.sentence(held)}", highlight=False)
     said = [
         f"Predicted: {predicted}.",
         f"Groups between which fairness is measured: the test sets {some([*made.tests], 20)}.",

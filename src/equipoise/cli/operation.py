@@ -48,24 +48,24 @@ def status(
     """
     from equipoise.report.formatting import size
 
-    found = overview(directory, connection, certs)
+    about = overview(directory, connection, certs)
     if json_:
-        print_json(found)
+        print_json(about)
         return
-    ended = found["run"].get("state") == "complete"
-    for key, value in found["run"].items():
+    ended = about["run"].get("state") == "complete"
+    for key, value in about["run"].items():
         if value is not None or key == "last_round_ended":
             shown = size(value) if "bytes" in key else "not yet" if value is None else value
             say(f"{key.removesuffix('_bytes').replace('_', ' ')}: {shown}")
-    _show(found["sites"], empty=ENDED if ended else {})
-    _show(found["certificates"])
-    for what in found["unknown"]:
+    _show(about["sites"], empty=ENDED if ended else {})
+    _show(about["certificates"])
+    for what in about["unknown"]:
         say(f"not known: {what}")
 
 
 def overview(directory: Path, connection: str | None, certs: Path | None) -> Row:
     """What there is to know of a run, its sites and certificates; in ``unknown``, what there is not, and why."""
-    found: Row = {"run": {}, "sites": [], "certificates": [], "unknown": []}
+    about: Row = {"run": {}, "sites": [], "certificates": [], "unknown": []}
     records: tuple[Record, ...] = ()
     names, nodes, absent = list[str](), dict[str, Row](), None
     if not (directory / "config.toml").exists() and (directory / "pyproject.toml").exists():
@@ -73,26 +73,28 @@ def overview(directory: Path, connection: str | None, certs: Path | None) -> Row
 
         directory /= str(project.settings(directory).get("run-dir", ""))
     if (directory / "config.toml").exists():
-        found["run"], records, names = _run(directory)
+        about["run"], records, names = _run(directory)
     elif connection is None:
         raise ValueError(f"{directory} holds no run. Give the directory of one, or ask its server: --connection NAME.")
     else:
-        found["unknown"].append(f"the run ({directory} holds none)")
+        about["unknown"].append(f"the run ({directory} holds none)")
     try:
         with flower_errors():
             nodes, absent = {node["site"] or node["node"]: node for node in _nodes(_link(connection))}, "not registered"
     except ExpectedError as error:
-        found["unknown"].append(f"which sites are online ({str(error).rstrip('.')})")
+        about["unknown"].append(f"which sites are online ({str(error).rstrip('.')})")
     for name in dict.fromkeys([*names, *nodes]):
         node = nodes.get(name, {"state": absent, "since": None})
         m = names.index(name) if name in names else None
-        found["sites"].append({"site": name, "state": node["state"], "since": node["since"], **_site(m, records)})
+        about["sites"].append({"site": name, "state": node["state"], "since": node["since"], **_site(m, records)})
     for path in (*certs.glob("server.pem"), certs / "ca.crt") if certs else ():
         from equipoise.flower.deploy.certificates import inspect
 
-        one = inspect(path)
-        found["certificates"].append({"certificate": path.name, "ends": _utc(one.ends), "days_left": one.days_left()})
-    return found
+        certificate = inspect(path)
+        about["certificates"].append(
+            {"certificate": path.name, "ends": _utc(certificate.ends), "days_left": certificate.days_left()}
+        )
+    return about
 
 
 def _run(directory: Path) -> tuple[Row, tuple[Record, ...], list[str]]:
@@ -148,12 +150,12 @@ def stop(
     link = _link(connection)
     runs = {int(each["run-id"]): str(each["status"]) for each in link.call("ls", connection).get("runs", [])}
     running = [number for number, how in runs.items() if not how.startswith("finished")]
-    there = f"Running at {connection}: {', '.join(map(str, running)) or 'none'}."
+    listed = f"Running at {connection}: {', '.join(map(str, running)) or 'none'}."
     if run is None and len(running) != 1:
-        raise ExpectedError(f"{there} {'Say which one to stop.' if running else 'There is nothing to stop.'}")
+        raise ExpectedError(f"{listed} {'Say which one to stop.' if running else 'There is nothing to stop.'}")
     number = running[0] if run is None else run
     if number not in running:
-        raise ExpectedError(f"Run {number} {f'has {runs[number]}' if number in runs else 'is not known'}. {there}")
+        raise ExpectedError(f"Run {number} {f'has {runs[number]}' if number in runs else 'is not known'}. {listed}")
     link.stop(number)
     say(
         f"Run {number} is stopped. Its run-dir on the server has the records and the model of its last complete round, and sites keep "
@@ -198,11 +200,11 @@ def clean(
     """
     if not directory.is_dir():
         raise ValueError(f"{directory} is not a directory. Give the state-dir of the site's node config.")
-    found, rows = _experiments(directory), list[Row]()
-    old = [*found][:-1]
+    experiments, rows = _experiments(directory), list[Row]()
+    old = [*experiments][:-1]
     if strange := [name for name in names or () if name not in old]:
         raise ValueError(f"{strange[0]} cannot be removed from {directory}; what can: {', '.join(old) or 'nothing'}.")
-    for name, files in found.items():
+    for name, files in experiments.items():
         days = (time.time() - _changed(files)) / 86400
         chosen = name in old and (name in (names or ()) or (older_than is not None and days >= older_than))
         gone = [path for path in files if chosen and (models or path.name != "model.safetensors")]
@@ -223,13 +225,13 @@ def _experiments(base: Path) -> dict[str, list[Path]]:
     """
     from equipoise.flower.site.store import FILES
 
-    found = {}
+    experiments = {}
     for folder in base.iterdir():
         files = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
-        known = all(re.fullmatch(FILES, p.name) and p.parent.parent == folder and not p.is_symlink() for p in files)
-        if files and known and not folder.is_symlink() and re.fullmatch(".+-[0-9a-f]{8}", folder.name):
-            found[folder.name] = files
-    return dict(sorted(found.items(), key=lambda each: _changed(each[1])))
+        stored = all(re.fullmatch(FILES, p.name) and p.parent.parent == folder and not p.is_symlink() for p in files)
+        if files and stored and not folder.is_symlink() and re.fullmatch(".+-[0-9a-f]{8}", folder.name):
+            experiments[folder.name] = files
+    return dict(sorted(experiments.items(), key=lambda each: _changed(each[1])))
 
 
 def _link(connection: str | None) -> SuperLink:

@@ -184,7 +184,7 @@ def new_labels(pairs: Sequence[str] | None, called: Mapping[str, str]) -> dict[s
     pairs : as they were given, ``METHOD=LABEL``.
     called : the label that runs have, by every name by which the user may call their method.
     """
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for pair in pairs or ():
         name = max((name for name in called if pair.startswith(f"{name}=")), key=len, default="")
         label = pair[len(name) + 1 :].strip()
@@ -192,14 +192,14 @@ def new_labels(pairs: Sequence[str] | None, called: Mapping[str, str]) -> dict[s
             guess = "" if name else near(pair.rpartition("=")[0] or pair, called)
             methods = ", ".join(dict.fromkeys(called.values()))
             raise ValueError(f"--label {pair}: expected METHOD=LABEL with one of the methods {methods}.{guess}")
-        if found.setdefault(called[name], label) != label:
-            raise ValueError(f"--label {pair}: {name} has the label {found[called[name]]!r} already. Leave one out.")
+        if labels.setdefault(called[name], label) != label:
+            raise ValueError(f"--label {pair}: {name} has the label {labels[called[name]]!r} already. Leave one out.")
     owners: dict[str, str] = {}
     for method in called.values():
-        label = found.get(method, method)
+        label = labels.get(method, method)
         if owners.setdefault(label, method) != method:
             raise ValueError(f"--label: {owners[label]} and {method} would both be {label!r}. Give each its own label.")
-    return found
+    return labels
 
 
 def relabelled(histories: Sequence[History], labels: Mapping[str, str]) -> list[History]:

@@ -34,7 +34,7 @@ def privacy(
     """Account for the noise of `dp`: epsilon, for all data of one client, from its noise or the other way round."""
     if run is not None and (run / ACCOUNT).exists() and noise is None and rounds is None:
         rows = [_own(account(run / ACCOUNT), delta, epsilon)]
-    elif sum(given is not None for given in (run, noise, epsilon)) != 1 or (run is not None and rounds is not None):
+    elif sum(option is not None for option in (run, noise, epsilon)) != 1 or (run is not None and rounds is not None):
         raise ValueError(
             "equipoise privacy: expected a RUN, or --noise or --epsilon with --rounds; for example "
             "equipoise privacy --noise 1.1 --rounds 40."
@@ -48,7 +48,7 @@ def privacy(
         print_json(rows)
         return
     each = ([f"{name}, {r}" for r in value] if isinstance(value, dict) else [name] for name, value in rows[0].items())
-    columns = [column for of in each for column in of]
+    columns = [column for names in each for column in names]
     table = plain_table(*columns, right=columns)
     for row in rows:
         values = [v for value in row.values() for v in (value.values() if isinstance(value, dict) else (value,))]

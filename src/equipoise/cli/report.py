@@ -30,8 +30,8 @@ def report(
 
     histories = [History.from_run(run) for run in all_members(directories)]
     called = {run.method: run.label for run in histories} | {run.label: run.label for run in histories}
-    given = {"positive": positive, "least_group": least_group}
-    asked = {name: value for name, value in given.items() if value is not None}
+    options = {"positive": positive, "least_group": least_group}
+    asked = {name: value for name, value in options.items() if value is not None}
     histories = [replace(history, meta={**history.meta, **cast(Meta, asked)}) for history in histories]
     compared = Comparison.of(relabelled(histories, new_labels(label, called)))
     written = write(compared, output, figures=figures)

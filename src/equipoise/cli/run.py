@@ -207,7 +207,7 @@ def resume(
     if not (quiet or json_ or track) and (before := load(directory).track):
         say(f"The run names the tracker {before}. To send its rounds there, add: --track {shlex.quote(before)}")
     with Tracking(directory, track):
-        free = {name: of for name, of in (("norm_limit", norm_limit), ("quorum", quorum)) if of is not None}
+        free = {name: value for name, value in (("norm_limit", norm_limit), ("quorum", quorum)) if value is not None}
         history = _execute(directory, quiet=quiet or json_, workers=workers, from_round=from_, data=data, **free)
         if json_ or not quiet:
             _show_results(
@@ -244,8 +244,8 @@ def _show_results(
     for history in histories:
         for line in _quarantined(history):
             out.print(f"[yellow]quarantined[/] {escape(line)}", highlight=False)
-        if (there := history.attendance) is not None:
-            out.print(escape(_who_trained(history, there)), highlight=False)
+        if (attendance := history.attendance) is not None:
+            out.print(escape(_who_trained(history, attendance)), highlight=False)
     out.print(table)
     say(f"run: {directory}" + (f"\nreport: {written}" if written else ""))
 

@@ -295,8 +295,8 @@ def _write(path: Path, shape: tuple[int, ...], images: Iterator[NDArray[np.uint8
         with os.fdopen(descriptor, "wb") as file, bar(doing, shape[0]) as advance:
             header = {"descr": "|u1", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
-            for one in images:
-                file.write(one.data)
+            for pixels in images:
+                file.write(pixels.data)
                 advance()
             file.flush()
             os.fsync(file.fileno())

@@ -53,10 +53,13 @@ def examples(groups: Sequence[str] | None, clients: Sequence[Known]) -> dict[str
     """
     members: dict[str, list[tuple[Tensor, Callable[[int], Tensor]]]] = {}
     for group, data in zip(groups or [""] * len(clients), clients, strict=True):
-        if (found := _images(data)) is not None:
-            members.setdefault(group, []).append(found)
+        if (images := _images(data)) is not None:
+            members.setdefault(group, []).append(images)
     for n in (6, 4, 2, 1):
-        strips = {group: _strip([_example(*of[k % len(of)], k) for k in range(n)]) for group, of in members.items()}
+        strips = {
+            group: _strip([_example(*pictures[k % len(pictures)], k) for k in range(n)])
+            for group, pictures in members.items()
+        }
         if sum(map(len, strips.values())) <= MOST:
             return strips
     return {}

@@ -367,10 +367,10 @@ class Awaited:
 
 def at_once(data: Source, most: int) -> int:
     """How many samples to evaluate in one pass: ``most``, or fewer large ones, so that activations do not fill the memory."""
-    known = data.known
-    if known is None:
+    about = data.known
+    if about is None:
         return most
-    numbers = sum(part.numel() for part in (known[0].values() if isinstance(known[0], dict) else [known[0]]))
+    numbers = sum(part.numel() for part in (about[0].values() if isinstance(about[0], dict) else [about[0]]))
     return max(1, min(most, VALUES // max(1, numbers)))
 
 
@@ -503,7 +503,7 @@ def _unloaded(data: Dataset[Any], who: str, memory: int, target: torch.dtype) ->
     looks = ((_sample(data, k, who, target), _sample(data, k, who, target)) for k in range(min(size, LOOKS)))
     first = _sample(data, 0, who, target)
     large = sum(leaf.nbytes for leaf in flatten(first.x).values()) * size > memory
-    if large or not all(_equal(one, again) for one, again in looks):
+    if large or not all(_equal(sample, again) for sample, again in looks):
         return Items(data, target, first.attributes)
     return _collated([_sample(data, k, who, target) for k in range(size)], who)
 
@@ -582,7 +582,7 @@ def parts(given: Any, who: str, expected: str = "expected a pair (x, y) or a tor
 
 def _codes(s: Tensor, who: str, n: int) -> Tensor:
     """Codes of sensitive attributes as int64 [n, A]."""
-    found = f"{list(s.shape)} of {s.dtype}"
+    form = f"{list(s.shape)} of {s.dtype}"
     if s.dim() in (1, 2) and len(s) == n and s.numel() and not s.is_complex():
         wide = s.double()
         strange = wide[~((wide >= -1) & (wide < 2**53) & (wide == wide.round()))]
@@ -590,19 +590,19 @@ def _codes(s: Tensor, who: str, n: int) -> Tensor:
             codes = s.to(torch.int64).reshape(n, -1)
             check_codes(codes, who)
             return codes
-        found += f", with {strange[0].item():g}"
+        form += f", with {strange[0].item():g}"
     raise ValueError(
         f"{who}: s must hold codes of sensitive attributes, whole numbers from 0 up or -1 for unknown, of shape [n] or [n, A] "
-        f"for n = {n} samples; found {found}."
+        f"for n = {n} samples; found {form}."
     )
 
 
 def _collated(samples: Sequence[Batch], who: str) -> Batch:
     """Samples one after another, which must be of one shape and have as many sensitive attributes."""
     A, shape = samples[0].attributes, shape_of(samples[0].x)
-    if strange := [one.attributes for one in samples if one.attributes != A]:
+    if strange := [sample.attributes for sample in samples if sample.attributes != A]:
         raise ValueError(f"{who}: {UNLIKE.format(strange[0], A)}")
-    if others := [other for one in samples if (other := shape_of(one.x)) != shape]:
+    if others := [other for sample in samples if (other := shape_of(sample.x)) != shape]:
         shapes = f"{listed(shape)} and {listed(others[0])}"
         raise ValueError(f"{who}: samples have shapes {shapes}. All must agree: resize or pad them in the data set.")
     return Batch.joined(samples)
@@ -618,9 +618,9 @@ def tensor(values: Any, who: str, what: str) -> Tensor:
     if isinstance(values, Tensor):
         if values.layout == torch.strided and not (values.is_nested or values.is_meta or values.is_quantized):
             return values.detach()
-        found = "nested" if values.is_nested else "without numbers (meta)" if values.is_meta else str(values.layout)
+        form = "nested" if values.is_nested else "without numbers (meta)" if values.is_meta else str(values.layout)
         raise TypeError(
-            f"{who}: {what} must be a dense tensor; found one that is {found}. Convert it: {what}.to_dense()."
+            f"{who}: {what} must be a dense tensor; found one that is {form}. Convert it: {what}.to_dense()."
         )
     try:
         array = np.empty(0, object) if isinstance(values, Dataset) else np.asarray(values)  # which may never end
@@ -628,12 +628,12 @@ def tensor(values: Any, who: str, what: str) -> Tensor:
         array = np.empty(0, object)
     if array.dtype.kind in "biufc" and array.dtype != np.longdouble:
         return torch.as_tensor(array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("=")))
-    found, todo = _NO_NUMBERS.get(array.dtype.kind, (str(array.dtype), "Convert them to float32"))
+    form, todo = _NO_NUMBERS.get(array.dtype.kind, (str(array.dtype), "Convert them to float32"))
     if array.dtype.kind in "US" and what in ("y", "s"):
         classes = "classes" if what == "y" else "values"
         todo = f"Number the {classes}, in one order for all clients: numpy.searchsorted(names, {what}), where names are those of all, sorted"
     raise TypeError(
-        f"{who}: {what} must be a tensor or an array of numbers; found {type(values).__name__}: {found}. {todo}."
+        f"{who}: {what} must be a tensor or an array of numbers; found {type(values).__name__}: {form}. {todo}."
     )
 
 

@@ -94,8 +94,8 @@ def make_client_app(
     """
     opened: OrderedDict[str, Site] = OrderedDict()
     app = ClientApp()
-    given = None if method is None else Method.of(method)
-    app.__dict__.update(task=task, method=given)  # for check_site
+    own_method = None if method is None else Method.of(method)
+    app.__dict__.update(task=task, method=own_method)  # for check_site
 
     def site(asked: Parcel, context: Context) -> Site:
         fields, name, node = asked.fields.pop("experiment"), _name(context), context.node_config
@@ -112,7 +112,7 @@ def make_client_app(
             own_task = task(node, context.run_config).told(context.run_config)
             described = {**fields, "device": str(node.get("device", "cpu"))}
             more = {"node_config": node, "run_config": context.run_config}
-            opened[key] = open_site(name, own_task, described, store, given, simulated=simulated, **more)
+            opened[key] = open_site(name, own_task, described, store, own_method, simulated=simulated, **more)
             if len(opened) > keep:
                 opened.popitem(last=False)
         return opened[key]
@@ -149,15 +149,15 @@ def check_site(
     """What a site would find in a run of its app ``client``, by what was looked at: whether it is well, and words or the code of an aspect."""
     if (task := getattr(client, "task", None)) is None:
         return {"data": (True, "not looked at, as the app is not one of make_client_app")}
-    run, given = AppSettings.of(config), client.method
-    if given is not None and str(given) != str(Method.of(run.method)):
-        words = f"the sites take part in runs of {given} only (in make_client_app), and pyproject.toml has method = {run.method}"
+    run, own_method = AppSettings.of(config), client.method
+    if own_method is not None and str(own_method) != str(Method.of(run.method)):
+        words = f"the sites take part in runs of {own_method} only (in make_client_app), and pyproject.toml has method = {run.method}"
         return {"method": (False, words)}
     try:
-        fields = description(given or Method.of(run.method), run.solver, run.settings, (), "check")
+        fields = description(own_method or Method.of(run.method), run.solver, run.settings, (), "check")
         fields["device"] = str(node.get("device", "cpu"))
-        site = open_site(name, task(node, config).told(config), fields, Store(Path()), given)
-        told = site.answer("query.describe", Parcel()).fields
+        site = open_site(name, task(node, config).told(config), fields, Store(Path()), own_method)
+        described = site.answer("query.describe", Parcel()).fields
         sets = {f"test set {test!r}": data for test, data in site.tests.sets.items()}
         for what, data in {f"training data of {name}": loaded(site.trial.data[0]), **sets}.items():
             seen = torch.arange(min(data.size, at_once(data, LOOKS)), device=data.sizes.device)
@@ -171,8 +171,8 @@ def check_site(
         file = str(getattr(sys.modules.get(task.__module__), "__file__", ""))
         name = f"{task.__module__}:{getattr(task, '__name__', 'task')}"
         return {"data": (False, f"{name} failed: {own_code.reason(error, file)}.")}
-    tests, codes = ", ".join(told["tests"]) or "none", told["agreement"]
-    about = f"{told['size']} samples of shape {told['shape']}, {told['dtype']}; test sets: {tests}"
+    tests, codes = ", ".join(described["tests"]) or "none", described["agreement"]
+    about = f"{described['size']} samples of shape {described['shape']}, {described['dtype']}; test sets: {tests}"
     return {"data": (True, about)} | {what: (True, x) for what, x in {**codes, "all of these": code(codes)}.items()}
 
 
@@ -254,9 +254,9 @@ def serve(grid: Grid, task: Task, settings: AppSettings, method: str | Rule | Me
 
 
 def _serve(grid: Grid, task: Task, settings: AppSettings, directory: Path, made: Method) -> History:
-    name, known, stops = _identify(directory, settings, made)
+    name, sites, stops = _identify(directory, settings, made)
     with logging_as(settings.log, {"experiment": name}):
-        return _train(grid, task, settings, directory, made, (name, known, stops))
+        return _train(grid, task, settings, directory, made, (name, sites, stops))
 
 
 def _train(
@@ -410,27 +410,27 @@ def in_process(
     of_task, of_server = ({name: more.pop(name) for name in each if name in more} for each in (OF_TASK, OF_SERVER))
     settings = changed(settings, more, (*(in_process.__kwdefaults__ or ()), *OF_TASK, *OF_SERVER))
     given, sets = list(clients), dict(tests or {})
-    known = list(names) if names is not None else [f"client-{k}" for k in range(len(given))]
+    site_names = list(names) if names is not None else [f"client-{k}" for k in range(len(given))]
     made, optimiser = Method.of(method), solver or SGD()
     if given:  # here, where an error may say everything: sites send what is harmless only
         alike: dict[str, Any] = {"tests": {}, "task": task_of(task)}
         alike |= {name: of_task[name] for name in ("transform", "head") if name in of_task}
         several = given[:1] if task_of(task) == CLASSIFICATION else given  # whose targets determine centre and scale
-        task = frame(net, several, settings, known[: len(several)], lr=optimiser.lr, **alike).model.task
+        task = frame(net, several, settings, site_names[: len(several)], lr=optimiser.lr, **alike).model.task
     server = Task(net, None, sets or None, server_validation, measures=tuple(measures), task=task, **of_task)
     tasks = {}
-    for k, (name, data) in enumerate(zip(known, given, strict=True)):
+    for k, (name, data) in enumerate(zip(site_names, given, strict=True)):
         mine = {groups[k]: sets[groups[k]]} if groups is not None else sets
         tasks[name] = replace(server, train=data, test=mine or None, server_validation=None)
     with ExitStack() as cleaning:
         if states is None:
             states = tempfile.mkdtemp(prefix="equipoise-sites-")
             cleaning.callback(shutil.rmtree, states, ignore_errors=True)
-        nodes = [{"site": name, "state-dir": str(states), "device": settings.device} for name in known]
-        client = make_client_app(lambda node, _: tasks[str(node["site"])], made, keep=len(known), simulated=True)
+        nodes = [{"site": name, "state-dir": str(states), "device": settings.device} for name in site_names]
+        client = make_client_app(lambda node, _: tasks[str(node["site"])], made, keep=len(site_names), simulated=True)
         fields = description(made, optimiser, settings, divided(measures)[0], "run")
         sites = Sites(Exchange(InProcessGrid(client, nodes, {}), fields, deadline=1e9))
-        sites.roster.gather(len(known), known, 0.0)
+        sites.roster.gather(len(site_names), site_names, 0.0)
         fed = federation(server, sites, made, optimiser, settings=settings, attributes=server.attributes, **of_server)
         weakref.finalize(fed, cleaning.pop_all().close)
     return fed

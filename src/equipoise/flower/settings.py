@@ -92,13 +92,13 @@ class AppSettings(Settings, RunSettings):
         for key in config:
             if key not in own and (meant := near(key, own, cutoff=0.85)):
                 raise ValueError(f"Unknown setting {key!r}.{meant} A key of your own needs a name less like it.")
-        known: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for key, f in own.items():
             if key in config:
-                known[f.name] = None if f.default is None and config[key] == _off(f) else config[key]
-                if fault := misfit(f, known[f.name]):
+                values[f.name] = None if f.default is None and config[key] == _off(f) else config[key]
+                if fault := misfit(f, values[f.name]):
                     raise ValueError(f"The run's configuration cannot be used: {key} {fault}.")
-        return AppSettings(**known)
+        return AppSettings(**values)
 
     @property
     def names(self) -> list[str]:

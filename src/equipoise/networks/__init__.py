@@ -82,10 +82,10 @@ def build(
     check_whole(f"{name}: n_classes", n_classes, 1)
     if not own:
         parameters = inspect.signature(NETWORKS[name].build).parameters.values()
-        known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        options_known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
         for option in options:
-            if option not in known:
-                raise ValueError(unknown(f"option of network '{name}':", option, known))
+            if option not in options_known:
+                raise ValueError(unknown(f"option of network '{name}':", option, options_known))
     # On the CPU and its generator alone: torch.manual_seed would reseed every accelerator too.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)

@@ -26,19 +26,19 @@ def load_weights(net: nn.Module, path: str | Path, name: str, head: str) -> None
     ------
     ValueError : no such file, another kind of file, or values that do not fit, naming some.
     """
-    found, own = read_tensors(path), net.state_dict()
+    values, own = read_tensors(path), net.state_dict()
     mine = [key for key in own if key.startswith(f"{head}.")]
-    if any(key not in found or found[key].shape != own[key].shape for key in mine):
-        found = {key: x for key, x in found.items() if key not in mine} | {key: own[key] for key in mine}
+    if any(key not in values or values[key].shape != own[key].shape for key in mine):
+        values = {key: x for key, x in values.items() if key not in mine} | {key: own[key] for key in mine}
     # counters of batches, which older files lack and no result depends on
-    found = {key: x for key, x in own.items() if key.endswith("num_batches_tracked")} | found
+    values = {key: x for key, x in own.items() if key.endswith("num_batches_tracked")} | values
     faults = {
-        "lacks": [key for key in own if key not in found],
-        "has, and the network has not,": sorted(key for key in found if key not in own),
+        "lacks": [key for key in own if key not in values],
+        "has, and the network has not,": sorted(key for key in values if key not in own),
         "has in another shape": [
-            f"{key} {list(found[key].shape)} for {list(own[key].shape)}"
+            f"{key} {list(values[key].shape)} for {list(own[key].shape)}"
             for key in own
-            if key in found and found[key].shape != own[key].shape
+            if key in values and values[key].shape != own[key].shape
         ],
     }
     if differences := [f"it {what} {_some(keys)}" for what, keys in faults.items() if keys]:
@@ -46,7 +46,7 @@ def load_weights(net: nn.Module, path: str | Path, name: str, head: str) -> None
             f"{name}: the weights in {path} are not of this network: {'; '.join(differences)}. Expected are torchvision's names, "
             "from state_dict(); images of three channels; and, for weights from ImageNet, stem=imagenet."
         )
-    net.load_state_dict(found)
+    net.load_state_dict(values)
 
 
 def read_tensors(path: str | Path) -> dict[str, Tensor]:
@@ -60,21 +60,21 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     if not file.is_file():
         raise ValueError(f"weights: there is no file {file}. Give the path of a .safetensors, .pth or .pt file.")
     try:
-        found = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
+        tensors = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
     except Exception as error:  # both readers raise many kinds of errors
         raise ValueError(
             f"weights: {file} cannot be read ({type(error).__name__}): it is damaged, or holds more than tensors by name. "
             "Save the network's state_dict() alone, for example as .safetensors."
         ) from None
-    if not isinstance(found, Mapping) or not all(isinstance(x, Tensor) for x in found.values()):
+    if not isinstance(tensors, Mapping) or not all(isinstance(x, Tensor) for x in tensors.values()):
         kinds = sorted(
-            {type(x).__name__ for x in found.values()} if isinstance(found, Mapping) else {type(found).__name__}
+            {type(x).__name__ for x in tensors.values()} if isinstance(tensors, Mapping) else {type(tensors).__name__}
         )
         raise ValueError(
             f"weights: {file} must hold a state dictionary, tensors by name; found {', '.join(kinds)}. "
             "Save the network's state_dict() alone."
         )
-    return dict(found)
+    return dict(tensors)
 
 
 def _some(keys: list[str]) -> str:

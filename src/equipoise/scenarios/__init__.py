@@ -209,9 +209,11 @@ def _described(name: str, data: str | Path | None, options: Mapping[str, Any]) -
     task: str | None = options.get(TASK)
     kind = None if task is None else kind_of(task)  # before files are read
     apart = {DATA_SEED} if name == "own" else {DATA_SEED, TASK}
-    known, build = entry.describe(*files, **{option: value for option, value in options.items() if option not in apart})
+    description, build = entry.describe(
+        *files, **{option: value for option, value in options.items() if option not in apart}
+    )
     if task is None:
-        return known, build
-    if kind != kind_of(known.task):
-        raise ValueError(f"scenario {name}: its task is {known.task}; found task={task}. Leave it out.")
-    return replace(known, task=task), lambda seed: replace(build(seed), task=task)
+        return description, build
+    if kind != kind_of(description.task):
+        raise ValueError(f"scenario {name}: its task is {description.task}; found task={task}. Leave it out.")
+    return replace(description, task=task), lambda seed: replace(build(seed), task=task)

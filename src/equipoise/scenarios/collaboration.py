@@ -200,7 +200,7 @@ def _scenario(summary: str, division: Division, test: Sequence[int]) -> Describe
     clients = max(division.clients, ROOM) if division.scene == "cla" else division.clients
     pool = division.samples * clients
     train = _images(division.name, pool, test)
-    known = digits.described(
+    description = digits.described(
         division.name,
         summary,
         train,
@@ -221,7 +221,7 @@ def _scenario(summary: str, division: Division, test: Sequence[int]) -> Describe
         about = {"samples": division.samples, "holdout": division.holdout, "recipe": division.recipe}
         about |= {"alpha": division.alpha} if division.scene == "dir" else {}
         return digits.divided(
-            known,
+            description,
             seed,
             train,
             test,
@@ -232,7 +232,7 @@ def _scenario(summary: str, division: Division, test: Sequence[int]) -> Describe
             collaboration={"version": VERSION, **about},
         )
 
-    return known, build
+    return description, build
 
 
 def _images(name: str, pool: int, test: Sequence[int]) -> list[int]:

@@ -48,7 +48,7 @@ def scenario(*, clients: int = 5, alpha: float | None = None, test: float = 0.25
     check_number("diabetes: test", test, 0, 0.5, ", the share of a client's people to test on", above=True)
     if alpha is not None:
         partition.check("diabetes", PEOPLE, clients, alpha)
-    known = Description(
+    description = Description(
         name="diabetes",
         summary=SUMMARY,
         sample=(FEATURES,),
@@ -81,7 +81,7 @@ def scenario(*, clients: int = 5, alpha: float | None = None, test: float = 0.25
         values = np.unique(sex)
         data = torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(np.searchsorted(values, sex))[:, None]
         return Scenario(
-            **vars(known),
+            **vars(description),
             clients=tuple(take(data, rows) for rows in train.values()),
             client_names=tuple(train),
             client_groups=None,
@@ -101,7 +101,7 @@ def scenario(*, clients: int = 5, alpha: float | None = None, test: float = 0.25
             },
         )
 
-    return known, build
+    return description, build
 
 
 def _divided(age: NDArray[np.float64], clients: int, alpha: float | None, seed: int) -> dict[str, NDArray[np.int64]]:
@@ -109,7 +109,7 @@ def _divided(age: NDArray[np.float64], clients: int, alpha: float | None, seed: 
     if alpha is None:
         band = partition.bands(age, clients)
         rows = [np.flatnonzero(band == k) for k in range(clients)]
-        return {f"age-{age[of].min():.0f}-{age[of].max():.0f}": of for of in rows}
+        return {f"age-{age[people].min():.0f}-{age[people].max():.0f}": people for people in rows}
     with partition.errors_of("diabetes"):
         drawn = partition.dirichlet(partition.bands(age, AGES), clients, alpha, seed)
-    return {f"client-{k}": np.array(sorted(of)) for k, of in enumerate(drawn, start=1)}
+    return {f"client-{k}": np.array(sorted(people)) for k, people in enumerate(drawn, start=1)}

@@ -446,11 +446,11 @@ def _scenario(
     groups: tuple[str, ...] | None,
     divide: Callable[[int], list[list[int]]],
 ) -> Described:
-    known = described(name, summary, train, test, protocol=protocol)
+    description = described(name, summary, train, test, protocol=protocol)
 
     def build(seed: int) -> Scenario:
         data = recall(seed, train, test)
         tests = {domain: (data[f"{domain}/test/x"], data[f"{domain}/test/y"]) for domain in DOMAINS}
-        return divided(known, seed, train, test, data, divide(seed), groups=groups, tests=tests)
+        return divided(description, seed, train, test, data, divide(seed), groups=groups, tests=tests)
 
-    return known, build
+    return description, build

@@ -70,7 +70,7 @@ def digits(
     with _without("fedheal-digits", data, chosen):
         papers.require(data, dict.fromkeys(chosen, ("train", "test")))
     transform = replace(DIGITS_TRANSFORM, crop=size // 8)
-    known = _described("fedheal-digits", SUMMARY_DIGITS, size, transform, DIGITS_PROTOCOL)
+    description = _described("fedheal-digits", SUMMARY_DIGITS, size, transform, DIGITS_PROTOCOL)
 
     def read(domain: str, split: str) -> Contents:
         with _without("fedheal-digits", data, chosen, domain):
@@ -79,15 +79,17 @@ def digits(
     def build(seed: int) -> Scenario:
         train, test = ({domain: read(domain, split) for domain in chosen} for split in ("train", "test"))
         with partition.errors_of("fedheal-digits"):
-            parts = _drawn({domain: labels(one.data) for domain, one in train.items()}, groups, share, seed)
-        files = {f"{domain}/train": one for domain, one in train.items()}
-        files |= {f"{domain}/test": one for domain, one in test.items()}
+            parts = _drawn({domain: labels(contents.data) for domain, contents in train.items()}, groups, share, seed)
+        files = {f"{domain}/train": contents for domain, contents in train.items()}
+        files |= {f"{domain}/test": contents for domain, contents in test.items()}
         clients = (_rgb(take(train[d].data, part), size) for d, part in zip(groups, parts, strict=True))
-        tests = {domain: _rgb(one.data, size) for domain, one in test.items()}
+        tests = {domain: _rgb(contents.data, size) for domain, contents in test.items()}
         recipe = {"version": VERSION, "domains": chosen, "share": share, "size": size}
-        return papers.scenario(known, seed, recipe, files, parts, clients, tests, names=numbered(groups), groups=groups)
+        return papers.scenario(
+            description, seed, recipe, files, parts, clients, tests, names=numbered(groups), groups=groups
+        )
 
-    return known, build
+    return description, build
 
 
 def office(
@@ -123,25 +125,25 @@ def office(
     check_whole("fedheal-office: size", size, 1)
     with _without("fedheal-office", data, chosen):
         papers.require(data, {"office-caltech10": chosen})
-    known = _described("fedheal-office", SUMMARY_OFFICE, size, OFFICE_TRANSFORM, OFFICE_PROTOCOL)
+    description = _described("fedheal-office", SUMMARY_OFFICE, size, OFFICE_TRANSFORM, OFFICE_PROTOCOL)
 
     def build(seed: int) -> Scenario:
         images = {domain: papers.read("office-caltech10", data, domain, side=size) for domain in chosen}
-        split = {domain: partition.every_tenth(len(one)) for domain, one in images.items()}
-        train = {domain: labels(one.data)[split[domain][0]] for domain, one in images.items()}
+        split = {domain: partition.every_tenth(len(contents)) for domain, contents in images.items()}
+        train = {domain: labels(contents.data)[split[domain][0]] for domain, contents in images.items()}
         with partition.errors_of("fedheal-office"):
             drawn = _drawn(train, groups, share, seed, cover=True, overlap=paper_overlap)
         # Positions are those among all images of the domain.
         parts = [[split[d][0][k] for k in part] for d, part in zip(groups, drawn, strict=True)]
         clients = (take(images[d].data, part) for d, part in zip(groups, parts, strict=True))
-        tests = {domain: take(one.data, split[domain][1]) for domain, one in images.items()}
+        tests = {domain: take(contents.data, split[domain][1]) for domain, contents in images.items()}
         some = {} if chosen == OFFICE else {"domains": chosen}
         recipe = {"version": VERSION, "share": share, "paper_overlap": paper_overlap, "size": size, **some}
         return papers.scenario(
-            known, seed, recipe, images, parts, clients, tests, names=numbered(groups), groups=groups
+            description, seed, recipe, images, parts, clients, tests, names=numbered(groups), groups=groups
         )
 
-    return known, build
+    return description, build
 
 
 def _described(name: str, summary: str, side: int, transform: Images, protocol: Protocol) -> Description:

@@ -193,13 +193,13 @@ def _centres(data: Path | None, options: Mapping[str, Any]) -> Described:
                 f"{name}: clients={CENTRE} needs to know where each image comes from, which the metadata of the data set say; "
                 "found none. Put them next to the images, or give a number of clients."
             )
-        names = tuple(who for who, rows in train.parts.items() if rows and test.parts.get(who))
+        names = tuple(centre for centre, rows in train.parts.items() if rows and test.parts.get(centre))
         if missing := sorted({*train.parts, *test.parts} - {*names}):
             raise DataError(
                 f"{name}: centre {missing[0]} has no image to train on, or none to test. Give a number of clients."
             )
-        parts = [train.parts[who] for who in names]
-        tests = {who: take(test.data, test.parts[who]) for who in names}
+        parts = [train.parts[centre] for centre in names]
+        tests = {centre: take(test.data, test.parts[centre]) for centre in names}
         return tuple(take(train.data, part) for part in parts), names, names, tests, parts
 
     return _scenario(name, SUMMARY_ISIC, "isic2019", data, divide, options, {"clients": CENTRE})
@@ -220,7 +220,7 @@ def _scenario(
 ) -> Described:
     papers.require(data, {reads: ("train", "test")})
     side = options["size"]
-    known = Description(
+    description = Description(
         name=name,
         summary=summary,
         sample=(3, side, side),
@@ -230,12 +230,12 @@ def _scenario(
         protocol=PROTOCOL,
         measures=MEASURES,
     )
-    given = {"side" if option == "size" else option: value for option, value in options.items()}
+    reading = {"side" if option == "size" else option: value for option, value in options.items()}
 
     def build(seed: int) -> Scenario:
-        train, test = (papers.read(reads, data, split, **given) for split in ("train", "test"))
+        train, test = (papers.read(reads, data, split, **reading) for split in ("train", "test"))
         clients, names, groups, tests, parts = divide(train, test, seed)
         recipe, files = {"version": VERSION, **about, **options}, {"train": train, "test": test}
-        return papers.scenario(known, seed, recipe, files, parts, clients, tests, names=names, groups=groups)
+        return papers.scenario(description, seed, recipe, files, parts, clients, tests, names=names, groups=groups)
 
-    return known, build
+    return description, build

@@ -140,13 +140,13 @@ def _published(name: str, train: Contents, prefix: str) -> dict[str, list[int]]:
     """Samples of each client whose list came with the data, by its name."""
     parts = {what.removeprefix(prefix): list(rows) for what, rows in train.parts.items() if what.startswith(prefix)}
     if not parts:
-        found = sorted({what.split("/")[0] for what in train.parts})
+        folders = sorted({what.split("/")[0] for what in train.parts})
         raise DataError(
             f"{name}: expected lists of the clients' images in a folder {prefix} next to the images; found "
-            f"{', '.join(found) or 'no lists'}. Put them there"
+            f"{', '.join(folders) or 'no lists'}. Put them there"
             + (", or draw a partition: clients=5, alpha=0.5." if name == "fedld-retina" else ".")
         )
-    if empty := [who for who, rows in parts.items() if not rows]:
+    if empty := [client for client, rows in parts.items() if not rows]:
         raise DataError(f"{name}: the list of {empty[0]} in {prefix} names no image. Each client needs one at least.")
     return parts
 
@@ -162,7 +162,7 @@ def _scenario(
     **more: Any,
 ) -> Described:
     papers.require(data, {reads: ("train", "test")})
-    known = Description(
+    description = Description(
         name=name,
         transform=transform,
         n_classes=len(catalog.data_set(reads).classes),
@@ -177,6 +177,8 @@ def _scenario(
         recipe = {"version": VERSION, **recipe, "size": transform.size}
         clients = (take(train.data, part) for part in parts.values())
         files, tests = {"train": train, "test": test}, {"test": test.data}
-        return papers.scenario(known, seed, recipe, files, list(parts.values()), clients, tests, names=tuple(parts))
+        return papers.scenario(
+            description, seed, recipe, files, list(parts.values()), clients, tests, names=tuple(parts)
+        )
 
-    return known, build
+    return description, build

@@ -123,7 +123,7 @@ def _scenario(
         name, scene, clients, each, "mixtures" if released else how, kept, 1.0 if alpha is None else alpha
     )
     papers.require(data, {of.reads: ("train", "test")})
-    known = Description(
+    description = Description(
         name=name,
         summary=of.summary,
         sample=of.sample,
@@ -158,7 +158,7 @@ def _scenario(
             **({"alpha": division.alpha} if scene == "dir" else {}),
         }
         return papers.scenario(
-            known,
+            description,
             seed,
             recipe,
             {"train": train, "test": test},
@@ -169,7 +169,7 @@ def _scenario(
             held=(take(train.data, held), held),
         )
 
-    return known, build
+    return description, build
 
 
 def _released(division: Division, y: Tensor, rest: int, seed: int) -> tuple[list[int], list[list[int]]]:

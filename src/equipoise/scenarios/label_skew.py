@@ -39,7 +39,7 @@ def scenario(
     ------
     ValueError if an option is out of its range, or leaves no partition.
     """
-    known = digits.described(
+    description = digits.described(
         "digits-label-skew",
         SUMMARY,
         train,
@@ -57,6 +57,6 @@ def scenario(
             parts = partition.dirichlet(y, clients, alpha, seed, cap=True, min_size=least)
         skew = {"version": VERSION, "alpha": alpha, "cap": True, "min_size": least}
         tests = {"test": digits.joined(data, "test")}
-        return digits.divided(known, seed, train, test, data, parts, tests=tests, label_skew=skew)
+        return digits.divided(description, seed, train, test, data, parts, tests=tests, label_skew=skew)
 
-    return known, build
+    return description, build

@@ -43,11 +43,13 @@ def scenario(
     """
     total = hashlib.sha256()
     for what in sorted(files):
-        one = files[what]
-        facts = {key: value for key, value in one.about.items() if key != "images"}  # a cached file, named by times
-        about = [what, list(shape(one.data)), list(one.classes), one.names, facts]
+        contents = files[what]
+        facts = {
+            key: value for key, value in contents.about.items() if key != "images"
+        }  # a cached file, named by times
+        about = [what, list(shape(contents.data)), list(contents.classes), contents.names, facts]
         total.update(json.dumps(about, sort_keys=True, default=str).encode())
-        total.update(labels(one.data).numpy().tobytes())
+        total.update(labels(contents.data).numpy().tobytes())
     return Scenario(
         **vars(known),
         clients=tuple(clients),
@@ -59,9 +61,9 @@ def scenario(
             "scenario": known.name,
             "seed": seed,
             "recipe": recipe,
-            "read": {what: {"samples": len(one), **one.about} for what, one in files.items()},
+            "read": {what: {"samples": len(contents), **contents.about} for what, contents in files.items()},
             "sha256": total.hexdigest(),
-            "clients": {who: list(part) for who, part in zip(names, parts, strict=True)},
+            "clients": {client: list(part) for client, part in zip(names, parts, strict=True)},
             **({} if held is None else {"validation": list(held[1])}),
         },
     )

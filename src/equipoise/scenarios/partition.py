@@ -82,8 +82,8 @@ def by_domain(domains: Sequence[int], clients_per_domain: int, seed: int) -> lis
     ------
     ValueError if a domain has fewer samples than clients.
     """
-    of = np.asarray(domains, dtype=np.int64)
-    numbers, sizes = np.unique(of, return_counts=True)
+    domain_of = np.asarray(domains, dtype=np.int64)
+    numbers, sizes = np.unique(domain_of, return_counts=True)
     if clients_per_domain < 1 or not sizes.size or clients_per_domain > sizes.min():
         most = int(min(sizes, default=0))
         raise UnmetError(
@@ -94,7 +94,7 @@ def by_domain(domains: Sequence[int], clients_per_domain: int, seed: int) -> lis
     return [
         part.tolist()
         for number in numbers
-        for part in np.array_split(rng.permutation(np.flatnonzero(of == number)), clients_per_domain)
+        for part in np.array_split(rng.permutation(np.flatnonzero(domain_of == number)), clients_per_domain)
     ]
 
 
@@ -134,20 +134,20 @@ def domain_samples(
     ValueError if a parameter is out of range, a domain does not suffice for its clients, or a client's samples are
     fewer than the classes to cover.
     """
-    of = [np.asarray(y) for y in labels]
-    if any(y.ndim != 1 for y in of) or not set(domains) <= set(range(len(of))):
+    classes = [np.asarray(y) for y in labels]
+    if any(y.ndim != 1 for y in classes) or not set(domains) <= set(range(len(classes))):
         raise ValueError(
             "domain_samples: labels must be one class per sample of each domain, and domains a number in "
-            f"0..{len(of) - 1} per client; found labels {[list(y.shape) for y in of]} and domains {sorted(set(domains))}."
+            f"0..{len(classes) - 1} per client; found labels {[list(y.shape) for y in classes]} and domains {sorted(set(domains))}."
         )
     check_number("domain_samples: share", share, 0, 1, above=True)
     check_whole("domain_samples: seed", seed, 0, 2**32 - 1)
 
     rng = RandomState(seed)
-    left = [np.arange(len(y)) for y in of]
+    left = [np.arange(len(y)) for y in classes]
     parts: list[list[int]] = []
     for d in domains:
-        y, size, order = of[d], int(share * len(of[d])), rng.permutation(left[d])
+        y, size, order = classes[d], int(share * len(classes[d])), rng.permutation(left[d])
         least = len(np.unique(y)) if cover else 1
         if not least <= size <= len(order):
             fault = (
@@ -642,17 +642,19 @@ def check(who: str, n: int, clients: int, alpha: float = 1.0, corrupted: int = 0
 
 def _by_class(who: str, labels: ArrayLike, clients: int) -> list[Indices]:
     """Samples of each class, ascending; there are as many samples as clients at least."""
-    of: NDArray[Any] = np.asarray(labels)
-    if of.ndim != 1:
-        raise ValueError(f"{who}: labels must be one class per sample, [n]; found {list(of.shape)}.")
-    lost = np.flatnonzero([label is None or label != label for label in of.tolist()] if of.dtype.kind in "fO" else [])
+    classes: NDArray[Any] = np.asarray(labels)
+    if classes.ndim != 1:
+        raise ValueError(f"{who}: labels must be one class per sample, [n]; found {list(classes.shape)}.")
+    lost = np.flatnonzero(
+        [label is None or label != label for label in classes.tolist()] if classes.dtype.kind in "fO" else []
+    )
     if len(lost):  # they are of no class, and would be nobody's
         raise ValueError(
-            f"{who}: the label is missing, NaN or None, in {len(lost):,} of {len(of):,} samples, the first of them {lost[0]}. "
+            f"{who}: the label is missing, NaN or None, in {len(lost):,} of {len(classes):,} samples, the first of them {lost[0]}. "
             "Fill it in, or leave these samples out."
         )
-    check(who, len(of), clients)
-    return [np.flatnonzero(of == label) for label in np.unique(of)]
+    check(who, len(classes), clients)
+    return [np.flatnonzero(classes == label) for label in np.unique(classes)]
 
 
 def classwise(

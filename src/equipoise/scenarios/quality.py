@@ -63,7 +63,7 @@ def scenario(
     """
     if corruption not in CORRUPTIONS:
         raise ValueError(unknown("corruption", corruption, CORRUPTIONS))
-    known = digits.described(
+    description = digits.described(
         "digits-quality",
         SUMMARY,
         train,
@@ -100,7 +100,7 @@ def scenario(
             "min_size": least,
         }
         return digits.divided(
-            known,
+            description,
             seed,
             train,
             test,
@@ -112,4 +112,4 @@ def scenario(
             quality=quality,
         )
 
-    return known, build
+    return description, build

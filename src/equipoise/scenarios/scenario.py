@@ -167,7 +167,7 @@ class Scenario(Description):
         if self.server_validation is not None:
             named.append(("server_validation", self.server_validation))
         dtype = torch.float64 if kind_of(self.task) == REGRESSION else torch.int64
-        for who, data in named:
+        for holder, data in named:
             y = labels(data)
             if not isinstance(data, Mapped):
                 x = data[0]
@@ -175,15 +175,17 @@ class Scenario(Description):
                 numbers = x.is_floating_point() or x.dtype == torch.int64
                 if not (images or numbers) or y.dtype != dtype or y.shape != x.shape[:1]:
                     raise ValueError(
-                        f"Scenario {self.name}: '{who}' must have uint8 images [n, C, H, W], or numbers [n, ...], and "
+                        f"Scenario {self.name}: '{holder}' must have uint8 images [n, C, H, W], or numbers [n, ...], and "
                         f"{str(dtype).removeprefix('torch.')} labels [n]; found {x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)}."
                     )
             if dtype == torch.float64:
                 if y.numel() == 0 or not y.isfinite().all():
-                    raise ValueError(f"Scenario {self.name}: '{who}' must have at least one label, all finite numbers.")
+                    raise ValueError(
+                        f"Scenario {self.name}: '{holder}' must have at least one label, all finite numbers."
+                    )
             elif y.numel() == 0 or y.min() < 0 or y.max() >= self.n_classes:
                 raise ValueError(
-                    f"Scenario {self.name}: '{who}' must have at least one label, all in 0..{self.n_classes - 1}."
+                    f"Scenario {self.name}: '{holder}' must have at least one label, all in 0..{self.n_classes - 1}."
                 )
         object.__setattr__(self, "sample", shape(self.clients[0]))
         object.__setattr__(self, "has_server_validation", self.server_validation is not None)

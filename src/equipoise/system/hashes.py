@@ -71,13 +71,13 @@ def remembered(key: str, stamp: str | None, make: Callable[[], str]) -> str:
     if stamp is None:
         return make()
     path = cache_directory() / FILE
-    known = _kept(path)
-    if known.get(key, ["", ""])[0] == stamp:
-        return known[key][1]
+    kept = _kept(path)
+    if kept.get(key, ["", ""])[0] == stamp:
+        return kept[key][1]
     made = make()
     try:
-        known = {name: entry for name, entry in _kept(path).items() if name != key} | {key: [stamp, made]}
-        write_atomically(path, sealed_json({"hashes": dict(list(known.items())[-MOST:])}))
+        kept = {name: entry for name, entry in _kept(path).items() if name != key} | {key: [stamp, made]}
+        write_atomically(path, sealed_json({"hashes": dict(list(kept.items())[-MOST:])}))
     except OSError as error:
         log.info("%s cannot be written (%s): going on without it.", path, error)
     return made

@@ -45,8 +45,8 @@ def free(device: torch.device) -> int | None:
         return int(float(match[1]) * UNITS[match[2]])
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    known = [_kilobytes("/proc/meminfo", "MemAvailable"), *_of_the_container()]
-    return min((n for n in known if n is not None), default=None)
+    limits = [_kilobytes("/proc/meminfo", "MemAvailable"), *_of_the_container()]
+    return min((n for n in limits if n is not None), default=None)
 
 
 def _of_the_container() -> Iterator[int]:

@@ -126,8 +126,8 @@ def load(reference: str) -> Any:
         )
     module = _module(reference, where)
     if not hasattr(module, name):
-        known = [word for word, thing in vars(module).items() if callable(thing) and not word.startswith("_")]
-        raise OwnCodeError(f"{reference}: there is no {name!r} in {where}.{near(name, known)}")
+        names = [word for word, thing in vars(module).items() if callable(thing) and not word.startswith("_")]
+        raise OwnCodeError(f"{reference}: there is no {name!r} in {where}.{near(name, names)}")
     return getattr(module, name)
 
 
@@ -151,9 +151,9 @@ def call(what: str, reference: str, given: Mapping[str, Any], options: Mapping[s
     ------
     OwnCodeError : it cannot be called, or raised an error, with the reason.
     """
-    known = takes(reference)
+    parameters = takes(reference)
     try:
-        return load(reference)(**{name: value for name, value in given.items() if name in known}, **options)
+        return load(reference)(**{name: value for name, value in given.items() if name in parameters}, **options)
     except Exception as error:  # of the user's code
         also = f", and with {', '.join(given)} where its signature has them" * bool(given)
         more = f" It is called with its options{also}, by name." * isinstance(error, TypeError)

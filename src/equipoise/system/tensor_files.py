@@ -60,11 +60,11 @@ def from_bytes(content: bytes, kind: str, shape: Sequence[int]) -> Tensor:
         raise ValueError(f"no tensor is of type {kind!r} and shape {list(shape[:8])}")
     if math.prod(shape) * dtype.itemsize != len(content):
         raise ValueError(f"{len(content)} bytes are not a tensor of type {kind} and shape {list(shape)}")
-    found = np.frombuffer(content, np.uint8)
+    numbers = np.frombuffer(content, np.uint8)
     if dtype == torch.bool:
-        found = found != 0  # another byte than 0 and 1 is none of torch's
+        numbers = numbers != 0  # another byte than 0 and 1 is none of torch's
     x = torch.empty(shape, dtype=dtype)  # begins where torch lets tensors begin
-    x.view(-1).view(torch.uint8).numpy()[:] = found
+    x.view(-1).view(torch.uint8).numpy()[:] = numbers
     return x
 
 

@@ -61,9 +61,9 @@ def cell(value: object) -> object:
 def read_value(text: str) -> object:
     """Read a hyper-parameter's value: number, true or false, none, or a word."""
     word = text.strip()
-    known = {"true": True, "false": False, "none": None, "inf": math.inf}
-    if word.lower() in known:
-        return known[word.lower()]
+    words = {"true": True, "false": False, "none": None, "inf": math.inf}
+    if word.lower() in words:
+        return words[word.lower()]
     try:
         return ast.literal_eval(word)
     except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two of signs or brackets without end

@@ -29,15 +29,19 @@ def read(reference: str, columns: Columns, seed: int) -> UserData:
     ------
     OwnCodeError : the function is not there, or fails. DataError : it returns something else.
     """
-    found = own_code.call("data", reference, {"seed": seed}, {})
-    if isinstance(found, Mapping) and {"x", "y"} <= found.keys():
-        _refuse_several(reference, found["x"])
-        arrays = {name: np.asarray(value) for name, value in found.items()}
-    elif not isinstance(found, Mapping | list | tuple) or not len(found):
-        raise DataError(f"{reference} returned {type(found).__name__}, or an empty one. {EXPECTED}.")
+    returned = own_code.call("data", reference, {"seed": seed}, {})
+    if isinstance(returned, Mapping) and {"x", "y"} <= returned.keys():
+        _refuse_several(reference, returned["x"])
+        arrays = {name: np.asarray(value) for name, value in returned.items()}
+    elif not isinstance(returned, Mapping | list | tuple) or not len(returned):
+        raise DataError(f"{reference} returned {type(returned).__name__}, or an empty one. {EXPECTED}.")
     else:
-        clients = found if isinstance(found, Mapping) else {f"client-{k}": one for k, one in enumerate(found, start=1)}
-        pairs = {str(name): _pair(f"{reference}, {name}", one) for name, one in clients.items()}
+        clients = (
+            returned
+            if isinstance(returned, Mapping)
+            else {f"client-{k}": data for k, data in enumerate(returned, start=1)}
+        )
+        pairs = {str(name): _pair(f"{reference}, {name}", data) for name, data in clients.items()}
         if len(pairs) < len(clients):
             raise DataError(
                 f"{reference}: two clients have the same name as text: {listed(map(repr, clients))}. Rename one."

@@ -82,8 +82,8 @@ class Columns:
 
     def require_none(self, names: Sequence[str], what: object, others: str) -> None:
         """Require that none of these options was given, for ``what``, since they are those of ``others``."""
-        if given := [name for name in names if getattr(self, name)]:
-            raise DataError(f"{what}: {given[0]} is an option of {others}. Leave it out.")
+        if names_given := [name for name in names if getattr(self, name)]:
+            raise DataError(f"{what}: {names_given[0]} is an option of {others}. Leave it out.")
 
     @property
     def of_tables(self) -> list[str]:

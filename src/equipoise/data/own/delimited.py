@@ -196,13 +196,13 @@ def read(path: Path, columns: Columns) -> Delimited:
     decimal = columns.decimal or "."
     if decimal not in (".", ","):
         raise DataError(f"{path}: decimal must be '.' or ','; found {decimal!r}.")
-    given = None if columns.sep is None else SPOKEN.get(columns.sep, columns.sep)
-    if given is not None and (len(given) != 1 or given in '"\r\n#' or given.isalnum()):
+    sep = None if columns.sep is None else SPOKEN.get(columns.sep, columns.sep)
+    if sep is not None and (len(sep) != 1 or sep in '"\r\n#' or sep.isalnum()):
         raise DataError(f"{path}: sep must be one sign between cells, or tab or space; found {columns.sep!r}.")
     encoding = columns.encoding or "UTF-8"
     try:
         encoding = _encoding(path, columns.encoding)
-        return _structure(path, encoding, given, decimal)
+        return _structure(path, encoding, sep, decimal)
     except UnicodeError as error:
         other = option("encoding", "latin-1" if columns.encoding is None else "utf-8")
         raise DataError(

@@ -96,10 +96,10 @@ def follows(x: NDArray[Any], y: NDArray[Any]) -> list[int]:
     """Columns of ``x`` [n, D] that only rise, or only fall, with the numbers ``y`` [n], in so many steps that it is no chance."""
 
     def follow(rows: NDArray[np.int64] | slice, k: int, sign: int) -> bool:
-        of, up = x[rows, k], sign * y[rows]
-        order = np.lexsort((up, of))
+        values, up = x[rows, k], sign * y[rows]
+        order = np.lexsort((up, values))
         rise = np.diff(up[order])
-        return bool((rise >= 0).all() and (rise[np.diff(of[order]) > 0] > 0).sum() >= STEPS)
+        return bool((rise >= 0).all() and (rise[np.diff(values[order]) > 0] > 0).sum() >= STEPS)
 
     few, every = _few(len(x)), slice(None)
     return [k for k in range(x.shape[1]) if any(follow(few, k, s) and follow(every, k, s) for s in (1, -1))]

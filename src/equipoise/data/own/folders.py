@@ -37,8 +37,10 @@ def read(top: Path, columns: Columns) -> UserData:
     tree = _tree(top)
     if not tree.images:
         kinds = Counter(path.suffix.lower() or "no suffix" for path in tree.others)
-        found = ", ".join(f"{count} of {kind}" for kind, count in kinds.most_common(3)) or "nothing"
-        raise DataError(f"{top} has no images ({', '.join(SUFFIXES)}); found {found}. {FORM} Or one .csv or .npz file.")
+        kinds_found = ", ".join(f"{count} of {kind}" for kind, count in kinds.most_common(3)) or "nothing"
+        raise DataError(
+            f"{top} has no images ({', '.join(SUFFIXES)}); found {kinds_found}. {FORM} Or one .csv or .npz file."
+        )
     clients, splits, labels = zip(*_meanings(top, tree), strict=True)
     files = tuple(path for _, path in tree.images)
     names = tuple(path.relative_to(top).as_posix() for path in files)

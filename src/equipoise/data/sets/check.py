@@ -82,7 +82,7 @@ def check(name: str, root: Path) -> tuple[SplitCheck, ...]:
     """
     findings = tuple(_findings(name, catalog.data_set(name), root))
     whole = catalog.data_set(name).whole
-    if whole is not None and all(counts := [one.found for one in findings]):
+    if whole is not None and all(counts := [finding.found for finding in findings]):
         together = tuple(map(sum, zip(*filter(None, counts), strict=True)))
         findings += (SplitCheck(WHOLE, findings[0].classes, together, whole),)
     return findings
@@ -92,17 +92,17 @@ def _findings(name: str, entry: catalog.DataSet, root: Path) -> Iterator[SplitCh
     for split, published in entry.splits.items():
         needed = split not in entry.optional
         try:
-            found = catalog.read(name, root, split)
+            contents = catalog.read(name, root, split)
         except (DataError, OSError, ImportError) as error:
-            there = not isinstance(error, MissingError)
-            yield SplitCheck(split, entry.classes, None, published, needed, there, str(error))
+            present = not isinstance(error, MissingError)
+            yield SplitCheck(split, entry.classes, None, published, needed, present, str(error))
             continue
-        counts = torch.bincount(labels(found.data), minlength=len(found.classes)).tolist()
-        parts = {part: len(rows) for part, rows in found.parts.items()}
+        counts = torch.bincount(labels(contents.data), minlength=len(contents.classes)).tolist()
+        parts = {part: len(rows) for part, rows in contents.parts.items()}
         files = catalog.copies(name, root, [split])
         marks = [catalog.genuine(name, path) for of_file in files for path in of_file[:1]]
         genuine = None if None in marks or not marks else all(marks)
         unread = tuple(path for of_file in files for path in of_file[1:])
         yield SplitCheck(
-            split, found.classes, tuple(counts), published, needed, parts=parts, genuine=genuine, unread=unread
+            split, contents.classes, tuple(counts), published, needed, parts=parts, genuine=genuine, unread=unread
         )

@@ -34,8 +34,8 @@ def table(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
     lines = cells(path)
     header = lines[0][1] if lines else []
     if missing := [column for column in columns if column not in header]:
-        found = ",".join(header[:10]) or "an empty file"
-        raise DataError(f"{path}: expected a first line with {','.join(columns)}; {missing[0]} is missing in {found}.")
+        first = ",".join(header[:10]) or "an empty file"
+        raise DataError(f"{path}: expected a first line with {','.join(columns)}; {missing[0]} is missing in {first}.")
     for number, row in lines[1:]:
         if len(row) != len(header):
             raise DataError(
@@ -48,14 +48,14 @@ def ids(path: Path, n_classes: int) -> dict[str, int]:
     """Classes by id, in the order of a list with the header ``id,class``."""
     if not path.is_file():
         raise DataError(f"{path}: expected a list of images with the header id,class; there is no such file.")
-    found: dict[str, int] = {}
+    classes: dict[str, int] = {}
     for row in table(path, ("id", "class")):
-        if row["id"] in found:
+        if row["id"] in classes:
             raise DataError(f"{path}: {row['id']} is listed twice; each image must be listed once.")
-        found[row["id"]] = label(row["class"], n_classes, f"{path}: {row['id']}")
-    if not found:
+        classes[row["id"]] = label(row["class"], n_classes, f"{path}: {row['id']}")
+    if not classes:
         raise DataError(f"{path}: expected images under the header id,class; found none.")
-    return found
+    return classes
 
 
 def label(text: str, n_classes: int, where: str) -> int:
@@ -72,8 +72,8 @@ def label(text: str, n_classes: int, where: str) -> int:
 def present(files: Sequence[Path], what: str) -> None:
     """Require files."""
     # One look at a folder, not one at each of its files: there may be hundreds of thousands on a slow disk.
-    there = {folder: _names(folder) for folder in {path.parent for path in files}}
-    missing = [path for path in files if path.name not in there[path.parent]]
+    names_in = {folder: _names(folder) for folder in {path.parent for path in files}}
+    missing = [path for path in files if path.name not in names_in[path.parent]]
     if missing:
         names = ", ".join(path.name for path in missing[:SHOWN]) + ", ..." * (len(missing) > SHOWN)
         raise DataError(

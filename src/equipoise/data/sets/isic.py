@@ -71,17 +71,17 @@ def _find(root: Path, name: str) -> Path | None:
 
 def labelled(truth: Path) -> dict[str, int]:
     """Classes by image, of a table with one column of 0.0 and 1.0 for each class."""
-    found = {}
+    classes = {}
     for row in table(truth, ("image", *CLASSES)):
         marks = [column for column in (*CLASSES, UNKNOWN) if _number(row.get(column, "0"), truth, row["image"]) == 1]
         if len(marks) != 1 or marks[0] == UNKNOWN:
             raise DataError(
                 f"{truth}: {row['image']} must be in exactly one of {', '.join(CLASSES)}; found {', '.join(marks) or 'none'}."
             )
-        found[row["image"]] = CLASSES.index(marks[0])
-    if not found:
+        classes[row["image"]] = CLASSES.index(marks[0])
+    if not classes:
         raise DataError(f"{truth}: expected images; found none.")
-    return found
+    return classes
 
 
 def _number(text: str, path: Path, name: str) -> float:

@@ -46,15 +46,15 @@ def read(
         folder = located(NAME, root, (*SHIPPED, KAGGLE[0])).parent
         lists = "5_clients/split_*/client_*.csv"
         return sslfl.read(NAME, folder, split, CLASSES, clients=lists, side=side, load=array, fit="stretch")
-    known = {}
+    classes = {}
     for row in table(grades, ("image", "level")):
         grade = label(row["level"], GRADES, f"{grades}: {row['image']}")
-        known[row["image"]] = int(grade >= positive_from)
-    if not known:
+        classes[row["image"]] = int(grade >= positive_from)
+    if not classes:
         raise DataError(f"{grades}: expected images under the header image,level; found none.")
-    chosen = divided(known, test, np.random.default_rng([seed, 1]), group=lambda name: name.split("_")[0])[split]
+    chosen = divided(classes, test, np.random.default_rng([seed, 1]), group=lambda name: name.split("_")[0])[split]
     if not chosen:
-        raise DataError(f"{grades}: {len(known)} images are too few for a {split} part.")
+        raise DataError(f"{grades}: {len(classes)} images are too few for a {split} part.")
     files = [grades.parent / "train" / f"{name}.jpeg" for name in chosen]
     data = mapped(files, chosen.values(), side, f"{NAME} {split}", fundus)
     about = {**facts([grades]), "positive_from": positive_from, "test": test, "seed": seed, **weight(files)}

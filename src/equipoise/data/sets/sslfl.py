@@ -37,11 +37,11 @@ def read(
     load, fit : how an image is read, and brought to that shape.
     """
     labels = folder / "labels.csv"
-    known = {}
+    classes_of = {}
     for number, row in cells(labels):
         if len(row) < 2:
             raise DataError(f"{labels}, line {number}: expected file,label, found '{','.join(row)}'.")
-        known[row[0]] = label(row[1], len(classes), f"{labels}, line {number}")
+        classes_of[row[0]] = label(row[1], len(classes), f"{labels}, line {number}")
     shipped = folder / f"{split}.csv"
     lists = sorted(folder.glob(clients), key=_order) if split == "train" else []
     if not shipped.is_file() and not lists:
@@ -52,18 +52,18 @@ def read(
     names = sorted(listed)
     if not names:
         raise DataError(f"{shipped}: expected one image a line; the file is empty.")
-    if strangers := [one for one in names if one not in known]:
+    if strangers := [image for image in names if image not in classes_of]:
         some = ", ".join(strangers[:SHOWN]) + ", ..." * (len(strangers) > SHOWN)
         raise DataError(
             f"{labels}: {len(strangers)} of {len(names)} images of {split} have no label there: {some}. "
             "Is the file complete?"
         )
-    files = [folder / split / one for one in names]
-    data = mapped(files, (known[one] for one in names), side, f"{name} {split}", load, fit)
-    rank = {one: k for k, one in enumerate(names)}
-    found = {who: tuple(sorted(rank[one] for one in group)) for who, group in parts.items()}
+    files = [folder / split / image for image in names]
+    data = mapped(files, (classes_of[image] for image in names), side, f"{name} {split}", load, fit)
+    rank = {image: k for k, image in enumerate(names)}
+    rows = {client: tuple(sorted(rank[image] for image in group)) for client, group in parts.items()}
     about = facts([labels, *(path for path in (shipped,) if path.is_file())])
-    return Contents(data, tuple(classes), tuple(names), found, {**about, **weight(files)})
+    return Contents(data, tuple(classes), tuple(names), rows, {**about, **weight(files)})
 
 
 def _listed(path: Path) -> set[str]:

@@ -55,7 +55,7 @@ def _parsed(words: list[str], where: str, book: bool) -> tuple[int, NDArray[np.u
             [(f"{k}", ":", v) for k, v in enumerate(words[1:], 1)] if book else [w.partition(":") for w in words[1:]]
         )
         places = np.array([int(place) for place, _, _ in pairs], np.int64)
-        given = np.array([float(value) for _, _, value in pairs], np.float32)
+        numbers = np.array([float(value) for _, _, value in pairs], np.float32)
     except ValueError:
         form = f"a digit and {values.size} numbers" if book else "'label 1:v 2:v ...'"
         raise DataError(f"{where}: expected {form}, found {' '.join(words)[:40]!r}.") from None
@@ -64,7 +64,7 @@ def _parsed(words: list[str], where: str, book: bool) -> tuple[int, NDArray[np.u
         raise DataError(f"{where}: expected a {kind}; found {words[0]}.")
     if book and len(places) != values.size:
         raise DataError(f"{where}: expected a digit and {values.size} numbers, found {len(places)} numbers.")
-    if len(places) and not (places.min() > 0 and places.max() <= values.size and (abs(given) <= 1).all()):
+    if len(places) and not (places.min() > 0 and places.max() <= values.size and (abs(numbers) <= 1).all()):
         raise DataError(f"{where}: expected places 1..{values.size} and values in [-1, 1].")
-    values[places - 1] = given
+    values[places - 1] = numbers
     return int(label) - first, ((values + 1) / 2 * 255).astype(np.uint8)

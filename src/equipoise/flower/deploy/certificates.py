@@ -116,9 +116,9 @@ def make_certificates(
         _general_name(host)
     wanted = [base / name for site in sites for name in (site, f"{site}.pub")]
     wanted += [*kept.values()] if kept else [base / "server.pem", base / "server.key"] if hosts else []
-    if there := [str(path) for path in wanted if path.exists()]:
+    if existing := [str(path) for path in wanted if path.exists()]:
         raise CertificateError(
-            f"{', '.join(there)} exists already and is not overwritten. A server certificate is renewed with --renew; a new key of a site needs another directory."
+            f"{', '.join(existing)} exists already and is not overwritten. A server certificate is renewed with --renew; a new key of a site needs another directory."
         )
     base.mkdir(parents=True, exist_ok=True)
     made = _server(base, list(dict.fromkeys([*hosts, *HOSTS])), days, kept) if hosts else []
@@ -134,18 +134,22 @@ def inspect(path: str | Path) -> Certificate:
     ------
     CertificateError : no file, or no certificate in it.
     """
-    found = _load(Path(path))
+    certificate = _load(Path(path))
     try:
-        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         hosts = [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
     except x509.ExtensionNotFound:
         hosts = []
     try:
-        authority = found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        authority = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:
         authority = False
     return Certificate(
-        found.subject.rfc4514_string(), tuple(hosts), found.not_valid_before_utc, found.not_valid_after_utc, authority
+        certificate.subject.rfc4514_string(),
+        tuple(hosts),
+        certificate.not_valid_before_utc,
+        certificate.not_valid_after_utc,
+        authority,
     )
 
 
@@ -159,25 +163,25 @@ def problems(server: str | Path, ca: str | Path, host: str, now: datetime | None
     CertificateError : a file that cannot be read.
     """
     moment = now or datetime.now(UTC)
-    one, authority = inspect(server), inspect(ca)
-    found = []
-    for path, each in ((server, one), (ca, authority)):
+    certificate, authority = inspect(server), inspect(ca)
+    faults = []
+    for path, each in ((server, certificate), (ca, authority)):
         if moment >= each.ends:
-            found.append(f"{path} ended on {each.ends:%Y-%m-%d}. Make a new one: equipoise flower certs.")
+            faults.append(f"{path} ended on {each.ends:%Y-%m-%d}. Make a new one: equipoise flower certs.")
         if moment < each.begins:
-            found.append(f"{path} begins on {each.begins:%Y-%m-%d %H:%M} UTC only. Is this machine's clock right?")
+            faults.append(f"{path} begins on {each.begins:%Y-%m-%d %H:%M} UTC only. Is this machine's clock right?")
     if not authority.authority:
-        found.append(f"{ca} is not the certificate of an authority. Give the ca.crt that signed {server}.")
+        faults.append(f"{ca} is not the certificate of an authority. Give the ca.crt that signed {server}.")
     try:
         _load(Path(server)).verify_directly_issued_by(_load(Path(ca)))
     except (InvalidSignature, ValueError, TypeError):
-        found.append(f"{server} was not signed by {ca}. Use the two files of one directory.")
-    if host not in one.hosts:
-        found.append(
-            f"{server} does not stand for {host}, only for {', '.join(one.hosts) or 'no host'}. "
+        faults.append(f"{server} was not signed by {ca}. Use the two files of one directory.")
+    if host not in certificate.hosts:
+        faults.append(
+            f"{server} does not stand for {host}, only for {', '.join(certificate.hosts) or 'no host'}. "
             f"Make one that does: equipoise flower certs DIR --host {host}."
         )
-    return found
+    return faults
 
 
 def key_problems(private: str | Path) -> list[str]:
@@ -193,9 +197,9 @@ def key_problems(private: str | Path) -> list[str]:
         return [
             f"{path} is not an elliptic-curve (ECDSA) key, which Flower asks for. Make one: equipoise flower certs."
         ]
-    found = []
+    faults = []
     if os.name == "posix" and path.stat().st_mode & 0o077:
-        found.append(f"{path} can be read by others. Let only its owner read it: chmod 600 {path}.")
+        faults.append(f"{path} can be read by others. Let only its owner read it: chmod 600 {path}.")
     public = path.with_name(path.name + ".pub")
     if public.exists():
         try:
@@ -203,8 +207,8 @@ def key_problems(private: str | Path) -> list[str]:
         except (ValueError, UnsupportedAlgorithm):
             fits = False
         if not fits:
-            found.append(f"{public} is not the public half of {path}. Make a new pair: equipoise flower certs.")
-    return found
+            faults.append(f"{public} is not the public half of {path}. Make a new pair: equipoise flower certs.")
+    return faults
 
 
 def _server(base: Path, hosts: Sequence[str], days: int, kept: Mapping[Path, Path]) -> list[Path]:

@@ -74,34 +74,36 @@ def check(
     present : names of all sites that will take part, if known.
     data : load the data of the sites of ``node_configs`` as the app would, and tell the codes of what all sites must agree on.
     """
-    found = [*_versions()]
+    results = [*_versions()]
     if app is not None:
-        found += _project(Path(app), config or {}, present, (node_configs or {}) if data else {})
+        results += _project(Path(app), config or {}, present, (node_configs or {}) if data else {})
     for name, node_config in (node_configs or {}).items():
-        found += _node(name, node_config)
+        results += _node(name, node_config)
     if certificates is not None:
-        found += _certificates(Path(certificates), hosts)
-    found += [_joined(f"key {key}", key_problems(key), "ECDSA, readable by its owner only") for key in keys]
-    found += [_port(port) for port in ports]
+        results += _certificates(Path(certificates), hosts)
+    results += [_joined(f"key {key}", key_problems(key), "ECDSA, readable by its owner only") for key in keys]
+    results += [_port(port) for port in ports]
     if connection is not None:
-        found += reach(connection)
-    return found
+        results += reach(connection)
+    return results
 
 
 def _versions() -> Iterator[CheckResult]:
     lowest, tested = (tuple(map(int, text.split("."))) for text in FLWR)
     for name in PACKAGES:
         try:
-            found = version(name)
+            installed = version(name)
         except PackageNotFoundError:
             yield CheckResult(name, False, "is not installed. Install it: pip install 'equipoise[flower]'.")
             continue
-        numbers = tuple(map(int, re.findall(r"\d+", found)[:2]))
+        numbers = tuple(map(int, re.findall(r"\d+", installed)[:2]))
         if name == "flwr" and numbers < lowest:
-            found = f"{found} is too old. Install {FLWR[0]} or newer: pip install --upgrade 'equipoise[flower]'."
+            installed = (
+                f"{installed} is too old. Install {FLWR[0]} or newer: pip install --upgrade 'equipoise[flower]'."
+            )
         elif name == "flwr" and numbers > tested:
-            found += f", newer than {FLWR[1]}, the last that this Equipoise was tested with"
-        yield CheckResult(name, name != "flwr" or numbers >= lowest, found)
+            installed += f", newer than {FLWR[1]}, the last that this Equipoise was tested with"
+        yield CheckResult(name, name != "flwr" or numbers >= lowest, installed)
 
 
 def _project(
@@ -130,10 +132,10 @@ def _apps(app: Path, names: Sequence[str], sites: Mapping[str, Any], known: Mapp
     done = subprocess.run(command, cwd=app, env=environment(), input=asked, capture_output=True, text=True, check=False)
     ok = done.returncode == 0
     yield CheckResult("apps", ok, " and ".join(names) if ok else last_lines(done.stderr, 3))
-    found, positive = json.loads(done.stdout.splitlines()[-1]) if ok else ({}, "")
+    results, positive = json.loads(done.stdout.splitlines()[-1]) if ok else ({}, "")
     if positive:
         yield CheckResult("positive", False, positive)
-    yield from (CheckResult(f"{name}: {what}", *each) for name in found for what, each in found[name].items())
+    yield from (CheckResult(f"{name}: {what}", *each) for name in results for what, each in results[name].items())
 
 
 def _bundle(app: Path) -> CheckResult:
@@ -169,9 +171,9 @@ def _writable(what: str, path: Path) -> CheckResult:
     if not path.is_absolute():
         why = f"{path} must be a whole path, from / on: Flower starts apps in other directories."
         return CheckResult(what, False, why)
-    there = next(parent for parent in (path, *path.parents) if parent.exists())
-    ok, why = there.is_dir() and os.access(there, os.W_OK | os.X_OK), "cannot be written by this user"
-    return CheckResult(what, ok, str(path) if ok else f"{there} {why}. Choose another, or chown it.")
+    nearest = next(parent for parent in (path, *path.parents) if parent.exists())
+    ok, why = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK), "cannot be written by this user"
+    return CheckResult(what, ok, str(path) if ok else f"{nearest} {why}. Choose another, or chown it.")
 
 
 def _certificates(base: Path, hosts: Iterable[str]) -> Iterator[CheckResult]:
@@ -180,16 +182,16 @@ def _certificates(base: Path, hosts: Iterable[str]) -> Iterator[CheckResult]:
         why = f"{base} holds no ca.crt. Make certificates: equipoise flower certs {base}."
         yield CheckResult("certificates", False, why)
         return
-    one = server if server.exists() else ca
+    shown = server if server.exists() else ca
     try:
-        seen = inspect(one)
-        wrong = [text for host in hosts for text in problems(server, ca, host)] if one == server else []
-        left = min(inspect(path).days_left() for path in {one, ca})
+        seen = inspect(shown)
+        wrong = [text for host in hosts for text in problems(server, ca, host)] if shown == server else []
+        left = min(inspect(path).days_left() for path in {shown, ca})
     except CertificateError as error:
         yield CheckResult("certificates", False, str(error))
         return
     soon = f" It ends in {left} days: make a new one soon." if left < SOON else ""
-    until = f"{one.name} until {seen.ends:%Y-%m-%d}, for {', '.join(seen.hosts) or 'no host'}.{soon}"
+    until = f"{shown.name} until {seen.ends:%Y-%m-%d}, for {', '.join(seen.hosts) or 'no host'}.{soon}"
     yield _joined("certificates", dict.fromkeys(wrong), until)
     if (base / "server.key").exists() and os.name == "posix" and (base / "server.key").stat().st_mode & 0o077:
         yield CheckResult("server.key", False, f"can be read by others: chmod 600 {base / 'server.key'}.")
@@ -200,10 +202,10 @@ def _certificates(base: Path, hosts: Iterable[str]) -> Iterator[CheckResult]:
 
 
 def _port(port: int) -> CheckResult:
-    with socket.socket() as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            one.bind(("", port))
+            listener.bind(("", port))
         except OSError as error:
             why = f"{error.strerror}. Stop what listens there, or choose another port."
             return CheckResult(f"port {port}", False, why)
@@ -215,14 +217,14 @@ def reach(name: str) -> Iterator[CheckResult]:
     folder = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
     path, what = folder / "config.toml", f"connection {name}"
     try:
-        known = tomllib.loads(path.read_text(encoding="utf-8")).get("superlink", {})
+        connections = tomllib.loads(path.read_text(encoding="utf-8")).get("superlink", {})
     except (OSError, tomllib.TOMLDecodeError) as error:
         yield CheckResult(what, False, f"{path} cannot be read: {error}. Put [superlink.{name}] with an address there.")
         return
-    entry = known.get(name)
+    entry = connections.get(name)
     address = entry.get("address") if isinstance(entry, dict) else None
     if not isinstance(entry, dict) or not isinstance(address, str):
-        names = ", ".join(key for key, value in known.items() if isinstance(value, dict)) or "none"
+        names = ", ".join(key for key, value in connections.items() if isinstance(value, dict)) or "none"
         yield CheckResult(what, False, f"{path} has no [superlink.{name}] with an address. Known: {names}.")
         return
     insecure, ca = bool(entry.get("insecure")), entry.get("root-certificates")

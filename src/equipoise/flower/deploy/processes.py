@@ -121,10 +121,10 @@ def descendants(pid: int) -> list[tuple[int, str]]:
     for entry in Path("/proc").glob("[0-9]*"):
         if fields := _stat(int(entry.name)):
             parents.setdefault(int(fields[1]), []).append(int(entry.name))
-    found = [pid]
-    for each in found:
-        found += parents.get(each, [])
-    return [(each, _began(each)) for each in found[::-1]]
+    family = [pid]
+    for each in family:
+        family += parents.get(each, [])
+    return [(each, _began(each)) for each in family[::-1]]
 
 
 def end(processes: Sequence[tuple[int, str]], patience: float = 5.0) -> None:

@@ -61,9 +61,9 @@ def init(directory: str | Path, sites: int | Sequence[str] = 3) -> list[Path]:
     names = site_names(sites)
     if len(names) < 2:
         raise ValueError(f"A federation needs at least two sites; found {len(names)}.")
-    if there := [file for file in FILES if (base / file).exists()]:
+    if existing := [file for file in FILES if (base / file).exists()]:
         raise ValueError(
-            f"{base} holds {', '.join(there)} already, and nothing is overwritten. Choose another directory."
+            f"{base} holds {', '.join(existing)} already, and nothing is overwritten. Choose another directory."
         )
     about = {
         "name": name,
@@ -87,13 +87,13 @@ def settings(directory: str | Path) -> dict[str, Any]:
     """
     path = Path(directory) / "pyproject.toml"
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["flwr"]["app"].get("config", {})
+        config = tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["flwr"]["app"].get("config", {})
     except (OSError, KeyError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         why = "has no [tool.flwr.app]" if isinstance(error, KeyError) else f"cannot be read ({error})"
         raise FlowerError(
             f"{directory} is not a Flower app: {path} {why}. Make one: equipoise flower init DIR."
         ) from None
-    return dict(found)
+    return dict(config)
 
 
 def problems(config: Mapping[str, Any], present: Sequence[str] = ()) -> list[str]:
@@ -114,17 +114,17 @@ def problems(config: Mapping[str, Any], present: Sequence[str] = ()) -> list[str
             require_own_weights(method)
     except (ValueError, TypeError) as error:
         return [str(error)]
-    found = []
+    faults = []
     for key, default in AppSettings().table().items():
         if key in config and type(config[key]) is not type(default):
-            found.append(f"{key} = {config[key]!r} must be {KINDS[type(default)]}, such as {default!r}.")
+            faults.append(f"{key} = {config[key]!r} must be {KINDS[type(default)]}, such as {default!r}.")
     if run.names and len(run.names) < run.min_sites:
-        found.append(f"sites names {len(run.names)} of them, and min-sites is {run.min_sites}.")
+        faults.append(f"sites names {len(run.names)} of them, and min-sites is {run.min_sites}.")
     if present and (strangers := [name for name in run.names if name not in present]):
-        found.append(f"sites names {', '.join(strangers)}; there will be {_some(present)} only.")
+        faults.append(f"sites names {', '.join(strangers)}; there will be {_some(present)} only.")
     if present and run.min_sites > len(present):
-        found.append(f"min-sites is {run.min_sites}, and there will be {len(present)} sites only: {_some(present)}.")
-    return found
+        faults.append(f"min-sites is {run.min_sites}, and there will be {len(present)} sites only: {_some(present)}.")
+    return faults
 
 
 def _some(names: Sequence[str]) -> str:
@@ -138,7 +138,7 @@ def overrides(texts: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
     ------
     ValueError : a key that is not there, or a value of another type, in the user's own words.
     """
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for text in texts:
         pairs = re.findall(r"([^\s=]+)=('[^']*'|\"[^\"]*\"|\S+)", text)
         if not pairs or re.sub(r"\s", "", "".join(f"{k}={v}" for k, v in pairs)) != re.sub(r"\s", "", text):
@@ -148,8 +148,8 @@ def overrides(texts: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
                 raise ValueError(
                     f"--config {key}: the project's pyproject.toml has no such key in [tool.flwr.app.config].{near(key, known)}"
                 )
-            found[key] = _typed(key, value, known[key])
-    return found
+            changes[key] = _typed(key, value, known[key])
+    return changes
 
 
 def _typed(key: str, text: str, like: Any) -> Any:

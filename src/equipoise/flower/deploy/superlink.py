@@ -54,10 +54,10 @@ def program(name: str) -> str:
     FlowerError : Flower is not installed.
     """
     beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None or find_spec("flwr") is None:
+    path = str(beside) if beside.exists() else shutil.which(name)
+    if path is None or find_spec("flwr") is None:
         raise FlowerError("Flower is not installed. Install it: pip install 'equipoise[flower]'.")
-    return found
+    return path
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -113,15 +113,15 @@ class SuperLink:
     def outcome(self, run: int) -> Outcome:
         """The status of a run."""
         answer = self.call("ls", self.connection, "--run-id", str(run))
-        found = answer.get("runs") or [{}]
-        return Outcome(run, str(found[0].get("status", "unknown")), str(found[0].get("status-details") or ""))
+        runs = answer.get("runs") or [{}]
+        return Outcome(run, str(runs[0].get("status", "unknown")), str(runs[0].get("status-details") or ""))
 
     def nodes(self) -> list[dict[str, Any]]:
         """The SuperNodes that may connect: each with its ``node_id``, its ``status``, and its ``name`` if it has one."""
         from equipoise.flower.internals import NODES  # Flower is not there yet where a project is only written
 
-        found = self.call("supernode", "list", self.connection, script=NODES).get("nodes_info", [])
-        return [node for node in found if node["status"] != "unregistered"]
+        nodes = self.call("supernode", "list", self.connection, script=NODES).get("nodes_info", [])
+        return [node for node in nodes if node["status"] != "unregistered"]
 
     def stop(self, run: int) -> None:
         """Stop a run."""
@@ -156,8 +156,8 @@ class SuperLink:
                 while True:
                     if watch is not None:
                         watch()
-                    if stream.poll() is not None and (found := self.outcome(run)).finished:
-                        return found
+                    if stream.poll() is not None and (outcome := self.outcome(run)).finished:
+                        return outcome
                     if limit is not None and time.monotonic() - began > limit:
                         self.stop(run)
                         raise FlowerError(

@@ -57,8 +57,8 @@ class MaskedRound:
         ids, total = self.total(training, ids)
         if self.server.scores:
             return ids, self._weighted(training, ids, total)
-        known = [self.server.sites.known[m] for m in ids]
-        weights = own_weights(self.trial, {site.name: site.size for site in known})
+        sites = [self.server.sites.known[m] for m in ids]
+        weights = own_weights(self.trial, {site.name: site.size for site in sites})
         self.server.silent = len(ids) - round(float(total[-1]))
         if self.server.silent == len(ids):
             raise LostRoundError("sent zeros, as all others: no training gave usable numbers. Their own logs state why")
@@ -132,9 +132,9 @@ class MaskedRound:
         ------
         LostRoundError : too few are left, or too many dropped out between their masked vectors and their seeds.
         """
-        known, job = self.server.sites.known, self.job
+        sites, job = self.server.sites.known, self.job
         if before := self.server.opened.get(job.t):  # in an earlier attempt at this round
-            others = [m for m in ids if known[m].name not in before]
+            others = [m for m in ids if sites[m].name not in before]
             self.lost |= dict.fromkeys(others, "did not take part when a sum of this round was unmasked")
             ids = [m for m in ids if m not in others]
         n = 2 if self.server.scores else self.n_public + sum(x.numel() for x in self.no_reports[0].values()) + 1
@@ -144,7 +144,7 @@ class MaskedRound:
                 log.warning("a masked sum over two sites hides neither from the other: each can subtract itself")
             parcel, request = self.server.request_sum(job.t, training, ids)
             vectors = self._masked_vectors(parcel, request, ids, n)
-            ids = [m for m in ids if known[m].name in vectors]
+            ids = [m for m in ids if sites[m].name in vectors]
             if len(ids) == len(request.sites):
                 try:
                     return ids, sums.total(vectors, self._seeds(request, ids))
@@ -223,7 +223,7 @@ class MaskedRound:
             hidden = {name: self.shares[name, sites.known[m].name] for name in gone}
             return Parcel({"told": request.transcript, "shares": hidden})
 
-        given: dict[str, list[bytes]] = {name: [] for name in gone}
+        received: dict[str, list[bytes]] = {name: [] for name in gone}
         for m, got in sites.ask("query.recover", self.job.t, here, make):
             shares = None if isinstance(got, str) else got.fields.get("shares")
             if not isinstance(shares, dict):
@@ -231,8 +231,8 @@ class MaskedRound:
             for name in gone:
                 share = _bytes(shares.get(name))
                 if share is not None and sha256(share) == self.hashes[name][sites.known[m].name]:
-                    given[name].append(share)
-        for name, shares in given.items():
+                    received[name].append(share)
+        for name, shares in received.items():
             if len(shares) >= least:
                 try:
                     seeds[name] = sums.recovered(shares[:least], self.hashes[name][name])

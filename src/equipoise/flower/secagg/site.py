@@ -222,15 +222,15 @@ def _weigh(site: Site, asked: Parcel) -> Parcel:
 
 
 def _unmask(site: Site, asked: Parcel) -> Parcel:
-    name, told = site.trial.names[0], _with_run(site, str(asked.fields["told"]))
-    seed = change_memory(_path(site), lambda memory: sums.own_seed(memory, told, name))
+    name, hashed = site.trial.names[0], _with_run(site, str(asked.fields["told"]))
+    seed = change_memory(_path(site), lambda memory: sums.own_seed(memory, hashed, name))
     return Parcel({"seed": seed.hex()})
 
 
 def _recover(site: Site, asked: Parcel) -> Parcel:
     """Help to unmask a sum of which sites dropped out."""
-    name, told, hidden = site.trial.names[0], _with_run(site, str(asked.fields["told"])), asked.fields["shares"]
-    shares = change_memory(_path(site), lambda memory: sums.shares_of(memory, told, name, hidden))
+    name, hashed, hidden = site.trial.names[0], _with_run(site, str(asked.fields["told"])), asked.fields["shares"]
+    shares = change_memory(_path(site), lambda memory: sums.shares_of(memory, hashed, name, hidden))
     return Parcel({"shares": {other: share.hex() for other, share in shares.items()}})
 
 

@@ -47,7 +47,7 @@ def description(
     """
     if not isinstance(solver, SGD | Adam):
         raise ValueError(f"Sites can train with SGD or Adam; found {type(solver).__name__}.")
-    if strange := [one for one in measures if one not in (*MEASURES, RATES)]:
+    if strange := [measure for measure in measures if measure not in (*MEASURES, RATES)]:
         raise ValueError(
             f"Sites measure {', '.join(MEASURES)} and {RATES} only, as they run no code that a server names; found {strange[0]}. Leave it out."
         )
@@ -165,7 +165,7 @@ class Consortium:
 
     def saved(self, kept: Sequence[Mapping[str, Any]]) -> None:
         """Let the sites keep their states of these checkpoints, which the next message to each of them says."""
-        away = [one["away"] for one in kept if one.get("away")]
+        away = [checkpoint["away"] for checkpoint in kept if checkpoint.get("away")]
         self.sites.saved = [sorted(set(rounds)) for rounds in zip(*away, strict=True)]
 
     def deployed(self, trial: Trial, now: Progression, m: int) -> Tensor:
@@ -250,23 +250,23 @@ class Consortium:
         def make(m: int) -> Parcel:
             return Parcel(*_model(sites, trial, now, m, None if own else vector, {"own": own}))
 
-        task, found, lost = trial.model.task, dict[int, Found](), dict[int, str]()
+        task, tallies, lost = trial.model.task, dict[int, Found](), dict[int, str]()
         for m, answer in sites.ask("evaluate.validation", now.t, range(len(sites.known)), make):
             size, share = sites.known[m].size, trial.settings.validation
             counted = answer if isinstance(answer, str) else held_out(answer.fields, size, share, task)
             if isinstance(counted, str):
                 lost[m] = counted
             else:
-                found[m] = counted
-        if not any(found.values()) and not lost:
+                tallies[m] = counted
+        if not any(tallies.values()) and not lost:
             share = trial.settings.validation
             raise SitesError(
                 f"validation={share:g}: no site holds any out, or not the least-group samples (in its node-config) of which it tells scores. "
                 "Raise validation."
             )
-        broken = judged({m: [tally] for m, tally in found.items() if tally})
+        broken = judged({m: [tally] for m, tally in tallies.items() if tally})
         self._tell("validated", now.t, lost | broken)
-        every = [None if broken.get(m) == UNUSABLE else found.get(m) for m in range(len(sites.known))]
+        every = [None if broken.get(m) == UNUSABLE else tallies.get(m) for m in range(len(sites.known))]
         sound = [None if m in broken else tally for m, tally in enumerate(every)]
         record = pooled_validation(task, every, tests.groups)
         if broken:
@@ -367,13 +367,13 @@ def _model(
 
 def _handed(sites: Sites, trial: Trial, now: Progression, m: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What client ``m`` needs for the model that it predicts with."""
-    given = handed(trial, now, m)
+    handed_out = handed(trial, now, m)
     receipt = Receipt.of({key: x[m] for key, x in now.clients[0].items()})
     fields: dict[str, Any] = {"client": m, "t": now.t, "rounds": trial.rounds, "receipt": receipt.fields}
-    messages, fields["cut"] = packed("messages", given.messages, hiding(trial.private, trial.model.n_params))
-    fields["deploys"] = bool(given.messages)
-    held = None if given.units is None or trial.neurons is None else trial.neurons.held(given.units)
-    model = sites.model(m, given.vector, trial.private, given.units, held, fields)
+    messages, fields["cut"] = packed("messages", handed_out.messages, hiding(trial.private, trial.model.n_params))
+    fields["deploys"] = bool(handed_out.messages)
+    held = None if handed_out.units is None or trial.neurons is None else trial.neurons.held(handed_out.units)
+    model = sites.model(m, handed_out.vector, trial.private, handed_out.units, held, fields)
     if receipt.t < 0:
         messages["initial"] = trial.setup.initial
     return fields, model | messages

@@ -58,17 +58,17 @@ class Known:
         sizes = {text.name(test): n for test, n in fields.get("test_sizes", {}).items()}
         codes = {"Equipoise version": "an earlier one"} | codes
         codes["samples"] = f"shape {listed(shape)}, {dtype}"
-        known = Known(text.name(fields["name"]), int(fields["size"]), shape, dtype, tests, codes, sizes)
+        site = Known(text.name(fields["name"]), int(fields["size"]), shape, dtype, tests, codes, sizes)
         if (
             any(type(n) is not int or not 0 <= n < 2**53 for n in (fields["size"], *sizes.values()))
-            or known.size < 1
+            or site.size < 1
             or not len(tests) == len({*tests}) <= MOST_TESTS
-            or not 1 <= len(known.kind) <= MOST_TESTS
-            or any(min(part, default=0) < 0 or not isinstance(dtype, torch.dtype) for _, part, dtype in known.kind)
-            or sum(math.prod(part) for _, part, _ in known.kind) > LARGEST
+            or not 1 <= len(site.kind) <= MOST_TESTS
+            or any(min(part, default=0) < 0 or not isinstance(dtype, torch.dtype) for _, part, dtype in site.kind)
+            or sum(math.prod(part) for _, part, _ in site.kind) > LARGEST
         ):
-            raise ValueError(known.dtype)
-        return known
+            raise ValueError(site.dtype)
+        return site
 
     @property
     def data(self) -> Blank:
@@ -218,13 +218,13 @@ class Roster:
 
 def _require_agreed(sites: Mapping[str, Mapping[str, str]], server: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """What :func:`equipoise.federation.fingerprint.agreed` gives, if all sites agree."""
-    found = agreed(sites, server)
-    if wrong := [f"{name} {why}" for name, codes in sites.items() if (why := unlike(codes, found))]:
+    agreement = agreed(sites, server)
+    if wrong := [f"{name} {why}" for name, codes in sites.items() if (why := unlike(codes, agreement))]:
         raise SitesError(
             f"{'; '.join(wrong)}. All must agree: correct the task, or the installation, of those that do not. To see the codes "
             "of a site: equipoise flower check DIR --node-config FILE."
         )
-    return found
+    return agreement
 
 
 def natural(name: str) -> list[Any]:

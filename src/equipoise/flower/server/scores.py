@@ -60,7 +60,7 @@ class Tested:
                 return Tested({}, {}, None, hidden)
             every = read(task, fields["own"], 1, sum(tests.values())) if own else together(tallies.values())
             counts = {name: tally.score([RATES]).get(RATES) for name, tally in tallies.items()} if width > 1 else {}
-            classes = {name: [*of["true"]] for name, of in counts.items() if isinstance(of, Mapping)}
+            classes = {name: [*count["true"]] for name, count in counts.items() if isinstance(count, Mapping)}
             return Tested(tallies, more, every, hidden, classes)
         except UNFIT:
             return UNUSABLE
@@ -120,7 +120,11 @@ def judged(results: Mapping[int, Iterable[Tally]]) -> dict[int, str]:
 
     An honest client without a mean has predictions that are no numbers either. Then its counts are what they are.
     """
-    broken = {m: strange for m, of in results.items() if (strange := [tally for tally in of if not plausible(tally)])}
+    broken = {
+        m: strange
+        for m, tallies in results.items()
+        if (strange := [tally for tally in tallies if not plausible(tally)])
+    }
     honest = {
         m: all("undefined" in tally.score() or not math.isfinite(tally.main) for tally in strange)
         for m, strange in broken.items()
@@ -144,8 +148,8 @@ def heard(every: Mapping[str, Score], sound: Mapping[str, Score]) -> dict[str, S
 
 def _more(fields: Mapping[str, Any], tally: Tally, measures: Iterable[str], n_classes: int) -> Score:
     """A site's measures on one of its test sets that do not follow from its tally; NaN where one is not defined."""
-    told = (*tally.score(), RATES)
-    more = {name: float(fields[name]) for name in measures if name not in told}
+    follow = (*tally.score(), RATES)
+    more = {name: float(fields[name]) for name in measures if name not in follow}
     if not all(0 <= x <= 1 or math.isnan(x) for x in more.values()):
         raise ValueError("measures")
     missing = [int(c) for c in fields.get("missing", ())]
@@ -173,8 +177,8 @@ def _means(parts: Sequence[tuple[int, Score]]) -> Score:
     """Means by samples, and the classes that any lacks."""
 
     def mean(key: str) -> float:
-        known = [(n, x) for n, score in parts if not math.isnan(x := number(score.get(key)))]
-        return sum(n * x for n, x in known) / sum(n for n, _ in known) if known else math.nan
+        values = [(n, x) for n, score in parts if not math.isnan(x := number(score.get(key)))]
+        return sum(n * x for n, x in values) / sum(n for n, _ in values) if values else math.nan
 
     means = cast(Score, {key: mean(key) for key in parts[0][1] if key != "missing"})
     missing = sorted({x for _, score in parts for x in score.get("missing", [])})

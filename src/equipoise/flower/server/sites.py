@@ -85,8 +85,8 @@ class Sites:
                     if kind in ("train", "train.masked"):
                         waited = time.monotonic() - began[m]
                         said: Any = answer.fields.get("seconds")  # anything: the site says it
-                        known = type(said) in (int, float) and 0 <= said <= waited
-                        self.times[m] = round(said, 4) if known else None, round(waited, 4)
+                        plausible = type(said) in (int, float) and 0 <= said <= waited
+                        self.times[m] = round(said, 4) if plausible else None, round(waited, 4)
                 if answer == LOST and not last:
                     rest.append(m)
                 else:
@@ -143,8 +143,8 @@ class Sites:
 
     def messages(self, job: Job, row: int) -> tuple[dict[str, Tensor], dict[str, int]]:
         """The tensors of the rules' messages to the client at ``row`` of a job, and the whole length of those cut."""
-        told = [{k: x[row] for k, x in state.items()} for state in job.messages]
-        return packed("messages", told, hiding(job.private, job.model.n_params))
+        sent = [{k: x[row] for k, x in state.items()} for state in job.messages]
+        return packed("messages", sent, hiding(job.private, job.model.n_params))
 
     def model(
         self,
@@ -167,10 +167,10 @@ class Sites:
         else:
             public = vector if shown is None else vector[shown]
             token, base = self._bases.get(m, (None, None))
-            known = base is not None and torch.equal(base, public)
-            parts = change(public, base if keep or known else None)
+            same = base is not None and torch.equal(base, public)
+            parts = change(public, base if keep or same else None)
             fields["model"] = {} if parts.keys() == {"values"} else {"base": token}
-            if keep and not known:
+            if keep and not same:
                 self._count += 1
                 new = f"{time.time_ns():x}-{self._count}"  # never one that a site has from an earlier process
                 fields["model"]["keep"], self._bases[m] = new, (new, public)

@@ -108,12 +108,12 @@ class Site:
         vector, units = self._received(asked)
         states, own = self._remembered(asked, vector)
         messages = unpacked(asked, "messages", len(trial.method.rules), self._hide) if fields["deploys"] else []
-        given = Handed(vector, units, messages)
+        handed = Handed(vector, units, messages)
         try:
-            return used(trial, fields["t"], fields["client"], trial.data[0], given, own, states)
+            return used(trial, fields["t"], fields["client"], trial.data[0], handed, own, states)
         except LoadError:
             log.exception("the model is tested without its own training")
-            return used(trial, fields["t"], fields["client"], trial.data[0], given, own, states, deploys=False)
+            return used(trial, fields["t"], fields["client"], trial.data[0], handed, own, states, deploys=False)
 
     def _job(
         self,
@@ -264,7 +264,7 @@ def open_site(
     method = method or Method.of(fields["method"])
     same = {key: fields[key] for key in Settings().decisive if key in fields}
     settings = Settings(**same, device=fields.get("device", "cpu"))
-    known = frame(
+    inputs = frame(
         task.net,
         [task.train],
         settings,
@@ -275,12 +275,12 @@ def open_site(
         head=task.head,
         task=task.meaning,
     )
-    known.sensitive(task.attributes, away=False)
-    known, (held,) = known.divided(settings.validation, settings.seed)
-    trial = prepare(known, method, _solver(fields["solver"]), settings, "sequential", groups=task.neurons)
-    tests = EvaluationSets(known.tests, None, tuple(fields["measures"]))
+    inputs.sensitive(task.attributes, away=False)
+    inputs, (held,) = inputs.divided(settings.validation, settings.seed)
+    trial = prepare(inputs, method, _solver(fields["solver"]), settings, "sequential", groups=task.neurons)
+    tests = EvaluationSets(inputs.tests, None, tuple(fields["measures"]))
     own, noise = node_config or {}, 0.0 if simulated else next((r.noise for r in method.rules if type(r) is DP), 0.0)
-    personal = bool(known.tests) and (trial.private is not None or bool(method.overriding("deploy")))
+    personal = bool(inputs.tests) and (trial.private is not None or bool(method.overriding("deploy")))
     if spend(own, noise, 0) and (personal or settings.validation):
         what = "on its test data of a model that is partly its own" if personal else "on training data (validation)"
         raise SiteError(f"refuses: max-epsilon allows no scores {what}, which no noise protects")
@@ -393,8 +393,8 @@ def _evaluate(site: Site, asked: Parcel) -> Parcel:
 
 def _told(site: Site, outputs: Outputs, measures: Sequence[str]) -> dict[str, Any]:
     """The tally of a test set, by class if rates are asked for, and the measures that do not follow from it."""
-    told = (*outputs.tally.score(), RATES)
-    more = {name: value for name, value in outputs.score(measures).items() if name not in told}
+    follow = (*outputs.tally.score(), RATES)
+    more = {name: value for name, value in outputs.score(measures).items() if name not in follow}
     short = {name: round(x, DIGITS) if site.guarded and isinstance(x, float) else x for name, x in more.items()}
     return {"sums": _sums(site, outputs.tally, classes=RATES in measures), **short}
 

@@ -90,7 +90,7 @@ class Task:
             stated["grey levels"] = self.transform.levels
         measures = None if default else sorted(map(str, self.measures))
         task = None if self.meaning == CLASSIFICATION else str(self.meaning)
-        values = None if self.attributes is None else [[name, list(of)] for name, of in self.attributes.items()]
+        values = None if self.attributes is None else [[name, list(names)] for name, names in self.attributes.items()]
         codes = fingerprint.agreement(trial, shape, {**stated, "measures": measures, "task": task, VALUES: values})
         if self.train is None:
             return codes
