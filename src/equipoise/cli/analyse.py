@@ -132,16 +132,16 @@ def landscape(
             bar.update(task, completed=done, total=total)
 
         landscapes = measure(paths, group, points=points, grid=grid, draws=draws, span=span, seed=seed, on_point=shown)
-    frame = pd.concat([one.frame() for one in landscapes], ignore_index=True)
+    frame = pd.concat([surface.frame() for surface in landscapes], ignore_index=True)
     if json_:
         print(json.dumps(frame.to_dict("records")))  # noqa: T201
         return
     table = _table("run", "seed", "loss", f"at ±{span / 2:g}", f"at ±{span:g}")
-    for one in landscapes:
-        middle, quarter = len(one.at) // 2, len(one.at) // 4
-        mean = one.line.mean(axis=0)
+    for surface in landscapes:
+        middle, quarter = len(surface.at) // 2, len(surface.at) // 4
+        mean = surface.line.mean(axis=0)
         half, edge = (mean[quarter] + mean[-1 - quarter]) / 2, (mean[0] + mean[-1]) / 2
-        table.add_row(one.label, str(one.seed), f"{mean[middle]:.4f}", f"{half:.4f}", f"{edge:.4f}")
+        table.add_row(surface.label, str(surface.seed), f"{mean[middle]:.4f}", f"{half:.4f}", f"{edge:.4f}")
     out.print(table)
     nats = _nats(paths)
     out.print(
@@ -181,13 +181,13 @@ def states(
         def counted(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        found = measure(paths, rho_max=rho_max, points=points, on_client=counted)
-    frame = pd.concat([run.frame() for run in found], ignore_index=True)
+        curves = measure(paths, rho_max=rho_max, points=points, on_client=counted)
+    frame = pd.concat([run.frame() for run in curves], ignore_index=True)
     if json_:
         print(json.dumps(frame.to_dict("records")))  # noqa: T201
         return
     shown = sorted({round((points - 1) * share) for share in (0, 0.25, 0.5, 1)})
-    table = _table("run", "clients", "", *(f"ρ = {found[0].rho[k]:.3g}" for k in shown))
+    table = _table("run", "clients", "", *(f"ρ = {curves[0].rho[k]:.3g}" for k in shown))
     mean = frame.groupby(["method", "seed", "group", "rho"], sort=False)[list(draw.STATES)].mean()
     several = frame["seed"].nunique() > 1
     for method, seed, group in dict.fromkeys(key[:3] for key in mean.index):
@@ -199,7 +199,7 @@ def states(
     nats = _nats(paths)
     out.print(f"Mean over the clients of a group{', in nats' * bool(nats)}. S = L less the loss at ρ = 0.")
     _wrote(write_atomically(output / "states.csv", frame.map(cell).to_csv(index=False)))
-    drawn = {f"states-{what}": draw.states(found, what, nats) for what in draw.STATES}
+    drawn = {f"states-{what}": draw.states(curves, what, nats) for what in draw.STATES}
     recorded = measured_in(compared.histories, ("sharpness", "perturbed_loss"))
     _drawn(drawn | ({"states-rounds": measured(compared, recorded)} if recorded else {}), output)
 

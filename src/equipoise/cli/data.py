@@ -93,18 +93,22 @@ def checked(
     from equipoise.data.sets import catalog
     from equipoise.data.sets.check import check
 
-    names = [name] if name is not None else [known for known in catalog.SETS if catalog.present(known, data)]
+    names = (
+        [name]
+        if name is not None
+        else [name_of_set for name_of_set in catalog.SETS if catalog.present(name_of_set, data)]
+    )
     if not names:
         raise ValueError(f"{data}: no data set found there. See what is looked for: equipoise data list --json.")
-    results = {known: check(known, data.expanduser()) for known in names}
-    for known, parts in results.items():
+    results = {name_of_set: check(name_of_set, data.expanduser()) for name_of_set in names}
+    for name_of_set, parts in results.items():
         if only_present and any(part.found for part in parts):
-            results[known] = tuple(replace(part, needed=part.there) for part in parts)
+            results[name_of_set] = tuple(replace(part, needed=part.there) for part in parts)
     if json_:
-        print_json([_record(known, catalog.SETS[known], parts) for known, parts in results.items()])
+        print_json([_record(name_of_set, catalog.SETS[name_of_set], parts) for name_of_set, parts in results.items()])
     else:
-        for known, parts in results.items():
-            _show(known, catalog.SETS[known], parts, data)
+        for name_of_set, parts in results.items():
+            _show(name_of_set, catalog.SETS[name_of_set], parts, data)
     if not all(part.good for parts in results.values() for part in parts):
         raise typer.Exit(1)
 

@@ -144,7 +144,7 @@ def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | N
     made = scenarios.load(name, seed, data and whole(data), **options)
     held = holdings.holdings(made.client_names, made.client_groups, made.clients, made.tests, made.n_classes)
     held |= {"classes": made.manifest.get("classes")}
-    predicted, attributes = _predicted(made), {of: list(values) for of, values in made.attributes.items()}
+    predicted, attributes = _predicted(made), {attribute: list(values) for attribute, values in made.attributes.items()}
     if figure is not None:
         held |= {"examples": holdings.examples(made.client_groups, made.clients)} if examples else {}
         if examples and not held["examples"]:
@@ -165,7 +165,7 @@ def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | N
         f"Predicted: {predicted}.",
         f"Groups between which fairness is measured: the test sets {some([*made.tests], 20)}.",
     ]
-    said += [f"Sensitive attribute {of}: {some(values, 20)}." for of, values in attributes.items()]
+    said += [f"Sensitive attribute {attribute}: {some(values, 20)}." for attribute, values in attributes.items()]
     said += [made.remark] * bool(made.remark)
     out.print(escape("\n".join(said)), highlight=False)
 

@@ -220,8 +220,8 @@ def training_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def complete(**values: Any) -> None:
-        given = {name: values.pop(name) for name in TRAINING}
-        command(given=given, **values)
+        chosen = {name: values.pop(name) for name in TRAINING}
+        command(given=chosen, **values)
 
     panels = [*PANELS]
     parameters = sorted(map(_in_panel, parameters), key=lambda p: (panels.index(ORDER[p.name][0]), ORDER[p.name][1]))

@@ -682,8 +682,8 @@ def rounding(data: Samples | Absent) -> str:
         if x.dtype == torch.float32 or x.dtype.itemsize < torch.float32.itemsize or x.is_complex():
             continue
         wide, narrow, part = x.cpu().numpy(), x.to(torch.float32).cpu().numpy(), partial(_numbered, name)
-        if found := lost(wide, narrow, part):
-            return found
+        if sentence := lost(wide, narrow, part):
+            return sentence
     return ""
 
 

@@ -409,17 +409,17 @@ def in_process(
     """
     of_task, of_server = ({name: more.pop(name) for name in each if name in more} for each in (OF_TASK, OF_SERVER))
     settings = changed(settings, more, (*(in_process.__kwdefaults__ or ()), *OF_TASK, *OF_SERVER))
-    given, sets = list(clients), dict(tests or {})
-    site_names = list(names) if names is not None else [f"client-{k}" for k in range(len(given))]
+    parts, sets = list(clients), dict(tests or {})
+    site_names = list(names) if names is not None else [f"client-{k}" for k in range(len(parts))]
     made, optimiser = Method.of(method), solver or SGD()
-    if given:  # here, where an error may say everything: sites send what is harmless only
+    if parts:  # here, where an error may say everything: sites send what is harmless only
         alike: dict[str, Any] = {"tests": {}, "task": task_of(task)}
         alike |= {name: of_task[name] for name in ("transform", "head") if name in of_task}
-        several = given[:1] if task_of(task) == CLASSIFICATION else given  # whose targets determine centre and scale
+        several = parts[:1] if task_of(task) == CLASSIFICATION else parts  # whose targets determine centre and scale
         task = frame(net, several, settings, site_names[: len(several)], lr=optimiser.lr, **alike).model.task
     server = Task(net, None, sets or None, server_validation, measures=tuple(measures), task=task, **of_task)
     tasks = {}
-    for k, (name, data) in enumerate(zip(site_names, given, strict=True)):
+    for k, (name, data) in enumerate(zip(site_names, parts, strict=True)):
         mine = {groups[k]: sets[groups[k]]} if groups is not None else sets
         tasks[name] = replace(server, train=data, test=mine or None, server_validation=None)
     with ExitStack() as cleaning:

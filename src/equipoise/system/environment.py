@@ -46,13 +46,13 @@ PORTABLE = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CB
 
 def versions() -> dict[str, str]:
     """Versions of what matters for results, of those that are installed."""
-    found = {"python": platform.python_version()}
+    by_package = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            by_package[name] = version(name)
         except PackageNotFoundError:  # running from a source tree that was never installed
             continue
-    return found
+    return by_package
 
 
 def environment() -> dict[str, Any]:

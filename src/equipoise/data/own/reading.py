@@ -74,10 +74,10 @@ def read_user_data(
         if function and options.startswith("("):
             file, _, name = function.rpartition(":")
             seed_ = "seed=seed" * ("seed" in own_code.takes(function))
-            given = ", ".join(filter(None, (options.strip("() "), seed_)))
+            arguments = ", ".join(filter(None, (options.strip("() "), seed_)))
             raise DataError(
                 f"{address}: data take no options in brackets. Add a function that has them to {file}, "
-                f"'def mine(seed): return {name}({given})', and give {file}:mine."
+                f"'def mine(seed): return {name}({arguments})', and give {file}:mine."
             )
         raise DataError(
             f"{path} does not exist. Give a folder, a .csv, .parquet or .npz file, {HUB}OWNER/NAME, or a function: data.py:clients."
@@ -149,9 +149,9 @@ def _checked(own: UserData, columns: Columns) -> UserData:
         raise DataError(f"{own.source}: two groups have the same name as text. Rename a value of {listed(attributes)}.")
     groups = [("group", words) for words in attributes.values()]
     for what, names in (("class", () if own.regression else own.label), ("client", own.client), *groups):
-        for one, other in _twins(names or ()):
+        for first, other in _twins(names or ()):
             raise DataError(
-                f"{own.source}: {what} {one!r} and {what} {other!r} differ only in capital letters or spaces. "
+                f"{own.source}: {what} {first!r} and {what} {other!r} differ only in capital letters or spaces. "
                 "Rename one if they are the same, or make the names differ more."
             )
     if not own.regression and len(own.classes) < 2:

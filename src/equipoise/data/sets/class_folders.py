@@ -36,19 +36,21 @@ def office(paths: Sequence[Path], side: int = 192) -> Contents:
 
 def _read(name: str, folder: Path, classes: Sequence[str], side: int) -> Contents:
     """Images of a folder with one folder per class, whose names are compared without case and underscores."""
-    found: dict[str, list[Path]] = {}
+    by_class: dict[str, list[Path]] = {}
     for entry in filter(Path.is_dir, entries(folder)):
-        found.setdefault(ALSO.get(plain(entry.name), plain(entry.name)), []).append(entry)
+        by_class.setdefault(ALSO.get(plain(entry.name), plain(entry.name)), []).append(entry)
     keys = {plain(label): label for label in classes}
     wrong = {
-        "missing": [label for key, label in keys.items() if key not in found],
-        "unknown": [folders[0].name for key, folders in found.items() if key not in keys],
-        "one class in two folders": [" and ".join(one.name for one in of) for of in found.values() if len(of) > 1],
+        "missing": [label for key, label in keys.items() if key not in by_class],
+        "unknown": [folders[0].name for key, folders in by_class.items() if key not in keys],
+        "one class in two folders": [
+            " and ".join(entry_of_class.name for entry_of_class in of) for of in by_class.values() if len(of) > 1
+        ],
     }
     if any(wrong.values()):
         said = "; ".join(f"{what}: {', '.join(names)}" for what, names in wrong.items() if names)
         raise DataError(f"{folder}: expected one folder per class, {', '.join(classes)}; {said}.")
-    images = [_images(found[key][0]) for key in keys]
+    images = [_images(by_class[key][0]) for key in keys]
     files = [path for group in images for path in group]
     y = [k for k, group in enumerate(images) for _ in group]
     data = mapped(files, y, side, f"{name} {folder.name}")

@@ -46,18 +46,18 @@ def read(root: Path, split: str, *, lists: str | Path | None = None, seed: int =
     else:
         truth = located(NAME, root, (*(f"{name}/{TRUTH}" for name in FOLDERS), TRUTH, f"{READY}/train/clean"))
         folder = truth.parent / "ISIC_2019_Training_Input"
-    known = {} if truth is None else labelled(truth)
+    truths = {} if truth is None else labelled(truth)
     about: dict[str, Any]
     if lists is None:
-        classes = divided(known, TEST, np.random.default_rng([seed, 3]))[split]
+        classes = divided(truths, TEST, np.random.default_rng([seed, 3]))[split]
         about = {"test": TEST, "seed": seed, **facts([truth] if truth else [])}
     else:
         path = Path(lists).expanduser() / f"{split}.csv"
         classes = ids(path, len(CLASSES))
-        _agree(path, classes, known)
+        _agree(path, classes, truths)
         about = facts([path])
     if not classes:
-        raise DataError(f"{truth}: {len(known)} images are too few for a {split} part.")
+        raise DataError(f"{truth}: {len(truths)} images are too few for a {split} part.")
     files = [folder / f"{name}.jpg" for name in classes]
     data = mapped(files, classes.values(), side, f"{NAME} {split}")
     metadata, ham = _find(root, METADATA), _find(root, HAM[0]) or _find(root, HAM[1])

@@ -110,20 +110,20 @@ def _project(
     app: Path, config: Mapping[str, Any], present: Sequence[str], sites: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[CheckResult]:
     try:
-        known = {**settings(app), **config}
+        run_config = {**settings(app), **config}
         about = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))
     except FlowerError as error:
         yield CheckResult("app", False, str(error))
         return
-    wrong = misfits(known, present)
-    yield _joined("settings", wrong, f"{known.get('method')}, {known.get('rounds')} rounds")
+    wrong = misfits(run_config, present)
+    yield _joined("settings", wrong, f"{run_config.get('method')}, {run_config.get('rounds')} rounds")
     yield _bundle(app)
     parts = about["tool"]["flwr"]["app"].get("components", {})
     names = [parts.get("serverapp"), parts.get("clientapp")]
     if not all(isinstance(name, str) for name in names):
         yield CheckResult("apps", False, f"{app / 'pyproject.toml'} names no serverapp and clientapp.")
         return
-    yield from _apps(app, names, *(({}, {}) if wrong else (sites, known)))
+    yield from _apps(app, names, *(({}, {}) if wrong else (sites, run_config)))
 
 
 def _apps(app: Path, names: Sequence[str], sites: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[CheckResult]:

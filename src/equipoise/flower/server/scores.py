@@ -141,8 +141,10 @@ def heard(every: Mapping[str, Score], sound: Mapping[str, Score]) -> dict[str, S
         others = cast(dict[str, Any], sound.get(name, {}))
         lacking = [key for key, x in score.items() if isinstance(x, float) and not math.isfinite(x) and key != "loss"]
         theirs = [key for key in lacking if math.isfinite(number(others.get(key)))]
-        known = {key: others[key] for key in (*theirs, *(["n"] if theirs else []), "loss") if key in others}
-        scores[name] = cast(Score, {key: x for key, x in {**score, **known}.items() if key != "loss" or key in known})
+        replaced = {key: others[key] for key in (*theirs, *(["n"] if theirs else []), "loss") if key in others}
+        scores[name] = cast(
+            Score, {key: x for key, x in {**score, **replaced}.items() if key != "loss" or key in replaced}
+        )
     return scores
 
 
