@@ -189,10 +189,10 @@ def _data(data: str, options: Mapping[str, Any]) -> tuple[UserData, Parts, dict[
 
     download, between = options.get("download", False), edges(options.get("range"))
     own = read_user_data(data, columns_of(**options), download=download, between=between)
-    given = {name: options[name] for name in ("clients", "alpha", "test", "server_validation") if name in options}
+    division = {name: options[name] for name in ("clients", "alpha", "test", "server_validation") if name in options}
     if own.client is None:
-        given.setdefault("clients", min(DIVIDED, max(1, len(own) // 2)))
-    parts = divided(own, 0, **given)
+        division.setdefault("clients", min(DIVIDED, max(1, len(own) // 2)))
+    parts = divided(own, 0, **division)
     own = replace(own, notes=(*own.notes, *rounding(own, parts)))
     return own, parts, test_sets(own, parts, options.get("tests"))[0]
 
@@ -327,10 +327,10 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
 
     own = data is not None
     protocol = scenarios.own.PROTOCOL if own else scenarios.digits.PROTOCOL
-    known = {**{name: f.default for name, f in SETTINGS.items()}, **vars(protocol)}
-    given: dict[str, Any] = {"method": "fedavg", "seed": 0, **({"data": data} if own else {"scenario": "digits"})}
+    usual_values = {**{name: f.default for name, f in SETTINGS.items()}, **vars(protocol)}
+    chosen: dict[str, Any] = {"method": "fedavg", "seed": 0, **({"data": data} if own else {"scenario": "digits"})}
     # settings of a run as well, which are said once
-    given |= {name: value for name, value in options.items() if name in MEANINGS}
+    chosen |= {name: value for name, value in options.items() if name in MEANINGS}
     lines = [
         "# Settings of a run of Equipoise. Start it: equipoise run --config THIS_FILE",
         "# A line that begins with # shows a default; options of the command line override this file.",
@@ -343,14 +343,14 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
     for name, text in shown.items():
         if not text:
             continue
-        if name in given:
-            lines.append(_line(name, given[name], text))
+        if name in chosen:
+            lines.append(_line(name, chosen[name], text))
         elif name == "network":
             usual = "cnn for images, mlp for numbers" if own else "cnn"
             lines.append(_line(name, "cnn", f"{text}; default: {usual}", off=True))
         elif name == "task":
             lines.append(_line(name, "regression", f"{text}; default: classification", off=True))
-        elif (value := {"data": "my/", "scenario": "own", **known}[name]) is None:
+        elif (value := {"data": "my/", "scenario": "own", **usual_values}[name]) is None:
             f = SETTINGS[name]
             none = "none" if f.metadata["usual"] == SCENARIO else f.metadata["usual"]
             example = "mine.py:cost" if name in said else f.metadata["example"]
@@ -415,53 +415,53 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     from equipoise.runs.configuration import called, whole
 
     try:
-        given = open_toml(path.read_bytes().decode())
+        table = open_toml(path.read_bytes().decode())
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}). Write one with: equipoise init.") from None
     except ValueError as error:
         raise ValueError(
             f"{path} is no TOML file: {str(error).rstrip('.')}. Correct it, or write one with: equipoise init."
         ) from None
-    settings = given.pop("set", {})
-    for name in given:
+    settings = table.pop("set", {})
+    for name in table:
         if name not in MEANINGS and name != TABLE:
-            known = name in OPTIONS or "." in name
-            hint = " Options of the data and hyper-parameters are in the table [set]." * known
+            belongs = name in OPTIONS or "." in name
+            hint = " Options of the data and hyper-parameters are in the table [set]." * belongs
             raise ValueError(f"{path}: {unknown('setting', name, (*MEANINGS, 'set'))}{hint}")
     for name, kind in {"method": str, "data": str, "task": str, "scenario": str, "network": str, "seed": int}.items():
-        if name in given and (not isinstance(given[name], kind) or isinstance(given[name], bool)):
+        if name in table and (not isinstance(table[name], kind) or isinstance(table[name], bool)):
             what = "a whole number" if kind is int else "text in quotes"
-            raise ValueError(f"{path}: {name} must be {what}; found {given[name]!r}.")
+            raise ValueError(f"{path}: {name} must be {what}; found {table[name]!r}.")
     if not isinstance(settings, dict):
         raise ValueError(f"{path}: set must be a table, [set]; found {settings!r}.")
     overrides, options = _divided(settings)
-    if isinstance(given.get("measures"), list):
-        given["measures"] = ", ".join(map(str, given["measures"]))
+    if isinstance(table.get("measures"), list):
+        table["measures"] = ", ".join(map(str, table["measures"]))
     for name in ("method", "network", "optimizer", "data", "measures", "task"):
-        if isinstance(text := given.get(name), str):
-            given[name] = own_code.whole(text, path.parent)
-    trust.require_file(path, given, *filter(None, [given.get("track")]))
-    method, seed = given.pop("method", "fedavg"), given.pop("seed", 0)
-    if "data" in given and not own_code.split(given["data"])[0]:
-        beside = path.parent / Path(given["data"]).expanduser()
-        given["data"] = whole(given["data"] if given["data"].startswith(HUB) else str(beside))
-    given["scenario"], bracketed = called(
-        f"{path}: scenario =", given.get("scenario") or ("own" if "data" in given else "digits"), "digits(clients=8)"
+        if isinstance(text := table.get(name), str):
+            table[name] = own_code.whole(text, path.parent)
+    trust.require_file(path, table, *filter(None, [table.get("track")]))
+    method, seed = table.pop("method", "fedavg"), table.pop("seed", 0)
+    if "data" in table and not own_code.split(table["data"])[0]:
+        beside = path.parent / Path(table["data"]).expanduser()
+        table["data"] = whole(table["data"] if table["data"].startswith(HUB) else str(beside))
+    table["scenario"], bracketed = called(
+        f"{path}: scenario =", table.get("scenario") or ("own" if "data" in table else "digits"), "digits(clients=8)"
     )
     for name in options.keys() & bracketed.keys():
         raise ValueError(f"{path}: {name} is given twice, in scenario and in [set]. Leave one out.")
-    given["scenario_options"] = {**bracketed, **options}
-    if (columns := given.pop(TABLE, None)) is not None:
-        given["scenario_options"][TABLE] = columns
-    if (task := given.pop("task", None)) is not None:
-        if "task" in given["scenario_options"]:
+    table["scenario_options"] = {**bracketed, **options}
+    if (columns := table.pop(TABLE, None)) is not None:
+        table["scenario_options"][TABLE] = columns
+    if (task := table.pop("task", None)) is not None:
+        if "task" in table["scenario_options"]:
             raise ValueError(f"{path}: task is given twice. Leave one out.")
-        given["scenario_options"]["task"] = task
-    if "network" in given:
-        given["network"], given["network_options"] = called(
-            f"{path}: network =", given["network"], "resnet10(width=64)"
+        table["scenario_options"]["task"] = task
+    if "network" in table:
+        table["network"], table["network_options"] = called(
+            f"{path}: network =", table["network"], "resnet10(width=64)"
         )
-    return method, overrides, seed, given
+    return method, overrides, seed, table
 
 
 def _divided(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -130,7 +130,7 @@ def scenario(
         sample = own.inputs.shape[1:] if isinstance(own.inputs, np.ndarray) else (len(coder_of(own, parts).names),)
     chosen_class = None if positive is None else check_positive(own, positive)
     rates = [RATES] if own.group is not None and not own.regression else []
-    known = Description(
+    description = Description(
         name="own",
         summary=SUMMARY,
         sample=sample,
@@ -153,9 +153,9 @@ def scenario(
         sets, of_clients = test_sets(own, parts, tests)
         beside = bool(parts.test) and of_clients != tuple(parts.train)  # clients have rows of their own in other sets
         samples, standard, doubts = _samples(own, size, parts)
-        shape = (len(standard["inputs"]),) if isinstance(own.inputs, RawTable) else known.sample
+        shape = (len(standard["inputs"]),) if isinstance(own.inputs, RawTable) else description.sample
         return Scenario(
-            **vars(known) | {"sample": shape},
+            **vars(description) | {"sample": shape},
             clients=tuple(take(samples, rows) for rows in parts.train.values()),
             client_names=tuple(parts.train),
             client_groups=of_clients,
@@ -189,7 +189,7 @@ def scenario(
             },
         )
 
-    return known, build
+    return description, build
 
 
 def _read(source: str, columns: Columns, download: bool, between: Range | None, seed: int = 0) -> UserData:
@@ -255,13 +255,13 @@ def check_positive(own: UserData, positive: str | int) -> str:
 def columns_of(**options: Any) -> Columns:
     """How a table is to be read, of the options of :func:`scenario`; others are ignored."""
     lists = ("leave_out", "keep", "not_missing")
-    given: dict[str, Any] = {f.name: options[f.name] for f in fields(Columns) if f.name in options}
-    if given.get("task") is not None:
-        given["task"] = kind_of(given["task"])
-    if isinstance(given.get("group"), list):
-        given["group"] = tuple(given["group"])
-    given["schema"] = json.dumps(options["columns"], sort_keys=True) if options.get("columns") else ""
-    return Columns(**given | {name: several(given[name]) for name in lists if name in given})
+    values: dict[str, Any] = {f.name: options[f.name] for f in fields(Columns) if f.name in options}
+    if values.get("task") is not None:
+        values["task"] = kind_of(values["task"])
+    if isinstance(values.get("group"), list):
+        values["group"] = tuple(values["group"])
+    values["schema"] = json.dumps(options["columns"], sort_keys=True) if options.get("columns") else ""
+    return Columns(**values | {name: several(values[name]) for name in lists if name in values})
 
 
 @dataclass(frozen=True)
@@ -308,11 +308,11 @@ def divided(
         raise DataError(
             f"{own.source} has validation data of its own, and server_validation={server_validation} draws some. Leave it out."
         )
-    of: dict[str, list[int]] = {name: [] for name in ordered(word for word in whose if word)}
+    rows_of: dict[str, list[int]] = {name: [] for name in ordered(word for word in whose if word)}
     for row, name in enumerate(whose):
         if name:
-            of[name].append(row)
-    for name, rows in of.items():
+            rows_of[name].append(row)
+    for name, rows in rows_of.items():
         mine, tests = (np.array([row for row in rows if split[row] == part], np.int64) for part in ("train", "test"))
         if draws:
             tests, mine = _drawn(mine, y, strata, test, rng)
@@ -408,9 +408,9 @@ def _give_back(
     """Return a drawn sample of each class that nobody would train on otherwise: of a class with one sample, say."""
     for k in set(y.tolist()) - {int(y[row]) for rows in train.values() for row in rows}:
         for rows in (*drawn.values(), held):
-            if found := [row for row in rows if y[row] == k]:
-                rows.remove(found[0])
-                train.setdefault(whose[found[0]], []).append(found[0])
+            if rows_of_class := [row for row in rows if y[row] == k]:
+                rows.remove(rows_of_class[0])
+                train.setdefault(whose[rows_of_class[0]], []).append(rows_of_class[0])
                 break
     for name in [name for name, rows in drawn.items() if not rows]:
         del drawn[name]
@@ -430,11 +430,13 @@ def test_sets(own: UserData, parts: Parts, tests: str | None) -> tuple[dict[str,
             raise DataError(
                 f"{own.source} has no column group, which tests=groups asks for. Name it: --set group=COLUMN."
             )
-        of = own.group
-        sets = {name: [row for row in every if of[row] == name] for name in ordered(of[row] for row in every)}
-        mine = [{of[row] for row in rows} for rows in parts.train.values()]
-        if all(len(found) == 1 and found <= sets.keys() for found in mine):
-            return sets, tuple(next(iter(found)) for found in mine)
+        group_of = own.group
+        sets = {
+            name: [row for row in every if group_of[row] == name] for name in ordered(group_of[row] for row in every)
+        }
+        mine = [{group_of[row] for row in rows} for rows in parts.train.values()]
+        if all(len(groups) == 1 and groups <= sets.keys() for groups in mine):
+            return sets, tuple(next(iter(groups)) for groups in mine)
         return sets, None
     if kind == "clients" and parts.test:
         sets = parts.test | (
