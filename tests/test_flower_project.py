@@ -798,7 +798,7 @@ def test_who_stops_a_command_is_told_what_is_left() -> None:
 
 def test_what_the_server_says_is_shown_as_it_comes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "run.log"
-    with flower_cli.progress(tmp_path, log, 3, True) as look:
+    with flower_cli.progress(tmp_path, log, 3, True, str) as look:
         look()
         log.write_text("Using SuperLink: x\n\x1b[92mINFO \x1b[0m:      Start\nround 1: [a] 3 sites\nround")
         look()
