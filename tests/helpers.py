@@ -53,6 +53,7 @@ REPRESENTATIVE = (
     "fedproto+afl",
     "ditto-personal",
     "fedpac",
+    "sam",
     "fedsac",
     "cffl",
     "dp",
