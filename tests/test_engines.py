@@ -179,6 +179,19 @@ def test_sizes_of_stacks(clients: int, chunk: int | None, expected: list[int]) -
     assert sorted(seen, reverse=True) == expected
 
 
+def test_a_model_that_memory_holds_once_is_trained_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equipoise.engines.stacked.MEMORY", 1)
+    seen: list[int] = []
+
+    def engine(job: Job) -> Iterator[Answer]:
+        for answer in Stacks(2)(job):
+            seen.append(len(answer.rows))
+            yield answer
+
+    fitted("fedavg", 1, sizes=(4,) * 5, engine=engine, participation=1.0, server_validation=None)
+    assert seen == [1] * 5
+
+
 # who cannot be spread over threads
 def test_what_draws_random_numbers_is_not_for_threads() -> None:
     net = nn.Sequential(nn.Dropout(0.3), *network())

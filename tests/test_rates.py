@@ -52,6 +52,15 @@ def test_schedules_are_those_of_pytorch(given: str, make: object) -> None:
     assert read(text(schedule)) == schedule
 
 
+def test_schedules_have_the_defaults_of_pytorch_beside_a_rate_of_a_tenth() -> None:
+    kinds = rates.SCHEDULES
+    assert {name: vars(kind()) for name, kind in kinds.items()} == {
+        "cosine": {"lr": 0.1, "rounds": None, "warmup": 0, "final": 0.0},
+        "step": {"lr": 0.1, "every": 10, "gamma": 0.1},
+        "exponential": {"lr": 0.1, "gamma": 0.95},
+    }
+
+
 @pytest.mark.parametrize(
     "given", ["0.01", "layers(0.01, head=step(0.1, every=3), a.weight=0)", "cosine(1e-05, rounds=7)"]
 )

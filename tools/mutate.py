@@ -5,7 +5,7 @@
     python tools/mutate.py --show 17                          # what change 17 is
 
 The fast tests run once, and the lines that each of them executes are recorded. Then every change is made to a copy of the package, and the
-quickest tests of its statement run until the first fails. A process that has collected all tests is forked for every change, and the
+tests of its statement run until the first fails, quick ones that execute few lines first. A process that has collected all tests is forked for every change, and the
 functions get their changed code; what the import executes takes a new process. What is done already is kept in the folder.
 
 A change is killed if a test fails, survives if none does, and is not covered if no test executes its statement in the test's own process.
@@ -45,6 +45,7 @@ PACKAGE = "src/equipoise"
 AREAS = ("core", "methods", "engines", "federation/round.py")
 FAST = ("-q", "-m", "not slow", "-p", "no:cacheprovider", "--hypothesis-seed=0")
 ASSERTED = {"strict", "device", "stacklevel", "example"}  # what no test on one processor can see
+RAISED = 9  # status of a fork that could not exchange the code
 OUTCOMES = ("killed", "timed out", "survived", "not covered")
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -299,12 +300,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Coverage:
-    """What was recorded: the tests of a statement, those that say most in the least time first."""
+    """What was recorded: the tests of a statement, quick and narrow ones first."""
 
     def __init__(self, path: Path) -> None:
         recorded = json.loads(path.read_text())
         self.tests: list[tuple[str, float]] = [tuple(test) for test in recorded["tests"]]
         self.lines: dict[str, list[int]] = recorded["lines"]
+        self.breadth = Counter(index for tests in self.lines.values() for index in tests)  # lines that a test executes
 
     def of_lines(self, path: str, first: int, last: int) -> set[int]:
         return {test for line in range(first, last + 1) for test in self.lines.get(f"{path}:{line}", ())}
@@ -319,13 +321,14 @@ class Coverage:
             most //= 3
         ranks: Counter[str] = Counter()
         ordered = []
-        for name, seconds in sorted((self.tests[index] for index in chosen), key=lambda test: test[1]):
+        for index in sorted(chosen, key=lambda index: self.tests[index][1] * self.breadth[index]):
+            name, seconds = self.tests[index]
             if name in bad:
                 continue
             function = name.split("[")[0]  # one case of every test, then the second of every test
-            ordered.append((ranks[function], seconds, name))
+            ordered.append((ranks[function], len(ordered), name, seconds))
             ranks[function] += 1
-        return covered, [(name, seconds) for _, seconds, name in sorted(ordered)[:most]]
+        return covered, [(name, seconds) for *_, name, seconds in sorted(ordered)[:most]]
 
 
 # running the tests of a change
@@ -425,14 +428,14 @@ class Trials:
         limit = self.limit(tests)
         child = os.fork()
         if not child:
-            code = 4
+            code = RAISED
             try:
                 os.setsid()
                 bound(limit)
                 output = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
                 os.dup2(output, 1)
                 os.dup2(output, 2)
-                code = self.run([self.items[name] for name, _ in tests if name in self.items]) if change() else 3
+                code = self.run([self.items[name] for name, _ in tests if name in self.items]) if change() else RAISED
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -495,8 +498,7 @@ def awaited(child: int, limit: float) -> str:
         return "timed out"
     if os.WIFSIGNALED(status):
         return "timed out" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "killed"
-    outcomes = {0: "survived", 3: "not exchanged", 4: "not exchanged", 5: "survived"}
-    return outcomes.get(os.waitstatus_to_exitcode(status), "killed")
+    return {0: "survived", 5: "survived", RAISED: "not exchanged"}.get(os.waitstatus_to_exitcode(status), "killed")
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:

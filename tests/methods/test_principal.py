@@ -52,6 +52,14 @@ def test_equations_4_to_7_typed_out(eigen: str, M: int, G: int, keep: float) -> 
     assert cohort.notes["principal_tie"] is False
 
 
+@pytest.mark.parametrize(("apart", "tie"), [(0.5e-6, True), (2e-6, False)])
+def test_eigenvalues_tie_relative_to_the_largest(apart: float, tie: bool) -> None:
+    """Two updates of one length, whose axes lie between them; the largest eigenvalue is half of the trace."""
+    for scale in (1e-6, 1.0, 1e6):
+        products = scale * torch.tensor([[1, apart / 2], [apart / 2, 1]], dtype=torch.float64)
+        assert Principal(keep=0.5).coefficients(products, torch.ones(2, dtype=torch.float64) / 2)[1] is tie
+
+
 def test_per_tensor_is_the_rule_on_each_tensor() -> None:
     layout, updates = (5, 1, 8), normal(4, 14, seed=3)
     server = Server(Principal(scope="tensor"), torch.zeros(14, dtype=torch.float64), [1.0, 2.0, 3.0, 4.0], layout)
