@@ -28,7 +28,6 @@ def convert(
     seed: int = 0,
     group_by: str | None = None,
     side: int = rsna.SIDE,
-    progress: bool = True,
 ) -> Path:
     """Write PNG files and their lists below ``out``; the options are those of :func:`equipoise.data.sets.rsna.read`.
 
@@ -40,7 +39,7 @@ def convert(
     write = partial(_write, load=rsna.loader(window), side=side)
     present(list(sources.values()), rsna.NAME)
     jobs = [(sources[name], target / split / "clean" / f"{name}.png") for split in chosen for name in chosen[split]]
-    with bar(f"converting {rsna.NAME}", len(jobs), progress) as advance:
+    with bar(f"converting {rsna.NAME}", len(jobs)) as advance:
         for _ in ahead(write, jobs):
             advance()
     for split, classes in chosen.items():
