@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from equipoise.federation.history import History
     from equipoise.federation.method import Method, MethodError, parse
     from equipoise.federation.stopping import EarlyStopping
+    from equipoise.federation.thresholds import Threshold, choose_threshold
     from equipoise.methods import METHODS
     from equipoise.metrics.own import Measure
     from equipoise.networks import NETWORKS
@@ -73,10 +74,12 @@ __all__ = [
     "Settings",
     "Setup",
     "Step",
+    "Threshold",
     "Tracking",
     "Visit",
     "check_rule",
     "choice",
+    "choose_threshold",
     "compare",
     "forecast",
     "network",
@@ -101,6 +104,7 @@ _HOMES = {  # the public names of each module; two have another name there
     "federation.history": ("History",),
     "federation.method": ("Method", "MethodError", "parse"),
     "federation.stopping": ("EarlyStopping",),
+    "federation.thresholds": ("Threshold", "choose_threshold"),
     "methods": ("METHODS",),
     "metrics.own": ("Measure",),
     "networks": ("NETWORKS", "network"),

@@ -32,6 +32,7 @@ from equipoise.cli.report import report
 from equipoise.cli.reproduce import reproduce
 from equipoise.cli.run import compare, quickstart, resume, run
 from equipoise.cli.status import status
+from equipoise.cli.threshold import threshold
 from equipoise.cli.track import track
 from equipoise.cli.worker import work
 from equipoise.system import trust
@@ -75,6 +76,7 @@ COMMANDS: dict[Callable[..., Any], str] = {  # with an example
     status: "equipoise status runs",
     report: "equipoise report runs/quickstart/*/ --output report.html --figures",
     export: "equipoise export runs/fedsac-digits-pow-seed0 --client all",
+    threshold: "equipoise threshold runs/first --sensitivity 0.9",
     methods: "equipoise methods fedheal",
     scenarios: "equipoise scenarios --json",
     init: "equipoise init --data my/ --output equipoise.toml",

@@ -8,6 +8,7 @@ from typing import TypeVar, cast
 
 from equipoise.records.meta import Content, Meta
 from equipoise.records.record import DamagedLineError, Record, parse, shorten
+from equipoise.records.threshold import FILE
 from equipoise.system import own_code, places
 from equipoise.system.errors import RunError
 from equipoise.system.seals import CHANGED, open_json, open_toml
@@ -20,10 +21,11 @@ _AGAIN = {  # what helps where a file is not what was written; all others are un
     "config.toml": "The records of its rounds are intact. Put the file back, or delete the directory and run again.",
     "summary.json": "The run is intact. Delete this file; `equipoise resume` of the directory writes it again.",
     "manifest.json": "The run is intact. Delete this file and summary.json; resuming the run writes both again.",
+    FILE: "The run is intact. Delete this file, and give the command equipoise threshold again.",
     "checkpoint.json": "The records of its rounds are intact. Put the file back, or delete the folder checkpoint to read them.",
 }
 ROWS = ("clients", "tests", "validation")  # of the data in a manifest: which sample went where
-_META = [key for key in Meta.__annotations__ if key not in ("config", "small_groups")]  # in these files
+_META = [key for key in Meta.__annotations__ if key not in ("config", "small_groups", "threshold")]  # in these files
 
 
 def members(base: Path) -> list[Path]:
@@ -87,7 +89,8 @@ def read(run: Path) -> tuple[tuple[Record, ...], Meta]:
     # of an earlier version, which had the whole path of a rule's file
     if isinstance(header := meta.get("header"), list):
         meta["header"] = [own_code.short(line) if str(line).startswith("method ") else line for line in header]
-    return _records(run), cast(Meta, meta | {"config": config})
+    chosen = {"threshold": _opened(run / FILE, _parse_object, "")} if (run / FILE).exists() else {}
+    return _records(run), cast(Meta, meta | {"config": config} | chosen)
 
 
 def _records(run: Path) -> tuple[Record, ...]:

@@ -23,6 +23,7 @@ from equipoise.records.directory import read
 from equipoise.records.meta import Meta, Sharing
 from equipoise.records.record import Record, by_client, check, clients_evaluated, judged_by, number, shorten
 from equipoise.records.results import GroupFairness, People
+from equipoise.records.threshold import Chosen, mark, masked
 from equipoise.records.validation import BEST, selected, worst_of
 
 if TYPE_CHECKING:
@@ -286,6 +287,15 @@ class History:
         """The same up to the round whose model is exported."""
         t = self.selected_round
         return self if t is None else replace(self, records=tuple(r for r in self.records if r["round"] <= t))
+
+    @property
+    def threshold(self) -> Chosen | None:
+        """The threshold that was chosen for the exported model and this positive class; None if there is none, or either is another by now."""
+        chosen, records = self.meta.get("threshold"), self.exported.records
+        if not chosen or not records or mark(records[-1]) != chosen["record"]:
+            return None
+        same = self.positive is not None and self.positive.name == chosen["positive"]
+        return masked(chosen, self.least_group) if same else None
 
     @property
     def stopped(self) -> str:

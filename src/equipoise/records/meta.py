@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, TypedDict
 
+from equipoise.records.threshold import Chosen
+
 Content = dict[str, Any]  # of a file of JSON or TOML, as it was read
 
 
@@ -28,6 +30,15 @@ class Sharing(StrEnum):
     def clients(self) -> bool:
         """Whether there are clients that could be away, weigh, send or lose something: data in one place have none."""
         return self is not Sharing.DATA
+
+
+class About(TypedDict, total=False):
+    """The table ``[report]`` of a run's settings: what the model is called, what it is for, who made it, and whom to ask."""
+
+    title: str
+    purpose: str
+    author: str
+    contact: str
 
 
 class Contribution(TypedDict, total=False):
@@ -97,6 +108,7 @@ class Meta(TypedDict, total=False):
     unfinished, without_model : how often a server stopped in a round; names of sites that were away at the end of their run.
     data : about the samples, with their `"sha256"`, and `"rows"`, a hash of which went where.
     config : the run's configuration.
+    threshold : that was chosen, if any, see `equipoise.records.threshold.Chosen`.
     small_groups : of runs that are compared: test sets that are too small in one of them.
     """
 
@@ -132,4 +144,5 @@ class Meta(TypedDict, total=False):
     git: str | None
     data: Content
     config: Content
+    threshold: Chosen
     small_groups: list[str]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equipoise.metrics.measures import Measure, measures_of
-from equipoise.report import booktabs, drawing, layout, notes, provenance
+from equipoise.report import booktabs, drawing, layout, notes, provenance, thresholds
 from equipoise.report import figures as drawings
 from equipoise.report.figures_of_groups import loss_curve, loss_limit
 from equipoise.report.figures_of_training import MEASURED, measured_in
@@ -110,6 +110,8 @@ def render(histories: Sequence[History] | Comparison) -> str:
         trained=[drawn.pop("presence")] if "presence" in drawn else [],
         data=[drawn.pop(name) for name in drawings.DATA if name in drawn],
         figures=list(drawn.values()),
+        thresholds=_thresholds(compared),
+        caption_of_threshold=thresholds.CAPTION,
         quarantined=list(provenance.quarantined(compared.histories)),
         terms=_terms(compared, [*measured, *of_groups, *of_clients], tests, terms),
         notation=notation(
@@ -129,6 +131,25 @@ def render(histories: Sequence[History] | Comparison) -> str:
         versions=provenance.versions(compared.histories),
         today=date.today().isoformat(),
     )
+
+
+def _thresholds(compared: Comparison) -> list[tuple[str, list[str], Grid, Grid, str, str]]:
+    """Of every run with a threshold: what it is, sentences, tables of rates and of probabilities, a figure, and what the tables are."""
+    runs = [
+        (f"{label}, seed {s}", run.history.threshold) for label, of in compared.runs.items() for s, run in of.items()
+    ]
+    return [
+        (
+            name if len(runs) > 1 else "",
+            [*thresholds.sentences(chosen)],
+            thresholds.rates(chosen),
+            thresholds.probabilities(chosen),
+            svg(f"threshold-{k}", thresholds.figure(chosen)),
+            " ".join(thresholds.explained(chosen)),
+        )
+        for k, (name, chosen) in enumerate(runs)
+        if chosen is not None
+    ]
 
 
 def _pieces(name: str) -> list[str]:

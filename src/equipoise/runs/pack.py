@@ -37,7 +37,7 @@ from equipoise.system.seals import open_json, sealed_json, sealed_text
 FORMAT = 1
 ABOUT = "pack.json"  # what else is in the file, with sizes and hashes
 RERUN, CONSTRAINTS, REPORT = "rerun.sh", "constraints.txt", "report.html"
-KEPT = ("summary.json", "failed.json")  # of a run, beside its settings, manifest and records
+KEPT = ("summary.json", "failed.json", "threshold.json")  # of a run, beside its settings, manifest and records
 LARGEST = 16 << 20  # bytes of the list of contents
 MOST = 100_000  # files
 TIMES = ("seconds", "hash", "times")  # of a record, which no run has twice

@@ -1,0 +1,196 @@
+"""Whether probabilities of the positive class are what they claim: reliability, ROC, and recalibration from sums over sites."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from equipoise.metrics.intervals import Interval, wilson
+from equipoise.metrics.own import KNOWN
+from equipoise.metrics.performance import UNDEFINED, Value
+from equipoise.metrics.thresholds import checked
+from equipoise.system.suggestions import unknown
+
+Table = NDArray[np.float64]
+Z: Final = 1.959963984540054  # of 95 %
+FINE: Final = 1000  # bins of the scores of a site, from which models are recalibrated
+EDGE: Final = 1e-6  # how close to 0 and 1 a probability counts in a logit
+
+
+class Bin(NamedTuple):
+    """Samples whose scores lie in one bin: the mean score, and the share that is positive with its 95 % interval (Wilson)."""
+
+    low: float
+    high: float
+    n: int
+    score: float
+    share: float
+    interval: Interval
+
+
+def reliability(scores: ArrayLike, positive: ArrayLike, bins: int = 10) -> list[Bin]:
+    """Mean score and share of positive samples in bins (low, high] of equal width over [0, 1]; 0 is in the first, empty bins are left out.
+
+    Parameters
+    ----------
+    scores, positive : as in :func:`equipoise.metrics.thresholds.choose`.
+    bins : >= 1.
+    """
+    p, y = checked(scores, positive)
+    at = np.maximum(np.ceil(p * bins).astype(np.int64), 1) - 1
+    n, total, true = (np.bincount(at, weights, bins) for weights in (None, p, y))
+    return [
+        Bin(k / bins, (k + 1) / bins, int(n[k]), total[k] / n[k], share := true[k] / n[k], wilson(share, n[k]))
+        for k in np.flatnonzero(n)
+    ]
+
+
+def calibration(scores: ArrayLike, positive: ArrayLike) -> dict[str, Value]:
+    """The measures `brier` and `ece` of :mod:`equipoise.metrics.own` of a binary classifier, lower is better.
+
+    The Brier score is `mean (p - y)^2 + mean ((1 - p) - (1 - y))^2`, in [0, 2]: twice scikit-learn's `brier_score_loss`. The expected
+    calibration error is over 15 bins of equal width of the confidence `max(p, 1 - p)` (Guo et al. 2017): the mean over samples of the distance
+    between accuracy and confidence in their bin.
+    """
+    p, y = checked(scores, positive)
+    both = np.stack([1 - p, p], 1)
+    return {name: _measured(name, both, y.astype(np.int64)) if len(p) else UNDEFINED for name in ("brier", "ece")}
+
+
+def _measured(name: str, p: Table, y: NDArray[np.int64]) -> Value:
+    value, _ = KNOWN[name](p, y)
+    return UNDEFINED if value is None else Value(value, True)
+
+
+def auc(scores: ArrayLike, positive: ArrayLike) -> tuple[Value, Interval]:
+    r"""Area under the ROC curve, and its 95 % interval, which is no single point where no pair is in the wrong order.
+
+    With m positive and n other samples, the ends are the solutions t of
+
+    .. math:: |A - t| = z \sqrt{V(t)}, \qquad
+        V(t) = \frac{t (1 - t)}{m n} \left(1 + (q - 1) \Big(\frac{1 - t}{2 - t} + \frac{t}{1 + t}\Big)\right), \quad q = \frac{m + n}{2}
+
+    Method 5 of Newcombe, *Statistics in Medicine* 25, 2006, part 2, after the variance of Hanley and McNeil 1982.
+    """
+    p, y = checked(scores, positive)
+    m, n = int(y.sum()), int((~y).sum())
+    if not (m and n):
+        return UNDEFINED, Interval(math.nan, math.nan)
+    from scipy.optimize import brentq
+    from sklearn.metrics import roc_auc_score
+
+    A = float(roc_auc_score(y, p))
+
+    def beyond(t: float) -> float:
+        spread = 1 + ((m + n) / 2 - 1) * ((1 - t) / (2 - t) + t / (1 + t))
+        return float((A - t) ** 2 - Z**2 * t * (1 - t) * spread / (m * n))
+
+    low = 0.0 if A == 0 else brentq(beyond, 0, A) if A < 1 else brentq(beyond, 0, 1 - 1e-12)
+    high = 1.0 if A == 1 else brentq(beyond, A, 1) if A > 0 else brentq(beyond, 1e-12, 1)
+    return Value(A, True), Interval(float(low), float(high))
+
+
+def roc(scores: ArrayLike, positive: ArrayLike, points: int = 101) -> Table:
+    """The largest true-positive rate at false-positive rates of at most 0, ..., 1, in equal steps; both classes must be there.
+
+    Parameters
+    ----------
+    scores, positive : as in :func:`equipoise.metrics.thresholds.choose`.
+    points : >= 2.
+    """
+    from sklearn.metrics import roc_curve
+
+    p, y = checked(scores, positive)
+    fpr, tpr, _ = roc_curve(y, p)
+    return np.asarray(tpr[np.searchsorted(fpr, np.linspace(0, 1, points), side="right") - 1])
+
+
+# recalibration
+def histogram(scores: ArrayLike, positive: ArrayLike, bins: int = FINE) -> Table:
+    """What a site tells of its scores: samples of the other and of the positive class by bin of equal width; [2, bins]. Sites add up."""
+    p, y = checked(scores, positive)
+    at = np.minimum((p * bins).astype(np.int64), bins - 1)
+    return np.stack([np.bincount(at[~y], minlength=bins), np.bincount(at[y], minlength=bins)]).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Recalibration:
+    """A function from probabilities to probabilities that never falls, unless Platt's a is negative: the model then orders worse than chance.
+
+    Decisions stay on the probabilities as they are, on which a threshold was chosen.
+
+    Parameters
+    ----------
+    kind : ``"platt"``, `1 / (1 + exp(-(a logit p + b)))` with numbers `(a, b)`; or ``"isotonic"``, straight lines between points.
+    numbers : of platt `(a, b)`; of isotonic the scores of the points, then their probabilities.
+    """
+
+    kind: str
+    numbers: tuple[float, ...]
+
+    def __call__(self, scores: ArrayLike) -> Table:
+        """Recalibrated probabilities, of the same shape."""
+        p = np.asarray(scores, dtype=np.float64)
+        if self.kind == "platt":
+            a, b = self.numbers
+            return np.asarray(1 / (1 + np.exp(-(a * _logit(p) + b))))
+        x, y = np.array(self.numbers).reshape(2, -1)
+        return np.asarray(np.interp(p, x, y))
+
+    @classmethod
+    def fitted(cls, kind: str, counts: ArrayLike) -> Self:
+        """Fit to a histogram, of one site or the sum over sites; scores count as the middle of their bin.
+
+        Platt's method is a logistic regression on the logit, with his targets `(P + 1) / (P + 2)` and `1 / (N + 2)` instead of 1 and 0 for P
+        positive and N other samples (Platt 1999), so it is defined of classes that do not overlap. Isotonic: scikit-learn's
+        `IsotonicRegression`, weighted by the samples of a bin (Zadrozny and Elkan 2002).
+
+        Raises
+        ------
+        ValueError : another kind, or samples of one class only.
+        """
+        if kind not in ("platt", "isotonic"):
+            raise ValueError(unknown("recalibration", kind, ("platt", "isotonic")))
+        negative, positive = np.asarray(counts, dtype=np.float64)
+        N, P = negative.sum(), positive.sum()
+        if not (N and P):
+            raise ValueError(
+                f"recalibration needs samples of both classes; found {P:g} of the positive class and {N:g} others."
+            )
+        middle = (np.arange(len(positive)) + 0.5) / len(positive)
+        used = negative + positive > 0
+        x, neg, pos = middle[used], negative[used], positive[used]
+        if kind == "isotonic":
+            from sklearn.isotonic import IsotonicRegression
+
+            fit = IsotonicRegression(y_min=0, y_max=1).fit(x, pos / (neg + pos), neg + pos)
+            return cls(kind, (*fit.X_thresholds_.tolist(), *fit.y_thresholds_.tolist()))
+        from sklearn.linear_model import LogisticRegression
+
+        high, low = (P + 1) / (P + 2), 1 / (N + 2)
+        weights = np.concatenate([neg * (1 - low) + pos * (1 - high), neg * low + pos * high])
+        logits = np.tile(_logit(x), 2)[:, None]
+        fit = LogisticRegression(C=math.inf, tol=1e-10, max_iter=1000).fit(logits, np.repeat([0, 1], len(x)), weights)
+        return cls(kind, (float(fit.coef_[0, 0]), float(fit.intercept_[0])))
+
+    def as_json(self) -> dict[str, Any]:
+        """In plain types; :meth:`of` reads it."""
+        return {"kind": self.kind, "numbers": list(self.numbers)}
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Self:
+        """What :meth:`as_json` wrote."""
+        return cls(str(content["kind"]), tuple(map(float, content["numbers"])))
+
+
+def by_site(kind: str, counts: Sequence[ArrayLike]) -> list[Recalibration]:
+    """A recalibration for each site, from its own histogram alone; pooled is :meth:`Recalibration.fitted` of their sum."""
+    return [Recalibration.fitted(kind, of) for of in counts]
+
+
+def _logit(p: Table) -> Table:
+    inside = p.clip(EDGE, 1 - EDGE)
+    return np.asarray(np.log(inside) - np.log1p(-inside))

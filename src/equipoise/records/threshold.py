@@ -1,0 +1,155 @@
+"""The form of ``threshold.json``, which `equipoise threshold` writes into the directory of a run."""
+
+import hashlib
+from typing import Final, TypedDict
+
+from equipoise.records.record import Record, line
+
+FILE: Final = "threshold.json"
+
+
+class Estimate(TypedDict):
+    """A number in [0, 1] with the ends of its 95 % interval; all null where it is about too few samples."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class RatesAt(TypedDict):
+    """How a group of test samples is treated.
+
+    Attributes
+    ----------
+    n, of_class : samples, and those of the positive class; null if they are too few to be shown.
+    threshold : which decides about them; null where people in the group have several.
+    sensitivity, specificity, selection_rate : of the decisions (Wilson).
+    auc : area under the ROC curve (Newcombe).
+    roc : true-positive rates at the false-positive rates 0, 0.01, ..., 1; null if the samples are too few.
+    brier, ece : of the probabilities, see `equipoise.metrics.calibration.calibration`; null if the samples are too few.
+    """
+
+    n: int | None
+    of_class: int | None
+    threshold: float | None
+    sensitivity: Estimate
+    specificity: Estimate
+    selection_rate: Estimate
+    auc: Estimate
+    roc: list[float] | None
+    brier: float | None
+    ece: float | None
+
+
+class Division(TypedDict):
+    """The rates by group of one division of the test samples: a sensitive attribute, the test sets, or the clients' own test samples."""
+
+    by: str
+    groups: dict[str, RatesAt]
+
+
+class ReliabilityBin(Estimate):
+    """Samples with scores in (low edge, high edge]: how many, their mean score, and the share that is positive."""
+
+    edges: list[float]
+    n: int
+    score: float
+
+
+class ByGroup(TypedDict):
+    """The threshold of each value of a sensitive attribute; people of whom the value is not known have the common one."""
+
+    attribute: str
+    thresholds: dict[str, float]
+
+
+class ChosenOn(TypedDict):
+    """The validation rows: whose they are, how many, how many of the positive class, and a hash of their scores and classes."""
+
+    source: str
+    n: int
+    of_class: int
+    sha256: str
+
+
+class Recalibrated(TypedDict):
+    """A function of the probabilities, and the measures on test rows after it."""
+
+    kind: str
+    numbers: list[float]
+    brier: float | None
+    ece: float | None
+
+
+class Chosen(TypedDict):
+    """A threshold and what it does.
+
+    Attributes
+    ----------
+    positive : the name of the class that is predicted where its probability is at least the threshold.
+    threshold, by_group : for everyone; and by group, null where one is for all.
+    rule, aim : how it was chosen, in words, and as kind and value, see `equipoise.metrics.thresholds.Aim`.
+    rows : on which it was chosen.
+    hash : SHA-256 of the values of the global model.
+    round, record : the round after which the model was, from 0, and the :func:`mark` of its record.
+    least : fewest samples that a number is about.
+    everyone, divisions : rates on all test rows, and by group.
+    reliability : of all test rows.
+    recalibration : null unless it was asked for.
+    notes : sentences about the choice.
+    """
+
+    positive: str
+    threshold: float
+    by_group: ByGroup | None
+    rule: str
+    aim: dict[str, str | float]
+    rows: ChosenOn
+    hash: str
+    round: int
+    record: str
+    least: int
+    everyone: RatesAt
+    divisions: list[Division]
+    reliability: list[ReliabilityBin]
+    recalibration: Recalibrated | None
+    notes: list[str]
+
+
+def mark(record: Record) -> str:
+    """SHA-256 of a record: a model that was trained again, with the same result, has another, as it took another time."""
+    return hashlib.sha256(line(record, None).encode()).hexdigest()
+
+
+NOTHING: Final[Estimate] = {"value": None, "low": None, "high": None}
+
+
+def masked(chosen: Chosen, least: int) -> Chosen:
+    """The same without numbers about fewer than ``least`` samples, where it was made with fewer."""
+    if least <= chosen["least"]:
+        return chosen
+    divisions: list[Division] = [
+        {**division, "groups": {name: _masked(of, least) for name, of in division["groups"].items()}}
+        for division in chosen["divisions"]
+    ]
+    bins = [each for each in chosen["reliability"] if each["n"] >= least]
+    everyone = _masked(chosen["everyone"], least)
+    return {**chosen, "least": least, "everyone": everyone, "divisions": divisions, "reliability": bins}
+
+
+def _masked(of: RatesAt, least: int) -> RatesAt:
+    n, of_class = of["n"] or 0, of["of_class"] or 0
+    few, few_cases, few_others = n < least, of_class < least, of["of_class"] is not None and n - of_class < least
+    both = few or few_cases or few_others
+    return {
+        **of,
+        "n": None if few else n,
+        "of_class": None if few or few_cases else of_class,
+        "sensitivity": NOTHING if few or few_cases else of["sensitivity"],
+        "specificity": NOTHING if few or few_others else of["specificity"],
+        "selection_rate": NOTHING if few else of["selection_rate"],
+        "auc": NOTHING if both else of["auc"],
+        "roc": None if both else of["roc"],
+        "brier": None if few else of["brier"],
+        "ece": None if few else of["ece"],
+    }

@@ -1,0 +1,117 @@
+"""A threshold that was chosen: sentences, tables of what it does by group, reliability and ROC curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from equipoise.records.threshold import Chosen, Estimate, RatesAt
+from equipoise.report import drawing
+from equipoise.report.formatting import PERCENT, UNDEFINED, number
+from equipoise.report.grid import Cell, Grid
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+HEAD: Final = "Test rows"
+EVERYONE: Final = "all"
+CURVES: Final = 6  # groups in a figure
+
+
+def sentences(chosen: Chosen) -> Iterator[str]:
+    """What was chosen, for what and on which rows."""
+    rows, by_group, positive = chosen["rows"], chosen["by_group"], chosen["positive"]
+    held = "that clients hold out" if rows["source"] == "clients" else "of the server"
+    if by_group is None:
+        yield f"Threshold {chosen['threshold']:.4g}: class {positive} is predicted where its probability is at least that."
+    else:
+        each = ", ".join(f"{name} {value:.4g}" for name, value in by_group["thresholds"].items())
+        unknown = f"{chosen['threshold']:.4g} where {by_group['attribute']} is not known"
+        yield f"Thresholds by {by_group['attribute']}: {each}; {unknown}. Class {positive} is predicted from them on."
+    yield f"Chosen for {chosen['rule']}, on {rows['n']:,} validation rows {held}, {rows['of_class']:,} of class {positive}."
+    yield from chosen["notes"]
+
+
+def rates(chosen: Chosen) -> Grid:
+    """What the threshold does, a row for all test rows and for every group."""
+    keys: tuple[str, ...] = ("sensitivity", "specificity", "selection_rate")
+    titles = ("n", f"of {chosen['positive']}", *(f"{key.replace('_', ' ')} (%)" for key in keys))
+
+    def cells(of: RatesAt) -> tuple[Cell, ...]:
+        few = f"< {chosen['least']}"
+        counts = (Cell(few if n is None else f"{n:,}") for n in (of["n"], of["of_class"]))
+        return (*counts, *map(_cell, (of["sensitivity"], of["specificity"], of["selection_rate"])))
+
+    return Grid(titles, tuple((name, cells(of)) for name, of in groups(chosen)))
+
+
+def probabilities(chosen: Chosen) -> Grid:
+    """How good the probabilities are, a row for all test rows, for these recalibrated, and for every group."""
+    rows = [(name, (_cell(of["auc"]), _plain(of["brier"]), _plain(of["ece"]))) for name, of in groups(chosen)]
+    if (after := chosen["recalibration"]) is not None:
+        cells = (Cell(UNDEFINED), _plain(after["brier"]), _plain(after["ece"]))
+        rows.insert(1, (f"{EVERYONE}, after {after['kind']}", cells))
+    return Grid(("AUC (%)", "Brier", "ECE"), tuple(rows))
+
+
+def explained(chosen: Chosen) -> list[str]:
+    """What the columns of both tables are."""
+    positive = chosen["positive"]
+    return [
+        f"In brackets: 95{PERCENT} intervals over the test rows (Wilson; AUC: Newcombe).",
+        f"Sensitivity: of class {positive}, how many are recognised; specificity: of the others, how many are not taken for it; selection rate: of "
+        "all, how many are taken for it.",
+        "Brier, from 0 to 2, and ECE, over 15 bins of confidence: lower is better.",
+        f"Nothing is shown of fewer than {chosen['least']}.",
+    ]
+
+
+def groups(chosen: Chosen) -> Iterator[tuple[str, RatesAt]]:
+    """All test rows, and every group, by name."""
+    yield EVERYONE, chosen["everyone"]
+    for division in chosen["divisions"]:
+        yield from ((f"{division['by']} {name}", of) for name, of in division["groups"].items())
+
+
+def figure(chosen: Chosen) -> Figure:
+    """Reliability of the probabilities on all test rows, and the ROC curves of the groups of the first division, or of all."""
+    plot, (left, right) = drawing.panels(2, columns=2, height=1.7, sharey=False)
+    bins = chosen["reliability"]
+    score, share, low, high = np.array(
+        [[100 * float(each[key] or 0) for key in ("score", "value", "low", "high")] for each in bins]
+        or [[math.nan] * 4]
+    ).T
+    look = drawing.mark(EVERYONE, 0) | {"markersize": 3, "elinewidth": 0.8}
+    left.errorbar(score, share, yerr=np.abs([share - low, high - share]), **look)
+    drawing.labels(left, "mean probability (%)", f"are {drawing.plain(chosen['positive'], drawing.SHORT)} (%)")
+    divided = [(division["by"], division["groups"]) for division in chosen["divisions"][:1]]
+    named = [(name, of) for _, each in divided for name, of in each.items() if of["roc"] is not None][:CURVES]
+    named = named or [(EVERYONE, chosen["everyone"])] * (chosen["everyone"]["roc"] is not None)
+    for i, (name, of) in enumerate(named):
+        curve = 100 * np.array(of["roc"])
+        drawing.line(right, np.linspace(0, 100, len(curve)), curve, name, i)
+    drawing.labels(right, "false-positive rate (%)", "true-positive rate (%)")
+    for axes in (left, right):
+        axes.plot([0, 100], [0, 100], color=drawing.FAINT, linewidth=0.8, zorder=0)
+        axes.set(xlim=(-2, 102), ylim=(-2, 102))
+    drawing.legend(plot, right, [name for name, _ in named])
+    return plot
+
+
+CAPTION: Final = (
+    "Left: reliability of the probabilities of the positive class on all test rows, in 10 bins of equal width, with 95\u00a0% intervals (Wilson); on the "
+    "grey line they are right. Right: ROC curves of the groups; on the grey line the model does not distinguish the classes."
+)
+
+
+def _cell(estimate: Estimate) -> Cell:
+    """A share in percent with its interval."""
+    ends = [None if end is None else 100 * end for end in (estimate["value"], estimate["low"], estimate["high"])]
+    return Cell(number(ends[0], 1), ends="" if ends[0] is None else f"[{number(ends[1], 1)}, {number(ends[2], 1)}]")
+
+
+def _plain(value: float | None) -> Cell:
+    return Cell(number(value, 3))

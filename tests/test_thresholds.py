@@ -1,0 +1,414 @@
+"""Thresholds are chosen on validation rows, by an aim; what they do is measured by group on test rows, with intervals."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import brier_score_loss, roc_auc_score
+
+import equipoise as eq
+from equipoise.federation.history import History
+from equipoise.metrics.calibration import (
+    Recalibration,
+    auc,
+    by_site,
+    calibration,
+    histogram,
+    reliability,
+    roc,
+)
+from equipoise.metrics.intervals import wilson
+from equipoise.metrics.thresholds import CERTAIN, Aim, choose, decided, rates_at
+from equipoise.records.directory import read
+from equipoise.report import html
+from equipoise.system.seals import open_json, sealed_json
+from run_helpers import cache, equipoise
+
+pytestmark = pytest.mark.drawn
+__all__ = ["cache", "equipoise"]
+
+SAMPLES = st.lists(
+    st.tuples(st.one_of(st.floats(0, 1, width=32), st.sampled_from([0.0, 0.25, 0.5, 1.0])), st.booleans()),
+    min_size=2,
+    max_size=40,
+).filter(lambda rows: len({y for _, y in rows}) == 2)
+AIMS = st.one_of(
+    st.builds(Aim, st.sampled_from(["sensitivity", "specificity"]), st.sampled_from([0.1, 1 / 3, 0.5, 0.9, 1.0])),
+    st.builds(Aim, st.just("cost"), st.sampled_from([0.2, 1.0, 5.0])),
+    st.just(Aim("youden")),
+)
+
+
+def arrays(rows: list[tuple[float, bool]]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    return np.array([p for p, _ in rows]), np.array([y for _, y in rows])
+
+
+# choosing
+@given(SAMPLES, AIMS)
+def test_no_threshold_does_better(rows: list[tuple[float, bool]], aim: Aim) -> None:
+    """Against every threshold that there is, tried one after the other."""
+    p, y = arrays(rows)
+
+    def counts(t: float) -> tuple[int, int]:
+        return int((y & (p >= t)).sum()), int((~y & (p < t)).sum())
+
+    P, N = int(y.sum()), int((~y).sum())
+    t = choose(aim, p, y)
+    tp, tn = counts(t)
+    for every in (*p, CERTAIN):
+        other_tp, other_tn = counts(every)
+        if aim.kind == "sensitivity":
+            assert tp >= aim.value * P - 1e-9
+            assert other_tp < aim.value * P - 1e-9 or other_tn <= tn
+        elif aim.kind == "specificity":
+            assert tn >= aim.value * N - 1e-9
+            assert other_tn < aim.value * N - 1e-9 or other_tp <= tp
+        elif aim.kind == "cost":
+            assert aim.value * (P - tp) + N - tn <= aim.value * (P - other_tp) + N - other_tn + 1e-9
+        else:
+            assert tp / P + tn / N >= other_tp / P + other_tn / N - 1e-9
+    assert (decided(p.astype(np.float32), t) == decided(p, t)).all()
+    assert (p.astype(np.float32) >= np.float32(t)).tolist() == decided(p, t).tolist()  # in single precision, too
+
+
+def test_by_hand() -> None:
+    p, y = [0.1, 0.2, 0.4, 0.6, 0.8, 0.9], [0, 0, 1, 0, 1, 1]
+    assert choose(Aim("sensitivity", 1.0), p, y) == pytest.approx(0.3)
+    assert choose(Aim("sensitivity", 0.6), p, y) == pytest.approx(0.7)
+    assert choose(Aim("specificity", 1.0), p, y) == pytest.approx(0.7)
+    assert choose(Aim("specificity", 0.6), p, y) == pytest.approx(0.3)
+    assert choose(Aim("cost", 5.0), p, y) == pytest.approx(0.3)
+    assert choose(Aim("cost", 0.2), p, y) == pytest.approx(0.7)
+    assert choose(Aim("youden"), p, y) == pytest.approx(0.3)  # of equal ones the lowest
+    assert choose(Aim("specificity", 1.0), [0.2, 1.0], [1, 0]) == CERTAIN  # nobody is taken for positive
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "in one way: .* Found none"),
+        ({"sensitivity": 0.9, "youden": True}, "Found sensitivity, youden"),
+        ({"sensitivity": 0.0}, r"sensitivity must be a number in \(0, 1\].* found 0.0"),
+        ({"sensitivity": 90}, "such as 0.9; found 90"),
+        ({"specificity": math.nan}, "found nan"),
+        ({"specificity": True}, "found True"),
+        ({"cost": "5:0"}, "such as 5:1; found '5:0'"),
+        ({"cost": "five"}, "found 'five'"),
+        ({"cost": "1:2:3"}, "found '1:2:3'"),
+        ({"cost": -1}, "found -1"),
+    ],
+)
+def test_an_aim_that_is_none(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Aim.of(**given)
+
+
+def test_aims() -> None:
+    assert Aim.of(cost="5:2") == Aim.of(cost=2.5) == Aim("cost", 2.5)
+    assert str(Aim.of(sensitivity=0.9)) == "a sensitivity of at least 0.9"
+
+
+@pytest.mark.parametrize(
+    ("p", "y", "message"),
+    [
+        ([0.1, 0.2], [1, 1], "both classes; found 2 of the positive class and 0 others"),
+        ([0.1, math.nan, 7], [1, 0, 1], "2 of 3 are not"),
+        ([0.1, 0.2], [0, 2], "positive must be true or false"),
+        ([0.1, 0.2], [0], r"found \(2,\) and \(1,\)"),
+    ],
+)
+def test_what_is_no_classifier(p: list[float], y: list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        choose(Aim("youden"), p, y)
+
+
+def test_rates_and_their_intervals() -> None:
+    found = rates_at([1, 1, 0, 0, 1], [1, 1, 1, 0, 0])
+    assert found.sensitivity == ((2 / 3, True), wilson(2 / 3, 3))
+    assert found.specificity == ((1 / 2, True), wilson(1 / 2, 2))
+    assert found.selection_rate == ((3 / 5, True), wilson(3 / 5, 5))
+    few = rates_at([1, 1, 0, 0, 1], [1, 1, 1, 0, 0], least=3)
+    assert few.sensitivity[0].defined
+    assert not few.specificity[0].defined
+
+
+# calibration
+@given(SAMPLES)
+def test_calibration_against_scikit_learn(rows: list[tuple[float, bool]]) -> None:
+    p, y = arrays(rows)
+    assert calibration(p, y)["brier"].value == pytest.approx(2 * brier_score_loss(y, p))
+    bins = reliability(p, y)
+    assert sum(each.n for each in bins) == len(p)
+    assert sum(each.n * each.share for each in bins) == pytest.approx(y.sum())
+    assert all(each.low <= each.score <= each.high for each in bins)
+    area, interval = auc(p, y)
+    assert area.value == pytest.approx(roc_auc_score(y, p))
+    assert 0 <= interval.low <= area.value <= interval.high <= 1
+    curve = roc(p, y)
+    assert curve[-1] == 1
+    assert curve[0] == max((y & (p > p[~y].max())).sum() / y.sum(), 0)  # without a false alarm
+    assert (np.diff(curve) >= 0).all()
+
+
+def test_an_area_without_error_has_an_interval_that_narrows() -> None:
+    few, many = (auc([0.1] * n + [0.9] * n, [0] * n + [1] * n)[1] for n in (5, 50))
+    assert few.high == many.high == 1
+    assert 0.5 < few.low < many.low < 1
+    assert not auc([0.1, 0.2], [1, 1])[0].defined
+
+
+def test_the_interval_of_an_area_covers() -> None:
+    """Scores of N(1, 1) and N(0, 1), whose area is Phi(1 / sqrt 2)."""
+    rng, true, inside = np.random.default_rng(0), 0.5 * (1 + math.erf(0.5)), 0
+    for _ in range(120):
+        z = np.concatenate([rng.normal(1, 1, 15), rng.normal(0, 1, 25)])
+        interval = auc(1 / (1 + np.exp(-z)), [1] * 15 + [0] * 25)[1]
+        inside += interval.low <= true <= interval.high
+    assert 0.9 <= inside / 120 <= 0.99
+
+
+@pytest.mark.parametrize("kind", ["platt", "isotonic"])
+def test_recalibration_from_sums(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.random(3000)
+    y = rng.random(3000) < truth
+    logit = np.log(truth) - np.log1p(-truth)
+    p = 1 / (1 + np.exp(-3 * logit - 1))  # far too sure
+    sites = [slice(0, 500), slice(500, 1800), slice(1800, 3000)]
+    sums = [histogram(p[site], y[site]) for site in sites]
+    fit = Recalibration.fitted(kind, sum(sums))
+    assert fit == Recalibration.fitted(kind, histogram(p, y))  # any division into sites
+    assert Recalibration.of(json.loads(json.dumps(fit.as_json()))) == fit
+    before, after = calibration(p, y), calibration(fit(p), y)
+    assert after["ece"].value < before["ece"].value / 3
+    assert after["brier"].value < before["brier"].value
+    assert (np.diff(fit(np.sort(p))) >= 0).all()
+    if kind == "platt":
+        assert fit.numbers == pytest.approx((1 / 3, -1 / 3), abs=0.06)
+    assert [each.kind for each in by_site(kind, sums)] == [kind] * 3
+
+
+def test_recalibration_refuses() -> None:
+    with pytest.raises(ValueError, match="both classes; found 0 of the positive class and 2 others"):
+        Recalibration.fitted("platt", histogram([0.1, 0.9], [0, 0]))
+    with pytest.raises(ValueError, match=r"Unknown recalibration 'plat'.*platt"):
+        Recalibration.fitted("plat", histogram([0.1, 0.9], [0, 1]))
+    apart = Recalibration.fitted("platt", histogram([0.1, 0.2, 0.8, 0.9], [0, 0, 1, 1]))
+    assert math.isfinite(apart.numbers[0])  # classes that do not overlap
+
+
+# a federation
+def people(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    make = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 4, generator=make)
+    s = torch.randint(0, 2, (n,), generator=make)
+    y = (x[:, 0] + 0.5 * s + torch.randn(n, generator=make) > 0.3).long()
+    return x, y, s
+
+
+def trained(tests: Any = None, **more: Any) -> eq.Federation:
+    settings = {"validation": 0.4, "classes": ["well", "ill"], "attributes": {"sex": ["men", "women"]}} | more
+    tests = {"north": people(80, 8), "south": people(60, 9)} if tests is None else tests
+    torch.manual_seed(0)
+    clients, solver = [people(60, k) for k in range(3)], eq.SGD(lr=0.1)
+    fed = eq.Federation(torch.nn.Linear(4, 2), clients, solver=solver, tests=tests, **settings)
+    fed.fit(3, progress=False)
+    return fed
+
+
+@pytest.fixture(scope="module")
+def federation() -> eq.Federation:
+    return trained()
+
+
+def test_of_a_federation(federation: eq.Federation) -> None:
+    chosen = eq.choose_threshold(federation, sensitivity=0.9)
+    held = federation.held
+    assert held is not None
+    rows = [d.store for d in held.sets if d is not None]
+    p = torch.cat([federation.predict_proba(batch.x)[:, 1] for batch in rows]).numpy()
+    y = torch.cat([batch.y for batch in rows]).numpy()
+    assert chosen.value == choose(Aim("sensitivity", 0.9), p, y)
+    assert chosen.document["rows"]["n"] == len(y) == 72
+    x, true, _ = people(80, 8)
+    taken = chosen.decide(federation.predict_proba(x)[:, 1])
+    by = {division["by"]: division["groups"] for division in chosen.document["divisions"]}
+    assert list(by) == ["sex", "test set"]
+    ill = true.numpy() == 1
+    assert by["test set"]["north"]["sensitivity"]["value"] == pytest.approx(taken[ill].mean())
+    assert by["test set"]["north"]["of_class"] == ill.sum()
+    men = [(s == 0).numpy() for _, _, s in (people(80, 8), people(60, 9))]
+    assert by["sex"]["men"]["n"] == sum(map(np.sum, men))
+    assert "sensitivity 0." in repr(chosen)
+
+
+def test_test_rows_do_not_choose(federation: eq.Federation) -> None:
+    x, y, s = people(80, 8)
+    poisoned = trained({"north": (x * 1000, 1 - y, s), "south": people(60, 9)})
+    for aim in ({"youden": True}, {"cost": 5, "by_group": True}, {"specificity": 0.8, "recalibrate": "platt"}):
+        one, other = (eq.choose_threshold(fed, **aim).document for fed in (federation, poisoned))  # type: ignore[arg-type]
+        assert {k: one[k] for k in ("threshold", "by_group", "rows", "hash")} == {  # type: ignore[literal-required]
+            k: other[k]  # type: ignore[literal-required]
+            for k in ("threshold", "by_group", "rows", "hash")
+        }
+        assert one["everyone"] != other["everyone"]
+
+
+def test_by_group(federation: eq.Federation) -> None:
+    chosen = eq.choose_threshold(federation, sensitivity=0.8, by_group=True)
+    assert chosen.by_group.keys() == {"men", "women"}
+    assert any("uses sex of each person at prediction" in note for note in chosen.document["notes"])
+    same = [0.5 * (chosen.by_group["men"] + chosen.by_group["women"])] * 2
+    assert chosen.decide(same, ["men", "women"]).sum() == 1
+    assert chosen.decide([chosen.value], ["unknown"]).all()
+    with pytest.raises(ValueError, match="give groups, the sex of each sample"):
+        chosen.decide(same)
+    with pytest.raises(ValueError, match="Unknown attribute 'age'"):
+        eq.choose_threshold(federation, youden=True, by_group="age")
+
+
+def test_few_are_not_shown(federation: eq.Federation) -> None:
+    fed = trained({"north": people(80, 8), "tiny": people(6, 9)}, least_group=30)
+    by = {d["by"]: d["groups"] for d in eq.choose_threshold(fed, youden=True).document["divisions"]}
+    tiny = by["test set"]["tiny"]
+    assert {name: value for name, value in tiny.items() if name != "threshold" and not isinstance(value, dict)} == {
+        "n": None,
+        "of_class": None,
+        "roc": None,
+        "brier": None,
+        "ece": None,
+    }
+    assert tiny["sensitivity"] == tiny["auc"] == {"value": None, "low": None, "high": None}
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"validation": 0.0}, r"holds out no rows for validation.*--validation 0\.2"),
+        ({"method": "standalone"}, "has no global model"),
+        ({"tests": {}}, "no test rows"),
+    ],
+)
+def test_what_has_no_threshold(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        eq.choose_threshold(trained(**more), youden=True)
+
+
+def test_other_tasks_and_untrained_models() -> None:
+    data = [(torch.randn(20, 4), torch.arange(20) % 3)]
+    three = eq.Federation(torch.nn.Linear(4, 3), data, tests={"all": data[0]}, validation=0.2)
+    with pytest.raises(ValueError, match="decides between two classes, and this federation has 3 classes"):
+        eq.choose_threshold(three, youden=True)
+    two = eq.Federation(torch.nn.Linear(4, 2), [(data[0][0], data[0][1] % 2)], validation=0.2)
+    with pytest.raises(ValueError, match="has not been trained"):
+        eq.choose_threshold(two, youden=True)
+
+
+def test_rows_of_the_server() -> None:
+    fed = trained(validation=0.0, server_validation=people(40, 20))
+    assert eq.choose_threshold(fed, youden=True).document["rows"]["source"] == "server"
+
+
+def test_a_group_without_cases_is_named() -> None:
+    def without(n: int, seed: int) -> Any:
+        x, y, s = people(n, seed)
+        return x, y * (s == 0), s  # no woman is ill
+
+    fed = eq.Federation(
+        torch.nn.Linear(4, 2),
+        [without(60, k) for k in range(3)],
+        tests={"all": people(50, 9)},
+        validation=0.4,
+        attributes={"sex": ["men", "women"]},
+    )
+    fed.fit(1, progress=False)
+    with pytest.raises(ValueError, match=r"of sex these have so many .*: women 0 and \d+"):
+        eq.choose_threshold(fed, youden=True, by_group=True)
+
+
+# the command
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng, path = np.random.default_rng(0), tmp_path_factory.mktemp("table") / "t.csv"
+    rows = ["age,pressure,sex,hospital,ill"]
+    for k in range(240):
+        age, pressure, sex = rng.normal(60, 9), rng.normal(130, 15), rng.integers(2)
+        ill = rng.random() < 1 / (1 + np.exp(-(age - 60) / 6 - sex + 0.5))
+        rows.append(f"{age:.1f},{pressure:.0f},{('women', 'men')[sex]},{'abc'[k % 3]},{('no', 'yes')[int(ill)]}")
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+@pytest.fixture
+def run(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any) -> Path:
+    monkeypatch.chdir(tmp_path)
+    options = ("--data", table, "--set", "label=ill", "--set", "client=hospital", "--set", "group=sex")
+    assert equipoise("run", *options, "--rounds", 2, "--validation", 0.3, "--name", "r", "--no-report").status == 0
+    return tmp_path / "runs" / "r"
+
+
+def test_the_command(run: Path, equipoise: Any) -> None:
+    result = equipoise("threshold", run, "--cost", "5:1")
+    assert result.status == 0, result.err
+    assert "a missed case costs 5 times a false alarm" in result.out
+    assert "sex women" in result.out
+    assert "client a" in result.out
+    kept = open_json((run / "threshold.json").read_text())
+    shown = json.loads(equipoise("threshold", run, "--cost", "5:1", "--json").out)
+    assert shown == kept
+    records, meta = read(run)
+    assert meta["threshold"] == kept
+    assert kept["round"] == records[-1]["round"] == 1
+    page = html.render([History.from_run(run)])
+    assert '<section id="thresholds">' in page
+    assert f"Threshold {kept['threshold']:.4g}: class yes is predicted" in page
+    assert 'id="figure-threshold-0"' in page
+    by_group = json.loads(equipoise("threshold", run, "--youden", "--by-group", "--json").out)
+    assert by_group["by_group"]["thresholds"].keys() == {"men", "women"}
+
+
+def test_the_threshold_of_another_model_does_not_count(run: Path, equipoise: Any) -> None:
+    assert equipoise("threshold", run, "--youden").status == 0
+    path = run / "threshold.json"
+    content, history = open_json(path.read_text()), History.from_run(run)
+    assert history.threshold == content
+    path.write_text(sealed_json(content | {"record": "0" * 64}))
+    assert History.from_run(run).threshold is None
+    assert replace(history, meta={**history.meta, "positive": "no"}).threshold is None
+
+
+def test_fewer_than_a_report_shows_are_masked(run: Path, equipoise: Any) -> None:
+    assert equipoise("threshold", run, "--youden").status == 0
+    history, path = History.from_run(run), run / "threshold.json"
+    asked = replace(history, meta={**history.meta, "least_group": 20}).threshold
+    assert asked is not None
+    groups = [of for division in asked["divisions"] for of in division["groups"].values()]
+    assert all(n is None or n >= 20 for of in groups for n in (of["n"], of["of_class"]))
+    assert any(of["sensitivity"]["value"] is None for of in groups)
+    assert all(of["of_class"] is not None or of["sensitivity"]["value"] is None for of in groups)
+    assert all(each["n"] >= 20 for each in asked["reliability"])
+    assert history.threshold == open_json(path.read_text())
+    path.write_text(path.read_text().replace('"round": 1', '"round": 2'))
+    with pytest.raises(ValueError, match=r"not what was written.*give the command equipoise threshold again"):
+        read(run)
+
+
+def test_the_command_refuses(run: Path, equipoise: Any, table: Path) -> None:
+    assert "Found none" in equipoise("threshold", run).err
+    assert "found 1.5" in equipoise("threshold", run, "--sensitivity", 1.5).err
+    assert "Unknown attribute 'age'" in equipoise("threshold", run, "--youden", "--attribute", "age").err
+    assert not (run / "threshold.json").exists()
+    options = ("--data", table, "--set", "label=ill", "--set", "client=hospital", "--rounds", 1, "--name", "bare")
+    assert equipoise("run", *options, "--no-report").status == 0
+    result = equipoise("threshold", "runs/bare", "--youden")
+    assert result.status == 2
+    assert "--validation 0.2" in result.err
