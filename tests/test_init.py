@@ -51,6 +51,7 @@ def test_what_is_found_is_printed_and_written(here: Path, equipoise: Any) -> Non
         "data": "t.csv",
         "seed": 0,
         "set": {"group": "sex"},
+        "report": {},
         "columns": U_V,
     }
 
@@ -60,7 +61,7 @@ def test_every_setting_is_in_the_file_and_may_be_told(here: Path, equipoise: Any
     equipoise("init", "-d", "t.csv", "--set", "group=sex")
     text = (here / "equipoise.toml").read_text()
     free = tomllib.loads(re.sub(r"^# (?=[\w.]+ = )", "", text, flags=re.M))
-    assert [name for name in free if name not in ("set", TABLE)] == list(MEANINGS)
+    assert [name for name in free if name not in ("set", "report", TABLE)] == list(MEANINGS)
     assert list(free["set"]) == ["fedheal", *(name for name in OPTIONS if name not in MEANINGS and name != TABLE)]
     assert free[TABLE] == U_V
     protocol = vars(scenarios.load("own", 0, here / "t.csv", group="sex").protocol)
@@ -78,6 +79,7 @@ def test_settings_are_those_of_a_run() -> None:
         "network_options",
         "checkpoint_every",
         "own_code",
+        "report",
     }
     assert set(MEANINGS) == known | {"task"}  # an option of the scenario, which is said at the top
 
@@ -201,6 +203,7 @@ def test_a_setting_of_runs_is_written_once(here: Path, equipoise: Any, more: lis
         "measures": "auc",
         "seed": 0,
         "set": {"group": "sex"},
+        "report": {},
         "columns": U_V,
     }
     for name in ("positive", "measures"):

@@ -16,6 +16,7 @@ from rich.markup import escape
 from equipoise.cli.console import out, plain_table, print_json
 from equipoise.cli.options import SETTINGS, Json, Task, help_of
 from equipoise.core.settings import SCENARIO, meaning
+from equipoise.records.meta import About
 from equipoise.system import own_code, trust
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import open_toml
@@ -92,6 +93,12 @@ WORDS = {
     "encoding": "latin-1",
     "data_seed": 0,
 }  # examples of these options
+ABOUT = About(
+    title="Sepsis within 24 hours",
+    purpose="Which patients a nurse looks at again. It does not decide about treatment.",
+    author="Name, department",
+    contact="name@hospital.example",
+)
 COLUMNS = dict.fromkeys(("label", "client", "group", "split", "image"), "COLUMN")  # that name one
 IF_ABSENT = {
     "clients": "as the data have them",
@@ -373,6 +380,8 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
             lines.append(_line(name, WORDS[name], f"{text}; default: {IF_ABSENT.get(name, 'none')}", off=True))
         else:
             lines.append(_line(name, name if value is None else value, text, off=True))
+    lines += ["", "[report]  # what `equipoise report RUN --for committee` says of it; changes no result"]
+    lines += [_line(name, text, "", off=True).removesuffix("  # ").rstrip() for name, text in ABOUT.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -424,7 +433,7 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
         ) from None
     settings = table.pop("set", {})
     for name in table:
-        if name not in MEANINGS and name != TABLE:
+        if name not in MEANINGS and name not in (TABLE, "report"):
             belongs = name in OPTIONS or "." in name
             hint = " Options of the data and hyper-parameters are in the table [set]." * belongs
             raise ValueError(f"{path}: {unknown('setting', name, (*MEANINGS, 'set'))}{hint}")
@@ -434,6 +443,9 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
             raise ValueError(f"{path}: {name} must be {what}; found {table[name]!r}.")
     if not isinstance(settings, dict):
         raise ValueError(f"{path}: set must be a table, [set]; found {settings!r}.")
+    _check_about(path, table.get("report", {}))
+    if not table.get("report"):
+        table.pop("report", None)
     overrides, options = _divided(settings)
     if isinstance(table.get("measures"), list):
         table["measures"] = ", ".join(map(str, table["measures"]))
@@ -462,6 +474,17 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
             f"{path}: network =", table["network"], "resnet10(width=64)"
         )
     return method, overrides, seed, table
+
+
+def _check_about(path: Path, about: object) -> None:
+    """Require that the table [report] holds texts by names that are there."""
+    if not isinstance(about, dict):
+        raise ValueError(f"{path}: report must be a table, [report]; found {about!r}.")
+    for name, text in about.items():
+        if name not in About.__annotations__:
+            raise ValueError(f"{path}: {unknown('field of [report]', name, About.__annotations__)}")
+        if not isinstance(text, str):
+            raise ValueError(f"{path}: [report] {name} must be text in quotes; found {text!r}.")
 
 
 def _divided(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

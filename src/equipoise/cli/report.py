@@ -8,11 +8,20 @@ import typer
 
 from equipoise.cli.console import out, print_json, say
 from equipoise.cli.options import Details, Figures, Json, Labels, Runs, help_of, new_labels, relabelled
+from equipoise.system.ranges import check_option
+
+READERS = ("researchers", COMMITTEE := "committee")
 
 
 def report(
     directories: Runs,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
+    for_: Annotated[
+        str,
+        typer.Option(
+            "--for", metavar="READER", help="Who reads it: researchers, or a committee, which gets two pages in words."
+        ),
+    ] = READERS[0],
     label: Labels = None,
     positive: Annotated[str | None, typer.Option(help=help_of("positive"))] = None,
     least_group: Annotated[int | None, typer.Option(min=1, help=help_of("least_group"))] = None,
@@ -21,9 +30,13 @@ def report(
     json_: Json = False,
 ) -> None:
     """Write one self-contained HTML report of any runs."""
+    check_option("--for", for_, READERS)
+    if for_ == COMMITTEE and figures:
+        raise ValueError("--figures belongs to the report for researchers. Leave it out, or --for committee.")
     from equipoise.federation.history import History
     from equipoise.records.directory import all_members
     from equipoise.records.meta import Meta
+    from equipoise.report import committee
     from equipoise.report.html import write
     from equipoise.report.rendering import rich_table
     from equipoise.report.statistics import Comparison
@@ -34,7 +47,7 @@ def report(
     asked = {name: value for name, value in options.items() if value is not None}
     histories = [replace(history, meta={**history.meta, **cast(Meta, asked)}) for history in histories]
     compared = Comparison.of(relabelled(histories, new_labels(label, called)))
-    written = write(compared, output, figures=figures)
+    written = committee.write(compared, output) if for_ == COMMITTEE else write(compared, output, figures=figures)
     if json_:
         print_json(compared.document)
         return

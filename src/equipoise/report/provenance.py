@@ -188,7 +188,7 @@ def settings(histories: Mapping[str, Sequence[History]]) -> tuple[list[tuple[str
 
 def _in_words_of_task(run: History) -> Content:
     """The configuration of a run, where the main measure of any task is called accuracy, with the name of its own."""
-    config = run.meta.get("config") or {}
+    config = {name: value for name, value in (run.meta.get("config") or {}).items() if name != "report"}
     return {**config, "stop_on": run.main.name} if config.get("stop_on") == ACCURACY.name else config
 
 

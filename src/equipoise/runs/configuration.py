@@ -48,6 +48,7 @@ class RunConfig(Settings, RunSettings):
     network_options: dict[str, Any] = field(default_factory=dict)
     checkpoint_every: int = number(1, 1)
     own_code: dict[str, str] | None = None  # files of the user's code, and their SHA-256
+    report: dict[str, str] | None = None  # what reports for readers outside say, see `equipoise.records.meta.About`
 
     @property
     def weights(self) -> Path | None:
@@ -61,8 +62,11 @@ class RunConfig(Settings, RunSettings):
         return about | asdict(self)
 
     def key(self) -> Content:
-        """The same without settings that are newer than some runs, where they are as they were: what a run is found by again."""
-        return {name: of for name, of in self.table().items() if NEWER.get(name, ...) != of}
+        """The same without settings that are newer than some runs, where they are as they were, and without what only reports say.
+
+        By this a run is found again.
+        """
+        return {name: of for name, of in self.table().items() if NEWER.get(name, ...) != of and name != "report"}
 
 
 def configure(

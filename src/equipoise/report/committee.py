@@ -1,0 +1,443 @@
+"""The report for a committee: two printed pages, in words first, for readers who decide about a model and do not train any."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Final, NamedTuple, cast
+
+from equipoise.metrics.measures import ACCURACY
+from equipoise.records.history import History
+from equipoise.records.meta import About
+from equipoise.records.threshold import Chosen, Division, Estimate, RatesAt
+from equipoise.report import rates
+from equipoise.report.document import Rate, RatesOfGroup, Treated, treated
+from equipoise.report.formatting import number
+from equipoise.report.grid import Cell, Grid
+from equipoise.report.html import template
+from equipoise.report.layout import every_client
+from equipoise.report.notes import listed
+from equipoise.report.provenance import at_real_sites, data_digest, quarantined, versions
+from equipoise.report.sentences import failures, limits, unknown_values, verdict
+from equipoise.report.statistics import Comparison, interval_of, without_bounds
+from equipoise.system.files import write_atomically
+from equipoise.system.suggestions import some
+from equipoise.system.text import plural
+
+ROWS: Final = 12  # groups in a table; of more the worst are shown
+POINTS: Final = 6  # lines of a list
+METHODS: Final = 3  # side by side
+COLUMNS: Final = 20  # of a table, by name
+ADD: Final = "write {} in the table [report] of its settings, and give the command that trained it again"
+
+
+class Section(NamedTuple):
+    """A part of the page: paragraphs, a list, tables with their headings, and a caption."""
+
+    name: str
+    heading: str
+    texts: Sequence[str]
+    points: Sequence[str] = ()
+    tables: Sequence[tuple[str, Grid]] = ()
+    caption: str = ""
+
+
+def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str], about: About | None = None) -> Path:
+    """Write the report of one or several runs for a committee, atomically; return its path.
+
+    Parameters
+    ----------
+    histories : runs of one scenario, or a comparison of them.
+    path : the HTML file to write, replaced if it exists.
+    about : title, purpose, author and contact, over those in the settings of the runs.
+
+    Raises
+    ------
+    ValueError : as for the report for researchers.
+    """
+    return write_atomically(Path(path), render(histories, about))
+
+
+def render(histories: Sequence[History] | Comparison, about: About | None = None) -> str:
+    """The report as a string of HTML."""
+    compared = Comparison.of(histories)
+    runs = compared.histories
+    about = {**_about(runs), **(about or {})}
+    chosen = runs[0].threshold if len(runs) == 1 else None
+    sections = [
+        _purpose(runs[0], about),
+        _people(compared, chosen),
+        _missed(compared, chosen),
+        _threshold(runs, chosen),
+        Section("uncertain", "What is uncertain", (), _uncertain(compared, chosen)[:POINTS]),
+        Section("not-looked-at", "What was not looked at", (), [*_not_looked_at(compared, chosen)]),
+        _made(compared),
+        _whom(about),
+    ]
+    return template("committee.html.j2").render(
+        title=about.get("title") or f"{some([*compared.runs], METHODS)} on {_data(runs[0])}",
+        facts=[
+            text for text in (about.get("author"), about.get("contact"), f"written {date.today().isoformat()}") if text
+        ],
+        sections=sections,
+        versions=versions(runs),
+    )
+
+
+def _about(runs: Sequence[History]) -> About:
+    """What the table [report] of the runs says, of the first that says it."""
+    about: dict[str, str] = {}
+    for run in reversed(runs):
+        about |= {key: text for key, text in ((run.meta.get("config") or {}).get("report") or {}).items() if text}
+    return cast(About, about)
+
+
+def _data(run: History) -> str:
+    """What the data are called."""
+    source = (run.meta.get("config") or {}).get("data")
+    return Path(str(source)).name if source and run.scenario == "own" else run.scenario or "data from Python"
+
+
+def _purpose(run: History, about: About) -> Section:
+    purpose = about.get("purpose") or f"Not stated. A committee needs it: {ADD.format('purpose')}."
+    options = (run.meta.get("config") or {}).get("scenario_options") or {}
+    what = f"the column {options['label']}" if options.get("label") else "what the data have as labels"
+    if run.main != ACCURACY:
+        predicted = f"It predicts a number, {what}{run.main.words}."
+    elif run.positive is not None and run.positive.other:
+        predicted = (
+            f"It predicts {what}: {run.positive.name} or {run.positive.other}. Below, a person of class "
+            f"{run.positive.name} who is predicted as {run.positive.other} is missed, and one of class {run.positive.other} who is predicted as "
+            f"{run.positive.name} is a false alarm."
+        )
+    else:
+        predicted = f"It predicts {what}: {some(list(run.classes), 10)}."
+    return Section("purpose", "Purpose", [purpose, predicted])
+
+
+def _people(compared: Comparison, chosen: Chosen | None) -> Section:
+    """Who is in the data, and who is not."""
+    run, least = compared.histories[0], compared["least"]
+    held = run.meta.get("holdings") or {}
+    clients, tests = held.get("clients", []), held.get("tests", [])
+    texts, points = [], []
+    if clients:
+        sizes = [client["size"] for client in clients]
+        each = ", ".join(f"{client['name']} {_few(client['size'], least)}" for client in clients)
+        range_ = f"each with {min(sizes):,} to {max(sizes):,}"
+        texts.append(
+            f"The model learnt from {sum(sizes):,} rows of {plural(len(clients), 'site')}: {each if len(clients) <= ROWS else range_}."
+        )
+    if tests:
+        each = ", ".join(f"{test['name']} {_few(test['size'], least)}" for test in tests)
+        total = sum(test["size"] for test in tests)
+        texts.append(f"It was tested on {total:,} rows that it had not seen{f': {each}' * (1 < len(tests) <= ROWS)}.")
+    points += [f"{text[0].upper()}{text[1:]}" for text in (run.meta.get("data") or {}).get("notes") or ()][:POINTS]
+    points += [text for of in treated(compared.document) for text in unknown_values(of)]
+    small = [*compared["small"], *_too_few(chosen)]
+    if small:
+        points.append(
+            f"Hardly in the test rows, with fewer than {least}, so nothing is shown about them: {some(small, ROWS)}."
+        )
+    left = dict.fromkeys(name for _, _, name, _, _ in quarantined(compared.histories))
+    if left:
+        points.append(f"Left out in some rounds of training, because no valid answer came: {some([*left], ROWS)}.")
+    points.append(
+        "Not in the data: people of other sites and of later times, and anybody whose row was never recorded."
+    )
+    return Section("people", "Who is in the data, and who is not", texts, points)
+
+
+def _few(n: int, least: int) -> str:
+    return f"fewer than {least}" if 0 < n < least else f"{n:,}"
+
+
+def _too_few(chosen: Chosen | None) -> list[str]:
+    """Groups of which the threshold's rates say nothing."""
+    if chosen is None:
+        return []
+    every = ((division["by"], name, of) for division in chosen["divisions"] for name, of in division["groups"].items())
+    return [f"{name} ({by})" for by, name, of in every if of["n"] is None]
+
+
+# who is missed
+def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
+    """Who is missed how often: a sentence for every division of the test rows, and a table of each."""
+    heading = (
+        "Who is missed, and how often" if compared.measure == ACCURACY else "How far predictions are off, and for whom"
+    )
+    if chosen is not None:
+        texts = [*failures(compared.document), *_sentences(chosen)]
+        tables = [(f"By {_called(division)}", _at(division, chosen)) for division in chosen["divisions"]]
+        tables = tables or [("", _at({"by": "", "groups": {"all": chosen["everyone"]}}, chosen))]
+        return Section("missed", heading, texts, (), tables, BRACKETS)
+    document, several = compared.document, len(compared["seeds"]) > 1
+    tables = [(_by(of, compared), _of_parity(of, compared)) for of in treated(document)]
+    tables = tables or [("By group", _of_measure(compared))]
+    own = any(run.client_sizes is not None for run in compared.histories)
+    if own and (sheet := every_client(compared)) is not None and len(sheet.grid.rows) <= ROWS:
+        tables.append((f"By site: {compared.measure.axis()}", sheet.grid))
+    seeds = f" Numbers are means over {len(compared['seeds'])} runs that differ in their random seed." * several
+    return Section("missed", heading, [verdict(document)], (), tables, BRACKETS + seeds)
+
+
+BRACKETS: Final = "In brackets: 95\u00a0% intervals, the range that fits the data: other test rows of the same kind would give other rates."
+BY_CHANCE: Final = "Even if all {} were treated alike, chance alone would make the highest and the lowest differ."
+
+
+def _sentences(chosen: Chosen) -> Iterator[str]:
+    """In words, what the threshold's rates are."""
+    everyone, positive = chosen["everyone"], chosen["positive"]
+    yield (
+        f"Of 100 test rows of class {positive} the model misses {_of_100(everyone['sensitivity'])}. Of 100 others it takes "
+        f"{_of_100(everyone['specificity'])} for {positive}, which are false alarms."
+    )
+    for division in chosen["divisions"]:
+        shown = {name: of for name, of in division["groups"].items() if of["sensitivity"]["value"] is not None}
+        if len(shown) < 2:
+            continue
+        ordered = sorted(shown, key=lambda name: shown[name]["sensitivity"]["value"] or 0.0)
+        worst, best = shown[ordered[0]], shown[ordered[-1]]
+        yield (
+            f"By {_called(division)}, the most are missed of {ordered[0]}, {_of_100(worst['sensitivity'])} of 100, and the fewest of {ordered[-1]}, "
+            f"{_of_100(best['sensitivity'])}; tested were {worst['of_class']:,} and {best['of_class']:,} of class {positive}. "
+            + (
+                _difference(worst["sensitivity"], best["sensitivity"])
+                if len(shown) == 2
+                else BY_CHANCE.format(len(shown))
+            )
+        )
+
+
+def _called(division: Division) -> str:
+    """What divides people, in this report's words."""
+    return "site" if division["by"] == "client" else division["by"]
+
+
+def _difference(a: Estimate, b: Estimate) -> str:
+    """The difference of two rates with its interval, from those of the two (Newcombe 1998, method 10)."""
+    (p, l, u), (q, m, v) = ([100 * float(each[end] or 0) for end in ("value", "low", "high")] for each in (a, b))
+    low, high = q - p - math.hypot(q - m, u - p), q - p + math.hypot(v - q, p - l)
+    what = "which may be chance" if low <= 0 else "which is more than chance alone explains"
+    return f"The difference is {q - p:.0f} points ({number(low, 0)} to {number(high, 0)}), {what}."
+
+
+def _of_100(share: Estimate) -> str:
+    """How many of 100 a rate leaves out, with its interval."""
+    if share["value"] is None or share["low"] is None or share["high"] is None:
+        return "an unknown number"
+    cell = _left_out(share["value"], share["low"], share["high"])
+    return f"{cell.mean} {cell.ends}"
+
+
+def _at(division: Division, chosen: Chosen) -> Grid:
+    """The table of the threshold's rates: the groups that are missed most often first."""
+    groups = sorted(division["groups"].items(), key=lambda item: item[1]["sensitivity"]["value"] or 0.0)
+    groups = groups if len(groups) > ROWS else [*division["groups"].items()]
+    several = chosen["by_group"] is not None
+    titles = [
+        "tested",
+        f"of class {chosen['positive']}",
+        "missed of 100",
+        "false alarms of 100",
+        *["threshold"] * several,
+    ]
+
+    def cells(of: RatesAt) -> tuple[Cell, ...]:
+        few = f"< {chosen['least']}"
+        counts = [Cell(few if n is None else f"{n:,}") for n in (of["n"], of["of_class"])]
+        shares = [
+            _left_out(of[key]["value"], of[key]["low"], of[key]["high"]) for key in ("sensitivity", "specificity")
+        ]
+        own = [Cell(number(of["threshold"], 2))] * several
+        return (*counts, *shares, *own)
+
+    return Grid(tuple(titles), tuple((name, cells(of)) for name, of in groups[:ROWS]))
+
+
+def _by(of: Treated, compared: Comparison) -> str:
+    """What divides people: an attribute, or that whose values the test sets are."""
+    run = compared.histories[0]
+    values = {name: {*map(str, each)} for name, each in run.attributes.items()}
+    same = [name for name, each in values.items() if {*run.groups, *run.small_groups} <= each]
+    return f"By {of.attribute or (same[0] if same else 'group')}"
+
+
+def _of_parity(of: Treated, compared: Comparison) -> Grid:
+    """Who is missed how often with each method; errors of numbers; of many classes the one that is recognised worst."""
+    parity, measure = of.parity, compared.measure
+    methods = without_bounds(parity["methods"])[:METHODS]
+    if measure != ACCURACY or parity["positive"] is None:
+        return rates.grid({**parity, "methods": methods[:1]}, measure)
+    first = methods[0]["groups"]
+    several = len(methods) > 1
+    titles = ["tested", f"of class {parity['positive']}"]
+    for method in methods:
+        whose = f"{method['method']}, " * several
+        titles += [f"{whose}{what} of 100" for what in ("missed", "false alarms")]
+    few = f"< {parity['least']}"
+
+    def cells(group: str, counts: RatesOfGroup) -> tuple[Cell, ...]:
+        row = [Cell(few if n is None else f"{n:,}") for n in (counts["n"], counts["of_class"])]
+        for method in methods:
+            rate = method["groups"].get(group)
+            row += (
+                [Cell("–")] * 2 if rate is None else [_of_rate(rate["tpr"], _left_out), _of_rate(rate["fpr"], _share)]
+            )
+        return tuple(row)
+
+    ordered = sorted(first, key=lambda name: first[name]["tpr"]["mean"] or 0.0) if len(first) > ROWS else [*first]
+    return Grid(tuple(titles), tuple((name, cells(name, first[name])) for name in ordered[:ROWS]))
+
+
+def _share(value: float | None, low: float | None, high: float | None) -> Cell:
+    """How many of 100, with the interval, without digits that it does not support."""
+    if value is None:
+        return Cell("–")
+    ends = "" if low is None or high is None else f"({100 * low:.0f} to {100 * high:.0f})"
+    return Cell(f"{100 * value:.0f}", ends=ends)
+
+
+def _left_out(value: float | None, low: float | None, high: float | None) -> Cell:
+    """How many of 100 a rate leaves out."""
+    value, low, high = (None if number is None else 1 - number for number in (value, high, low))
+    return _share(value, low, high)
+
+
+def _of_rate(rate: Rate, show: Callable[..., Cell]) -> Cell:
+    """A rate of the document, which is in percent."""
+    return show(*(None if (number := rate[key]) is None else number / 100 for key in ("mean", "low", "high")))
+
+
+def _of_measure(compared: Comparison) -> Grid:
+    """The main measure by test set, where no rates were recorded."""
+    methods, measure = without_bounds(compared["methods"])[:METHODS], compared.measure
+    groups = [*methods[0]["groups"]]
+    rows = []
+    for group in groups[:ROWS]:
+        n = compared["sizes"].get(group)
+        row = [Cell("–" if n is None else " to ".join(f"{k:,}" for k in ([n] if isinstance(n, int) else n)))]
+        for method in methods:
+            ends = interval_of(method, group)
+            text = f"({number(ends[0], 1)} to {number(ends[1], 1)})" if ends else ""
+            row.append(Cell(number(method["groups"][group]["mean"], measure.digits), ends=text))
+        rows.append((group, tuple(row)))
+    return Grid(("tested", *(measure.axis(f"{method['method']}, {measure.noun}") for method in methods)), tuple(rows))
+
+
+# the rest
+def _threshold(runs: Sequence[History], chosen: Chosen | None) -> Section:
+    """From which probability on a case is predicted, and how that was chosen."""
+    heading = "Threshold"
+    if runs[0].main != ACCURACY:
+        return Section("threshold", heading, ["None: the model predicts a number, and decides nothing."])
+    if len(runs[0].classes) != 2:
+        return Section("threshold", heading, ["None: the most probable class is predicted."])
+    if chosen is None:
+        several = any(run.threshold for run in runs)
+        why = "Several runs are shown here, so the numbers above use none: each" if several else "None was chosen: each"
+        how = (
+            "A report of a single run shows its threshold." if several else "Choose it: equipoise threshold RUN --help."
+        )
+        return Section(
+            "threshold",
+            heading,
+            [
+                f"{why} model predicts the more probable class. That suits a task where both mistakes cost the same. {how}"
+            ],
+        )
+    rows, by_group = chosen["rows"], chosen["by_group"]
+    whose = "that the sites held out of training" if rows["source"] == "clients" else "of the server"
+    text = f"Class {chosen['positive']} is predicted from a probability of {chosen['threshold']:.3g} on."
+    if by_group is not None:
+        each = ", ".join(f"{name} {value:.3g}" for name, value in by_group["thresholds"].items())
+        text = f"Class {chosen['positive']} is predicted from a probability on that depends on {by_group['attribute']}: {each}."
+    how = f"It was chosen for {chosen['rule']}, on {rows['n']:,} rows {whose}, {rows['of_class']:,} of class {chosen['positive']}."
+    return Section("threshold", heading, [f"{text} {how}", *chosen["notes"]])
+
+
+def _uncertain(compared: Comparison, chosen: Chosen | None) -> list[str]:
+    """What the numbers do not settle."""
+    points = [*compared["notes"], *limits(compared)]
+    if chosen is not None:
+        everyone = chosen["everyone"]
+        if everyone["ece"] is not None:
+            points.append(
+                f"The model's confidence is off by {100 * everyone['ece']:.0f} points on average (expected calibration error): a probability is a rough "
+                "number, and a ranking."
+            )
+        points.append(
+            "The threshold was chosen on other rows than those of the table, so the wanted rate is reached only roughly."
+        )
+    if (few := _few_cases(compared, chosen)) is not None:
+        points.append(f"The smallest number of cases behind a rate above is {few}: with so few, intervals are wide.")
+    return points
+
+
+def _few_cases(compared: Comparison, chosen: Chosen | None) -> int | None:
+    """The fewest people of the positive class that a rate is about."""
+    if chosen is not None:
+        counts = [of["of_class"] for division in chosen["divisions"] for of in division["groups"].values()]
+    else:
+        counts = [
+            of.get("of_class")
+            for each in treated(compared.document)
+            for of in each.parity["methods"][0]["groups"].values()
+        ]
+    return min((n for n in counts if n is not None), default=None)
+
+
+def _not_looked_at(compared: Comparison, chosen: Chosen | None) -> Iterator[str]:
+    """What nobody has measured: only what applies to these runs."""
+    run, attributes = compared.histories[0], [*compared.histories[0].attributes]
+    if attributes:
+        yield f"People by anything but {listed(attributes)}{', and by both at once' * (len(attributes) == 2)}."
+    else:
+        yield "Groups of people: the rows say nothing of sex, age or origin that was measured by."
+    if chosen is None and run.main == ACCURACY:
+        yield f"Whether the probabilities are right{', and other thresholds' * (len(run.classes) == 2)}."
+    yield "Whether the labels are right, and mean the same at every site."
+    yield "What people do with a prediction, what follows for those concerned, and whether that is fair."
+    yield "Whether the model gives away who was in the data."
+    if not any(history.meta.get("hostile") for history in compared.histories):
+        yield "Sites that send wrong updates, by accident or on purpose."
+    if len(compared.runs) == 1:
+        yield "Other methods, networks and settings."
+
+
+def _made(compared: Comparison) -> Section:
+    """How the model was made."""
+    run = compared.histories[0]
+    config, sites = run.meta.get("config") or {}, len(run.client_names)
+    labels = some([*compared.runs], METHODS)
+    runs = "" if len(compared.histories) == 1 else f", {plural(len(compared.histories), 'run')}"
+    how = f"{'Methods' if len(compared.runs) > 1 else 'Method'} {labels}: {plural(compared['rounds'], 'round')}{runs}."
+    if at_real_sites(run):
+        where = f"The {sites} sites kept their rows, and sent models or sums to a server."
+    elif run.sharing.clients:
+        where = f"This was a simulation on one machine: {plural(sites, 'site')} trained as if each kept its rows, and the rows were in one place."
+    else:
+        where = "All rows were in one place."
+    texts = [f"{how} {where}"]
+    schema = (run.meta.get("data") or {}).get("schema") or {}
+    if columns := [*schema.get("columns", {})]:
+        out = [f"{name} ({why})" for name, why in schema.get("left_out", {}).items()]
+        texts.append(
+            f"It uses {plural(len(columns), 'column')}: {some(columns, COLUMNS)}.{f' Left out: {some(out, POINTS)}.' if out else ''}"
+        )
+    network = f"Network {config['network']}. " if config.get("network") else ""
+    digest = f"The data have the SHA-256 {data_digest(run)[:12]}…. " if data_digest(run) else ""
+    texts.append(
+        f"{network}{digest}The research report, equipoise report, has all settings, and the command that repeats it."
+    )
+    return Section("made", "How it was made", texts)
+
+
+def _whom(about: Mapping[str, object]) -> Section:
+    named = ", ".join(str(about[key]) for key in ("author", "contact") if about.get(key))
+    missing = [key for key in ("author", "contact") if not about.get(key)]
+    add = f"Not stated: {listed(missing)}. Please {ADD.format(listed(missing))}." if missing else ""
+    return Section("contact", "Whom to ask", [text for text in (f"{named}." if named else "", add) if text])

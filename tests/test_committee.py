@@ -1,0 +1,208 @@
+"""The report for a committee says in words what the numbers are, and no more than they show; two pages, on any screen."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+
+import browser
+import equipoise as eq
+from equipoise.cli.init import read as read_file
+from equipoise.federation.history import History
+from equipoise.report import committee, provenance
+from equipoise.runs import directory as runs
+from run_helpers import cache, equipoise
+
+__all__ = ["cache", "equipoise"]
+
+ABOUT = {
+    "title": "Who is seen <first> & why",
+    "purpose": "Which patients are seen first. A doctor sees all.",
+    "author": "A. Example",
+    "contact": "a@example.org",
+}
+SECTIONS = ["purpose", "people", "missed", "threshold", "uncertain", "not-looked-at", "made", "contact"]
+
+
+def text_of(page: str) -> str:
+    body = page[page.index("<body") :]
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
+
+
+def settings(path: Path, **more: Any) -> Path:
+    """A table of 500 people at three hospitals, of whom few are women, and the settings of a run on it."""
+    rng, rows = np.random.default_rng(1), ["age,pressure,sex,hospital,ill"]
+    for k in range(500):
+        age, woman = rng.normal(60, 9), rng.random() < 0.35
+        ill = rng.random() < 1 / (1 + np.exp(-(age - 60) / 5 + woman))
+        rows.append(
+            f"{age:.1f},{rng.normal(130, 15):.0f},{('men', 'women')[woman]},{'abc'[k % 3]},{('no', 'yes')[int(ill)]}"
+        )
+    (path / "t.csv").write_text("\n".join(rows) + "\n")
+    table = {"data": "t.csv", "rounds": 2, "validation": 0.3, "report": ABOUT, **more}
+    table["set"] = {"label": "ill", "client": "hospital", "group": "sex"} | more.get("set", {})
+    (path / "s.toml").write_text(tomli_w.dumps({k: v for k, v in table.items() if v is not None}))
+    return path / "s.toml"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("committee")
+
+
+@pytest.fixture
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any) -> Path:
+    """A run with a threshold, made once."""
+    monkeypatch.chdir(folder)
+    if not (folder / "runs/r").exists():
+        assert equipoise("run", "--config", settings(folder), "--name", "r", "--no-report").status == 0
+        assert equipoise("threshold", "runs/r", "--sensitivity", 0.9).status == 0
+    return folder / "runs/r"
+
+
+def test_with_a_threshold(run: Path, equipoise: Any) -> None:
+    assert equipoise("report", run, "--for", "committee", "--output", "c.html").status == 0
+    page = Path("c.html").read_text()
+    assert re.findall(r'<section id="([^"]+)"', page) == SECTIONS
+    text, chosen = text_of(page), History.from_run(run).threshold
+    assert chosen is not None
+    for words in ABOUT.values():
+        assert words in text
+    women = next(d for d in chosen["divisions"] if d["by"] == "sex")["groups"]["women"]
+    share = women["sensitivity"]
+    assert share["value"] is not None
+    missed = f"{100 - 100 * share['value']:.0f} ({100 - 100 * share['high']:.0f} to {100 - 100 * share['low']:.0f})"  # type: ignore[operator]
+    assert f"women {women['n']} {women['of_class']} {missed}" in text
+    assert f"a probability of {chosen['threshold']:.3g} on" in text
+    assert "By site" in text
+    assert "a sensitivity of at least 0.9" in text
+    assert "People by anything but sex." in text
+    assert "One seed" in text
+    assert "It uses 2 columns: age, pressure." in text
+    assert not re.search(r"\bnan\b|None|\bdict\b|\{|\}", text.replace("None was", ""))
+
+
+def test_sentences_of_this_page_are_short(run: Path) -> None:
+    page = committee.render([History.from_run(run)])
+    for part in re.findall(r"<(?:p|li)>(.*?)</(?:p|li)>", page, flags=re.S):
+        for sentence in re.split(r"(?<=[.:;]) ", text_of(f"<body>{part}")):
+            assert len(sentence.split()) <= 40, sentence
+
+
+def test_without_a_threshold(run: Path) -> None:
+    history = History.from_run(run)
+    bare = replace(history, meta={k: v for k, v in history.meta.items() if k != "threshold"})  # type: ignore[arg-type]
+    text = text_of(committee.render([bare]))
+    assert "None was chosen: each model predicts the more probable class." in text
+    assert "Whether the probabilities are right, and other thresholds." in text
+    assert "missed of 100" in text
+    counts = history.records[-1]["groups"]["women"]["rates"]
+    missed = 100 - 100 * counts["right"][1] / counts["true"][1]
+    assert f"women {history.sizes['women']} {counts['true'][1]} {missed:.0f} (" in text
+
+
+def test_of_another_round_it_is_no_threshold(run: Path) -> None:
+    history = History.from_run(run)
+    assert history.threshold is not None
+    shorter = replace(history, records=history.records[:1])
+    assert shorter.threshold is None
+    assert "None was chosen" in text_of(committee.render([shorter]))
+
+
+def test_several_runs(run: Path) -> None:
+    history = History.from_run(run)
+    other = replace(history, meta={**history.meta, "label": "other"})
+    text = text_of(committee.render([history, other]))
+    assert "fedavg, missed of 100" in text
+    assert "other, false alarms of 100" in text
+    assert "A report of a single run shows its threshold." in text
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_what_has_no_rates(seeds: int) -> None:
+    """Runs of an embedded scenario with ten classes: accuracies by test set, and nothing that was not measured."""
+    records = [
+        {"round": 0, "ids": [0, 1], "groups": {"a": {"accuracy": 0.75, "n": 40}, "b": {"accuracy": 0.5, "n": 4}}}
+    ]
+    every = [
+        eq.History(tuple(records), {"method": "fedavg", "seed": k, "classes": list("0123456789"), "least_group": 10})  # type: ignore[arg-type]
+        for k in range(seeds)
+    ]
+    text = text_of(committee.render(every))
+    assert "75.00" in text
+    assert "50.00" not in text
+    assert "fewer than 10, so nothing is shown about them: b." in text
+    assert "Not stated. A committee needs it: write purpose in the table [report]" in text
+    assert "Not stated: author and contact." in text
+    assert "Ask me." in text_of(committee.render(every, {"contact": "Ask me"}))
+
+
+def test_numbers_to_predict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = settings(tmp_path, task="regression(unit=years)", set={"label": "age"}, report={}, validation=0.0)
+    assert equipoise("run", "--config", path, "--name", "r", "--no-report").status == 0
+    text = text_of(committee.render([History.from_run(tmp_path / "runs/r")]))
+    assert "It predicts a number, the column age in years." in text
+    assert "None: the model predicts a number, and decides nothing." in text
+    assert "missed" not in text.lower()
+    assert "RMSE (years)" in text
+
+
+# the settings
+def test_what_reports_say_is_no_part_of_a_run(run: Path, equipoise: Any) -> None:
+    before = (run / "metrics.jsonl").read_text()
+    config = runs.load(run)
+    assert config.report == ABOUT
+    assert "report" not in config.key()
+    assert runs.identity(config) == runs.identity(replace(config, report=None))
+    path = settings(run.parents[1], report={**ABOUT, "contact": "someone else"})
+    assert equipoise("run", "--config", path, "--name", "r", "--no-report").status == 0
+    assert (run / "metrics.jsonl").read_text() == before
+    history = History.from_run(run)
+    assert "someone else" in text_of(committee.render([history]))
+    common, differing = provenance.settings({"fedavg": [history]})
+    assert not any(name.startswith("report") for name, _ in [*common, *differing])
+    assert equipoise("run", "--config", settings(run.parents[1]), "--name", "r", "--no-report").status == 0
+
+
+@pytest.mark.parametrize(
+    ("report", "message"),
+    [
+        ({"titel": "x"}, r"s\.toml: Unknown field of \[report\] 'titel'\. Did you mean 'title'"),
+        ({"title": 3}, r"s\.toml: \[report\] title must be text in quotes; found 3"),
+        ("words", r"report must be a table, \[report\]; found 'words'"),
+    ],
+)
+def test_a_table_that_is_wrong(tmp_path: Path, report: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_file(settings(tmp_path, report=report))
+
+
+def test_init_shows_the_table(tmp_path: Path, equipoise: Any) -> None:
+    assert equipoise("init", "--output", tmp_path / "e.toml").status == 0
+    text = (tmp_path / "e.toml").read_text()
+    assert read_file(tmp_path / "e.toml")[3].get("report", {}) == {}
+    (tmp_path / "f.toml").write_text(text.replace("# contact =", "contact ="))
+    assert read_file(tmp_path / "f.toml")[3]["report"] == {"contact": "name@hospital.example"}
+
+
+def test_who_reads_it(run: Path, equipoise: Any) -> None:
+    assert "committee" in equipoise("report", run, "--for", "ministers").err
+    assert "Leave it out" in equipoise("report", run, "--for", "committee", "--figures").err
+
+
+@browser.needs_chromium
+@pytest.mark.slow
+def test_on_any_screen_and_on_paper(run: Path, tmp_path: Path) -> None:
+    page = committee.write([History.from_run(run)], tmp_path / "c.html")
+    for width in (1200, 390):
+        for look in ((), (browser.DARK,)):
+            assert browser.measured(page, "page.documentElement.scrollWidth", width, *look) <= width
+    assert browser.printed(page, tmp_path / "c.pdf") <= 2
