@@ -162,6 +162,7 @@ def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | N
     out.print(table)
     out.print(f"\n{name}: {report.sentence(held)}", highlight=False)
     said = [
+        *[made.summary] * (data is None),
         f"Predicted: {predicted}.",
         f"Groups between which fairness is measured: the test sets {some([*made.tests], 20)}.",
     ]

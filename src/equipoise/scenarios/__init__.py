@@ -23,6 +23,7 @@ from equipoise.scenarios import (
     label_skew,
     own,
     quality,
+    tables,
 )
 from equipoise.scenarios.corruption import CORRUPTIONS
 from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario, kind_of
@@ -88,6 +89,8 @@ SCENARIOS: dict[str, ScenarioEntry] = {
     "digits-cla": ScenarioEntry(collaboration.SUMMARY_CLA, collaboration.by_classes),
     "digits-dir": ScenarioEntry(collaboration.SUMMARY_DIR, collaboration.by_shares),
     "diabetes": ScenarioEntry(diabetes.SUMMARY, diabetes.scenario),
+    "heart": ScenarioEntry(tables.HEART.summary, tables.heart),
+    "adult": ScenarioEntry(tables.ADULT.summary, tables.adult),
     "fedheal-digits": ScenarioEntry(fedheal.SUMMARY_DIGITS, fedheal.digits, fedheal.DIGITS),
     "fedheal-office": ScenarioEntry(fedheal.SUMMARY_OFFICE, fedheal.office, ("office-caltech10",)),
     "fedld-retina": ScenarioEntry(fedld.SUMMARY_RETINA, fedld.retina, ("retina",)),

@@ -1,0 +1,323 @@
+"""Two real tables that come with the package: heart disease in four hospitals, and the incomes of adults.
+
+Both are of the UCI Machine Learning Repository, CC BY 4.0: Heart Disease (Janosi, Steinbrunn, Pfisterer, Detrano 1988), and Adult
+(Becker, Kohavi 1996). Their data cards are in docs/data-cards.md. They are coded as tables of your own are, by a schema.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import torch
+
+from equipoise.data.memory_mapped import take
+from equipoise.data.own.columns import Column, UserData
+from equipoise.data.schema.cells import RawTable, Words, read_cells, word_of
+from equipoise.data.schema.coding import input_names
+from equipoise.data.schema.schema import CATEGORY, Feature, Schema
+from equipoise.data.schema.sums import Fitted
+from equipoise.metrics.classification import RATES, chosen
+from equipoise.scenarios import cache, own, partition
+from equipoise.scenarios.scenario import Described, Description, Protocol, Scenario
+from equipoise.system.ranges import check_number, check_option, check_whole
+from equipoise.system.suggestions import unknown
+
+VERSION = 1  # raise it whenever a byte or a part changes
+LICENCE = "CC BY 4.0"
+PEOPLE = 45_222  # in Adult
+LEAST = 10  # people of a client of a Dirichlet draw
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """What a table of the package is.
+
+    Parameters
+    ----------
+    file : in this package.
+    source : who made it, and where it was published.
+    label : of every row the class, of its cells; in the order of ``classes``.
+    attributes : by the column of each sensitive attribute what its values are called, where that is not what the file has.
+    sparse : columns with an input that flags missing cells, whatever rows are for training.
+    joined : columns of which some categories share an input.
+    """
+
+    name: str
+    summary: str
+    file: str
+    source: str
+    schema: Schema
+    label: Callable[[Any], Column]
+    classes: tuple[str, str]
+    predicts: str
+    attributes: Mapping[str, Mapping[str, str]]
+    network: Mapping[str, Any]
+    protocol: Protocol
+    sparse: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """How many inputs a row becomes."""
+        fitted = {
+            f.name: Fitted(flagged=f.name in self.sparse, categories=f.categories, joined=f.name in self.joined)
+            for f in self.schema.features
+        }
+        return sum(len(input_names(f, fitted[f.name])) for f in self.schema.features)
+
+
+def _coded(name: str, categories: str, missing: str = "own") -> Feature:
+    return Feature(name, CATEGORY, missing=missing, categories=tuple(categories.split(" ")))
+
+
+HEART = Table(
+    name="heart",
+    summary="Heart disease: four hospitals, which are the clients and the test sets; 920 people, sex an attribute. Card: docs/data-cards.md.",
+    file="heart.csv",
+    source="UCI Heart Disease: A. Janosi, W. Steinbrunn, M. Pfisterer, R. Detrano 1988, doi:10.24432/C52P4X",
+    schema=Schema(
+        (
+            Feature("age"),
+            _coded("sex", "0 1"),
+            _coded("cp", "1 2 3 4"),
+            Feature("trestbps", low=1),
+            Feature("chol", low=1),
+            _coded("fbs", "0 1"),
+            _coded("restecg", "0 1 2", "most-frequent"),  # is missing in two rows
+            Feature("thalach"),
+            _coded("exang", "0 1"),
+            Feature("oldpeak"),
+            _coded("slope", "1 2 3"),
+            Feature("ca"),
+            _coded("thal", "3 6 7"),
+        ),
+        {"site": "the client"},
+    ),
+    label=lambda frame: tuple((frame["num"] > 0).astype(int).astype(str)),
+    classes=("no disease", "disease"),
+    predicts="whether a coronary artery is narrowed by more than half",
+    attributes={"sex": {"0": "female", "1": "male"}},
+    network={"hidden": [16]},
+    protocol=Protocol(rounds=40, epochs=1, batch_size=16, lr=0.02, momentum=0.9, weight_decay=1e-3),
+    sparse=("trestbps", "chol", "fbs", "thalach", "exang", "oldpeak", "slope", "ca", "thal"),
+)
+ADULT = Table(
+    name="adult",
+    summary="Incomes of 45,222 adults, above $50,000 or not: clients by work or any column; sex and race are attributes. Card: docs/data-cards.md.",
+    file="adult.csv.xz",
+    source="UCI Adult: B. Becker, R. Kohavi 1996, doi:10.24432/C5XW20",
+    schema=Schema(
+        (
+            Feature("age"),
+            _coded("workclass", "Federal-gov Local-gov Private Self-emp-inc Self-emp-not-inc State-gov Without-pay"),
+            _coded(
+                "education",
+                "Preschool 1st-4th 5th-6th 7th-8th 9th 10th 11th 12th HS-grad Some-college Assoc-voc Assoc-acdm Bachelors Masters "
+                "Prof-school Doctorate",
+            ),
+            _coded(
+                "marital-status",
+                "Divorced Married-AF-spouse Married-civ-spouse Married-spouse-absent Never-married Separated Widowed",
+            ),
+            _coded(
+                "occupation",
+                "Adm-clerical Armed-Forces Craft-repair Exec-managerial Farming-fishing Handlers-cleaners Machine-op-inspct "
+                "Other-service Priv-house-serv Prof-specialty Protective-serv Sales Tech-support Transport-moving",
+            ),
+            _coded("relationship", "Husband Not-in-family Other-relative Own-child Unmarried Wife"),
+            _coded("race", "Amer-Indian-Eskimo Asian-Pac-Islander Black Other White"),
+            _coded("sex", "Female Male"),
+            Feature("capital-gain"),
+            Feature("capital-loss"),
+            Feature("hours-per-week"),
+            _coded(  # those of a hundred people or more
+                "native-country",
+                "Canada China Cuba El-Salvador England Germany India Italy Jamaica Mexico Philippines Puerto-Rico South United-States",
+            ),
+        ),
+        {
+            "fnlwgt": "a weight of the survey",
+            "education-num": "the number of the education, which is an input",
+        },
+    ),
+    label=lambda frame: tuple(frame["salary"]),
+    classes=("<=50K", ">50K"),
+    predicts="whether a person earned more than $50,000 in 1994",
+    attributes={"sex": {}, "race": {}},
+    network={"hidden": [32]},
+    protocol=Protocol(rounds=30, epochs=1, batch_size=64, lr=0.02, momentum=0.9, weight_decay=1e-5),
+    joined=("native-country",),
+)
+
+
+def heart(*, test: float = 0.2, server_validation: float = 0.0, tests: str = "clients") -> Described:
+    """Four hospitals, Cleveland, Budapest, Zürich and Basel, and Long Beach, whose rows are clients as they come.
+
+    Sex is a sensitive attribute, and an input as in the literature. A cholesterol or blood pressure of zero is missing.
+
+    Parameters
+    ----------
+    test : in (0, 0.5], share of a hospital's rows that is drawn for testing, as evenly over sex and disease as possible.
+    server_validation : in [0, 0.5], share of its training rows that is drawn for the server, for methods that need such.
+    tests : what a test set is: ``"clients"``, a hospital; ``"groups"``, a sex; ``"all"``, one for all.
+
+    Raises
+    ------
+    ValueError : an option is out of its range.
+    """
+    return _described(HEART, test, server_validation, tests, {}, lambda _: read(HEART)[1]["site"])
+
+
+def adult(
+    *,
+    client: str = "workclass",
+    clients: int | None = None,
+    alpha: float = 0.5,
+    test: float = 0.2,
+    server_validation: float = 0.0,
+    tests: str = "clients",
+) -> Described:
+    """Adults of the census of 1994, divided among clients by one column.
+
+    Sex and race are sensitive attributes, and inputs as in the literature.
+
+    Parameters
+    ----------
+    client : the column of categories whose values are the clients: ``"workclass"``, ``"education"``, ``"occupation"``,
+        ``"marital-status"``, ``"relationship"``, ``"race"``, ``"sex"`` or ``"native-country"``.
+    clients : >= 1, among so many the rows are divided instead, with shares of each value of that column from a Dirichlet distribution.
+    alpha : >= 0.01, of these shares; the lower, the more clients differ.
+    test : in (0, 0.5], share of a client's rows that is drawn for testing, as evenly over sex, race and income as possible.
+    server_validation : in [0, 0.5], share of its training rows that is drawn for the server, for methods that need such.
+    tests : what a test set is: ``"clients"``; ``"groups"``, a sex and a race together; ``"all"``, one for all.
+
+    Raises
+    ------
+    ValueError : an option is out of its range.
+    """
+    names = [f.name for f in ADULT.schema.features if f.kind == CATEGORY]
+    if client not in names:
+        raise ValueError(unknown("client of scenario adult:", str(client), names))
+    if clients is not None:
+        check_whole("adult: clients", clients, 1)
+        partition.check("adult", PEOPLE, clients, alpha, min_size=LEAST)
+
+    def whose(seed: int) -> Column:
+        column = read(ADULT)[1][client]
+        if clients is None:
+            return column
+        names = [""] * len(column)
+        with partition.options_of("adult", clients="clients", alpha="alpha"):
+            dealt = partition.dirichlet(np.unique(column, return_inverse=True)[1], clients, alpha, seed, min_size=LEAST)
+        for k, rows in enumerate(dealt, start=1):
+            for row in rows:
+                names[row] = f"client-{k}"
+        return tuple(names)
+
+    return _described(
+        ADULT, test, server_validation, tests, {"client": client, "clients": clients, "alpha": alpha}, whose
+    )
+
+
+@lru_cache(maxsize=2)
+def read(table: Table) -> tuple[UserData, Mapping[str, Column]]:
+    """The rows of a table, whose clients are not named yet, and its cells as text by column."""
+    import pandas as pd  # here, because it takes a second
+
+    with resources.as_file(resources.files(__package__).joinpath(table.file)) as path:
+        frame = pd.read_csv(path)
+    for feature in table.schema.features:
+        if feature.low is not None:  # a zero that stands for a missing number
+            frame[feature.name] = frame[feature.name].where(frame[feature.name] >= feature.low)
+    cells = {str(name): tuple(map(word_of, frame[name].tolist())) for name in frame}
+    columns = {}
+    for feature in table.schema.features:
+        numbers = feature.kind != CATEGORY
+        raw = frame[feature.name].to_numpy(np.float64) if numbers else Words.of(frame[feature.name].tolist())
+        columns[feature.name], wrong = read_cells(feature, raw, lambda k: f"row {k + 1}")
+        assert not wrong, wrong
+    for name, shown in table.attributes.items():
+        cells[name] = tuple(shown.get(word, word) for word in cells[name])
+    rows = UserData(
+        source=table.file,
+        layout=f"a table of {len(columns)} columns",
+        label=table.label(frame),
+        inputs=RawTable(table.schema, columns),
+        group=tuple(map(" ".join, zip(*(cells[name] for name in table.attributes), strict=True))),
+        features=table.schema.names,
+    )
+    return rows, cells
+
+
+def _described(
+    table: Table,
+    test: float,
+    server_validation: float,
+    tests: str,
+    options: Mapping[str, Any],
+    whose: Callable[[int], Column],
+) -> Described:
+    """The scenario of a table; ``whose(seed)`` is the client of every row."""
+    name = table.name
+    check_number(f"{name}: test", test, 0, 0.5, ", the share of a client's rows to test on", above=True)
+    check_number(f"{name}: server_validation", server_validation, 0, 0.5, ", the share that the server gets")
+    check_option(f"{name}: tests", tests, own.TESTS)
+    known = Description(
+        name=name, summary=table.summary, sample=(table.width,), transform=None, n_classes=len(table.classes),
+        network="mlp", network_options=table.network, protocol=table.protocol, measures=chosen(["auc", RATES]),
+        has_server_validation=server_validation > 0, classes=table.classes, positive=table.classes[1],
+        predicts=table.predicts,
+    )  # fmt: skip
+
+    def build(seed: int) -> Scenario:
+        rows, cells = read(table)
+        rows = replace(rows, client=whose(seed))
+        parts = own.divided(rows, seed, test=test, server_validation=server_validation)
+        sets, groups = own.test_sets(rows, parts, tests)
+        coder = own.coder_of(rows, parts)
+        assert isinstance(rows.inputs, RawTable)
+        people = {column: np.unique(cells[column], return_inverse=True) for column in table.attributes}
+        data = (
+            torch.from_numpy(coder(rows.inputs.columns)),
+            torch.from_numpy(rows.targets),
+            torch.from_numpy(np.stack([codes for _, codes in people.values()], axis=1)),
+        )
+        every = tuple(parts.train)
+        return Scenario(
+            **vars(known),
+            clients=tuple(take(data, mine) for mine in parts.train.values()),
+            client_names=every,
+            client_groups=groups,
+            client_tests=None
+            if groups == every
+            else tuple(take(data, parts.test[who]) if who in parts.test else None for who in every),
+            tests={of: take(data, those) for of, those in sets.items()},
+            server_validation=take(data, parts.validation) if parts.validation else None,
+            attributes={column: tuple(values.tolist()) for column, (values, _) in people.items()},
+            manifest={
+                "scenario": name,
+                "seed": seed,
+                "recipe": {
+                    "version": VERSION,
+                    **options,
+                    "test": test,
+                    "server_validation": server_validation,
+                    "tests": tests,
+                },
+                "source": table.source,
+                "licence": LICENCE,
+                "classes": list(table.classes),
+                "positive": table.classes[1],
+                "sha256": cache.digest({"x": data[0], "y": data[1], "s": data[2]}),
+                "schema": coder.as_json(),
+                "inputs": list(coder.names),
+                "notes": [*parts.notes],
+                "clients": parts.train,
+                "tests": sets,
+            },
+        )
+
+    return known, build
