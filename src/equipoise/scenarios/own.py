@@ -150,21 +150,11 @@ def scenario(
         if (own.classes, own.layout) != (first.classes, first.layout):
             raise DataError(f"{own.source}: seed {seed} gives other classes, or samples of another shape, than seed 0.")
         parts = divided(own, seed, **share)
-        sets, of_clients = test_sets(own, parts, tests)
-        beside = bool(parts.test) and of_clients != tuple(parts.train)  # clients have rows of their own in other sets
-        samples, standard, doubts = _samples(own, size, parts)
-        shape = (len(standard["inputs"]),) if isinstance(own.inputs, RawTable) else description.sample
+        federated, coded = federate(own, parts, tests, size)
+        shape = (len(coded["inputs"]),) if isinstance(own.inputs, RawTable) else description.sample
         return Scenario(
             **vars(description) | {"sample": shape},
-            clients=tuple(take(samples, rows) for rows in parts.train.values()),
-            client_names=tuple(parts.train),
-            client_groups=of_clients,
-            client_tests=tuple(take(samples, parts.test[name]) if name in parts.test else None for name in parts.train)
-            if beside
-            else None,
-            tests={name: take(samples, rows) for name, rows in sets.items()},
-            server_validation=take(samples, parts.validation) if parts.validation else None,
-            attributes=own.values,
+            **federated,
             manifest={
                 "scenario": "own",
                 "seed": seed,
@@ -181,11 +171,7 @@ def scenario(
                 "classes": list(own.classes),
                 **({"task": task} if own.regression else {}),
                 **({} if chosen_class is None else {"positive": chosen_class}),
-                "sha256": _digest(own),
-                **standard,
-                "notes": [*own.notes, *parts.notes, *doubts],
-                "clients": parts.train,
-                "tests": sets,
+                **coded,
             },
         )
 
@@ -444,6 +430,26 @@ def test_sets(own: UserData, parts: Parts, tests: str | None) -> tuple[dict[str,
         )
         return sets, tuple(parts.train) if parts.train.keys() <= parts.test.keys() else None
     return {ALL: every}, None
+
+
+def federate(own: UserData, parts: Parts, tests: str | None, size: int = SIDE) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of a :class:`Scenario` that hold data, and what its manifest says of them."""
+    sets, of_clients = test_sets(own, parts, tests)
+    beside = bool(parts.test) and of_clients != tuple(parts.train)  # clients have rows of their own in other sets
+    samples, standard, doubts = _samples(own, size, parts)
+    federated = {
+        "clients": tuple(take(samples, rows) for rows in parts.train.values()),
+        "client_names": tuple(parts.train),
+        "client_groups": of_clients,
+        "client_tests": tuple(take(samples, parts.test[name]) if name in parts.test else None for name in parts.train)
+        if beside
+        else None,
+        "tests": {name: take(samples, rows) for name, rows in sets.items()},
+        "server_validation": take(samples, parts.validation) if parts.validation else None,
+        "attributes": own.values,
+    }
+    notes = [*own.notes, *parts.notes, *doubts]
+    return federated, {"sha256": _digest(own), **standard, "notes": notes, "clients": parts.train, "tests": sets}
 
 
 def _samples(own: UserData, size: int, parts: Parts) -> tuple[Data, dict[str, Any], list[str]]:

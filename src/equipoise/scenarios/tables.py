@@ -11,16 +11,14 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
-import torch
 
-from equipoise.data.memory_mapped import take
 from equipoise.data.own.columns import Column, UserData
 from equipoise.data.schema.cells import RawTable, Words, read_cells, word_of
 from equipoise.data.schema.coding import input_names
 from equipoise.data.schema.schema import CATEGORY, Feature, Schema
 from equipoise.data.schema.sums import Fitted
 from equipoise.metrics.classification import RATES, chosen
-from equipoise.scenarios import cache, own, partition
+from equipoise.scenarios import own, partition
 from equipoise.scenarios.scenario import Described, Description, Protocol, Scenario
 from equipoise.system.ranges import check_number, check_option, check_whole
 from equipoise.system.suggestions import unknown
@@ -75,7 +73,7 @@ def _coded(name: str, categories: str, missing: str = "own") -> Feature:
 
 HEART = Table(
     name="heart",
-    summary="Heart disease: four hospitals, which are the clients and the test sets; 920 people, sex an attribute. Card: docs/data-cards.md.",
+    summary="Heart disease: four hospitals, which are the clients and the test sets; 920 people, sex an attribute.",
     file="heart.csv",
     source="UCI Heart Disease: A. Janosi, W. Steinbrunn, M. Pfisterer, R. Detrano 1988, doi:10.24432/C52P4X",
     schema=Schema(
@@ -106,7 +104,7 @@ HEART = Table(
 )
 ADULT = Table(
     name="adult",
-    summary="Incomes of 45,222 adults, above $50,000 or not: clients by work or any column; sex and race are attributes. Card: docs/data-cards.md.",
+    summary="Incomes of 45,222 adults, above $50,000 or not: clients by work or any column; sex and race are attributes.",
     file="adult.csv.xz",
     source="UCI Adult: B. Becker, R. Kohavi 1996, doi:10.24432/C5XW20",
     schema=Schema(
@@ -210,7 +208,7 @@ def adult(
         if clients is None:
             return column
         names = [""] * len(column)
-        with partition.options_of("adult", clients="clients", alpha="alpha"):
+        with partition.errors_of("adult"):
             dealt = partition.dirichlet(np.unique(column, return_inverse=True)[1], clients, alpha, seed, min_size=LEAST)
         for k, rows in enumerate(dealt, start=1):
             for row in rows:
@@ -246,7 +244,7 @@ def read(table: Table) -> tuple[UserData, Mapping[str, Column]]:
         layout=f"a table of {len(columns)} columns",
         label=table.label(frame),
         inputs=RawTable(table.schema, columns),
-        group=tuple(map(" ".join, zip(*(cells[name] for name in table.attributes), strict=True))),
+        attributes={name: cells[name] for name in table.attributes},
         features=table.schema.names,
     )
     return rows, cells
@@ -269,34 +267,16 @@ def _described(
         name=name, summary=table.summary, sample=(table.width,), transform=None, n_classes=len(table.classes),
         network="mlp", network_options=table.network, protocol=table.protocol, measures=chosen(["auc", RATES]),
         has_server_validation=server_validation > 0, classes=table.classes, positive=table.classes[1],
-        predicts=table.predicts,
+        predicts=table.predicts, remark=f"What these data can show, and what not: docs/data-cards.md#{name}.",
     )  # fmt: skip
 
     def build(seed: int) -> Scenario:
-        rows, cells = read(table)
-        rows = replace(rows, client=whose(seed))
+        rows = replace(read(table)[0], client=whose(seed))
         parts = own.divided(rows, seed, test=test, server_validation=server_validation)
-        sets, groups = own.test_sets(rows, parts, tests)
-        coder = own.coder_of(rows, parts)
-        assert isinstance(rows.inputs, RawTable)
-        people = {column: np.unique(cells[column], return_inverse=True) for column in table.attributes}
-        data = (
-            torch.from_numpy(coder(rows.inputs.columns)),
-            torch.from_numpy(rows.targets),
-            torch.from_numpy(np.stack([codes for _, codes in people.values()], axis=1)),
-        )
-        every = tuple(parts.train)
+        federated, coded = own.federate(rows, parts, tests)
         return Scenario(
             **vars(known),
-            clients=tuple(take(data, mine) for mine in parts.train.values()),
-            client_names=every,
-            client_groups=groups,
-            client_tests=None
-            if groups == every
-            else tuple(take(data, parts.test[who]) if who in parts.test else None for who in every),
-            tests={of: take(data, those) for of, those in sets.items()},
-            server_validation=take(data, parts.validation) if parts.validation else None,
-            attributes={column: tuple(values.tolist()) for column, (values, _) in people.items()},
+            **federated,
             manifest={
                 "scenario": name,
                 "seed": seed,
@@ -311,12 +291,7 @@ def _described(
                 "licence": LICENCE,
                 "classes": list(table.classes),
                 "positive": table.classes[1],
-                "sha256": cache.digest({"x": data[0], "y": data[1], "s": data[2]}),
-                "schema": coder.as_json(),
-                "inputs": list(coder.names),
-                "notes": [*parts.notes],
-                "clients": parts.train,
-                "tests": sets,
+                **coded,
             },
         )
 
