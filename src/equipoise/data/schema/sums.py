@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
+from equipoise.data.own.columns import listed, option
 from equipoise.data.schema.cells import Cells, RawTable
 from equipoise.data.schema.schema import CATEGORY, Feature
 
@@ -156,19 +157,20 @@ class Fitted:
 
 
 def fit(table: RawTable, clients: Sequence[Rows]) -> dict[str, Fitted]:
-    """What is learnt from the training rows of every client, by column: each client gives sums."""
-    return {feature.name: _fit(feature, table.columns[feature.name], clients) for feature in table.schema.features}
+    """What is learnt from the training rows of every client, by column: each client gives sums.
 
-
-def _fit(feature: Feature, cells: Cells, clients: Sequence[Rows]) -> Fitted:
-    sums = Sums.over([add_up(feature, cells, rows) for rows in clients])
-    if not sums.present:
+    Raises
+    ------
+    DataError : columns of which every training cell is missing.
+    """
+    features = table.schema.features
+    sums = {f.name: Sums.over([add_up(f, table.columns[f.name], rows) for rows in clients]) for f in features}
+    if empty := [name for name, each in sums.items() if not each.present]:
+        s = "s" * (len(empty) > 1)
         raise DataError(
-            f'column {feature.name}: every cell of the training rows is missing. Leave it out: kind = "left out".'
+            f"column{s} {listed(empty)}: every cell of the training rows is missing. Leave {'them' if s else 'it'} out: {option('leave_out', empty)}."
         )
-    if feature.kind == CATEGORY:
-        return of_categories(feature, sums)
-    return of_numbers(feature, sums)
+    return {f.name: (of_categories if f.kind == CATEGORY else of_numbers)(f, sums[f.name]) for f in features}
 
 
 def of_numbers(feature: Feature, sums: Sums) -> Fitted:
