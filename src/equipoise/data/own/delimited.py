@@ -26,6 +26,7 @@ from equipoise.data.own.columns import Columns, listed, option
 from equipoise.data.own.numbers import LARGEST
 from equipoise.data.own.words import EXACT, number_pattern
 from equipoise.data.schema.cells import Raw, Words
+from equipoise.data.schema.inference import CODE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,7 +121,7 @@ class Delimited:
         return [
             name
             for name, k in zip(names, first, strict=True)
-            if all(pattern.fullmatch(cell.strip()) for cell in first[k].tolist())
+            if all(pattern.fullmatch(cell.strip()) and not CODE.fullmatch(cell.strip()) for cell in first[k].tolist())
         ]
 
     def _text(self, names: Sequence[str]) -> dict[str, Words]:
@@ -294,12 +295,18 @@ def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]]
     """The table with its names and with what of its records is rows, which are as long as the header."""
     path, skipped = table.path, list[int]()
     header, above = _header(path, records, hinted, skipped)
+    if not header:
+        raise DataError(f"{path} holds no sample: expected a header, and a row for each sample below it.")
+    repeats = list[int]()
     comments, empty, ragged, trailing = [f"{above} above the header"] * bool(above), [], [], False
     kept = array("q")
     names, at = _names(path, header), skipped[-1] if header else 0
     n = len(names)
     for k, (line, row) in records:
-        if len(row) == n and _filled(row):
+        if row == header and n > 1:
+            skipped.append(k)
+            repeats.append(line)
+        elif len(row) == n and _filled(row):
             kept.append(line)
         elif not _filled(row):
             skipped.append(k)
@@ -319,6 +326,10 @@ def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]]
     notes = []
     if comments:
         notes.append(f"{path.name}: lines that begin with # are comments and left out: {listed(comments)}.")
+    if repeats:
+        notes.append(
+            f"{path.name}: lines that repeat the header are left out: {listed(f'line {line}' for line in repeats)}."
+        )
     if empty:
         notes.append(f"{path.name}: rows without any content are left out: {listed(f'line {line}' for line in empty)}.")
     table = replace(table, names=names, lines=kept, skipped=tuple(skipped), width=n + trailing, header=at)

@@ -1,12 +1,13 @@
 """The user's own data: a folder of images, a table, arrays, or a data set of the Hugging Face Hub."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from equipoise.data.contents import DataError
 from equipoise.data.own.columns import INTEGER, Column, Columns, UserData, listed
 from equipoise.data.own.doubts import doubts
+from equipoise.data.own.words import twins
 from equipoise.data.pictures import Pictures, Range, plain
 from equipoise.system import own_code, text
 
@@ -149,7 +150,7 @@ def _checked(own: UserData, columns: Columns) -> UserData:
         raise DataError(f"{own.source}: two groups have the same name as text. Rename a value of {listed(attributes)}.")
     groups = [("group", words) for words in attributes.values()]
     for what, names in (("class", () if own.regression else own.label), ("client", own.client), *groups):
-        for first, other in _twins(names or ()):
+        for first, other in twins(names or ()):
             raise DataError(
                 f"{own.source}: {what} {first!r} and {what} {other!r} differ only in capital letters or spaces. "
                 "Rename one if they are the same, or make the names differ more."
@@ -197,12 +198,3 @@ def _named(own: UserData, words: Column) -> Column:
             why = f"begin with the same {text.LONGEST} characters. Shorten them"
         raise DataError(f"{own.source}: two names {why}.")
     return tuple(safe[word] for word in words)
-
-
-def _twins(words: Iterable[str]) -> Iterable[tuple[str, str]]:
-    seen: dict[str, str] = {}
-    for word in dict.fromkeys(words):
-        key = " ".join(word.split()).casefold()
-        if key in seen:
-            yield seen[key], word
-        seen[key] = word

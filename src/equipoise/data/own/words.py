@@ -204,3 +204,13 @@ def _text(cell: Any) -> str:
     if isinstance(cell, float | np.floating) and np.isfinite(cell) and abs(float(cell)) >= EXACT:
         return f"{cell:e}"
     return str(cell)
+
+
+def twins(words: Iterable[str]) -> Iterable[tuple[str, str]]:
+    """Pairs of names that differ only in capital letters or spaces."""
+    seen: dict[str, str] = {}
+    for word in dict.fromkeys(words):
+        key = " ".join(word.split()).casefold()
+        if key in seen:
+            yield seen[key], word
+        seen[key] = word

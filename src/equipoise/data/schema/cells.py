@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ from equipoise.data.own.numbers import LARGEST, described, faults
 from equipoise.data.own.words import missing, number_pattern
 from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature, Schema
 
-TRUTH = {"true": 1.0, "false": 0.0}
+TRUTH = {**dict.fromkeys(("true", "t", "yes", "y", "1"), 1.0), **dict.fromkeys(("false", "f", "no", "n", "0"), 0.0)}
 Place = Callable[[int], str]
 
 
@@ -105,7 +105,7 @@ def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]
     """The cells of one column and what is wrong with them, in sentences; ``at(k)`` is the place of row k."""
     if feature.kind == CATEGORY:
         text = raw if isinstance(raw, Words) else Words.of(raw.tolist())
-        cells = _codes(text)
+        cells = _codes(text, feature.not_missing)
         return cells, _refused(feature, cells.missing, at)
     if isinstance(raw, Words):
         numbers, gone = _days(raw, feature.form) if feature.kind == DATE else _numbers(raw, feature), raw.missing
@@ -117,7 +117,10 @@ def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]
     problems = []
     if len(wrong := np.flatnonzero(~(np.abs(numbers) <= LARGEST) & ~gone)):
         words = [raw.words[raw.codes[k]] if isinstance(raw, Words) else str(raw[k]) for k in wrong.tolist()]
-        problems.append(f"column {feature.name}: {described(faults(words, wrong.tolist(), at), len(numbers))}.")
+        faulty = faults(words, wrong.tolist(), at)
+        if feature.kind == DATE:
+            faulty = [replace(fault, kind=f"no date of the form {feature.form}") for fault in faulty]
+        problems.append(f"column {feature.name}: {described(faulty, len(numbers))}.")
     for edge, beyond in ((feature.low, np.less), (feature.high, np.greater)):
         if edge is not None and len(outside := np.flatnonzero(beyond(numbers, edge))):
             side = "less than low" if beyond is np.less else "more than high"
@@ -133,9 +136,9 @@ def _refused(feature: Feature, gone: NDArray[np.bool_], at: Place) -> list[str]:
     return [f'column {feature.name}: {int(gone.sum()):,} cells are missing ({first}), and missing = "refuse".']
 
 
-def _codes(text: Words) -> Cells:
-    """Codes of the different words in the order of the alphabet."""
-    words = tuple(sorted(word for word in text.counts if not missing(word)))
+def _codes(text: Words, names: Sequence[str]) -> Cells:
+    """Codes of the different words in the order of the alphabet; ``names`` are not missing."""
+    words = tuple(sorted(word for word in text.counts if not missing(word) or word in names))
     code = {word: k for k, word in enumerate(words)}
     place = np.array([code.get(word.strip(), -1) for word in text.words], np.int64)
     return Cells(place[text.codes], words)
@@ -147,7 +150,8 @@ def _numbers(text: Words, feature: Feature) -> NDArray[np.float64]:
     truth = TRUTH if all(word.casefold() in TRUTH or missing(word) for word in text.counts) else {}
 
     def meaning(word: str) -> float:
-        plain = word.replace(feature.thousands, "") if feature.thousands else word
+        plain = word.replace(feature.unit, "", 1).strip() if feature.unit else word
+        plain = plain.replace(feature.thousands, "") if feature.thousands else plain
         plain = plain.replace(feature.decimal, ".")
         return float(plain) if pattern.fullmatch(plain) else truth.get(word.casefold(), np.nan)
 
@@ -158,7 +162,9 @@ def _days(text: Words, form: str) -> NDArray[np.float64]:
     """Days since 1970-01-01; NaN of words that are no date of this form."""
     import pandas as pd
 
-    dates = pd.to_datetime(pd.Series([word.strip() for word in text.words], dtype=object), format=form, errors="coerce")
-    days = (dates - pd.Timestamp(1970, 1, 1)) / pd.Timedelta(days=1)
+    dates = pd.to_datetime(
+        pd.Series([word.strip() for word in text.words], dtype=object), format=form, errors="coerce", utc=True
+    )
+    days = (dates - pd.Timestamp(1970, 1, 1, tz="UTC")) / pd.Timedelta(days=1)
     made: NDArray[np.float64] = days.to_numpy(np.float64)[text.codes]
     return made

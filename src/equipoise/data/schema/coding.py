@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.schema.cells import Cells, RawTable, Words, read_cells
-from equipoise.data.schema.schema import CATEGORY, Feature, Schema
+from equipoise.data.schema.schema import CATEGORY, DATE, Feature, Schema
 from equipoise.data.schema.sums import Fitted, Rows, fit, logarithm
 from equipoise.system.suggestions import some
 
@@ -64,6 +64,8 @@ class Coder:
         columns, problems, notes = {}, [], []
         for feature in self.schema.features:
             column = frame.iloc[:, names.index(feature.name)]
+            if feature.kind == DATE and hasattr(column, "dt"):
+                column = column.dt.strftime(feature.form)
             raw = (
                 column.to_numpy()
                 if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf"

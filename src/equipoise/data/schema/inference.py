@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from equipoise.data.own.words import missing, number_pattern
@@ -14,6 +15,8 @@ ROWS = 20  # of a category on average and at least, where there are more
 MOST = 200  # categories
 THOUSANDS = (".", ",", "'", "’", " ", "\u00a0", "\u202f", "_")
 DIGITS = re.compile(r"[+-]?\d[\d.,'’ _\u00a0\u202f]*(?:[eE][+-]?\d+)?|[+-]?\.\d+")  # what seems to be a number
+CODE = re.compile(r"[+-]?0\d+", re.ASCII)  # 007, of which a number would lose the zeros
+DAY = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))(?![\d.])", re.ASCII)
 FORMS = (
     *("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y/%m/%d", "%d.%m.%Y", "%d-%m-%Y", "%d/%m/%Y", "%m/%d/%Y"),
     *("%d %b %Y", "%d %B %Y", "%Y-%m-%dT%H:%M:%SZ"),
@@ -30,10 +33,13 @@ def infer(name: str, text: Words, declared: str | None = None) -> Feature | str:
     counts = {word: n for word, n in text.counts.items() if not missing(word)}
     if not counts:
         return "every cell is missing"
-    if signs := number_signs([*counts], declared):
+    unit, codes = unit_of([*counts]), any(map(CODE.fullmatch, counts))
+    plain = [word.replace(unit, "").strip() for word in counts] if unit else [*counts]
+    if (signs := number_signs(plain, declared)) and not codes:
         if len(signs) > 1:
-            return 'numbers whose comma may stand between thousands or before fractions: give thousands = "," or decimal = ","'
-        return Feature(name, NUMBER, thousands=signs[0][0], decimal=signs[0][1])
+            what = f'unit = "{unit}", and ' if unit else ""
+            return f'numbers whose comma may stand between thousands or before fractions: give {what}thousands = "," or decimal = ","'
+        return Feature(name, NUMBER, thousands=signs[0][0], decimal=signs[0][1], unit=unit)
     if {word.casefold() for word in counts} <= {*TRUTH}:
         return Feature(name, NUMBER)
     if forms := date_forms([*counts]):
@@ -43,8 +49,15 @@ def infer(name: str, text: Words, declared: str | None = None) -> Feature | str:
     present = sum(counts.values())
     if len(counts) == 1 and present == len(text):
         return "the same in every row"
+    if 2 * sum(n for word, n in counts.items() if DAY.match(word)) > present:
+        form = max(FORMS, key=lambda form: _agreeing([*counts], form))
+        if 2 * _agreeing([*counts], form) > len(counts):  # the others are a fault, which reading names
+            return Feature(name, DATE, form=form)
+        return (
+            'dates of several forms, or of a rare one: write them alike, or give their form, such as form = "%d.%m.%y"'
+        )
     numeric = sum(n for word, n in counts.items() if DIGITS.fullmatch(word))
-    if 2 * numeric >= present:  # numbers, of which some cells are none: a fault, which reading names
+    if 2 * numeric >= present and not codes:  # numbers, of which some cells are none: a fault, which reading names
         return Feature(name, NUMBER, decimal=declared or ".")
     if len(counts) <= FEW and 2 * len(counts) <= max(present, 4):
         return Feature(name, CATEGORY)
@@ -70,13 +83,23 @@ def number_signs(words: Sequence[str], declared: str | None = None) -> list[tupl
     return []
 
 
-def date_forms(words: Sequence[str]) -> list[str]:
-    """The forms in which all words are dates."""
+def unit_of(words: Sequence[str]) -> str:
+    """The sign of a currency or of percent that every word has once; empty if there is none."""
+    signs = [c for c in words[0] if c in "%‰" or unicodedata.category(c) == "Sc"]
+    return next((sign for sign in signs if all(word.count(sign) == 1 for word in words)), "")
+
+
+def _agreeing(words: Sequence[str], form: str) -> int:
+    """How many words are dates of a form."""
     import pandas as pd
 
-    if not all(8 <= len(word) <= 30 and re.search(r"\d", word) for word in words[:100]):
+    return int(pd.to_datetime(pd.Series(list(words), dtype=object), format=form, errors="coerce").notna().sum())
+
+
+def date_forms(words: Sequence[str]) -> list[str]:
+    """The forms in which all words are dates."""
+    first = words[:100]
+    if not all(8 <= len(word) <= 30 and re.search(r"\d", word) for word in first):
         return []
-    first = pd.Series(list(words[:100]), dtype=object)
-    some = [form for form in FORMS if pd.to_datetime(first, format=form, errors="coerce").notna().all()]
-    every = pd.Series(list(words), dtype=object)
-    return [form for form in some if pd.to_datetime(every, format=form, errors="coerce").notna().all()]
+    some = [form for form in FORMS if _agreeing(first, form) == len(first)]
+    return [form for form in some if _agreeing(words, form) == len(words)]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from equipoise.data.own.columns import MANY, Columns, listed, option
 from equipoise.data.own.numbers import counting, left_out
+from equipoise.data.own.words import missing, twins
 from equipoise.data.schema.cells import Cells, Place, Raw, RawTable, Words, read_cells
 from equipoise.data.schema.inference import infer
 from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature, Schema
@@ -27,7 +29,7 @@ def read_raw(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) -
     options : what the user said of columns, such as ``schema``, options of :class:`Feature` by name.
     at : the place of a row.
     """
-    features, left = [], {}
+    features, left, notes = [], {}, list[str]()
     for name, cells in raw.items():
         guess: Feature | str = (
             infer(name, cells, options.decimal) if isinstance(cells, Words) else Feature(name, NUMBER)
@@ -38,6 +40,9 @@ def read_raw(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) -
             features.append(guess)
         else:
             left[name] = guess
+        if isinstance(guess, Feature) and guess.kind == CATEGORY and isinstance(cells, Words):
+            features[-1], said = _named(source, guess, cells, options.not_missing)
+            notes += said
     schema = Schema(tuple(features), left).merged(json.loads(options.schema or "{}"))
     columns, problems = {}, list[str]()
     faulty = []
@@ -50,7 +55,27 @@ def read_raw(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) -
         problems[-1] += (
             f" Correct these cells, or leave the column{s} out: {option('leave_out', [*options.leave_out, *faulty][:MANY])}."
         )
-    return RawTable(schema, columns), problems, notes_of(source, schema, options.keep)
+    return RawTable(schema, columns), problems, notes + notes_of(source, schema, options.keep)
+
+
+def _named(source: str, feature: Feature, text: Words, names: Sequence[str]) -> tuple[Feature, list[str]]:
+    """A column of categories with those of ``names`` that usually mark missing cells, and notes on words with two meanings."""
+    words = [word for word in text.counts if missing(word)]
+    kept = tuple(word for word in words if word in names)
+    notes = []
+    if lost := [word for word in words if word.isalpha() and word not in names]:
+        cells = sum(text.counts[word] for word in lost)
+        notes.append(
+            f"{source}: column {feature.name}: {listed(map(repr, lost))} in {cells:,} cells marks a missing cell. "
+            f"If it is a category: {option('not_missing', [*names, *lost])}."
+        )
+    if same := [*twins(word for word in text.counts if not missing(word))]:
+        pairs = listed(f"{one!r} and {other!r}" for one, other in same)
+        notes.append(
+            f"{source}: column {feature.name}: {pairs} differ only in capital letters or spaces, and are different categories. "
+            "Write them alike if they are the same."
+        )
+    return replace(feature, not_missing=kept), notes
 
 
 def notes_of(source: str, schema: Schema, keep: Sequence[str]) -> list[str]:

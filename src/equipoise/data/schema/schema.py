@@ -42,6 +42,8 @@ class Feature:
     low, high : numbers beyond these are refused; None: any.
     form : of dates, as :func:`datetime.datetime.strptime` reads them, such as ``"%d.%m.%Y"``.
     thousands, decimal : the signs in numbers that are text.
+    unit : a sign in every number, such as ``"%"`` or ``"€"``, which is ignored.
+    not_missing : words that usually mark a missing cell, and are categories here, such as ``"None"``.
     """
 
     name: str
@@ -56,6 +58,8 @@ class Feature:
     form: str = ""
     thousands: str = ""
     decimal: str = "."
+    unit: str = ""
+    not_missing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for option, options in (("kind", KINDS), ("scaling", SCALINGS), ("coding", CODINGS)):
@@ -73,7 +77,8 @@ class Feature:
             raise DataError(f"column {self.name}: least must be a whole number >= 1; found {self.least!r}.")
         if self.kind == DATE and not self.form:
             raise DataError(f'column {self.name}: a date needs its form, such as form = "%Y-%m-%d".')
-        object.__setattr__(self, "categories", tuple(map(str, self.categories)))
+        for option in ("categories", "not_missing"):
+            object.__setattr__(self, option, tuple(map(str, getattr(self, option))))
 
     def written(self) -> dict[str, Any]:
         """What differs from the defaults, and the kind: as TOML has it."""
@@ -143,10 +148,19 @@ class Schema:
                 features.append(replace(feature, **_options(feature.name, given)))
             else:
                 features.append(Feature(feature.name, **_options(feature.name, given)))
-        for name in [name for name in self.left_out if columns.get(name, {}).get("kind", LEFT_OUT) != LEFT_OUT]:
-            features.append(Feature(name, **_options(name, columns[name])))
-            del left[name]
+        for name in [name for name in self.left_out if columns.get(name)]:
+            given = _options(name, {"kind": _kind_of(columns[name])} | dict(columns[name]))
+            if given["kind"] != LEFT_OUT:
+                features.append(Feature(name, **given))
+                del left[name]
         return Schema(tuple(features), left)
+
+
+def _kind_of(options: Mapping[str, Any]) -> str:
+    """The kind of a column of which a user wrote other options."""
+    if "form" in options:
+        return DATE
+    return CATEGORY if {"categories", "coding", "least", "not_missing"} & options.keys() else NUMBER
 
 
 def _options(name: str, given: object) -> dict[str, Any]:
