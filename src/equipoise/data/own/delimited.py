@@ -295,8 +295,6 @@ def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]]
     """The table with its names and with what of its records is rows, which are as long as the header."""
     path, skipped = table.path, list[int]()
     header, above = _header(path, records, hinted, skipped)
-    if not header:
-        raise DataError(f"{path} holds no sample: expected a header, and a row for each sample below it.")
     repeats = list[int]()
     comments, empty, ragged, trailing = [f"{above} above the header"] * bool(above), [], [], False
     kept = array("q")

@@ -1,0 +1,391 @@
+"""Tables as people have them: each is read right, to the last cell, or refused with all problems at once and advice that works."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from equipoise.data.contents import DataError
+from equipoise.data.own.columns import UserData
+from equipoise.data.own.reading import read_user_data
+from equipoise.data.schema.cells import RawTable
+from equipoise.data.schema.coding import Coder
+from equipoise.data.schema.schema import CATEGORY
+from equipoise.scenarios import own
+
+N = 24  # rows
+PLAIN = [(row * 7) % 11 / 2 for row in range(N)]
+LABELS = ["sick", "well", "well", "sick"] * (N // 4)
+DATES = [f"2020-01-{day:02}" for day in range(1, N + 1)]
+DAY = 18262.0  # 2020-01-01, in days since 1970
+
+
+def text(columns: dict[str, Sequence[object]], sep: str = ",", end: str = "\r\n") -> str:
+    """A table with these columns, whose cells are repeated down to the longest."""
+    file = io.StringIO()
+    writer = csv.writer(file, delimiter=sep, lineterminator=end)
+    writer.writerow(columns)
+    length = max(map(len, columns.values()))
+    writer.writerows([[cells[row % len(cells)] for cells in columns.values()] for row in range(length)])
+    return file.getvalue()
+
+
+def beside(cells: Sequence[object], **how: Any) -> str:
+    """A table with a column x of these cells, next to a plain one and the label."""
+    return text({"plain": PLAIN, "x": cells, "label": LABELS}, **how)
+
+
+def read(path: Path, content: str | bytes, **options: Any) -> UserData:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return read_user_data(path, own.columns_of(**options))
+
+
+def cells_of(data: UserData, name: str) -> list[Any]:
+    """The cells of a column as they were read: numbers, words, or None."""
+    assert isinstance(data.inputs, RawTable)
+    cells = data.inputs.columns[name]
+    if cells.words:
+        return [cells.words[code] if code >= 0 else None for code in cells.values.tolist()]
+    return [None if number != number else number for number in cells.values.tolist()]
+
+
+def kind_of(data: UserData, name: str) -> str:
+    assert isinstance(data.inputs, RawTable)
+    return next(feature.kind for feature in data.inputs.schema.features if feature.name == name)
+
+
+READ: dict[str, tuple[str | bytes, Sequence[Any]]] = {  # the table, and its column x
+    "unicode": (beside(["男", "女", "ä", "e\u0301"]), ["男", "女", "ä", "e\u0301"]),
+    "quotes": (beside(['say "a"', "b, c", "d\ne", "f"]), ['say "a"', "b, c", "d\ne", "f"]),
+    "byte order mark": ("\ufeff" + beside(PLAIN), PLAIN),
+    "utf-16": (beside(["ä", "ö", "ü", "a"]).encode("utf-16"), ["ä", "ö", "ü", "a"]),
+    "old line ends": (beside(PLAIN, end="\r"), PLAIN),
+    "empty lines": (beside(PLAIN, end="\n\n\n"), PLAIN),
+    "comment above": ("# exported in May\n" + beside(PLAIN), PLAIN),
+    "sep= of Excel": ("sep=;\r\n" + beside(PLAIN, sep=";"), PLAIN),
+    "tabulators": (beside(PLAIN, sep="\t"), PLAIN),
+    "bars": (beside(["a b", "c", "d", "e"], sep="|"), ["a b", "c", "d", "e"]),
+    "trailing separators": (beside(PLAIN, end=",\r\n"), PLAIN),
+    "trailing separators of rows": (beside(PLAIN, end=",\r\n").replace("label,", "label", 1), PLAIN),
+    "blanks around names and cells": (
+        text({"plain": PLAIN, " x ": [" a", "b ", " c ", "d"], "label": LABELS}),
+        ["a", "b", "c", "d"],
+    ),
+    "header twice": (beside(PLAIN) + "plain,x,label\r\n", PLAIN),
+    "header twice among words": (
+        text({"plain": "pqpr", "x": "abca", "label": LABELS}) + text({"plain": "p", "x": "b", "label": ["sick"]}),
+        [*"abca" * 6, "b"],
+    ),
+    "thousands with a comma": (beside(["1,234", "12,345", "999", "1,234,567"]), [1234, 12345, 999, 1234567]),
+    "thousands with a point": (beside(["1.234,5", "12.345,25", "999,0", "1.234.567"]), [1234.5, 12345.25, 999, 1234567]),
+    "thousands with an apostrophe": (beside(["1'234", "12'345.5", "999", "-1'000'000"]), [1234, 12345.5, 999, -1e6]),
+    "thousands with a narrow blank": (beside(["1\u202f234", "12\u202f345,5", "9", "7"]), [1234, 12345.5, 9, 7]),
+    "decimal commas": (beside(["1,5", "2,25", "-3,0", "4,125"], sep=";"), [1.5, 2.25, -3, 4.125]),
+    "scientific": (beside(["1e3", "1.5E-2", "-2e+1", "3"]), [1000, 0.015, -20, 3]),
+    "negative zero": (beside(["-0", "0", "-0.0", "1"]), [0, 0, 0, 1]),
+    "large, but not too large": (beside(["1e38", "-1e38", "0", "5"]), [1e38, -1e38, 0, 5]),
+    "tiny": (beside(["1e-300", "-1e-300", "0", "2e-300"]), [1e-300, -1e-300, 0, 2e-300]),
+    "percent": (beside(["12%", "15.5 %", "-3%", "100%"]), [12, 15.5, -3, 100]),
+    "dollars": (beside(["$1,234.50", "$3.20", "-$12.00", "$7"]), [1234.5, 3.2, -12, 7]),
+    "euros": (beside(["1.234,50 €", "3,20 €", "12,00 €", "7,00 €"], sep=";"), [1234.5, 3.2, 12, 7]),
+    "yes and no": (beside(["yes", "no", "Yes", "NO"]), [1, 0, 1, 0]),
+    "three spellings of truth": (beside(["yes", "Y", "1", "no", "n", "0", "TRUE", "false"]), [1, 1, 1, 0, 0, 0, 1, 0]),
+    "truth with gaps": (beside(["True", "", "False", "NA"]), [1, None, 0, None]),
+    "blank cells": (beside([" ", "\t", "1", "2"]), [None, None, 1, 2]),
+    "many words for missing": (beside(["?", "n/a", "1.5", "-", "NULL", "2", "nan", "#N/A"]), [None, None, 1.5, None, None, 2, None, None]),
+    "codes with zeros": (beside(["007", "012", "101", "003"]), ["007", "012", "101", "003"]),
+    "numbers and words as names": (beside(["a", "b", "2", "c", "a", "b", "c", "b"]), ["a", "b", "2", "c", "a", "b", "c", "b"]),
+    "one word and gaps": (beside(["x", "", "x", ""]), ["x", None, "x", None]),
+    "one number": (beside(["7"]), [7]),
+    "dates": (beside(DATES), [DAY + k for k in range(N)]),
+    "German dates": (beside([f"{k}.1.2020" for k in range(1, N + 1)]), [DAY + k for k in range(N)]),
+    "American dates": (beside([f"1/{k}/2020" for k in range(1, N + 1)]), [DAY + k for k in range(N)]),
+    "times": (beside([f"{day} 12:00:00" for day in DATES]), [DAY + k + 0.5 for k in range(N)]),
+    "dates with gaps": (beside([*DATES[:-1], ""]), [*(DAY + k for k in range(N - 1)), None]),
+    "dates of a leap year and before 1970": (beside(["2000-02-29", "1969-12-31", "1900-01-01"]), [11016, -1, -25567]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_table_is_read_right(name: str, tmp_path: Path) -> None:
+    content, wanted = READ[name]
+    data = read(tmp_path / "t.csv", content)
+    found = cells_of(data, "x")
+    assert found == [wanted[row % len(wanted)] for row in range(len(found))]
+    assert len(found) >= N
+    assert {*data.label} == {"sick", "well"}
+    coder = Coder.fitted_to(data.inputs, [range(len(data))])  # type: ignore[arg-type]
+    inputs = coder(data.inputs.columns)  # type: ignore[union-attr]
+    assert np.isfinite(inputs).all()
+    mine = [k for k, of in enumerate(coder.names) if re.match(r"x\b", of)]
+    assert len({*map(tuple, inputs[:, mine].tolist())}) == len({*wanted} - {""})  # different cells are different inputs
+
+
+LEFT: dict[str, tuple[str, str, dict[str, Any], Sequence[Any]]] = {  # the table, what the note is, the advice, and x with it
+    "every cell missing": (beside(["", "NA"]), "every cell is missing", {}, []),
+    "one word": (beside(["same"]), "the same in every row", {}, []),
+    "names of rows": (beside([f"P{k:05}" for k in range(N)]), "names of rows", {}, []),
+    "free text": (beside([f"patient {k} feels ill" for k in range(N)]), "text", {}, []),
+    "row numbers": (beside(range(N)), "numbers of the rows.*--set keep=x", {"keep": "x"}, range(N)),
+    "a comma with two meanings": (
+        beside(["1,500", "2,250", "3,000", "4,125"], sep=";"),
+        'give thousands = "," or decimal = ","',
+        {"columns": {"x": {"decimal": ","}}},
+        [1.5, 2.25, 3, 4.125],
+    ),
+    "the same comma, thousands": (
+        beside(["1,500", "2,250", "3,000", "4,125"], sep=";"),
+        'give thousands = "," or decimal = ","',
+        {"columns": {"x": {"thousands": ","}}},
+        [1500, 2250, 3000, 4125],
+    ),
+    "pounds with that comma": (
+        beside(["£1,500", "£2,250"]),
+        'give unit = "£", and thousands = "," or decimal = ","',
+        {"columns": {"x": {"unit": "£", "thousands": ","}}},
+        [1500, 2250],
+    ),
+    "days or months": (
+        beside(["01/02/2020", "02/03/2020", "12/01/2020"]),
+        'give form = "%d/%m/%Y" or "%m/%d/%Y"',
+        {"columns": {"x": {"form": "%d/%m/%Y"}}},
+        [DAY + 31, DAY + 61, DAY + 11],
+    ),
+    "years of two digits": (
+        beside(["01.02.20", "02.03.20", "12.01.20"]),
+        "dates of several forms, or of a rare one.*give their form",
+        {"columns": {"x": {"form": "%d.%m.%y"}}},
+        [DAY + 31, DAY + 61, DAY + 11],
+    ),
+    "zones of time": (
+        beside(["2020-01-01T13:00:00+01:00", "2020-01-02T00:00:00+0000"]),
+        "dates of several forms, or of a rare one.*give their form",
+        {"columns": {"x": {"form": "%Y-%m-%dT%H:%M:%S%z"}}},
+        [DAY + 0.5, DAY + 1],
+    ),
+    "dates in three forms": (beside(["2020-01-01", "01.02.2020", "3/4/2020"]), "dates of several forms", {}, []),
+    "a name that looks missing": (
+        beside(["NA", "DE", "US", "NA"]),
+        "'NA' in 12 cells marks a missing cell. If it is a category: --set not_missing=NA",
+        {"not_missing": "NA"},
+        ["NA", "DE", "US", "NA"],
+    ),
+    "none of a scale": (
+        beside(["None", "mild", "", "severe"]),
+        "'None' in 6 cells marks a missing cell. If it is a category: --set not_missing=None",
+        {"not_missing": "None"},
+        ["None", "mild", None, "severe"],
+    ),
+    "spellings": (beside(["Male", "male", "MALE", "female"]), "'Male' and 'male'.*differ only in capital", {}, []),
+    "a number that gives the label away": (
+        beside([1 if label == "sick" else 0 for label in LABELS]), "column x tells the class", {}, []
+    ),
+    "a word that gives the label away": (
+        beside(["in" if label == "sick" else "out" for label in LABELS]), "column x tells the class", {}, []
+    ),
+    "a number that stands for none": (beside([*(k / 2 for k in range(N - 2)), -999, -999]), "x is -999 in 2 rows", {}, []),
+    "numbers of sixty bits": (beside([2**60 + k for k in range(N)][::-1]), "so many digits", {}, []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_may_mean_something_else_is_said_and_the_advice_works(name: str, tmp_path: Path) -> None:
+    content, note, advice, wanted = LEFT[name]
+    data = read(tmp_path / "t.csv", content)
+    assert re.search(note, " ".join(data.notes)), data.notes
+    assert cells_of(data, "plain") == PLAIN
+    if advice:
+        data = read(tmp_path / "t.csv", content, **advice)
+        assert cells_of(data, "x") == [wanted[row % len(wanted)] for row in range(N)]
+        assert not re.search(note, " ".join(data.notes))
+
+
+HIGH = [f"{k * 1.5}" for k in range(N)]
+REFUSED: dict[str, tuple[str | bytes, Sequence[str]]] = {  # the table, and what the message is
+    "stray words": (
+        beside([*HIGH[:-3], "high", "n.d.", ">500"]),
+        ["column x: 3 of 24 are no number ('high' in line 23, 'n.d.' in line 24, '>500' in line 25)", "--set leave_out=x"],
+    ),
+    "two columns with faults": (
+        text({"a": [*HIGH[:-1], "high"], "plain": PLAIN, "b": ["<1", *HIGH[1:]], "label": LABELS}),
+        ["2 problems", "column a: 1 of 24 is no number ('high' in line 25)", "column b", "'<1' in line 2", "leave_out=a,b"],
+    ),
+    "a date that never was": (
+        beside([*DATES[:-1], "2020-02-30"]),
+        ["column x: 1 of 24 is no date of the form %Y-%m-%d ('2020-02-30' in line 25)", "--set leave_out=x"],
+    ),
+    "another form of date": (
+        beside([*DATES[:-2], "23.01.2020", "24.01.2020"]),
+        ["2 of 24 are no date of the form %Y-%m-%d ('23.01.2020' in line 24", "--set leave_out=x"],
+    ),
+    "1e300": (beside(["1e300", *HIGH[1:]]), ["column x: 1 of 24 is too large ('1e300' in line 2)", "--set leave_out=x"]),
+    "integers of 400 digits": (beside([10**400 + k for k in range(N)]), ["all 24 are too large", "--set leave_out=x"]),
+    "infinity": (beside(["inf", "-Infinity", *HIGH[2:]]), ["2 of 24 are no number ('inf' in line 2", "--set leave_out=x"]),
+    "Arabic digits": (beside(["١", *HIGH[1:]]), ["1 of 24 is no number ('١' in line 2)", "--set leave_out=x"]),
+    "a minus of typographers": (beside(["−1", *HIGH[1:]]), ["'−1' in line 2", "--set leave_out=x"]),
+    "names twice": ("x,x,label\n1,2,a\n3,4,b\n", ["two columns are called 'x'. Rename one"]),
+    "a short row": (beside(PLAIN) + "1,2\r\n", ["the header has 3 cells, and 1 of 25 rows has another number: line 26 has 2"]),
+    "a separator in a cell": (
+        "plain,x,label\n" + "1,2,a,\n" * 2 + "1,2,3,b\n",
+        ["line 4 has 4", "must be in quotation marks"],
+    ),
+    "latin letters of one byte": (
+        beside(["ä", "ö", "ü", "a"]).encode("latin-1"),
+        ["it is no UTF-8 text", "--set encoding=latin-1"],
+    ),
+    "wide letters without a mark": (beside(["a", "b"]).encode("utf-16-le"), ["holds a NUL", "--set encoding=utf-16-le"]),
+    "an open quotation mark": (beside(PLAIN) + '3,"2,sick\r\n1,2,well\r\n', ["the header has 3 cells", "line 27 has 2"]),
+    "no rows": ("plain,x,label\n", ["holds no sample"]),
+    "nothing": ("", ["has no column label"]),
+    "no label": (text({"plain": PLAIN, "x": PLAIN}), ["has no column label", "--set label=COLUMN"]),
+    "no label, and stray words": (
+        text({"plain": PLAIN, "x": ["high", *HIGH[1:]]}),
+        ["2 problems", "no column label", "column x: 1 of 24 is no number"],
+    ),
+    "labels missing": (
+        text({"x": PLAIN, "label": ["a", "b", "", "b"]}),
+        ["the label is missing in 6 of 24 samples", "line 4"],
+    ),
+    "one class": (text({"x": PLAIN, "label": ["a"]}), ["all 24 samples are of one class"]),
+    "nothing to learn from": (text({"x": ["same"], "label": LABELS}), ["the same in every row"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_table_is_refused_with_advice_that_works(name: str, tmp_path: Path) -> None:
+    content, wanted = REFUSED[name]
+    with pytest.raises(DataError) as caught:
+        read(tmp_path / "t.csv", content)
+    message = str(caught.value)
+    for words in wanted:
+        assert words in message
+    advice = [re.sub(r"[.)]+$", "", word) for word in re.findall(r"--set (\S+)", message)]
+    if advice and "COLUMN" not in message:  # the table that it helps is another problem's
+        options = dict(shlex.split(word)[0].split("=", 1) for word in advice)
+        data = read(tmp_path / "t.csv", content, **options)
+        assert cells_of(data, "plain") == PLAIN
+
+
+# several sites
+
+
+def of_sites(tmp_path: Path, **columns: Sequence[object]) -> tuple[UserData, Coder, dict[str, list[int]]]:
+    rows = {"plain": PLAIN, **columns, "client": ["north", "south", "west"], "label": LABELS}
+    data = read(tmp_path / "t.csv", text(rows))
+    parts = own.divided(data, 0)
+    return data, own.coder_of(data, parts), parts.train
+
+
+def test_a_category_that_one_site_has_is_an_input_of_all(tmp_path: Path) -> None:
+    data, coder, _ = of_sites(tmp_path, ward=["a", "b", "rare"] * 8)
+    assert coder.names == ("plain", "ward=a", "ward=b", "ward=rare")
+    assert isinstance(data.inputs, RawTable)
+    assert coder(data.inputs.columns)[:, 1:].tolist() == [[float(k % 3 == j) for j in range(3)] for k in range(N)]
+
+
+def test_a_column_that_is_empty_at_a_site_is_filled_with_the_median_of_the_others(tmp_path: Path) -> None:
+    data, coder, train = of_sites(tmp_path, dose=["" if k % 3 == 0 else k for k in range(N)])
+    assert isinstance(data.inputs, RawTable)
+    inputs = coder(data.inputs.columns)
+    assert coder.names == ("plain", "dose", "dose missing")
+    assert inputs[:, 2].tolist() == [float(k % 3 == 0) for k in range(N)]
+    mine = [k for rows in train.values() for k in rows if k % 3]
+    middle = np.quantile(mine, 0.5, method="inverted_cdf")
+    assert inputs[0, 1] == pytest.approx((middle - np.mean(mine)) / np.std(mine), rel=1e-5)
+
+
+def test_categories_that_training_has_not_seen_are_none_of_the_others(tmp_path: Path) -> None:
+    data = read(tmp_path / "t.csv", beside(["a", "b", "a", "b"]))
+    coder = Coder.fitted_to(data.inputs, [range(N)])  # type: ignore[arg-type]
+    inputs, notes = coder.of_frame(pd.DataFrame({"plain": [1.0, 2.0, 3.0], "x": ["a", "new", None]}))
+    assert coder.names == ("plain", "x=b")
+    assert inputs[:, 1].tolist() == [0, 0, 0]
+    assert any("'new' did not occur in training" in note for note in notes)
+
+
+def test_columns_are_matched_by_name_wherever_they_stand(tmp_path: Path) -> None:
+    """Also with more columns, other kinds of numbers, and dates that pandas has read."""
+    columns = {"age": range(20, 44), "dose": [k / 4 for k in range(N)], "ward": ["p", "q", "r"], "day": DATES}
+    data = read(tmp_path / "t.csv", text({**columns, "label": LABELS}), keep=["age"])
+    coder = Coder.fitted_to(data.inputs, [range(N)])  # type: ignore[arg-type]
+    expected = coder(data.inputs.columns)  # type: ignore[union-attr]
+    frame = pd.DataFrame({name: [cells[k % len(cells)] for k in range(N)] for name, cells in columns.items()})
+    frame = frame.assign(other="z", day=pd.to_datetime(frame["day"]), age=frame["age"].astype("float32"))
+    assert np.array_equal(coder.of_frame(frame[["day", "other", "ward", "dose", "age"]])[0], expected)
+    assert np.array_equal(coder.of_frame(frame.astype({"dose": str, "ward": "category"}))[0], expected)
+    with pytest.raises(DataError, match=r"no column 'dose', 'ward'"):
+        coder.of_frame(frame[["age", "day"]])
+    with pytest.raises(DataError, match=r"two columns are called ward"):
+        coder.of_frame(frame.rename(columns={"other": "ward"}))
+    with pytest.raises(DataError, match=r"(?s)2 problems.*column age: 1 of 24 is no number.*column day: 1 of 24 is no"):
+        frame = frame.astype({"age": object, "day": str})
+        frame.loc[3, ["age", "day"]] = ["old", "soon"]
+        coder.of_frame(frame)
+
+
+# many columns, many rows
+
+
+def test_five_thousand_columns(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(8, 5000)).round(3)
+    lines = [",".join([*(f"gene {k}" for k in range(5000)), "label"])]
+    lines += [",".join([*map(str, row.tolist()), "ab"[k % 2]]) for k, row in enumerate(x)]
+    data = read(tmp_path / "t.csv", "\n".join(lines))
+    assert isinstance(data.inputs, RawTable)
+    assert np.array_equal(data.inputs.numbers(), x)
+    coder = Coder.fitted_to(data.inputs, [range(8)])
+    np.testing.assert_allclose(coder(data.inputs.columns), (x - x.mean(0)) / x.std(0), rtol=1e-4, atol=1e-5)
+
+
+def test_two_hundred_faulty_columns_are_said_in_short(tmp_path: Path) -> None:
+    columns: dict[str, Sequence[object]] = {f"c{k}": [f"bad{k}", *HIGH[1:]] for k in range(200)}
+    with pytest.raises(DataError) as caught:
+        read(tmp_path / "t.csv", text({**columns, "label": LABELS}))
+    assert "has 200 problems" in str(caught.value)
+    assert "And 190 more." in str(caught.value)
+    assert len(str(caught.value)) < 5000
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from equipoise.data.own.columns import Columns
+from equipoise.data.own.reading import read_user_data
+from equipoise.data.schema.coding import Coder
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+data = read_user_data(Path(sys.argv[1]), Columns())
+coder = Coder.fitted_to(data.inputs, [range(0, len(data), 2), range(1, len(data), 2)])
+inputs = coder(data.inputs.columns)
+print(len(data), inputs.shape[1], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.slow
+def test_a_million_rows_in_bounded_memory(tmp_path: Path) -> None:
+    """Twenty columns, of which five are words and two have gaps: at most 12 times what the inputs take."""
+    rng = np.random.default_rng(0)
+    n = 1_000_000
+    frame = pd.DataFrame({f"number {k}": rng.normal(size=n).astype(np.float32) for k in range(13)})
+    for k in range(5):
+        frame[f"word {k}"] = np.array(["low", "middle", "high", "none at all"])[rng.integers(4, size=n)]
+    frame["gaps"] = frame["number 0"].where(rng.random(n) > 0.1)
+    frame["label"] = np.array(["a", "b"])[rng.integers(2, size=n)]
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", PEAK, str(tmp_path / "t.csv")], capture_output=True, text=True, check=True
+    )
+    rows, width, kilobytes = map(int, ended.stdout.split())
+    assert rows == n
+    assert kilobytes < 12 * rows * width * 4 / 1024
