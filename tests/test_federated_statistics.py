@@ -107,6 +107,18 @@ def test_any_quantile_of_sums_is_within_the_bound(data: tuple[list[float], list[
 
 
 @QUICK
+@given(st.lists(st.integers(18_000, 18_030), min_size=1, max_size=40), st.sampled_from([0.25, 0.5, 0.75]))
+def test_a_quantile_of_days_or_years_is_among_them(values: list[int], share: float) -> None:
+    """Half a percent of the days since 1970 are three months: the mean and the deviation are nearer, by Cantelli's inequality."""
+    x = np.array(values, np.float64)
+    sums = add_up(Feature("x"), Cells(x), range(len(x)))
+    quantile, most = sums.quantile(share), float(np.quantile(x, share, method="inverted_cdf"))
+    low, high = np.sqrt((1 - share) / share) * x.std(), np.sqrt(share / (1 - share)) * x.std()
+    assert x.mean() - low - 0.51 <= quantile <= x.mean() + high + 0.51
+    assert x.mean() - low - 1e-6 <= most <= x.mean() + high + 1e-6
+
+
+@QUICK
 @given(
     divisions(WORDS),
     st.integers(1, 3),

@@ -111,6 +111,8 @@ READ: dict[str, tuple[str | bytes, Sequence[Any]]] = {  # the table, and its col
     "German dates": (beside([f"{k}.1.2020" for k in range(1, N + 1)]), [DAY + k for k in range(N)]),
     "American dates": (beside([f"1/{k}/2020" for k in range(1, N + 1)]), [DAY + k for k in range(N)]),
     "times": (beside([f"{day} 12:00:00" for day in DATES]), [DAY + k + 0.5 for k in range(N)]),
+    "zones of time": (beside(["2020-01-01T13:00:00+01:00", "2020-01-02T00:00:00Z"]), [DAY + 0.5, DAY + 1]),
+    "parts of seconds": (beside(["2020-01-01 12:00:00.0", "2020-01-01 06:00:00.000000"]), [DAY + 0.5, DAY + 0.25]),
     "dates with gaps": (beside([*DATES[:-1], ""]), [*(DAY + k for k in range(N - 1)), None]),
     "dates of a leap year and before 1970": (beside(["2000-02-29", "1969-12-31", "1900-01-01"]), [11016, -1, -25567]),
 }  # fmt: skip
@@ -167,10 +169,10 @@ LEFT: dict[str, tuple[str, str, dict[str, Any], Sequence[Any]]] = {  # the table
         {"columns": {"x": {"form": "%d.%m.%y"}}},
         [DAY + 31, DAY + 61, DAY + 11],
     ),
-    "zones of time": (
-        beside(["2020-01-01T13:00:00+01:00", "2020-01-02T00:00:00+0000"]),
+    "zones of time, without seconds": (
+        beside(["2020-01-01 13:00+01:00", "2020-01-02 00:00+0000"]),
         "dates of several forms, or of a rare one.*give their form",
-        {"columns": {"x": {"form": "%Y-%m-%dT%H:%M:%S%z"}}},
+        {"columns": {"x": {"form": "%Y-%m-%d %H:%M%z"}}},
         [DAY + 0.5, DAY + 1],
     ),
     "dates in three forms": (beside(["2020-01-01", "01.02.2020", "3/4/2020"]), "dates of several forms", {}, []),
@@ -276,6 +278,32 @@ def test_a_table_is_refused_with_advice_that_works(name: str, tmp_path: Path) ->
         assert cells_of(data, "plain") == PLAIN
 
 
+PARQUET: dict[str, tuple[Any, Sequence[Any]]] = {  # cells of a column with a type, and how they are read
+    "truth with gaps": ([True, None, False], [1, None, 0]),
+    "whole numbers with gaps": (pd.array([1, None, 3], dtype="Int64"), [1, None, 3]),
+    "days": (pd.to_datetime(["2020-01-01", None, "2020-01-03"]), [DAY, None, DAY + 2]),
+    "times": (pd.to_datetime(["2020-01-01 06:00:00", "2020-01-02 12:00:00.5"], format="ISO8601"), [DAY + 0.25, DAY + 1.5 + 0.5 / 86400]),
+    "zones": (pd.to_datetime(["2020-01-01 13:00", "2020-01-02 01:00"]).tz_localize("Europe/Berlin"), [DAY + 0.5, DAY + 1]),
+    "categories": (pd.Categorical(["a", None, "b"]), ["a", None, "b"]),
+    "numbers as text": (["1,234.5", "2.5", "12,345"], [1234.5, 2.5, 12345]),
+    "codes": (["007", "008", None], ["007", "008", None]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARQUET)
+def test_a_parquet_file_is_read_right(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    cells, wanted = PARQUET[name]
+    column = pd.concat([pd.Series(cells)] * 12, ignore_index=True)
+    frame = pd.DataFrame({"x": column, "pair": [[1, 2]] * len(column)}).assign(
+        label=lambda t: ["a", "b"] * (len(t) // 2)
+    )
+    frame.to_parquet(tmp_path / "t.parquet")
+    data = read_user_data(tmp_path / "t.parquet")
+    assert cells_of(data, "x") == pytest.approx([*wanted] * 12) if name == "times" else [*wanted] * 12
+    assert any("the column pair is left out: the same in every row" in note for note in data.notes)
+
+
 # several sites
 
 
@@ -322,7 +350,11 @@ def test_columns_are_matched_by_name_wherever_they_stand(tmp_path: Path) -> None
     frame = pd.DataFrame({name: [cells[k % len(cells)] for k in range(N)] for name, cells in columns.items()})
     frame = frame.assign(other="z", day=pd.to_datetime(frame["day"]), age=frame["age"].astype("float32"))
     assert np.array_equal(coder.of_frame(frame[["day", "other", "ward", "dose", "age"]])[0], expected)
-    assert np.array_equal(coder.of_frame(frame.astype({"dose": str, "ward": "category"}))[0], expected)
+    for same in (frame.astype({"dose": str, "ward": "category"}), frame.convert_dtypes(), frame.astype(object)):
+        assert np.array_equal(coder.of_frame(same)[0], expected)
+    gaps = frame.convert_dtypes()
+    gaps.loc[1, ["dose", "ward", "day"]] = pd.NA
+    assert np.array_equal(coder.of_frame(gaps)[0][2:], expected[2:])
     with pytest.raises(DataError, match=r"no column 'dose', 'ward'"):
         coder.of_frame(frame[["age", "day"]])
     with pytest.raises(DataError, match=r"two columns are called ward"):

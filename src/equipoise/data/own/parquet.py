@@ -74,6 +74,8 @@ def _raw(column: pd.Series) -> Raw:
     if column.dtype.kind in "biuf":
         numbers: NDArray[np.float64] = column.to_numpy(np.float64, na_value=np.nan)
         return numbers
+    if column.dtype.kind == "M" and column.dt.microsecond.any():  # then all with parts of seconds
+        column = column.dt.strftime("%Y-%m-%d %H:%M:%S.%f%z")
     return Words.of(_cells(column))
 
 

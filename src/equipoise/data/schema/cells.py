@@ -16,6 +16,7 @@ from equipoise.data.own.words import missing, number_pattern
 from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature, Schema
 
 TRUTH = {**dict.fromkeys(("true", "t", "yes", "y", "1"), 1.0), **dict.fromkeys(("false", "f", "no", "n", "0"), 0.0)}
+UNDEFINED = ("nan", "<NA>", "NaT")  # what NumPy and pandas call what is not there
 Place = Callable[[int], str]
 
 
@@ -58,7 +59,7 @@ class Words:
 
 def word_of(cell: Any) -> str:
     """A cell as text without blanks around it; nothing of None and NaN, and whole numbers without a point."""
-    if cell is None or cell != cell:
+    if cell is None or (not isinstance(cell, str) and str(cell) in UNDEFINED):
         return ""
     if isinstance(cell, float | np.floating) and float(cell).is_integer() and abs(float(cell)) < 2**53:
         return str(int(cell))
@@ -108,7 +109,12 @@ def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]
         cells = _codes(text, feature.not_missing)
         return cells, _refused(feature, cells.missing, at)
     if isinstance(raw, Words):
-        numbers, gone = _days(raw, feature.form) if feature.kind == DATE else _numbers(raw, feature), raw.missing
+        numbers, gone = (
+            days_of(map(str.strip, raw.words), feature.form)[raw.codes]
+            if feature.kind == DATE
+            else _numbers(raw, feature),
+            raw.missing,
+        )
     elif feature.kind == NUMBER:
         numbers = raw.astype(np.float64)
         gone = np.isnan(numbers)
@@ -158,13 +164,9 @@ def _numbers(text: Words, feature: Feature) -> NDArray[np.float64]:
     return text.mapped(meaning)
 
 
-def _days(text: Words, form: str) -> NDArray[np.float64]:
-    """Days since 1970-01-01; NaN of words that are no date of this form."""
+def days_of(words: Iterable[str], form: str) -> NDArray[np.float64]:
+    """Days since 1970-01-01, of which parts are times; NaN of words that are no date of this form."""
     import pandas as pd
 
-    dates = pd.to_datetime(
-        pd.Series([word.strip() for word in text.words], dtype=object), format=form, errors="coerce", utc=True
-    )
-    days = (dates - pd.Timestamp(1970, 1, 1, tz="UTC")) / pd.Timedelta(days=1)
-    made: NDArray[np.float64] = days.to_numpy(np.float64)[text.codes]
-    return made
+    dates = pd.to_datetime(pd.Series(list(words), dtype=object), format=form, errors="coerce", utc=True)
+    return np.asarray((dates - pd.Timestamp(1970, 1, 1, tz="UTC")) / pd.Timedelta(days=1), np.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,8 +65,8 @@ class Coder:
         columns, problems, notes = {}, [], []
         for feature in self.schema.features:
             column = frame.iloc[:, names.index(feature.name)]
-            if feature.kind == DATE and hasattr(column, "dt"):
-                column = column.dt.strftime(feature.form)
+            if feature.kind == DATE:
+                column = column.map(partial(_dated, form=feature.form))
             raw = (
                 column.to_numpy()
                 if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf"
@@ -90,6 +91,11 @@ class Coder:
         """What :meth:`as_json` gave."""
         fitted = {name: Fitted.of(value) for name, value in given["fitted"].items()}
         return Coder(Schema.of(given["columns"], given["left_out"]), fitted)
+
+
+def _dated(cell: Any, form: str) -> Any:
+    """A date that pandas or Python has read, as text."""
+    return cell.strftime(form) if hasattr(cell, "strftime") and cell == cell else cell
 
 
 def together(source: str, problems: Sequence[str]) -> str:

@@ -6,8 +6,10 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
+import numpy as np
+
 from equipoise.data.own.words import missing, number_pattern
-from equipoise.data.schema.cells import TRUTH, Words
+from equipoise.data.schema.cells import TRUTH, Words, days_of
 from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature
 
 FEW = 50  # different words that are categories whatever the number of rows
@@ -19,7 +21,8 @@ CODE = re.compile(r"[+-]?0\d+", re.ASCII)  # 007, of which a number would lose t
 DAY = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))(?![\d.])", re.ASCII)
 FORMS = (
     *("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y/%m/%d", "%d.%m.%Y", "%d-%m-%Y", "%d/%m/%Y", "%m/%d/%Y"),
-    *("%d %b %Y", "%d %B %Y", "%Y-%m-%dT%H:%M:%SZ"),
+    *("%d %b %Y", "%d %B %Y", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d %H:%M:%S%z"),
+    *("%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%d %H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S.%f%z"),
 )
 
 
@@ -91,9 +94,7 @@ def unit_of(words: Sequence[str]) -> str:
 
 def _agreeing(words: Sequence[str], form: str) -> int:
     """How many words are dates of a form."""
-    import pandas as pd
-
-    return int(pd.to_datetime(pd.Series(list(words), dtype=object), format=form, errors="coerce").notna().sum())
+    return int(np.isfinite(days_of(words, form)).sum())
 
 
 def date_forms(words: Sequence[str]) -> list[str]:

@@ -73,13 +73,17 @@ class Sums:
     def quantile(self, share: float) -> float:
         """The smallest number that at least a share of the cells do not exceed, within ``ERROR`` of it; whole if all are.
 
-        Its bin is found by the counts, and answered by the middle of the bin.
+        Its bin is found by the counts, and answered by the middle of the bin; by Cantelli's inequality it is no further from the mean
+        than ``sqrt(share / (1 - share))`` standard deviations above, and ``sqrt((1 - share) / share)`` below.
         """
         rank, below = max(1, math.ceil(share * self.present)), 0
         for sign, k in sorted(map(_bin, self.bins), key=lambda bin_: bin_[0] * (bin_[1] + FAR)):
             below += self.bins[f"{sign} {k}"]
             if below >= rank:
                 middle = sign * 2 * BASE**k / (BASE + 1)
+                if 0 < share < 1:
+                    low, high = math.sqrt((1 - share) / share), math.sqrt(share / (1 - share))
+                    middle = min(max(middle, self.mean - low * self.deviation), self.mean + high * self.deviation)
                 return middle if self.fractions else float(round(middle))
         return 0.0
 
