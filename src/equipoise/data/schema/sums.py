@@ -202,5 +202,5 @@ def of_categories(feature: Feature, sums: Sums) -> Fitted:
     places = {word: k for k, word in enumerate(kept)}
     numbers = [(places[word], n) for word, n in sums.words.items() if word in places]
     mean = sum(k * n for k, n in numbers) / (count := sum(n for _, n in numbers))
-    deviation = math.sqrt(sum(n * (k - mean) ** 2 for k, n in numbers) / count)
+    deviation = math.sqrt(math.fsum(n * (k - mean) ** 2 for k, n in numbers) / count)
     return Fitted(mean, deviation or 1.0, common, own, kept, rest > 0)
