@@ -179,8 +179,12 @@ def test_sizes_of_stacks(clients: int, chunk: int | None, expected: list[int]) -
     assert sorted(seen, reverse=True) == expected
 
 
-def test_a_model_that_memory_holds_once_is_trained_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("equipoise.engines.stacked.MEMORY", 1)
+@pytest.mark.parametrize(("sizes", "memory", "expected"), [((4, 4, 4), 1, [1, 1, 1]), ((4, 40, 41), None, [1, 2])])
+def test_clients_are_stacked_where_memory_and_sizes_allow(
+    sizes: tuple[int, ...], memory: int | None, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if memory is not None:
+        monkeypatch.setattr("equipoise.engines.stacked.MEMORY", memory)
     seen: list[int] = []
 
     def engine(job: Job) -> Iterator[Answer]:
@@ -188,8 +192,8 @@ def test_a_model_that_memory_holds_once_is_trained_alone(monkeypatch: pytest.Mon
             seen.append(len(answer.rows))
             yield answer
 
-    fitted("fedavg", 1, sizes=(4,) * 5, engine=engine, participation=1.0, server_validation=None)
-    assert seen == [1] * 5
+    fitted("fedavg", 1, sizes=sizes, engine=engine, participation=1.0, server_validation=None)
+    assert sorted(seen) == expected
 
 
 # who cannot be spread over threads

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
+import describe
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import equipoise as eq
+from equipoise.cli.catalogue import FILE
 from equipoise.core.rule import Rule
 from equipoise.federation.method import Method, MethodError, parse
 from equipoise.methods import METHODS
@@ -186,3 +189,8 @@ def test_which_rules_define_a_hook() -> None:
     assert method.overriding("deploy") == [0]
     assert method.overriding("reward") == [1]
     assert method.overriding("aggregate") == [1, 2]
+
+
+def test_the_catalogue_in_git_has_every_default_and_preset() -> None:
+    """Also that of a value which no other test needs: whoever changes a default says so in two places."""
+    assert json.loads(json.dumps(describe.catalogue())) == json.loads(FILE.read_text(encoding="utf-8"))
