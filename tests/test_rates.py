@@ -52,6 +52,12 @@ def test_schedules_are_those_of_pytorch(given: str, make: object) -> None:
     assert read(text(schedule)) == schedule
 
 
+@pytest.mark.parametrize("given", [0.0, -0.1, float("inf"), float("nan")])
+def test_a_rate_is_positive_and_finite(given: float) -> None:
+    with pytest.raises(ValueError, match="lr must be a number > 0 and finite"):
+        rate(given)
+
+
 def test_schedules_have_the_defaults_of_pytorch_beside_a_rate_of_a_tenth() -> None:
     kinds = rates.SCHEDULES
     assert {name: vars(kind()) for name, kind in kinds.items()} == {
