@@ -139,7 +139,10 @@ def test_what_has_no_rates(seeds: int) -> None:
     assert "75.00" in text
     assert "50.00" not in text
     assert "fewer than 10, so nothing is shown about them: b." in text
-    assert "Not stated. A committee needs it: write purpose in the table [report]" in text
+    assert (
+        "Not stated. A committee needs it: write purpose in a table [report] of a file, and add --about FILE.toml"
+        in text
+    )
     assert "Not stated: author and contact." in text
     assert "Ask me." in text_of(committee.render(every, {"contact": "Ask me"}))
 
@@ -196,6 +199,35 @@ def test_init_shows_the_table(tmp_path: Path, equipoise: Any) -> None:
 def test_who_reads_it(run: Path, equipoise: Any) -> None:
     assert "committee" in equipoise("report", run, "--for", "ministers").err
     assert "Leave it out" in equipoise("report", run, "--for", "committee", "--figures").err
+
+
+def test_words_of_another_file(run: Path, tmp_path: Path, equipoise: Any) -> None:
+    words = tmp_path / "w.toml"
+    words.write_text('[report]\nauthor = "B. Other"\n')
+    done = equipoise("report", run, "--for", "committee", "--about", words, "--output", tmp_path / "c.html")
+    assert done.status == 0, done.err
+    text = text_of((tmp_path / "c.html").read_text())
+    assert "B. Other" in text
+    assert ABOUT["purpose"] in text
+    assert "Add --for committee" in equipoise("report", run, "--about", words).err
+    words.write_text("[set]\n")
+    assert "has no table [report] with title" in equipoise("report", run, "--for", "committee", "--about", words).err
+    words.write_text('[report]\nowner = "x"\n')
+    assert "Unknown field of [report] 'owner'" in equipoise("report", run, "--for", "committee", "--about", words).err
+    missing = equipoise("report", run, "--for", "committee", "--about", tmp_path / "none.toml").err
+    assert "no TOML file that can be read" in missing
+
+
+def test_a_run_between_sites(run: Path) -> None:
+    history = History.from_run(run)
+    meta = {k: v for k, v in history.meta.items() if k not in ("data", "threshold", "scenario")}
+    config = {k: v for k, v in history.meta["config"].items() if k not in ("data", "scenario", "report")}
+    deployed = replace(history, meta=meta | {"config": {**config, "engine": "flower"}})  # type: ignore[arg-type]
+    text = text_of(committee.render([deployed]))
+    assert "fedavg on 3 sites" in text
+    assert "The 3 sites kept their rows, and sent models or sums to a server." in text
+    assert "Sites keep their rows, on which one could be chosen." in text
+    assert "simulation" not in text
 
 
 @browser.needs_chromium

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.markup import escape
@@ -443,8 +443,7 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
             raise ValueError(f"{path}: {name} must be {what}; found {table[name]!r}.")
     if not isinstance(settings, dict):
         raise ValueError(f"{path}: set must be a table, [set]; found {settings!r}.")
-    _check_about(path, table.get("report", {}))
-    if not table.get("report"):
+    if not about_in(path, table):
         table.pop("report", None)
     overrides, options = _divided(settings)
     if isinstance(table.get("measures"), list):
@@ -476,8 +475,14 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     return method, overrides, seed, table
 
 
-def _check_about(path: Path, about: object) -> None:
-    """Require that the table [report] holds texts by names that are there."""
+def about_in(path: Path, table: Mapping[str, Any]) -> About:
+    """The table [report] of a file that was read.
+
+    Raises
+    ------
+    ValueError : it holds something else than texts, by names that there are.
+    """
+    about = table.get("report", {})
     if not isinstance(about, dict):
         raise ValueError(f"{path}: report must be a table, [report]; found {about!r}.")
     for name, text in about.items():
@@ -485,6 +490,7 @@ def _check_about(path: Path, about: object) -> None:
             raise ValueError(f"{path}: {unknown('field of [report]', name, About.__annotations__)}")
         if not isinstance(text, str):
             raise ValueError(f"{path}: [report] {name} must be text in quotes; found {text!r}.")
+    return cast(About, about)
 
 
 def _divided(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -7,8 +7,11 @@ from typing import Annotated, cast
 import typer
 
 from equipoise.cli.console import out, print_json, say
+from equipoise.cli.init import about_in
 from equipoise.cli.options import Details, Figures, Json, Labels, Runs, help_of, new_labels, relabelled
+from equipoise.records.meta import About
 from equipoise.system.ranges import check_option
+from equipoise.system.seals import open_toml
 
 READERS = ("researchers", COMMITTEE := "committee")
 
@@ -22,6 +25,13 @@ def report(
             "--for", metavar="READER", help="Who reads it: researchers, or a committee, which gets two pages in words."
         ),
     ] = READERS[0],
+    about: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --for committee: a TOML file whose table [report] has title, purpose, author and contact [default: that of the run].",
+        ),
+    ] = None,
     label: Labels = None,
     positive: Annotated[str | None, typer.Option(help=help_of("positive"))] = None,
     least_group: Annotated[int | None, typer.Option(min=1, help=help_of("least_group"))] = None,
@@ -33,6 +43,9 @@ def report(
     check_option("--for", for_, READERS)
     if for_ == COMMITTEE and figures:
         raise ValueError("--figures belongs to the report for researchers. Leave it out, or --for committee.")
+    if about is not None and for_ != COMMITTEE:
+        raise ValueError("--about belongs to the report for a committee. Add --for committee, or leave it out.")
+    words = None if about is None else _words(about)
     from equipoise.federation.history import History
     from equipoise.records.directory import all_members
     from equipoise.records.meta import Meta
@@ -47,9 +60,22 @@ def report(
     asked = {name: value for name, value in options.items() if value is not None}
     histories = [replace(history, meta={**history.meta, **cast(Meta, asked)}) for history in histories]
     compared = Comparison.of(relabelled(histories, new_labels(label, called)))
-    written = committee.write(compared, output) if for_ == COMMITTEE else write(compared, output, figures=figures)
+    written = (
+        committee.write(compared, output, words) if for_ == COMMITTEE else write(compared, output, figures=figures)
+    )
     if json_:
         print_json(compared.document)
         return
     out.print(rich_table(compared.document, out.width, details))
     say(f"report: {written}")
+
+
+def _words(path: Path) -> About:
+    """The table [report] of a file."""
+    try:
+        table = open_toml(path.read_bytes().decode())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--about {path}: it is no TOML file that can be read ({error}).") from None
+    if not (words := about_in(path, table)):
+        raise ValueError(f"--about {path}: it has no table [report] with {', '.join(About.__annotations__)}.")
+    return words

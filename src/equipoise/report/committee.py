@@ -31,7 +31,7 @@ ROWS: Final = 12  # groups in a table; of more the worst are shown
 POINTS: Final = 6  # lines of a list
 METHODS: Final = 3  # side by side
 COLUMNS: Final = 20  # of a table, by name
-ADD: Final = "write {} in the table [report] of its settings, and give the command that trained it again"
+ADD: Final = "write {} in a table [report] of a file, and add --about FILE.toml to the command of this report"
 
 
 class Section(NamedTuple):
@@ -98,6 +98,8 @@ def _about(runs: Sequence[History]) -> About:
 def _data(run: History) -> str:
     """What the data are called."""
     source = (run.meta.get("config") or {}).get("data")
+    if at_real_sites(run):
+        return plural(len(run.client_names), "site")
     return Path(str(source)).name if source and run.scenario == "own" else run.scenario or "data from Python"
 
 
@@ -342,6 +344,7 @@ def _threshold(runs: Sequence[History], chosen: Chosen | None) -> Section:
         how = (
             "A report of a single run shows its threshold." if several else "Choose it: equipoise threshold RUN --help."
         )
+        how = "Sites keep their rows, on which one could be chosen." if at_real_sites(runs[0]) else how
         return Section(
             "threshold",
             heading,
@@ -439,5 +442,5 @@ def _made(compared: Comparison) -> Section:
 def _whom(about: Mapping[str, object]) -> Section:
     named = ", ".join(str(about[key]) for key in ("author", "contact") if about.get(key))
     missing = [key for key in ("author", "contact") if not about.get(key)]
-    add = f"Not stated: {listed(missing)}. Please {ADD.format(listed(missing))}." if missing else ""
+    add = f"Not stated: {listed(missing)}. To state it, {ADD.format(listed(missing))}." if missing else ""
     return Section("contact", "Whom to ask", [text for text in (f"{named}." if named else "", add) if text])
