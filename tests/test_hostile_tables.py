@@ -406,7 +406,7 @@ print(len(data), inputs.shape[1], resource.getrusage(resource.RUSAGE_SELF).ru_ma
 
 @pytest.mark.slow
 def test_a_million_rows_in_bounded_memory(tmp_path: Path) -> None:
-    """Twenty columns, of which five are words and two have gaps: at most 12 times what the inputs take."""
+    """Twenty columns, of which five are words and two have gaps: at most 7 times what the inputs take."""
     rng = np.random.default_rng(0)
     n = 1_000_000
     frame = pd.DataFrame({f"number {k}": rng.normal(size=n).astype(np.float32) for k in range(13)})
@@ -420,4 +420,4 @@ def test_a_million_rows_in_bounded_memory(tmp_path: Path) -> None:
     )
     rows, width, kilobytes = map(int, ended.stdout.split())
     assert rows == n
-    assert kilobytes < 12 * rows * width * 4 / 1024
+    assert kilobytes < 7 * rows * width * 4 / 1024

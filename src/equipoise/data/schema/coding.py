@@ -39,8 +39,11 @@ class Coder:
 
     def __call__(self, columns: Mapping[str, Cells]) -> NDArray[np.float32]:
         """The inputs [n, D] of rows."""
-        parts = [_coded(f, self.fitted[f.name], columns[f.name]) for f in self.schema.features]
-        made = np.concatenate(parts, axis=1).astype(np.float32)
+        made, first = np.empty((len(next(iter(columns.values())).values), len(self.names)), np.float32), 0
+        for feature in self.schema.features:  # one at a time, as all in double precision take three times the memory
+            part = _coded(feature, self.fitted[feature.name], columns[feature.name])
+            made[:, first : first + part.shape[1]] = part
+            first += part.shape[1]
         if not np.isfinite(made).all():
             row, column = np.argwhere(~np.isfinite(made))[0].tolist()
             raise DataError(

@@ -201,6 +201,7 @@ def of_categories(feature: Feature, sums: Sums) -> Fitted:
         return fitted
     places = {word: k for k, word in enumerate(kept)}
     numbers = [(places[word], n) for word, n in sums.words.items() if word in places]
-    mean = sum(k * n for k, n in numbers) / (count := sum(n for _, n in numbers))
+    count = sum(n for _, n in numbers) or 1
+    mean = sum(k * n for k, n in numbers) / count
     deviation = math.sqrt(math.fsum(n * (k - mean) ** 2 for k, n in numbers) / count)
     return Fitted(mean, deviation or 1.0, common, own, kept, rest > 0)
