@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise.system.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from equipoise.bundle.predictor import load
     from equipoise.core.model import Model
     from equipoise.core.rates import Cosine, Exponential, Step
     from equipoise.core.rule import Bounds, Briefing, Cohort, Out, Rule, Setup, Visit
@@ -82,6 +83,7 @@ __all__ = [
     "choose_threshold",
     "compare",
     "forecast",
+    "load",
     "network",
     "number",
     "parse",
@@ -90,6 +92,7 @@ __all__ = [
 ]
 
 _HOMES = {  # the public names of each module; two have another name there
+    "bundle.predictor": ("load",),
     "core.model": ("Model",),
     "core.rates": ("Cosine", "Exponential", "Step"),
     "core.rule": ("Bounds", "Briefing", "Cohort", "Out", "Rule", "Setup", "Visit"),

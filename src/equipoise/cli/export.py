@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,9 +33,35 @@ def export(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for the files [default: RUN/models].")
     ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Write a bundle into a new folder: all that predicting takes, and a model card."
+        ),
+    ] = None,
+    use: Annotated[str, typer.Option(metavar="TEXT", help="With --bundle: what the model is for, for its card.")] = "",
+    license_: Annotated[
+        str,
+        typer.Option(
+            "--license", metavar="NAME", help="With --bundle: of the data and the model, such as `cc-by-4.0`."
+        ),
+    ] = "",
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="With --bundle: also write the network as a graph of ONNX.")
+    ] = False,
     data: Moved = None,
 ) -> None:
-    """Write trained models as safetensors: the global one, or what clients own."""
+    """Write trained models as safetensors, the global one or what clients own; or one model as a bundle to predict with."""
+    if bundle is not None:
+        for name, given in (("--compact", compact), ("--output", output), ("--client all", client == "all")):
+            if given:
+                raise ValueError(
+                    f"{name} does not go with --bundle, which writes one whole model into its folder. Leave it out."
+                )
+        _bundle(directory, bundle, client, data, use=use, license=license_, onnx=onnx)
+        return
+    if use or license_ or onnx:
+        raise ValueError("--use, --license and --onnx are about a bundle: add --bundle DIR.")
     if compact and client is None:
         raise ValueError("--compact makes the smaller network of one client: add --client NAME, or --client all.")
     from safetensors.torch import save
@@ -63,6 +90,18 @@ def export(
     if "centre" in about:
         said += " A prediction is centre + scale * output."
     say(said)
+
+
+def _bundle(directory: Path, folder: Path, client: str | None, data: str | None, **options: Any) -> None:
+    """Write a bundle of the global model, or of a client's own."""
+    from equipoise.runs import directory as runs
+
+    fed = runs.trained(directory, data)
+    (number,) = _numbers(client, fed.names)
+    manifest = open_json((directory / "manifest.json").read_text(encoding="utf-8"))
+    fed.save_bundle(folder, client=number, data=manifest.get("data"), **options)
+    say(f"{folder}: a bundle, with its model card in README.md and card.html")
+    say(f"Predict with it: equipoise predict {shlex.quote(str(folder))} TABLE --output predictions.csv")
 
 
 def _about(fed: Federation) -> dict[str, str]:

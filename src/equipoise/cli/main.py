@@ -27,6 +27,7 @@ from equipoise.cli.flower import app as flower
 from equipoise.cli.init import COLUMNS, OPTIONS, init
 from equipoise.cli.listing import methods, scenarios
 from equipoise.cli.pack import pack, verify
+from equipoise.cli.predict import predict
 from equipoise.cli.privacy import privacy
 from equipoise.cli.report import report
 from equipoise.cli.reproduce import reproduce
@@ -77,6 +78,7 @@ COMMANDS: dict[Callable[..., Any], str] = {  # with an example
     report: "equipoise report runs/quickstart/*/ --output report.html --figures",
     export: "equipoise export runs/fedsac-digits-pow-seed0 --client all",
     threshold: "equipoise threshold runs/first --sensitivity 0.9",
+    predict: "equipoise predict heart-model patients.csv --output predictions.csv",
     methods: "equipoise methods fedheal",
     scenarios: "equipoise scenarios --json",
     init: "equipoise init --data my/ --output equipoise.toml",

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import islice
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -16,66 +14,24 @@ from torch import Tensor, nn
 
 from equipoise.core.alignment import aligned
 from equipoise.core.draws import noise, schedule, seeded
-from equipoise.core.model import Bound
-from equipoise.core.oracle import EVALUATION_BATCH, Oracle
+from equipoise.core.oracle import Oracle
+from equipoise.core.outputs import Outputs, outputs_of
 from equipoise.core.rule import State, Visit, overrides
 from equipoise.core.solver import at
-from equipoise.core.tally import Tally, together
+from equipoise.core.tally import together
 from equipoise.core.task import Classification, Task
-from equipoise.data.samples import Absent, Awaited, LoadError, Samples, at_once
+from equipoise.data.samples import Absent, Awaited, LoadError, Samples
 from equipoise.federation.round import submodels
 from equipoise.federation.trial import Progression, Trial
 from equipoise.metrics.classification import CORRECT, RATES
 from equipoise.metrics.own import Found, Measure, recorded
 from equipoise.records.record import Clients, Record, Score, Sums
-from equipoise.system.threads import run_in_order
 
 log = logging.getLogger(__name__)
 
 BLOCK = 256  # clients whose models are averaged at a time
 EVERY = 5  # rounds between costly evaluations: personalised models (a test pass per client), areas (a sort per pair of classes)
 LAST = 5  # last rounds, over which results are averaged: always evaluated
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """What a model gives for samples, ``values`` [n, C], their targets [n], and codes of their sensitive attributes [n, A]."""
-
-    task: Task
-    values: Tensor
-    y: Tensor
-    s: Tensor | None = None
-
-    @staticmethod
-    def joined(parts: Sequence[Outputs]) -> Outputs:
-        """What a model gives for samples in several parts."""
-        if len(parts) == 1:
-            return parts[0]
-        values, y = (torch.cat(each) for each in zip(*((part.values, part.y) for part in parts), strict=True))
-        A = max(0 if part.s is None else part.s.shape[-1] for part in parts)
-        unknown = (y.new_full((len(part.y), A), -1, dtype=torch.int64) for part in parts)
-        s = [rows if part.s is None else part.s for part, rows in zip(parts, unknown, strict=True)]
-        return Outputs(parts[0].task, values, y, torch.cat(s) if A else None)
-
-    @cached_property
-    def tally(self) -> Tally:
-        """The sums from which most measures follow."""
-        return self.task.tally(self.values, self.y)
-
-    @property
-    def people(self) -> list[Sums] | None:
-        """The sums by sensitive attribute that a record keeps; None without attributes."""
-        return None if self.s is None else self.task.people(self.values, self.y, self.s)
-
-    @cached_property
-    def given(self) -> tuple[np.typing.NDArray[Any], np.typing.NDArray[Any]]:
-        """The inputs of users' own measures: probabilities [n, C], or those of the task, and targets [n]."""
-        return self.task.outputs(self.values).cpu().numpy(), self.y.cpu().numpy()
-
-    def score(self, measures: Iterable[str] = ()) -> Score:
-        """The main measure, the loss, the number of samples, and other measures."""
-        score = self.tally.score(measures) | self.task.whole(self.values, self.y, measures)
-        return cast(Score, {key: score[key] for key in Score.__annotations__ if key in score})  # type: ignore[literal-required]
 
 
 class Judged(NamedTuple):
@@ -232,32 +188,7 @@ def personal(trial: Trial, p: Progression) -> bool:
 
 def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples]) -> list[Outputs]:
     """The outputs of a whole vector [G] on each data set, computed by all workers."""
-    P, random = trial.model.n_params, trial.model.random or any(d.content is None for d in sets)
-    width = [at_once(d, EVALUATION_BATCH) for d in sets]
-    blocks = [
-        (d, rows)
-        for d, w in zip(sets, width, strict=True)
-        for rows in torch.arange(d.size, device=vector.device).split(w)
-    ]
-    n = 1 if random or vector.device.type != "cpu" else min(trial.workers, len(blocks))
-    used = {trial.bound}
-
-    def make() -> Callable[[tuple[Samples, Tensor]], Outputs]:
-        bound = trial.bound if n == 1 else Bound(trial.model)
-        used.add(bound)
-
-        def outputs(block: tuple[Samples, Tensor]) -> Outputs:
-            batch = block[0].batch(block[1], None)
-            values, _ = bound.forward(vector[:P], vector[P:].clone(), batch.x)
-            return Outputs(trial.model.task, values, batch.y, batch.s)
-
-        return outputs
-
-    with seeded(0 if random else None):  # a data set or a transform may draw random numbers
-        results = iter(run_in_order(blocks, make, n))
-    for bound in used:
-        bound.require_unchanged(vector)
-    return [Outputs.joined(list(islice(results, -(-d.size // w)))) for d, w in zip(sets, width, strict=True)]
+    return outputs_of(trial.bound, vector, sets, trial.workers)
 
 
 @dataclass(frozen=True)

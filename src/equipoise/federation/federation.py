@@ -594,6 +594,65 @@ class Federation(Arrangement):
             return evaluation.compact(self.trial, self.chosen, client, vector)
         return self.model.network(vector)
 
+    def save_bundle(
+        self,
+        directory: str | Path,
+        *,
+        client: int | None = None,
+        data: Mapping[str, Any] | None = None,
+        threshold: float = 0.5,
+        license: str = "",
+        use: str = "",
+        onnx: bool = False,
+    ) -> None:
+        """Write the global model, or a client's, as a bundle: all that predicting takes, its measures, and a model card.
+
+        :func:`equipoise.load` reads it.
+
+        Parameters
+        ----------
+        directory : a new folder.
+        client : number of the client whose own model is taken.
+        data : what is known of the data, ``manifest`` of a :class:`equipoise.Scenario`: by its schema the bundle takes tables as they come.
+            Without it a bundle takes what this federation took.
+        threshold : in (0, 1), the probability from which on the positive one of two classes is predicted; at 0.5 the more probable class is.
+        license : of the data and this model, as the Hugging Face Hub calls it, such as ``"cc-by-4.0"``.
+        use : what the model is for, for its card.
+        onnx : also write the network as a graph of ONNX.
+
+        Raises
+        ------
+        ValueError : the folder holds something, or a network, task or transform of your own cannot be in a bundle.
+        """
+        from equipoise.bundle.saving import Trained, save
+
+        vector = self._vector(client)
+        about: Meta = {**self.history.meta, "select": "last"}
+        record: Record = {"round": self.chosen.t - 1}
+        if self.tests.sets:
+            rated = () if isinstance(self.model.task, Regression) else (RATES,)
+            sets = replace(self.tests, measures=tuple(dict.fromkeys((*self.tests.measures, *rated))))
+            t = self.chosen.t
+            record = {**sets.of_global(self.trial, sets.answered(self.trial, vector), t, t), **record}
+            about["measures"] = list(sets.measures)
+        save(
+            Path(directory),
+            Trained(
+                self.model,
+                vector,
+                self.inputs.first,
+                History((record,), about),
+                () if isinstance(self.model.task, Regression) else self.classes,
+                self.positive,
+                "" if client is None else self.names[client],
+                data or {},
+            ),
+            threshold=threshold,
+            license=license,
+            use=use,
+            onnx=onnx,
+        )
+
     # checkpoints
     @property
     def fingerprint(self) -> Content:

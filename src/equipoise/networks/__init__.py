@@ -25,6 +25,10 @@ from equipoise.system.suggestions import unknown
 __all__ = ["CNN", "MLP", "NETWORKS", "NetworkEntry", "ResNet", "ResNet10", "build", "resnet18", "resnet50"]
 
 
+RECIPE = "recipe"  # attribute of a network that :func:`build` made by name: its arguments, all but the seed and a file of weights
+WEIGHTS = "weights"
+
+
 @dataclass(frozen=True)
 class NetworkEntry:
     """A line of the list of networks.
@@ -90,7 +94,10 @@ def build(
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         if not own:
-            return NETWORKS[name].build(in_shape, n_classes, **options)
+            net = NETWORKS[name].build(in_shape, n_classes, **options)
+            recipe = {"name": name, "in_shape": [*map(int, in_shape)], "n_classes": int(n_classes)}
+            vars(net)[RECIPE] = recipe | {key: value for key, value in options.items() if key != WEIGHTS}
+            return net
         net = own_code.call("network", name, {"in_shape": tuple(in_shape), "n_classes": n_classes}, options)
     if not isinstance(net, nn.Module):
         raise ValueError(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.memory_mapped import Data, Mapped, take
-from equipoise.data.own.columns import Columns, UserData, listed, ordered, several
+from equipoise.data.own.columns import WRITTEN, Columns, UserData, listed, ordered, several
 from equipoise.data.own.numbers import standardised
 from equipoise.data.own.reading import read_user_data
 from equipoise.data.pictures import Pictures, Range, doubtful, faint
@@ -167,7 +167,7 @@ def scenario(
                 },
                 "source": own.source,
                 "layout": own.layout,
-                "read": dict(own.about),
+                "read": {**own.about, **{name: value for name in WRITTEN if (value := getattr(wanted, name))}},
                 "classes": list(own.classes),
                 **({"task": task} if own.regression else {}),
                 **({} if chosen_class is None else {"positive": chosen_class}),
@@ -464,8 +464,8 @@ def _samples(own: UserData, size: int, parts: Parts) -> tuple[Data, dict[str, An
         path = own.inputs(size)
         doubts = own.inputs.doubts(path)
         if len(own) * 3 * size * size > IN_MEMORY:
-            return Mapped(path, np.arange(len(own)), y, s), {}, doubts
-        return tensors(np.load(path, allow_pickle=False)), {}, doubts
+            return Mapped(path, np.arange(len(own)), y, s), {"side": size}, doubts
+        return tensors(np.load(path, allow_pickle=False)), {"side": size}, doubts
     if isinstance(own.inputs, RawTable):
         coder = coder_of(own, parts)
         x = coder(own.inputs.columns)

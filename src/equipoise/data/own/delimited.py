@@ -205,7 +205,7 @@ def read(path: Path, columns: Columns) -> Delimited:
         encoding = _encoding(path, columns.encoding)
         return _structure(path, encoding, sep, decimal)
     except UnicodeError as error:
-        other = option("encoding", "latin-1" if columns.encoding is None else "utf-8")
+        other = option("encoding", "latin-1" if encoding.lower().startswith("utf") else "utf-8")
         raise DataError(
             f"{path} cannot be read as a table: it is no {encoding.removesuffix('-sig').upper()} text ({error}). "
             f"Save it as UTF-8; or, if it is text of Western Europe: {other}."

@@ -211,3 +211,21 @@ def _repeats(path: Path, files: Sequence[Path], labels: Sequence[str], at: Calla
 
 TEXT = (".csv", ".tsv")
 READERS: Mapping[str, Callable[[Path, Columns], UserData]] = {".csv": text, ".tsv": text, ".parquet": parquet_file}
+
+
+def opened(path: Path, columns: Columns) -> Table:
+    """The table in a file, whatever its format, of which nothing but the header was read.
+
+    Raises
+    ------
+    DataError : no such file, or no table.
+    """
+    if not path.is_file():
+        raise DataError(f"{path} is no file. Give a table: {', '.join(READERS)}.")
+    if path.suffix.lower() == ".parquet":
+        columns.require_none(WRITTEN, path, "a table that is text")
+        return parquet.read(path)
+    plain = path.stem if path.suffix.lower() in delimited.COMPRESSED else path.name
+    if Path(plain).suffix.lower() not in TEXT:
+        raise DataError(f"{path}: expected a table, a file that ends in {', '.join(READERS)}; a text may be packed.")
+    return delimited.read(path, columns)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.own.numbers import LARGEST, described, faults
 from equipoise.data.own.words import missing, number_pattern
-from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature, Schema
+from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature, Schema, plain
 
 TRUTH = {**dict.fromkeys(("true", "t", "yes", "y", "1"), 1.0), **dict.fromkeys(("false", "f", "no", "n", "0"), 0.0)}
 UNDEFINED = ("nan", "<NA>", "NaT")  # what NumPy and pandas call what is not there
@@ -144,9 +144,9 @@ def _refused(feature: Feature, gone: NDArray[np.bool_], at: Place) -> list[str]:
 
 def _codes(text: Words, names: Sequence[str]) -> Cells:
     """Codes of the different words in the order of the alphabet; ``names`` are not missing."""
-    words = tuple(sorted(word for word in text.counts if not missing(word) or word in names))
+    words = tuple(sorted({plain(word) for word in text.counts if not missing(word) or word in names}))
     code = {word: k for k, word in enumerate(words)}
-    place = np.array([code.get(word.strip(), -1) for word in text.words], np.int64)
+    place = np.array([code.get(plain(word.strip()), -1) for word in text.words], np.int64)
     return Cells(place[text.codes], words)
 
 

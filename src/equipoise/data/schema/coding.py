@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.schema.cells import Cells, RawTable, Words, read_cells
+from equipoise.data.schema.cells import Cells, Place, Raw, RawTable, Words, read_cells
 from equipoise.data.schema.schema import CATEGORY, DATE, Feature, Schema
 from equipoise.data.schema.sums import Fitted, Rows, fit, logarithm
 from equipoise.system.suggestions import some
 
 OTHER, MISSING = "other", "missing"  # names of inputs
 PROBLEMS = 10  # in an error
+FAR = {"standard": 20.0, "log": 20.0}  # standard deviations from the mean: such a number is noted
 
 
 @dataclass(frozen=True)
@@ -59,23 +60,27 @@ class Coder:
         DataError : columns are missing, or cells are not what the schema says; all problems at once.
         """
         names = [str(name).strip() for name in frame.columns]
+        if doubled := {name for name in self.schema.names if names.count(name) > 1}:
+            raise DataError(f"{source}: two columns are called {some(sorted(doubled))}. Rename one.")
+        self.require(names, source)
+        raw = {f.name: _raw(frame.iloc[:, names.index(f.name)], f) for f in self.schema.features}
+        return self.of_raw(raw, source, lambda k: f"row {k + 1}")
+
+    def require(self, names: Sequence[str], source: str) -> None:
+        """Require that a table with columns of these names has those of the schema."""
         if lost := [name for name in self.schema.names if name not in names]:
             raise DataError(
                 f"{source} has no column {some(list(map(repr, lost)))}, which the model was trained with. Its columns are {some(names)}."
             )
-        if doubled := {name for name in self.schema.names if names.count(name) > 1}:
-            raise DataError(f"{source}: two columns are called {some(sorted(doubled))}. Rename one.")
+
+    def of_raw(
+        self, raw: Mapping[str, Raw], source: str, at: Place, decimal: str = "."
+    ) -> tuple[NDArray[np.float32], list[str]]:
+        """The inputs of columns as a reader gives them, and notes; ``at(k)`` is the place of row k, ``decimal`` a sign of the table."""
         columns, problems, notes = {}, [], []
         for feature in self.schema.features:
-            column = frame.iloc[:, names.index(feature.name)]
-            if feature.kind == DATE:
-                column = column.map(partial(_dated, form=feature.form))
-            raw = (
-                column.to_numpy()
-                if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf"
-                else Words.of(column.tolist())
-            )
-            columns[feature.name], wrong = read_cells(feature, raw, lambda k: f"row {k + 1}")
+            written = feature if decimal == "." or feature.thousands else replace(feature, decimal=decimal)
+            columns[feature.name], wrong = read_cells(written, raw[feature.name], at)
             problems += wrong
             notes += strangers(feature, self.fitted[feature.name], columns[feature.name])
         if problems:
@@ -96,6 +101,16 @@ class Coder:
         return Coder(Schema.of(given["columns"], given["left_out"]), fitted)
 
 
+def _raw(column: Any, feature: Feature) -> Raw:
+    """A column of a pandas frame as a reader gives it."""
+    if feature.kind == DATE:
+        column = column.map(partial(_dated, form=feature.form))
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
+        numbers: NDArray[Any] = column.to_numpy()
+        return numbers
+    return Words.of(column.tolist())
+
+
 def _dated(cell: Any, form: str) -> Any:
     """A date that pandas or Python has read, as text."""
     return cell.strftime(form) if hasattr(cell, "strftime") and cell == cell else cell
@@ -112,14 +127,23 @@ def together(source: str, problems: Sequence[str]) -> str:
 
 
 def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> list[str]:
-    """A note on categories of a column that training has not seen."""
-    if feature.kind != CATEGORY or fitted.joined:
-        return []
-    if not (new := [word for word in cells.words if word not in fitted.categories]):
-        return []
-    return [
-        f"column {feature.name}: {some(list(map(repr, new)))} did not occur in training, and counts as none of its categories."
-    ]
+    """Notes on cells of a column that training has not seen: other categories, missing ones, numbers far from all others."""
+    column, notes = f"column {feature.name}:", []
+    if (gone := int(cells.missing.sum())) and not fitted.flagged:
+        stands = "none of its categories" if feature.kind == CATEGORY and feature.missing == "own" else f"{fitted.fill}"
+        notes.append(f"{column} {gone:,} cells are missing, and count as {stands}; in training none was missing.")
+    if feature.kind != CATEGORY:
+        away = np.abs(logarithm(feature, cells.values[~cells.missing]) - fitted.centre) / fitted.scale
+        if feature.scaling in FAR and (far := int((away > FAR[feature.scaling]).sum())):
+            notes.append(f"{column} {far:,} numbers are very far from those of training. Is their unit the same?")
+        return notes
+    if fitted.joined:
+        return notes
+    if new := [word for word in cells.words if word not in fitted.categories]:
+        notes.append(
+            f"{column} {some(list(map(repr, new)))} did not occur in training, and counts as none of its categories."
+        )
+    return notes
 
 
 def input_names(feature: Feature, fitted: Fitted) -> list[str]:

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from equipoise.data.contents import DataError
+from equipoise.data.own.words import EXACT
+from equipoise.data.own.words import NUMBER as NUMERIC
 from equipoise.system.suggestions import near, some, unknown
 
 NUMBER, CATEGORY, DATE, LEFT_OUT = "number", "category", "date", "left out"
@@ -21,6 +23,13 @@ FILLS = {
 }
 CODINGS = ("one-hot", "ordinal")
 SHOWN = 50  # names in a sentence
+
+
+def plain(word: str) -> str:
+    """The name of a category; of a number the shortest, so that 1.0, which a column with missing cells may hold, is 1 in one without."""
+    if not NUMERIC.fullmatch(word) or not abs(number := float(word)) < EXACT:
+        return word
+    return str(int(number)) if number.is_integer() else str(number)
 
 
 @dataclass(frozen=True)
@@ -77,8 +86,8 @@ class Feature:
             raise DataError(f"column {self.name}: least must be a whole number >= 1; found {self.least!r}.")
         if self.kind == DATE and not self.form:
             raise DataError(f'column {self.name}: a date needs its form, such as form = "%Y-%m-%d".')
-        for option in ("categories", "not_missing"):
-            object.__setattr__(self, option, tuple(map(str, getattr(self, option))))
+        object.__setattr__(self, "categories", tuple(plain(str(word)) for word in self.categories))
+        object.__setattr__(self, "not_missing", tuple(map(str, self.not_missing)))
 
     def written(self) -> dict[str, Any]:
         """What differs from the defaults, and the kind: as TOML has it."""

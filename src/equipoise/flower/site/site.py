@@ -12,6 +12,7 @@ from torch import Tensor
 
 from equipoise.core import wire
 from equipoise.core.copies import NetworkError
+from equipoise.core.outputs import Outputs
 from equipoise.core.rule import State, told
 from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
@@ -21,7 +22,7 @@ from equipoise.data.samples import Absent, LoadError, Samples, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import visit
 from equipoise.federation import diagnosis, guard
-from equipoise.federation.evaluation import EvaluationSets, Handed, Outputs, used
+from equipoise.federation.evaluation import EvaluationSets, Handed, used
 from equipoise.federation.inputs import frame
 from equipoise.federation.method import Method
 from equipoise.federation.preparation import prepare

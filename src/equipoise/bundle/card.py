@@ -1,0 +1,307 @@
+"""The model card of a bundle (Mitchell et al. 2019), as Markdown with the header of the Hugging Face Hub, and as a page."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from equipoise.bundle.inputs import Inputs, Rows
+from equipoise.metrics.intervals import wilson
+from equipoise.metrics.measures import ACCURACY, Measure, measures_of
+from equipoise.records.history import History
+from equipoise.report import rates, sentences
+from equipoise.report.document import treated
+from equipoise.report.formatting import PERCENT, number
+from equipoise.report.grid import Cell, Grid
+from equipoise.report.html import template
+from equipoise.report.rendering import markdown_table
+from equipoise.report.statistics import Comparison
+from equipoise.system.suggestions import some
+from equipoise.system.text import markdown as escaped
+from equipoise.system.text import plural
+
+SOURCE = "The headings are those of Mitchell et al., Model Cards for Model Reporting, FAT* 2019."
+IDENTIFIER = re.compile(r"[a-z0-9][a-z0-9.+-]*")  # a licence as the Hub names it
+KINDS = {"table": "tabular", "numbers": "tabular", "images": "image"}  # of inputs, in the names of the Hub's tasks
+SHOWN = 30  # clients or columns of which a card has a row each
+
+
+def measures(history: History) -> dict[str, Any]:
+    """What one record says of the model, as JSON has it: no number about fewer samples than the run shows."""
+    if not history.groups:
+        return {}
+    summary = history.summary(last=1)
+    kept = (
+        "avg",
+        "std",
+        "worst",
+        "worst_group",
+        "gap",
+        "least_group",
+        "small_groups",
+        "failure",
+        "group_fairness",
+        "people",
+    )
+    return {"sets": _by_set(history)} | {name: summary[name] for name in kept if summary.get(name)}
+
+
+def _by_set(history: History) -> dict[str, dict[str, Any]]:
+    """By test set its samples, and every measure as it is shown; of the accuracy also the 95 % interval (Wilson)."""
+    scores = history.records[-1].get("groups", {})
+    shown: dict[str, dict[str, Any]] = {}
+    for name in history.groups:
+        score: Mapping[str, Any] = scores[name]
+        n = history.sizes[name]
+        recorded = [measure for measure in measures_of(history.meta) if score.get(measure.name) is not None]
+        values = {measure.name: measure.scale * float(score[measure.name]) for measure in recorded}
+        shown[name] = {"n": n, **values}
+        if ACCURACY.name in values:
+            shown[name]["interval"] = wilson(float(score[ACCURACY.name]), n).percent
+    return shown
+
+
+class Section(NamedTuple):
+    """A heading with paragraphs, then a table, and sentences below it."""
+
+    title: str
+    paragraphs: Sequence[str]
+    grid: Grid | None = None
+    head: str = ""
+    below: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a reader must know of a model.
+
+    Parameters
+    ----------
+    name : of the model.
+    about : the content of ``bundle.json``.
+    history : one record: the model on the test sets.
+    inputs : what it takes.
+    """
+
+    name: str
+    about: Mapping[str, Any]
+    history: History
+    inputs: Inputs
+
+    def markdown(self) -> str:
+        """The card as ``README.md``."""
+        parts = [
+            "---",
+            *(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in self.header.items()),
+            "---",
+            "",
+        ]
+        parts += [f"# {escaped(self.name)}", "", escaped(self.summary), ""]
+        for section in self.sections:
+            parts += [
+                f"## {escaped(section.title)}",
+                "",
+                *(line for text in section.paragraphs for line in (escaped(text), "")),
+            ]
+            if section.grid is not None:
+                rows = ([escaped(name), *(escaped(cell.text) for cell in cells)] for name, cells in section.grid.rows)
+                parts += [*markdown_table([section.head, *map(escaped, section.grid.titles)], rows), ""]
+            parts += [*(f"- {escaped(text)}" for text in section.below), *[""] * bool(section.below)]
+        return "\n".join([*parts, "## How to predict", "", "```python", *self.code, "```", "", SOURCE, ""])
+
+    def html(self) -> str:
+        """The card as a page."""
+        return template("card.html.j2").render(card=self, source=SOURCE)
+
+    @property
+    def code(self) -> list[str]:
+        """How the model is used in Python."""
+        what = {"table": 'pandas.read_csv("table.csv")', "numbers": "x", "images": '"folder"'}[
+            self.about["inputs"]["kind"]
+        ]
+        load = [
+            "import equipoise as eq",
+            *["import pandas"] * ("pandas" in what),
+            "",
+            f"model = eq.load({json.dumps(self.name)})",
+        ]
+        return [*load, f"print(model.predict({what}))"]
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """The metadata that the Hub reads."""
+        about, kind = self.about, KINDS[self.about["inputs"]["kind"]]
+        task = f"{kind}-{about['task']['name']}"
+        tags = ["equipoise", "federated-learning", "fairness", task]
+        license = about["license"]
+        named = {"license": license} if IDENTIFIER.fullmatch(license) else {"license": "other", "license_name": license}
+        sets = about["measures"].get("sets", {})
+        results = [
+            {
+                "task": {"type": task},
+                "dataset": {"name": name, "type": about["data"].get("scenario") or "own"},
+                "metrics": [
+                    {"type": key, "name": key, "value": value}
+                    for key, value in scores.items()
+                    if key not in ("n", "interval")
+                ],
+            }
+            for name, scores in sets.items()
+        ]
+        index = {"model-index": [{"name": self.name, "results": results}]} if results else {}
+        return {**(named if license else {}), "library_name": "equipoise", "pipeline_tag": task, "tags": tags, **index}
+
+    @property
+    def summary(self) -> str:
+        """What the model is, in a sentence or two."""
+        about, names = self.about, self.about["classes"]
+        what = f"one of {len(names)} classes ({some(names)})" if names else f"a number{self._unit}"
+        whose = (
+            f"It is the own model of the client {about['client']}."
+            if about["client"]
+            else "It is one model for all clients."
+        )
+        return f"A model that predicts {what}, trained by federated learning with {about['method']}. {whose}"
+
+    @property
+    def _unit(self) -> str:
+        unit = self.about["task"].get("unit")
+        return f" in {unit}" if unit else ""
+
+    @cached_property
+    def sections(self) -> list[Section]:
+        """All sections."""
+        return [
+            Section("Intended use", [*self._use()]),
+            *self._people(),
+            *self._rates(),
+            Section("What this cannot show", [], below=[*self._limits()]),
+            Section("How it was made", [], below=[*self._making()]),
+        ]
+
+    def _use(self) -> Iterator[str]:
+        yield (
+            self.about["use"]
+            or "Whoever exported this model did not say what it is for (--use). Do not use it before you have asked them."
+        )
+        yield "It was judged on the test samples below and on no others: for other people, places or times measure it again first."
+
+    def _people(self) -> Iterator[Section]:
+        """The data, and who is in them."""
+        held = self.history.meta.get("holdings") or {}
+        clients, least, classes = held.get("clients", ()), self.history.least_group, self.about["classes"]
+
+        def count(n: int) -> Cell:
+            return Cell(f"< {least}" if 0 < n < least else f"{n:,}")
+
+        rows = tuple(
+            (each["name"], (count(each["size"]), *(count(n) for n in (each["counts"] or ())[: len(classes)])))
+            for each in clients[:SHOWN]
+        )
+        titles = (
+            ("samples", *classes) if rows and all(len(cells) == len(classes) + 1 for _, cells in rows) else ("samples",)
+        )
+        grid = Grid(titles, tuple((name, cells[: len(titles)]) for name, cells in rows)) if rows else None
+        total = sum(each["size"] for each in clients)
+        text = [f"It learnt from {total:,} training samples of {plural(len(clients), 'client')}."] if clients else []
+        more = [f"And {len(clients) - SHOWN} clients more."] * (len(clients) > SHOWN)
+        if names := self.inputs.names:
+            text.append(f"It takes {plural(len(names), 'column')}: {some(names, SHOWN)}.")
+        if isinstance(self.inputs, Rows) and (left := self.inputs.coder.schema.left_out):
+            text.append(f"It does not use {some([f'{name} ({why})' for name, why in left.items()], SHOWN)}.")
+        yield Section("Data, and who is in them", text, grid, "Client", [*more, *self._licence()])
+
+    def _licence(self) -> Iterator[str]:
+        license = self.about["license"]
+        yield f"Licence: {license}." if license else "The licence of the data was not stated (--license)."
+        if sha := self.about["data"].get("sha256"):
+            yield f"SHA-256 of the data: {sha}."
+
+    def _rates(self) -> Iterator[Section]:
+        """How good it is, and for whom."""
+        history, sets = self.history, self.about["measures"].get("sets")
+        if not sets:
+            yield Section("How good it is, and for whom", ["It was not tested."])
+            return
+        named = [measure for measure in measures_of(history.meta) if any(measure.name in of for of in sets.values())]
+        rows = tuple(
+            (self._called(name), (Cell(f"{of['n']:,}"), *(_cell(of, measure) for measure in named)))
+            for name, of in sets.items()
+        )
+        grid = Grid(("n", *(measure.axis(measure.title) for measure in named)), rows)
+        below = (
+            [f"n: test samples. In brackets: 95{PERCENT} interval over them (Wilson)."]
+            if history.main == ACCURACY
+            else ["n: test samples."]
+        )
+        if small := history.small_groups:
+            below.append(f"Of fewer than {history.least_group} test samples nothing is shown: {some(list(small))}.")
+        first = [f"The model is of no use: {history.failure(1)}."] * bool(history.failure(1))
+        yield Section("How good it is, and for whom", [*first, *self._positive()], grid, "Test set", below)
+        comparison = Comparison.of([history])
+        for of in treated(comparison.document):
+            measure = history.main
+            said = [*rates.explained(of.parity, measure), *sentences.unknown_values(of)]
+            titles, by_group = rates.grid(of.parity, measure)
+            called = tuple((name if of.attribute else self._called(name), cells) for name, cells in by_group)
+            yield Section(of.rates_heading(measure), [], Grid(titles, called), of.attribute or "Group", said)
+
+    def _called(self, group: str) -> str:
+        """A test set, with the name of the attribute where its values are the test sets: sex 1."""
+        named = self.history.attributes.items()
+        return next((f"{name} {group}" for name, values in named if {*self.history.groups} <= {*values}), group)
+
+    def _positive(self) -> Iterator[str]:
+        positive, threshold = self.about["positive"], self.about["threshold"]
+        if positive is None:
+            return
+        why = {
+            "given": "as was said",
+            "names": "by the names of the classes",
+            "assumed": "an assumption, as nothing says which it is",
+        }
+        yield f"The positive class is {positive['name']}, {why[positive['why']]}."
+        if len(self.about["classes"]) == 2:
+            at = (
+                "the more probable class is predicted"
+                if threshold == 0.5
+                else f"it is predicted from a probability of {threshold:g} on"
+            )
+            yield f"Threshold {threshold:g}: {at}." + " The rates below are those at 0.5." * (threshold != 0.5)
+
+    def _limits(self) -> Iterator[str]:
+        yield "Rates differ between groups by chance where n is small: read the intervals."
+        if self.history.groups:
+            yield from sentences.limits([self.history])
+        if self.about["client"]:
+            yield f"The numbers are those of the model of {self.about['client']} on all test sets, also those of other clients."
+        yield "Groups that the data do not name were not looked at, and nothing here says why groups differ."
+
+    def _making(self) -> Iterator[str]:
+        about = self.about
+        yield f"Method: {about['method']}, seed {about['seed']}, model after round {about['round'] + 1} of {about['rounds']}."
+        recipe = about["network"] or {}
+        options = ", ".join(
+            f"{key}={value}" for key, value in recipe.items() if key not in ("name", "in_shape", "n_classes")
+        )
+        name = (
+            f"{recipe['name']}{f'({options})' * bool(options)}" if recipe else "of the user's own, as a graph of ONNX"
+        )
+        yield f"Network: {name}, {about['parameters']:,} trainable parameters."
+        if "schema" in about["inputs"]:
+            yield f"SHA-256 of the schema of the table, which says how columns become inputs: {about['inputs']['schema']}."
+        yield f"Versions: {', '.join(f'{name} {version}' for name, version in about['versions'].items())}."
+        yield "The SHA-256 of every file is in bundle.json; a bundle whose weights, schema or description were edited is refused."
+
+
+def _cell(scores: Mapping[str, Any], measure: Measure) -> Cell:
+    if measure.name not in scores:
+        return Cell("–")
+    digits = 1 if measure.unit == "%" else measure.digits
+    low_high = scores.get("interval") if measure == ACCURACY else None
+    ends = "[{}, {}]".format(*(number(end, digits) for end in low_high)) if low_high else ""
+    return Cell(number(scores[measure.name], digits), ends=ends)

@@ -1,0 +1,78 @@
+"""The files of a bundle: their hashes are written with them, and they are read only if they are what was written."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from equipoise.system.seals import open_json, sealed_json
+
+FORMAT = 1  # raise it whenever an earlier Equipoise cannot read what is written
+ABOUT, SCHEMA, WEIGHTS, GRAPH = "bundle.json", "schema.json", "model.safetensors", "model.onnx"
+CARDS = ("README.md", "card.html")  # may be edited: no prediction depends on them
+AGAIN = "Write the bundle again: equipoise export RUN --bundle DIR."
+
+
+class BundleError(ValueError):
+    """A folder that is no bundle, one that was edited, or a model that a bundle cannot hold."""
+
+
+def require_free(folder: Path) -> None:
+    """Require that a bundle would replace nothing."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise BundleError(f"{folder} exists, and a bundle replaces nothing. Give the name of a new folder.")
+
+
+def write(folder: Path, about: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    """Write a bundle as a whole: its files, and what it is, with their SHA-256."""
+    require_free(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
+    try:
+        hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        every = {**files, ABOUT: sealed_json({"format": FORMAT, **about, "files": hashes}).encode()}
+        for name, content in every.items():
+            (part / name).write_bytes(content)
+        part.chmod(0o755)
+        if folder.exists():
+            folder.rmdir()
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """What a bundle is, after all files that predictions depend on were compared with their SHA-256.
+
+    Raises
+    ------
+    BundleError : no bundle, of a later format, or edited, naming the file.
+    """
+    path = folder / ABOUT
+    try:
+        text = path.read_bytes().decode()
+    except (FileNotFoundError, NotADirectoryError):
+        raise BundleError(
+            f"{folder} is not a bundle: it has no {ABOUT}. Write one: equipoise export RUN --bundle DIR."
+        ) from None
+    try:
+        about = open_json(text) if text.startswith('{\n "seal": "') else None
+    except ValueError:
+        about = None
+    if not isinstance(about, dict):
+        raise BundleError(f"{path} was edited: its content is not what was written. {AGAIN}")
+    if about.get("format") != FORMAT:
+        raise BundleError(
+            f"{path} has format {about.get('format')}, and this Equipoise reads {FORMAT}. Install the newest Equipoise."
+        )
+    for name, digest in about["files"].items():
+        file = folder / name
+        if file.name != name or (name not in CARDS and not file.is_file()):
+            raise BundleError(f"{file} is missing, which the bundle needs. {AGAIN}")
+        if name not in CARDS and hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+            raise BundleError(f"{file} was edited: its content is not what was written. {AGAIN}")
+    return about

@@ -1,0 +1,62 @@
+"""The network of a bundle as a graph of ONNX, which other software runs; with the packages of the extra ``onnx``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.bundle.files import BundleError
+from equipoise.data.batch import Inputs
+from equipoise.data.samples import Samples
+
+BLOCK = 256  # samples at once
+NEEDED = ("onnx", "onnxscript", "onnxruntime")
+
+
+def _require(*packages: str) -> None:
+    if lacking := [name for name in packages if find_spec(name) is None]:
+        raise BundleError(f"A graph of ONNX needs the package {lacking[0]}: pip install 'equipoise[onnx]'.")
+
+
+def graph(net: nn.Module, x: Inputs) -> bytes:
+    """A network in evaluation mode as a graph, whose input is ``inputs`` [n, ...], like ``x``, and whose output is ``outputs`` [n, C]."""
+    _require(*NEEDED)
+    batch = torch.export.Dim("n", min=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporter, on itself
+        made = torch.onnx.export(
+            net.eval(),
+            (x,),
+            dynamo=True,
+            input_names=["inputs"],
+            output_names=["outputs"],
+            dynamic_shapes=({0: batch},),
+            external_data=False,
+            verbose=False,
+        )
+    assert made is not None
+    content: bytes = made.model_proto.SerializeToString()
+    return content
+
+
+def session(path: Path) -> Callable[[Samples], Tensor]:
+    """The outputs of samples by a graph."""
+    _require("onnxruntime")
+    runtime: Any = import_module("onnxruntime")
+    run = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"]).run
+
+    def forward(samples: Samples) -> Tensor:
+        blocks = torch.arange(samples.size).split(BLOCK)
+        given = (samples.batch(rows, None).x for rows in blocks)
+        return torch.cat(
+            [torch.from_numpy(run(None, {"inputs": x.numpy()})[0]) for x in given if isinstance(x, Tensor)]
+        )
+
+    return forward

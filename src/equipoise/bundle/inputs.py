@@ -1,0 +1,220 @@
+"""From what a user has to inputs of the network, as the run that trained it made them: rows of a table, numbers, or images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.bundle.files import SCHEMA, BundleError
+from equipoise.data.contents import DataError
+from equipoise.data.own import paths
+from equipoise.data.own.columns import WRITTEN, Columns
+from equipoise.data.own.folders import SUFFIXES
+from equipoise.data.own.numbers import single
+from equipoise.data.own.tables import Table, opened
+from equipoise.data.pictures import of_files
+from equipoise.data.schema.coding import Coder
+from equipoise.data.transforms import Images
+from equipoise.system.suggestions import some
+
+Made = tuple[NDArray[Any], list[str]]  # what the network takes, before a transform; and notes on it
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Columns of a table, which are matched by name and coded as the schema says; ``written`` is how the table of the run was written."""
+
+    coder: Coder
+    written: Mapping[str, str]
+    transform: ClassVar[None] = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns."""
+        return self.coder.schema.names
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a row."""
+        return (len(self.names),)
+
+    def __call__(self, x: Any) -> Made:
+        """The inputs of a pandas frame."""
+        if not hasattr(x, "iloc") and not isinstance(x, Mapping):
+            raise BundleError(
+                f"This model takes a table, a pandas frame with the columns {some(self.names)}, which are matched by name; found "
+                f"{type(x).__name__}. In a Pipeline: set_output(transform='pandas')."
+            )
+        import pandas as pd
+
+        return self.coder.of_frame(x if hasattr(x, "iloc") else pd.DataFrame(dict(x)))
+
+    def of_file(self, path: Path, options: Mapping[str, str]) -> tuple[Made, Sequence[str], Table | None]:
+        """The inputs of a table, which is read as that of the run was."""
+        written: dict[str, Any] = {**self.written, **options}
+        columns = Columns(**written)
+        table = opened(path, columns)
+        self.coder.require(table.names, path.name)
+        if not len(table):
+            raise DataError(f"{path} holds no row.")
+        raw = table.columns(self.names)
+        made = self.coder.of_raw(raw, path.name, table.at, columns.decimal or ".")
+        return made, [str(k + 1) for k in range(len(table))], table
+
+    def as_json(self) -> dict[str, Any]:
+        """What of it is not in the file of the schema."""
+        return {"kind": "table", "schema": self.coder.schema.digest, "written": dict(self.written)}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Arrays of numbers, less ``mean`` and by ``std`` where these are known; a feature that never varied is only shifted."""
+
+    shape: tuple[int, ...]
+    names: tuple[str, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    transform: ClassVar[None] = None
+
+    def __call__(self, x: Any) -> Made:
+        """The inputs of an array [n, *shape], or of a frame with named columns."""
+        if self.names and hasattr(x, "columns"):
+            given = [str(name) for name in x.columns]
+            if lost := [name for name in self.names if name not in given]:
+                raise DataError(
+                    f"The table has no column {some(lost)}, which the model was trained with. Its columns are {some(given)}."
+                )
+            x = x[list(self.names)].to_numpy()
+        numbers = _array(x, self.shape)
+        if numbers.dtype.kind not in "biuf" or not np.isfinite(numbers).all():
+            raise DataError(
+                f"Expected finite numbers [n, {', '.join(map(str, self.shape))}]; some are missing, infinite or text."
+            )
+        if not self.mean:
+            return numbers, []
+        across = (1, -1, *[1] * (len(self.shape) - 1)) if len(self.mean) < np.prod(self.shape) else (1, *self.shape)
+        mean, std = (np.array(values).reshape(across) for values in (self.mean, self.std))
+        return single((numbers.astype(np.float64) - mean) / np.where(std > 0, std, 1), lambda at: f"x{at}"), []
+
+    def of_file(self, path: Path, options: Mapping[str, str]) -> tuple[Made, Sequence[str], Table | None]:
+        """The inputs of arrays in a file of NumPy."""
+        if path.suffix.lower() != ".npy" or options:
+            raise BundleError(
+                f"{path}: this model takes arrays: save x with numpy.save, and give a .npy file; or in Python: eq.load(DIR).predict(x)."
+            )
+        made = self(np.load(path, allow_pickle=False))
+        return made, [str(k + 1) for k in range(len(made[0]))], None
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it."""
+        return {"kind": "numbers", **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images: bytes [n, C, H, W], or where the run had files (``side`` pixels, as they were scaled) a folder or list of files."""
+
+    shape: tuple[int, ...]
+    side: int | None
+    transform: Images
+    names: ClassVar[tuple[str, ...]] = ()
+
+    def __call__(self, x: Any) -> Made:
+        """The inputs of an array of bytes, a folder, or a list of files."""
+        if isinstance(x, str | Path):
+            return self.of_file(Path(x), {})[0]
+        if isinstance(x, list | tuple) and x and isinstance(x[0], str | Path):
+            return self._of_files([*map(Path, x)], "the images"), []
+        pixels = _array(x, self.shape)
+        if pixels.dtype != np.uint8:
+            raise BundleError(
+                f"Expected images as bytes (uint8) [n, {', '.join(map(str, self.shape))}]; found {pixels.dtype}."
+            )
+        return pixels, []
+
+    def _of_files(self, files: Sequence[Path], what: str) -> NDArray[np.uint8]:
+        if self.side is None:
+            raise BundleError(
+                "This model was trained with images in arrays: give bytes (uint8) [n, C, H, W], in Python eq.load(DIR).predict(x)."
+            )
+        if gone := [file for file in files if not file.is_file()]:
+            raise DataError(f"{what}: {some([*map(str, gone)])} cannot be found.")
+        pictures = of_files(files, what, [*map(str, files)])
+        levels = self.transform.levels
+        if levels is None and pictures.range is not None:
+            raise DataError(
+                f"{what}: some images have grey levels of more than 8 bits, and those of the training had 8. Convert them."
+            )
+        pixels: NDArray[np.uint8] = np.load(replace(pictures, declared=levels)(self.side), allow_pickle=False)
+        return pixels
+
+    def of_file(self, path: Path, options: Mapping[str, str]) -> tuple[Made, Sequence[str], Table | None]:
+        """The inputs of the images in a folder and those below it, in the order of their names."""
+        if not path.is_dir() or options:
+            raise DataError(f"{path}: this model takes images. Give a folder of them.")
+        files = sorted(
+            file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and not paths.needless(file.name)
+        )
+        if not files:
+            raise DataError(f"{path} has no images ({', '.join(SUFFIXES)}).")
+        return (self._of_files(files, str(path)), []), [file.relative_to(path).as_posix() for file in files], None
+
+    def as_json(self) -> dict[str, Any]:
+        """All that matters when nothing is drawn at random."""
+        shown = {name: getattr(self.transform, name) for name in ("mean", "std", "size", "levels")}
+        return {"kind": "images", "shape": self.shape, "side": self.side, **shown}
+
+
+Inputs = Rows | Numbers | Pictures
+
+
+def _array(x: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    made = np.asarray(x)
+    if made.ndim != len(shape) + 1 or made.shape[1:] != shape:
+        raise BundleError(
+            f"Expected an array [n, {', '.join(map(str, shape))}], a sample in each row; found {list(made.shape)}."
+        )
+    if not len(made):
+        raise DataError("There is no sample to predict.")
+    return made
+
+
+def inputs_of(about: Mapping[str, Any], schema: Callable[[], Mapping[str, Any]]) -> Inputs:
+    """What ``as_json`` gave; ``schema`` reads that of a table."""
+    kind = about["kind"]
+    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in about.items() if key != "kind"}
+    if kind == "table":
+        coder = Coder.of(schema())
+        if coder.schema.digest != values["schema"]:
+            raise BundleError(f"{SCHEMA} is not the schema that the model was trained with.")
+        return Rows(coder, values["written"])
+    if kind == "numbers":
+        return Numbers(**values)
+    shape, side = values.pop("shape"), values.pop("side")
+    return Pictures(shape, side, Images(**values))
+
+
+def inputs_of_run(data: Mapping[str, Any], shape: tuple[int, ...], transform: object) -> Inputs:
+    """How a run made inputs of its data.
+
+    Parameters
+    ----------
+    data : what its manifest says of them; nothing where arrays were given to a federation.
+    shape : of a sample as the federation has it.
+    transform : of the federation.
+    """
+    if isinstance(transform, Images):
+        return Pictures(shape, data.get("side"), transform)
+    if transform is not None:
+        raise BundleError("The transform is your own code, which a bundle does not hold, as loading one runs no code.")
+    if "schema" in data:
+        read = data.get("read", {})
+        return Rows(Coder.of(data["schema"]), {name: read[name] for name in WRITTEN if name in read})
+    known = data.get("standardised") or {}
+    names, mean, std = (tuple(known.get(name, ())) for name in ("features", "mean", "std"))
+    return Numbers(shape, names, mean, std)

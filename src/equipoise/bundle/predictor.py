@@ -1,0 +1,226 @@
+"""Predicting with a bundle, by the habits of scikit-learn."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load as load_tensors
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from torch import Tensor
+
+from equipoise import networks
+from equipoise.bundle import files
+from equipoise.bundle.files import AGAIN, GRAPH, SCHEMA, WEIGHTS, BundleError
+from equipoise.bundle.inputs import Inputs, inputs_of
+from equipoise.core.model import Bound, Model
+from equipoise.core.oracle import EVALUATION_BATCH
+from equipoise.core.outputs import outputs_of
+from equipoise.core.task import CLASSIFICATION, Classification, Regression
+from equipoise.data.batch import Batch
+from equipoise.data.samples import Samples, at_once
+from equipoise.system.seals import open_json
+
+ROWS = 1 << 15  # samples, about, between two looks at the progress
+Forward = Callable[[Samples], Tensor]  # samples to the outputs of the network [n, C]
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "int64": torch.int64,
+}
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is in a bundle: its description, how inputs are made, what outputs mean, and the network."""
+
+    about: Mapping[str, Any]
+    inputs: Inputs
+    task: Classification | Regression
+    forward: Forward
+
+    def outputs(self, x: NDArray[Any]) -> Iterator[Tensor]:
+        """The outputs [., C] of the network for inputs [n, ...], some thousands at a time, the same bits as all at once."""
+        blank = torch.zeros(len(x), dtype=self.task.dtype)
+        store = Batch(torch.from_numpy(np.ascontiguousarray(x)), blank)
+        samples = Samples(store, DTYPES[self.about["dtype"]], torch.device("cpu"), self.inputs.transform)
+        width = at_once(samples, EVALUATION_BATCH)
+        for rows in torch.arange(len(x)).split(width * max(1, ROWS // width)):
+            outputs = self.forward(samples.take(rows))
+            if not bool(outputs.isfinite().all()):
+                row = int(rows[(~outputs.isfinite()).any(1).nonzero()[0]]) + 1
+                raise BundleError(
+                    f"The network gives no finite number for sample {row}. Is it very far from all others?"
+                )
+            yield outputs
+
+    @staticmethod
+    def read(folder: Path) -> Content:
+        """What is in a folder, see :func:`load`."""
+        about = files.read(folder)
+        inputs = inputs_of(about["inputs"], lambda: open_json((folder / SCHEMA).read_text(encoding="utf-8")))
+        task = CLASSIFICATION if about["task"] == {"name": "classification"} else _regression(about["task"])
+        forward = _network(about, (folder / WEIGHTS).read_bytes(), task) if about["network"] else _graph(folder / GRAPH)
+        return Content(about, inputs, task, forward)
+
+
+def _regression(about: Mapping[str, Any]) -> Regression:
+    return Regression(**{name: value for name, value in about.items() if name != "name"})
+
+
+def _network(about: Mapping[str, Any], weights: bytes, task: Classification | Regression) -> Forward:
+    """The network that :func:`equipoise.networks.build` makes, with the weights of the bundle."""
+    recipe, tensors = about["network"], load_tensors(weights)
+    if recipe.get("name") not in networks.NETWORKS or networks.WEIGHTS in recipe:
+        raise BundleError(
+            f"This Equipoise has no network {recipe.get('name')!r}. Install the version {about['versions'].get('equipoise')}."
+        )
+    net = networks.build(**recipe).to(DTYPES[about["dtype"]])
+    own = {name: x.shape for name, x in net.state_dict().items()}
+    if own != {name: x.shape for name, x in tensors.items()}:
+        raise BundleError(f"{WEIGHTS} does not hold the tensors of the network {recipe['name']}. {AGAIN}")
+    net.load_state_dict(tensors)
+    model = Model(net, task=task)
+    model.channels_last, model.bf16 = about["channels_last"], about["bf16"]
+    bound = Bound(model)
+    return lambda samples: outputs_of(bound, model.initial, [samples], torch.get_num_threads())[0].values
+
+
+def _graph(path: Path) -> Forward:
+    """The network as a graph of ONNX."""
+    from equipoise.bundle.graph import session
+
+    return session(path)
+
+
+class Predictor(BaseEstimator):  # type: ignore[misc]
+    """A trained model in a bundle, which predicts and cannot be trained.
+
+    Parameters
+    ----------
+    directory : the folder of the bundle.
+
+    Attributes
+    ----------
+    n_features_in_ : how many columns, or numbers of a sample, it takes.
+    feature_names_in_ : names of the columns, where they have any; a frame's are matched by name, in whatever order.
+    content : what is in the bundle.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = directory
+        self.content = Content.read(Path(directory))
+        self.n_features_in_ = int(np.prod(self.content.inputs.shape))
+        if names := self.content.inputs.names:
+            self.feature_names_in_ = np.array(names, dtype=object)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.directory,)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What ``bundle.json`` says: method, data, measures, versions, hashes."""
+        return self.content.about
+
+    @property
+    def inputs(self) -> Inputs:
+        """How inputs are made of what a user has."""
+        return self.content.inputs
+
+    def fit(self, X: Any = None, y: Any = None) -> NoReturn:
+        """Refuse: a bundle is trained already."""
+        raise BundleError(
+            "A bundle is a trained model and learns nothing more. Train with equipoise run, or eq.Federation(...).fit."
+        )
+
+    def outputs(self, X: Any) -> Tensor:
+        """What the network gives [n, C] for samples: logits, or of regression numbers that are not in the unit of the target yet.
+
+        Notes on the samples, such as categories that training has not seen, are warnings.
+        """
+        x, notes = self.content.inputs(X)
+        for note in notes:
+            warnings.warn(note, UserWarning, stacklevel=3)
+        return torch.cat([*self.content.outputs(x)])
+
+
+class Classifier(ClassifierMixin, Predictor):  # type: ignore[misc]
+    """A classifier in a bundle; see :class:`Predictor`.
+
+    Attributes
+    ----------
+    classes_ : names of the classes, whole numbers where all of them are, in the order of the columns of :meth:`predict_proba`.
+    """
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The classes."""
+        names = self.about["classes"]
+        whole = all(name.lstrip("-").isdigit() and str(int(name)) == name for name in names if name.isascii())
+        return np.array([*map(int, names)] if whole and all(map(str.isascii, names)) else names)
+
+    def predict_proba(self, X: Any) -> NDArray[np.floating[Any]]:
+        """Probabilities [n, C] of the classes of samples, bit for bit those of the run for the same samples together."""
+        return self.probabilities(self.outputs(X))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The classes [n] of samples."""
+        return self.decided(self.outputs(X))
+
+    def probabilities(self, outputs: Tensor) -> NDArray[np.floating[Any]]:
+        """Probabilities [n, C] of outputs."""
+        made: NDArray[np.floating[Any]] = outputs.softmax(-1).numpy()
+        return made
+
+    def decided(self, outputs: Tensor) -> NDArray[Any]:
+        """The classes [n] of outputs: the most probable; or with a threshold the positive one from that probability on."""
+        threshold, positive = self.about["threshold"], self.about["positive"]
+        chosen = self.content.task.predictions(outputs).numpy()
+        if positive is not None and len(self.about["classes"]) == 2 and threshold != 0.5:
+            k = positive["number"]
+            chosen = np.where(self.probabilities(outputs)[:, k] >= threshold, k, 1 - k)
+        decided: NDArray[Any] = self.classes_[chosen]
+        return decided
+
+
+class Regressor(RegressorMixin, Predictor):  # type: ignore[misc]
+    """A regression in a bundle; see :class:`Predictor`."""
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """The numbers [n] that are predicted for samples, in the unit of the target."""
+        return self.decided(self.outputs(X))
+
+    def decided(self, outputs: Tensor) -> NDArray[np.float64]:
+        """The numbers [n] of outputs, in the unit of the target."""
+        made: NDArray[np.float64] = self.content.task.predictions(outputs).numpy()
+        return made
+
+
+def load(directory: str | os.PathLike[str]) -> Classifier | Regressor:
+    """A trained model from a bundle, as ``equipoise export RUN --bundle DIR`` or ``Federation.save_bundle`` writes it.
+
+    It has ``predict``, ``n_features_in_`` and ``feature_names_in_``, of classes also ``predict_proba`` and ``classes_``, as estimators
+    of scikit-learn have, and can stand at the end of a ``Pipeline``. Loading it runs no code of the bundle.
+
+    Parameters
+    ----------
+    directory : the folder of the bundle.
+
+    Raises
+    ------
+    BundleError : no bundle, of a later format, or edited since it was written, naming the file.
+    """
+    regression = files.read(Path(directory))["task"]["name"] == "regression"
+    return (Regressor if regression else Classifier)(directory)

@@ -1,0 +1,171 @@
+"""Writing a bundle of a trained model."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from equipoise import networks
+from equipoise.bundle import card, files
+from equipoise.bundle.files import CARDS, GRAPH, SCHEMA, WEIGHTS, BundleError
+from equipoise.bundle.inputs import Inputs, Rows, inputs_of_run
+from equipoise.core.model import Bound, Model
+from equipoise.core.outputs import outputs_of
+from equipoise.core.task import Classification, Regression
+from equipoise.data.samples import Samples
+from equipoise.metrics.groups import Positive
+from equipoise.records.history import History
+from equipoise.system.environment import versions
+
+PROBE = 64  # samples of which the bundle must give the same bits
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model, and what is known of it.
+
+    Parameters
+    ----------
+    model : the network as it was trained.
+    vector : its values [G].
+    samples : of one client, by which the bundle is tried.
+    history : one record: this model on the test sets.
+    classes : their names; empty in regression.
+    positive : the positive class of two, if there is one.
+    client : the name of the client whose own model it is; empty: the global one.
+    data : what the manifest of the run says of the data.
+    """
+
+    model: Model
+    vector: Tensor
+    samples: Samples
+    history: History
+    classes: Sequence[str]
+    positive: Positive | None
+    client: str
+    data: Mapping[str, Any]
+
+
+def save(
+    folder: Path,
+    trained: Trained,
+    *,
+    threshold: float = 0.5,
+    license: str = "",
+    use: str = "",
+    onnx: bool = False,
+) -> None:
+    """Write a bundle, after it was tried: it gives the same bits as the model for some samples.
+
+    Parameters
+    ----------
+    folder : a new one, or an empty one.
+    trained : the model.
+    threshold : in (0, 1), probability of the positive one of two classes from which on it is predicted; at 0.5 the most probable class is.
+    license : of the data and of the model made of them, as the Hugging Face Hub calls it, such as ``"cc-by-4.0"``.
+    use : what the model is for, a sentence of the model card.
+    onnx : also write the network as a graph of ONNX.
+
+    Raises
+    ------
+    BundleError : the folder is not empty, or a part of the model is code of the user's.
+    """
+    files.require_free(folder)
+    model, net = trained.model, trained.model.network(trained.vector)
+    inputs, task = _inputs(trained), _task(model)
+    if not 0 < threshold < 1:
+        raise BundleError(f"threshold must be between 0 and 1; found {threshold!r}.")
+    if threshold != 0.5 and (trained.positive is None or len(trained.classes) != 2):
+        raise BundleError("threshold is for two classes, of which one is positive. Leave it out.")
+    state = {name: x.detach().cpu().contiguous().clone() for name, x in net.state_dict().items()}
+    if strange := [name for name, x in state.items() if not bool(x.isfinite().all())]:
+        raise BundleError(
+            f"{strange[0]} of the network holds NaN or infinity, as after a training that diverged. There is nothing to take home."
+        )
+    recipe = vars(model.net).get(networks.RECIPE)
+    if recipe is None and not onnx:
+        raise BundleError(
+            f"The network is your own code ({type(model.net).__name__}), which a bundle does not hold, as loading one runs no code: write "
+            "it as a graph too, with --onnx, in Python onnx=True (pip install 'equipoise[onnx]')."
+        )
+    content = {WEIGHTS: save_tensors(state)}
+    if isinstance(inputs, Rows):
+        content[SCHEMA] = json.dumps(inputs.coder.as_json(), indent=1, ensure_ascii=False).encode()
+    if onnx:
+        from equipoise.bundle.graph import graph
+
+        content[GRAPH] = graph(net.cpu(), trained.samples.batch(torch.tensor([0, 0]), None).x)
+    about = {
+        "task": task,
+        "classes": list(trained.classes),
+        "positive": None if trained.positive is None else trained.positive._asdict(),
+        "threshold": threshold,
+        "network": recipe,
+        "parameters": model.n_params,
+        "dtype": str(trained.samples.dtype).removeprefix("torch."),
+        "channels_last": model.channels_last,
+        "bf16": model.bf16,
+        "inputs": inputs.as_json(),
+        "method": trained.history.method,
+        "client": trained.client,
+        "seed": trained.history.seed,
+        "rounds": trained.history.meta.get("rounds"),
+        "round": trained.history.records[-1]["round"],
+        "license": license,
+        "use": use,
+        "data": {name: trained.data[name] for name in ("scenario", "layout", "sha256") if name in trained.data},
+        "measures": card.measures(trained.history),
+        "versions": versions(),
+    }
+    page = card.Card(folder.absolute().name, about, trained.history, inputs)
+    content |= dict(zip(CARDS, (page.markdown().encode(), page.html().encode()), strict=True))
+    with tempfile.TemporaryDirectory(prefix="equipoise-bundle-") as place:
+        files.write(trial := Path(place) / "bundle", about, content)
+        _try(trial, trained, exact=recipe is not None)
+    files.write(folder, about, content)
+
+
+def _inputs(trained: Trained) -> Inputs:
+    known = trained.samples.known
+    if known is None or isinstance(known[0], dict):
+        raise BundleError(
+            "A bundle holds networks of one tensor of inputs, and samples that are in memory or in files of images; this one has others."
+        )
+    return inputs_of_run(trained.data, tuple(known[0]), trained.samples.transform)
+
+
+def _task(model: Model) -> dict[str, Any]:
+    task = model.task
+    if type(task) is Classification:
+        return {"name": task.name}
+    if type(task) is Regression:
+        return {"name": task.name} | {name: getattr(task, name) for name in ("loss", "centre", "scale", "unit")}
+    raise BundleError(
+        f"The task {type(task).__name__} is your own code, which a bundle does not hold, as loading one runs no code."
+    )
+
+
+def _try(folder: Path, trained: Trained, *, exact: bool) -> None:
+    """Require that a bundle gives what the model gives."""
+    from equipoise.bundle.predictor import Content
+
+    samples = trained.samples.take(torch.arange(min(PROBE, trained.samples.size)))
+    (expected,) = outputs_of(Bound(trained.model), trained.vector, [samples])
+    given = Content.read(folder).forward(samples)
+    same = (
+        torch.equal(given, expected.values.cpu())
+        if exact
+        else torch.allclose(given, expected.values.cpu(), rtol=1e-4, atol=1e-5)
+    )
+    if not same:
+        raise BundleError(
+            "The bundle would not predict as the model does: the network is another than eq.network built, or ran on another device. Nothing was written."
+        )

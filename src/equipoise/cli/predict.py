@@ -1,0 +1,92 @@
+"""The command ``equipoise predict``."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from equipoise.cli.console import err, progress_bar, say
+
+if TYPE_CHECKING:
+    from equipoise.data.own.tables import Table
+
+
+def predict(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A folder that `equipoise export --bundle` wrote.")],
+    data: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA", help="A table with the columns that the model was trained with; or a folder of images."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="CSV", help="The table of predictions to write.")],
+    identifier: Annotated[
+        str | None,
+        typer.Option(
+            "--id", metavar="COLUMN", help="A column of the table that names its rows [default: their numbers]."
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="How the table is written, `sep`, `decimal` or `encoding` [default: as the one of the run].",
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Predict with a bundle: a row for every row of a table, with its prediction and the probability of every class."""
+    from equipoise.bundle.predictor import ROWS, Classifier, load
+    from equipoise.system.files import write_atomically
+    from equipoise.system.text import cell
+
+    if output.exists() and not force:
+        raise ValueError(f"{output} exists. Give another --output, or --force to replace it.")
+    model = load(bundle)
+    (x, notes), names, table = model.inputs.of_file(data, _options(set_))
+    first = ("row" if table is not None or model.inputs.names else "sample") if identifier is None else identifier
+    if identifier is not None:
+        names = _named(identifier, table, data)
+    for note in notes:
+        err.print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    classes = model.classes_.tolist() if isinstance(model, Classifier) else []
+    writer.writerow(map(cell, [first, "prediction", *(f"probability {name}" for name in classes)]))
+    with progress_bar("rows", shown=len(x) > ROWS) as progress:
+        task, done = progress.add_task("predicting", total=len(x)), 0
+        for outputs in model.content.outputs(x):
+            columns: list[Any] = [names[done : done + len(outputs)], model.decided(outputs).tolist()]
+            if isinstance(model, Classifier):
+                columns += [map(str, of_class) for of_class in model.probabilities(outputs).T]  # all digits that count
+            writer.writerows([*map(cell, row)] for row in zip(*columns, strict=True))
+            done += len(outputs)
+            progress.update(task, completed=done)
+    write_atomically(output, file.getvalue())
+    say(f"{output}: {len(x):,} predictions")
+
+
+def _options(given: list[str] | None) -> dict[str, str]:
+    """How a table is written, of NAME=VALUE pairs."""
+    from equipoise.data.own.columns import WRITTEN
+    from equipoise.system.suggestions import unknown
+
+    pairs = {name: value for name, _, value in (text.partition("=") for text in given or ())}
+    if strange := [name for name in pairs if name not in WRITTEN]:
+        raise ValueError(f"--set: {unknown('option', strange[0], WRITTEN)}")
+    return pairs
+
+
+def _named(identifier: str, table: Table | None, data: Path) -> list[str]:
+    """The names of the rows."""
+    from equipoise.system.suggestions import some
+
+    if table is None or identifier not in table.names:
+        columns = "no columns" if table is None else f"the columns {some(table.names)}"
+        raise ValueError(f"--id {identifier}: {data} has {columns}.")
+    return [str(name) for name in table.words([identifier])[identifier]]

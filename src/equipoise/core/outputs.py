@@ -1,0 +1,93 @@
+"""The outputs of a model on data sets, in blocks, and what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise.core.draws import seeded
+from equipoise.core.model import Bound
+from equipoise.core.oracle import EVALUATION_BATCH
+from equipoise.core.tally import Tally
+from equipoise.core.task import Task
+from equipoise.data.samples import Samples, at_once
+from equipoise.records.record import Score, Sums
+from equipoise.system.threads import run_in_order
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a model gives for samples, ``values`` [n, C], their targets [n], and codes of their sensitive attributes [n, A]."""
+
+    task: Task
+    values: Tensor
+    y: Tensor
+    s: Tensor | None = None
+
+    @staticmethod
+    def joined(parts: Sequence[Outputs]) -> Outputs:
+        """What a model gives for samples in several parts."""
+        if len(parts) == 1:
+            return parts[0]
+        values, y = (torch.cat(each) for each in zip(*((part.values, part.y) for part in parts), strict=True))
+        A = max(0 if part.s is None else part.s.shape[-1] for part in parts)
+        unknown = (y.new_full((len(part.y), A), -1, dtype=torch.int64) for part in parts)
+        s = [rows if part.s is None else part.s for part, rows in zip(parts, unknown, strict=True)]
+        return Outputs(parts[0].task, values, y, torch.cat(s) if A else None)
+
+    @cached_property
+    def tally(self) -> Tally:
+        """The sums from which most measures follow."""
+        return self.task.tally(self.values, self.y)
+
+    @property
+    def people(self) -> list[Sums] | None:
+        """The sums by sensitive attribute that a record keeps; None without attributes."""
+        return None if self.s is None else self.task.people(self.values, self.y, self.s)
+
+    @cached_property
+    def given(self) -> tuple[np.typing.NDArray[Any], np.typing.NDArray[Any]]:
+        """The inputs of users' own measures: probabilities [n, C], or those of the task, and targets [n]."""
+        return self.task.outputs(self.values).cpu().numpy(), self.y.cpu().numpy()
+
+    def score(self, measures: Iterable[str] = ()) -> Score:
+        """The main measure, the loss, the number of samples, and other measures."""
+        score = self.tally.score(measures) | self.task.whole(self.values, self.y, measures)
+        return cast(Score, {key: score[key] for key in Score.__annotations__ if key in score})  # type: ignore[literal-required]
+
+
+def outputs_of(bound: Bound, vector: Tensor, sets: Sequence[Samples], workers: int = 1) -> list[Outputs]:
+    """The outputs of a whole vector [G] on each data set, computed by so many workers, on which no bit depends."""
+    model, random = bound.model, bound.model.random or any(d.content is None for d in sets)
+    width = [at_once(d, EVALUATION_BATCH) for d in sets]
+    blocks = [
+        (d, rows)
+        for d, w in zip(sets, width, strict=True)
+        for rows in torch.arange(d.size, device=vector.device).split(w)
+    ]
+    n = 1 if random or vector.device.type != "cpu" else min(workers, len(blocks))
+    used = {bound}
+
+    def make() -> Callable[[tuple[Samples, Tensor]], Outputs]:
+        mine = bound if n == 1 else Bound(model)
+        used.add(mine)
+
+        def outputs(block: tuple[Samples, Tensor]) -> Outputs:
+            batch = block[0].batch(block[1], None)
+            values, _ = mine.forward(vector[: model.n_params], vector[model.n_params :].clone(), batch.x)
+            return Outputs(model.task, values, batch.y, batch.s)
+
+        return outputs
+
+    with seeded(0 if random else None):  # a data set or a transform may draw random numbers
+        results = iter(run_in_order(blocks, make, n))
+    for each in used:
+        each.require_unchanged(vector)
+    return [Outputs.joined(list(islice(results, -(-d.size // w)))) for d, w in zip(sets, width, strict=True)]

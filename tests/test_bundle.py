@@ -1,0 +1,462 @@
+"""A bundle predicts what the run predicted, bit for bit, and is refused once it was edited."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.validation import check_is_fitted
+from torch import nn
+
+import equipoise as eq
+from equipoise import scenarios
+from equipoise.bundle import files
+from equipoise.bundle.files import BundleError
+from equipoise.data.contents import DataError
+from equipoise.networks import RECIPE
+from equipoise.runs import directory as runs
+from equipoise.system.seals import open_json, sealed_json
+from run_helpers import cache, equipoise
+
+__all__ = ["cache", "equipoise"]
+
+N = 120
+
+
+def table(n: int = N, seed: int = 3) -> pd.DataFrame:
+    """People of three hospitals: numbers, words, a yes or no, and cells that are missing."""
+    draw = np.random.default_rng(seed)
+    ill = draw.permutation(np.arange(n) % 2)
+    pain = np.array(["none", "typical", "atypical", ""])[draw.integers(0, 4, n)]
+    stage = np.where(draw.random(n) < 0.2, "", draw.integers(0, 3, n).astype(str))
+    columns = {
+        "age": np.round(50 + 9 * draw.normal(size=n) + 6 * ill, 1),
+        "pain": pain,
+        "smokes": np.where(draw.random(n) < 0.5, "true", "false"),
+        "stage": stage,
+        "site": np.array(["north", "south", "west"])[np.arange(n) % 3],
+        "sex": np.array(["f", "m"])[draw.integers(0, 2, n)],
+        "label": np.array(["well", "ill"])[ill],
+    }
+    return pd.DataFrame(columns)
+
+
+OPTIONS: dict[str, Any] = {"client": "site", "group": "sex", "columns": {"stage": {"kind": "category"}}, "test": 0.4}
+
+
+def federation(path: Path, method: str = "fedavg", rounds: int = 2, **options: Any) -> tuple[eq.Federation, Any]:
+    data = scenarios.load("own", 0, str(path), **(OPTIONS | options))
+    net = eq.network("mlp", data.shape, data.outputs, seed=0, hidden=[7])
+    fed = eq.Federation(
+        net, data.clients, method, eq.SGD(lr=0.1), tests=data.tests, names=data.client_names, groups=data.client_groups,
+        classes=data.classes or None, attributes=data.attributes or None, transform=data.transform, task=data.task,
+    )  # fmt: skip
+    fed.fit(rounds, progress=False)
+    return fed, data
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[eq.Federation, Any, Path, pd.DataFrame]:
+    """A federation, its scenario, its bundle, and its table as pandas reads it."""
+    place = tmp_path_factory.mktemp("bundle")
+    table().to_csv(place / "t.csv", index=False)
+    fed, data = federation(place / "t.csv")
+    fed.save_bundle(place / "model", data=data.manifest, license="cc-by-4.0", use="For tests.")
+    return fed, data, place / "model", pd.read_csv(place / "t.csv")
+
+
+def copied(folder: Path, to: Path) -> Path:
+    to.mkdir()
+    for file in folder.iterdir():
+        (to / file.name).write_bytes(file.read_bytes())
+    return to
+
+
+ELSEWHERE = """
+import sys, pickle, numpy, pandas, torch
+import equipoise as eq
+def refuse(*_, **__): raise AssertionError("something was unpickled")
+model = eq.load(sys.argv[1])
+pickle.load = pickle.loads = pickle.Unpickler = torch.load = refuse
+model = eq.load(sys.argv[1])
+rows = [int(row) for row in sys.argv[3].split(",")]
+sys.stdout.buffer.write(model.predict_proba(pandas.read_csv(sys.argv[2]).iloc[rows]).tobytes())
+"""
+
+
+def test_another_process_elsewhere_gives_the_same_bits(
+    made: tuple[eq.Federation, Any, Path, pd.DataFrame], tmp_path: Path
+) -> None:
+    fed, data, folder, frame = made
+    moved = copied(folder, tmp_path / "moved")
+    frame.to_csv(tmp_path / "again.csv", index=False)
+    name, rows = next(iter(data.manifest["tests"].items()))
+    code = [sys.executable, "-W", "error", "-c", ELSEWHERE, str(moved), "again.csv", ",".join(map(str, rows))]
+    done = subprocess.run(code, capture_output=True, check=True, cwd=tmp_path)
+    expected = fed.predict_proba(data.tests[name][0]).numpy()
+    assert done.stdout == expected.tobytes()
+    assert {file.suffix for file in folder.iterdir()} == {".json", ".safetensors", ".md", ".html"}
+
+
+def test_every_test_set_has_the_bits_and_the_accuracy_of_the_run(
+    made: tuple[eq.Federation, Any, Path, pd.DataFrame],
+) -> None:
+    fed, data, folder, frame = made
+    model = eq.load(folder)
+    last = fed.records[-1]["groups"]
+    for name, rows in data.manifest["tests"].items():
+        x = data.tests[name][0]
+        part = frame.iloc[rows]
+        assert model.predict_proba(part).tobytes() == fed.predict_proba(x).numpy().tobytes()
+        assert model.predict(part).tolist() == [data.classes[k] for k in fed.predict(x)]
+        assert np.mean(model.predict(part) == part["label"]) == pytest.approx(last[name]["accuracy"])
+        assert model.about["measures"]["sets"][name]["accuracy"] == pytest.approx(100 * last[name]["accuracy"])
+        assert model.score(part, part["label"]) == pytest.approx(last[name]["accuracy"])
+    assert model.classes_.tolist() == ["ill", "well"]
+    assert model.feature_names_in_.tolist() == ["age", "pain", "smokes", "stage"]
+    assert model.n_features_in_ == 4
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(order=st.permutations(["age", "pain", "smokes", "stage", "site", "sex", "label"]))
+def test_the_order_of_columns_does_not_matter(
+    made: tuple[eq.Federation, Any, Path, pd.DataFrame], order: list[str]
+) -> None:
+    _, _, folder, frame = made
+    model = eq.load(folder)
+    assert model.predict_proba(frame[order]).tobytes() == model.predict_proba(frame).tobytes()
+
+
+# scikit-learn
+def test_it_is_an_estimator_that_is_fitted(made: tuple[eq.Federation, Any, Path, pd.DataFrame]) -> None:
+    _, _, folder, frame = made
+    model = eq.load(folder)
+    check_is_fitted(model)
+    whole = make_pipeline(FunctionTransformer(lambda x: x.assign(age=x["age"] + 0)), model)
+    assert (whole.predict_proba(frame) == model.predict_proba(frame)).all()
+    assert whole.classes_.tolist() == ["ill", "well"]
+    assert model.get_params() == {"directory": folder}
+    assert (clone(model).predict(frame) == model.predict(frame)).all()
+    assert (pickle.loads(pickle.dumps(model)).predict(frame) == model.predict(frame)).all()
+    with pytest.raises(BundleError, match=r"trained model and learns nothing more"):
+        whole.fit(frame, frame["label"])
+    with pytest.raises(BundleError, match=r"takes a table, a pandas frame with the columns age, pain"):
+        model.predict(np.zeros((3, 4)))
+
+
+# what is refused
+@pytest.mark.parametrize("name", ["model.safetensors", "bundle.json", "schema.json"])
+def test_an_edited_file_is_named(
+    made: tuple[eq.Federation, Any, Path, pd.DataFrame], tmp_path: Path, name: str
+) -> None:
+    folder = copied(made[2], tmp_path / "b")
+    content = (folder / name).read_bytes()
+    flipped = bytes([*content[:-9], content[-9] ^ 1, *content[-8:]])
+    for change in (flipped, b"{" + content, content + b" ", content[:-1], b""):
+        (folder / name).write_bytes(change)
+        with pytest.raises(BundleError, match=rf"{name} was edited"):
+            eq.load(folder)
+    (folder / name).unlink()
+    with pytest.raises(BundleError, match=rf"it has no {name}" if name == files.ABOUT else f"{name} is missing"):
+        eq.load(folder)
+
+
+def test_a_card_may_be_edited_and_files_added(
+    made: tuple[eq.Federation, Any, Path, pd.DataFrame], tmp_path: Path
+) -> None:
+    folder = copied(made[2], tmp_path / "b")
+    (folder / "README.md").write_text("Ask Ada.")
+    (folder / "card.html").unlink()
+    (folder / ".gitattributes").write_text("*.safetensors filter=lfs")
+    assert eq.load(folder).predict(made[3]).tolist() == eq.load(made[2]).predict(made[3]).tolist()
+
+
+EVIL = "import pathlib\npathlib.Path('ran').touch()\ndef build(**_): pass\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"network": {"name": "nets.py:build"}}, "has no network 'nets.py:build'"),
+        ({"network": {"name": "resnet18", "weights": "w.pt"}}, "has no network 'resnet18'"),
+        ({"network": {"name": "mlp", "in_shape": [7], "n_classes": 2, "hidden": [8]}}, "does not hold the tensors"),
+        ({"format": 2}, "has format 2, and this Equipoise reads 1"),
+        ({"files": {"../model.safetensors": ""}}, "is missing, which the bundle needs"),
+    ],
+)
+def test_a_bundle_of_somebody_else_runs_no_code(
+    made: tuple[eq.Federation, Any, Path, pd.DataFrame],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nets.py").write_text(EVIL)
+    folder = copied(made[2], tmp_path / "b")
+    about = open_json((folder / files.ABOUT).read_text())
+    (folder / files.ABOUT).write_text(sealed_json(about | change))
+    with pytest.raises(BundleError, match=said):
+        eq.load(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_another_table_is_refused_in_one_sentence(
+    made: tuple[eq.Federation, Any, Path, pd.DataFrame],
+) -> None:
+    _, _, folder, frame = made
+    model = eq.load(folder)
+    with pytest.raises(
+        DataError,
+        match=r"^the table has no column 'age', 'stage', which the model was trained with\. Its columns are pain",
+    ):
+        model.predict(frame[["pain", "smokes", "site"]])
+    with pytest.raises(DataError, match=r"two columns are called age"):
+        model.predict(pd.concat([frame, frame[["age"]]], axis=1))
+    wrong = frame.astype({"age": object})
+    wrong.loc[[2, 5], "age"] = ["old", "young"]
+    wrong["smokes"] = wrong["smokes"].astype(str)
+    wrong.loc[7, "smokes"] = "often"
+    with pytest.raises(DataError) as error:
+        model.predict(wrong)
+    assert all(word in str(error.value) for word in ("2 problems", "old", "row 3", "row 6", "often", "row 8"))
+
+
+def test_what_training_has_not_seen_is_said(made: tuple[eq.Federation, Any, Path, pd.DataFrame]) -> None:
+    _, _, folder, frame = made
+    model = eq.load(folder)
+    for column, value, said in (
+        ("pain", "stabbing", "column pain: 'stabbing' did not occur in training"),
+        ("age", np.nan, "column age: 1 cells are missing, and count as"),
+        ("age", 51_000.0, "column age: 1 numbers are very far from those of training"),
+    ):
+        other = frame.copy()
+        other.loc[0, column] = value
+        with pytest.warns(UserWarning, match=said):
+            assert np.isfinite(model.predict_proba(other)).all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.assign(stage=x["stage"].astype("Int64")),
+        lambda x: x.assign(stage=x["stage"].astype(object), smokes=x["smokes"].astype(bool)),
+        lambda x: x.assign(pain=x["pain"].astype("category"), stage=x["stage"].map("{:.1f}".format)),
+        lambda x: x.assign(pain=x["pain"].astype("string"), age=x["age"].astype(str)),
+        lambda x: x.astype({"smokes": float}).convert_dtypes(),
+        lambda x: x.set_index("site"),
+        lambda x: {name: x[name].tolist() for name in x},
+    ],
+)
+def test_the_type_of_a_column_does_not_matter(made: tuple[eq.Federation, Any, Path, pd.DataFrame], change: Any) -> None:
+    _, _, folder, frame = made
+    model = eq.load(folder)
+    assert model.predict_proba(change(frame)).tobytes() == model.predict_proba(frame).tobytes()
+
+
+# tasks and inputs
+def test_a_regression_predicts_in_the_users_unit(tmp_path: Path) -> None:
+    frame = table().assign(label=lambda x: 1000 + 3 * x["age"])
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    fed, data = federation(tmp_path / "t.csv", "fedbn+ditto", task="regression")
+    fed.save_bundle(tmp_path / "b", data=data.manifest)
+    model = eq.load(tmp_path / "b")
+    rows = next(iter(data.manifest["tests"].values()))
+    expected = fed.predict(next(iter(data.tests.values()))[0])
+    made = model.predict(pd.read_csv(tmp_path / "t.csv").iloc[rows])
+    assert (made == expected.numpy()).all()
+    assert 1000 < made.mean() < 1500
+    assert not hasattr(model, "predict_proba")
+    assert model.score(frame, frame["label"]) <= 1
+
+
+def test_a_client_takes_its_own_model(tmp_path: Path) -> None:
+    table().to_csv(tmp_path / "t.csv", index=False)
+    fed, data = federation(tmp_path / "t.csv", "ditto-personal")
+    frame = pd.read_csv(tmp_path / "t.csv")
+    fed.save_bundle(tmp_path / "south", client=1, data=data.manifest)
+    fed.save_bundle(tmp_path / "global", data=data.manifest)
+    x = torch.cat([part[0] for part in data.tests.values()])
+    rows = [row for part in data.manifest["tests"].values() for row in part]
+    south, every = eq.load(tmp_path / "south"), eq.load(tmp_path / "global")
+    assert (south.predict_proba(frame.iloc[rows]) == fed.predict_proba(x, client=1).numpy()).all()
+    assert (south.predict_proba(frame) != every.predict_proba(frame)).any()
+    assert south.about["client"] == "south"
+    assert "the own model of the client south" in (tmp_path / "south/README.md").read_text()
+
+
+def arrays(seed: int, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (12, *shape), generator=draw, dtype=torch.uint8), torch.arange(12) % 2
+
+
+def test_images_in_arrays_and_in_files(tmp_path: Path, cache: Path) -> None:
+    for k, (pixels, label) in enumerate(zip(*arrays(0, 9, 8), strict=True)):
+        path = tmp_path / f"data/{'ab'[k % 3 == 0]}/{label}"
+        path.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.numpy()).save(path / f"{k}.png")
+    data = scenarios.load("own", 0, str(tmp_path / "data"), size=8, tests="all")
+    net = eq.network("cnn", data.shape, data.outputs, seed=0, width=2)
+    fed = eq.Federation(net, data.clients, tests=data.tests, transform=data.transform, names=data.client_names)
+    fed.fit(1, progress=False)
+    fed.save_bundle(tmp_path / "b", data=data.manifest)
+    model = eq.load(tmp_path / "b")
+    names = sorted((tmp_path / "data").rglob("*.png"))
+    (x, *_), rows = data.tests["all"], data.manifest["tests"]["all"]
+    expected = fed.predict_proba(x).numpy()
+    assert model.predict_proba(x.numpy()).tobytes() == expected.tobytes()
+    of_files = model.predict_proba(tmp_path / "data")
+    assert np.abs(of_files[rows] - expected).max() < 1e-6
+    assert model.predict_proba([names[row] for row in rows]).tobytes() == expected.tobytes()
+    with pytest.raises(BundleError, match=r"images as bytes \(uint8\) \[n, 3, 8, 8\]; found float32"):
+        model.predict(x.numpy().astype(np.float32))
+
+
+def plain(net: nn.Module | None = None, **options: Any) -> eq.Federation:
+    data = [(torch.randn(20, 5, generator=torch.Generator().manual_seed(k)), torch.arange(20) % 2) for k in range(2)]
+    net = net or eq.network("mlp", (5,), 2, hidden=[3])
+    return eq.Federation(net, data, **({"tests": {"all": data[0]}} | options))
+
+
+def test_arrays_without_a_schema(tmp_path: Path) -> None:
+    fed = plain(classes=["0", "7"])
+    fed.fit(1, progress=False)
+    fed.save_bundle(tmp_path / "b", threshold=0.9)
+    model, x = eq.load(tmp_path / "b"), torch.randn(700, 5)
+    assert model.predict_proba(x).tobytes() == fed.predict_proba(x).numpy().tobytes()
+    assert model.classes_.tolist() == [0, 7]
+    assert not hasattr(model, "feature_names_in_")
+    assert (model.predict(x) == np.where(fed.predict_proba(x)[:, 1].numpy() >= 0.9, 7, 0)).all()
+    for wrong in (torch.randn(3, 4), torch.randn(5), np.full((2, 5), np.nan), np.array([["a"] * 5]), np.zeros((0, 5))):
+        with pytest.raises(ValueError):
+            model.predict(wrong)
+
+
+class Own(eq.Classification):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("fed", "options", "said"),
+    [
+        (lambda: plain(nn.Linear(5, 2)), {}, r"network is your own code \(Linear\)"),
+        (lambda: plain(task=Own()), {}, "task Own is your own code"),
+        (lambda: plain(transform=lambda x, shift: 2 * x), {}, "transform is your own code"),
+        (plain, {"threshold": 1.0}, "threshold must be between 0 and 1"),
+        (lambda: plain(eq.network("mlp", (5,), 3)), {"threshold": 0.4}, "threshold is for two classes"),
+    ],
+)
+def test_what_a_bundle_cannot_hold(tmp_path: Path, fed: Any, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(BundleError, match=said):
+        fed().save_bundle(tmp_path / "b", **options)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_network_that_was_changed_after_it_was_built(tmp_path: Path) -> None:
+    net = eq.network("mlp", (5,), 2, hidden=[3])
+    net.register_forward_hook(lambda module, given, out: 2 * out)
+    assert vars(net)[RECIPE]["name"] == "mlp"
+    with pytest.raises(BundleError, match="would not predict as the model does"):
+        plain(net).save_bundle(tmp_path / "b")
+    broken = plain()
+    broken.progress = replace(broken.progress, vector=broken.progress.vector * np.nan)
+    with pytest.raises(BundleError, match="NaN or infinity"):
+        broken.save_bundle(tmp_path / "b")
+    assert not [*tmp_path.iterdir()]
+
+
+# the card
+def test_the_card_says_who_is_served_how_well(made: tuple[eq.Federation, Any, Path, pd.DataFrame]) -> None:
+    fed, _, folder, _ = made
+    text, page = ((folder / name).read_text() for name in ("README.md", "card.html"))
+    header = text.split("---\n")[1]
+    values = {line.split(": ", 1)[0]: json.loads(line.split(": ", 1)[1]) for line in header.splitlines()}
+    assert values["license"] == "cc-by-4.0"
+    assert {"equipoise", "tabular-classification"} <= {*values["tags"]}
+    metrics = {of["dataset"]["name"]: of["metrics"][0]["value"] for of in values["model-index"][0]["results"]}
+    groups = fed.records[-1]["groups"]
+    assert metrics == pytest.approx({name: 100 * of["accuracy"] for name, of in groups.items()})
+    for word in ("For tests.", "| north |", "true-positive rate", "95\u00a0% interval", "| sex f |", "fedavg, seed 0"):
+        assert word in text, word
+    for name, of in groups.items():
+        assert f"| sex {name} | {of['n']} | {100 * of['accuracy']:.1f} [" in text
+        assert f'<th scope="row">sex {name}</th><td>{of["n"]}</td>' in page
+
+
+# the command line
+def test_the_journey_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any) -> None:
+    """A European table: semicolons, decimal commas, no UTF-8; predictions of one with a missing cell, and without a label."""
+    monkeypatch.chdir(tmp_path)
+    how = {"sep": ";", "decimal": ",", "index": False}
+    frame = table().rename(columns={"pain": "Schmerz ü"}).assign(number=lambda x: np.arange(len(x)) * 7)
+    frame.to_csv("t.csv", encoding="latin-1", **how)
+    told = [
+        f
+        for name, value in {**OPTIONS, "encoding": "latin-1", "decimal": ",", "leave_out": "number"}.items()
+        if name != "columns"
+        for f in ("--set", f"{name}={value}")
+    ]
+    run = ("run", "--data", "t.csv", *told, "--rounds", 2, "--network", "mlp(hidden=[7])", "--name", "a", "--no-report")
+    assert equipoise(*run).status == 0
+    done = equipoise("export", "runs/a", "--bundle", "model")
+    assert (done.status, "model: a bundle" in done.out) == (0, True), done.err
+    other = frame.drop(columns="label")
+    other.loc[4, "age"] = np.nan
+    other.to_csv("new.csv", encoding="latin-1", **how)
+    done = equipoise("predict", "model", "new.csv", "--output", "p.csv", "--id", "number")
+    assert (done.status, "note: column age: 1 cells are missing" in done.err) == (0, True), done.err
+    made = pd.read_csv("p.csv")
+    assert [*made] == ["number", "prediction", "probability ill", "probability well"]
+    assert made["number"].tolist() == frame["number"].tolist()
+    fed = runs.trained(tmp_path / "runs/a")
+    manifest = open_json(Path("runs/a/manifest.json").read_text())["data"]
+    for name, rows in manifest["tests"].items():
+        kept = [k for k, row in enumerate(rows) if row != 4]
+        expected = fed.predict_proba(fed.tests.sets[name].store.x)[kept].numpy()
+        assert np.abs(made.iloc[rows].iloc[kept, 2:].to_numpy() - expected).max() < 1e-6
+    said = equipoise("predict", "model", "new.csv", "--output", "p.csv")
+    assert (said.status, "p.csv exists" in said.err) == (2, True)
+    for arguments, why in (
+        (("new.csv", "--id", "name"), "has the columns"),
+        (("new.csv", "--set", "seperator=;"), "Unknown option 'seperator'"),
+        (("new.csv", "--set", "encoding=utf-8"), "--set encoding=latin-1"),
+        (("gone.csv",), "is no file"),
+    ):
+        said = equipoise("predict", "model", *arguments, "--output", "q.csv")
+        assert (said.status, why in said.err) == (2, True), said.err
+    assert not Path("q.csv").exists()
+    for arguments in (("--compact",), ("--output", "x"), ("--client", "all")):
+        assert "does not go with --bundle" in equipoise("export", "runs/a", "--bundle", "other", *arguments).err
+    assert "replaces nothing" in equipoise("export", "runs/a", "--bundle", "model").err
+    assert "add --bundle DIR" in equipoise("export", "runs/a", "--license", "mit").err
+
+
+# ONNX
+def test_the_graph_agrees(tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    x = torch.randn(300, 5)
+    for k, net in enumerate((None, nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)))):
+        fed = plain(net)
+        fed.fit(1, progress=False)
+        fed.save_bundle(tmp_path / f"{k}", onnx=True)
+        session = runtime.InferenceSession(io.BytesIO((tmp_path / f"{k}/model.onnx").read_bytes()).getvalue())
+        (given_,) = session.run(None, {"inputs": x.numpy()})
+        assert np.abs(given_ - fed.logits(x).numpy()).max() < 1e-5
+        assert np.abs(eq.load(tmp_path / f"{k}").predict_proba(x) - fed.predict_proba(x).numpy()).max() < 1e-5
