@@ -312,7 +312,7 @@ def test_images_in_arrays_and_in_files(tmp_path: Path, cache: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels.numpy()).save(path / f"{k}.png")
     data = scenarios.load("own", 0, str(tmp_path / "data"), size=8, tests="all")
-    net = eq.network("cnn", data.shape, data.outputs, seed=0, width=2)
+    net = eq.network("cnn", data.shape, data.outputs, seed=0, width=4)
     fed = eq.Federation(net, data.clients, tests=data.tests, transform=data.transform, names=data.client_names)
     fed.fit(1, progress=False)
     fed.save_bundle(tmp_path / "b", data=data.manifest)
@@ -348,6 +348,12 @@ def test_arrays_without_a_schema(tmp_path: Path) -> None:
             model.predict(wrong)
 
 
+def fitted(net: nn.Module) -> eq.Federation:
+    fed = plain(net)
+    fed.fit(1, progress=False)
+    return fed
+
+
 class Own(eq.Classification):
     pass
 
@@ -363,8 +369,12 @@ class Own(eq.Classification):
     ],
 )
 def test_what_a_bundle_cannot_hold(tmp_path: Path, fed: Any, options: dict[str, Any], said: str) -> None:
+    made = fed()
+    with pytest.raises(BundleError, match="replaces nothing"):
+        made.save_bundle(Path(__file__))
+    made.fit(1, progress=False)
     with pytest.raises(BundleError, match=said):
-        fed().save_bundle(tmp_path / "b", **options)
+        made.save_bundle(tmp_path / "b", **options)
     assert not [*tmp_path.iterdir()]
 
 
@@ -373,7 +383,9 @@ def test_a_network_that_was_changed_after_it_was_built(tmp_path: Path) -> None:
     net.register_forward_hook(lambda module, given, out: 2 * out)
     assert vars(net)[RECIPE]["name"] == "mlp"
     with pytest.raises(BundleError, match="would not predict as the model does"):
-        plain(net).save_bundle(tmp_path / "b")
+        fitted(net).save_bundle(tmp_path / "b")
+    with pytest.raises(BundleError, match="No round was trained"):
+        plain().save_bundle(tmp_path / "b")
     broken = plain()
     broken.progress = replace(broken.progress, vector=broken.progress.vector * np.nan)
     with pytest.raises(BundleError, match="NaN or infinity"):

@@ -123,7 +123,7 @@ def _about(fed: Federation) -> dict[str, str]:
 
 
 def _inputs(directory: Path) -> dict[str, str]:
-    """The network, and how its numbers are made of the user's: names, means and standard deviations, in the order of the inputs."""
+    """The network, and how its inputs are made of the user's data: by the schema of a table, or by means and standard deviations."""
     from equipoise.runs import directory as runs
 
     config = runs.load(directory, checked=False)
