@@ -195,13 +195,14 @@ class Card:
         held = self.history.meta.get("holdings") or {}
         clients, least, classes = held.get("clients", ()), self.history.least_group, self.about["classes"]
 
-        def count(n: int) -> Cell:
-            return Cell(f"< {least}" if 0 < n < least else f"{n:,}")
+        def counts(each: Mapping[str, Any]) -> tuple[Cell, ...]:
+            """Samples, and those of each class; none of these where one is so small that the others would tell it."""
+            of_class = (each["counts"] or ())[: len(classes)]
+            few = any(0 < n < least for n in of_class)
+            size = f"< {least}" if each["size"] < least else f"{each['size']:,}"
+            return Cell(size), *(Cell("–" if few else f"{n:,}") for n in of_class)
 
-        rows = tuple(
-            (each["name"], (count(each["size"]), *(count(n) for n in (each["counts"] or ())[: len(classes)])))
-            for each in clients[:SHOWN]
-        )
+        rows = tuple((each["name"], counts(each)) for each in clients[:SHOWN])
         titles = (
             ("samples", *classes) if rows and all(len(cells) == len(classes) + 1 for _, cells in rows) else ("samples",)
         )
@@ -209,6 +210,8 @@ class Card:
         total = sum(each["size"] for each in clients)
         text = [f"It learnt from {total:,} training samples of {plural(len(clients), 'client')}."] if clients else []
         more = [f"And {len(clients) - SHOWN} clients more."] * (len(clients) > SHOWN)
+        if grid is not None and any(cell.mean == "–" for _, cells in grid.rows for cell in cells):
+            more.append(f"–: the client has fewer than {least} samples of a class.")
         if names := self.inputs.names:
             text.append(f"It takes {plural(len(names), 'column')}: {some(names, SHOWN)}.")
         if isinstance(self.inputs, Rows) and (left := self.inputs.coder.schema.left_out):
