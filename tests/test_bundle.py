@@ -196,6 +196,10 @@ EVIL = "import pathlib\npathlib.Path('ran').touch()\ndef build(**_): pass\n"
         ({"network": {"name": "nets.py:build"}}, "has no network 'nets.py:build'"),
         ({"network": {"name": "resnet18", "weights": "w.pt"}}, "has no network 'resnet18'"),
         ({"network": {"name": "mlp", "in_shape": [7], "n_classes": 2, "hidden": [8]}}, "does not hold the tensors"),
+        ({"network": 3}, "is not what Equipoise writes"),
+        ({"inputs": {"kind": "numbers", "shape": "x"}}, "is not what Equipoise writes"),
+        ({"dtype": "object"}, "is not what Equipoise writes"),
+        ({"task": {"name": "regression", "loss": "own"}}, "is not what Equipoise writes"),
         ({"format": 2}, "has format 2, and this Equipoise reads 1"),
         ({"files": {"../model.safetensors": ""}}, "is missing, which the bundle needs"),
     ],
@@ -306,7 +310,7 @@ def arrays(seed: int, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randint(0, 256, (12, *shape), generator=draw, dtype=torch.uint8), torch.arange(12) % 2
 
 
-def test_images_in_arrays_and_in_files(tmp_path: Path, cache: Path) -> None:
+def test_images_in_arrays_and_in_files(tmp_path: Path, equipoise: Any) -> None:
     for k, (pixels, label) in enumerate(zip(*arrays(0, 9, 8), strict=True)):
         path = tmp_path / f"data/{'ab'[k % 3 == 0]}/{label}"
         path.mkdir(parents=True, exist_ok=True)
@@ -324,6 +328,10 @@ def test_images_in_arrays_and_in_files(tmp_path: Path, cache: Path) -> None:
     of_files = model.predict_proba(tmp_path / "data")
     assert np.abs(of_files[rows] - expected).max() < 1e-6
     assert model.predict_proba([names[row] for row in rows]).tobytes() == expected.tobytes()
+    assert equipoise("predict", tmp_path / "b", tmp_path / "data", "-o", tmp_path / "p.csv").status == 0
+    written = pd.read_csv(tmp_path / "p.csv")
+    assert written["sample"].tolist() == [name.relative_to(tmp_path / "data").as_posix() for name in names]
+    assert written["prediction"].tolist() == model.predict(names).tolist()
     with pytest.raises(BundleError, match=r"images as bytes \(uint8\) \[n, 3, 8, 8\]; found float32"):
         model.predict(x.numpy().astype(np.float32))
 
@@ -334,7 +342,7 @@ def plain(net: nn.Module | None = None, **options: Any) -> eq.Federation:
     return eq.Federation(net, data, **({"tests": {"all": data[0]}} | options))
 
 
-def test_arrays_without_a_schema(tmp_path: Path) -> None:
+def test_arrays_without_a_schema(tmp_path: Path, equipoise: Any) -> None:
     fed = plain(classes=["0", "7"])
     fed.fit(1, progress=False)
     fed.save_bundle(tmp_path / "b", threshold=0.9)
@@ -343,6 +351,11 @@ def test_arrays_without_a_schema(tmp_path: Path) -> None:
     assert model.classes_.tolist() == [0, 7]
     assert not hasattr(model, "feature_names_in_")
     assert (model.predict(x) == np.where(fed.predict_proba(x)[:, 1].numpy() >= 0.9, 7, 0)).all()
+    np.save(tmp_path / "x.npy", x)
+    assert equipoise("predict", tmp_path / "b", tmp_path / "x.npy", "-o", tmp_path / "p.csv").status == 0
+    written = pd.read_csv(tmp_path / "p.csv", dtype=str)
+    assert written["prediction"].tolist() == [str(k) for k in model.predict(x)]
+    assert (written["probability 7"].astype(np.float32) == model.predict_proba(x)[:, 1]).all()
     for wrong in (torch.randn(3, 4), torch.randn(5), np.full((2, 5), np.nan), np.array([["a"] * 5]), np.zeros((0, 5))):
         with pytest.raises(ValueError):
             model.predict(wrong)

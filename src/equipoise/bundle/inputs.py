@@ -107,8 +107,7 @@ class Numbers:
             raise BundleError(
                 f"{path}: this model takes arrays: save x with numpy.save, and give a .npy file; or in Python: eq.load(DIR).predict(x)."
             )
-        made = self(np.load(path, allow_pickle=False))
-        return made, [str(k + 1) for k in range(len(made[0]))], None
+        return _of_array(self, path)
 
     def as_json(self) -> dict[str, Any]:
         """All of it."""
@@ -155,8 +154,10 @@ class Pictures:
 
     def of_file(self, path: Path, options: Mapping[str, str]) -> tuple[Made, Sequence[str], Table | None]:
         """The inputs of the images in a folder and those below it, in the order of their names."""
+        if path.suffix.lower() == ".npy" and not options:
+            return _of_array(self, path)
         if not path.is_dir() or options:
-            raise DataError(f"{path}: this model takes images. Give a folder of them.")
+            raise DataError(f"{path}: this model takes images. Give a folder of them, or an array in a .npy file.")
         files = sorted(
             file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and not paths.needless(file.name)
         )
@@ -171,6 +172,11 @@ class Pictures:
 
 
 Inputs = Rows | Numbers | Pictures
+
+
+def _of_array(inputs: Numbers | Pictures, path: Path) -> tuple[Made, Sequence[str], None]:
+    made = inputs(np.load(path, allow_pickle=False))
+    return made, [str(k + 1) for k in range(len(made[0]))], None
 
 
 def _array(x: Any, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -193,10 +199,10 @@ def inputs_of(about: Mapping[str, Any], schema: Callable[[], Mapping[str, Any]])
         if coder.schema.digest != values["schema"]:
             raise BundleError(f"{SCHEMA} is not the schema that the model was trained with.")
         return Rows(coder, values["written"])
+    shape = tuple(map(int, values.pop("shape")))
     if kind == "numbers":
-        return Numbers(**values)
-    shape, side = values.pop("shape"), values.pop("side")
-    return Pictures(shape, side, Images(**values))
+        return Numbers(shape, **values)
+    return Pictures(shape, values.pop("side"), Images(**values))
 
 
 def inputs_of_run(data: Mapping[str, Any], shape: tuple[int, ...], transform: object) -> Inputs:

@@ -67,6 +67,17 @@ class Content:
     def read(folder: Path) -> Content:
         """What is in a folder, see :func:`load`."""
         about = files.read(folder)
+        try:
+            return Content._of(folder, about)
+        except (BundleError, ImportError, OSError):
+            raise
+        except Exception as error:  # its hashes are right, so somebody else made it
+            raise BundleError(
+                f"{folder} is not what Equipoise writes ({type(error).__name__}: {error}). {AGAIN}"
+            ) from error
+
+    @staticmethod
+    def _of(folder: Path, about: Mapping[str, Any]) -> Content:
         inputs = inputs_of(about["inputs"], lambda: open_json((folder / SCHEMA).read_text(encoding="utf-8")))
         task = CLASSIFICATION if about["task"] == {"name": "classification"} else _regression(about["task"])
         forward = _network(about, (folder / WEIGHTS).read_bytes(), task) if about["network"] else _graph(folder / GRAPH)

@@ -101,7 +101,7 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
     manifest = open_json((directory / "manifest.json").read_text(encoding="utf-8"))
     fed.save_bundle(folder, client=number, data=manifest.get("data"), **options)
     say(f"{folder}: a bundle, with its model card in README.md and card.html")
-    say(f"Predict with it: equipoise predict {shlex.quote(str(folder))} TABLE --output predictions.csv")
+    say(f"Predict with it: equipoise predict {shlex.quote(str(folder))} DATA --output predictions.csv")
 
 
 def _about(fed: Federation) -> dict[str, str]:

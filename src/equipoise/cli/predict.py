@@ -20,7 +20,8 @@ def predict(
     data: Annotated[
         Path,
         typer.Argument(
-            metavar="DATA", help="A table with the columns that the model was trained with; or a folder of images."
+            metavar="DATA",
+            help="A table with the columns that the model was trained with; a folder of images; or an array, a .npy file.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="CSV", help="The table of predictions to write.")],
@@ -89,4 +90,4 @@ def _named(identifier: str, table: Table | None, data: Path) -> list[str]:
     if table is None or identifier not in table.names:
         columns = "no columns" if table is None else f"the columns {some(table.names)}"
         raise ValueError(f"--id {identifier}: {data} has {columns}.")
-    return [str(name) for name in table.words([identifier])[identifier]]
+    return ["" if name is None else str(name) for name in table.words([identifier])[identifier]]
