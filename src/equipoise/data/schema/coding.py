@@ -70,7 +70,7 @@ class Coder:
         """Require that a table with columns of these names has those of the schema."""
         if lost := [name for name in self.schema.names if name not in names]:
             raise DataError(
-                f"{source} has no column {some(list(map(repr, lost)))}, which the model was trained with. Its columns are {some(names)}."
+                f"{source} has no column {some(list(map(repr, lost)))}, which the model was trained with. Its columns are {some(names) or 'none'}."
             )
 
     def of_raw(
