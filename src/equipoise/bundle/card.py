@@ -230,10 +230,12 @@ class Card:
         if not sets:
             yield Section("How good it is, and for whom", ["It was not tested."])
             return
-        named = [measure for measure in measures_of(history.meta) if any(measure.name in of for of in sets.values())]
+        named = [
+            measure for measure in measures_of(history.meta) if any(measure.name in scores for scores in sets.values())
+        ]
         rows = tuple(
-            (self._called(name), (Cell(f"{of['n']:,}"), *(_cell(of, measure) for measure in named)))
-            for name, of in sets.items()
+            (self._called(name), (Cell(f"{scores['n']:,}"), *(_cell(scores, measure) for measure in named)))
+            for name, scores in sets.items()
         )
         grid = Grid(("n", *(measure.axis(measure.title) for measure in named)), rows)
         below = (
@@ -246,12 +248,14 @@ class Card:
         first = [f"The model is of no use: {history.failure(1)}."] * bool(history.failure(1))
         yield Section("How good it is, and for whom", [*first, *self._positive()], grid, "Test set", below)
         comparison = Comparison.of([history])
-        for of in treated(comparison.document):
+        for treatment in treated(comparison.document):
             measure = history.main
-            said = [*rates.explained(of.parity, measure), *sentences.unknown_values(of)]
-            titles, by_group = rates.grid(of.parity, measure)
-            called = tuple((name if of.attribute else self._called(name), cells) for name, cells in by_group)
-            yield Section(of.rates_heading(measure), [], Grid(titles, called), of.attribute or "Group", said)
+            said = [*rates.explained(treatment.parity, measure), *sentences.unknown_values(treatment)]
+            titles, by_group = rates.grid(treatment.parity, measure)
+            called = tuple((name if treatment.attribute else self._called(name), cells) for name, cells in by_group)
+            yield Section(
+                treatment.rates_heading(measure), [], Grid(titles, called), treatment.attribute or "Group", said
+            )
 
     def _called(self, group: str) -> str:
         """A test set, with the name of the attribute where its values are the test sets: sex 1."""

@@ -54,9 +54,9 @@ def session(path: Path) -> Callable[[Samples], Tensor]:
 
     def forward(samples: Samples) -> Tensor:
         blocks = torch.arange(samples.size).split(BLOCK)
-        given = (samples.batch(rows, None).x for rows in blocks)
+        inputs = (samples.batch(rows, None).x for rows in blocks)
         return torch.cat(
-            [torch.from_numpy(run(None, {"inputs": x.numpy()})[0]) for x in given if isinstance(x, Tensor)]
+            [torch.from_numpy(run(None, {"inputs": x.numpy()})[0]) for x in inputs if isinstance(x, Tensor)]
         )
 
     return forward

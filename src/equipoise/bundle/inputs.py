@@ -84,10 +84,10 @@ class Numbers:
     def __call__(self, x: Any) -> Made:
         """The inputs of an array [n, *shape], or of a frame with named columns."""
         if self.names and hasattr(x, "columns"):
-            given = [str(name) for name in x.columns]
-            if lost := [name for name in self.names if name not in given]:
+            columns = [str(name) for name in x.columns]
+            if lost := [name for name in self.names if name not in columns]:
                 raise DataError(
-                    f"The table has no column {some(lost)}, which the model was trained with. Its columns are {some(given)}."
+                    f"The table has no column {some(lost)}, which the model was trained with. Its columns are {some(columns)}."
                 )
             x = x[list(self.names)].to_numpy()
         numbers = _array(x, self.shape)
@@ -221,6 +221,6 @@ def inputs_of_run(data: Mapping[str, Any], shape: tuple[int, ...], transform: ob
     if "schema" in data:
         read = data.get("read", {})
         return Rows(Coder.of(data["schema"]), {name: read[name] for name in WRITTEN if name in read})
-    known = data.get("standardised") or {}
-    names, mean, std = (tuple(known.get(name, ())) for name in ("features", "mean", "std"))
+    standardised = data.get("standardised") or {}
+    names, mean, std = (tuple(standardised.get(name, ())) for name in ("features", "mean", "std"))
     return Numbers(shape, names, mean, std)

@@ -138,12 +138,12 @@ def save(
 
 
 def _inputs(trained: Trained) -> Inputs:
-    known = trained.samples.known
-    if known is None or isinstance(known[0], dict):
+    shape = None if trained.samples.known is None else trained.samples.known[0]
+    if shape is None or isinstance(shape, dict):
         raise BundleError(
             "A bundle holds networks of one tensor of inputs, and samples that are in memory or in files of images; this one has others."
         )
-    return inputs_of_run(trained.data, tuple(known[0]), trained.samples.transform)
+    return inputs_of_run(trained.data, tuple(shape), trained.samples.transform)
 
 
 def _task(model: Model) -> dict[str, Any]:

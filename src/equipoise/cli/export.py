@@ -53,8 +53,8 @@ def export(
 ) -> None:
     """Write trained models as safetensors, the global one or what clients own; or one model as a bundle to predict with."""
     if bundle is not None:
-        for name, given in (("--compact", compact), ("--output", output), ("--client all", client == "all")):
-            if given:
+        for name, asked in (("--compact", compact), ("--output", output), ("--client all", client == "all")):
+            if asked:
                 raise ValueError(
                     f"{name} does not go with --bundle, which writes one whole model into its folder. Leave it out."
                 )

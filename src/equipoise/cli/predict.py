@@ -72,12 +72,12 @@ def predict(
     say(f"{output}: {len(x):,} predictions")
 
 
-def _options(given: list[str] | None) -> dict[str, str]:
+def _options(texts: list[str] | None) -> dict[str, str]:
     """How a table is written, of NAME=VALUE pairs."""
     from equipoise.data.own.columns import WRITTEN
     from equipoise.system.suggestions import unknown
 
-    pairs = {name: value for name, _, value in (text.partition("=") for text in given or ())}
+    pairs = {name: value for name, _, value in (text.partition("=") for text in texts or ())}
     if strange := [name for name in pairs if name not in WRITTEN]:
         raise ValueError(f"--set: {unknown('option', strange[0], WRITTEN)}")
     return pairs
