@@ -29,6 +29,8 @@ from equipoise import scenarios
 from equipoise.bundle import files
 from equipoise.bundle.files import BundleError
 from equipoise.data.contents import DataError
+from equipoise.data.schema.cells import Words
+from equipoise.data.schema.schema import plain as plain_name
 from equipoise.networks import RECIPE
 from equipoise.runs import directory as runs
 from equipoise.system.seals import open_json, sealed_json
@@ -272,6 +274,16 @@ def test_the_type_of_a_column_does_not_matter(made: tuple[eq.Federation, Any, Pa
     _, _, folder, frame = made
     model = eq.load(folder)
     assert model.predict_proba(change(frame)).tobytes() == model.predict_proba(frame).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [("1.0", "1"), ("007", "7"), ("0.50", "0.5"), ("1e3", "1000"), ("-2.", "-2"), ("x1", "x1"), ("9" * 17, "9" * 17)],
+)
+def test_a_code_is_one_category_however_it_is_written(word: str, name: str) -> None:
+    assert plain_name(word) == name == plain_name(name)
+    number = float(word) if word != "x1" else word
+    assert len(name) > 16 or Words.of([number]).words == (name,)
 
 
 # tasks and inputs
