@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from equipoise.core.outputs import Outputs
 from equipoise.core.task import Classification
 from equipoise.data.samples import loaded
-from equipoise.federation.evaluation import Outputs, answers, published
+from equipoise.federation.evaluation import answers, published
 from equipoise.metrics.calibration import Recalibration, auc, calibration, histogram, reliability, roc
 from equipoise.metrics.intervals import Interval
 from equipoise.metrics.performance import Value
