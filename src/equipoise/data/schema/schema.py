@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -23,11 +24,15 @@ FILLS = {
 }
 CODINGS = ("one-hot", "ordinal")
 SHOWN = 50  # names in a sentence
+ZEROS = re.compile(r"[+-]?0\d")  # before a code
 
 
 def plain(word: str) -> str:
-    """The name of a category; of a number the shortest, so that 1.0, which a column with missing cells may hold, is 1 in one without."""
-    if not NUMERIC.fullmatch(word) or not abs(number := float(word)) < EXACT:
+    """The name of a category; of a number the shortest, so that 1.0, which a column with missing cells may hold, is 1 in one without.
+
+    A code with zeros before it, 007, stays.
+    """
+    if not NUMERIC.fullmatch(word) or ZEROS.match(word) or not abs(number := float(word)) < EXACT:
         return word
     return str(int(number)) if number.is_integer() else str(number)
 
