@@ -32,6 +32,7 @@ from equipoise.cli.privacy import privacy
 from equipoise.cli.report import report
 from equipoise.cli.reproduce import reproduce
 from equipoise.cli.run import compare, quickstart, resume, run
+from equipoise.cli.schema import app as schema
 from equipoise.cli.status import status
 from equipoise.cli.threshold import threshold
 from equipoise.cli.track import track
@@ -91,7 +92,7 @@ COMMANDS: dict[Callable[..., Any], str] = {  # with an example
 for command, example in COMMANDS.items():
     app.command(cls=Command, epilog=f"Example: `{example}`")(command)
 app.command(hidden=True)(work)
-for group in (analyse, data_sets, flower):
+for group in (analyse, data_sets, schema, flower):
     app.add_typer(group)
 
 

@@ -54,6 +54,7 @@ class Columns:
         ``"."`` or ``","``, and how letters are written, such as ``"latin-1"``; ``None`` for what is found, ``"."`` and UTF-8.
     task : what labels are: ``"regression"``, numbers to predict; ``"classification"`` or None, classes.
     schema : JSON of what columns are, by name, where that is not what it seems; see :class:`equipoise.data.schema.schema.Feature`.
+    agreed : whether ``schema`` has every column that becomes inputs, as several sites agreed on, and a table may have one class.
     """
 
     label: str | None = None
@@ -69,6 +70,7 @@ class Columns:
     encoding: str | None = None
     task: str | None = None
     schema: str = ""
+    agreed: bool = False
 
     @property
     def regression(self) -> bool:
@@ -88,7 +90,9 @@ class Columns:
     @property
     def of_tables(self) -> list[str]:
         """The options that were given and only a table has."""
-        return [f.name for f in fields(self) if getattr(self, f.name) and f.name not in ("not_missing", "task")]
+        return [
+            f.name for f in fields(self) if getattr(self, f.name) and f.name not in ("not_missing", "task", "agreed")
+        ]
 
 
 @dataclass(frozen=True)

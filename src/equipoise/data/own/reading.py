@@ -155,7 +155,7 @@ def _checked(own: UserData, columns: Columns) -> UserData:
                 f"{own.source}: {what} {first!r} and {what} {other!r} differ only in capital letters or spaces. "
                 "Rename one if they are the same, or make the names differ more."
             )
-    if not own.regression and len(own.classes) < 2:
+    if not own.regression and len(own.classes) < 2 and not columns.agreed:
         raise DataError(
             f"{own.source}: all {len(own)} samples are of one class, {own.classes[0]!r}. There is nothing to learn."
         )

@@ -8,12 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from equipoise.data.contents import DataError
 from equipoise.data.own.columns import MANY, Columns, listed, option
 from equipoise.data.own.numbers import counting, left_out
 from equipoise.data.own.words import missing, twins
 from equipoise.data.schema.cells import Cells, Place, Raw, RawTable, Words, read_cells
 from equipoise.data.schema.inference import infer
 from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature, Schema
+from equipoise.system.suggestions import some
 
 CODES = 10  # different whole numbers that may be codes of categories
 INDEX = "it holds nothing but the numbers of the rows"
@@ -29,6 +31,8 @@ def read_raw(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) -
     options : what the user said of columns, such as ``schema``, options of :class:`Feature` by name.
     at : the place of a row.
     """
+    if options.agreed:
+        return _agreed(source, raw, options, at)
     features, left, notes = [], {}, list[str]()
     for name, cells in raw.items():
         guess: Feature | str = (
@@ -44,6 +48,25 @@ def read_raw(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) -
             features[-1], said = _named(source, guess, cells, options.not_missing)
             notes += said
     schema = Schema(tuple(features), left).merged(json.loads(options.schema or "{}"))
+    table, problems = _read(schema, raw, options, at)
+    return table, problems, notes + notes_of(source, schema, options.keep)
+
+
+def _agreed(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) -> tuple[RawTable, list[str], list[str]]:
+    """The columns that several sites agreed on, wherever they are in this table."""
+    schema = Schema.of(json.loads(options.schema))
+    if lost := [name for name in schema.names if name not in raw]:
+        raise DataError(
+            f"{source} has no column {some(list(map(repr, lost)))}, which the schema names. Its columns are {some([*raw])}."
+        )
+    table, problems = _read(schema, raw, options, at)
+    if rest := [name for name in raw if name not in {*schema.names, *schema.left_out}]:
+        return table, problems, [f"{source}: {listed(rest)}: not in the schema, and not used."]
+    return table, problems, []
+
+
+def _read(schema: Schema, raw: Mapping[str, Raw], options: Columns, at: Place) -> tuple[RawTable, list[str]]:
+    """The cells of all columns of a schema, and what is wrong with them."""
     columns, problems = {}, list[str]()
     faulty = []
     for feature in schema.features:
@@ -55,7 +78,7 @@ def read_raw(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) -
         problems[-1] += (
             f" Correct these cells, or leave the column{s} out: {option('leave_out', [*options.leave_out, *faulty][:MANY])}."
         )
-    return RawTable(schema, columns), problems, notes + notes_of(source, schema, options.keep)
+    return RawTable(schema, columns), problems
 
 
 def _named(source: str, feature: Feature, text: Words, names: Sequence[str]) -> tuple[Feature, list[str]]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from equipoise.data.contents import DataError
 from equipoise.data.own.columns import listed, option
 from equipoise.data.schema.cells import Cells, RawTable
-from equipoise.data.schema.schema import CATEGORY, Feature
+from equipoise.data.schema.schema import CATEGORY, Feature, Schema
 
 ERROR = 0.005  # of a quantile, relative to it
 FAR = 10**6  # more than any index of a bin
@@ -35,7 +35,7 @@ class Sums:
     fractions : how many numbers are not whole.
     bins : a sketch of the numbers: how many have the sign s and the index k of a logarithmic grid, by ``"s k"`` (DDSketch, Masson,
         Rim, Lee 2019).
-    words : how often each category occurs.
+    words : how often each category occurs; ``""`` counts those that are not named.
     """
 
     rows: int = 0
@@ -65,6 +65,24 @@ class Sums:
         squares = math.fsum(n * ((deviation / unit) ** 2 + (gap / unit) ** 2) for n, deviation, gap in apart)
         return replace(whole, deviation=unit * math.sqrt(squares / max(1, present)))
 
+    def suppressed(self, least: int) -> Sums:
+        """The same without names of categories, and without bins of the sketch, of fewer rows than ``least``.
+
+        Rare categories are counted together. A bin of few rows is joined to the next larger one, the last to the one before.
+        """
+        words = {word: n for word, n in self.words.items() if n >= least}
+        if rest := sum(self.words.values()) - sum(words.values()):
+            words[""] = rest
+        bins, carried, last = dict[str, int](), 0, ""
+        for sign, k in sorted(map(_bin, self.bins), key=_order):
+            carried += self.bins[f"{sign} {k}"]
+            if carried >= least:
+                last = f"{sign} {k}"
+                bins[last], carried = carried, 0
+        if carried and last:
+            bins[last] += carried
+        return replace(self, words=words, bins=bins)
+
     @property
     def mean(self) -> float:
         """Of the cells that are there; 0 if none is."""
@@ -77,7 +95,7 @@ class Sums:
         than ``sqrt(share / (1 - share))`` standard deviations above, and ``sqrt((1 - share) / share)`` below.
         """
         rank, below = max(1, math.ceil(share * self.present)), 0
-        for sign, k in sorted(map(_bin, self.bins), key=lambda bin_: bin_[0] * (bin_[1] + FAR)):
+        for sign, k in sorted(map(_bin, self.bins), key=_order):
             below += self.bins[f"{sign} {k}"]
             if below >= rank:
                 middle = sign * 2 * BASE**k / (BASE + 1)
@@ -103,6 +121,12 @@ def add_up(feature: Feature, cells: Cells, rows: Rows) -> Sums:
 def _bin(place: str) -> tuple[int, int]:
     sign, k = map(int, place.split())
     return sign, k
+
+
+def _order(place: tuple[int, int]) -> int:
+    """By which bins are in the order of their numbers."""
+    sign, k = place
+    return sign * (k + FAR)
 
 
 def _deviation(values: NDArray[np.float64], total: float) -> float:
@@ -167,14 +191,24 @@ def fit(table: RawTable, clients: Sequence[Rows]) -> dict[str, Fitted]:
     ------
     DataError : columns of which every training cell is missing.
     """
-    features = table.schema.features
-    sums = {f.name: Sums.over([add_up(f, table.columns[f.name], rows) for rows in clients]) for f in features}
+    parts = [{f.name: add_up(f, table.columns[f.name], rows) for f in table.schema.features} for rows in clients]
+    return learn(table.schema, parts)
+
+
+def learn(schema: Schema, parts: Sequence[Mapping[str, Sums]]) -> dict[str, Fitted]:
+    """What the sums of all clients give, by column.
+
+    Raises
+    ------
+    DataError : columns of which every training cell is missing.
+    """
+    sums = {feature.name: Sums.over([part[feature.name] for part in parts]) for feature in schema.features}
     if empty := [name for name, each in sums.items() if not each.present]:
         s = "s" * (len(empty) > 1)
         raise DataError(
             f"column{s} {listed(empty)}: every cell of the training rows is missing. Leave {'them' if s else 'it'} out: {option('leave_out', empty)}."
         )
-    return {f.name: (of_categories if f.kind == CATEGORY else of_numbers)(f, sums[f.name]) for f in features}
+    return {f.name: (of_categories if f.kind == CATEGORY else of_numbers)(f, sums[f.name]) for f in schema.features}
 
 
 def of_numbers(feature: Feature, sums: Sums) -> Fitted:
@@ -192,9 +226,9 @@ def of_numbers(feature: Feature, sums: Sums) -> Fitted:
 
 def of_categories(feature: Feature, sums: Sums) -> Fitted:
     """The categories of a column, of the counts of its words."""
-    kept = feature.categories or tuple(sorted(word for word, n in sums.words.items() if n >= feature.least))
+    kept = feature.categories or tuple(sorted(word for word, n in sums.words.items() if word and n >= feature.least))
     rest = sum(n for word, n in sums.words.items() if word not in kept)
-    common = max(sorted(sums.words), key=lambda word: sums.words[word])
+    common = max(sorted(filter(None, sums.words)), key=lambda word: sums.words[word], default="")
     own = feature.missing == "own" and sums.present < sums.rows
     fitted = Fitted(fill=common, flagged=own, categories=kept, joined=rest > 0)
     if feature.coding == "one-hot":

@@ -1,0 +1,63 @@
+"""The commands ``equipoise schema``: one schema for the tables of several sites, from sums."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equipoise.cli.console import out, plain_table, say
+from equipoise.system.files import write_atomically
+from equipoise.system.seals import sealed_json
+
+app = typer.Typer(
+    name="schema",
+    no_args_is_help=True,
+    help="One schema for the tables of several sites, from sums over their training rows.",
+)
+
+
+@app.command()
+def sums(
+    table: Annotated[Path, typer.Argument(help="The site's own table.")],
+    config: Annotated[Path, typer.Option("--config", "-c", help="A file of `equipoise init`, the same at all sites.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file of sums that leaves the site.")],
+    seed: Annotated[int, typer.Option(min=0, help="Of the draw of test rows, if no column states them.")] = 0,
+    least: Annotated[int, typer.Option(min=1, help="Training rows of a category whose count leaves the site.")] = 10,
+) -> None:
+    """At a site: write the sums of its training rows, which is all that leaves it; look at the file before you send it."""
+    from equipoise.cli.init import read
+    from equipoise.scenarios.shared import site_sums
+
+    options = read(config)[3]["scenario_options"]
+    content = site_sums(table, options, seed=seed, test=options.get("test", 0.2), least=least)
+    write_atomically(output, sealed_json(content))
+    say(
+        f"{output}: sums of {content['rows']:,} training rows, {len(content['columns'])} columns. Counts of fewer than {least} rows are joined."
+    )
+
+
+@app.command()
+def join(
+    files: Annotated[list[Path], typer.Argument(help="The files of sums of all sites.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The schema, for all sites and the server.")] = Path(
+        "schema.json"
+    ),
+) -> None:
+    """At the server: make the schema of all sites from their sums."""
+    from equipoise.scenarios.shared import join as joined
+    from equipoise.scenarios.shared import load_sums
+
+    schema = joined({str(path): load_sums(path) for path in files})
+    schema.save(output)
+    grid = plain_table("column", "kind", "centre", "scale", "inputs", right=("centre", "scale", "inputs"))
+    for feature in schema.coder.schema.features:
+        fitted = schema.coder.fitted[feature.name]
+        numbers = [f"{fitted.centre:.6g}", f"{fitted.scale:.6g}"] if not fitted.categories else ["", ""]
+        inputs = sum(
+            name == feature.name or name.startswith((f"{feature.name}=", f"{feature.name} ")) for name in schema.inputs
+        )
+        grid.add_row(feature.name, feature.kind, *numbers, str(inputs))
+    out.print(grid)
+    say(
+        f"{output}: {len(schema.inputs)} inputs, {len(schema.classes)} classes, from {sum(schema.rows):,} training rows of {len(files)} sites."
+    )

@@ -1,0 +1,234 @@
+"""Tables at several sites: each gives sums of its training rows, and all code their rows by the one schema that the sums give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from equipoise.data.contents import DataError
+from equipoise.data.own.columns import UserData, listed, ordered
+from equipoise.data.own.reading import read_user_data
+from equipoise.data.own.words import missing
+from equipoise.data.schema.cells import RawTable
+from equipoise.data.schema.coding import Coder
+from equipoise.data.schema.schema import Schema
+from equipoise.data.schema.sums import Sums, add_up, learn
+from equipoise.scenarios.own import Parts, columns_of, divided
+from equipoise.system.environment import versions
+from equipoise.system.files import write_atomically
+from equipoise.system.seals import open_json, sealed_json
+
+FORMAT: Final = 1  # of both files
+LEAST = 10  # training rows of a category or a bin whose count leaves a site
+SITE = "site"  # the one client of a table
+KEPT = ("label", "group", "split", "leave_out", "keep", "not_missing", "sep", "decimal", "encoding", "task", "columns")
+OWN = ("sep", "decimal", "encoding")  # how a site wrote its table, which the others need not agree on
+
+Rows = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class SharedSchema:
+    """What all sites agree on before the first round: how their tables become inputs, and the names of classes.
+
+    Parameters
+    ----------
+    coder : makes inputs of rows.
+    classes : their names, in the order of their numbers; none in regression.
+    values : by the name of each sensitive attribute the names of its values, in the order of their codes.
+    centre, scale : of numbers to predict, the mean and standard deviation of all training rows.
+    options : how tables are read: the label, the groups, what is left out.
+    rows : training rows of every site.
+    """
+
+    coder: Coder
+    classes: tuple[str, ...]
+    values: Mapping[str, tuple[str, ...]]
+    centre: float
+    scale: float
+    options: Mapping[str, Any]
+    rows: tuple[int, ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs of the network, in order."""
+        return self.coder.names
+
+    @property
+    def task(self) -> str:
+        """The task, with the centre and scale of numbers to predict."""
+        if self.classes:
+            return "classification"
+        return f"regression(centre={self.centre!r}, scale={self.scale!r})"
+
+    def read(self, data: str | Path, *, seed: int = 0, test: float = 0.2, **written: Any) -> tuple[Rows, Rows]:
+        """The training and test rows of a site's table: ``(x, y)``, or ``(x, y, s)`` with sensitive attributes.
+
+        Parameters
+        ----------
+        data : the table; its columns are matched by name.
+        seed, test : where no column says what is for testing, a share ``test`` in (0, 0.5] is drawn.
+        written : ``sep``, ``decimal``, ``encoding`` of this table.
+
+        Raises
+        ------
+        DataError : the table is not as the schema says, or has a class or value that no site named.
+        """
+        own, parts = _site(data, {**self.options, **written}, seed, test)
+        assert isinstance(own.inputs, RawTable)
+        x = torch.from_numpy(self.coder(own.inputs.columns))
+        y = torch.from_numpy(own.targets if own.regression else _codes(own, "class", own.label, self.classes))
+        columns = [_codes(own, name, words, self.values[name]) for name, words in own.attributes.items()]
+        s = (torch.from_numpy(np.stack(columns, 1)),) if columns else ()
+        train, tested = (torch.tensor(rows.get(SITE, []), dtype=torch.int64) for rows in (parts.train, parts.test))
+        return tuple(part[train] for part in (x, y, *s)), tuple(part[tested] for part in (x, y, *s))
+
+    def save(self, path: str | Path) -> None:
+        """Write a sealed JSON file."""
+        content = {f.name: getattr(self, f.name) for f in fields(self)} | {
+            "coder": self.coder.as_json(),
+            "format": FORMAT,
+        }
+        write_atomically(Path(path), sealed_json(content))
+
+    @staticmethod
+    def load(path: str | Path) -> SharedSchema:
+        """Read what :meth:`save` wrote.
+
+        Raises
+        ------
+        DataError : no such file, or one that was changed.
+        """
+        content = _opened(Path(path), "coder", "equipoise schema join SUMS...")
+        return SharedSchema(
+            Coder.of(content["coder"]),
+            tuple(content["classes"]),
+            {name: tuple(words) for name, words in content["values"].items()},
+            content["centre"],
+            content["scale"],
+            content["options"],
+            tuple(content["rows"]),
+        )
+
+
+def site_sums(
+    data: str | Path, options: Mapping[str, Any], *, seed: int = 0, test: float = 0.2, least: int = LEAST
+) -> dict[str, Any]:
+    """What a site gives of its table: sums over its training rows, as JSON has them.
+
+    Parameters
+    ----------
+    data : the site's table.
+    options : of the scenario ``own``, as ``equipoise init`` writes them; ``columns`` is the schema of all sites.
+    seed, test : as in :meth:`SharedSchema.read`.
+    least : >= 1, training rows of a category, of a class, or of a bin of the sketch, whose count leaves the site.
+
+    Raises
+    ------
+    DataError : there is no schema, or the table is not as it says.
+    """
+    own, parts = _site(data, options, seed, test)
+    assert isinstance(own.inputs, RawTable)
+    schema, rows = own.inputs.schema, parts.training
+    columns = {f.name: add_up(f, own.inputs.columns[f.name], rows).suppressed(least) for f in schema.features}
+    label = _numbers(own.targets[rows]) if own.regression else _words([own.label[row] for row in rows], least)
+    values = {name: _words([words[row] for row in rows], least) for name, words in own.attributes.items()}
+    return {
+        "format": FORMAT,
+        "options": {name: options[name] for name in KEPT if options.get(name) and name not in OWN},
+        "columns": {name: asdict(sums) for name, sums in columns.items()},
+        "label": asdict(label),
+        "values": {name: asdict(sums) for name, sums in values.items()},
+        "least": least,
+        "rows": len(rows),
+        "versions": versions(),
+    }
+
+
+def join(sums: Mapping[str, Mapping[str, Any]]) -> SharedSchema:
+    """The schema of all sites, from the sums of each, by the name of its file.
+
+    Raises
+    ------
+    DataError : no sums, sums of other options or columns, or fewer than two classes in all.
+    """
+    if not sums:
+        raise DataError("No sums of a site were given.")
+    (first, one), *others = sums.items()
+    if different := [name for name, other in others if other["options"] != one["options"]]:
+        raise DataError(
+            f"{listed(different)}: made with other options than {first}. All sites need the same file for --config."
+        )
+    schema = Schema.of(one["options"]["columns"])
+    parts = [{name: Sums(**column) for name, column in each["columns"].items()} for each in sums.values()]
+    label = Sums.over([Sums(**each["label"]) for each in sums.values()])
+    regression = str(one["options"].get("task") or "").startswith("regression")
+    classes = () if regression else ordered(filter(None, label.words))
+    if not regression and len(classes) < 2:
+        raise DataError(
+            f"{listed(sums)}: fewer than two classes have as many training rows as a site names: {classes}."
+        )
+    values = {
+        name: ordered({word for each in sums.values() for word in each["values"][name]["words"] if word})
+        for name in one["values"]
+    }
+    rows = tuple(int(each["rows"]) for each in sums.values())
+    coder = Coder(schema, learn(schema, parts))
+    return SharedSchema(coder, classes, values, label.mean, label.deviation or 1.0, dict(one["options"]), rows)
+
+
+def load_sums(path: Path) -> dict[str, Any]:
+    """The sums of a site in a file."""
+    return _opened(path, "columns", "equipoise schema sums TABLE")
+
+
+def _opened(path: Path, key: str, how: str) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = open_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}). Make it: {how}.") from None
+    except ValueError as error:
+        raise DataError(f"{path} was changed or is damaged ({error}). Make it again: {how}.") from None
+    if content.pop("format", None) != FORMAT or key not in content:
+        raise DataError(f"{path} is another file, or one of another version of Equipoise. Make it: {how}.")
+    return content
+
+
+def _site(data: str | Path, options: Mapping[str, Any], seed: int, test: float) -> tuple[UserData, Parts]:
+    """A site's table by the schema of all sites, and which of its rows are for training."""
+    if not options.get("columns"):
+        raise DataError(
+            "The options have no columns: all sites need one schema. Write it at one of them: equipoise init --data TABLE."
+        )
+    given = {name: options[name] for name in KEPT if name in options}
+    own = read_user_data(data, replace(columns_of(**given), agreed=True))
+    if not isinstance(own.inputs, RawTable):
+        raise DataError(f"{data}: a schema is for tables, and this is {own.layout}.")
+    own = replace(own, client=(SITE,) * len(own))
+    return own, divided(own, seed, test=test)
+
+
+def _codes(own: UserData, what: str, words: Sequence[str], names: Sequence[str]) -> NDArray[np.int64]:
+    place = {name: k for k, name in enumerate(names)}
+    if strange := ordered(word for word in words if word not in place and not missing(word)):
+        raise DataError(
+            f"{own.source}: {what} {listed(map(repr, strange))} is not in the schema, whose values are {listed(names)}. Too few "
+            "training rows of any site have it: remove these rows, or join the sums again with a lower --least."
+        )
+    return np.array([place.get(word, -1) for word in words], np.int64)
+
+
+def _words(words: Sequence[str], least: int) -> Sums:
+    counts = {word: words.count(word) for word in dict.fromkeys(words)}
+    return Sums(len(words), len(words), words=counts).suppressed(least)
+
+
+def _numbers(values: NDArray[Any]) -> Sums:
+    return Sums(len(values), len(values), float(values.sum()), float(values.std()))
