@@ -1,0 +1,143 @@
+"""Tables of several sites: what each gives, the schema that this makes, and rows coded by it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import equipoise as eq
+from equipoise.cli.init import read
+from equipoise.data.contents import DataError
+from equipoise.scenarios.shared import SharedSchema, join, load_sums, site_sums
+from run_helpers import equipoise  # noqa: F401
+
+COLUMNS = ["site", "age", "income", "job", "sex", "split", "sick"]
+SITES = ("north", "south", "west")
+
+
+def people(n: int = 240) -> list[dict[str, Any]]:
+    draw = np.random.default_rng(0)
+    rows = []
+    for k in range(n):
+        site = SITES[k % 3]
+        job = "pilot" if site == "west" and k % 4 == 0 else ["nurse", "driver", ""][int(draw.integers(3))]
+        age = "" if site == "south" else int(draw.integers(20, 80))
+        values = (site, age, round(float(draw.normal(3e7, 1.5)), 2), job, "fm"[k % 2], ["train", "test"][k % 5 == 0])
+        rows.append(dict(zip(COLUMNS, (*values, ["no", "yes"][int(draw.integers(2))]), strict=True)))
+    return rows
+
+
+def write(path: Path, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> Path:
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, columns, extrasaction="ignore")
+        table.writeheader()
+        table.writerows(rows)
+    return path
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The table of all, one for each site with its columns in another order, and the file of all sites."""
+    monkeypatch.chdir(tmp_path)
+    rows = people()
+    write(tmp_path / "all.csv", rows, COLUMNS)
+    for k, name in enumerate(SITES):
+        mine = [row for row in rows if row["site"] == name]
+        write(tmp_path / f"{name}.csv", mine, [*COLUMNS[k + 1 :], *COLUMNS[1 : k + 1]])
+    (tmp_path / "agreed.toml").write_text(
+        '[columns]\nage = { kind = "number" }\nincome = { kind = "number" }\njob = { kind = "category" }\n'
+        '[set]\nlabel = "sick"\ngroup = "sex"\n'
+    )
+    return tmp_path
+
+
+def shared(here: Path, least: int = 1, **more: Any) -> SharedSchema:
+    options = {**read(here / "agreed.toml")[3]["scenario_options"], **more}
+    return join({name: site_sums(f"{name}.csv", options, least=least) for name in SITES})
+
+
+def test_sites_learn_what_the_simulator_learns_and_code_the_same_bits(here: Path) -> None:
+    schema = shared(here)
+    whole = eq.scenario("own", data="all.csv", label="sick", client="site", group="sex")
+    assert schema.coder.as_json()["fitted"] == whole.manifest["schema"]["fitted"]
+    assert schema.coder.schema.digest == whole.manifest["schema"]["sha256"]
+    assert list(schema.inputs) == whole.manifest["inputs"]
+    assert "job=pilot" in schema.inputs  # of one site only
+    assert (schema.classes, dict(schema.values)) == (whole.classes, dict(whole.attributes or {}))
+    for k, name in enumerate(whole.client_names):
+        train, _ = schema.read(f"{name}.csv")
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(train, whole.clients[k], strict=True))
+
+
+def test_the_commands_do_the_same(here: Path, equipoise: Any) -> None:
+    for name in SITES:
+        done = equipoise("schema", "sums", f"{name}.csv", "--config", "agreed.toml", "-o", f"{name}.json", "--least", "1")
+        assert (done.status, "64 training rows, 3 columns" in done.out) == (0, True)
+    done = equipoise("schema", "join", *(f"{name}.json" for name in SITES))
+    assert done.status == 0
+    assert "7 inputs, 2 classes, from 192 training rows of 3 sites" in done.out
+    assert SharedSchema.load("schema.json") == shared(here)
+    north = load_sums(Path("north.json"))
+    (here / "north.json").write_text((here / "north.json").read_text().replace('"rows": 64', '"rows": 65', 1))
+    assert "north.json was changed or is damaged" in equipoise("schema", "join", "north.json", "south.json").err
+    with pytest.raises(DataError, match=r"south: made with other options than north\. All sites need the same file"):
+        join({"north": north, "south": {**north, "options": {}}})
+
+
+@pytest.mark.parametrize("least", [2, 10, 30])
+def test_small_counts_do_not_leave_a_site(here: Path, least: int) -> None:
+    options = read(here / "agreed.toml")[3]["scenario_options"]
+    for name in SITES:
+        content = site_sums(f"{name}.csv", options, least=least)
+        for sums in (*content["columns"].values(), content["label"], *content["values"].values()):
+            assert all(n >= least for word, n in sums["words"].items() if word)
+            assert all(n >= least for n in sums["bins"].values())
+            assert sum(sums["words"].values()) + sum(sums["bins"].values()) in (sums["present"], 0)
+        json.dumps(content)  # nothing but JSON
+    exact, coarse = shared(here).coder.fitted, shared(here, 10).coder.fitted
+    assert coarse["income"].centre == exact["income"].centre
+    assert coarse["age"].fill == pytest.approx(exact["age"].fill, abs=12)  # bins of ten rows
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda row: row.pop("age"), r"has no column 'age', which the schema names"),
+        (lambda row: row.update(sick="perhaps"), r"class 'perhaps' is not in the schema, whose values are no, yes"),
+        (lambda row: row.update(sex="x"), r"sex 'x' is not in the schema, whose values are f, m"),
+        (lambda row: row.update(age="old"), r"column age: all 80 are no number \('old' in line 2"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(here: Path, change: Any, said: str) -> None:
+    schema = shared(here)
+    rows = [row for row in people() if row["site"] == "north"]
+    for row in rows:
+        change(row)
+    write(here / "new.csv", rows, [name for name in COLUMNS[1:] if name in rows[0]])
+    with pytest.raises(DataError, match=said):
+        schema.read("new.csv")
+
+
+def test_a_site_of_one_class_and_numbers_to_predict(here: Path) -> None:
+    schema = shared(here)
+    write(here / "one.csv", [row for row in people() if row["sick"] == "no"], COLUMNS[1:])
+    (_, y, _), _ = schema.read("one.csv")
+    assert y.unique().tolist() == [schema.classes.index("no")]
+    numbers = shared(here, label="income", task="regression", columns={"age": {"kind": "number"}})
+    values = np.array([row["income"] for row in people() if row["split"] == "train"])
+    assert (numbers.centre, numbers.scale) == pytest.approx((values.mean(), values.std()))
+    assert numbers.task.startswith("regression(centre=")
+
+
+def test_without_a_schema_a_site_is_told_how_to_make_one(here: Path) -> None:
+    with pytest.raises(DataError, match=r"all sites need one schema\. Write it at one of them: equipoise init --data TABLE"):
+        site_sums("north.csv", {"label": "sick"})
+    with pytest.raises(DataError, match="Make it: equipoise schema join SUMS"):
+        SharedSchema.load("nothing.json")
