@@ -16,7 +16,9 @@ import equipoise as eq
 from equipoise.cli.init import read
 from equipoise.data.contents import DataError
 from equipoise.scenarios.shared import SharedSchema, join, load_sums, site_sums
-from run_helpers import equipoise  # noqa: F401
+from run_helpers import equipoise
+
+__all__ = ["equipoise"]  # a fixture
 
 COLUMNS = ["site", "age", "income", "job", "sex", "split", "sick"]
 SITES = ("north", "south", "west")
@@ -78,7 +80,9 @@ def test_sites_learn_what_the_simulator_learns_and_code_the_same_bits(here: Path
 
 def test_the_commands_do_the_same(here: Path, equipoise: Any) -> None:
     for name in SITES:
-        done = equipoise("schema", "sums", f"{name}.csv", "--config", "agreed.toml", "-o", f"{name}.json", "--least", "1")
+        done = equipoise(
+            "schema", "sums", f"{name}.csv", "--config", "agreed.toml", "-o", f"{name}.json", "--least", "1"
+        )
         assert (done.status, "64 training rows, 3 columns" in done.out) == (0, True)
     done = equipoise("schema", "join", *(f"{name}.json" for name in SITES))
     assert done.status == 0
@@ -137,7 +141,9 @@ def test_a_site_of_one_class_and_numbers_to_predict(here: Path) -> None:
 
 
 def test_without_a_schema_a_site_is_told_how_to_make_one(here: Path) -> None:
-    with pytest.raises(DataError, match=r"all sites need one schema\. Write it at one of them: equipoise init --data TABLE"):
+    with pytest.raises(
+        DataError, match=r"all sites need one schema\. Write it at one of them: equipoise init --data TABLE"
+    ):
         site_sums("north.csv", {"label": "sick"})
     with pytest.raises(DataError, match="Make it: equipoise schema join SUMS"):
         SharedSchema.load("nothing.json")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from equipoise.runs.tracking import Tracking, track
     from equipoise.scenarios import SCENARIOS, Images, Scenario
     from equipoise.scenarios import load as scenario
+    from equipoise.scenarios.shared import SharedSchema
     from equipoise.system.ranges import choice, number
     from equipoise.testing import check_rule
 
@@ -74,6 +75,7 @@ __all__ = [
     "Scenario",
     "Settings",
     "Setup",
+    "SharedSchema",
     "Step",
     "Threshold",
     "Tracking",
@@ -115,6 +117,7 @@ _HOMES = {  # the public names of each module; two have another name there
     "report.statistics": ("Comparison",),
     "runs.sweep": ("compare",),
     "scenarios": ("SCENARIOS", "Images", "Scenario", "scenario"),
+    "scenarios.shared": ("SharedSchema",),
     "system.ranges": ("choice", "number"),
     "testing": ("check_rule",),
 }

@@ -59,14 +59,24 @@ Here = Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder of the proje
 def init(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the new project; its name is the app's.")],
     sites: Annotated[int, typer.Option(min=2, help="How many sites it starts with: site-0, site-1, ...")] = 3,
+    schema: Annotated[
+        Path | None,
+        typer.Option(help="For a table of each site: the file of `equipoise schema join` [default: digits]."),
+    ] = None,
 ) -> None:
     """Write a project that works as it is: an app for Flower, its settings, a README, certificates, containers."""
     with flower_errors():
         from equipoise.flower.deploy import project
 
-        for path in project.init(directory, sites):
+        for path in project.init(directory, sites, schema):
             say(f"wrote {path}")
-    say(f"Try it: equipoise flower up {directory} --sites {sites} --tls")
+    nodes = f"--sites {sites}"
+    if schema is not None:
+        nodes = "--node-config local.toml"
+        say(
+            'Name the table of each site in local.toml: [site-0], and below it data-path = "/data/north.csv", and so on.'
+        )
+    say(f"Try it: equipoise flower up {directory} {nodes} --tls")
 
 
 @app.command(epilog="Example: `equipoise flower up my-federation --sites 3 --tls -c 'rounds=5'`")

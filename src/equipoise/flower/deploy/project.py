@@ -13,6 +13,7 @@ from equipoise.federation.method import Method
 from equipoise.flower.deploy.certificates import site_names
 from equipoise.flower.deploy.superlink import FLWR, FlowerError
 from equipoise.flower.settings import AppSettings
+from equipoise.scenarios.shared import SharedSchema
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import near
 from equipoise.system.text import read_value
@@ -32,16 +33,18 @@ FILES = {name: f"{name.removeprefix('.')}.j2" for name in NAMES}
 # of the digits
 PROTOCOL: dict[str, Any] = {"method": "fedheal", "epochs": 2, "lr": 0.02, "momentum": 0.9, "weight_decay": 1e-5}
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+TASK, SCHEMA = "mytask.py", "schema.json"
 LONGEST = 32  # characters of an app's name, says Flower
 
 
-def init(directory: str | Path, sites: int | Sequence[str] = 3) -> list[Path]:
-    """Write a new project that works as it is: a federation of ``sites`` on the embedded digits.
+def init(directory: str | Path, sites: int | Sequence[str] = 3, schema: str | Path | None = None) -> list[Path]:
+    """Write a new project that works as it is: a federation of ``sites`` on the embedded digits, or on a table of each site.
 
     Parameters
     ----------
     directory : made if missing; its name becomes the app's: a letter, then letters, digits and hyphens, 32 at most.
     sites : how many (``site-0``, ...), or their names.
+    schema : of the tables of all sites, a file of ``equipoise schema join``; it becomes part of the project.
 
     Returns
     -------
@@ -75,6 +78,9 @@ def init(directory: str | Path, sites: int | Sequence[str] = 3) -> list[Path]:
         "config": tomli_w.dumps(AppSettings(**PROTOCOL, min_sites=len(names)).table()).strip(),
     }
     texts = {file: _rendered(template, about) for file, template in FILES.items()}
+    if schema is not None:
+        SharedSchema.load(schema)  # which states what is wrong with it
+        texts |= {TASK: _rendered("mytable.py.j2", about), SCHEMA: Path(schema).read_text(encoding="utf-8")}
     return [write_atomically(base / file, text) for file, text in texts.items()]
 
 

@@ -18,6 +18,7 @@ from equipoise.data.transforms import Images
 from equipoise.federation import fingerprint
 from equipoise.federation.inputs import Groups
 from equipoise.federation.trial import Trial
+from equipoise.scenarios.shared import SharedSchema
 from equipoise.system import own_code
 
 VALUES = "values of sensitive attributes"
@@ -42,6 +43,7 @@ class Task:
     scaling : how features were scaled, in text, numbers, lists and dictionaries. Whoever states any of these four agrees with the
         others that do, or the run does not begin. Only codes of them leave a site.
     task : what the targets mean, as for :class:`equipoise.Federation`; of a regression with centre and scale.
+    schema : that of the tables of all sites, see :meth:`of_table`.
     """
 
     net: nn.Module
@@ -57,6 +59,32 @@ class Task:
     scaling: Any = None
     attributes: Mapping[str, Sequence[str]] | None = None
     task: Any = "classification"
+    schema: SharedSchema | None = None
+
+    @staticmethod
+    def of_table(net: nn.Module, schema: SharedSchema, data: str | None = None, **more: Any) -> Task:
+        """A site's table, by the schema that all sites made; without ``data`` the server's task.
+
+        Parameters
+        ----------
+        net : of ``len(schema.inputs)`` inputs, with an output for each of ``schema.classes``, or one for numbers to predict.
+        schema : the same at every site and the server; what was learnt is compared before the first round.
+        data : the table of this site; its columns are matched by name.
+        more : as of :class:`Task`.
+        """
+        train, test = (None, None) if data is None else schema.read(data)
+        return Task(
+            net,
+            train,
+            test,
+            features=schema.inputs,
+            classes=schema.classes or None,
+            scaling=schema.coder.as_json(),
+            attributes=schema.values or None,
+            task=schema.task,
+            schema=schema,
+            **more,
+        )
 
     @property
     def meaning(self) -> Learnt:
