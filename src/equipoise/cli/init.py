@@ -16,7 +16,6 @@ from rich.markup import escape
 from equipoise.cli.console import out, plain_table, print_json
 from equipoise.cli.options import SETTINGS, Json, Task, help_of
 from equipoise.core.settings import SCENARIO, meaning
-from equipoise.records.meta import About
 from equipoise.system import own_code, trust
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import open_toml
@@ -25,6 +24,7 @@ from equipoise.system.suggestions import unknown
 if TYPE_CHECKING:
     from equipoise.data.own.columns import UserData
     from equipoise.data.schema.cells import RawTable
+    from equipoise.records.meta import About
     from equipoise.scenarios.own import Parts
 
 
@@ -93,12 +93,12 @@ WORDS = {
     "encoding": "latin-1",
     "data_seed": 0,
 }  # examples of these options
-ABOUT = About(
-    title="Sepsis within 24 hours",
-    purpose="Which patients a nurse looks at again. It does not decide about treatment.",
-    author="Name, department",
-    contact="name@hospital.example",
-)
+ABOUT: About = {
+    "title": "Sepsis within 24 hours",
+    "purpose": "Which patients a nurse looks at again. It does not decide about treatment.",
+    "author": "Name, department",
+    "contact": "name@hospital.example",
+}
 COLUMNS = dict.fromkeys(("label", "client", "group", "split", "image"), "COLUMN")  # that name one
 IF_ABSENT = {
     "clients": "as the data have them",
@@ -486,11 +486,11 @@ def about_in(path: Path, table: Mapping[str, Any]) -> About:
     if not isinstance(about, dict):
         raise ValueError(f"{path}: report must be a table, [report]; found {about!r}.")
     for name, text in about.items():
-        if name not in About.__annotations__:
-            raise ValueError(f"{path}: {unknown('field of [report]', name, About.__annotations__)}")
+        if name not in ABOUT:
+            raise ValueError(f"{path}: {unknown('field of [report]', name, ABOUT)}")
         if not isinstance(text, str):
             raise ValueError(f"{path}: [report] {name} must be text in quotes; found {text!r}.")
-    return cast(About, about)
+    return cast("About", about)
 
 
 def _divided(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,17 +1,21 @@
 """The command ``equipoise report``."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from equipoise.cli.console import out, print_json, say
-from equipoise.cli.init import about_in
+from equipoise.cli.init import ABOUT, about_in
 from equipoise.cli.options import Details, Figures, Json, Labels, Runs, help_of, new_labels, relabelled
-from equipoise.records.meta import About
 from equipoise.system.ranges import check_option
 from equipoise.system.seals import open_toml
+
+if TYPE_CHECKING:
+    from equipoise.records.meta import About
 
 READERS = ("researchers", COMMITTEE := "committee")
 
@@ -77,5 +81,5 @@ def _words(path: Path) -> About:
     except (OSError, ValueError) as error:
         raise ValueError(f"--about {path}: it is no TOML file that can be read ({error}).") from None
     if not (words := about_in(path, table)):
-        raise ValueError(f"--about {path}: it has no table [report] with {', '.join(About.__annotations__)}.")
+        raise ValueError(f"--about {path}: it has no table [report] with {', '.join(ABOUT)}.")
     return words
