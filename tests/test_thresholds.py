@@ -20,7 +20,6 @@ from equipoise.federation.history import History
 from equipoise.metrics.calibration import (
     Recalibration,
     auc,
-    by_site,
     calibration,
     histogram,
     reliability,
@@ -194,7 +193,8 @@ def test_recalibration_from_sums(kind: str) -> None:
     assert (np.diff(fit(np.sort(p))) >= 0).all()
     if kind == "platt":
         assert fit.numbers == pytest.approx((1 / 3, -1 / 3), abs=0.06)
-    assert [each.kind for each in by_site(kind, sums)] == [kind] * 3
+    of_site = Recalibration.fitted(kind, sums[0])
+    assert of_site != fit
 
 
 def test_recalibration_refuses() -> None:
@@ -313,6 +313,16 @@ def test_other_tasks_and_untrained_models() -> None:
         eq.choose_threshold(two, youden=True)
 
 
+def test_of_the_round_that_validation_chose() -> None:
+    fed = trained(select="best-validation")
+    document = eq.choose_threshold(fed, youden=True).document
+    assert document["round"] == fed.history.selected_round
+    history = fed.history
+    assert replace(history, meta={**history.meta, "threshold": document}).threshold == document
+    elsewhere = replace(history, meta={**history.meta, "threshold": {**document, "record": "0" * 64}})
+    assert elsewhere.threshold is None
+
+
 def test_rows_of_the_server() -> None:
     fed = trained(validation=0.0, server_validation=people(40, 20))
     assert eq.choose_threshold(fed, youden=True).document["rows"]["source"] == "server"
@@ -397,7 +407,11 @@ def test_fewer_than_a_report_shows_are_masked(run: Path, equipoise: Any) -> None
     assert all(of["of_class"] is not None or of["sensitivity"]["value"] is None for of in groups)
     assert all(each["n"] >= 20 for each in asked["reliability"])
     assert history.threshold == open_json(path.read_text())
-    path.write_text(path.read_text().replace('"round": 1', '"round": 2'))
+    whole = path.read_text()
+    path.write_text(json.dumps({k: v for k, v in open_json(whole).items() if k not in ("rows", "aim")}))
+    with pytest.raises(ValueError, match=r"threshold\.json: it lacks aim, rows\. The run is intact"):
+        read(run)
+    path.write_text(whole.replace('"round": 1', '"round": 2'))
     with pytest.raises(ValueError, match=r"not what was written.*give the command equipoise threshold again"):
         read(run)
 

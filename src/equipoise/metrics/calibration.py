@@ -1,7 +1,7 @@
 """Whether probabilities of the positive class are what they claim: reliability, ROC, and recalibration from sums over sites."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
@@ -142,7 +142,7 @@ class Recalibration:
 
     @classmethod
     def fitted(cls, kind: str, counts: ArrayLike) -> Self:
-        """Fit to a histogram, of one site or the sum over sites; scores count as the middle of their bin.
+        """Fit to a histogram: of one site, or pooled, the sum over sites. Scores count as the middle of their bin.
 
         Platt's method is a logistic regression on the logit, with his targets `(P + 1) / (P + 2)` and `1 / (N + 2)` instead of 1 and 0 for P
         positive and N other samples (Platt 1999), so it is defined of classes that do not overlap. Isotonic: scikit-learn's
@@ -184,11 +184,6 @@ class Recalibration:
     def of(cls, content: Mapping[str, Any]) -> Self:
         """What :meth:`as_json` wrote."""
         return cls(str(content["kind"]), tuple(map(float, content["numbers"])))
-
-
-def by_site(kind: str, counts: Sequence[ArrayLike]) -> list[Recalibration]:
-    """A recalibration for each site, from its own histogram alone; pooled is :meth:`Recalibration.fitted` of their sum."""
-    return [Recalibration.fitted(kind, of) for of in counts]
 
 
 def _logit(p: Table) -> Table:

@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 
 from equipoise.records.meta import Content, Meta
 from equipoise.records.record import DamagedLineError, Record, parse, shorten
-from equipoise.records.threshold import FILE
+from equipoise.records.threshold import FILE, Chosen
 from equipoise.system import own_code, places
 from equipoise.system.errors import RunError
 from equipoise.system.seals import CHANGED, open_json, open_toml
@@ -89,7 +89,7 @@ def read(run: Path) -> tuple[tuple[Record, ...], Meta]:
     # of an earlier version, which had the whole path of a rule's file
     if isinstance(header := meta.get("header"), list):
         meta["header"] = [own_code.short(line) if str(line).startswith("method ") else line for line in header]
-    chosen = {"threshold": _opened(run / FILE, _parse_object, "")} if (run / FILE).exists() else {}
+    chosen = {"threshold": _opened(run / FILE, _parse_threshold, "")} if (run / FILE).exists() else {}
     return _records(run), cast(Meta, meta | {"config": config} | chosen)
 
 
@@ -117,6 +117,13 @@ def _parse_object(text: str) -> Content:
     content = open_json(text)
     if not isinstance(content, dict):
         raise ValueError(f"expected a JSON object, found {shorten(content)}.")
+    return content
+
+
+def _parse_threshold(text: str) -> Content:
+    content = _parse_object(text)
+    if missing := sorted(Chosen.__annotations__.keys() - content.keys()):
+        raise ValueError(f"it lacks {', '.join(missing)}. {_AGAIN[FILE]}")
     return content
 
 
