@@ -16,6 +16,7 @@ import browser
 import equipoise as eq
 from equipoise.cli.init import read as read_file
 from equipoise.federation.history import History
+from equipoise.metrics.intervals import wilson
 from equipoise.report import committee, provenance
 from equipoise.runs import directory as runs
 from run_helpers import cache, equipoise
@@ -156,6 +157,32 @@ def test_numbers_to_predict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equ
     assert "None: the model predicts a number, and decides nothing." in text
     assert "missed" not in text.lower()
     assert "RMSE (years)" in text
+
+
+def group(of_class: int, sensitivity: float) -> Any:
+    return {"of_class": of_class, "sensitivity": {"value": sensitivity, "low": None, "high": None}}
+
+
+def test_what_chance_explains() -> None:
+    """A chi-squared test of several groups, Newcombe's interval of two."""
+    tell = committee._spread
+    assert "may be chance" in tell([group(100, 0.90), group(100, 0.88), group(100, 0.86)])
+    assert "more than chance" in tell([group(1000, 0.90), group(1000, 0.80), group(1000, 0.86)])
+    assert "more than chance" in tell([group(1000, 0.90), group(1000, 0.80), group(10, 1.0)])  # the last is too small
+    assert "So few cases" in tell([group(12, 0.9), group(11, 0.5), group(14, 1.0)])
+    assert "So few cases" in tell([group(100, 1.0), group(100, 1.0), group(100, 1.0)])
+    ends = [{"value": k / 100, "low": wilson(k / 100, 100).low, "high": wilson(k / 100, 100).high} for k in (70, 80)]
+    low, high = newcombe(70, 80)
+    said = committee._difference(*ends)  # type: ignore[arg-type]
+    assert f"10 points ({low:.0f} to {high:.0f}), which may be chance".replace("-", "−") in said
+
+
+def newcombe(a: int, b: int) -> tuple[float, float]:
+    """Of b - a in 100 samples each, by statsmodels' formula of method 10, in points."""
+    (l1, u1), (l2, u2) = (wilson(k / 100, 100) for k in (a, b))
+    d = (b - a) / 100
+    low = d - ((b / 100 - l2) ** 2 + (u1 - a / 100) ** 2) ** 0.5
+    return 100 * low, 100 * (d + ((u2 - b / 100) ** 2 + (a / 100 - l1) ** 2) ** 0.5)
 
 
 # the settings

@@ -9,6 +9,8 @@ from datetime import date
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
+import numpy as np
+
 from equipoise.metrics.measures import ACCURACY
 from equipoise.records.history import History
 from equipoise.records.meta import About
@@ -139,7 +141,7 @@ def _people(compared: Comparison, chosen: Chosen | None) -> Section:
         texts.append(f"It was tested on {total:,} rows that it had not seen{f': {each}' * (1 < len(tests) <= ROWS)}.")
     points += [f"{text[0].upper()}{text[1:]}" for text in (run.meta.get("data") or {}).get("notes") or ()][:POINTS]
     points += [text for of in treated(compared.document) for text in unknown_values(of)]
-    small = [*compared["small"], *_too_few(chosen)]
+    small = [*dict.fromkeys([*compared["small"], *_too_few(chosen)])]
     if small:
         points.append(
             f"Hardly in the test rows, with fewer than {least}, so nothing is shown about them: {some(small, ROWS)}."
@@ -161,8 +163,8 @@ def _too_few(chosen: Chosen | None) -> list[str]:
     """Groups of which the threshold's rates say nothing."""
     if chosen is None:
         return []
-    every = ((division["by"], name, of) for division in chosen["divisions"] for name, of in division["groups"].items())
-    return [f"{name} ({by})" for by, name, of in every if of["n"] is None]
+    every = ((name, of) for division in chosen["divisions"] for name, of in division["groups"].items())
+    return [name for name, of in every if of["n"] is None]
 
 
 # who is missed
@@ -187,7 +189,8 @@ def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
 
 
 BRACKETS: Final = "In brackets: 95\u00a0% intervals, the range that fits the data: other test rows of the same kind would give other rates."
-BY_CHANCE: Final = "Even if all {} were treated alike, chance alone would make the highest and the lowest differ."
+CHANCE: Final = "may be chance"
+MORE: Final = "is more than chance alone explains"
 
 
 def _sentences(chosen: Chosen) -> Iterator[str]:
@@ -209,7 +212,7 @@ def _sentences(chosen: Chosen) -> Iterator[str]:
             + (
                 _difference(worst["sensitivity"], best["sensitivity"])
                 if len(shown) == 2
-                else BY_CHANCE.format(len(shown))
+                else _spread([*shown.values()])
             )
         )
 
@@ -223,8 +226,21 @@ def _difference(a: Estimate, b: Estimate) -> str:
     """The difference of two rates with its interval, from those of the two (Newcombe 1998, method 10)."""
     (p, l, u), (q, m, v) = ([100 * float(each[end] or 0) for end in ("value", "low", "high")] for each in (a, b))
     low, high = q - p - math.hypot(q - m, u - p), q - p + math.hypot(v - q, p - l)
-    what = "which may be chance" if low <= 0 else "which is more than chance alone explains"
-    return f"The difference is {q - p:.0f} points ({number(low, 0)} to {number(high, 0)}), {what}."
+    return f"The difference is {q - p:.0f} points ({number(low, 0)} to {number(high, 0)}), which {CHANCE if low <= 0 else MORE}."
+
+
+def _spread(groups: Sequence[RatesAt]) -> str:
+    """Whether rates differ by more than chance, by a chi-squared test (.05) of the groups with enough cases for it, five in every cell."""
+    from scipy.stats import chi2_contingency
+
+    cases = np.array([of["of_class"] or 0 for of in groups])
+    seen = np.rint(cases * [of["sensitivity"]["value"] or 0.0 for of in groups])
+    expected = np.outer([seen.sum(), cases.sum() - seen.sum()], cases / cases.sum())
+    enough = expected.min(axis=0) >= 5
+    if enough.sum() < 2:
+        return "So few cases cannot show whether the groups differ."
+    _, p, *_ = chi2_contingency(np.stack([seen, cases - seen])[:, enough])
+    return f"That the groups differ so much {CHANCE if p >= 0.05 else MORE}."
 
 
 def _of_100(share: Estimate) -> str:
@@ -369,8 +385,7 @@ def _uncertain(compared: Comparison, chosen: Chosen | None) -> list[str]:
         everyone = chosen["everyone"]
         if everyone["ece"] is not None:
             points.append(
-                f"The model's confidence is off by {100 * everyone['ece']:.0f} points on average (expected calibration error): a probability is a rough "
-                "number, and a ranking."
+                f"The model's confidence is off by {100 * everyone['ece']:.1f} points on average (expected calibration error){_worst_ece(chosen)}."
             )
         points.append(
             "The threshold was chosen on other rows than those of the table, so the wanted rate is reached only roughly."
@@ -378,6 +393,12 @@ def _uncertain(compared: Comparison, chosen: Chosen | None) -> list[str]:
     if (few := _few_cases(compared, chosen)) is not None:
         points.append(f"The smallest number of cases behind a rate above is {few}: with so few, intervals are wide.")
     return points
+
+
+def _worst_ece(chosen: Chosen) -> str:
+    """Of which group the confidence is off by most, as a part of a sentence."""
+    every = [(of["ece"], name) for each in chosen["divisions"] for name, of in each["groups"].items() if of["ece"]]
+    return f", the most in group {max(every)[1]}, by {100 * max(every)[0]:.1f}" if every else ""
 
 
 def _few_cases(compared: Comparison, chosen: Chosen | None) -> int | None:
