@@ -389,7 +389,7 @@ class Own(eq.Classification):
         (lambda: plain(nn.Linear(5, 2)), {}, r"network is your own code \(Linear\)"),
         (lambda: plain(task=Own()), {}, "task Own is your own code"),
         (lambda: plain(transform=lambda x, shift: 2 * x), {}, "transform is your own code"),
-        (plain, {"threshold": 1.0}, "threshold must be between 0 and 1"),
+        (plain, {"threshold": 1.5}, "threshold must be between 0 and 1"),
         (lambda: plain(eq.network("mlp", (5,), 3)), {"threshold": 0.4}, "threshold is for two classes"),
     ],
 )
@@ -416,6 +416,32 @@ def test_a_network_that_was_changed_after_it_was_built(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="NaN or infinity"):
         broken.save_bundle(tmp_path / "b")
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_chosen_threshold_is_taken_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    table(300).to_csv("t.csv", index=False)
+    told = ("--set", "client=site", "--set", "group=sex", "--set", "test=0.4", "--validation", 0.3, "--positive", "ill")
+    run = ("run", "--data", "t.csv", *told, "--rounds", 2, "--network", "mlp(hidden=[7])", "--name", "a", "--no-report")
+    assert equipoise(*run).status == 0
+    assert equipoise("threshold", "runs/a", "--sensitivity", 0.9).status == 0
+    assert equipoise("export", "runs/a", "--bundle", "b").status == 0
+    fed, model = runs.trained(Path("runs/a")), eq.load("b")
+    chosen = eq.choose_threshold(fed, sensitivity=0.9)
+    assert model.about["threshold"] == chosen.value != 0.5
+    frame = pd.read_csv("t.csv")
+    for name, rows in open_json(Path("runs/a/manifest.json").read_text())["data"]["tests"].items():
+        scores = fed.logits(fed.tests.sets[name].store.x).double().softmax(-1)[:, 0]
+        assert (model.predict(frame.iloc[rows]) == np.where(chosen.decide(scores), "ill", "well")).all()
+    text = Path("b/README.md").read_text()
+    assert "## At the threshold" in text
+    assert f"| sex f | {len(fed.tests.sets['f'].store)} |" in text
+    assert "is of another model" in equipoise("export", "runs/a", "--bundle", "c", "--client", "south").out
+    fed.fit(1, progress=False)
+    with pytest.raises(BundleError, match="chosen for another model"):
+        fed.save_bundle("d", threshold=chosen)
+    with pytest.raises(BundleError, match="thresholds are by sex"):
+        fed.save_bundle("d", threshold=eq.choose_threshold(fed, youden=True, by_group=True))
 
 
 # the card

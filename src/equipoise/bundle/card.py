@@ -13,7 +13,7 @@ from equipoise.bundle.inputs import Inputs, Rows
 from equipoise.metrics.intervals import wilson
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of
 from equipoise.records.history import History
-from equipoise.report import rates, sentences
+from equipoise.report import rates, sentences, thresholds
 from equipoise.report.document import treated
 from equipoise.report.formatting import PERCENT, number
 from equipoise.report.grid import Cell, Grid
@@ -179,8 +179,10 @@ class Card:
             Section("Intended use", [*self._use()]),
             *self._people(),
             *self._rates(),
+            *self._chosen(),
             Section("What this cannot show", [], below=[*self._limits()]),
             Section("How it was made", [], below=[*self._making()]),
+            Section("Whom to ask", [self.about["contact"] or "Not stated."]),
         ]
 
     def _use(self) -> Iterator[str]:
@@ -257,6 +259,14 @@ class Card:
                 treatment.rates_heading(measure), [], Grid(titles, called), treatment.attribute or "Group", said
             )
 
+    def _chosen(self) -> Iterator[Section]:
+        """What the threshold does, if it was chosen."""
+        if chosen := self.about["chosen"]:
+            said = thresholds.explained(chosen)
+            yield Section(
+                "At the threshold", [*thresholds.sentences(chosen)], thresholds.rates(chosen), thresholds.HEAD, said
+            )
+
     def _called(self, group: str) -> str:
         """A test set, with the name of the attribute where its values are the test sets: sex 1."""
         named = self.history.attributes.items()
@@ -278,7 +288,7 @@ class Card:
                 if threshold == 0.5
                 else f"it is predicted from a probability of {threshold:g} on"
             )
-            yield f"Threshold {threshold:g}: {at}." + " The rates below are those at 0.5." * (threshold != 0.5)
+            yield f"Threshold {threshold:g}: {at}." + " The rates by group are those at 0.5." * (threshold != 0.5)
 
     def _limits(self) -> Iterator[str]:
         yield "Rates differ between groups by chance where n is small: read the intervals."

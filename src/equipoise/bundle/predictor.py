@@ -26,6 +26,7 @@ from equipoise.core.outputs import outputs_of
 from equipoise.core.task import CLASSIFICATION, Classification, Regression
 from equipoise.data.batch import Batch
 from equipoise.data.samples import Samples, at_once
+from equipoise.metrics.thresholds import decided
 from equipoise.system.seals import open_json
 
 ROWS = 1 << 15  # samples, about, between two looks at the progress
@@ -201,9 +202,12 @@ class Classifier(ClassifierMixin, Predictor):  # type: ignore[misc]
         chosen = self.content.task.predictions(outputs).numpy()
         if positive is not None and len(self.about["classes"]) == 2 and threshold != 0.5:
             k = positive["number"]
-            chosen = np.where(self.probabilities(outputs)[:, k] >= threshold, k, 1 - k)
-        decided: NDArray[Any] = self.classes_[chosen]
-        return decided
+            scores = self.content.task.outputs(outputs)[
+                :, k
+            ].numpy()  # as the threshold was chosen, in double precision
+            chosen = np.where(decided(scores, threshold), k, 1 - k)
+        made: NDArray[Any] = self.classes_[chosen]
+        return made
 
 
 class Regressor(RegressorMixin, Predictor):  # type: ignore[misc]

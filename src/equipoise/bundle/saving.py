@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,9 @@ from equipoise.data.batch import Batch
 from equipoise.data.samples import Samples
 from equipoise.metrics.groups import Positive
 from equipoise.records.history import History
+from equipoise.records.threshold import Chosen
 from equipoise.system.environment import versions
+from equipoise.system.tensor_files import as_bytes
 
 PROBE = 64  # samples of which the bundle must give the same bits
 
@@ -64,6 +67,8 @@ def save(
     license: str = "",
     use: str = "",
     onnx: bool = False,
+    contact: str = "",
+    chosen: Chosen | None = None,
 ) -> None:
     """Write a bundle, after it was tried: it gives the same bits as the model for some samples.
 
@@ -71,10 +76,12 @@ def save(
     ----------
     folder : a new one, or an empty one.
     trained : the model.
-    threshold : in (0, 1), probability of the positive one of two classes from which on it is predicted; at 0.5 the most probable class is.
+    threshold : in [0, 1], probability of the positive one of two classes from which on it is predicted; at 0.5 the most probable class is.
     license : of the data and of the model made of them, as the Hugging Face Hub calls it, such as ``"cc-by-4.0"``.
     use : what the model is for, a sentence of the model card.
     onnx : also write the network as a graph of ONNX.
+    contact : whom to ask, for the model card.
+    chosen : how the threshold was chosen, and what it does, for the card.
 
     Raises
     ------
@@ -83,10 +90,12 @@ def save(
     files.require_free(folder)
     model, net = trained.model, trained.model.network(trained.vector)
     inputs, task = _inputs(trained), _task(model)
-    if not 0 < threshold < 1:
+    if not 0 <= threshold <= 1:
         raise BundleError(f"threshold must be between 0 and 1; found {threshold!r}.")
     if threshold != 0.5 and (trained.positive is None or len(trained.classes) != 2):
         raise BundleError("threshold is for two classes, of which one is positive. Leave it out.")
+    if chosen is not None:
+        _require_same(chosen, trained)
     state = {name: x.detach().cpu().contiguous().clone() for name, x in net.state_dict().items()}
     if strange := [name for name, x in state.items() if not bool(x.isfinite().all())]:
         raise BundleError(
@@ -125,6 +134,8 @@ def save(
         "round": trained.history.records[-1]["round"],
         "license": license,
         "use": use,
+        "contact": contact,
+        "chosen": chosen,
         "data": {name: trained.data[name] for name in ("scenario", "layout", "sha256") if name in trained.data},
         "measures": card.measures(trained.history),
         "versions": versions(),
@@ -135,6 +146,15 @@ def save(
         files.write(trial := Path(place) / "bundle", about, content)
         _try(trial, trained)
     files.write(folder, about, content)
+
+
+def _require_same(chosen: Chosen, trained: Trained) -> None:
+    """Require one threshold for everyone, which was chosen for this model."""
+    if chosen["by_group"] is not None:
+        by = chosen["by_group"]["attribute"]
+        raise BundleError(f"The thresholds are by {by}, and a bundle has one for all. Choose one without --by-group.")
+    if chosen["hash"] != hashlib.sha256(as_bytes(trained.vector)).hexdigest():
+        raise BundleError("The threshold was chosen for another model. Choose one for this model, or leave it out.")
 
 
 def _inputs(trained: Trained) -> Inputs:

@@ -94,10 +94,20 @@ def export(
 
 def _bundle(directory: Path, folder: Path, client: str | None, data: str | None, **options: Any) -> None:
     """Write a bundle of the global model, or of a client's own."""
+    from equipoise.federation.thresholds import Threshold
+    from equipoise.records.history import History
+    from equipoise.records.threshold import FILE
     from equipoise.runs import directory as runs
 
-    fed = runs.trained(directory, data)
+    fed, history = runs.trained(directory, data), History.from_run(directory)
     (number,) = _numbers(client, fed.names)
+    about = (history.meta.get("config") or {}).get("report") or {}
+    options["use"] = options["use"] or about.get("purpose", "")
+    options["contact"] = ", ".join(about[key] for key in ("author", "contact") if about.get(key))
+    if history.threshold is not None and number is None:
+        options["threshold"] = Threshold(history.threshold)
+    elif (directory / FILE).exists():
+        say(f"{directory / FILE} is of another model, and the threshold of this bundle is 0.5.")
     manifest = open_json((directory / "manifest.json").read_text(encoding="utf-8"))
     fed.save_bundle(folder, client=number, data=manifest.get("data"), **options)
     say(f"{folder}: a bundle, with its model card in README.md and card.html")

@@ -66,6 +66,8 @@ from equipoise.system.suggestions import some
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from equipoise.federation.thresholds import Threshold
+
 log = logging.getLogger(__name__)
 STATE = {"trial", "progress", "best", "records", "machines", "alone", "_solo"}  # what changes as a federation trains
 
@@ -600,9 +602,10 @@ class Federation(Arrangement):
         *,
         client: int | None = None,
         data: Mapping[str, Any] | None = None,
-        threshold: float = 0.5,
+        threshold: float | Threshold = 0.5,
         license: str = "",
         use: str = "",
+        contact: str = "",
         onnx: bool = False,
     ) -> None:
         """Write the global model, or a client's, as a bundle: all that predicting takes, its measures, and a model card.
@@ -615,9 +618,10 @@ class Federation(Arrangement):
         client : number of the client whose own model is taken.
         data : what is known of the data, ``manifest`` of a :class:`equipoise.Scenario`: by its schema the bundle takes tables as they come.
             Without it a bundle takes what this federation took.
-        threshold : in (0, 1), the probability from which on the positive one of two classes is predicted; at 0.5 the more probable class is.
+        threshold : in [0, 1], the probability from which on the positive one of two classes is predicted; at 0.5 the more probable class is. Or
+            what :func:`equipoise.choose_threshold` gave, for everyone.
         license : of the data and this model, as the Hugging Face Hub calls it, such as ``"cc-by-4.0"``.
-        use : what the model is for, for its card.
+        use, contact : what the model is for, and whom to ask, for its card.
         onnx : also write the network as a graph of ONNX.
 
         Raises
@@ -647,9 +651,11 @@ class Federation(Arrangement):
                 "" if client is None else self.names[client],
                 data or {},
             ),
-            threshold=threshold,
+            threshold=threshold if isinstance(threshold, float | int) else threshold.value,
+            chosen=None if isinstance(threshold, float | int) else threshold.document,
             license=license,
             use=use,
+            contact=contact,
             onnx=onnx,
         )
 
