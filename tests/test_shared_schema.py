@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import equipoise as eq
 from equipoise.cli.init import read
@@ -147,3 +148,36 @@ def test_without_a_schema_a_site_is_told_how_to_make_one(here: Path) -> None:
         site_sums("north.csv", {"label": "sick"})
     with pytest.raises(DataError, match="Make it: equipoise schema join SUMS"):
         SharedSchema.load("nothing.json")
+
+
+def test_a_federation_of_sites_gives_the_bundle_of_the_simulator(here: Path, equipoise: Any) -> None:
+    """The server's bundle, taken home, predicts with the simulator's bits."""
+    import pandas as pd
+    from flwr.app import Context, RecordDict
+
+    from equipoise.flower import InProcessGrid, Task, make_client_app, make_server_app
+
+    schema = shared(here)
+
+    def task(node_config: Any, _: Any) -> Task:
+        return Task.of_table(eq.network("mlp", (7,), 2, hidden=[5], seed=0), schema, node_config.get("data-path"))
+
+    settings = {"method": "fedavg", "rounds": 2, "lr": 0.1, "min-sites": 3, "run-dir": str(here / "run"), "seed": 0}
+    nodes = [{"site": name, "data-path": f"{name}.csv", "state-dir": str(here / "states")} for name in SITES]
+    client, server = make_client_app(task), make_server_app(task)
+    server(InProcessGrid(client, nodes, settings), Context(1, 0, {}, RecordDict(), settings))
+    done = equipoise("export", "run", "--bundle", "home")
+    assert (done.status, "server's last model" in done.out) == (0, True)
+    assert "no prediction depends on them" in equipoise("export", "run", "--bundle", "h", "--use", "x").err
+
+    whole = eq.scenario("own", data="all.csv", label="sick", client="site", group="sex")
+    net = eq.network("mlp", (7,), 2, hidden=[5], seed=0)
+    fed = eq.Federation(net, whole.clients, "fedavg", eq.SGD(lr=0.1), names=whole.client_names, seed=0, task=whole.task)
+    fed.fit(2, progress=False)
+    frame = pd.read_csv("all.csv")
+    inputs, _ = schema.coder.of_frame(frame)
+    weights = load_file("home/model.safetensors")
+    assert all(torch.equal(value, weights[name]) for name, value in fed.state_dict().items())
+    probabilities = torch.from_numpy(eq.load("home").predict_proba(frame))
+    with torch.no_grad():
+        assert torch.equal(probabilities, fed.network()(torch.from_numpy(inputs)).softmax(1).to(probabilities))

@@ -45,6 +45,13 @@ def write(folder: Path, about: Mapping[str, Any], files: Mapping[str, bytes]) ->
         shutil.rmtree(part, ignore_errors=True)
 
 
+def take(folder: Path, home: Path) -> None:
+    """Copy a bundle that is as it was written."""
+    require_free(home)
+    read(folder)
+    shutil.copytree(folder, home, dirs_exist_ok=True)
+
+
 def read(folder: Path) -> dict[str, Any]:
     """What a bundle is, after all files that predictions depend on were compared with their SHA-256.
 

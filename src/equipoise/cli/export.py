@@ -99,6 +99,18 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
     from equipoise.records.threshold import FILE
     from equipoise.runs import directory as runs
 
+    if (made := directory / "bundle").is_dir() and client is None:  # of sites, whose server made it
+        from equipoise.bundle.files import take
+
+        if given := [name for name, value in options.items() if value]:
+            raise ValueError(
+                f"--{given[0]}: the server of the sites has made this bundle already. Leave it out, and add what you want to README.md and "
+                "card.html of the copy: no prediction depends on them."
+            )
+        take(made, folder)
+        say(f"{folder}: a bundle of the server's last model, with its model card in README.md and card.html")
+        say(f"Predict with it: equipoise predict {shlex.quote(str(folder))} DATA --output predictions.csv")
+        return
     fed, history = runs.trained(directory, data), History.from_run(directory)
     (number,) = _numbers(client, fed.names)
     about = (history.meta.get("config") or {}).get("report") or {}

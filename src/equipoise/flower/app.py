@@ -23,6 +23,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
+from equipoise.bundle.saving import Trained
+from equipoise.bundle.saving import save as save_bundle
 from equipoise.core.rule import Rule
 from equipoise.core.settings import Settings, changed
 from equipoise.core.solver import SGD, Solver
@@ -30,6 +32,7 @@ from equipoise.core.task import CLASSIFICATION, task_of
 from equipoise.data.batch import finite
 from equipoise.data.samples import at_once, check, loaded
 from equipoise.federation import checkpoint
+from equipoise.federation.evaluation import published
 from equipoise.federation.federation import Federation
 from equipoise.federation.fingerprint import code
 from equipoise.federation.history import History
@@ -54,6 +57,7 @@ from equipoise.metrics.own import divided
 from equipoise.privacy.accounting import BudgetError
 from equipoise.records.history import LEAST
 from equipoise.report.sites import prometheus
+from equipoise.scenarios.shared import SharedSchema
 from equipoise.system import own_code
 from equipoise.system.environment import environment
 from equipoise.system.files import locked, sweep, write_atomically
@@ -63,6 +67,7 @@ from equipoise.system.seals import open_json, open_toml, sealed_json, sealed_tex
 log = logging.getLogger(__name__)
 
 OPEN = 64  # sites of which a process keeps the data it has read
+BUNDLE = "bundle"  # a folder of a run
 LOOKS = 512  # samples that a check of a site looks at
 OF_TASK = ("transform", "head", "neurons", "attributes")  # further keywords of in_process
 OF_SERVER = (
@@ -322,8 +327,27 @@ def _train(
         history.report(directory / "report.html")
     except Exception:  # the sites get their models nevertheless
         log.exception("the report failed; the run is complete: equipoise report %s makes it again", directory)
+    if task.schema is not None:
+        _take_home(task.schema, fed, history, directory / BUNDLE)
     log.info("done: %s", directory / "report.html")
     return history
+
+
+def _take_home(schema: SharedSchema, fed: Federation, history: History, folder: Path) -> None:
+    """Write the global model of sites with tables as a bundle, with what the sites measured.
+
+    Rows of zeros try it, as the server has no others.
+    """
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that went on
+    labels = torch.zeros(2, dtype=torch.int64 if schema.classes else torch.float64)
+    zeros = loaded(fed.inputs.reading((torch.zeros(2, len(schema.inputs)), labels), "zeros"))
+    last = replace(history, records=history.records[-1:])
+    data = {"scenario": "sites", "layout": "a table at each site", "schema": schema.coder.as_json()}
+    vector = published(fed.trial, fed.chosen)
+    try:
+        save_bundle(folder, Trained(fed.model, vector, zeros, last, schema.classes, fed.positive, "", data))
+    except (OSError, ValueError) as error:
+        log.warning("the model cannot be taken home as a bundle: %s", error)
 
 
 def log_line(record: Mapping[str, Any], least: int = LEAST) -> str:
