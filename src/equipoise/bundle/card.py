@@ -178,8 +178,8 @@ class Card:
         return [
             Section("Intended use", [*self._use()]),
             *self._people(),
-            *self._rates(),
             *self._chosen(),
+            *self._rates(),
             Section("What this cannot show", [], below=[*self._limits()]),
             Section("How it was made", [], below=[*self._making()]),
             Section("Whom to ask", [self.about["contact"] or "Not stated."]),
@@ -255,14 +255,13 @@ class Card:
             said = [*rates.explained(treatment.parity, measure), *sentences.unknown_values(treatment)]
             titles, by_group = rates.grid(treatment.parity, measure)
             called = tuple((name if treatment.attribute else self._called(name), cells) for name, cells in by_group)
-            yield Section(
-                treatment.rates_heading(measure), [], Grid(titles, called), treatment.attribute or "Group", said
-            )
+            heading = treatment.rates_heading(measure) + " at 0.5" * (self.about["threshold"] != 0.5)
+            yield Section(heading, [], Grid(titles, called), treatment.attribute or "Group", said)
 
     def _chosen(self) -> Iterator[Section]:
         """What the threshold does, if it was chosen."""
         if chosen := self.about["chosen"]:
-            said = thresholds.explained(chosen)
+            said = [text for text in thresholds.explained(chosen) if not text.startswith("Brier")]  # of another table
             yield Section(
                 "At the threshold", [*thresholds.sentences(chosen)], thresholds.rates(chosen), thresholds.HEAD, said
             )
@@ -286,9 +285,11 @@ class Card:
             at = (
                 "the more probable class is predicted"
                 if threshold == 0.5
-                else f"it is predicted from a probability of {threshold:g} on"
+                else f"it is predicted from a probability of {threshold:.4g} on"
             )
-            yield f"Threshold {threshold:g}: {at}." + " The rates by group are those at 0.5." * (threshold != 0.5)
+            yield f"Threshold {threshold:.4g}: {at}." + " The numbers of this section are those at 0.5." * (
+                threshold != 0.5
+            )
 
     def _limits(self) -> Iterator[str]:
         yield "Rates differ between groups by chance where n is small: read the intervals."
