@@ -1,0 +1,66 @@
+"""The page "From a table to a model": its ten commands, one after the other, on its table or a part of it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import equipoise as eq
+from equipoise.system.seals import open_json
+from run_helpers import cache, equipoise
+from test_docs import blocks
+
+__all__ = ["cache", "equipoise"]
+
+PAGE = Path(__file__).parents[1] / "docs" / "from-table-to-model.md"
+
+
+def settings(path: Path) -> None:
+    """Change a file of ``init`` as the page says: a column, and the table [report]."""
+    (change,) = blocks(PAGE, "toml")
+    tables, text = tomllib.loads(change), path.read_text()
+    for name in tables["columns"]:
+        (line,) = re.findall(rf"^{name} = .*$", change, flags=re.M)
+        text, n = re.subn(rf"^{name} = .*$", line, text, flags=re.M)
+        assert n == 1
+    written = "\n".join(f"{key} = {json.dumps(value)}" for key, value in tables["report"].items())
+    text = re.sub(r"^\[report\].*?\n(# .*\n)*", f"[report]\n{written}\n", text, flags=re.M)
+    path.write_text(text)
+    assert tomllib.loads(text)["report"] == tables["report"]
+
+
+@pytest.mark.parametrize("every", [30, pytest.param(1, marks=pytest.mark.slow)])
+def test_ten_commands(every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (python,) = blocks(PAGE, "python")
+    exec(python, {})
+    header, *rows = Path("adult.csv").read_text().splitlines(keepends=True)
+    Path("adult.csv").write_text("".join([header, *rows[::every]]))
+    commands = [line for block in blocks(PAGE, "sh") for line in block.splitlines()]
+    assert len(commands) == 10
+    for line in commands:
+        program, *words = shlex.split(line)
+        assert program == "equipoise"
+        done = equipoise(*words)
+        assert done.status == 0, f"{line}\n{done.err}"
+        if "--output" in words and words[0] == "init":
+            settings(tmp_path / "adult.toml")
+    chosen = open_json(Path("runs/first/threshold.json").read_text())
+    committee = Path("committee.html").read_text()
+    assert "Who earns more than $50,000" in committee
+    assert f"a probability of {chosen['threshold']:.3g} on" in committee
+    assert "fnlwgt" not in str(eq.load("income").feature_names_in_)
+    with Path("predictions.csv").open() as file:
+        predictions = list(csv.DictReader(file))
+    assert len(predictions) == 1000
+    for row in predictions:
+        taken = float(row["probability >50K"]) >= chosen["threshold"]
+        assert row["prediction"] == (">50K" if taken else "<=50K")
+    assert Path("first.zip").exists()
