@@ -1,4 +1,4 @@
-"""Train every method on every scenario that comes with Equipoise, at the defaults, and write the table in docs/defaults.md.
+"""Train every method on every scenario of digits that comes with Equipoise, at the defaults, and write the table in docs/defaults.md.
 
 python tools/defaults.py                          # or make defaults: three quarters of an hour on two cores; finished runs are kept
 python tools/defaults.py --method mine            # only its row
@@ -28,8 +28,8 @@ from equipoise.system.threads import cores
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "defaults.md"
 ALIKE = "digits-iid"  # whose clients are: left out
-EMBEDDED = tuple(  # whose main measure is the accuracy
-    name for name, of in SCENARIOS.items() if not of.reads and name != ALIKE and describe(name).task == "classification"
+EMBEDDED = tuple(  # of images
+    name for name, of in SCENARIOS.items() if not of.reads and name != ALIKE and describe(name).transform is not None
 )
 SEEDS = range(3)
 ROUNDS = {"digits-pow": 10, "digits-cla": 10, "digits-dir": 10}  # 6 elsewhere: as much work as a first look needs
