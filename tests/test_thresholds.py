@@ -328,6 +328,19 @@ def test_rows_of_the_server() -> None:
     assert eq.choose_threshold(fed, youden=True).document["rows"]["source"] == "server"
 
 
+def test_rows_without_attributes_are_of_people_unknown() -> None:
+    x, y, _ = people(80, 8)
+    fed = trained({"north": (x, y), "south": people(60, 9)}, validation=0.0, server_validation=people(40, 20)[:2])
+    document = eq.choose_threshold(fed, youden=True).document
+    by = {division["by"]: division["groups"] for division in document["divisions"]}
+    assert sum(of["n"] or 0 for of in by["sex"].values()) == 60
+    assert document["everyone"]["n"] == 140
+    with pytest.raises(ValueError, match="men 0 and 0, women 0 and 0"):
+        eq.choose_threshold(fed, youden=True, by_group=True)
+    bare = trained({"north": (x, y)}, least_group=1)
+    assert eq.choose_threshold(bare, youden=True, by_group=True).document["divisions"] == []
+
+
 def test_a_group_without_cases_is_named() -> None:
     def without(n: int, seed: int) -> Any:
         x, y, s = people(n, seed)

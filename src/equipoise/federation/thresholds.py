@@ -53,10 +53,10 @@ class Rows:
         return len(self.scores)
 
     @classmethod
-    def of(cls, outputs: Outputs, positive: int) -> Rows:
-        """What the outputs of a model are for the positive class."""
+    def of(cls, outputs: Outputs, positive: int, attributes: int) -> Rows:
+        """What the outputs of a model are for the positive class; samples without attributes have unknown ones."""
         p, y = outputs.given
-        s = np.empty((len(y), 0), np.int64) if outputs.s is None else outputs.s.cpu().numpy()
+        s = np.full((len(y), attributes), -1) if outputs.s is None else outputs.s.cpu().numpy()
         return cls(p[:, positive], y == positive, s)
 
     @classmethod
@@ -227,7 +227,7 @@ def _validation(federation: Federation, positive: int) -> tuple[str, Rows]:
 def _scored(federation: Federation, positive: int, sets: Iterable[Any]) -> Rows:
     vector = published(federation.trial, federation.chosen)
     every = answers(federation.trial, vector, [loaded(data) for data in sets])
-    return Rows.joined([Rows.of(outputs, positive) for outputs in every])
+    return Rows.joined([Rows.of(outputs, positive, len(federation.attributes)) for outputs in every])
 
 
 def _tested(federation: Federation, positive: int) -> dict[str, Rows]:
@@ -282,7 +282,7 @@ def _divided(federation: Federation, tested: Mapping[str, Rows]) -> list[tuple[s
     divisions = [
         (name, {value: every.take(every.s[:, a] == k) for k, value in enumerate(values)})
         for a, (name, values) in enumerate(federation.attributes.items())
-        if a < every.s.shape[1]
+        if (every.s[:, a] >= 0).any()
     ]
     if len(tested) > 1 and not any({*tested} <= {*values} for values in federation.attributes.values()):
         divisions.append((CLIENT if {*tested} <= {*names} else "test set", dict(tested)))
