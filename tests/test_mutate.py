@@ -57,7 +57,7 @@ FILES = {
     "src/equipoise/cli/main.py": "",
     "src/equipoise/flower/server.py": "",
     "pyproject.toml": "[tool.pytest.ini_options]\nmarkers = ['slow']\nfilterwarnings = ['error']\n",
-    "tests/conftest.py": "",
+    "tests/conftest.py": "import gc\n\n\ndef pytest_collection_finish():\n    gc.freeze()\n",
     "tests/test_sums.py": "from functools import cache\n\nfrom equipoise.core.sums import add, half\n\n\n"
     "@cache\ndef seven():\n    return add(3, 4)\n\n\ndef test_first():\n    assert seven()\n\n\ndef test_add():\n    assert seven() == 7\n"
     "\n\ndef test_half():\n    assert half(4) == 2\n",

@@ -354,16 +354,18 @@ def codes(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
 
 
 def exchange(path: Path, text: str) -> bool:
-    """Give every function of a file the code it has in the text; false if a function cannot take it."""
-    changed = dict(codes(compile(text, str(path), "exec")))
+    """Give every function of a file the code it has in the text; false if a function cannot take it, or there is none."""
+    gc.unfreeze()  # what is frozen, as by the tests after their collection, is not among the objects
+    changed, exchanged = dict(codes(compile(text, str(path), "exec"))), False
     try:
         for function in gc.get_objects():
             if type(function) is FunctionType and function.__code__.co_filename == str(path):
                 code = function.__code__
                 function.__code__ = changed[code.co_qualname, code.co_firstlineno]
+                exchanged |= function.__code__.co_code != code.co_code or function.__code__.co_consts != code.co_consts
     except (KeyError, ValueError):  # a lambda is gone, or the variables of an outer function that it uses
         return False
-    return True
+    return exchanged
 
 
 class Trials:
