@@ -32,7 +32,7 @@ def test_a_long_subject_is_refused(message: str, fault: str) -> None:
 
 
 def files() -> dict[str, str]:
-    return {name: (ROOT / name).read_text() for name in ("pyproject.toml", "CITATION.cff", "CHANGELOG.md")}
+    return {name: (ROOT / name).read_text() for name in release.NAMES}
 
 
 def test_a_release_writes_one_version_everywhere() -> None:
@@ -40,9 +40,10 @@ def test_a_release_writes_one_version_everywhere() -> None:
         "CHANGELOG.md": "# Changelog\n\n## [Unreleased]\n\n- a change\n\n## [0.1.0] - 2025-01-01\n\n- old\n"
     }
     made = release.released("9.0.1", texts, date(2027, 1, 2))
-    assert re.findall(r'^version[ =:]+"?([\d.]+)', made["pyproject.toml"] + made["CITATION.cff"], flags=re.M) == 2 * [
-        "9.0.1"
-    ]
+    written = "".join(text for name, text in made.items() if name != "CHANGELOG.md")
+    versions = re.findall(r'^(?:__)?version[_ =:]+"?([\d.]+)|equipoise-([\d.]+)-py3', written, flags=re.M)
+    assert {"".join(found) for found in versions} == {"9.0.1"}
+    assert len(versions) == 6
     assert made["CHANGELOG.md"].splitlines()[2:8] == [
         "## [Unreleased]",
         "",

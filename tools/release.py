@@ -1,4 +1,4 @@
-"""Turn what is unreleased into a version: ``release.py 0.2.0`` writes it into pyproject.toml, CITATION.cff and CHANGELOG.md.
+"""Turn what is unreleased into a version: ``release.py 0.2.0`` writes it into all files that name it, and into CHANGELOG.md.
 
 Nothing is committed; ``make release VERSION=0.2.0`` does that after everything has passed.
 """
@@ -10,11 +10,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 VERSION = re.compile(r"\d+\.\d+\.\d+")
+NAMED = re.compile(
+    r'(^version = "|^version: |^__version__ = "|equipoise-(?=\d+\.\d+\.\d+-py3))\d+\.\d+\.\d+', flags=re.M
+)
+NAMES = (
+    "pyproject.toml",
+    "src/equipoise/system/version.py",
+    "CITATION.cff",
+    "docs/install.md",
+    "docs/runbook.md",
+    "CHANGELOG.md",
+)
 UNRELEASED = re.compile(r"^## \[Unreleased\]\n(.*?)(?=^## \[)", flags=re.M | re.S)
 
 
 def released(version: str, texts: dict[str, str], day: date) -> dict[str, str]:
-    """The three files, by name, with a new version.
+    """The files of ``NAMES`` with a new version.
 
     Raises
     ------
@@ -30,18 +41,14 @@ def released(version: str, texts: dict[str, str], day: date) -> dict[str, str]:
     if changes is None or not changes[1].strip():
         raise ValueError("CHANGELOG.md has nothing under [Unreleased].")
     heading = f"## [Unreleased]\n\n## [{version}] - {day.isoformat()}\n{changes[1]}"
-    return {
-        "pyproject.toml": texts["pyproject.toml"].replace(before[0], f'version = "{version}"'),
-        "CITATION.cff": re.sub(r"^version: .*$", f"version: {version}", texts["CITATION.cff"], flags=re.M),
-        "CHANGELOG.md": UNRELEASED.sub(lambda _: heading, texts["CHANGELOG.md"], count=1),
-    }
+    made = {name: NAMED.sub(lambda found: found[1] + version, text) for name, text in texts.items()}
+    return made | {"CHANGELOG.md": UNRELEASED.sub(lambda _: heading, texts["CHANGELOG.md"], count=1)}
 
 
 if __name__ == "__main__":
-    names = ("pyproject.toml", "CITATION.cff", "CHANGELOG.md")
     try:
         files = released(
-            sys.argv[1], {name: (ROOT / name).read_text("utf-8") for name in names}, datetime.now(UTC).date()
+            sys.argv[1], {name: (ROOT / name).read_text("utf-8") for name in NAMES}, datetime.now(UTC).date()
         )
     except (IndexError, ValueError) as error:
         sys.exit(f"make release VERSION=X.Y.Z: {error}")
