@@ -229,3 +229,15 @@ def test_all_columns_without_a_training_cell_are_named_at_once() -> None:
     }
     with pytest.raises(DataError, match=r"columns a, b: every cell of the training rows is missing.*leave_out=a,b"):
         fit(RawTable(Schema(features), columns), [[0], [1]])
+
+
+def test_signs_of_numbers_hold_for_every_table(tmp_path: Path) -> None:
+    """A table all of whose cells could be plain numbers, 2.000, is read by the signs of the schema; other notations are refused."""
+    signs = {"pay": {"kind": "number", "thousands": ".", "decimal": ","}}
+    for text, expected in (("2.000;a\n3.500;b\n", [2000, 3500]), ("2.000;a\n1.234,5;b\n", [2000, 1234.5])):
+        (tmp_path / "t.csv").write_text("pay;label\n" + text)
+        own = read_user_data(tmp_path / "t.csv", Columns(schema=json.dumps(signs)))
+        assert own.inputs.columns["pay"].values.tolist() == expected
+    (tmp_path / "t.csv").write_text("pay;label\n1,234.5;a\n2,000.25;b\n")
+    with pytest.raises(DataError, match="no number"):
+        read_user_data(tmp_path / "t.csv", Columns(schema=json.dumps(signs)))

@@ -332,12 +332,12 @@ def test_a_column_that_is_empty_at_a_site_is_filled_with_the_median_of_the_other
     assert inputs[0, 1] == pytest.approx((middle - np.mean(mine)) / np.std(mine), rel=1e-5)
 
 
-def test_categories_that_training_has_not_seen_are_none_of_the_others(tmp_path: Path) -> None:
+def test_categories_that_training_has_not_seen_are_between_the_others(tmp_path: Path) -> None:
     data = read(tmp_path / "t.csv", beside(["a", "b", "a", "b"]))
     coder = Coder.fitted_to(data.inputs, [range(N)])  # type: ignore[arg-type]
     inputs, notes = coder.of_frame(pd.DataFrame({"plain": [1.0, 2.0, 3.0], "x": ["a", "new", None]}))
     assert coder.names == ("plain", "x=b")
-    assert inputs[:, 1].tolist() == [0, 0, 0]
+    assert inputs[:, 1].tolist() == [0, 0.5, 0.5]
     assert any("'new' did not occur in training" in note for note in notes)
 
 

@@ -181,3 +181,44 @@ def test_a_federation_of_sites_gives_the_bundle_of_the_simulator(here: Path, equ
     probabilities = torch.from_numpy(eq.load("home").predict_proba(frame))
     with torch.no_grad():
         assert torch.equal(probabilities, fed.network()(torch.from_numpy(inputs)).softmax(1).to(probabilities))
+
+
+def test_the_draw_of_test_rows_is_that_of_the_sums(here: Path) -> None:
+    rows = [row for row in people() if row["site"] == "north"]
+    write(here / "north.csv", rows, ["income", "job", "sex", "sick"])
+    options = {"label": "sick", "columns": {"income": {"kind": "number"}, "job": {"kind": "category"}}}
+    sums = site_sums("north.csv", options, seed=7, test=0.3, least=1)
+    (x, *_), (tested, *_) = join({"north": sums}).read("north.csv")
+    assert (len(x), len(tested)) == (sums["rows"], 80 - sums["rows"])
+    assert float(x[:, 0].mean()) == pytest.approx(0, abs=1e-5)  # those of the sums
+    with pytest.raises(DataError, match="made with other options than"):
+        join({"north": sums, "again": site_sums("north.csv", options, seed=8, test=0.3, least=1)})
+
+
+def test_sums_of_few_rows_give_no_number_and_no_wrong_scale(here: Path) -> None:
+    options = read(here / "agreed.toml")[3]["scenario_options"]
+    options["columns"] = {"age": {"kind": "number", "scaling": "robust"}, "income": {"kind": "number"}}
+    rows = [row for row in people() if row["site"] == "north"]
+    for k, row in enumerate(rows):
+        row["age"] = 41 if k == 3 else ""
+    write(here / "north.csv", rows, COLUMNS[1:])
+    age = site_sums("north.csv", options)["columns"]["age"]
+    assert (age["present"], age["total"], age["bins"]) == (0, 0.0, {})
+    schema = join({name: site_sums(f"{name}.csv", options, least=15) for name in SITES})
+    assert schema.coder.fitted["age"].scale > 0
+
+
+def test_words_that_sites_write_in_two_ways_are_refused(here: Path) -> None:
+    options = read(here / "agreed.toml")[3]["scenario_options"]
+    loud = [{**row, "sick": row["sick"].upper()} for row in people() if row["site"] == "south"]
+    write(here / "south.csv", loud, COLUMNS[1:])
+    with pytest.raises(
+        DataError, match=r"class: 'NO' and 'no'.* differ only in capital letters or spaces between sites"
+    ):
+        join({name: site_sums(f"{name}.csv", options, least=1) for name in SITES})
+
+
+def test_a_regression_keeps_its_loss_and_unit(here: Path) -> None:
+    columns = {"age": {"kind": "number"}}
+    schema = shared(here, label="income", task="regression(loss=huber, unit=EUR)", columns=columns)
+    assert schema.task.startswith("regression(loss=huber, unit=EUR, centre=")

@@ -62,7 +62,7 @@ class Rows:
         self.coder.require(table.names, path.name)
         if not len(table):
             raise DataError(f"{path} holds no row.")
-        raw = table.columns(self.names)
+        raw = table.columns(self.names, {f.name for f in self.coder.schema.features if f.thousands or f.unit})
         made = self.coder.of_raw(raw, path.name, table.at, columns.decimal or ".")
         return made, [str(k + 1) for k in range(len(table))], table
 

@@ -68,6 +68,7 @@ log = logging.getLogger(__name__)
 
 OPEN = 64  # sites of which a process keeps the data it has read
 BUNDLE = "bundle"  # a folder of a run
+TRIED = 64  # rows by which a bundle is tried
 LOOKS = 512  # samples that a check of a site looks at
 OF_TASK = ("transform", "head", "neurons", "attributes")  # further keywords of in_process
 OF_SERVER = (
@@ -336,16 +337,17 @@ def _train(
 def _take_home(schema: SharedSchema, fed: Federation, history: History, folder: Path) -> None:
     """Write the global model of sites with tables as a bundle, with what the sites measured.
 
-    Rows of zeros try it, as the server has no others.
+    Random rows try it, small and large, as the server has no others.
     """
     shutil.rmtree(folder, ignore_errors=True)  # of a run that went on
-    labels = torch.zeros(2, dtype=torch.int64 if schema.classes else torch.float64)
-    zeros = loaded(fed.inputs.reading((torch.zeros(2, len(schema.inputs)), labels), "zeros"))
+    labels = torch.zeros(TRIED, dtype=torch.int64 if schema.classes else torch.float64)
+    drawn = torch.randn(TRIED, len(schema.inputs), generator=torch.Generator().manual_seed(0))
+    rows = loaded(fed.inputs.reading((drawn * torch.logspace(-1, 1, TRIED)[:, None], labels), "rows"))
     last = replace(history, records=history.records[-1:])
     data = {"scenario": "sites", "layout": "a table at each site", "schema": schema.coder.as_json()}
     vector = published(fed.trial, fed.chosen)
     try:
-        save_bundle(folder, Trained(fed.model, vector, zeros, last, schema.classes, fed.positive, "", data))
+        save_bundle(folder, Trained(fed.model, vector, rows, last, schema.classes, fed.positive, "", data))
     except (OSError, ValueError) as error:
         log.warning("the model cannot be taken home as a bundle: %s", error)
 

@@ -104,7 +104,7 @@ def roc(scores: ArrayLike, positive: ArrayLike, points: int = 101) -> Table:
     from sklearn.metrics import roc_curve
 
     p, y = checked(scores, positive)
-    fpr, tpr, _ = roc_curve(y, p)
+    fpr, tpr, _ = roc_curve(y, p, drop_intermediate=False)
     return np.asarray(tpr[np.searchsorted(fpr, np.linspace(0, 1, points), side="right") - 1])
 
 

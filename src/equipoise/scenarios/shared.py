@@ -15,7 +15,7 @@ from torch import Tensor
 from equipoise.data.contents import DataError
 from equipoise.data.own.columns import UserData, listed, ordered
 from equipoise.data.own.reading import read_user_data
-from equipoise.data.own.words import missing
+from equipoise.data.own.words import missing, twins
 from equipoise.data.schema.cells import RawTable
 from equipoise.data.schema.coding import Coder
 from equipoise.data.schema.schema import Schema
@@ -25,7 +25,7 @@ from equipoise.system.environment import versions
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import open_json, sealed_json
 
-FORMAT: Final = 1  # of both files
+FORMAT: Final = 2  # of both files
 LEAST = 10  # training rows of a category or a bin whose count leaves a site
 SITE = "site"  # the one client of a table
 KEPT = ("label", "group", "split", "leave_out", "keep", "not_missing", "sep", "decimal", "encoding", "task", "columns")
@@ -46,6 +46,7 @@ class SharedSchema:
     centre, scale : of numbers to predict, the mean and standard deviation of all training rows.
     options : how tables are read: the label, the groups, what is left out.
     rows : training rows of every site.
+    seed, test : of the draw of test rows, where no column states them: the same as when the sums were made.
     """
 
     coder: Coder
@@ -55,6 +56,8 @@ class SharedSchema:
     scale: float
     options: Mapping[str, Any]
     rows: tuple[int, ...]
+    seed: int = 0
+    test: float = 0.2
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -66,22 +69,22 @@ class SharedSchema:
         """The task, with the centre and scale of numbers to predict."""
         if self.classes:
             return "classification"
-        return f"regression(centre={self.centre!r}, scale={self.scale!r})"
+        options = str(self.options.get("task") or "").partition("(")[2].rstrip(") ")  # such as loss=huber
+        return f"regression({options}{', ' * bool(options)}centre={self.centre!r}, scale={self.scale!r})"
 
-    def read(self, data: str | Path, *, seed: int = 0, test: float = 0.2, **written: Any) -> tuple[Rows, Rows]:
+    def read(self, data: str | Path, **written: Any) -> tuple[Rows, Rows]:
         """The training and test rows of a site's table: ``(x, y)``, or ``(x, y, s)`` with sensitive attributes.
 
         Parameters
         ----------
         data : the table; its columns are matched by name.
-        seed, test : where no column says what is for testing, a share ``test`` in (0, 0.5] is drawn.
         written : ``sep``, ``decimal``, ``encoding`` of this table.
 
         Raises
         ------
         DataError : the table is not as the schema says, or has a class or value that no site named.
         """
-        own, parts = _site(data, {**self.options, **written}, seed, test)
+        own, parts = _site(data, {**self.options, **written}, self.seed, self.test)
         assert isinstance(own.inputs, RawTable)
         x = torch.from_numpy(self.coder(own.inputs.columns))
         y = torch.from_numpy(own.targets if own.regression else _codes(own, "class", own.label, self.classes))
@@ -115,6 +118,8 @@ class SharedSchema:
             content["scale"],
             content["options"],
             tuple(content["rows"]),
+            content["seed"],
+            content["test"],
         )
 
 
@@ -127,7 +132,7 @@ def site_sums(
     ----------
     data : the site's table.
     options : of the scenario ``own``, as ``equipoise init`` writes them; ``columns`` is the schema of all sites.
-    seed, test : as in :meth:`SharedSchema.read`.
+    seed, test : where no column says what is for testing, a share ``test`` in (0, 0.5] is drawn.
     least : >= 1, training rows of a category, of a class, or of a bin of the sketch, whose count leaves the site.
 
     Raises
@@ -147,6 +152,8 @@ def site_sums(
         "label": asdict(label),
         "values": {name: asdict(sums) for name, sums in values.items()},
         "least": least,
+        "seed": seed,
+        "test": test,
         "rows": len(rows),
         "versions": versions(),
     }
@@ -162,9 +169,13 @@ def join(sums: Mapping[str, Mapping[str, Any]]) -> SharedSchema:
     if not sums:
         raise DataError("No sums of a site were given.")
     (first, one), *others = sums.items()
-    if different := [name for name, other in others if other["options"] != one["options"]]:
+    files = [*sums]
+    if twice := [name for k, name in enumerate(files) if sums[name] in [sums[other] for other in files[:k]]]:
+        raise DataError(f"{listed(twice)}: the same sums as another file. Give those of every site once.")
+    same = ("options", "seed", "test")
+    if different := [name for name, other in others if any(other.get(key) != one[key] for key in same)]:
         raise DataError(
-            f"{listed(different)}: made with other options than {first}. All sites need the same file for --config."
+            f"{listed(different)}: made with other options than {first}. All sites need the same file for --config, and the same --seed."
         )
     schema = Schema.of(one["options"]["columns"])
     parts = [{name: Sums(**column) for name, column in each["columns"].items()} for each in sums.values()]
@@ -180,8 +191,16 @@ def join(sums: Mapping[str, Mapping[str, Any]]) -> SharedSchema:
         for name in one["values"]
     }
     rows = tuple(int(each["rows"]) for each in sums.values())
+    categories = {name: {word for part in parts for word in part[name].words} for name in schema.names}
+    for what, names in {"class": classes, **values, **categories}.items():
+        if pairs := [*twins(filter(None, names))]:
+            said = listed(f"{a!r} and {b!r}" for a, b in pairs)
+            raise DataError(
+                f"{what}: {said} differ only in capital letters or spaces between sites. Write them in one way."
+            )
     coder = Coder(schema, learn(schema, parts))
-    return SharedSchema(coder, classes, values, label.mean, label.deviation or 1.0, dict(one["options"]), rows)
+    centre, scale = label.mean, label.deviation or 1.0
+    return SharedSchema(coder, classes, values, centre, scale, dict(one["options"]), rows, one["seed"], one["test"])
 
 
 def load_sums(path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import warnings
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,12 +87,12 @@ class Delimited:
         frame = self._read(where, str)
         return {name: frame[k].tolist() for name, k in zip(names, where, strict=True)}
 
-    def columns(self, names: Sequence[str]) -> dict[str, Raw]:
-        """Some columns as numbers, where every cell is one, or else as text."""
+    def columns(self, names: Sequence[str], text: Collection[str] = ()) -> dict[str, Raw]:
+        """Some columns as numbers, where every cell is one, or else as text; those of ``text``, whose numbers have signs, in any case."""
         if not len(self) or not names:
             return {name: Words.of(()) for name in names}
         check_bytes(self.path, 8 * len(self) * len(names))
-        number = self._numeric(names)
+        number = [name for name in self._numeric(names) if name not in text]
         try:
             x = (
                 self._read(self._places(number), np.float64).to_numpy(np.float64)
@@ -103,8 +103,8 @@ class Delimited:
             number, x = [], np.empty((len(self), 0))
         good = [name for k, name in enumerate(number) if (np.abs(x[:, k]) <= LARGEST).all()]
         numeric = {name: x[:, number.index(name)] for name in good}
-        text = self._text([name for name in names if name not in numeric])
-        return {name: numeric[name] if name in numeric else text[name] for name in names}
+        words = self._text([name for name in names if name not in numeric])
+        return {name: numeric[name] if name in numeric else words[name] for name in names}
 
     def merged(self, columns: Mapping[str, Raw]) -> list[str]:
         """Columns with whole numbers so long that different ones are the same in double precision."""

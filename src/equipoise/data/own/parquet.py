@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
@@ -43,7 +43,7 @@ class Frame:
         """The cells of some columns; ``None`` where there is nothing."""
         return {name: _cells(self.frame[name]) for name in names}
 
-    def columns(self, names: Sequence[str]) -> dict[str, Raw]:
+    def columns(self, names: Sequence[str], text: Collection[str] = ()) -> dict[str, Raw]:
         """Some columns as numbers, of which NaN are missing, or as text."""
         return {name: _raw(self.frame[name]) for name in names}
 

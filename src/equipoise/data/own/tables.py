@@ -27,7 +27,7 @@ from equipoise.data.own.targets import read_column
 from equipoise.data.own.words import Origin
 from equipoise.data.pictures import Pictures, of_files
 from equipoise.data.schema.cells import Raw, RawTable, Words
-from equipoise.data.schema.reading import read_raw
+from equipoise.data.schema.reading import read_raw, signed
 from equipoise.system.suggestions import some
 
 Table = delimited.Delimited | parquet.Frame  # whose cells are read when they are asked for
@@ -169,7 +169,7 @@ def _features(
     if not len(table) and not problems:
         raise DataError(f"{path} holds no sample.")
     unnamed, rest = nameless(rest, columns.keep)
-    raw = table.columns([*rest, *unnamed])
+    raw = table.columns([*rest, *unnamed], signed(columns.schema))
     if merged := table.merged({name: raw[name] for name in rest}):
         notes.append(
             f"{path.name}: {listed(merged)}: whole numbers of so many digits that different ones are the same in double precision. "

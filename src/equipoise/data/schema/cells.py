@@ -153,11 +153,16 @@ def _codes(text: Words, names: Sequence[str]) -> Cells:
 def _numbers(text: Words, feature: Feature) -> NDArray[np.float64]:
     """Numbers that are text; NaN of all other words."""
     pattern = re.compile(number_pattern("."), re.ASCII)
+    between, before = re.escape(feature.thousands), re.escape(feature.decimal)
+    grouped = re.compile(rf"[+-]?(\d+|\d{{1,3}}({between}\d{{3}})+)({before}\d+)?([eE][+-]?\d+)?", re.ASCII)
     truth = TRUTH if all(word.casefold() in TRUTH or missing(word) for word in text.counts) else {}
 
     def meaning(word: str) -> float:
         plain = word.replace(feature.unit, "", 1).strip() if feature.unit else word
-        plain = plain.replace(feature.thousands, "") if feature.thousands else plain
+        if feature.thousands:
+            if not grouped.fullmatch(plain):
+                return truth.get(word.casefold(), np.nan)
+            plain = plain.replace(feature.thousands, "")
         plain = plain.replace(feature.decimal, ".")
         return float(plain) if pattern.fullmatch(plain) else truth.get(word.casefold(), np.nan)
 

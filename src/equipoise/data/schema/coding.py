@@ -138,10 +138,16 @@ def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> list[str]:
             notes.append(f"{column} {far:,} numbers are very far from those of training. Is their unit the same?")
         return notes
     if fitted.joined:
+        strange = np.array([word not in fitted.categories for word in cells.words] + [False], bool)[cells.values]
+        if 2 * int(strange.sum()) > len(strange):
+            notes.append(
+                f"{column} {int(strange.sum()):,} of {len(strange):,} cells are rare or unknown categories. Is it written as in training?"
+            )
         return notes
     if new := [word for word in cells.words if word not in fitted.categories]:
+        counts = "halfway between its two" if _single(fitted) else "none of its"
         notes.append(
-            f"{column} {some(list(map(repr, new)))} did not occur in training, and counts as none of its categories."
+            f"{column} {some(list(map(repr, new)))} did not occur in training, and counts as {counts} categories."
         )
     return notes
 
@@ -172,10 +178,11 @@ def _coded(feature: Feature, fitted: Fitted, cells: Cells) -> NDArray[np.float64
             gone, fitted.categories.index(str(fitted.fill)) if fitted.fill in fitted.categories else -1, codes
         )
     if feature.coding == "ordinal":
-        values = np.where(codes < 0, fitted.centre, codes)
+        values = np.where((codes < 0) | (codes == len(fitted.categories)), fitted.centre, codes)
         return np.concatenate([((values - fitted.centre) / fitted.scale)[:, None], flag], axis=1)
-    first = 1 if _single(fitted) else 0
-    one_hot = codes[:, None] == np.arange(first, len(fitted.categories) + int(fitted.joined))
+    if _single(fitted):  # halfway where it is neither
+        return np.where(codes < 0, 0.5, codes)[:, None].astype(np.float64)
+    one_hot = codes[:, None] == np.arange(len(fitted.categories) + int(fitted.joined))
     return np.concatenate([one_hot.astype(np.float64), flag], axis=1)
 
 

@@ -18,6 +18,7 @@ from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature, Schema
 from equipoise.system.suggestions import some
 
 CODES = 10  # different whole numbers that may be codes of categories
+SIGNS = ("thousands", "unit")
 INDEX = "it holds nothing but the numbers of the rows"
 
 
@@ -144,3 +145,9 @@ def key_of(name: str) -> str:
         if name.isascii() and name.replace("_", "").replace("-", "").isalnum()
         else json.dumps(name, ensure_ascii=False)
     )
+
+
+def signed(schema: str) -> set[str]:
+    """The columns of a schema whose numbers have signs, so that they are read as text: 2.000 may be two thousand."""
+    given = json.loads(schema or "{}")
+    return {name for name, options in given.items() if isinstance(options, dict) and any(map(options.get, SIGNS))}

@@ -70,6 +70,8 @@ class Sums:
 
         Rare categories are counted together. A bin of few rows is joined to the next larger one, the last to the one before.
         """
+        if 0 < self.present < least and not self.words:  # numbers of so few rows are theirs
+            return Sums(self.rows)
         words = {word: n for word, n in self.words.items() if n >= least}
         if rest := sum(self.words.values()) - sum(words.values()):
             words[""] = rest
@@ -94,7 +96,7 @@ class Sums:
         Its bin is found by the counts, and answered by the middle of the bin; by Cantelli's inequality it is no further from the mean
         than ``sqrt(share / (1 - share))`` standard deviations above, and ``sqrt((1 - share) / share)`` below.
         """
-        rank, below = max(1, math.ceil(share * self.present)), 0
+        rank, below = max(1, math.ceil(share * sum(self.bins.values()))), 0  # bins of few rows may be left out
         for sign, k in sorted(map(_bin, self.bins), key=_order):
             below += self.bins[f"{sign} {k}"]
             if below >= rank:
@@ -103,7 +105,7 @@ class Sums:
                     low, high = math.sqrt((1 - share) / share), math.sqrt(share / (1 - share))
                     middle = min(max(middle, self.mean - low * self.deviation), self.mean + high * self.deviation)
                 return middle if self.fractions else float(round(middle))
-        return 0.0
+        return self.mean
 
 
 def add_up(feature: Feature, cells: Cells, rows: Rows) -> Sums:
