@@ -44,6 +44,7 @@ def join(
     ),
 ) -> None:
     """At the server: make the schema of all sites from their sums."""
+    from equipoise.data.schema.coding import input_names
     from equipoise.scenarios.shared import join as joined
     from equipoise.scenarios.shared import load_sums
 
@@ -53,10 +54,7 @@ def join(
     for feature in schema.coder.schema.features:
         fitted = schema.coder.fitted[feature.name]
         numbers = [f"{fitted.centre:.6g}", f"{fitted.scale:.6g}"] if not fitted.categories else ["", ""]
-        inputs = sum(
-            name == feature.name or name.startswith((f"{feature.name}=", f"{feature.name} ")) for name in schema.inputs
-        )
-        grid.add_row(feature.name, feature.kind, *numbers, str(inputs))
+        grid.add_row(feature.name, feature.kind, *numbers, str(len(input_names(feature, fitted))))
     out.print(grid)
     say(
         f"{output}: {len(schema.inputs)} inputs, {len(schema.classes)} classes, from {sum(schema.rows):,} training rows of {len(files)} sites."

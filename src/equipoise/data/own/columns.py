@@ -198,7 +198,7 @@ def listed(words: Iterable[str]) -> str:
     return some(list(words), SHOWN)
 
 
-def together(path: Path, problems: Sequence[str]) -> str:
+def together(path: Path | str, problems: Sequence[str]) -> str:
     """All problems of a file or folder as a list: the first, and how many more; each ends with a full stop."""
     if len(problems) == 1:
         return problems[0] if problems[0].startswith(str(path)) else f"{path}: {problems[0]}"

@@ -193,7 +193,7 @@ def _inputs(what: str, tables: Sequence[Any], names: Sequence[str], columns: Col
     inputs, wrong, said = read_raw(what, raw, columns, "sample {}".format)
     notes += said
     if wrong:
-        raise DataError(together(Path(what), wrong))
+        raise DataError(together(what, wrong))
     if not inputs.columns:
         raise DataError(f"{what} has neither a column of images nor columns of which something can be learnt.")
     return inputs

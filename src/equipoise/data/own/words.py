@@ -37,6 +37,11 @@ def missing(word: str) -> bool:
     return word.strip().casefold() in MISSING
 
 
+def grouped_pattern(between: str, before: str) -> str:
+    """The pattern of numbers with signs between thousands and before the digits of fractions."""
+    return rf"[+-]?(\d+|\d{{1,3}}({re.escape(between)}\d{{3}})+)({re.escape(before)}\d+)?"
+
+
 @dataclass(frozen=True)
 class Origin:
     """Where a column is from: ``what``, as ``t.csv, column label``, and the place of row k, as ``line 3``."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.own.numbers import LARGEST, described, faults
-from equipoise.data.own.words import missing, number_pattern
+from equipoise.data.own.words import grouped_pattern, missing, number_pattern
 from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature, Schema, plain
 
 TRUTH = {**dict.fromkeys(("true", "t", "yes", "y", "1"), 1.0), **dict.fromkeys(("false", "f", "no", "n", "0"), 0.0)}
@@ -153,8 +153,7 @@ def _codes(text: Words, names: Sequence[str]) -> Cells:
 def _numbers(text: Words, feature: Feature) -> NDArray[np.float64]:
     """Numbers that are text; NaN of all other words."""
     pattern = re.compile(number_pattern("."), re.ASCII)
-    between, before = re.escape(feature.thousands), re.escape(feature.decimal)
-    grouped = re.compile(rf"[+-]?(\d+|\d{{1,3}}({between}\d{{3}})+)({before}\d+)?([eE][+-]?\d+)?", re.ASCII)
+    grouped = re.compile(grouped_pattern(feature.thousands, feature.decimal) + r"([eE][+-]?\d+)?", re.ASCII)
     truth = TRUTH if all(word.casefold() in TRUTH or missing(word) for word in text.counts) else {}
 
     def meaning(word: str) -> float:

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
+from equipoise.data.own.columns import together
 from equipoise.data.schema.cells import Cells, Place, Raw, RawTable, Words, read_cells
 from equipoise.data.schema.schema import CATEGORY, DATE, Feature, Schema
 from equipoise.data.schema.sums import Fitted, Rows, fit, logarithm
 from equipoise.system.suggestions import some
 
 OTHER, MISSING = "other", "missing"  # names of inputs
-PROBLEMS = 10  # in an error
 FAR = {"standard": 20.0, "log": 20.0}  # standard deviations from the mean: such a number is noted
 
 
@@ -114,16 +114,6 @@ def _raw(column: Any, feature: Feature) -> Raw:
 def _dated(cell: Any, form: str) -> Any:
     """A date that pandas or Python has read, as text."""
     return cell.strftime(form) if hasattr(cell, "strftime") and cell == cell else cell
-
-
-def together(source: str, problems: Sequence[str]) -> str:
-    """Problems of a table as one text, one a line."""
-    if len(problems) == 1:
-        return f"{source}: {problems[0]}"
-    more = [f"  and {len(problems) - PROBLEMS} more"] * (len(problems) > PROBLEMS)
-    return "\n".join(
-        [f"{source} has {len(problems)} problems:", *(f"  - {said}" for said in problems[:PROBLEMS]), *more]
-    )
 
 
 def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> list[str]:

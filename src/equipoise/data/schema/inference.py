@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from equipoise.data.own.words import missing, number_pattern
+from equipoise.data.own.words import grouped_pattern, missing, number_pattern
 from equipoise.data.schema.cells import TRUTH, Words, days_of
 from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature
 
@@ -80,8 +80,7 @@ def number_signs(words: Sequence[str], declared: str | None = None) -> list[tupl
         return [("", ",")]
     for between in THOUSANDS:
         for before in ".,".replace(between, ""):
-            grouped = rf"[+-]?(\d+|\d{{1,3}}({re.escape(between)}\d{{3}})+)({re.escape(before)}\d+)?"
-            if all(re.fullmatch(grouped, word, re.ASCII) for word in words):
+            if all(re.fullmatch(grouped_pattern(between, before), word, re.ASCII) for word in words):
                 return [(between, before)]
     return []
 
