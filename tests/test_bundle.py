@@ -523,3 +523,17 @@ def test_the_graph_agrees(tmp_path: Path) -> None:
         (given_,) = session.run(None, {"inputs": x.numpy()})
         assert np.abs(given_ - fed.logits(x).numpy()).max() < 1e-5
         assert np.abs(eq.load(tmp_path / f"{k}").predict_proba(x) - fed.predict_proba(x).numpy()).max() < 1e-5
+
+
+def test_a_bundle_in_the_folder_of_a_run_is_not_taken_for_that_of_its_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any
+) -> None:
+    """Only the server of sites writes one there."""
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text(
+        "v,label,client\n" + "".join(f"{k * 7 % 11},{k % 2},{'ab'[k % 3 > 0]}\n" for k in range(40))
+    )
+    assert equipoise("run", "--data", "t.csv", "--rounds", "1", "--name", "a", "--no-report").status == 0
+    Path("runs/a/bundle").mkdir()
+    assert equipoise("export", "runs/a", "--bundle", "b", "--use", "none").status == 0
+    assert eq.load("b").predict({"v": [1.0, 2.0]}).shape == (2,)

@@ -13,7 +13,7 @@ import typer
 from equipoise.cli.console import say
 from equipoise.cli.options import Moved, Run
 from equipoise.system.own_code import short
-from equipoise.system.seals import open_json
+from equipoise.system.seals import open_json, open_toml
 
 if TYPE_CHECKING:
     from equipoise.federation.federation import Federation
@@ -99,7 +99,7 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
     from equipoise.records.threshold import FILE
     from equipoise.runs import directory as runs
 
-    if (made := directory / "bundle").is_dir() and client is None:  # of sites, whose server made it
+    if client is None and (made := directory / "bundle").is_dir() and _of_sites(directory):  # whose server made it
         from equipoise.bundle.files import take
 
         if given := [name for name, value in options.items() if value]:
@@ -124,6 +124,12 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
     fed.save_bundle(folder, client=number, data=manifest.get("data"), **options)
     say(f"{folder}: a bundle, with its model card in README.md and card.html")
     say(f"Predict with it: equipoise predict {shlex.quote(str(folder))} DATA --output predictions.csv")
+
+
+def _of_sites(directory: Path) -> bool:
+    """Whether a run is that of a server, whose configuration names no scenario of its own."""
+    config = open_toml((directory / "config.toml").read_text(encoding="utf-8"))
+    return bool(config.get("scenario", "sites") == "sites")
 
 
 def _about(fed: Federation) -> dict[str, str]:
