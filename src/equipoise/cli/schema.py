@@ -22,14 +22,20 @@ def sums(
     config: Annotated[Path, typer.Option("--config", "-c", help="A file of `equipoise init`, the same at all sites.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file of sums that leaves the site.")],
     seed: Annotated[int, typer.Option(min=0, help="Of the draw of test rows, if no column states them.")] = 0,
+    site: Annotated[
+        str | None, typer.Option("--site", help="The site's name in runs, if they hold rows out for validation.")
+    ] = None,
     least: Annotated[int, typer.Option(min=1, help="Training rows of a category whose count leaves the site.")] = 10,
 ) -> None:
     """At a site: write the sums of its training rows, which is all that leaves it; look at the file before you send it."""
     from equipoise.cli.init import read
     from equipoise.scenarios.shared import site_sums
 
-    options = read(config)[3]["scenario_options"]
-    content = site_sums(table, options, seed=seed, test=options.get("test", 0.2), least=least)
+    choices = read(config)[3]
+    options, held = choices["scenario_options"], choices.get("validation", 0.0)
+    content = site_sums(
+        table, options, seed=seed, test=options.get("test", 0.2), least=least, validation=held, site=site
+    )
     write_atomically(output, sealed_json(content))
     say(
         f"{output}: sums of {content['rows']:,} training rows, {len(content['columns'])} columns. Counts of fewer than {least} rows are joined."

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Subset
 
@@ -31,6 +32,8 @@ COMPLEX = (
 )
 CAST_NAN = {torch.iinfo(dtype).min for dtype in (torch.int32, torch.int64)}  # what becomes of NaN as a whole number
 LOOKS = 32  # samples that are read twice: an augmentation may leave any one of them as it is, by chance
+Draw = tuple[float, int]  # of what a client holds out for validation: its share, and the seed
+NOTHING: Draw = (0.0, 0)
 HASHED = 8  # samples of a data set that are hashed
 
 UNLIKE = "some samples have {} sensitive attributes, and the first one {}. Give all as many, -1 where one is unknown."
@@ -301,18 +304,30 @@ def divided(
     samples. The draw depends on the seed and the client's name ``who`` only.
     """
     n = data.size
-    if not (k := n_held(n, share)):
+    if not n_held(n, share):
         return data, None
     if isinstance(data, Absent):
         return replace(data, part=(share, seed, False)), replace(data, part=(share, seed, True))
-    rng = np.random.default_rng(list(hashlib.sha256(f"{seed} {who}".encode()).digest()))
-    order = rng.permutation(n)
-    if data.known is not None:
-        order = order[np.argsort(data.known[1].cpu().numpy()[order], kind="stable")]
-    held = np.zeros(n, bool)
-    held[order[((np.arange(k) + rng.random()) * n / k).astype(np.int64)]] = True
+    held = held_rows(n, None if data.known is None else data.known[1].cpu().numpy(), share, seed, who)
     mine, others = (torch.from_numpy(np.flatnonzero(rows)) for rows in (~held, held))
     return data.take(mine), data.take(others)
+
+
+def held_rows(n: int, y: NDArray[Any] | None, share: float, seed: int, who: str) -> NDArray[np.bool_]:
+    """Which of a client's ``n`` samples it holds out [n], for :func:`divided`; ``y`` are their labels, None if they are not known."""
+    held = np.zeros(n, bool)
+    if k := n_held(n, share):
+        rng = np.random.default_rng(list(hashlib.sha256(f"{seed} {who}".encode()).digest()))
+        order = rng.permutation(n)
+        if y is not None:
+            order = order[np.argsort(y[order], kind="stable")]
+        held[order[((np.arange(k) + rng.random()) * n / k).astype(np.int64)]] = True
+    return held
+
+
+def trained_on(y: Tensor, draw: Draw, who: str) -> Tensor:
+    """The labels of what a client trains on, of all that it has [n]."""
+    return y[torch.from_numpy(~held_rows(len(y), y.cpu().numpy(), *draw, who)).to(y.device)]
 
 
 class LoadError(RuntimeError):

@@ -38,6 +38,7 @@ from equipoise.data.samples import (
     loaded,
     read,
     room,
+    trained_on,
 )
 from equipoise.federation.method import Method
 from equipoise.submodels.discovery import find
@@ -250,7 +251,9 @@ def frame(
     first = loaded(data[0])
     sets = _test_sets(reading, tests)
     own = None if client_tests is None else _own_test_sets(reading, client_tests, called)
-    task = task.fitted([d.content.y for d in data if d.content is not None])
+    draw = settings.validation, settings.seed
+    here = [(d.content.y, name) for d, name in zip(data, called, strict=True) if d.content is not None]
+    task = task.fitted([trained_on(y, draw, name) for y, name in here])
     model = _rated(_observed(net, head, called[0], first, task), lr)
     model.bf16 = settings.precision == "bf16"
     held_out = None if server_validation is None else _of_server(reading, server_validation)
@@ -264,9 +267,9 @@ def frame(
         if not isinstance(d, Absent):  # these are checked when they are loaded
             check(d, name, like, n_classes)
     A = first.attributes
-    here = {name: d.attributes for name, d in every if not isinstance(d, Absent)}
-    check_attributes({called[0]: A} | {name: n for name, n in here.items() if name in called})
-    check_attributes({name: n for name, n in here.items() if n})  # test sets may have none
+    present = {name: d.attributes for name, d in every if not isinstance(d, Absent)}
+    check_attributes({called[0]: A} | {name: n for name, n in present.items() if name in called})
+    check_attributes({name: n for name, n in present.items() if n})  # test sets may have none
     data = tuple(replace(d, like=like, n_classes=n_classes, attributes=A) if isinstance(d, Absent) else d for d in data)
     mine = None if own is None else tuple(own.values())
     return Frame(model, bound, called, data, first, sets, mine, held_out, n_classes, n_features, transform, reading)

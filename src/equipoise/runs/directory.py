@@ -25,7 +25,7 @@ from equipoise.core.task import Task, task_of
 from equipoise.data.holdings import examples
 from equipoise.data.memory_mapped import labels
 from equipoise.data.own.columns import several
-from equipoise.data.samples import n_held
+from equipoise.data.samples import n_held, trained_on
 from equipoise.federation import checkpoint
 from equipoise.federation import forecast as forecasts
 from equipoise.federation.directory import LOCK, noting_failure
@@ -306,7 +306,7 @@ def _check_network(configs: Sequence[RunConfig], data: Scenario, net: nn.Module)
         tests={},
         transform=data.transform,
         head=first.head,
-        task=_task(data),
+        task=_task(first, data),
     )
     sizes = {name: n - n_held(n, first.validation) for name, n in zip(names, data.sizes, strict=True)}
     for config in configs:
@@ -336,13 +336,16 @@ def assumed(config: RunConfig) -> str:
     return positive.sentence if positive is not None and positive.why == "assumed" else ""
 
 
-def _task(data: Scenario) -> Task:
-    """What the labels mean, with what that takes from all training data."""
-    return task_of(data.task).fitted([labels(of) for of in data.clients])
+def _task(config: RunConfig, data: Scenario) -> Task:
+    """What the labels mean, with what that takes from all that clients train on."""
+    clients = zip(data.clients, data.client_names, strict=True)
+    return task_of(data.task).fitted(
+        [trained_on(labels(of), (config.validation, config.seed), name) for of, name in clients]
+    )
 
 
 def _made(config: RunConfig) -> tuple[Scenario, nn.Module]:
-    data = scenarios.load(config.scenario, config.seed, config.data, **config.scenario_options)
+    data = unchanged.data_of(config)
     return data, networks.build(config.network, data.shape, data.outputs, seed=config.seed, **config.network_options)
 
 
@@ -380,7 +383,7 @@ def federation(
         "attributes": data.attributes or None,
         "positive": config.positive,
         "least_group": config.least_group,
-        "task": _task(data),
+        "task": _task(config, data),
     }
     settings = config.settings
     if config.engine == FLOWER and directory is not None:

@@ -33,6 +33,13 @@ def stamp(config: RunConfig) -> str | None:
     return None if any(table.suffix.lower() in LISTS for table in tables) else hashes.stamp(path)
 
 
+def data_of(config: RunConfig) -> Scenario:
+    """The data of a run; nothing is learnt of rows that clients hold out."""
+    return scenarios.load(
+        config.scenario, config.seed, config.data, validation=config.validation, **config.scenario_options
+    )
+
+
 def contents(config: RunConfig, data: Scenario | None = None, before: str | None = None) -> dict[str, Any]:
     """Hashes of all that a run takes from the user's files, by the keys of ``PARTS`` of fingerprints; and ``weights``.
 
@@ -49,10 +56,11 @@ def contents(config: RunConfig, data: Scenario | None = None, before: str | None
         return digests
 
     def make() -> str:
-        made = data or scenarios.load(config.scenario, config.seed, config.data, **config.scenario_options)
+        made = data or data_of(config)
         return json.dumps(_of(made))
 
-    key = json.dumps([config.data, config.scenario, config.scenario_options, config.seed, environment.source()])
+    draw = config.seed, config.validation
+    key = json.dumps([config.data, config.scenario, config.scenario_options, draw, environment.source()])
     of_data: dict[str, Any] = json.loads(hashes.remembered(key, stamp(config) if data is None else before, make))
     return digests | of_data
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.data.locations import where_from
+from equipoise.data.samples import NOTHING, Draw
 from equipoise.data.sets import catalog
 from equipoise.scenarios import (
     collaboration,
@@ -45,6 +46,7 @@ __all__ = [
 
 
 TASK = "task"  # an option of every scenario: what its labels are, which only own data leave open
+HELD = "held"  # what clients hold out in a run, a parameter of scenarios that learn from their rows
 DATA_SEED = "data_seed"  # an option of every scenario: what its data are drawn with, instead of the run's seed
 
 
@@ -66,7 +68,7 @@ class ScenarioEntry:
 
     def _parameters(self) -> list[inspect.Parameter]:
         parameters = inspect.signature(self.describe).parameters.values()
-        return [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+        return [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != HELD]
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -146,7 +148,9 @@ def folder(name: str, data: str | Path | None) -> str | Path | None:
     raise ValueError(f"{asked}{packed} {where_from(reads, Path('data'))} {complete}")
 
 
-def load(name: str, seed: int = 0, data: str | Path | None = None, **options: Any) -> Scenario:
+def load(
+    name: str, seed: int = 0, data: str | Path | None = None, *, validation: float = 0.0, **options: Any
+) -> Scenario:
     """Build a scenario by name.
 
     Parameters
@@ -155,6 +159,8 @@ def load(name: str, seed: int = 0, data: str | Path | None = None, **options: An
     seed : >= 0; decides every random choice in the data and the partition.
     data : where the files are, for a scenario that reads some; None if packages of the system have put all of them into
         ``/usr/share/datasets``.
+    validation : in [0, 1), the share of its training samples that each client holds out, as in ``Federation(validation=...)`` of the
+        same ``seed``: means, categories and all else that scenarios learn from their rows are then learnt from the others only.
     options : the scenario's own options, such as ``clients=8``; ``task``, what the labels are, ``"classification"`` or
         ``"regression"``, which own data leave open; and ``data_seed``, >= 0, with which the data are drawn instead of ``seed``:
         runs that differ in their seeds then share one division.
@@ -164,9 +170,9 @@ def load(name: str, seed: int = 0, data: str | Path | None = None, **options: An
     ValueError if the name or an option is unknown, an option is out of its range, or ``data`` is missing or not needed.
     """
     data = folder(name, data)
-    seed = _seed(name, options, seed)
+    held, seed = (validation, seed), _seed(name, options, seed)
     if name == "own" or data is None:
-        return _described(name, data, options)[1](seed)
+        return _described(name, data, options, held)[1](seed)
     place = Path(data).expanduser().absolute()
     changed = place.stat().st_mtime_ns if place.exists() else 0
     return _read(name, seed, place, changed, tuple((key, _frozen(options[key])) for key in sorted(options)))
@@ -200,7 +206,7 @@ def _entry(name: str) -> ScenarioEntry:
     return SCENARIOS[name]
 
 
-def _described(name: str, data: str | Path | None, options: Mapping[str, Any]) -> Described:
+def _described(name: str, data: str | Path | None, options: Mapping[str, Any], held: Draw = NOTHING) -> Described:
     entry = _entry(name)
     for option in options:
         if option not in entry.options:
@@ -211,9 +217,10 @@ def _described(name: str, data: str | Path | None, options: Mapping[str, Any]) -
     files = (None if data is None else Path(data).expanduser(),) if entry.reads else ()
     task: str | None = options.get(TASK)
     kind = None if task is None else kind_of(task)  # before files are read
+    learning = {HELD: held} if HELD in inspect.signature(entry.describe).parameters else {}
     apart = {DATA_SEED} if name == "own" else {DATA_SEED, TASK}
     description, build = entry.describe(
-        *files, **{option: value for option, value in options.items() if option not in apart}
+        *files, **{option: value for option, value in options.items() if option not in apart}, **learning
     )
     if task is None:
         return description, build

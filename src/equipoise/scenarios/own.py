@@ -21,6 +21,7 @@ from equipoise.data.own.numbers import standardised
 from equipoise.data.own.reading import read_user_data
 from equipoise.data.pictures import Pictures, Range, doubtful, faint
 from equipoise.data.precision import lost
+from equipoise.data.samples import NOTHING, Draw, held_rows
 from equipoise.data.schema.cells import RawTable
 from equipoise.data.schema.coding import Coder
 from equipoise.data.schema.schema import CATEGORY
@@ -73,6 +74,7 @@ def scenario(
     download: bool = False,
     task: str | None = None,
     columns: Mapping[str, Any] | None = None,
+    held: Draw = NOTHING,
 ) -> Described:
     """Make a federation of what the user has; :func:`equipoise.data.own.reading.read_user_data` says what that may be.
 
@@ -110,6 +112,7 @@ def scenario(
         :class:`equipoise.data.schema.schema.Feature`.
     task : what labels are: ``"regression"``, numbers to predict, as in ``"regression(loss=huber)"``, or ``"classification"``, classes;
         by default classes.
+    held : what clients hold out of their training rows in the run, see :func:`equipoise.scenarios.load`.
 
     Raises
     ------
@@ -150,7 +153,7 @@ def scenario(
         if (own.classes, own.layout) != (first.classes, first.layout):
             raise DataError(f"{own.source}: seed {seed} gives other classes, or samples of another shape, than seed 0.")
         parts = divided(own, seed, **share)
-        federated, coded = federate(own, parts, tests, size)
+        federated, coded = federate(own, parts, tests, size, held)
         shape = (len(coded["inputs"]),) if isinstance(own.inputs, RawTable) else description.sample
         return Scenario(
             **vars(description) | {"sample": shape},
@@ -432,11 +435,14 @@ def test_sets(own: UserData, parts: Parts, tests: str | None) -> tuple[dict[str,
     return {ALL: every}, None
 
 
-def federate(own: UserData, parts: Parts, tests: str | None, size: int = SIDE) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of a :class:`Scenario` that hold data, and what its manifest says of them."""
+def federate(
+    own: UserData, parts: Parts, tests: str | None, size: int = SIDE, held: Draw = NOTHING
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of a :class:`Scenario` that hold data, and what its manifest says of them; nothing is learnt of rows that are ``held`` out."""
     sets, of_clients = test_sets(own, parts, tests)
     beside = bool(parts.test) and of_clients != tuple(parts.train)  # clients have rows of their own in other sets
-    samples, standard, doubts = _samples(own, size, parts)
+    samples, standard, doubts = _samples(own, size, parts, held)
+    standard |= {"held_out": {"share": held[0], "seed": held[1]}} if held[0] else {}
     federated = {
         "clients": tuple(take(samples, rows) for rows in parts.train.values()),
         "client_names": tuple(parts.train),
@@ -452,7 +458,7 @@ def federate(own: UserData, parts: Parts, tests: str | None, size: int = SIDE) -
     return federated, {"sha256": _digest(own), **standard, "notes": notes, "clients": parts.train, "tests": sets}
 
 
-def _samples(own: UserData, size: int, parts: Parts) -> tuple[Data, dict[str, Any], list[str]]:
+def _samples(own: UserData, size: int, parts: Parts, held: Draw) -> tuple[Data, dict[str, Any], list[str]]:
     """All samples, numbers standardised; what of that is for the record; and doubts about images and on what rounding changed."""
     y = torch.from_numpy(own.targets)
     s = None if own.codes is None else torch.from_numpy(own.codes)
@@ -467,23 +473,29 @@ def _samples(own: UserData, size: int, parts: Parts) -> tuple[Data, dict[str, An
             return Mapped(path, np.arange(len(own)), y, s), {"side": size}, doubts
         return tensors(np.load(path, allow_pickle=False)), {"side": size}, doubts
     if isinstance(own.inputs, RawTable):
-        coder = coder_of(own, parts)
+        coder = coder_of(own, parts, held)
         x = coder(own.inputs.columns)
         return tensors(x), {"schema": coder.as_json(), "inputs": list(coder.names)}, _rounding_of(own, coder, x)
     if own.inputs.dtype == np.uint8:
         return tensors(own.inputs), {}, [*doubtful(faint(own.inputs), own.names)]
     if "function" in own.about:
         return tensors(own.inputs), {}, []
-    x, mean, std = _standardised(own, parts.training)
+    x, mean, std = _standardised(own, np.concatenate(_learnt_from(own, parts, held)))
     record = {"mean": mean.flatten().tolist(), "std": std.flatten().tolist()}
     named = {"features": list(own.features)} if own.features else {}
     return tensors(x), {"standardised": record | named}, _rounding(own, x)
 
 
-def coder_of(own: UserData, parts: Parts) -> Coder:
-    """What makes inputs of the columns of a table, fitted to the training rows of every client."""
+def coder_of(own: UserData, parts: Parts, held: Draw = NOTHING) -> Coder:
+    """What makes inputs of the columns of a table, fitted to the training rows of every client without those it holds out."""
     assert isinstance(own.inputs, RawTable)
-    return Coder.fitted_to(own.inputs, parts.train.values())
+    return Coder.fitted_to(own.inputs, _learnt_from(own, parts, held))
+
+
+def _learnt_from(own: UserData, parts: Parts, held: Draw) -> list[NDArray[np.int64]]:
+    """Of every client the rows that it trains on, of which means, categories and all else are learnt."""
+    clients = [(name, np.array(rows, np.int64)) for name, rows in parts.train.items()]
+    return [rows[~held_rows(len(rows), own.targets[rows], *held, name)] for name, rows in clients]
 
 
 def _rounding_of(own: UserData, coder: Coder, x: NDArray[np.float32]) -> list[str]:
@@ -499,7 +511,7 @@ def _rounding_of(own: UserData, coder: Coder, x: NDArray[np.float32]) -> list[st
 
 
 def _standardised(
-    own: UserData, training: list[int]
+    own: UserData, training: Sequence[int] | NDArray[np.int64]
 ) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]:
     assert isinstance(own.inputs, np.ndarray)
     return standardised(own.inputs, training, lambda at: f"{own.source}: standardised, x{at}")

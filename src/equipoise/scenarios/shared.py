@@ -16,6 +16,7 @@ from equipoise.data.contents import DataError
 from equipoise.data.own.columns import UserData, listed, ordered
 from equipoise.data.own.reading import read_user_data
 from equipoise.data.own.words import missing, twins
+from equipoise.data.samples import Draw, held_rows
 from equipoise.data.schema.cells import RawTable
 from equipoise.data.schema.coding import Coder
 from equipoise.data.schema.schema import Schema
@@ -23,9 +24,10 @@ from equipoise.data.schema.sums import Sums, add_up, learn
 from equipoise.scenarios.own import Parts, columns_of, divided
 from equipoise.system.environment import versions
 from equipoise.system.files import write_atomically
+from equipoise.system.ranges import check_number
 from equipoise.system.seals import open_json, sealed_json
 
-FORMAT: Final = 2  # of both files
+FORMAT: Final = 3  # of both files
 LEAST = 10  # training rows of a category or a bin whose count leaves a site
 SITE = "site"  # the one client of a table
 KEPT = ("label", "group", "split", "leave_out", "keep", "not_missing", "sep", "decimal", "encoding", "task", "columns")
@@ -47,6 +49,8 @@ class SharedSchema:
     options : how tables are read: the label, the groups, what is left out.
     rows : training rows of every site.
     seed, test : of the draw of test rows, where no column states them: the same as when the sums were made.
+    validation : share of its training rows that each site holds out in runs, of which nothing was learnt; drawn by ``seed``.
+    sites : their names, where they hold rows out, as the draw depends on them.
     """
 
     coder: Coder
@@ -58,6 +62,8 @@ class SharedSchema:
     rows: tuple[int, ...]
     seed: int = 0
     test: float = 0.2
+    validation: float = 0.0
+    sites: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -93,6 +99,17 @@ class SharedSchema:
         train, tested = (torch.tensor(rows.get(SITE, []), dtype=torch.int64) for rows in (parts.train, parts.test))
         return tuple(part[train] for part in (x, y, *s)), tuple(part[tested] for part in (x, y, *s))
 
+    def doubt(self, held: Draw, site: str) -> str:
+        """Why something was learnt of rows that a site holds out in a run, and what to do; empty if nothing was."""
+        if not held[0] or (held == (self.validation, self.seed) and site in self.sites):
+            return ""
+        made = f"{self.validation:g} of {listed(self.sites)} by seed {self.seed}" if self.sites else "nothing"
+        return (
+            f"holds out {held[0]:g} of its training rows by seed {held[1]}, and the schema was made with {made} held out, so it was learnt "
+            f"from rows for validation. Run with validation = 0, or write validation = {held[0]:g} into the file of all sites and make "
+            f"the schema again: equipoise schema sums TABLE --config FILE --seed {held[1]} --site {site}"
+        )
+
     def save(self, path: str | Path) -> None:
         """Write a sealed JSON file."""
         content = {f.name: getattr(self, f.name) for f in fields(self)} | {
@@ -120,11 +137,20 @@ class SharedSchema:
             tuple(content["rows"]),
             content["seed"],
             content["test"],
+            content["validation"],
+            tuple(content["sites"]),
         )
 
 
 def site_sums(
-    data: str | Path, options: Mapping[str, Any], *, seed: int = 0, test: float = 0.2, least: int = LEAST
+    data: str | Path,
+    options: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    test: float = 0.2,
+    least: int = LEAST,
+    validation: float = 0.0,
+    site: str | None = None,
 ) -> dict[str, Any]:
     """What a site gives of its table: sums over its training rows, as JSON has them.
 
@@ -134,14 +160,22 @@ def site_sums(
     options : of the scenario ``own``, as ``equipoise init`` writes them; ``columns`` is the schema of all sites.
     seed, test : where no column says what is for testing, a share ``test`` in (0, 0.5] is drawn.
     least : >= 1, training rows of a category, of a class, or of a bin of the sketch, whose count leaves the site.
+    validation, site : in [0, 1), the share of its training rows that the site holds out in runs, of which it gives no sums; and its
+        name there, on which the draw depends.
 
     Raises
     ------
-    DataError : there is no schema, or the table is not as it says.
+    DataError : there is no schema, the table is not as it says, or rows are held out of a site without a name.
     """
+    check_number("validation", validation, 0, 1, ", the share of its training rows that a site holds out", below=True)
+    if validation and site is None:
+        raise DataError(
+            f"validation={validation:g} holds rows out by the site's name, which is missing: give it with --site NAME."
+        )
     own, parts = _site(data, options, seed, test)
     assert isinstance(own.inputs, RawTable)
-    schema, rows = own.inputs.schema, parts.training
+    schema, rows = own.inputs.schema, np.array(parts.training, np.int64)
+    rows = rows[~held_rows(len(rows), own.targets[rows], validation, seed, str(site))]
     columns = {f.name: add_up(f, own.inputs.columns[f.name], rows).suppressed(least) for f in schema.features}
     label = _numbers(own.targets[rows]) if own.regression else _words([own.label[row] for row in rows], least)
     values = {name: _words([words[row] for row in rows], least) for name, words in own.attributes.items()}
@@ -155,6 +189,8 @@ def site_sums(
         "seed": seed,
         "test": test,
         "rows": len(rows),
+        "validation": validation,
+        "site": site if validation else None,
         "versions": versions(),
     }
 
@@ -172,7 +208,7 @@ def join(sums: Mapping[str, Mapping[str, Any]]) -> SharedSchema:
     files = [*sums]
     if twice := [name for k, name in enumerate(files) if sums[name] in [sums[other] for other in files[:k]]]:
         raise DataError(f"{listed(twice)}: the same sums as another file. Give those of every site once.")
-    same = ("options", "seed", "test")
+    same = ("options", "seed", "test", "validation")
     if different := [name for name, other in others if any(other.get(key) != one[key] for key in same)]:
         raise DataError(
             f"{listed(different)}: made with other options than {first}. All sites need the same file for --config, and the same --seed."
@@ -200,7 +236,9 @@ def join(sums: Mapping[str, Mapping[str, Any]]) -> SharedSchema:
             )
     coder = Coder(schema, learn(schema, parts))
     centre, scale = label.mean, label.deviation or 1.0
-    return SharedSchema(coder, classes, values, centre, scale, dict(one["options"]), rows, one["seed"], one["test"])
+    sites = tuple(str(each["site"]) for each in sums.values() if each["site"])
+    draw = one["seed"], one["test"], one["validation"], sites
+    return SharedSchema(coder, classes, values, centre, scale, dict(one["options"]), rows, *draw)
 
 
 def load_sums(path: Path) -> dict[str, Any]:

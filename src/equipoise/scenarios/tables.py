@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from equipoise.data.own.columns import Column, UserData
+from equipoise.data.samples import NOTHING, Draw
 from equipoise.data.schema.cells import RawTable, Words, read_cells, word_of
 from equipoise.data.schema.coding import input_names
 from equipoise.data.schema.schema import CATEGORY, Feature, Schema
@@ -151,7 +152,9 @@ ADULT = Table(
 )
 
 
-def heart(*, test: float = 0.2, server_validation: float = 0.0, tests: str = "clients") -> Described:
+def heart(
+    *, test: float = 0.2, server_validation: float = 0.0, tests: str = "clients", held: Draw = NOTHING
+) -> Described:
     """Four hospitals, Cleveland, Budapest, Zürich and Basel, and Long Beach, whose rows are clients as they come.
 
     Sex is a sensitive attribute, and an input as in the literature. A cholesterol or blood pressure of zero is missing.
@@ -161,12 +164,13 @@ def heart(*, test: float = 0.2, server_validation: float = 0.0, tests: str = "cl
     test : in (0, 0.5], share of a hospital's rows that is drawn for testing, as evenly over sex and disease as possible.
     server_validation : in [0, 0.5], share of its training rows that is drawn for the server, for methods that need such.
     tests : what a test set is: ``"clients"``, a hospital; ``"groups"``, a sex; ``"all"``, one for all.
+    held : what clients hold out of their training rows in the run, see :func:`equipoise.scenarios.load`.
 
     Raises
     ------
     ValueError : an option is out of its range.
     """
-    return _described(HEART, test, server_validation, tests, {}, lambda _: read(HEART)[1]["site"])
+    return _described(HEART, test, server_validation, tests, held, {}, lambda _: read(HEART)[1]["site"])
 
 
 def adult(
@@ -177,6 +181,7 @@ def adult(
     test: float = 0.2,
     server_validation: float = 0.0,
     tests: str = "clients",
+    held: Draw = NOTHING,
 ) -> Described:
     """Adults of the census of 1994, divided among clients by one column.
 
@@ -191,6 +196,7 @@ def adult(
     test : in (0, 0.5], share of a client's rows that is drawn for testing, as evenly over sex, race and income as possible.
     server_validation : in [0, 0.5], share of its training rows that is drawn for the server, for methods that need such.
     tests : what a test set is: ``"clients"``; ``"groups"``, a sex and a race together; ``"all"``, one for all.
+    held : what clients hold out of their training rows in the run, see :func:`equipoise.scenarios.load`.
 
     Raises
     ------
@@ -216,7 +222,7 @@ def adult(
         return tuple(names)
 
     return _described(
-        ADULT, test, server_validation, tests, {"client": client, "clients": clients, "alpha": alpha}, whose
+        ADULT, test, server_validation, tests, held, {"client": client, "clients": clients, "alpha": alpha}, whose
     )
 
 
@@ -255,6 +261,7 @@ def _described(
     test: float,
     server_validation: float,
     tests: str,
+    held: Draw,
     options: Mapping[str, Any],
     whose: Callable[[int], Column],
 ) -> Described:
@@ -273,7 +280,7 @@ def _described(
     def build(seed: int) -> Scenario:
         rows = replace(read(table)[0], client=whose(seed))
         parts = own.divided(rows, seed, test=test, server_validation=server_validation)
-        federated, coded = own.federate(rows, parts, tests)
+        federated, coded = own.federate(rows, parts, tests, held=held)
         return Scenario(
             **vars(known),
             **federated,

@@ -107,7 +107,7 @@ def single(x: NDArray[np.generic], where: Where) -> NDArray[np.float32]:
 
 
 def standardised(
-    x: NDArray[np.generic], rows: Sequence[int], where: Where
+    x: NDArray[np.generic], rows: Sequence[int] | NDArray[np.int64], where: Where
 ) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]:
     """Numbers less their mean, by their standard deviation, both over ``rows``; in double precision, and then rounded.
 

@@ -277,6 +277,8 @@ def open_site(
         task=task.meaning,
     )
     inputs.sensitive(task.attributes, away=False)
+    if task.schema is not None and (why := task.schema.doubt((settings.validation, settings.seed), name)):
+        raise SiteError(why)
     inputs, (held,) = inputs.divided(settings.validation, settings.seed)
     trial = prepare(inputs, method, _solver(fields["solver"]), settings, "sequential", groups=task.neurons)
     tests = EvaluationSets(inputs.tests, None, tuple(fields["measures"]))
