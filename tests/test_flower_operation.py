@@ -256,8 +256,11 @@ def states(tmp_path: Path) -> Path:
         store.keep(3, {"c": torch.ones(100)})
         store.keep_base("token", torch.ones(10))
         store.keep_model({"w": torch.ones(10)})
+        bundle = store.directory / "bundle"
+        bundle.mkdir()
+        (bundle / "model.safetensors").write_bytes(b"as above")
         memory_file.read_memory(store.directory / "masks.json")
-        for path in store.directory.iterdir():
+        for path in store.directory.rglob("*"):
             os.utime(path, times=(time.time() - 86400 * days,) * 2)
     shutil.copytree(base / "trial-0123abcd", base / "home")
     shutil.copytree(base / "trial-0123abcd", base / "notes-0123abcd")

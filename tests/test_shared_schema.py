@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -150,37 +151,181 @@ def test_without_a_schema_a_site_is_told_how_to_make_one(here: Path) -> None:
         SharedSchema.load("nothing.json")
 
 
-def test_a_federation_of_sites_gives_the_bundle_of_the_simulator(here: Path, equipoise: Any) -> None:
-    """The server's bundle, taken home, predicts with the simulator's bits."""
-    import pandas as pd
+def train_at_sites(here: Path, task: Any, method: str, name: str = "run", **node: Any) -> None:
+    """A run across the three sites, whose states are in one folder."""
     from flwr.app import Context, RecordDict
 
-    from equipoise.flower import InProcessGrid, Task, make_client_app, make_server_app
+    from equipoise.flower import InProcessGrid, make_client_app, make_server_app
+
+    settings = {"method": method, "rounds": 2, "lr": 0.1, "min-sites": 3, "run-dir": str(here / name), "seed": 0}
+    nodes = [{"site": site, "state-dir": str(here / "states"), **node} for site in SITES]
+    client, server = make_client_app(task), make_server_app(task)
+    server(InProcessGrid(client, nodes, settings), Context(1, 0, {}, RecordDict(), settings))
+
+
+def train_on_tables(here: Path, method: str, name: str = "run", **node: Any) -> None:
+    from equipoise.flower import Task
 
     schema = shared(here)
 
     def task(node_config: Any, _: Any) -> Task:
-        return Task.of_table(eq.network("mlp", (7,), 2, hidden=[5], seed=0), schema, node_config.get("data-path"))
+        return Task.of_table(network(), schema, f"{node_config['site']}.csv" if "site" in node_config else None)
 
-    settings = {"method": "fedavg", "rounds": 2, "lr": 0.1, "min-sites": 3, "run-dir": str(here / "run"), "seed": 0}
-    nodes = [{"site": name, "data-path": f"{name}.csv", "state-dir": str(here / "states")} for name in SITES]
-    client, server = make_client_app(task), make_server_app(task)
-    server(InProcessGrid(client, nodes, settings), Context(1, 0, {}, RecordDict(), settings))
+    train_at_sites(here, task, method, name, **node)
+
+
+def network() -> torch.nn.Module:
+    return eq.network("mlp", (7,), 2, hidden=[5], seed=0)
+
+
+def simulated(method: str) -> tuple[eq.Federation, Any]:
+    whole = eq.scenario("own", data="all.csv", label="sick", client="site", group="sex", tests="clients")
+    about = {"names": whole.client_names, "classes": whole.classes, "attributes": whole.attributes}
+    fed = eq.Federation(
+        network(), whole.clients, method, eq.SGD(lr=0.1), tests=whole.tests, seed=0, task=whole.task, **about
+    )
+    fed.fit(2, progress=False)
+    return fed, whole
+
+
+def test_a_federation_of_sites_gives_the_bundle_of_the_simulator(here: Path, equipoise: Any) -> None:
+    """The server's bundle, taken home, predicts with the simulator's bits."""
+    import pandas as pd
+
+    train_on_tables(here, "fedavg")
     done = equipoise("export", "run", "--bundle", "home")
     assert (done.status, "server's last model" in done.out) == (0, True)
     assert "no prediction depends on them" in equipoise("export", "run", "--bundle", "h", "--use", "x").err
-
-    whole = eq.scenario("own", data="all.csv", label="sick", client="site", group="sex")
-    net = eq.network("mlp", (7,), 2, hidden=[5], seed=0)
-    fed = eq.Federation(net, whole.clients, "fedavg", eq.SGD(lr=0.1), names=whole.client_names, seed=0, task=whole.task)
-    fed.fit(2, progress=False)
+    fed, _ = simulated("fedavg")
     frame = pd.read_csv("all.csv")
-    inputs, _ = schema.coder.of_frame(frame)
+    inputs, _ = shared(here).coder.of_frame(frame)
     weights = load_file("home/model.safetensors")
     assert all(torch.equal(value, weights[name]) for name, value in fed.state_dict().items())
     probabilities = torch.from_numpy(eq.load("home").predict_proba(frame))
+    net = fed.network().eval()
     with torch.no_grad():
-        assert torch.equal(probabilities, fed.network()(torch.from_numpy(inputs)).softmax(1).to(probabilities))
+        assert torch.equal(probabilities, net(torch.from_numpy(inputs)).softmax(1).to(probabilities))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "standalone", "ditto-personal", "fedavg-finetune"])
+def test_a_site_takes_the_model_that_the_simulator_gives_this_client(method: str, here: Path, equipoise: Any) -> None:
+    """Its own, bit for bit, with the same measures on its own test rows, and nothing of the rows of others."""
+    train_on_tables(here, method)
+    fed, whole = simulated(method)
+    for m, name in enumerate(SITES):
+        run = next((here / "states").iterdir()).name
+        done = equipoise("flower", "take", "states", "--bundle", f"of-{name}", "--run", f"{run}/{name}")
+        assert (done.status, f"of {run}/{name}" in done.out) == (0, True)
+        fed.save_bundle(f"simulated-{name}", client=m, data=whole.manifest)
+        mine, theirs = (load_file(f"{folder}-{name}/model.safetensors") for folder in ("of", "simulated"))
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(mine[key], theirs[key]) for key in mine)
+        schemas = [(here / f"{folder}-{name}/schema.json").read_bytes() for folder in ("of", "simulated")]
+        assert schemas[0] == schemas[1]
+        site, client = (
+            json.loads((here / f"{folder}-{name}/bundle.json").read_text()) for folder in ("of", "simulated")
+        )
+        assert site["measures"]["sets"] == {name: client["measures"]["sets"][name]}
+        same = ("classes", "positive", "network", "method", "seed", "round", "rounds", "client", "inputs", "task")
+        assert {key: site[key] for key in same} == {key: client[key] for key in same}
+        card = (here / f"of-{name}/README.md").read_text()
+        assert f"test samples of {name} and of no other site" in card
+        assert f"of {name}, and of other sites, of which nothing is known here" in card
+        rows = [row for row in people() if row["site"] == name]
+        write(here / "new.csv", rows, COLUMNS[1:])
+        again = [equipoise("predict", f"{folder}-{name}", "new.csv").out for folder in ("of", "simulated")]
+        assert again[0] == again[1]
+
+
+def test_sites_with_images_and_numbers_to_predict_take_their_models_too(tmp_path: Path) -> None:
+    """Private BatchNorm layers of images, and a regression of arrays, with no schema of tables."""
+    from equipoise.flower import Task, take
+
+    draw = torch.Generator().manual_seed(0)
+    images, numbers = torch.rand(3, 24, 1, 16, 16, generator=draw), torch.randn(3, 24, 4, generator=draw)
+    labels, values = torch.arange(24) % 2, numbers.sum(2).double() * 30 + 100
+    net = eq.network("cnn", (1, 16, 16), 2, norm="batch", seed=0)
+    cases = {
+        "fedbn": (net, [(x, labels) for x in images], "classification"),
+        "ditto": (
+            eq.network("mlp", (4,), 1, seed=0),
+            [*zip(numbers, values, strict=True)],
+            "regression(centre=100, scale=60)",
+        ),
+    }
+    for method, (network, data, task) in cases.items():
+        home = tmp_path / method
+        sets = dict(zip(SITES, data, strict=True))
+
+        def at_site(node: Any, _: Any, network: Any = network, sets: Any = sets, task: Any = task) -> Task:
+            own = sets.get(node.get("site"))
+            return Task(network, own, own, task=task)
+
+        train_at_sites(home, at_site, method)
+        fed = eq.Federation(network, data, method, eq.SGD(lr=0.1), tests=sets, names=SITES, task=task, seed=0)
+        fed.fit(2, progress=False)
+        run = next((home / "states").iterdir()).name
+        for m, name in enumerate(SITES):
+            take(home / "states", home / name, run=f"{run}/{name}")
+            fed.save_bundle(home / f"simulated-{name}", client=m)
+            mine, theirs = (load_file(home / folder / "model.safetensors") for folder in (name, f"simulated-{name}"))
+            assert all(torch.equal(mine[key], theirs[key]) for key in theirs)
+            x = data[m][0].numpy()
+            assert np.array_equal(eq.load(home / name).predict(x), eq.load(home / f"simulated-{name}").predict(x))
+
+
+def test_a_network_of_the_users_own_is_stored_and_take_states_why_it_is_no_bundle(tmp_path: Path) -> None:
+    from equipoise.flower import Task, take
+
+    x, y = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2
+
+    def task(node: Any, _: Any) -> Task:
+        return Task(torch.nn.Linear(4, 2), *[(x, y)] * 2 * ("site" in node))
+
+    train_at_sites(tmp_path, task, "fedavg")
+    (run,) = (tmp_path / "states").iterdir()
+    assert (run / "west" / "model.safetensors").exists()
+    with pytest.raises(ValueError, match=r"and no bundle of them\. The network is your own code \(Linear\)"):
+        take(tmp_path / "states", tmp_path / "home", run=f"{run.name}/west")
+
+
+def test_numbers_about_too_few_test_rows_are_not_in_the_bundle_of_a_site(here: Path) -> None:
+    from equipoise.flower import take
+
+    train_on_tables(here, "fedavg", **{"least-group": 20})
+    run = next((here / "states").iterdir()).name
+    assert take("states", "home", run=f"{run}/north") == f"{run}/north"
+    assert json.loads((here / "home/bundle.json").read_text())["measures"] == {}
+    assert "It was not tested." in (here / "home/README.md").read_text()
+
+
+def test_a_site_with_several_runs_is_asked_which_one(here: Path, equipoise: Any) -> None:
+    from equipoise.flower import take
+
+    with pytest.raises(ValueError, match=r"nowhere holds no model\. Give the state-dir"):
+        take("nowhere", "home")
+    for name in ("first", "second"):
+        train_on_tables(here, "fedavg", name)
+    for site in SITES:
+        for folder in (here / "states").glob(f"*/{site}"):
+            folder.rename(here / f"{site}-{folder.parent.name}")
+            (here / site / folder.parent.name).mkdir(parents=True)
+            (here / f"{site}-{folder.parent.name}").rename(here / site / folder.parent.name / site)
+    runs = sorted(path.name for path in (here / "north").iterdir())
+    asked = equipoise("flower", "take", "north", "--bundle", "home")
+    assert asked.status == 2
+    assert f"north holds the models of 2 runs: {runs[0]}, {runs[1]}. Say which one" in asked.err
+    assert f"--run {runs[1]}" in asked.err
+    assert not (here / "home").exists()
+    assert "--run third: not the name" in equipoise("flower", "take", "north", "--bundle", "home", "--run", "third").err
+    assert equipoise("flower", "take", "north", "--bundle", "home", "--run", runs[0]).status == 0
+    assert "replaces nothing" in equipoise("flower", "take", "north", "--bundle", "home", "--run", runs[0]).err
+    shutil.rmtree(here / "north" / runs[1] / "north" / "bundle")
+    with pytest.raises(ValueError, match=r"has the weights, model\.safetensors, and no bundle of them"):
+        take("north", "other", run=runs[1])
+    (here / "north" / runs[0] / "north" / "bundle" / "model.safetensors").write_bytes(b"another")
+    with pytest.raises(ValueError, match="was edited"):
+        take("north", "other", run=runs[0])
 
 
 def test_the_draw_of_test_rows_is_that_of_the_sums(here: Path) -> None:

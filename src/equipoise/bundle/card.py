@@ -168,6 +168,11 @@ class Card:
         return f"A model that predicts {what}, trained by federated learning with {about['method']}. {whose}"
 
     @property
+    def _at_site(self) -> bool:
+        """Whether a site made it, which knows its own samples only."""
+        return bool(self.about["client"]) and self.about["data"].get("scenario") == "sites"
+
+    @property
     def _unit(self) -> str:
         unit = self.about["task"].get("unit")
         return f" in {unit}" if unit else ""
@@ -210,7 +215,9 @@ class Card:
         )
         grid = Grid(titles, tuple((name, cells[: len(titles)]) for name, cells in rows)) if rows else None
         total = sum(each["size"] for each in clients)
-        text = [f"It learnt from {total:,} training samples of {plural(len(clients), 'client')}."] if clients else []
+        whose = f"{self.about['client']}, and of other sites, of which nothing is known here" if self._at_site else ""
+        whose = whose or plural(len(clients), "client")
+        text = [f"It learnt from {total:,} training samples of {whose}."] if clients else []
         more = [f"And {len(clients) - SHOWN} clients more."] * (len(clients) > SHOWN)
         if grid is not None and any(cell.mean == "–" for _, cells in grid.rows for cell in cells):
             more.append(f"–: the client has fewer than {least} samples of a class.")
@@ -295,7 +302,9 @@ class Card:
         yield "Rates differ between groups by chance where n is small: read the intervals."
         if self.history.groups:
             yield from sentences.limits([self.history])
-        if self.about["client"]:
+        if self._at_site:
+            yield f"The numbers are about test samples of {self.about['client']} and of no other site."
+        elif self.about["client"]:
             yield f"The numbers are those of the model of {self.about['client']} on all test sets, also those of other clients."
         yield "Groups that the data do not name were not looked at, and nothing here says why groups differ."
 

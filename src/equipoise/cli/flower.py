@@ -15,7 +15,7 @@ import typer
 from rich.markup import escape
 
 from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
-from equipoise.cli.operation import clean, flower_errors, sites, status, stop
+from equipoise.cli.operation import clean, flower_errors, sites, status, stop, take
 from equipoise.cli.options import Json
 from equipoise.system.errors import ExpectedError
 from equipoise.system.suggestions import some
@@ -241,6 +241,7 @@ OPERATION: dict[Callable[..., None], str] = {  # with examples
     status: "equipoise flower status my-federation --connection federation --certs certs",
     stop: "equipoise flower stop federation",
     sites: "equipoise flower sites federation --remove hospital-2 --yes",
+    take: "equipoise flower take /var/lib/equipoise --bundle our-model",
     clean: "equipoise flower clean /var/lib/equipoise --older-than 90 --yes",
 }
 for command, example in OPERATION.items():

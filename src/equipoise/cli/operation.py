@@ -1,8 +1,9 @@
-"""The commands of ``equipoise flower`` that keep a federation going: ``status``, ``stop``, ``sites``, ``clean``."""
+"""The commands of ``equipoise flower`` that keep a federation going: ``status``, ``stop``, ``sites``, ``take``, ``clean``."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -196,8 +197,10 @@ def clean(
 ) -> None:
     """List what a site keeps of its experiments, and remove what it needs no more; never the newest one.
 
-    A run cannot be resumed without the states. The site's final model, model.safetensors, stays unless --models is given.
+    A run cannot be resumed without the states. The site's final model, model.safetensors and its bundle, stays unless --models is given.
     """
+    from equipoise.flower.site.store import BUNDLE, MODEL
+
     if not directory.is_dir():
         raise ValueError(f"{directory} is not a directory. Give the state-dir of the site's node config.")
     experiments, rows = _experiments(directory), list[Row]()
@@ -205,17 +208,38 @@ def clean(
     if strange := [name for name in names or () if name not in old]:
         raise ValueError(f"{strange[0]} cannot be removed from {directory}; what can: {', '.join(old) or 'nothing'}.")
     for name, files in experiments.items():
+        home = directory / name
         days = (time.time() - _changed(files)) / 86400
         chosen = name in old and (name in (names or ()) or (older_than is not None and days >= older_than))
-        gone = [path for path in files if chosen and (models or path.name != "model.safetensors")]
+        gone = [path for path in files if chosen and (models or path.relative_to(home).parts[1] not in (MODEL, BUNDLE))]
         done = "removed_bytes" if yes else "to_remove_bytes"
         rows.append({"experiment": name, "bytes": _bytes(files), "days": round(days), done: _bytes(gone)})
         for path in gone if yes else ():
             path.unlink(missing_ok=True)
             with suppress(OSError):  # a folder that still holds something
-                path.parent.rmdir()
-                path.parent.parent.rmdir()
+                for parent in path.parents[: len(path.relative_to(directory).parts) - 1]:
+                    parent.rmdir()
     _show(rows, "There is no experiment.")
+
+
+def take(
+    states: Annotated[Path, typer.Argument(metavar="STATE_DIR", help="The state-dir of a site.")],
+    bundle: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for the bundle.")],
+    run: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Which run, if the site took part in several [default: the only one]."),
+    ] = None,
+) -> None:
+    """At a site: take the model that this site predicts with home, as a bundle with a model card.
+
+    It is the site's own where the method gives it one, else the last global model that it received.
+    """
+    with flower_errors():
+        from equipoise.flower.site.home import take as copied
+
+        name = copied(states, bundle, run=run)
+    say(f"{bundle}: a bundle of the site's model of {name}, with its model card in README.md and card.html")
+    say(f"Predict with it: equipoise predict {shlex.quote(str(bundle))} DATA --output predictions.csv")
 
 
 def _experiments(base: Path) -> dict[str, list[Path]]:
@@ -228,7 +252,9 @@ def _experiments(base: Path) -> dict[str, list[Path]]:
     experiments = {}
     for folder in base.iterdir():
         files = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
-        stored = all(re.fullmatch(FILES, p.name) and p.parent.parent == folder and not p.is_symlink() for p in files)
+        within = [path.relative_to(folder).as_posix().partition("/")[2] for path in files]
+        linked = any(path.is_symlink() for path in folder.rglob("*"))
+        stored = not linked and all(re.fullmatch(FILES, path) for path in within)
         if files and stored and not folder.is_symlink() and re.fullmatch(".+-[0-9a-f]{8}", folder.name):
             experiments[folder.name] = files
     return dict(sorted(experiments.items(), key=lambda each: _changed(each[1])))

@@ -628,28 +628,21 @@ class Federation(Arrangement):
         ------
         ValueError : the folder holds something, or a network, task or transform of your own cannot be in a bundle.
         """
-        from equipoise.bundle.saving import Trained, save
+        from equipoise.bundle.saving import save
+        from equipoise.federation.taking import trained
 
-        vector = self._vector(client)
-        about: Meta = {**self.history.meta, "select": "last"}
-        record: Record = {"round": self.chosen.t - 1}
-        if self.tests.sets:
-            rated = () if isinstance(self.model.task, Regression) else (RATES,)
-            sets = replace(self.tests, measures=tuple(dict.fromkeys((*self.tests.measures, *rated))))
-            t = self.chosen.t
-            record = {**sets.of_global(self.trial, sets.answered(self.trial, vector), t, t), **record}
-            about["measures"] = list(sets.measures)
         save(
             Path(directory),
-            Trained(
-                self.model,
-                vector,
-                self.inputs.first,
-                History((record,), about),
-                () if isinstance(self.model.task, Regression) else self.classes,
-                self.positive,
-                "" if client is None else self.names[client],
-                data or {},
+            trained(
+                self.trial,
+                self._vector(client),
+                self.chosen.t,
+                self.tests,
+                self.history.meta,
+                samples=self.inputs.first,
+                positive=self.positive,
+                client="" if client is None else self.names[client],
+                data=data or {},
             ),
             threshold=threshold if isinstance(threshold, float | int) else threshold.value,
             chosen=None if isinstance(threshold, float | int) else threshold.document,

@@ -49,7 +49,7 @@ from equipoise.flower.server.sites import Sites
 from equipoise.flower.settings import AppSettings
 from equipoise.flower.site.keys import faults
 from equipoise.flower.site.site import KINDS, Site, SiteError, harmless, open_site, sendable
-from equipoise.flower.site.store import Store, StoreError
+from equipoise.flower.site.store import BUNDLE, Store, StoreError
 from equipoise.flower.site.task import Task, TaskFunction
 from equipoise.metrics.groups import large, positive_class
 from equipoise.metrics.measures import main_in
@@ -67,7 +67,6 @@ from equipoise.system.seals import open_json, open_toml, sealed_json, sealed_tex
 log = logging.getLogger(__name__)
 
 OPEN = 64  # sites of which a process keeps the data it has read
-BUNDLE = "bundle"  # a folder of a run
 TRIED = 64  # rows by which a bundle is tried
 LOOKS = 512  # samples that a check of a site looks at
 OF_TASK = ("transform", "head", "neurons", "attributes")  # further keywords of in_process
@@ -329,12 +328,12 @@ def _train(
     except Exception:  # the sites get their models nevertheless
         log.exception("the report failed; the run is complete: equipoise report %s makes it again", directory)
     if task.schema is not None:
-        _take_home(task.schema, fed, history, directory / BUNDLE)
+        _take_home(task.schema, task.about, fed, history, directory / BUNDLE)
     log.info("done: %s", directory / "report.html")
     return history
 
 
-def _take_home(schema: SharedSchema, fed: Federation, history: History, folder: Path) -> None:
+def _take_home(schema: SharedSchema, data: Mapping[str, Any], fed: Federation, history: History, folder: Path) -> None:
     """Write the global model of sites with tables as a bundle, with what the sites measured.
 
     Random rows try it, small and large, as the server has no others.
@@ -344,7 +343,6 @@ def _take_home(schema: SharedSchema, fed: Federation, history: History, folder: 
     drawn = torch.randn(TRIED, len(schema.inputs), generator=torch.Generator().manual_seed(0))
     rows = loaded(fed.inputs.reading((drawn * torch.logspace(-1, 1, TRIED)[:, None], labels), "rows"))
     last = replace(history, records=history.records[-1:])
-    data = {"scenario": "sites", "layout": "a table at each site", "schema": schema.coder.as_json()}
     vector = published(fed.trial, fed.chosen)
     try:
         save_bundle(folder, Trained(fed.model, vector, rows, last, schema.classes, fed.positive, "", data))

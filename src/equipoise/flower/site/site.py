@@ -73,6 +73,7 @@ class Site:
     node_config: Mapping[str, Any] = field(default_factory=dict)
     run_config: Mapping[str, Any] = field(default_factory=dict)  # of which the task may have made anything
     noise: float = 0.0  # z, that protects what it sends
+    attributes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # names of the values of each
 
     def answer(self, kind: str, asked: Parcel, **more: bool) -> Parcel:
         """The site's answer to a message; ``quiet=True`` to train with NaN as the update, not an error, where training fails.
@@ -276,7 +277,7 @@ def open_site(
         head=task.head,
         task=task.meaning,
     )
-    inputs.sensitive(task.attributes, away=False)
+    sensitive = inputs.sensitive(task.attributes, away=False)
     if task.schema is not None and (why := task.schema.doubt((settings.validation, settings.seed), name)):
         raise SiteError(why)
     inputs, (held,) = inputs.divided(settings.validation, settings.seed)
@@ -287,7 +288,7 @@ def open_site(
     if spend(own, noise, 0) and (personal or settings.validation):
         what = "on its test data of a model that is partly its own" if personal else "on training data (validation)"
         raise SiteError(f"refuses: max-epsilon allows no scores {what}, which no noise protects")
-    return Site(trial, task, tests, store, held, simulated, described, own, run_config or {}, noise)
+    return Site(trial, task, tests, store, held, simulated, described, own, run_config or {}, noise, sensitive)
 
 
 def _allow(site: Site, rounds: int = 1) -> None:
@@ -422,10 +423,14 @@ def _validate(site: Site, asked: Parcel) -> Parcel:
 
 
 def _finish(site: Site, asked: Parcel) -> Parcel:
-    """Store the model that this site predicts with."""
-    model = site.trial.model.state_dict(site._used(asked))
-    site.store.settle({asked.fields["receipt"][0], *asked.fields["saved"]})
-    site.store.keep_model(model)
+    """Store the model that this site predicts with, also as a bundle; a simulation can make one of any client."""
+    vector, fields = site._used(asked), asked.fields
+    site.store.settle({fields["receipt"][0], *fields["saved"]})
+    site.store.keep_model(site.trial.model.state_dict(vector))
+    if not site.simulated:
+        from equipoise.flower.site.home import keep_bundle  # which builds on this module
+
+        keep_bundle(site, vector, fields["t"], fields["rounds"])
     return Parcel()
 
 

@@ -23,7 +23,11 @@ from equipoise.system.files import PART
 
 SALT = "salt"
 NOTHING = bytes(32)  # the hash of an empty state
-FILES = r"(state-\d+|base|model|update)\.safetensors|masks\.json|answers\.lock|questions\.json|\..+\.part"  # names of what a site stores
+MODEL, BUNDLE, NO_BUNDLE = "model.safetensors", "bundle", "no-bundle.txt"
+FILES = (  # what a site stores, under its folder
+    r"(state-\d+|base|model|update)\.safetensors|masks\.json|answers\.lock|questions\.json|no-bundle\.txt|\.[^/]+\.part"
+    rf"|({BUNDLE}|\.{BUNDLE}\.[^/]+\.part)/[^/]+"
+)
 
 
 class StoreError(RuntimeError):
@@ -138,7 +142,7 @@ class Store:
 
     def keep_model(self, state_dict: Mapping[str, Tensor]) -> None:
         """Write the network's state dictionary."""
-        tensor_files.write(self.directory / "model.safetensors", state_dict, private=True)
+        tensor_files.write(self.directory / MODEL, state_dict, private=True)
 
 
 def _plain(name: str) -> str:

@@ -87,6 +87,13 @@ class Task:
         )
 
     @property
+    def about(self) -> dict[str, Any]:
+        """What a bundle says of the data of sites."""
+        if self.schema is None:
+            return {"scenario": "sites"}
+        return {"scenario": "sites", "layout": "a table at each site", "schema": self.schema.coder.as_json()}
+
+    @property
     def meaning(self) -> Learnt:
         """What the targets mean, see :func:`meaning`."""
         return meaning(self.task)
