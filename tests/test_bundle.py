@@ -26,7 +26,7 @@ from torch import nn
 
 import equipoise as eq
 from equipoise import scenarios
-from equipoise.bundle import files
+from equipoise.bundle import card, files
 from equipoise.bundle.files import BundleError
 from equipoise.data.contents import DataError
 from equipoise.data.schema.cells import Words
@@ -248,7 +248,7 @@ def test_what_training_has_not_seen_is_said(made: tuple[eq.Federation, Any, Path
     _, _, folder, frame = made
     model = eq.load(folder)
     for column, value, said in (
-        ("pain", "stabbing", "column pain: 'stabbing' did not occur in training"),
+        ("pain", "stabbing", r"column pain: 1 of \d+ cells did not occur in training \('stabbing' in 1\)"),
         ("age", np.nan, "column age: 1 cells are missing, and count as"),
         ("age", 51_000.0, "column age: 1 numbers are very far from those of training"),
     ):
@@ -256,6 +256,121 @@ def test_what_training_has_not_seen_is_said(made: tuple[eq.Federation, Any, Path
         other.loc[0, column] = value
         with pytest.warns(UserWarning, match=said):
             assert np.isfinite(model.predict_proba(other)).all()
+
+
+WRONG: list[tuple[Any, str]] = [
+    (lambda x: x.iloc[:0], "holds no row, so there is nothing to predict"),
+    (lambda x: x["age"], r"found Series of shape \[120\]: of a row x\.to_frame\(\)\.T"),
+    (lambda x: x.iloc[0], "found Series of shape"),
+    (lambda x: 3.5, "takes a table, a pandas frame with the columns age, .*; found float"),
+    (lambda x: None, "found NoneType"),
+    (lambda x: x.to_numpy(), "found ndarray of shape .* in a Pipeline, set_output"),
+    (lambda x: x.iloc[0].to_dict(), "found dict: put each value into a list"),
+    (lambda x: {"age": [1, 2], "pain": ["none"]}, "Columns differ in length: age 2, pain 1"),
+    (lambda x: {}, "has no column 'age'"),
+    (lambda x: x.iloc[:, :2], "has no column 'smokes', 'stage'"),
+    (lambda x: "gone.csv", "gone.csv is no file"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), WRONG)
+def test_what_is_no_table_has_one_clear_error(
+    made: tuple[eq.Federation, Any, Path, pd.DataFrame], change: Any, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        eq.load(made[2]).predict(change(made[3]))
+
+
+CODES = ["001", "002", "013"]
+
+
+@pytest.fixture(scope="module")
+def coded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path, pd.DataFrame]:
+    """A model of codes with leading zeros, one column with few and one with rare ones that are joined."""
+    place, draw = tmp_path_factory.mktemp("coded"), np.random.default_rng(5)
+    frame = table().assign(
+        code=[CODES[k] for k in draw.integers(0, 3, N)],
+        town=[f"0{k}" if k < 3 else f"1{j:03}" for j, k in enumerate(draw.integers(0, 5, N))],
+        pain=lambda x: x["pain"].replace({"": "dull", "none": "dull"}),
+    )
+    frame[["age", "pain", "code", "town", "site", "label"]].to_csv(place / "t.csv", index=False)
+    columns = {"town": {"kind": "category", "least": 5}, "code": {"kind": "category"}}
+    fed, data = federation(place / "t.csv", group=None, columns=columns, rounds=1)
+    fed.save_bundle(place / "b", data=data.manifest)
+    return eq.load(place / "b"), place / "t.csv", pd.read_csv(place / "t.csv", dtype=str, keep_default_na=False)
+
+
+def test_a_file_is_read_as_that_of_the_run(coded: tuple[Any, Path, pd.DataFrame]) -> None:
+    """The code of the card, which pandas alone would read with codes as numbers."""
+    model, path, text = coded
+    made = model.predict_proba(path)
+    assert (model.predict_proba(str(path)) == made).all()
+    assert (model.predict_proba(text) == made).all()
+    assert 'model.predict("table.csv")' in (Path(model.directory) / "README.md").read_text()
+
+
+def replaced(name: str, change: Any, rows: slice = slice(None)) -> Any:
+    def made(frame: pd.DataFrame) -> pd.DataFrame:
+        frame.loc[frame.index[rows], name] = frame[name].iloc[rows].map(change)
+        return frame
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            replaced("code", lambda v: str(int(v))),
+            r"120 of 120 cells are no category .*'1' for '001'.*dtype=\{'code': str\}",
+        ),
+        (
+            replaced("pain", str.upper, slice(0, 70)),
+            r"70 of 120 cells are no category .*'DULL' for 'dull'.*'typical'\.$",
+        ),
+        (
+            replaced("pain", "p{}".format),
+            r"120 of 120 .*in training 'atypical', 'dull', 'typical'\)\. Is it written as in",
+        ),
+        (replaced("town", lambda v: v.lstrip("0") or "0"), r"column town: 120 of 120 .*'1' for '01'"),
+        (lambda x: x.head(2).assign(pain="new"), "column pain: 2 of 2 cells"),
+    ],
+)
+def test_a_column_that_is_written_otherwise_is_refused(
+    coded: tuple[Any, Path, pd.DataFrame], change: Any, said: str
+) -> None:
+    model, _, text = coded
+    with pytest.raises(DataError, match=said):
+        model.predict(change(text.copy()))
+
+
+def test_few_unknown_categories_are_a_note_with_counts(coded: tuple[Any, Path, pd.DataFrame]) -> None:
+    model, _, text = coded
+    for change, said in (
+        (replaced("code", "x{}".format, slice(0, 50)), r"column code: 50 of 120 cells did not occur in training \('x0"),
+        (lambda x: x.head(1).assign(pain="new"), r"column pain: 1 of 1 cells did not occur"),  # a row alone
+        (replaced("town", "x{}".format), "column town: 120 of 120 cells are rare or unknown"),
+    ):
+        with pytest.warns(UserWarning, match=said):
+            model.predict(change(text.copy()))
+
+
+def test_decimal_commas_name_the_option(coded: tuple[Any, Path, pd.DataFrame], tmp_path: Path, equipoise: Any) -> None:
+    model, _, text = coded
+    comma = text.assign(age=text["age"].str.replace(".", ","))
+    comma.to_csv(tmp_path / "c.csv", index=False)
+    done = equipoise("predict", model.directory, tmp_path / "c.csv", "-o", tmp_path / "p.csv")
+    assert (done.status, "--set 'decimal=,'" in done.err) == (2, True), done.err
+    done = equipoise("predict", model.directory, tmp_path / "c.csv", "-o", tmp_path / "p.csv", "--set", "decimal=,")
+    assert done.status == 0, done.err
+    assert (
+        pd.read_csv(tmp_path / "p.csv")["probability ill"].astype(np.float32) == model.predict_proba(text)[:, 0]
+    ).all()
+    with pytest.raises(DataError, match=r"pandas: decimal=','"):
+        model.predict(comma)
+    with pytest.raises(DataError) as error:
+        model.predict(text.assign(age="old"))
+    assert "decimal" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -460,6 +575,64 @@ def test_the_card_says_who_is_served_how_well(made: tuple[eq.Federation, Any, Pa
     for name, of in groups.items():
         assert f"| sex {name} | {of['n']} | {100 * of['accuracy']:.1f} [" in text
         assert f'<th scope="row">sex {name}</th><td>{of["n"]}</td>' in page
+
+
+def header_of(text: str) -> dict[str, Any]:
+    """The metadata, as YAML reads them."""
+    yaml = pytest.importorskip("yaml")
+    _, block, _ = text.split("---\n", 2)
+    made: dict[str, Any] = yaml.safe_load(block)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (" CC-BY-4.0 ", {"license": "cc-by-4.0"}),
+        ("MIT", {"license": "mit"}),
+        ("Our own: see #2 'here' \"there\" {x}", {"license": "other"}),
+        ("yes", {"license": "other"}),
+        ("données ouvertes – 2.0 😀", {"license": "other"}),
+        ("", {}),
+    ],
+)
+def test_the_metadata_are_yaml(tmp_path: Path, name: str, expected: dict[str, str]) -> None:
+    fed = plain()
+    fed.fit(1, progress=False)
+    fed.save_bundle(tmp_path / "b #: 2", license=name, use="a\n\n---\nevil: 1", contact="x\n# y")
+    text = (tmp_path / "b #: 2/README.md").read_text()
+    header = header_of(text)
+    if expected.get("license") == "other":
+        expected = {**expected, "license_name": name.strip()}
+    assert {key: value for key, value in header.items() if key.startswith("license")} == expected
+    assert header.keys() - {"license", "license_name"} == {
+        "library_name",
+        "pipeline_tag",
+        "tags",
+        "metrics",
+        "model-index",
+    }
+    assert header["metrics"] == ["accuracy"]
+    assert header["model-index"][0]["name"] == "b #: 2"
+    assert "\nevil" not in text
+    assert "\n# y" not in text
+
+
+@pytest.mark.parametrize("name", ["mit\n---\nevil: 1", "a\rb", "\x1b[31m", "a\u2028b", "x" * 101, None, 4])
+def test_a_licence_is_one_line(tmp_path: Path, name: Any) -> None:
+    fed = plain()
+    fed.fit(1, progress=False)
+    with pytest.raises(BundleError, match="must be the name of a licence on one line"):
+        fed.save_bundle(tmp_path / "b", license=name)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_any_text_is_one_value_of_yaml() -> None:
+    yaml = pytest.importorskip("yaml")
+    for text in ("a\x85b", "\u2028", "\ufeffx", "---", "\x7f", "tab\t", "\\n", 'quote " x', "1e3", "😀"):
+        line = f"key: {card._yaml([text])}"
+        assert len(line.splitlines()) == 1
+        assert yaml.safe_load(line) == {"key": [text]}
 
 
 # the command line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,12 @@ from equipoise.system.text import markdown as escaped
 from equipoise.system.text import plural
 
 SOURCE = "The headings are those of Mitchell et al., Model Cards for Model Reporting, FAT* 2019."
-IDENTIFIER = re.compile(r"[a-z0-9][a-z0-9.+-]*")  # a licence as the Hub names it
+LICENCES = re.compile(  # as the Hub calls those of data and models, huggingface.co/docs/hub/repositories-licenses
+    r"apache-2\.0|mit|openrail|bsd(-[23]-clause)?|isc|unlicense|mpl-2\.0|epl-[12]\.0|eupl-1\.1|a?gpl-3\.0|gpl-2\.0|lgpl-(2\.1|3\.0)"
+    r"|cc0-1\.0|cc-by-(2\.5|[234]\.0)|cc-by-sa-[34]\.0|cc-by-nd-4\.0|cc-by-nc(-sa)?-[234]\.0|cc-by-nc-nd-[34]\.0"
+    r"|odc-by|odbl|pddl|c-uda|cdla-sharing-1\.0|cdla-permissive-[12]\.0|etalab-2\.0"
+)
+UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")  # JSON may have them, YAML may not
 KINDS = {"table": "tabular", "numbers": "tabular", "images": "image"}  # of inputs, in the names of the Hub's tasks
 SHOWN = 30  # clients or columns of which a card has a row each
 
@@ -65,6 +71,11 @@ def _by_set(history: History) -> dict[str, dict[str, Any]]:
     return shown
 
 
+def _yaml(value: Any) -> str:
+    """A value on one line of YAML, which reads JSON of printable text: nothing in it can begin another key."""
+    return UNPRINTABLE.sub(lambda sign: f"\\u{ord(sign[0]):04x}", json.dumps(value, ensure_ascii=False))
+
+
 class Section(NamedTuple):
     """A heading with paragraphs, then a table, and sentences below it."""
 
@@ -96,7 +107,7 @@ class Card:
         """The card as ``README.md``."""
         parts = [
             "---",
-            *(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in self.header.items()),
+            *(f"{key}: {_yaml(value)}" for key, value in self.header.items()),
             "---",
             "",
         ]
@@ -120,16 +131,9 @@ class Card:
     @property
     def code(self) -> list[str]:
         """How the model is used in Python."""
-        what = {"table": 'pandas.read_csv("table.csv")', "numbers": "x", "images": '"folder"'}[
-            self.about["inputs"]["kind"]
-        ]
-        load = [
-            "import equipoise as eq",
-            *["import pandas"] * ("pandas" in what),
-            "",
-            f"model = eq.load({json.dumps(self.name)})",
-        ]
-        return [*load, f"print(model.predict({what}))"]
+        what = {"table": "table.csv", "numbers": "x.npy", "images": "folder"}[self.about["inputs"]["kind"]]
+        load = ["import equipoise as eq", "", f"model = eq.load({json.dumps(self.name, ensure_ascii=False)})"]
+        return [*load, f'print(model.predict("{what}"))']
 
     @property
     def header(self) -> dict[str, Any]:
@@ -138,21 +142,23 @@ class Card:
         task = f"{kind}-{about['task']['name']}"
         tags = ["equipoise", "federated-learning", "fairness", task]
         license = about["license"]
-        named = {"license": license} if IDENTIFIER.fullmatch(license) else {"license": "other", "license_name": license}
+        hub = LICENCES.fullmatch(license.lower())
+        named = {"license": license.lower()} if hub else {"license": "other", "license_name": license}
         sets = about["measures"].get("sets", {})
-        results = [
+        results: list[dict[str, Any]] = [
             {
                 "task": {"type": task},
                 "dataset": {"name": name, "type": about["data"].get("scenario") or "own"},
                 "metrics": [
                     {"type": key, "name": key, "value": value}
                     for key, value in scores.items()
-                    if key not in ("n", "interval")
+                    if key not in ("n", "interval") and math.isfinite(value)
                 ],
             }
             for name, scores in sets.items()
         ]
-        index = {"model-index": [{"name": self.name, "results": results}]} if results else {}
+        metrics = list(dict.fromkeys(metric["type"] for each in results for metric in each["metrics"]))
+        index = {"metrics": metrics, "model-index": [{"name": self.name, "results": results}]} if metrics else {}
         return {**(named if license else {}), "library_name": "equipoise", "pipeline_tag": task, "tags": tags, **index}
 
     @property

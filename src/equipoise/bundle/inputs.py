@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -44,15 +44,27 @@ class Rows:
         return (len(self.names),)
 
     def __call__(self, x: Any) -> Made:
-        """The inputs of a pandas frame."""
-        if not hasattr(x, "iloc") and not isinstance(x, Mapping):
-            raise BundleError(
-                f"This model takes a table, a pandas frame with the columns {some(self.names)}, which are matched by name; found "
-                f"{type(x).__name__}. In a Pipeline: set_output(transform='pandas')."
-            )
+        """The inputs of a pandas frame, of columns by name, or of a table in a file."""
+        if isinstance(x, str | Path):
+            return self.of_file(Path(x), {})[0]
+        return self.coder.of_frame(self.frame(x))
+
+    def frame(self, x: Any) -> Any:
+        """A table as a pandas frame."""
         import pandas as pd
 
-        return self.coder.of_frame(x if hasattr(x, "iloc") else pd.DataFrame(dict(x)))
+        if hasattr(x, "iloc") and hasattr(x, "columns"):
+            return x
+        if not isinstance(x, Mapping) or not all(
+            isinstance(each, Sized) and not isinstance(each, str) for each in x.values()
+        ):
+            raise BundleError(
+                f"This model takes a table, a pandas frame with the columns {some(self.names)}, which are matched by name, lists by "
+                f"name, or the path of a file; found {_described(x)}."
+            )
+        if len({len(each) for each in x.values()}) > 1:
+            raise DataError(f"Columns differ in length: {some([f'{name} {len(each)}' for name, each in x.items()])}.")
+        return pd.DataFrame({name: list(each) for name, each in x.items()})
 
     def of_file(self, path: Path, options: Mapping[str, str]) -> tuple[Made, Sequence[str], Table | None]:
         """The inputs of a table, which is read as that of the run was."""
@@ -82,7 +94,9 @@ class Numbers:
     transform: ClassVar[None] = None
 
     def __call__(self, x: Any) -> Made:
-        """The inputs of an array [n, *shape], or of a frame with named columns."""
+        """The inputs of an array [n, *shape], a frame with named columns, or a file of NumPy."""
+        if isinstance(x, str | Path):
+            return self.of_file(Path(x), {})[0]
         if self.names and hasattr(x, "columns"):
             columns = [str(name) for name in x.columns]
             if lost := [name for name in self.names if name not in columns]:
@@ -179,8 +193,22 @@ def _of_array(inputs: Numbers | Pictures, path: Path) -> tuple[Made, Sequence[st
     return made, [str(k + 1) for k in range(len(made[0]))], None
 
 
+def _described(x: Any) -> str:
+    """What somebody gave: a row, a number, an array of some shape."""
+    advice = {
+        "Series": ": of a row x.to_frame().T, of a column x.to_frame()",
+        "dict": ": put each value into a list",
+        "ndarray": ": in a Pipeline, set_output(transform='pandas')",
+    }
+    shape = f" of shape {list(x.shape)}" if hasattr(x, "shape") else ""
+    return f"{type(x).__name__}{shape}{advice.get(type(x).__name__, '')}"
+
+
 def _array(x: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    made = np.asarray(x)
+    try:
+        made = np.asarray(x)
+    except ValueError:  # rows of unequal length
+        made = np.empty(0)
     if made.ndim != len(shape) + 1 or made.shape[1:] != shape:
         raise BundleError(
             f"Expected an array [n, {', '.join(map(str, shape))}], a sample in each row; found {list(made.shape)}."

@@ -28,8 +28,11 @@ from equipoise.metrics.groups import Positive
 from equipoise.records.history import History
 from equipoise.records.threshold import Chosen
 from equipoise.system.environment import versions
+from equipoise.system.suggestions import shorten
 from equipoise.system.tensor_files import as_bytes
+from equipoise.system.text import visible
 
+LICENCE = 100  # signs of its name
 PROBE = 64  # samples of which the bundle must give the same bits
 
 
@@ -77,7 +80,7 @@ def save(
     folder : a new one, or an empty one.
     trained : the model.
     threshold : in [0, 1], probability of the positive one of two classes from which on it is predicted; at 0.5 the most probable class is.
-    license : of the data and of the model made of them, as the Hugging Face Hub calls it, such as ``"cc-by-4.0"``.
+    license : of the data and of the model made of them, one line, as the Hugging Face Hub calls it, such as ``"cc-by-4.0"``, or another name.
     use : what the model is for, a sentence of the model card.
     onnx : also write the network as a graph of ONNX.
     contact : whom to ask, for the model card.
@@ -88,6 +91,7 @@ def save(
     BundleError : the folder is not empty, nothing was trained, or a part of the model is code of the user's.
     """
     files.require_free(folder)
+    license = _licence(license)
     model, net = trained.model, trained.model.network(trained.vector)
     inputs, task = _inputs(trained), _task(model)
     if not 0 <= threshold <= 1:
@@ -133,8 +137,8 @@ def save(
         "rounds": trained.history.meta.get("rounds"),
         "round": trained.history.records[-1]["round"],
         "license": license,
-        "use": use,
-        "contact": contact,
+        "use": " ".join(use.split()),
+        "contact": " ".join(contact.split()),
         "chosen": chosen,
         "data": {name: trained.data[name] for name in ("scenario", "layout", "sha256") if name in trained.data},
         "measures": card.measures(trained.history),
@@ -146,6 +150,17 @@ def save(
         files.write(trial := Path(place) / "bundle", about, content)
         _try(trial, trained)
     files.write(folder, about, content)
+
+
+def _licence(text: Any) -> str:
+    """The name of a licence on one line, without blanks around it."""
+    name = text.strip() if isinstance(text, str) else "\n"
+    if visible(name) != name or len(name) > LICENCE:
+        raise BundleError(
+            f"--license must be the name of a licence on one line, such as cc-by-4.0, of at most {LICENCE} signs; found "
+            f"{shorten(repr(text))}."
+        )
+    return name
 
 
 def _require_same(chosen: Chosen, trained: Trained) -> None:

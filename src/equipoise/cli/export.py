@@ -43,7 +43,7 @@ def export(
     license_: Annotated[
         str,
         typer.Option(
-            "--license", metavar="NAME", help="With --bundle: of the data and the model, such as `cc-by-4.0`."
+            "--license", metavar="NAME", help="With --bundle: of the data and the model, one line, such as `cc-by-4.0`."
         ),
     ] = "",
     onnx: Annotated[

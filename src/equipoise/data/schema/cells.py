@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.data.own.columns import option
 from equipoise.data.own.numbers import LARGEST, described, faults
-from equipoise.data.own.words import grouped_pattern, missing, number_pattern
+from equipoise.data.own.words import COMMAS, grouped_pattern, missing, number_pattern
 from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature, Schema, plain
 
 TRUTH = {**dict.fromkeys(("true", "t", "yes", "y", "1"), 1.0), **dict.fromkeys(("false", "f", "no", "n", "0"), 0.0)}
@@ -126,7 +127,16 @@ def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]
         faulty = faults(words, wrong.tolist(), at)
         if feature.kind == DATE:
             faulty = [replace(fault, kind=f"no date of the form {feature.form}") for fault in faulty]
-        problems.append(f"column {feature.name}: {described(faulty, len(numbers))}.")
+        advice = ""
+        if (
+            feature.kind == NUMBER
+            and feature.decimal == "."
+            and all("," in word and COMMAS.fullmatch(word.strip()) for word in words)
+        ):
+            advice = (
+                f" If the comma is before the digits of a fraction: {option('decimal', ',')} (pandas: decimal=',')."
+            )
+        problems.append(f"column {feature.name}: {described(faulty, len(numbers))}.{advice}")
     for edge, beyond in ((feature.low, np.less), (feature.high, np.greater)):
         if edge is not None and len(outside := np.flatnonzero(beyond(numbers, edge))):
             side = "less than low" if beyond is np.less else "more than high"

@@ -53,7 +53,7 @@ class Coder:
         return made
 
     def of_frame(self, frame: Any, source: str = "the table") -> tuple[NDArray[np.float32], list[str]]:
-        """The inputs of a pandas frame, whose columns are matched by name, and notes on categories that training has not seen.
+        """The inputs of a pandas frame, whose columns are matched by name, and notes on what training has not seen.
 
         Raises
         ------
@@ -77,12 +77,16 @@ class Coder:
         self, raw: Mapping[str, Raw], source: str, at: Place, decimal: str = "."
     ) -> tuple[NDArray[np.float32], list[str]]:
         """The inputs of columns as a reader gives them, and notes; ``at(k)`` is the place of row k, ``decimal`` a sign of the table."""
+        if not len(next(iter(raw.values()))):
+            raise DataError(f"{source} holds no row, so there is nothing to predict.")
         columns, problems, notes = {}, [], []
         for feature in self.schema.features:
             written = feature if decimal == "." or feature.thousands else replace(feature, decimal=decimal)
             columns[feature.name], wrong = read_cells(written, raw[feature.name], at)
             problems += wrong
-            notes += strangers(feature, self.fitted[feature.name], columns[feature.name])
+            strange, said = strangers(feature, self.fitted[feature.name], columns[feature.name])
+            problems += strange
+            notes += said
         if problems:
             raise DataError(together(source, problems))
         return self(columns), notes
@@ -116,9 +120,13 @@ def _dated(cell: Any, form: str) -> Any:
     return cell.strftime(form) if hasattr(cell, "strftime") and cell == cell else cell
 
 
-def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> list[str]:
-    """Notes on cells of a column that training has not seen: other categories, missing ones, numbers far from all others."""
-    column, notes = f"column {feature.name}:", []
+def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> tuple[list[str], list[str]]:
+    """Problems and notes on cells of a column that training has not seen: other categories, missing ones, numbers far from all others.
+
+    A column of which most cells are unknown categories is a problem, as it is probably written otherwise. Where training joined rare ones,
+    their names are not kept, so that it is one only if a cell is a category in other capitals, or without its leading zeros.
+    """
+    column, notes = f"column {feature.name}:", list[str]()
     if (gone := int(cells.missing.sum())) and not fitted.flagged:
         stands = "none of its categories" if feature.kind == CATEGORY and feature.missing == "own" else f"{fitted.fill}"
         notes.append(f"{column} {gone:,} cells are missing, and count as {stands}; in training none was missing.")
@@ -126,20 +134,40 @@ def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> list[str]:
         away = np.abs(logarithm(feature, cells.values[~cells.missing]) - fitted.centre) / fitted.scale
         if feature.scaling in FAR and (far := int((away > FAR[feature.scaling]).sum())):
             notes.append(f"{column} {far:,} numbers are very far from those of training. Is their unit the same?")
-        return notes
+        return [], notes
+    counts = np.bincount(cells.values[~cells.missing], minlength=len(cells.words)).tolist()
+    new = {word: n for word, n in zip(cells.words, counts, strict=True) if n and word not in fitted.categories}
+    strange, present = sum(new.values()), sum(counts)
+    most = 2 * strange > present > 1
+    if not new or (fitted.joined and not most):
+        return [], notes
+    respelt = {_spelling(word): word for word in fitted.categories}
+    meant = [f"{word!r} for {respelt[_spelling(word)]!r}" for word in new if _spelling(word) in respelt]
+    named = some([f"{word!r} in {n:,}" for word, n in new.items()], 5)
+    if most and (meant or not fitted.joined):
+        why = "It is written otherwise than in training" if meant else "Is it written as in training"
+        how = f": {some(meant, 3)}." if meant else "?"
+        if any(word.isdigit() for word in new):
+            how += f" In pandas, read it as text, dtype={{{feature.name!r}: str}}."
+        return [
+            f"{column} {strange:,} of {present:,} cells are no category of training ({named}; in training "
+            f"{some([*map(repr, fitted.categories)], 5)}). {why}{how}"
+        ], notes
     if fitted.joined:
-        strange = np.array([word not in fitted.categories for word in cells.words] + [False], bool)[cells.values]
-        if 2 * int(strange.sum()) > len(strange):
-            notes.append(
-                f"{column} {int(strange.sum()):,} of {len(strange):,} cells are rare or unknown categories. Is it written as in training?"
-            )
-        return notes
-    if new := [word for word in cells.words if word not in fitted.categories]:
-        counts = "halfway between its two" if _single(fitted) else "none of its"
         notes.append(
-            f"{column} {some(list(map(repr, new)))} did not occur in training, and counts as {counts} categories."
+            f"{column} {strange:,} of {present:,} cells are rare or unknown categories. Is it written as in training?"
         )
-    return notes
+    else:
+        stands = "halfway between its two" if _single(fitted) else "none of its"
+        notes.append(
+            f"{column} {strange:,} of {present:,} cells did not occur in training ({named}), and count as {stands} categories."
+        )
+    return [], notes
+
+
+def _spelling(word: str) -> str:
+    """A category without what programs change: capitals and leading zeros."""
+    return word.casefold().lstrip("0") or "0"
 
 
 def input_names(feature: Feature, fitted: Fitted) -> list[str]:
