@@ -28,7 +28,9 @@ from equipoise.metrics.calibration import (
 from equipoise.metrics.intervals import wilson
 from equipoise.metrics.thresholds import CERTAIN, Aim, choose, decided, rates_at
 from equipoise.records.directory import read
+from equipoise.records.threshold import masked
 from equipoise.report import html
+from equipoise.report import thresholds as shown
 from equipoise.system.seals import open_json, sealed_json
 from run_helpers import cache, equipoise
 
@@ -286,8 +288,117 @@ def test_few_are_not_shown(federation: eq.Federation) -> None:
         "roc": None,
         "brier": None,
         "ece": None,
+        "withheld": False,
     }
     assert tiny["sensitivity"] == tiny["auc"] == {"value": None, "low": None, "high": None}
+
+
+# counts that tell those of a smaller group
+def counted(n: int, of_class: int) -> Any:
+    """Rates of which only the counts are of interest, as they are before anything is hidden."""
+    rate = {"value": 0.5, "low": 0.4, "high": 0.6}
+    few = dict.fromkeys(("sensitivity", "specificity", "selection_rate", "auc"), rate)
+    return {
+        "n": n,
+        "of_class": of_class,
+        "threshold": 0.5,
+        **few,
+        "roc": [0.0],
+        "brier": 0.1,
+        "ece": 0.1,
+        "withheld": False,
+    }
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.floats(0, 1)), min_size=1, max_size=6), st.integers(1, 20))
+def test_what_is_hidden_cannot_be_subtracted(parts: list[tuple[int, float]], least: int) -> None:
+    """Of no hidden groups together a reader gets a number of people, cases or others that is below the least."""
+    counts = {f"g{k}": (n, round(n * share)) for k, (n, share) in enumerate(parts)}
+    N, P = (sum(each[k] for each in counts.values()) for k in (0, 1))
+    document: Any = {
+        "everyone": counted(N, P),
+        "divisions": [{"by": "sex", "groups": {name: counted(*each) for name, each in counts.items()}}],
+        "validation": {"all": counted(N, P)} | {name: counted(*each) for name, each in counts.items()},
+        "reliability": [],
+        "rows": {"n": N, "of_class": P},
+        "least": 0,
+    }
+    made: Any = masked(document, least)
+    everyone = made["everyone"]
+    for groups in (made["divisions"][0]["groups"], {k: v for k, v in made["validation"].items() if k != "all"}):
+        assert all(of["n"] in (None, counts[name][0]) for name, of in groups.items())
+        assert all(of["n"] is None or of["n"] >= least for of in groups.values())
+        for of in groups.values():
+            assert of["of_class"] is None or min(of["of_class"], of["n"] - of["of_class"]) >= least
+            assert not of["withheld"] or (of["of_class"] is None and of["sensitivity"]["value"] is None)
+        if everyone["n"] is not None:
+            left = N - sum(of["n"] for of in groups.values() if of["n"] is not None)
+            assert left == 0 or left >= least or all(of["n"] is None for of in groups.values())
+        if everyone["of_class"] is not None:
+            shown = [name for name, of in groups.items() if of["of_class"] is not None]
+            n, cases = N - sum(counts[name][0] for name in shown), P - sum(counts[name][1] for name in shown)
+            assert n == 0 or min(cases, n - cases) >= least or not shown
+
+
+def test_two_groups_of_which_one_is_small() -> None:
+    """The rows of the other go with it, and a table does not call that one small."""
+    groups = {"men": counted(80, 40), "women": counted(7, 3)}
+    document: Any = {
+        "everyone": counted(87, 43), "divisions": [{"by": "sex", "groups": groups}], "validation": {"all": counted(50, 20)},
+        "reliability": [], "rows": {"n": 50, "of_class": 20}, "least": 0, "positive": "ill",
+    }  # fmt: skip
+    rows = dict(shown.rates(masked(document, 10)).rows)
+    assert [cell.text for cell in rows["sex women"]][:2] == ["< 10", "< 10"]
+    assert {cell.text for cell in rows["sex men"]} == {"–"}
+    assert [cell.text for cell in rows["all"]][:2] == ["87", "43"]
+    assert "smaller group" in shown.hidden(masked(document, 10))
+    assert shown.hidden(masked(document, 1)) == ""
+
+
+# what was asked for
+@pytest.mark.parametrize(
+    ("aim", "high", "said"),
+    [
+        ({"kind": "sensitivity", "value": 0.9}, 0.89, "a sensitivity of 90"),
+        ({"kind": "sensitivity", "value": 0.9}, 0.91, None),
+        ({"kind": "specificity", "value": 0.8}, 0.79, "a specificity of 80"),
+        ({"kind": "cost", "value": 5.0}, 0.1, None),
+        ({"kind": "youden", "value": 1.0}, 0.1, None),
+    ],
+)
+def test_a_rate_that_test_rows_do_not_confirm_is_said(
+    federation: eq.Federation, aim: Any, high: float, said: str | None
+) -> None:
+    document: Any = eq.choose_threshold(federation, sensitivity=0.9).document
+    sure, short = ({"value": end - 0.06, "low": end - 0.1, "high": end} for end in (0.99, high))
+    everyone = {**document["everyone"], "sensitivity": short, "specificity": short}
+    texts = [*shown.missed_aims({**document, "aim": aim, "everyone": everyone})]
+    assert len(texts) == (said is not None)
+    if said is not None:
+        assert said in texts[0]
+        assert f"on the validation rows {100 * document['validation']['all'][aim['kind']]['value']:.1f}" in texts[0]
+        assert texts[0] in [*shown.sentences({**document, "aim": aim, "everyone": everyone})]
+    by_group: Any = eq.choose_threshold(federation, sensitivity=0.9, by_group=True).document
+    (division,) = [each for each in by_group["divisions"] if each["by"] == "sex"]
+    women = {**division["groups"]["women"], "sensitivity": short, "specificity": short}
+    men = {**division["groups"]["men"], "sensitivity": sure, "specificity": sure}
+    changed = {**division, "groups": {"men": men, "women": women}}
+    texts = [*shown.missed_aims({**by_group, "aim": aim, "divisions": [changed]})]
+    assert [", sex women, and on the validation rows" in text for text in texts] == [True] * (said is not None)
+
+
+def test_rates_on_validation_rows_are_those_that_were_chosen(federation: eq.Federation) -> None:
+    for aim in (0.7, 0.9):
+        document = eq.choose_threshold(federation, sensitivity=aim).document
+        held = document["validation"]["all"]
+        assert held["n"] == document["rows"]["n"]
+        assert held["sensitivity"]["value"] is not None
+        assert held["sensitivity"]["value"] >= aim
+        names = [name for name, _ in shown.rates(document).rows]
+        assert names[:2] == ["all", "all, validation rows"]
+    by_group = eq.choose_threshold(federation, sensitivity=0.8, by_group=True).document
+    assert [*by_group["validation"]] == ["all", "sex men", "sex women"]
+    assert all((of["sensitivity"]["value"] or 1) >= 0.8 for of in by_group["validation"].values())
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,18 @@ from equipoise.metrics.calibration import Recalibration, auc, calibration, histo
 from equipoise.metrics.intervals import Interval
 from equipoise.metrics.performance import Value
 from equipoise.metrics.thresholds import Aim, choose, decided, rates_at
-from equipoise.records.threshold import FILE, ByGroup, Chosen, Division, Estimate, RatesAt, Recalibrated, mark
+from equipoise.records.threshold import (
+    FILE,
+    ByGroup,
+    Chosen,
+    Division,
+    Estimate,
+    RatesAt,
+    Recalibrated,
+    enough,
+    mark,
+    withheld,
+)
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import sealed_json
 from equipoise.system.suggestions import some, unknown
@@ -150,6 +161,12 @@ def choose_threshold(
     tested = _tested(federation, positive)
     every = Rows.joined([*tested.values()])
     record = next(each for each in federation.records if each["round"] == federation.chosen.t - 1)
+    validation = {"all": _rates(rows, federation, value, groups)}
+    if groups is not None:
+        by = groups["attribute"]
+        codes = rows.s[:, [*federation.attributes].index(by)]
+        parts = {f"{by} {name}": rows.take(codes == k) for k, name in enumerate(groups["thresholds"])}
+        validation |= {name: _rates(part, federation, value, groups) for name, part in parts.items()}
     document: Chosen = {
         "positive": federation.classes[positive],
         "threshold": value,
@@ -159,9 +176,10 @@ def choose_threshold(
         "rows": {
             "source": source,
             "n": len(rows),
-            "of_class": int(rows.positive.sum()),
+            "of_class": enough(int(rows.positive.sum()), len(rows), federation.least_group),
             "sha256": hashlib.sha256(rows.scores.tobytes() + rows.positive.tobytes()).hexdigest(),
         },
+        "validation": validation,
         "hash": hashlib.sha256(as_bytes(vector)).hexdigest(),
         "round": record["round"],
         "record": mark(record),
@@ -181,7 +199,7 @@ def choose_threshold(
         "recalibration": None if recalibrate is None else _recalibrated(recalibrate, rows, every),
         "notes": [*_notes(federation, rows, groups)],
     }
-    return Threshold(document)
+    return Threshold(withheld(document))
 
 
 def _notes(federation: Federation, rows: Rows, groups: ByGroup | None) -> Iterator[str]:
@@ -193,10 +211,10 @@ def _notes(federation: Federation, rows: Rows, groups: ByGroup | None) -> Iterat
         yield USES_GROUP.format(groups["attribute"])
         codes = rows.s[:, [*federation.attributes].index(groups["attribute"])]
         counts = {f" for {v}": int(rows.positive[codes == k].sum()) for k, v in enumerate(groups["thresholds"])}
-    if few := [f"{n}{which}" for which, n in counts.items() if n < federation.least_group]:
+    if few := [which for which, n in counts.items() if n < federation.least_group]:
         yield (
-            f"Chosen on few validation rows of class {federation.classes[_positive(federation)]}, {', '.join(few)}: other rows would give "
-            "another threshold."
+            f"Chosen on fewer than {federation.least_group} validation rows of class {federation.classes[_positive(federation)]}"
+            f"{' and'.join(few)}: other rows would give another threshold."
         )
 
 
@@ -309,20 +327,21 @@ def _rates(rows: Rows, federation: Federation, value: float, groups: ByGroup | N
         of = np.array([*(groups["thresholds"][v] for v in federation.attributes[groups["attribute"]]), value])
         thresholds = of[rows.s[:, attribute]]  # the last one where it is not known, -1
     rates = rates_at(decided(rows.scores, thresholds), rows.positive, least)
-    enough = min(rates.of_class, rates.n - rates.of_class) >= least
-    area = auc(rows.scores, rows.positive) if enough else (Value(math.nan, False), Interval(math.nan, math.nan))
+    of_class = enough(rates.of_class, rates.n, least)
+    area = auc(rows.scores, rows.positive) if of_class else (Value(math.nan, False), Interval(math.nan, math.nan))
     measures = calibration(rows.scores, rows.positive) if rates.n >= least else {}
     return {
         "n": rates.n if rates.n >= least else None,
-        "of_class": rates.of_class if rates.n >= least and rates.of_class >= least else None,
+        "of_class": of_class,
         "threshold": float(thresholds[0]) if len(set(thresholds.tolist())) == 1 else None,
         "sensitivity": _estimate(*rates.sensitivity),
         "specificity": _estimate(*rates.specificity),
         "selection_rate": _estimate(*rates.selection_rate),
         "auc": _estimate(*area),
-        "roc": roc(rows.scores, rows.positive).tolist() if enough else None,
+        "roc": roc(rows.scores, rows.positive).tolist() if of_class else None,
         "brier": _number(measures, "brier"),
         "ece": _number(measures, "ece"),
+        "withheld": False,
     }
 
 

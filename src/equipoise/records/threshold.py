@@ -17,11 +17,12 @@ class Estimate(TypedDict):
 
 
 class RatesAt(TypedDict):
-    """How a group of test samples is treated.
+    """How a group of samples is treated.
 
     Attributes
     ----------
-    n, of_class : samples, and those of the positive class; null if they are too few to be shown.
+    n, of_class : samples, and those of the positive class; null if they, or for ``of_class`` the others, are too few to be shown.
+    withheld : whether numbers are null because they and the totals would tell those of a smaller group.
     threshold : which decides about them; null where people in the group have several.
     sensitivity, specificity, selection_rate : of the decisions (Wilson).
     auc : area under the ROC curve (Newcombe).
@@ -39,6 +40,7 @@ class RatesAt(TypedDict):
     roc: list[float] | None
     brier: float | None
     ece: float | None
+    withheld: bool
 
 
 class Division(TypedDict):
@@ -64,11 +66,11 @@ class ByGroup(TypedDict):
 
 
 class ChosenOn(TypedDict):
-    """The validation rows: whose they are, how many, how many of the positive class, and a hash of their scores and classes."""
+    """The validation rows: whose they are, how many, how many of the positive class (null if too few), and a hash of scores and classes."""
 
     source: str
     n: int
-    of_class: int
+    of_class: int | None
     sha256: str
 
 
@@ -89,7 +91,7 @@ class Chosen(TypedDict):
     positive : the name of the class that is predicted where its probability is at least the threshold.
     threshold, by_group : for everyone; and by group, null where one is for all.
     rule, aim : how it was chosen, in words, and as kind and value, see `equipoise.metrics.thresholds.Aim`.
-    rows : on which it was chosen.
+    rows, validation : on which it was chosen, and the rates on them: of ``"all"``, and by group, if the threshold is.
     hash : SHA-256 of the values of the global model.
     round, record : the round after which the model was, from 0, and the :func:`mark` of its record.
     least : fewest samples that a number is about.
@@ -105,6 +107,7 @@ class Chosen(TypedDict):
     rule: str
     aim: dict[str, str | float]
     rows: ChosenOn
+    validation: dict[str, RatesAt]
     hash: str
     round: int
     record: str
@@ -128,13 +131,27 @@ def masked(chosen: Chosen, least: int) -> Chosen:
     """The same without numbers about fewer than ``least`` samples, where it was made with fewer."""
     if least <= chosen["least"]:
         return chosen
+    rows = chosen["rows"]
     divisions: list[Division] = [
         {**division, "groups": {name: _masked(of, least) for name, of in division["groups"].items()}}
         for division in chosen["divisions"]
     ]
-    bins = [each for each in chosen["reliability"] if each["n"] >= least]
-    everyone = _masked(chosen["everyone"], least)
-    return {**chosen, "least": least, "everyone": everyone, "divisions": divisions, "reliability": bins}
+    return withheld(
+        {
+            **chosen,
+            "least": least,
+            "rows": {**rows, "of_class": enough(rows["of_class"] or 0, rows["n"], least)},
+            "validation": {name: _masked(of, least) for name, of in chosen["validation"].items()},
+            "everyone": _masked(chosen["everyone"], least),
+            "divisions": divisions,
+            "reliability": [each for each in chosen["reliability"] if each["n"] >= least],
+        }
+    )
+
+
+def enough(of_class: int, n: int, least: int) -> int | None:
+    """How many samples are of a class; None if they or the others, the rest of ``n``, are fewer than ``least``."""
+    return of_class if min(of_class, n - of_class) >= least else None
 
 
 def _masked(of: RatesAt, least: int) -> RatesAt:
@@ -144,7 +161,7 @@ def _masked(of: RatesAt, least: int) -> RatesAt:
     return {
         **of,
         "n": None if few else n,
-        "of_class": None if few or few_cases else of_class,
+        "of_class": None if both else of_class,
         "sensitivity": NOTHING if few or few_cases else of["sensitivity"],
         "specificity": NOTHING if few or few_others else of["specificity"],
         "selection_rate": NOTHING if few else of["selection_rate"],
@@ -153,3 +170,43 @@ def _masked(of: RatesAt, least: int) -> RatesAt:
         "brier": None if few else of["brier"],
         "ece": None if few else of["ece"],
     }
+
+
+def withheld(chosen: Chosen) -> Chosen:
+    """The same without counts that, taken from the total of all, leave those of fewer than the least number of samples.
+
+    Where the hidden groups of a division have too few samples, cases or others together, the smallest shown group is hidden, too.
+    """
+    everyone, least = chosen["everyone"], chosen["least"]
+    every, *parts = chosen["validation"].items()
+    divisions: list[Division] = [
+        {**division, "groups": _withheld(everyone, division["groups"], least)} for division in chosen["divisions"]
+    ]
+    return {**chosen, "validation": dict([every]) | _withheld(every[1], dict(parts), least), "divisions": divisions}
+
+
+def _withheld(everyone: RatesAt, groups: dict[str, RatesAt], least: int) -> dict[str, RatesAt]:
+    groups = dict(groups)
+    for key, gone in (("n", _GONE), ("of_class", _GONE_BY_CLASS)):
+        while _tells(everyone, groups, key, least):
+            _, smallest = min((of["n"] or 0, name) for name, of in groups.items() if of[key] is not None)  # type: ignore[literal-required]
+            groups[smallest] = {**groups[smallest], **gone}  # type: ignore[typeddict-item]
+    return groups
+
+
+_GONE_BY_CLASS: Final = {
+    "of_class": None, "sensitivity": NOTHING, "specificity": NOTHING, "auc": NOTHING, "roc": None, "withheld": True,
+}  # fmt: skip
+_GONE: Final = {**_GONE_BY_CLASS, "n": None, "selection_rate": NOTHING, "brier": None, "ece": None}
+
+
+def _tells(everyone: RatesAt, groups: dict[str, RatesAt], key: str, least: int) -> bool:
+    """Whether the total less the shown groups is the number of a few samples in hidden ones."""
+    shown = [of for of in groups.values() if of[key] is not None]  # type: ignore[literal-required]
+    if not shown or len(shown) == len(groups) or everyone[key] is None:  # type: ignore[literal-required]
+        return False
+    n = (everyone["n"] or 0) - sum(of["n"] or 0 for of in shown)
+    if key == "n" or n <= 0:
+        return 0 < n < least
+    cases = (everyone["of_class"] or 0) - sum(of["of_class"] or 0 for of in shown)
+    return min(cases, n - cases) < least

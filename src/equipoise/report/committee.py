@@ -15,7 +15,7 @@ from equipoise.metrics.measures import ACCURACY
 from equipoise.records.history import History
 from equipoise.records.meta import About
 from equipoise.records.threshold import Chosen, Division, Estimate, RatesAt
-from equipoise.report import rates
+from equipoise.report import rates, thresholds
 from equipoise.report.document import Rate, RatesOfGroup, Treated, treated
 from equipoise.report.formatting import number
 from equipoise.report.grid import Cell, Grid
@@ -164,7 +164,7 @@ def _too_few(chosen: Chosen | None) -> list[str]:
     if chosen is None:
         return []
     every = ((name, of) for division in chosen["divisions"] for name, of in division["groups"].items())
-    return [name for name, of in every if of["n"] is None]
+    return [name for name, of in every if of["n"] is None and not of["withheld"]]
 
 
 # who is missed
@@ -177,7 +177,8 @@ def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
         texts = [*failures(compared.document), *_sentences(chosen)]
         tables = [(f"By {_called(division)}", _at(division, chosen)) for division in chosen["divisions"]]
         tables = tables or [("", _at({"by": "", "groups": {"all": chosen["everyone"]}}, chosen))]
-        return Section("missed", heading, texts, (), tables, BRACKETS)
+        caption = " ".join(filter(None, (BRACKETS, thresholds.hidden(chosen))))
+        return Section("missed", heading, texts, (), tables, caption)
     document, several = compared.document, len(compared["seeds"]) > 1
     tables = [(_by(of, compared), _of_parity(of, compared)) for of in treated(document)]
     tables = tables or [("By group", _of_measure(compared))]
@@ -201,7 +202,7 @@ def _sentences(chosen: Chosen) -> Iterator[str]:
         f"{_of_100(everyone['specificity'])} for {positive}, which are false alarms."
     )
     for division in chosen["divisions"]:
-        shown = {name: of for name, of in division["groups"].items() if of["sensitivity"]["value"] is not None}
+        shown = {name: of for name, of in division["groups"].items() if of["of_class"] is not None}
         if len(shown) < 2:
             continue
         ordered = sorted(shown, key=lambda name: shown[name]["sensitivity"]["value"] or 0.0)
@@ -265,13 +266,11 @@ def _at(division: Division, chosen: Chosen) -> Grid:
     ]
 
     def cells(of: RatesAt) -> tuple[Cell, ...]:
-        few = f"< {chosen['least']}"
-        counts = [Cell(few if n is None else f"{n:,}") for n in (of["n"], of["of_class"])]
         shares = [
             _left_out(of[key]["value"], of[key]["low"], of[key]["high"]) for key in ("sensitivity", "specificity")
         ]
         own = [Cell(number(of["threshold"], 2))] * several
-        return (*counts, *shares, *own)
+        return (*thresholds.counts(of, chosen["least"]), *shares, *own)
 
     return Grid(tuple(titles), tuple((name, cells(of)) for name, of in groups[:ROWS]))
 
@@ -374,8 +373,9 @@ def _threshold(runs: Sequence[History], chosen: Chosen | None) -> Section:
     if by_group is not None:
         each = ", ".join(f"{name} {value:.3g}" for name, value in by_group["thresholds"].items())
         text = f"Class {chosen['positive']} is predicted from a probability on that depends on {by_group['attribute']}: {each}."
-    how = f"It was chosen for {chosen['rule']}, on {rows['n']:,} rows {whose}, {rows['of_class']:,} of class {chosen['positive']}."
-    return Section("threshold", heading, [f"{text} {how}", *chosen["notes"]])
+    cases = f", {rows['of_class']:,} of class {chosen['positive']}" if rows["of_class"] is not None else ""
+    how = f"It was chosen for {chosen['rule']}, on {rows['n']:,} rows {whose}{cases}."
+    return Section("threshold", heading, [f"{text} {how}", *thresholds.missed_aims(chosen), *chosen["notes"]])
 
 
 def _uncertain(compared: Comparison, chosen: Chosen | None) -> list[str]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 HEAD: Final = "Test rows"
 EVERYONE: Final = "all"
+VALIDATION: Final = "validation rows"
 CURVES: Final = 6  # groups in a figure
 
 
@@ -31,21 +32,61 @@ def sentences(chosen: Chosen) -> Iterator[str]:
         each = ", ".join(f"{name} {value:.4g}" for name, value in by_group["thresholds"].items())
         unknown = f"{chosen['threshold']:.4g} where {by_group['attribute']} is not known"
         yield f"Thresholds by {by_group['attribute']}: {each}; {unknown}. Class {positive} is predicted from them on."
-    yield f"Chosen for {chosen['rule']}, on {rows['n']:,} validation rows {held}, {rows['of_class']:,} of class {positive}."
+    cases = f"{rows['of_class']:,}" if rows["of_class"] is not None else f"fewer than {chosen['least']} or nearly all"
+    yield f"Chosen for {chosen['rule']}, on {rows['n']:,} validation rows {held}, {cases} of class {positive}."
+    yield from missed_aims(chosen)
     yield from chosen["notes"]
 
 
+def missed_aims(chosen: Chosen) -> Iterator[str]:
+    """Where the interval on test rows is below the sensitivity or specificity that was asked for."""
+    kind, asked = chosen["aim"]["kind"], chosen["aim"]["value"]
+    if kind != "sensitivity" and kind != "specificity":
+        return
+    tested = dict(groups(chosen))
+    for name, of in chosen["validation"].items():
+        if name not in tested or (name == EVERYONE and chosen["by_group"] is not None):  # each group has its own
+            continue
+        on_test, held = tested[name][kind], of[kind]  # type: ignore[literal-required]
+        if on_test["high"] is not None and on_test["high"] < float(asked):
+            before = f", and on the validation rows {_text(held)}" * (held["value"] is not None)
+            yield (
+                f"The test rows miss what was asked for: a {kind} of {100 * float(asked):g}{PERCENT}. It is {_text(on_test)} on them"
+                f"{f', {name}' * (name != EVERYONE)}{before}. Expect what the test rows show."
+            )
+
+
 def rates(chosen: Chosen) -> Grid:
-    """What the threshold does, a row for all test rows and for every group."""
+    """What the threshold does, a row for all test rows and for every group; those of validation rows are next to them."""
     keys: tuple[str, ...] = ("sensitivity", "specificity", "selection_rate")
     titles = ("n", f"of {chosen['positive']}", *(f"{key.replace('_', ' ')} (%)" for key in keys))
 
     def cells(of: RatesAt) -> tuple[Cell, ...]:
-        few = f"< {chosen['least']}"
-        counts = (Cell(few if n is None else f"{n:,}") for n in (of["n"], of["of_class"]))
-        return (*counts, *map(_cell, (of["sensitivity"], of["specificity"], of["selection_rate"])))
+        return (*counts(of, chosen["least"]), *map(_cell, (of["sensitivity"], of["specificity"], of["selection_rate"])))
 
-    return Grid(titles, tuple((name, cells(of)) for name, of in groups(chosen)))
+    rows = []
+    for name, of in groups(chosen):
+        rows.append((name, cells(of)))
+        if (held := chosen["validation"].get(name)) is not None:
+            rows.append((f"{name}, {VALIDATION}", cells(held)))
+    return Grid(titles, tuple(rows))
+
+
+def counts(of: RatesAt, least: int) -> list[Cell]:
+    """How many samples a group has, and how many of them are of the positive class."""
+    few = UNDEFINED if of["withheld"] or of["n"] is not None else f"< {least}"
+    return [Cell(few if n is None else f"{n:,}") for n in (of["n"], of["of_class"])]
+
+
+def hidden(chosen: Chosen) -> str:
+    """Why counts are not shown, in a sentence; nothing if all are."""
+    every = [of for _, of in groups(chosen)] + [*chosen["validation"].values()]
+    if not any(of["withheld"] or (of["n"] is not None and of["of_class"] is None) for of in every):
+        return ""
+    return (
+        f"{UNDEFINED}: fewer than {chosen['least']} are of one of the classes, or the number, taken from the total, would tell that of a "
+        "smaller group."
+    )
 
 
 def probabilities(chosen: Chosen) -> Grid:
@@ -61,11 +102,12 @@ def explained(chosen: Chosen) -> list[str]:
     """What the columns of both tables are."""
     positive = chosen["positive"]
     return [
-        f"In brackets: 95{PERCENT} intervals over the test rows (Wilson; AUC: Newcombe).",
+        f"In brackets: 95{PERCENT} intervals over the rows (Wilson; AUC: Newcombe). The threshold was chosen on the validation rows, which makes "
+        "their rates look better.",
         f"Sensitivity: of class {positive}, how many are recognised; specificity: of the others, how many are not taken for it; selection rate: of "
         "all, how many are taken for it.",
         "Brier, from 0 to 2, and ECE, over 15 bins of confidence: lower is better.",
-        f"Nothing is shown of fewer than {chosen['least']}.",
+        " ".join(filter(None, (f"Nothing is shown of fewer than {chosen['least']}.", hidden(chosen)))),
     ]
 
 
@@ -111,6 +153,12 @@ def _cell(estimate: Estimate) -> Cell:
     """A share in percent with its interval."""
     ends = [None if end is None else 100 * end for end in (estimate["value"], estimate["low"], estimate["high"])]
     return Cell(number(ends[0], 1), ends="" if ends[0] is None else f"[{number(ends[1], 1)}, {number(ends[2], 1)}]")
+
+
+def _text(estimate: Estimate) -> str:
+    """A share in a sentence, with its interval."""
+    cell = _cell(estimate)
+    return f"{cell.mean}{PERCENT} {cell.ends}"
 
 
 def _plain(value: float | None) -> Cell:
