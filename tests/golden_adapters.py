@@ -43,6 +43,8 @@ from golden_gradient_rewards import ADAPTERS as GRADIENT_REWARDS
 from golden_metrics import ADAPTERS as METRICS
 from golden_neurons import ADAPTERS as NEURONS
 from golden_partitions import ADAPTERS as PARTITIONS
+from golden_people import ADAPTERS as PEOPLE
+from golden_people import SKIPPED as SKIPPED_OF_PEOPLE
 from golden_privacy import ADAPTERS as PRIVACY
 from golden_weights import ADAPTERS as WEIGHTS
 from helpers import (
@@ -666,6 +668,8 @@ SKIPPED: dict[str, str] = {  # optional entries only
     "metric.bcf.fedrac_rate": "a count that depends on the order of the clients; not offered",
 }
 
+SKIPPED |= SKIPPED_OF_PEOPLE
+ADAPTERS |= PEOPLE
 ADAPTERS |= WEIGHTS
 ADAPTERS |= FEDISM
 ADAPTERS |= PARTITIONS

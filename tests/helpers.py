@@ -138,9 +138,13 @@ class Server:
         self.theta, self.sizes = theta, tensor(sizes)
         self.buffers = theta.new_zeros(0) if buffers is None else buffers
         self.layout = tuple(layout or (len(theta),))
-        self.setup = Setup(torch.cat([theta, self.buffers]), self.layout, self.sizes, solver, n_classes, n_features)
+        self.setup = self.made(torch.cat([theta, self.buffers]), self.layout, self.sizes, solver, n_classes, n_features)
         self.state = [rule.server_state(self.setup) for rule in self.rules]
         self.t = 0
+
+    def made(self, *about: Any) -> Setup:
+        """The setup, of what is known of every federation."""
+        return Setup(*about)
 
     def position(self, kind: type[Rule]) -> int:
         return next(k for k, rule in enumerate(self.rules) if type(rule) is kind)

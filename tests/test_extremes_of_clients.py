@@ -19,6 +19,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.core.rule import Out, State, Trained, Visit
+from equipoise.data.batch import Batch
 from equipoise.federation.guard import QuorumError, ServerError
 from equipoise.methods.cffl import CFFL, largest
 from equipoise.methods.ditto import Ditto
@@ -336,7 +337,7 @@ def statistics(z: Tensor, y: Tensor) -> State:
 
     ok = torch.ones(len(z), dtype=torch.bool)
     oracle: Any = Oracle(None, SimpleNamespace(sizes=torch.tensor(len(z))), None, None, 0)  # type: ignore[arg-type]
-    oracle._passes = lambda vector: iter([(z, z, y, ok)])
+    oracle.passes = lambda vector: iter([(z, z, Batch(z, y), ok)])
     here = Visit(torch.zeros(0), 0, {}, {"proto": torch.zeros(2, 2)}, oracle, 0, 10, done=AT_ZERO)
     report, _ = FedPAC().finish(torch.zeros(0), here)
     return report

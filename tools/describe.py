@@ -28,6 +28,7 @@ REQUIREMENTS = {  # what Rule.needs names
     "contribution": "what each client reaches alone, on the server's validation data (measured before the first round)",
     "contribution_on_test": "what each client reaches alone, on the test data (measured before the first round)",
     "neurons": "a network whose hidden units can be removed one by one",
+    "sensitive": "samples with sensitive attributes (own tables: group=COLUMN; scenarios adult, heart)",
     "validation": "validation data of the server's own (scenarios digits-pow, digits-cla, digits-dir)",
 }
 VISIBILITY: dict[Sees, str] = {  # what Rule.sees names

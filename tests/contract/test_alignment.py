@@ -27,7 +27,7 @@ from equipoise.federation.trial import Progression
 from equipoise.flower.codec import Parcel
 from equipoise.flower.site.store import Store
 from equipoise.system.tree import flatten, tree_map
-from equipoise.testing.federations import ROUNDS
+from equipoise.testing.federations import ROUNDS, of_people
 from helpers import REPRESENTATIVE, clients, consortium, federation, identical, network, samples, told
 
 STEPS = cycle(range(1, 16))  # elements: every place that a tensor can have between two multiples of 64 bytes
@@ -66,19 +66,19 @@ def loose(now: Progression) -> Progression:
     return replace(now)  # as a checkpoint that was read, or the rules' new states
 
 
-def pairs(dtype: torch.dtype, move: Callable[[Any], Any]) -> tuple[list[Any], nn.Module, dict[str, Any]]:
+def pairs(name: str, dtype: torch.dtype, move: Callable[[Any], Any]) -> tuple[list[Any], nn.Module, dict[str, Any]]:
     """Clients, network and what else a federation needs, at places chosen by ``move``."""
     net = network().to(dtype)
     for p in net.parameters():
         p.data = move(p.data)
-    of = [tuple(map(move, (x.to(dtype), y))) for x, y in clients()]
+    of = [tuple(map(move, (x.to(dtype), y, *s))) for x, y, *s in clients(people=bool(of_people(name)))]
     x, y = samples(30, 1)
     held = samples(40, 2)
     return of, net, {"tests": {"a": (move(x.to(dtype)), y)}, "server_validation": (move(held[0].to(dtype)), held[1])}
 
 
 def run(name: str, dtype: torch.dtype, engine: Any, move: Callable[[Any], Any]) -> eq.Federation:
-    data, net, more = pairs(dtype, move)
+    data, net, more = pairs(name, dtype, move)
     fed = federation(name, data=data, net=net, engine=engine, **more)
 
     def again(record: dict[str, Any]) -> None:
@@ -140,7 +140,7 @@ def test_nor_on_where_arrays_out_of_messages_and_files_begin(
     name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sites(states: Path) -> Any:
-        data, net, more = pairs(getattr(torch, dtype), same)
+        data, net, more = pairs(name, getattr(torch, dtype), same)
         fed = consortium(name, data=data, net=net, states=states, **more)
         fed.fit(ROUNDS, progress=False)
         return fed

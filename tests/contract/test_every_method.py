@@ -291,6 +291,8 @@ NEUTRAL: dict[str, Neutral] = {
         "feddyn(alpha=1e-14, server=false)", "fedavg:uniform", why="alpha > 0, and the server's h does not depend on it"
     ),
     "fednova": Neutral("fednova", "fedavg", why="no neutral value: clients of one size take as many steps"),
+    "reweighing": Neutral("reweighing", "fedavg", 1, why="no neutral value: the first round has weights of 1"),
+    "fairgrad": Neutral("fairgrad(eta=0)", "fedavg"),
     "fedavgm": Neutral("fedavgm(beta=0)", "fedavg"),
     "fedadam": Neutral(
         "fedadam(beta1=0, beta2=0, tau=1e9, eta=1e9)", "fedavg", within=1e-8, why="tau far above every update"

@@ -132,8 +132,8 @@ def test_the_first_round_has_no_alignment() -> None:
 def test_means_of_the_received_model_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     oracle, looks = asked(), []
     theta = Model(network()).initial
-    passes = oracle._passes
-    monkeypatch.setattr(oracle, "_passes", lambda vector: looks.append(vector) or passes(vector))
+    passes = oracle.passes
+    monkeypatch.setattr(oracle, "passes", lambda vector: looks.append(vector) or passes(vector))
     first, again = oracle.moments(theta, C), oracle.moments(theta, C)
     assert len(looks) == 1
     assert all(a is b for a, b in zip(first, again, strict=True))

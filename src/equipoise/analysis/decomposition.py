@@ -105,7 +105,7 @@ def begun(fed: Federation, rounds: int) -> Trial:
 def _with(trial: Trial, method: Method) -> Trial:
     """The same trial by another method."""
     method.check(trial.solver)
-    if lacking := method.needs - {"classes"} - ({"validation"} if trial.oracle is not None else set()):
+    if lacking := method.needs_of_server - ({"validation"} if trial.oracle is not None else set()):
         raise ValueError(
             f"{method} cannot be tried for one round from the models of another method: it needs {', '.join(sorted(lacking))}. "
             "Decompose a run of this method."

@@ -1,6 +1,6 @@
 """What a rule may compute on a client's data set: loss, gradient, accuracy, features, and local training."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import torch
@@ -14,7 +14,7 @@ from equipoise.core.solver import Solver
 from equipoise.core.tally import ClassTally, Tally, together
 from equipoise.core.task import Task
 from equipoise.core.training import Corrections, Terms, Training, Wrap
-from equipoise.data.batch import Inputs
+from equipoise.data.batch import Batch, Inputs
 from equipoise.data.samples import Source, at_once
 
 EVALUATION_BATCH = 512  # samples per forward pass, over all clients of a stack
@@ -40,7 +40,7 @@ class Oracle:
         self.solver = solver
         self.schedule = schedule
         self.n_params = n_params
-        self._counts: Tensor | None = None
+        self._once: dict[object, Tensor] = {}
         self._moments: tuple[Tensor, tuple[Tensor, Tensor, Tensor]] | None = None
 
     @property
@@ -49,12 +49,16 @@ class Oracle:
         return self.evaluator.model.task
 
     # questions about the whole data set, at a whole vector [..., G], in eval mode and without crops
-    def _passes(self, vector: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    def passes(self, vector: Tensor) -> Iterator[tuple[Tensor, Tensor, Batch, Tensor]]:
+        """Logits [..., B, C], features [..., B, D] and the batch, block by block; false in the last [..., B] is padding."""
         theta, buffers = vector[..., : self.n_params], vector[..., self.n_params :].clone()
-        for rows, ok in self._blocks():
-            batch = self.source.batch(rows, None)
+        for batch, ok in self.samples():
             logits, features = self.evaluator.forward(theta, buffers, batch.x)
-            yield logits, features, batch.y, ok
+            yield logits, features, batch, ok
+
+    def samples(self) -> Iterator[tuple[Batch, Tensor]]:
+        """All samples [..., B], block by block, without crops; false in the last [..., B] is padding."""
+        return ((self.source.batch(rows, None), ok) for rows, ok in self._blocks())
 
     def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
         sizes, longest = self.source.sizes, self.source.size
@@ -66,7 +70,7 @@ class Oracle:
 
     def tally(self, vector: Tensor) -> Tally:
         """What the model does on the data set, or each of a stack of them."""
-        return together(self.task.tally(logits, y, ok=ok) for logits, _, y, ok in self._passes(vector))
+        return together(self.task.tally(logits, batch.y, ok=ok) for logits, _, batch, ok in self.passes(vector))
 
     def loss(self, vector: Tensor) -> Tensor:
         """Mean loss over the data set [...]."""
@@ -102,12 +106,20 @@ class Oracle:
 
     def class_counts(self, n_classes: int) -> Tensor:
         """Samples of each class [..., C]."""
-        if self._counts is None:
+
+        def count() -> Tensor:
             total = torch.zeros((), dtype=torch.int64, device=self.source.sizes.device)
             for rows, ok in self._blocks():
                 total = total + (functional.one_hot(self.source.labels(rows), n_classes) * ok.unsqueeze(-1)).sum(-2)
-            self._counts = total
-        return self._counts
+            return total
+
+        return self.once("class counts", count)
+
+    def once(self, name: object, compute: Callable[[], Tensor]) -> Tensor:
+        """What ``compute`` gives at its first call of this ``name``, so that a rule may ask on every batch of a visit."""
+        if name not in self._once:
+            self._once[name] = compute()
+        return self._once[name]
 
     @property
     def head(self) -> Tensor:
@@ -121,7 +133,7 @@ class Oracle:
 
     def features(self, vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Features [..., n, D], labels [..., n], and false [..., n] where a sample is padding."""
-        passes = [(features, y, ok) for _, features, y, ok in self._passes(vector)]
+        passes = [(features, batch.y, ok) for _, features, batch, ok in self.passes(vector)]
         features, y, ok = (torch.cat(part, -2 if k == 0 else -1) for k, part in enumerate(zip(*passes, strict=True)))
         return features, y, ok
 
@@ -132,9 +144,9 @@ class Oracle:
         """
         if self._moments is None or self._moments[0] is not vector:
             sums = count = square = torch.zeros((), dtype=torch.float64, device=vector.device)
-            for _, features, y, ok in self._passes(vector):
+            for _, features, batch, ok in self.passes(vector):
                 wide = features.double()  # variances are differences of these
-                more, n = maths.class_sums(wide, y, ok, n_classes)
+                more, n = maths.class_sums(wide, batch.y, ok, n_classes)
                 sums, count = sums + more, count + n
                 square = square + (wide.square().sum(-1) * ok).sum(-1)
             self._moments = vector, (maths.class_means(sums, count), count, square / self.source.sizes)

@@ -49,6 +49,8 @@ class Setup:
     samples of each client, ``n_features`` the width of the features that enter the classifier (0 if there is none),
     ``head`` [P] true on the classifier, ``neurons`` the network's hidden units where a rule needs them, ``n_validation``
     the batches of the server's validation data, ``asked`` how many clients are selected in a round (None: all).
+    ``attributes`` is by the name of each sensitive attribute, in the order of the columns of s, the number of its values; ``positive``
+    is the number of the positive class (None: there is none).
     """
 
     initial: Tensor
@@ -61,6 +63,8 @@ class Setup:
     neurons: Neurons | None = None
     n_validation: int = 0
     asked: int | None = None
+    attributes: Mapping[str, int] = field(default_factory=dict)
+    positive: int | None = None
 
     @property
     def n_params(self) -> int:
@@ -386,7 +390,7 @@ OWNS: Mapping[str, str] = MappingProxyType(
 WORDS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "owns": (*OWNS,),
-        "needs": ("validation", "contribution", "contribution_on_test", "neurons", "classes"),
+        "needs": ("validation", "contribution", "contribution_on_test", "neurons", "classes", "sensitive"),
         "uses": ("features", "classifier"),
         "sees": SEES,
     }
@@ -403,7 +407,8 @@ class Declarations:
         update), ``"mask"``, ``"weights"`` (of the clients), ``"direction"`` (the coefficients of the updates), ``"submodel"``,
         ``"upload"``, ``"reward"`` (what each client gets), ``"step"`` (what an optimiser of the server makes of it), ``"use"``.
     needs : what the federation must have: ``"validation"`` (the server's own data), ``"contribution"`` (accuracy of each client trained
-        alone; measured before the first round), ``"neurons"`` (known hidden units), ``"classes"`` (targets that are classes).
+        alone; measured before the first round), ``"neurons"`` (known hidden units), ``"classes"`` (targets that are classes),
+        ``"sensitive"`` (samples with sensitive attributes).
     uses : what of the network the rule uses: ``"features"``, that enter its classifier, and the trained ``"classifier"`` itself.
     sees : what the server must see of single clients, the least that is enough. ``"nothing"``; ``"sum"``, sums over the clients of
         updates and reports, with weights known before the round; ``"scalars+sum"``, also a few numbers of each client before the

@@ -182,11 +182,12 @@ class Federation(Arrangement):
         )
         belongs = named("groups", groups, "clients, that of its test set")
         sets = EvaluationSets(inputs.tests, belongs, recorded, inputs.client_tests, len(inputs.data), own)
-        inputs.require_data_for(rules)
+        sensitive = inputs.sensitive(attributes, away=population is not None)
+        people = sensitive or attributes or {}  # sites' attributes are known by name where no test set here has them
+        inputs.require_data_for(rules, people)
         check_whole("least_group", least_group, 1, meaning=" test samples")
         called = _classes(classes, inputs.n_classes)
         target = positive_class(positive, called)
-        sensitive = inputs.sensitive(attributes, away=population is not None)
         away = population is not None
         inputs, held = (inputs, None) if away else held_out(inputs, settings, sets.groups)  # sites hold out their own
         check_away(rules, select, away=away, held=held is not None)
@@ -212,6 +213,8 @@ class Federation(Arrangement):
             away=away,
             presence=presence,
             attackers=attackers,
+            attributes=given.values(people),
+            positive=None if target is None else target.number,
         )
         super().__init__(
             inputs, sets, held, called, sensitive, target, least_group, select, population, choice, measured
@@ -662,7 +665,7 @@ class Federation(Arrangement):
     def _contents(self) -> dict[str, str]:
         """Hashes of the data, which are made when they are first needed."""
         trial = self.trial
-        held_out = trial.oracle.source if trial.oracle is not None and trial.method.needs - {"classes"} else None
+        held_out = trial.oracle.source if trial.oracle is not None and trial.method.needs_of_server else None
         # clients that are away have their data where they are
         held = () if self.held is None else self.held.sets
         own = {f"{m}, a client": d for m, d in enumerate(self.tests.of_clients or ()) if d is not None}

@@ -157,7 +157,7 @@ def fingerprint(trial: Trial, data: Mapping[str, str]) -> Content:
         "labels": trial.labels,
         **structure(trial.model, trial.neurons),
         "server_validation": None
-        if trial.oracle is None or not trial.method.needs - {"classes"}
+        if trial.oracle is None or not trial.method.needs_of_server
         else _validation(trial.oracle),
         "solver": repr(trial.solver),
         **({} if trial.model.task == CLASSIFICATION else {"task": str(trial.model.task)}),

@@ -104,9 +104,22 @@ class Frame:
         first = self.first if parts[0][1] is None else loaded(data[0])
         return replace(self, data=data, first=first), tuple(held for _, held in parts)
 
-    def require_data_for(self, method: Method) -> None:
-        """Require the task, and the validation data, that a method looks at."""
+    def values(self, sensitive: Mapping[str, Sequence[str]]) -> dict[str, int]:
+        """The number of values of each sensitive attribute: those that have names, or codes that clients here have."""
+        here = [d.s for d in (self.first, *self.data) if isinstance(d, Samples) and d.s is not None]
+        return {
+            name: len(names) or max((int(s[:, k].max()) + 1 for s in here), default=0)
+            for k, (name, names) in enumerate(sensitive.items())
+        }
+
+    def require_data_for(self, method: Method, sensitive: Mapping[str, Sequence[str]]) -> None:
+        """Require the task, the ``sensitive`` attributes and the validation data that a method looks at."""
         method.require(self.model.task)
+        if "sensitive" in method.needs and not sensitive:
+            raise ValueError(
+                f"{method} treats groups of people, and these samples have no sensitive attributes. Name the column of the groups "
+                "(--set group=NAME), give clients (x, y, s), or choose a scenario that has some: adult, heart."
+            )
         if "validation" in method.needs and self.server_validation is None:
             raise ValueError(
                 f"{method} measures on validation data of the server's own, and this federation has none. "

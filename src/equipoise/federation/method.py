@@ -123,6 +123,11 @@ class Method:
         """What the federation must have, by any of the rules."""
         return frozenset().union(*(rule.declared.needs for rule in self.rules))
 
+    @property
+    def needs_of_server(self) -> frozenset[str]:
+        """Of these, what is not a property of the clients' samples."""
+        return self.needs - {"classes", "sensitive"}
+
     def require(self, task: Task) -> None:
         """Refuse a task that has no classes, where a rule counts them, or measures accuracy.
 

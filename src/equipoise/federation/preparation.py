@@ -79,6 +79,8 @@ def prepare(
     away: bool = False,
     presence: Presence | None = None,
     attackers: Attackers | None = None,
+    attributes: Mapping[str, int] | None = None,
+    positive: int | None = None,
 ) -> Trial:
     """Everything about a run that does not change.
 
@@ -90,6 +92,7 @@ def prepare(
     groups : the hidden units, ``neurons`` of :class:`equipoise.Federation`.
     away : the clients are not in this process.
     presence, attackers : available clients, and those that attack, in a simulation.
+    attributes, positive : see :class:`equipoise.core.rule.Setup`.
 
     Raises
     ------
@@ -113,6 +116,8 @@ def prepare(
         neurons,
         0 if held_out is None else -(-held_out.size // VALIDATION_BATCH),
         cohort_size(len(inputs.data), settings.participation),
+        attributes or {},
+        positive,
     )
     return Trial(
         model=model,

@@ -22,6 +22,8 @@ MODULES = (
     "afl",
     "qffl",
     "fairfed",
+    "reweighing",
+    "fairgrad",
     "fedce",
     "fedga",
     "fedfv",

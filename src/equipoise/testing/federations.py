@@ -77,7 +77,7 @@ def samples(n: int, seed: int) -> tuple[Tensor, Tensor]:
 def clients(sizes: Sequence[int] = UNEQUAL, *, people: bool = False) -> list[tuple[Tensor, ...]]:
     """The samples of clients with these sizes; of ``people`` also the codes of two sensitive attributes, some of them unknown."""
     data: list[tuple[Tensor, ...]] = [samples(n, seed) for seed, n in enumerate(sizes)]
-    return [(x, y, torch.stack([y % 2, y - 1], 1)) for x, y in data] if people else data
+    return [(x, y, torch.stack([(x[:, 3] > 0).long(), y - 1], 1)) for x, y in data] if people else data
 
 
 def evaluation_sets() -> dict[str, tuple[Tensor, Tensor]]:
@@ -85,10 +85,17 @@ def evaluation_sets() -> dict[str, tuple[Tensor, Tensor]]:
     return {"a": samples(40, 1), "b": samples(20, 3)}
 
 
+def of_people(method: Any) -> dict[str, Any]:
+    """Settings of a federation whose method needs sensitive attributes: their names, and which class is positive."""
+    if "sensitive" not in Method.of(method).needs:
+        return {}
+    return {"attributes": {"side": ["left", "right"], "less": ["0", "1"]}, "positive": 1}
+
+
 def with_data(net: object, sizes: Sequence[int], people: bool, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The data of small clients, unless ``settings`` have others, and settings with defaults."""
     values = {"epochs": 2, "batch_size": 8, "participation": 0.8, "seed": 3} | settings
-    data = values.pop("data", None)
+    data, people = values.pop("data", None), people or "attributes" in values
     if data is None or (net is None and isinstance(data[0], tuple) and data[0][0].shape[1:] == (N_INPUTS,)):
         values = {"server_validation": samples(70, 2)} | values  # two batches
     return data or clients(sizes, people=people), values
@@ -107,7 +114,7 @@ def federation(
 ) -> Federation:
     """A federation of small clients, with validation data of the server."""
     few = {"epochs": 1} if kind == "large" else {}  # many large steps would make rounding visible
-    data, values = with_data(net, sizes, people, few | settings)
+    data, values = with_data(net, sizes, people, few | of_people(method) | settings)
     solver = solver or SGD(RATES.get(kind, 0.05), 0.9, 1e-4)
     return Federation(net or network(kind), data, method, solver, engine=engine, **values)
 
@@ -124,7 +131,7 @@ def consortium(
     """The same as :func:`federation`, with clients that are asked through Flower's messages in this process."""
     from equipoise.flower import in_process  # where Flower is installed
 
-    data, values = with_data(None, sizes, people, settings)
+    data, values = with_data(None, sizes, people, of_people(method) | settings)
     return in_process(net or network(kind), data, method, SGD(0.05, 0.9, 1e-4), **values)
 
 
@@ -259,6 +266,8 @@ class Subject:
     @cached_property
     def people(self) -> bool:
         """Whether its data have sensitive attributes: with large steps, and if it trains only with them."""
+        if "sensitive" in self.method.needs:
+            return True
         if self.kind != "mlp":
             return self.kind == "large" or self.on("mlp").people
         return bool(self.method.overriding("loss")) and not self._trains(people=False) and self._trains(people=True)

@@ -280,8 +280,17 @@ def open_site(
     sensitive = inputs.sensitive(task.attributes, away=False)
     if task.schema is not None and (why := task.schema.doubt((settings.validation, settings.seed), name)):
         raise SiteError(why)
+    inputs.require_data_for(method, sensitive)
     inputs, (held,) = inputs.divided(settings.validation, settings.seed)
-    trial = prepare(inputs, method, _solver(fields["solver"]), settings, "sequential", groups=task.neurons)
+    trial = prepare(
+        inputs,
+        method,
+        _solver(fields["solver"]),
+        settings,
+        "sequential",
+        groups=task.neurons,
+        attributes=inputs.values(sensitive),
+    )
     tests = EvaluationSets(inputs.tests, None, tuple(fields["measures"]))
     own, noise = node_config or {}, 0.0 if simulated else next((r.noise for r in method.rules if type(r) is DP), 0.0)
     personal = bool(inputs.tests) and (trial.private is not None or bool(method.overriding("deploy")))

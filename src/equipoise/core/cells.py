@@ -1,0 +1,221 @@
+r"""A weight for the samples of each cell, a class and a group of people, and the sums by cell from which rules compute it.
+
+The client side of every rule that weighs cells. With w [R, A] from the server and the loss of a sample l_i, a client minimises
+
+.. math:: \frac{1}{n_m} \sum_i w_{y_i, a_i} \ell_i
+
+and clients count by their samples, so the sum of their gradients is that of the weighted loss of all samples. A batch is never divided by
+the sum of its weights: that would undo the weight at a client with one group. A sample of an unknown group has weight 1, and is in no cell.
+
+A rule takes the functions of this module as hooks, and computes the tables in ``aggregate``, from sums over the clients that were
+measured on training samples with the model sent out: its weights act one round later.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from equipoise.core.rule import Bounds, Cohort, Out, Setup, State, Visit
+from equipoise.core.task import Task
+from equipoise.data.batch import Batch
+from equipoise.system.ranges import number, text
+from equipoise.system.suggestions import unknown
+
+NEEDS = frozenset({"classes", "sensitive"})
+SENT = ("w", "row", "factor")
+RANGES: Mapping[str, Bounds] = MappingProxyType(
+    {
+        "n": Bounds(0, samples=True),
+        "right": Bounds(0, samples=True),
+        "loss": Bounds(0),
+        "chance": Bounds(0, samples=True),
+        "loss_as_positive": Bounds(0),
+    }
+)
+
+
+def reported(*names: str) -> Mapping[str, Bounds]:
+    """The ``ranges`` of a rule that reports sums by cell [..., R, A]: ``n`` samples, and those that are named.
+
+    ``right`` counts samples whose row is predicted, ``loss`` adds their losses, ``chance`` the probabilities of the last row, and
+    ``loss_as_positive`` minus the logarithms of these.
+    """
+    return MappingProxyType({name: RANGES[name] for name in ("n", *names)})
+
+
+class CellRule(Protocol):
+    """What the functions here read of a rule: see :func:`attribute`, :func:`least_count`, :func:`reported`.
+
+    ``binary`` is whether its cells are of two rows, all other classes and the positive one; else each class has a row.
+    """
+
+    @property
+    def attribute(self) -> str: ...  # noqa: D102
+    @property
+    def least_count(self) -> int: ...  # noqa: D102
+    @property
+    def ranges(self) -> Mapping[str, Bounds]: ...  # noqa: D102
+    @property
+    def binary(self) -> bool: ...  # noqa: D102
+
+
+def attribute() -> Any:
+    """The field ``attribute``: the name of a sensitive attribute, or several joined by ``*``, whose intersections are the groups. Empty: the first."""
+    return text("")
+
+
+def least_count() -> Any:
+    """The field ``least_count``: a client with fewer samples in a cell reports zeros for it. 0 reports all; 30 is usual between sites."""
+    return number(0, low=0, whole=True)
+
+
+def factors(setup: Setup, names: str) -> tuple[Tensor, int]:
+    """Factors [K] of the codes of K attributes whose sum is the code of a group, in mixed radix, and the number A of groups.
+
+    Raises
+    ------
+    ValueError : there is no such attribute.
+    """
+    chosen = [name.strip() for name in names.split("*")] if names else list(setup.attributes)[:1]
+    if strange := [name for name in chosen if name not in setup.attributes]:
+        raise ValueError(f"attribute={names!r}: {unknown('attribute', strange[0], setup.attributes)}")
+    if len({*chosen}) < len(chosen):
+        raise ValueError(f"attribute={names!r} names an attribute twice. Leave one out.")
+    factor, A = dict.fromkeys(setup.attributes, 0), 1
+    for name in reversed(chosen):
+        factor[name], A = A, A * setup.attributes[name]
+    return torch.tensor([*factor.values()], dtype=torch.int64, device=setup.initial.device), A
+
+
+def server_state(self: CellRule, setup: Setup) -> State:
+    """Weights ``w`` [R, A] of 1, the row of each class [C], and the ``factor`` [K] of each attribute.
+
+    R is the number of classes, or 2 for a rule of two: all others, and the positive class.
+    """
+    factor, A = factors(setup, self.attribute)
+    row = torch.arange(setup.n_classes, device=factor.device)
+    if self.binary:
+        if setup.positive is None:
+            raise ValueError(
+                f"{type(self).__name__} compares one class with all others, and {setup.n_classes} classes have none that is positive. "
+                "Name it: --positive CLASS (Python: positive=...)."
+            )
+        row = (row == setup.positive).long()
+    return {
+        "w": torch.ones(int(row.max()) + 1, A, dtype=torch.float64, device=row.device),
+        "row": row,
+        "factor": factor,
+    }
+
+
+def message(self: CellRule, state: State, m: int) -> State:
+    """The weights, and how a sample's cell is found."""
+    return {key: state[key] for key in SENT}
+
+
+def cell_of(message: State, y: Tensor, s: Tensor) -> Tensor:
+    """The cell of each sample [..., B], row times A plus group; R A if its group is unknown.
+
+    ``message`` has ``w`` [..., R, A], ``row`` [..., C] and ``factor`` [..., K]; labels ``y`` [..., B], codes ``s`` [..., B, K].
+    """
+    R, A = message["w"].shape[-2:]
+    factor = message["factor"].unsqueeze(-2)  # [..., 1, K]
+    row, group = message["row"].take_along_dim(y, -1), (s * factor).sum(-1)
+    unknown_group = ((s < 0) & (factor > 0)).any(-1) | (group >= A)
+    return torch.where(unknown_group, R * A, row * A + group)
+
+
+def of_cells(table: Tensor, cell: Tensor, outside: float) -> Tensor:
+    """The entry of a ``table`` [..., R, A] for each sample's ``cell`` [..., B]; ``outside`` for one in no cell."""
+    flat = table.flatten(-2)
+    padded = torch.cat([flat, flat.new_full((*flat.shape[:-1], 1), outside)], -1)
+    return torch.take_along_dim(padded, cell, -1)
+
+
+def loss(self: object, out: Out, visit: Visit) -> Tensor:
+    """What makes the batch loss the mean of ``w l``: see :func:`weighted`."""
+    return weighted(out, visit, visit.message["w"])
+
+
+def weighted(out: Out, visit: Visit, w: Tensor) -> Tensor:
+    """The mean of ``(w - 1) l`` [...] over a batch, for weights ``w`` [..., R, A]: what is added to the mean loss."""
+    cell = cell_of(visit.message, out.y, sensitive(out.s))
+    weight = of_cells(w.to(out.logits.dtype), cell, 1.0)
+    return out.mean((weight - 1) * out.task.losses(out.logits, out.y))
+
+
+def own_counts(visit: Visit) -> Tensor:
+    """The client's samples of each cell [..., R, A], in float64."""
+
+    def count() -> Tensor:
+        total = visit.message["w"].new_zeros(())
+        for batch, ok in visit.oracle.samples():
+            total = total + by_cell(visit.message, cell_of(visit.message, batch.y, sensitive(batch.s)), ok.double())
+        return total
+
+    return visit.oracle.once("cells", count)
+
+
+def finish(self: CellRule, theta: Tensor, visit: Visit) -> tuple[State, State]:
+    """Sums by cell of the received model on the client's samples: what the rule's ``ranges`` name."""
+    sums: State = {}
+    for logits, _, batch, ok in visit.oracle.passes(visit.received):
+        for key, part in sums_by_cell(visit.message, logits, batch, ok, visit.oracle.task).items():
+            sums[key] = sums[key] + part if key in sums else part
+    enough = sums["n"] >= self.least_count
+    return {key: (sums[key] * enough).to(theta.dtype) for key in self.ranges}, visit.state
+
+
+def sums_by_cell(message: State, logits: Tensor, batch: Batch, ok: Tensor, task: Task) -> State:
+    """The sums that ``RANGES`` names over samples of which ``logits`` [..., B, C] were computed, without padding: each [..., R, A] in float64."""
+    R = message["w"].shape[-2]
+    row, cell = message["row"], cell_of(message, batch.y, sensitive(batch.s))
+    last = (row == R - 1).unsqueeze(-2)  # [..., 1, C]
+    log_chance = logits.double().log_softmax(-1).where(last, -torch.inf).logsumexp(-1)  # [..., B]
+    predicted = task.predictions(logits)
+    values = {
+        "n": torch.ones_like(log_chance),
+        "right": (row.take_along_dim(predicted.clamp(min=0), -1) == row.take_along_dim(batch.y, -1)) & (predicted >= 0),
+        "loss": task.losses(logits, batch.y),
+        "chance": log_chance.exp(),
+        "loss_as_positive": -log_chance,
+    }
+    return {key: by_cell(message, cell, value.double().where(ok, 0)) for key, value in values.items()}
+
+
+def by_cell(message: State, cell: Tensor, values: Tensor) -> Tensor:
+    """The sum of ``values`` [..., B] over the samples of each cell [..., R, A]."""
+    R, A = message["w"].shape[-2:]
+    zeros = values.new_zeros(*cell.shape[:-1], R * A + 1)
+    return zeros.scatter_add(-1, cell, values)[..., :-1].reshape(*cell.shape[:-1], R, A)
+
+
+def no_report(self: CellRule, setup: Setup) -> State:
+    """A report of zeros."""
+    zeros = setup.initial.new_zeros(2 if self.binary else setup.n_classes, factors(setup, self.attribute)[1])
+    return dict.fromkeys(self.ranges, zeros)
+
+
+def total(cohort: Cohort) -> State:
+    """The sums over the clients of the round, each [R, A] in float64."""
+    return {key: part.double().sum(0) for key, part in cohort.reports.items()}
+
+
+def where(n: Tensor, table: Tensor, empty: float = 1.0) -> Tensor:
+    """A table [R, A]; ``empty`` for a cell that no client has: no constraint follows from it, and its weight is 1."""
+    return torch.where(n > 0, table, empty)
+
+
+def sensitive(s: Tensor | None) -> Tensor:
+    """The codes of the samples.
+
+    Raises
+    ------
+    ValueError : there are none; a federation checks this before training.
+    """
+    if s is None:
+        raise ValueError("The rule weighs groups of people, and these samples have no sensitive attributes s.")
+    return s
