@@ -8,6 +8,7 @@ import defaults
 import pytest
 
 from equipoise.federation.history import History
+from equipoise.federation.method import parse
 from equipoise.methods import METHODS
 
 LINES = (
@@ -22,7 +23,7 @@ METHOD = "sam"  # at chance with the network that was the default before
 
 def test_the_table_has_every_method_on_every_scenario_without_files() -> None:
     assert LINES[0].split("|")[2:-1] == [f" `{name}` " for name in defaults.EMBEDDED]
-    assert [*CELLS] == [*METHODS]
+    assert [*CELLS] == [name for name in METHODS if "sensitive" not in parse(name).needs]
     for method, cells in CELLS.items():
         for scenario, cell in zip(defaults.EMBEDDED, cells, strict=True):
             assert (cell == "–") == (not defaults.configured(method, scenario)), (method, scenario)

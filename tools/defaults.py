@@ -39,8 +39,9 @@ Found = dict[str, dict[str, list[History]]]  # by method and scenario, one per s
 
 
 def configured(method: str, scenario: str) -> list[RunConfig]:
-    """The runs of a cell, one per seed; none where the method needs validation data that the scenario's server has not."""
-    if parse(method).needs & {"validation", "contribution"} and not describe(scenario).has_server_validation:
+    """The runs of a cell, one per seed; none where the method needs validation data that the scenario's server has not, or groups of people."""
+    needs = parse(method).needs
+    if "sensitive" in needs or needs & {"validation", "contribution"} and not describe(scenario).has_server_validation:
         return []
     return [configure(method, scenario, seed=seed, rounds=ROUNDS.get(scenario, 6)) for seed in SEEDS]
 
@@ -104,7 +105,8 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "defaults", help="where the runs are kept")
     parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time")
     given = parser.parse_args()
-    found = trained(given.method or METHODS, given.runs, given.jobs)
+    suitable = [name for name in METHODS if "sensitive" not in parse(name).needs]  # images have no sensitive attributes
+    found = trained(given.method or suitable, given.runs, given.jobs)
     text = PAGE.read_text(encoding="utf-8")
     head, rule, *rows = table(found)
     kept = {cells(row)[0]: row for row in between(text, "defaults")[2:]} if given.method else {}

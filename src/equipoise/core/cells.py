@@ -162,6 +162,8 @@ def own_counts(visit: Visit) -> Tensor:
 def finish(self: CellRule, theta: Tensor, visit: Visit) -> tuple[State, State]:
     """Sums by cell of the received model on the client's samples: what the rule's ``ranges`` name."""
     sums: State = {}
+    if not self.ranges:
+        return sums, visit.state
     for logits, _, batch, ok in visit.oracle.passes(visit.received):
         for key, part in sums_by_cell(visit.message, logits, batch, ok, visit.oracle.task).items():
             sums[key] = sums[key] + part if key in sums else part

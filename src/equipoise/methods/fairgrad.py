@@ -101,7 +101,7 @@ CATALOGUE = {
     "fairgrad": CatalogueEntry(
         (FairGrad,),
         "weights that climb on the groups' disadvantage",
-        "Maheshwari & Perrot, TMLR 2023",
+        "Maheshwari, Perrot, TMLR 2023",
         {"declearn": {"eta": 0.01, "eps": 1e-6}, "package": {"metric": "acc", "eta": 0.025}},
     ),
 }

@@ -33,10 +33,10 @@ class Reweighing(Rule):
     attribute : the sensitive attribute whose values are the groups; several joined by ``*``; empty: the first.
     least_count : >= 0; a client with fewer samples in a cell reports zeros for it.
 
-    Server state: ``w`` [C, A], ``row`` [C], ``factor`` [K], see ``core/cells.py``.
-    Reports: ``n`` [C, A], samples of each class and group, if ``scope`` is global.
+    Server state: ``w`` [R, A], a row for each class, ``row`` [C], ``factor`` [K], see ``core/cells.py``.
+    Reports: ``n`` [R, A], samples of each class and group; none with local counts.
     Server sees: sums of updates, and of ``n``.
-    Traffic: C A numbers down, C A up. One more pass over the local data.
+    Traffic: R A numbers down, R A up. One more pass over the local data.
     Differs: the weights of all clients follow from the first round's counts, so the first round has weights 1. Abay et al. add noise to
     the counts, which is not part of this rule.
     """
@@ -75,7 +75,7 @@ CATALOGUE = {
     "reweighing": CatalogueEntry(
         (Reweighing,),
         "weights that make the label independent of the group",
-        "Kamiran & Calders, KAIS 2012",
+        "Kamiran, Calders, KAIS 2012",
         {"local": {"scope": "local"}},
     ),
 }
