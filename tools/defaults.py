@@ -41,7 +41,9 @@ Found = dict[str, dict[str, list[History]]]  # by method and scenario, one per s
 def configured(method: str, scenario: str) -> list[RunConfig]:
     """The runs of a cell, one per seed; none where the method needs validation data that the scenario's server has not, or groups of people."""
     needs = parse(method).needs
-    if "sensitive" in needs or needs & {"validation", "contribution"} and not describe(scenario).has_server_validation:
+    if "sensitive" in needs or (
+        needs & {"validation", "contribution"} and not describe(scenario).has_server_validation
+    ):
         return []
     return [configure(method, scenario, seed=seed, rounds=ROUNDS.get(scenario, 6)) for seed in SEEDS]
 

@@ -31,7 +31,7 @@ from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.fingerprint import contents, fingerprint
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
-from equipoise.federation.inputs import Groups, frame, named, of_clients, taking
+from equipoise.federation.inputs import Groups, frame, named, of_clients, require_people, taking
 from equipoise.federation.method import Method
 from equipoise.federation.population import Population
 from equipoise.federation.preparation import (
@@ -184,7 +184,8 @@ class Federation(Arrangement):
         sets = EvaluationSets(inputs.tests, belongs, recorded, inputs.client_tests, len(inputs.data), own)
         sensitive = inputs.sensitive(attributes, away=population is not None)
         people = sensitive or attributes or {}  # sites' attributes are known by name where no test set here has them
-        inputs.require_data_for(rules, people)
+        inputs.require_data_for(rules)
+        require_people(rules, people)
         check_whole("least_group", least_group, 1, meaning=" test samples")
         called = _classes(classes, inputs.n_classes)
         target = positive_class(positive, called)

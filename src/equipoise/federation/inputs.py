@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -112,14 +112,9 @@ class Frame:
             for k, (name, names) in enumerate(sensitive.items())
         }
 
-    def require_data_for(self, method: Method, sensitive: Mapping[str, Sequence[str]]) -> None:
-        """Require the task, the ``sensitive`` attributes and the validation data that a method looks at."""
+    def require_data_for(self, method: Method) -> None:
+        """Require the task, and the validation data, that a method looks at."""
         method.require(self.model.task)
-        if "sensitive" in method.needs and not sensitive:
-            raise ValueError(
-                f"{method} treats groups of people, and these samples have no sensitive attributes. Name the column of the groups "
-                "(--set group=NAME), give clients (x, y, s), or choose a scenario that has some: adult, heart."
-            )
         if "validation" in method.needs and self.server_validation is None:
             raise ValueError(
                 f"{method} measures on validation data of the server's own, and this federation has none. "
@@ -216,6 +211,15 @@ class Frame:
         """The network's hidden units, checked on a few samples of a client."""
         x = self.first.batch(torch.arange(16, device=self.first.sizes.device) % self.first.size, None).x
         return find(self.model, x, groups)
+
+
+def require_people(method: Method, sensitive: Collection[str]) -> None:
+    """Require ``sensitive`` attributes of the samples, if the method treats groups of people."""
+    if "sensitive" in method.needs and not sensitive:
+        raise ValueError(
+            f"{method} treats groups of people, and these samples have no sensitive attributes. Name the column of the groups "
+            "(--set group=NAME), give clients (x, y, s), or choose a scenario that has some: adult, heart."
+        )
 
 
 def _headless(model: Model) -> str:

@@ -23,7 +23,7 @@ from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import visit
 from equipoise.federation import diagnosis, guard
 from equipoise.federation.evaluation import EvaluationSets, Handed, used
-from equipoise.federation.inputs import frame
+from equipoise.federation.inputs import frame, require_people
 from equipoise.federation.method import Method
 from equipoise.federation.preparation import prepare
 from equipoise.federation.round import plain
@@ -280,7 +280,7 @@ def open_site(
     sensitive = inputs.sensitive(task.attributes, away=False)
     if task.schema is not None and (why := task.schema.doubt((settings.validation, settings.seed), name)):
         raise SiteError(why)
-    inputs.require_data_for(method, sensitive)
+    require_people(method, sensitive)
     inputs, (held,) = inputs.divided(settings.validation, settings.seed)
     trial = prepare(
         inputs,
