@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -32,6 +33,7 @@ from equipoise.data.contents import DataError
 from equipoise.data.schema.cells import Words
 from equipoise.data.schema.schema import plain as plain_name
 from equipoise.networks import RECIPE
+from equipoise.report import committee, holdings
 from equipoise.runs import directory as runs
 from equipoise.system.seals import open_json, sealed_json
 from run_helpers import cache, equipoise
@@ -560,6 +562,35 @@ def test_a_chosen_threshold_is_taken_home(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 # the card
+@pytest.mark.parametrize(
+    ("sizes", "shown", "total"),
+    [
+        ([4, 30, 40, 50], ["< 10", "–", "40", "50"], "124"),  # 4 would be 124 without the others
+        ([4, 7, 40], ["< 10", "< 10", "40"], "51"),
+        ([3, 4, 40, 12], ["< 10", "< 10", "40", "–"], "59"),
+        ([20, 30], ["20", "30"], "50"),
+        ([4, 5], ["< 10", "< 10"], "fewer than 10"),
+    ],
+)
+def test_no_count_of_few_people_follows_from_the_card(
+    sizes: list[int], shown: list[str], total: str, tmp_path: Path
+) -> None:
+    data = [(torch.randn(n, 3, generator=torch.Generator().manual_seed(n)), torch.arange(n) % 2) for n in sizes]
+    names = [f"c{k}" for k in range(len(sizes))]
+    fed = eq.Federation(eq.network("mlp", (3,), 2, seed=0), data, names=names)
+    fed.fit(1, progress=False)
+    fed.save_bundle(tmp_path / "b")
+    card = (tmp_path / "b" / "README.md").read_text()
+    assert f"It learnt from {total} training samples" in card
+    rows = dict(re.findall(r"^\| (c\d) \| ([^|]+) \|", card, flags=re.M))
+    assert list(rows.values()) == shown
+    words = {"< 10": "fewer than 10", "–": "not shown"}
+    sentence = ", ".join(f"{name} {words.get(n, n)}" for name, n in zip(names, shown, strict=True))
+    assert committee._sizes(fed.holdings["clients"], 10) == sentence
+    least = "fewer than 10" if min(sizes) < 10 else str(min(sizes))
+    assert f"clients with {least}" in holdings.sentence(fed.holdings, least=10)
+
+
 def test_the_card_says_who_is_served_how_well(made: tuple[eq.Federation, Any, Path, pd.DataFrame]) -> None:
     fed, _, folder, _ = made
     text, page = ((folder / name).read_text() for name in ("README.md", "card.html"))

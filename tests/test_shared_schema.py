@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import equipoise as eq
 from equipoise.cli.init import read
 from equipoise.data.contents import DataError
+from equipoise.data.schema.sums import Sums
 from equipoise.scenarios.shared import SharedSchema, join, load_sums, site_sums
 from run_helpers import equipoise
 
@@ -92,7 +95,14 @@ def test_the_commands_do_the_same(here: Path, equipoise: Any) -> None:
     assert SharedSchema.load("schema.json") == shared(here)
     north = load_sums(Path("north.json"))
     (here / "north.json").write_text((here / "north.json").read_text().replace('"rows": 64', '"rows": 65', 1))
-    assert "north.json was changed or is damaged" in equipoise("schema", "join", "north.json", "south.json").err
+    assert "schema.json exists already. Add --force" in equipoise("schema", "join", "north.json", "south.json").err
+    damaged = equipoise("schema", "join", "north.json", "south.json", "--force")
+    assert "north.json was changed or is damaged" in damaged.err
+    again = ("schema", "sums", "south.csv", "--config", "agreed.toml", "-o", "south.csv", "--least", "1")
+    assert "south.csv exists already. Add --force" in equipoise(*again).err
+    alone = equipoise("schema", "join", "south.json", "-o", "alone.json")
+    assert "south.json are the sums of one site" in alone.err
+    assert not (here / "alone.json").exists()
     with pytest.raises(DataError, match=r"south: made with other options than north\. All sites need the same file"):
         join({"north": north, "south": {**north, "options": {}}})
 
@@ -103,13 +113,76 @@ def test_small_counts_do_not_leave_a_site(here: Path, least: int) -> None:
     for name in SITES:
         content = site_sums(f"{name}.csv", options, least=least)
         for sums in (*content["columns"].values(), content["label"], *content["values"].values()):
-            assert all(n >= least for word, n in sums["words"].items() if word)
+            assert all(n >= least for n in sums["words"].values())
             assert all(n >= least for n in sums["bins"].values())
             assert sum(sums["words"].values()) + sum(sums["bins"].values()) in (sums["present"], 0)
         json.dumps(content)  # nothing but JSON
     exact, coarse = shared(here).coder.fitted, shared(here, 10).coder.fitted
     assert coarse["income"].centre == exact["income"].centre
     assert coarse["age"].fill == pytest.approx(exact["age"].fill, abs=12)  # bins of ten rows
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"a": 100, "b": 60, "c": 4}, {"a": 100, "b": 54, "": 10}),  # b keeps its name
+        ({"a": 100, "b": 12, "c": 4}, {"a": 100, "": 16}),  # b would keep fewer than ten
+        ({"a": 100, "b": 6, "c": 5}, {"a": 100, "": 11}),
+        ({"a": 30, "": 4}, {"a": 24, "": 10}),  # missing values of an attribute
+        ({"a": 30, "": 12, "b": 3}, {"a": 30, "": 15}),
+        ({"a": 30, "b": 20}, {"a": 30, "b": 20}),
+        ({"a": 6, "b": 6}, {"": 12}),
+        ({"a": 6, "b": 3}, {}),
+    ],
+)
+def test_counts_that_a_subtraction_would_tell_are_joined(words: dict[str, int], told: dict[str, int]) -> None:
+    n = sum(words.values())
+    assert dict(Sums(n, n, words=words).suppressed(10).words) == told
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 40), min_size=1), st.integers(1, 12))
+def test_no_count_below_the_least_follows_from_what_is_told(words: dict[str, int], least: int) -> None:
+    n = sum(words.values())
+    told = Sums(n, n, words=words).suppressed(least)
+    assert all(count >= least for count in told.words.values())
+    assert sum(told.words.values()) == told.present
+    assert all(told.words[word] <= words[word] for word in told.words if word)
+    assert {word for word in words if words[word] >= 3 * least} <= {*told.words}, "frequent categories keep their names"
+
+
+def test_rare_rows_give_the_same_sums_however_many_they_are() -> None:
+    told = [Sums(164, 164, words={"a": 100, "b": 64 - k, "c": k}).suppressed(10) for k in range(1, 10)]
+    assert all(each == told[0] for each in told)
+
+
+def test_columns_that_a_site_lacks_are_named(here: Path, equipoise: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """All cells of age are missing at south; a column that all sites lack; a site whose file has other columns; few rows; two numbers."""
+    assert (
+        "Every training cell is missing of age at south."
+        in equipoise("init", "--data", "all.csv", "--set", "label=sick", "--set", "client=site", "-o", "own.toml").out
+    )
+    options = read(here / "agreed.toml")[3]["scenario_options"]
+    for name in SITES:
+        equipoise("schema", "sums", f"{name}.csv", "--config", "agreed.toml", "-o", f"{name}.json")
+    done = equipoise("schema", "join", *(f"{name}.json" for name in SITES))
+    assert "age: no sums of south.json" in done.out
+    rows = [{**row, "age": "", "income": ""} for row in people()]
+    for name in SITES:
+        write(here / f"{name}.csv", [row for row in rows if row["site"] == name], COLUMNS[1:])
+    empty = {name: site_sums(f"{name}.csv", options) for name in SITES}
+    with pytest.raises(DataError, match=r'columns age, income: no site .*age = { kind = "left out" }, income = { kind'):
+        join(empty)
+    fewer = {**options, "columns": {"job": options["columns"]["job"]}}
+    with pytest.raises(
+        DataError, match=r"west: made with other options than north\. west has no sums of age, income\."
+    ):
+        join({**empty, "west": site_sums("west.csv", fewer)})
+    write(here / "west.csv", rows[2:20:3], COLUMNS[1:])
+    with pytest.raises(DataError, match=r"west\.csv has 5 training rows.*--least 5"):
+        site_sums("west.csv", options)
+    write(here / "west.csv", [{**row, "income": int(k < 4)} for k, row in enumerate(rows)], COLUMNS[1:])
+    site_sums("west.csv", options)
+    assert "column income: two numbers, of which fewer than 10 rows have one" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -338,6 +411,25 @@ def test_the_draw_of_test_rows_is_that_of_the_sums(here: Path) -> None:
     assert float(x[:, 0].mean()) == pytest.approx(0, abs=1e-5)  # those of the sums
     with pytest.raises(DataError, match="made with other options than"):
         join({"north": sums, "again": site_sums("north.csv", options, seed=8, test=0.3, least=1)})
+
+
+def test_a_project_of_tables_states_that_its_sums_were_not_masked(here: Path, equipoise: Any) -> None:
+    for name in SITES:
+        done = equipoise("schema", "sums", f"{name}.csv", "--config", "agreed.toml", "-o", f"{name}.json")
+        assert "The sums are not masked: whoever gets this file sees those of this site." in done.out
+    assert equipoise("schema", "join", *(f"{name}.json" for name in SITES)).status == 0
+    made = equipoise("flower", "init", "trial", "--schema", "schema.json")
+    assert "secure = true masks the updates of rounds, and never these sums" in made.out
+    readme = Path("trial/README.md").read_text()
+    assert "The sums that made this schema were not masked" in readme
+    assert 'data-path = "/data/site-2.csv"' in readme
+    assert "digits that come" not in readme
+    assert equipoise("flower", "init", "plain").status == 0
+    readme = Path("plain/README.md").read_text()
+    assert "masked" not in readme
+    assert "digits that come with Equipoise: site-0, site-1, site-2." in readme
+    for command in ("sums", "join"):
+        assert "not masked" in " ".join(equipoise("schema", command, "--help").out.split())
 
 
 def test_sums_of_few_rows_give_no_number_and_no_wrong_scale(here: Path) -> None:

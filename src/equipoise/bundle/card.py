@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from equipoise.bundle.inputs import Inputs, Rows
+from equipoise.metrics.groups import hidden
 from equipoise.metrics.intervals import wilson
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of
 from equipoise.records.history import History
@@ -208,11 +209,13 @@ class Card:
         held = self.history.meta.get("holdings") or {}
         clients, least, classes = held.get("clients", ()), self.history.least_group, self.about["classes"]
 
+        unsaid = hidden({each["name"]: each["size"] for each in clients}, least)
+
         def counts(each: Mapping[str, Any]) -> tuple[Cell, ...]:
             """Samples, and those of each class; none of these where one is so small that the others would tell it."""
             of_class = (each["counts"] or ())[: len(classes)]
-            few = any(0 < n < least for n in of_class)
-            size = f"< {least}" if each["size"] < least else f"{each['size']:,}"
+            few = each["name"] in unsaid or any(0 < n < least for n in of_class)
+            size = f"< {least}" if each["size"] < least else "–" if each["name"] in unsaid else f"{each['size']:,}"
             return Cell(size), *(Cell("–" if few else f"{n:,}") for n in of_class)
 
         rows = tuple((each["name"], counts(each)) for each in clients[:SHOWN])
@@ -223,10 +226,14 @@ class Card:
         total = sum(each["size"] for each in clients)
         whose = f"{self.about['client']}, and of other sites, of which nothing is known here" if self._at_site else ""
         whose = whose or plural(len(clients), "client")
-        text = [f"It learnt from {total:,} training samples of {whose}."] if clients else []
+        text = (
+            [f"It learnt from {f'{total:,}' if total >= least else f'fewer than {least}'} training samples of {whose}."]
+            if clients
+            else []
+        )
         more = [f"And {len(clients) - SHOWN} clients more."] * (len(clients) > SHOWN)
         if grid is not None and any(cell.mean == "–" for _, cells in grid.rows for cell in cells):
-            more.append(f"–: the client has fewer than {least} samples of a class.")
+            more.append(f"–: a count of fewer than {least} would be this one, or follow from it and others.")
         if names := self.inputs.names:
             text.append(f"It takes {plural(len(names), 'column')}: {some(names, SHOWN)}.")
         if isinstance(self.inputs, Rows) and (left := self.inputs.coder.schema.left_out):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Container
+from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -38,3 +39,9 @@ def progress_bar(unit: str = "", *, shown: bool = True) -> Progress:
     """A progress bar on standard error, if that is a terminal, for numbers of ``unit``."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *(TextColumn(unit),) * bool(unit))
     return Progress(*columns, TimeRemainingColumn(), console=err, disable=not shown or not err.is_terminal)
+
+
+def require_free(output: Path, force: bool) -> None:
+    """Require that a file is new, or may be replaced."""
+    if output.exists() and not force:
+        raise ValueError(f"{output} exists already. Add --force to replace it, or write elsewhere with --output.")

@@ -74,6 +74,9 @@ def init(
     if schema is not None:
         nodes = "--node-config local.toml"
         say(
+            "The sums that made this schema were exchanged as they are: secure = true masks the updates of rounds, and never these sums."
+        )
+        say(
             'Name the table of each site in local.toml: [site-0], and below it data-path = "/data/north.csv", and so on.'
         )
     say(f"Try it: equipoise flower up {directory} {nodes} --tls")

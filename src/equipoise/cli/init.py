@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.markup import escape
 
-from equipoise.cli.console import out, plain_table, print_json
+from equipoise.cli.console import out, plain_table, print_json, require_free
 from equipoise.cli.options import SETTINGS, Json, Task, help_of
 from equipoise.core.settings import SCENARIO, meaning
 from equipoise.system import own_code, trust
@@ -137,8 +137,7 @@ def init(
     json_: Json = False,
 ) -> None:
     """Read your data, describe them, and write a commented file of all settings for `equipoise run --config`."""
-    if output.exists() and not force and not dry_run:
-        raise ValueError(f"{output} exists already. Add --force to replace it, or write elsewhere with --output.")
+    require_free(output, force or dry_run)
     more = [f"{name}={value}" for name, value in (("task", task), ("positive", positive)) if value is not None]
     from equipoise.data.schema.cells import RawTable
 

@@ -5,15 +5,19 @@ from typing import Annotated
 
 import typer
 
-from equipoise.cli.console import out, plain_table, say
+from equipoise.cli.console import out, plain_table, require_free, say
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import sealed_json
+from equipoise.system.suggestions import some
 
 app = typer.Typer(
     name="schema",
     no_args_is_help=True,
     help="One schema for the tables of several sites, from sums over their training rows.",
 )
+
+
+Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
 
 
 @app.command()
@@ -26,11 +30,16 @@ def sums(
         str | None, typer.Option("--site", help="The site's name in runs, if they hold rows out for validation.")
     ] = None,
     least: Annotated[int, typer.Option(min=1, help="Training rows of a category whose count leaves the site.")] = 10,
+    force: Force = False,
 ) -> None:
-    """At a site: write the sums of its training rows, which is all that leaves it; look at the file before you send it."""
+    """At a site: write the sums of its training rows, which is all that leaves it; look at the file before you send it.
+
+    The sums are not masked: whoever gets the file sees this site's own sums and counts.
+    """
     from equipoise.cli.init import read
     from equipoise.scenarios.shared import site_sums
 
+    require_free(output, force)
     choices = read(config)[3]
     options, held = choices["scenario_options"], choices.get("validation", 0.0)
     content = site_sums(
@@ -38,7 +47,8 @@ def sums(
     )
     write_atomically(output, sealed_json(content))
     say(
-        f"{output}: sums of {content['rows']:,} training rows, {len(content['columns'])} columns. Counts of fewer than {least} rows are joined."
+        f"{output}: sums of {content['rows']:,} training rows, {len(content['columns'])} columns. Counts of fewer than {least} rows are joined. "
+        "The sums are not masked: whoever gets this file sees those of this site."
     )
 
 
@@ -48,13 +58,20 @@ def join(
     output: Annotated[Path, typer.Option("--output", "-o", help="The schema, for all sites and the server.")] = Path(
         "schema.json"
     ),
+    force: Force = False,
 ) -> None:
-    """At the server: make the schema of all sites from their sums."""
+    """At the server: make the schema of all sites from their sums, which are not masked: the server sees those of each site."""
     from equipoise.data.schema.coding import input_names
     from equipoise.scenarios.shared import join as joined
-    from equipoise.scenarios.shared import load_sums
+    from equipoise.scenarios.shared import lacking, load_sums
 
-    schema = joined({str(path): load_sums(path) for path in files})
+    require_free(output, force)
+    if len(files) < 2:
+        raise ValueError(
+            f"{files[0]} are the sums of one site, and a schema of several needs those of each. For one table: equipoise run --data TABLE."
+        )
+    content = {str(path): load_sums(path) for path in files}
+    schema = joined(content)
     schema.save(output)
     grid = plain_table("column", "kind", "centre", "scale", "inputs", right=("centre", "scale", "inputs"))
     for feature in schema.coder.schema.features:
@@ -62,6 +79,11 @@ def join(
         numbers = [f"{fitted.centre:.6g}", f"{fitted.scale:.6g}"] if not fitted.categories else ["", ""]
         grid.add_row(feature.name, feature.kind, *numbers, str(len(input_names(feature, fitted))))
     out.print(grid)
+    for name in schema.coder.schema.names:
+        if names := lacking(content, name):
+            say(
+                f"{name}: no sums of {some(names)}, where all training cells or all but a few are missing. The other sites decide."
+            )
     say(
         f"{output}: {len(schema.inputs)} inputs, {len(schema.classes)} classes, from {sum(schema.rows):,} training rows of {len(files)} sites."
     )

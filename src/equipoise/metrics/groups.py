@@ -58,6 +58,20 @@ def large(record: Mapping[str, Any], least: int) -> dict[str, dict[str, Any]]:
     return {name: scores for name, scores in record.get("groups", {}).items() if scores.get("n", least) >= least}
 
 
+def hidden(counts: Mapping[str, int], least: int) -> set[str]:
+    """The names of counts that must not be shown next to their sum: those below ``least``, and the next smallest until their sum is not below it.
+
+    Else a count below ``least`` would be the sum without the others (complementary suppression, Cox 1980, JASA 75). All, if all are too few.
+    """
+    names, together = set[str](), 0
+    for n, name in sorted((n, name) for name, n in counts.items() if n > 0):
+        if n >= least and (not names or together >= least):
+            break
+        names.add(name)
+        together += n
+    return names
+
+
 def positive_class(given: object, classes: Sequence[str]) -> Positive | None:
     """Which class is positive; None of more than two classes where none is given: then each is compared with all others.
 

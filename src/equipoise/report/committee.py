@@ -11,9 +11,10 @@ from typing import Final, NamedTuple, cast
 
 import numpy as np
 
+from equipoise.metrics.groups import hidden
 from equipoise.metrics.measures import ACCURACY
 from equipoise.records.history import History
-from equipoise.records.meta import About
+from equipoise.records.meta import About, Content
 from equipoise.records.threshold import Chosen, Division, Estimate, RatesAt
 from equipoise.report import rates, thresholds
 from equipoise.report.document import Rate, RatesOfGroup, Treated, treated
@@ -130,15 +131,14 @@ def _people(compared: Comparison, chosen: Chosen | None) -> Section:
     texts, points = [], []
     if clients:
         sizes = [client["size"] for client in clients]
-        each = ", ".join(f"{client['name']} {_few(client['size'], least)}" for client in clients)
-        range_ = f"each with {min(sizes):,} to {max(sizes):,}"
-        texts.append(
-            f"The model learnt from {sum(sizes):,} rows of {plural(len(clients), 'site')}: {each if len(clients) <= ROWS else range_}."
-        )
+        range_ = f"each with {_few(min(sizes), least)} to {_few(max(sizes), least)}"
+        each = _sizes(clients, least) if len(clients) <= ROWS else range_
+        texts.append(f"The model learnt from {_few(sum(sizes), least)} rows of {plural(len(clients), 'site')}: {each}.")
     if tests:
-        each = ", ".join(f"{test['name']} {_few(test['size'], least)}" for test in tests)
-        total = sum(test["size"] for test in tests)
-        texts.append(f"It was tested on {total:,} rows that it had not seen{f': {each}' * (1 < len(tests) <= ROWS)}.")
+        each, total = _sizes(tests, least), sum(test["size"] for test in tests)
+        texts.append(
+            f"It was tested on {_few(total, least)} rows that it had not seen{f': {each}' * (1 < len(tests) <= ROWS)}."
+        )
     points += [f"{text[0].upper()}{text[1:]}" for text in (run.meta.get("data") or {}).get("notes") or ()][:POINTS]
     points += [text for of in treated(compared.document) for text in unknown_values(of)]
     small = [*dict.fromkeys([*compared["small"], *_too_few(chosen)])]
@@ -153,6 +153,13 @@ def _people(compared: Comparison, chosen: Chosen | None) -> Section:
         "Not in the data: people of other sites and of later times, and anybody whose row was never recorded."
     )
     return Section("people", "Who is in the data, and who is not", texts, points)
+
+
+def _sizes(holders: Sequence[Content], least: int) -> str:
+    """How many rows each has, where that does not tell with their sum how many one with fewer than ``least`` has."""
+    unsaid = hidden({each["name"]: each["size"] for each in holders}, least)
+    shown = [(each["name"], each["size"], each["name"] in unsaid and each["size"] >= least) for each in holders]
+    return ", ".join(f"{name} {'not shown' if secret else _few(n, least)}" for name, n, secret in shown)
 
 
 def _few(n: int, least: int) -> str:

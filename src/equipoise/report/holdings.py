@@ -159,10 +159,10 @@ def example_images(holdings: Holdings) -> Figure:
     return figure
 
 
-def sentence(holdings: Holdings, classes: bool = True) -> str:
-    """What `who_has_what` shows, in words; ``classes``: whether samples have such."""
+def sentence(holdings: Holdings, classes: bool = True, least: int = 1) -> str:
+    """What `who_has_what` shows, in words; ``classes``: whether samples have such. No number of samples is below ``least``."""
     clients = holdings["clients"]
-    text = f"{plural(len(clients), 'client')} with {_range([client['size'] for client in clients])} samples each"
+    text = f"{plural(len(clients), 'client')} with {_range([client['size'] for client in clients], least)} samples each"
     counts = [client["counts"] for client in clients if client["counts"]]
     held = f", of {_range([sum(n > 0 for n in row) for row in counts])} of {len(counts[0])} classes" if counts else ""
     away = sum(client["counts"] is None for client in clients)
@@ -184,5 +184,6 @@ def marks(holdings: Holdings, least: int = 1) -> str:
     )
 
 
-def _range(numbers: list[int]) -> str:
-    return " to ".join(f"{n:,}" for n in dict.fromkeys((min(numbers), max(numbers))))
+def _range(numbers: list[int], least: int = 1) -> str:
+    ends = (f"fewer than {least}" if 0 < n < least else f"{n:,}" for n in (min(numbers), max(numbers)))
+    return " to ".join(dict.fromkeys(ends))

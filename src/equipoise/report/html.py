@@ -262,7 +262,7 @@ def parts_of_captions(compared: Comparison) -> dict[str, str]:
         "worst": "".join(f" {text[:-1]}, {when(document)}." for text in worst),
         "seed": " Drawn for the lowest seed." * several,
         "classes": ", classes" * (not compared.get("task")),
-        "holdings": sentence(held, not compared.get("task")) + marks(held, compared["least"])
+        "holdings": sentence(held, not compared.get("task"), compared["least"]) + marks(held, compared["least"])
         if (held := drawings.held(compared))
         else "",
         "measured": " ".join(

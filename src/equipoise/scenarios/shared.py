@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -19,13 +20,16 @@ from equipoise.data.own.words import missing, twins
 from equipoise.data.samples import Draw, held_rows
 from equipoise.data.schema.cells import RawTable
 from equipoise.data.schema.coding import Coder
-from equipoise.data.schema.schema import Schema
+from equipoise.data.schema.reading import key_of
+from equipoise.data.schema.schema import CATEGORY, LEFT_OUT, Schema
 from equipoise.data.schema.sums import Sums, add_up, learn
 from equipoise.scenarios.own import Parts, columns_of, divided
 from equipoise.system.environment import versions
 from equipoise.system.files import write_atomically
 from equipoise.system.ranges import check_number
 from equipoise.system.seals import open_json, sealed_json
+
+log = logging.getLogger(__name__)
 
 FORMAT: Final = 3  # of both files
 LEAST = 10  # training rows of a category or a bin whose count leaves a site
@@ -165,7 +169,8 @@ def site_sums(
 
     Raises
     ------
-    DataError : there is no schema, the table is not as it says, or rows are held out of a site without a name.
+    DataError : there is no schema, the table is not as it says, it has fewer training rows than ``least``, or rows are held out of a
+        site without a name.
     """
     check_number("validation", validation, 0, 1, ", the share of its training rows that a site holds out", below=True)
     if validation and site is None:
@@ -176,7 +181,19 @@ def site_sums(
     assert isinstance(own.inputs, RawTable)
     schema, rows = own.inputs.schema, np.array(parts.training, np.int64)
     rows = rows[~held_rows(len(rows), own.targets[rows], validation, seed, str(site))]
-    columns = {f.name: add_up(f, own.inputs.columns[f.name], rows).suppressed(least) for f in schema.features}
+    if len(rows) < least:
+        raise DataError(
+            f"{data} has {len(rows)} training rows, and numbers about fewer than {least} do not leave a site: it cannot take part, "
+            f"unless its people allow it with --least {max(1, len(rows))}."
+        )
+    sums = {f.name: add_up(f, own.inputs.columns[f.name], rows) for f in schema.features}
+    if told := [name for name, each in sums.items() if len(each.bins) == 2 and min(each.bins.values()) < least]:
+        log.warning(
+            "%s: column%s %s: two numbers, of which fewer than %d rows have one, and the sum tells how many. If that must not leave this "
+            'site, make it kind = "%s" in the file of all sites.',
+            *(data, "s" * (len(told) > 1), listed(told), least, CATEGORY),
+        )
+    columns = {name: each.suppressed(least) for name, each in sums.items()}
     label = _numbers(own.targets[rows]) if own.regression else _words([own.label[row] for row in rows], least)
     values = {name: _words([words[row] for row in rows], least) for name, words in own.attributes.items()}
     return {
@@ -210,8 +227,20 @@ def join(sums: Mapping[str, Mapping[str, Any]]) -> SharedSchema:
         raise DataError(f"{listed(twice)}: the same sums as another file. Give those of every site once.")
     same = ("options", "seed", "test", "validation")
     if different := [name for name, other in others if any(other.get(key) != one[key] for key in same)]:
+        every = {name for each in sums.values() for name in each["columns"]}
+        lost = {
+            name: [column for column in ordered(every) if column not in each["columns"]] for name, each in sums.items()
+        }
+        lacks = [f" {name} has no sums of {listed(columns)}." for name, columns in lost.items() if columns]
         raise DataError(
-            f"{listed(different)}: made with other options than {first}. All sites need the same file for --config, and the same --seed."
+            f"{listed(different)}: made with other options than {first}.{''.join(lacks[:10])} All sites need the same file for --config, and "
+            "the same --seed."
+        )
+    if empty := [column for column in one["columns"] if len(lacking(sums, column)) == len(sums)]:
+        said = ", ".join(f'{key_of(column)} = {{ kind = "{LEFT_OUT}" }}' for column in empty)
+        raise DataError(
+            f"column{'s' * (len(empty) > 1)} {listed(empty)}: no site has {one['least']} training cells or more that are not missing. Write in "
+            f"the file of all sites, below [columns]: {said}. Then make the sums again."
         )
     schema = Schema.of(one["options"]["columns"])
     parts = [{name: Sums(**column) for name, column in each["columns"].items()} for each in sums.values()]
@@ -239,6 +268,11 @@ def join(sums: Mapping[str, Mapping[str, Any]]) -> SharedSchema:
     sites = tuple(str(each["site"]) for each in sums.values() if each["site"])
     draw = one["seed"], one["test"], one["validation"], sites
     return SharedSchema(coder, classes, values, centre, scale, dict(one["options"]), rows, *draw)
+
+
+def lacking(sums: Mapping[str, Mapping[str, Any]], column: str) -> list[str]:
+    """The sites that give no sums of a column, as every training cell is missing there, or all but a few are."""
+    return [name for name, each in sums.items() if not each["columns"][column]["present"]]
 
 
 def load_sums(path: Path) -> dict[str, Any]:

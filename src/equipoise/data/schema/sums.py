@@ -15,6 +15,7 @@ from equipoise.data.contents import DataError
 from equipoise.data.own.columns import listed, option
 from equipoise.data.schema.cells import Cells, RawTable
 from equipoise.data.schema.schema import CATEGORY, Feature, Schema
+from equipoise.metrics.groups import hidden
 
 ERROR = 0.005  # of a quantile, relative to it
 FAR = 10**6  # more than any index of a bin
@@ -68,13 +69,18 @@ class Sums:
     def suppressed(self, least: int) -> Sums:
         """The same without names of categories, and without bins of the sketch, of fewer rows than ``least``.
 
-        Rare categories are counted together. A bin of few rows is joined to the next larger one, the last to the one before.
+        Rare categories are counted together. If they are too few even so, the next rarest category gives them as many of its rows as they
+        lack, or is counted with them where it would keep fewer than ``least``. A bin of few rows is joined to the next larger one, the last
+        to the one before. Of numbers that are not whole it is kept only whether there are any.
         """
-        if 0 < self.present < least and not self.words:  # numbers of so few rows are theirs
+        if 0 < self.present < least:  # what so few rows have is theirs
             return Sums(self.rows)
-        words = {word: n for word, n in self.words.items() if n >= least}
+        rare = hidden(self.words, least)
+        words = {word: n for word, n in self.words.items() if word and word not in rare}
         if rest := sum(self.words.values()) - sum(words.values()):
-            words[""] = rest
+            last = max(rare, key=lambda word: (self.words[word], word), default="")
+            named = {last: rest - least} if last and self.words[last] >= least and rest >= 2 * least else {}
+            words |= {**named, "": rest - sum(named.values())}
         bins, carried, last = dict[str, int](), 0, ""
         for sign, k in sorted(map(_bin, self.bins), key=_order):
             carried += self.bins[f"{sign} {k}"]
@@ -83,7 +89,7 @@ class Sums:
                 bins[last], carried = carried, 0
         if carried and last:
             bins[last] += carried
-        return replace(self, words=words, bins=bins)
+        return replace(self, words=words, bins=bins, fractions=int(self.fractions > 0))
 
     @property
     def mean(self) -> float:

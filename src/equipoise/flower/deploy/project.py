@@ -70,6 +70,7 @@ def init(directory: str | Path, sites: int | Sequence[str] = 3, schema: str | Pa
         )
     about = {
         "name": name,
+        "schema": schema is not None,
         "publisher": "me",
         "sites": names,
         "year": datetime.now(UTC).year,
