@@ -32,6 +32,8 @@ from equipoise.bundle.files import BundleError
 from equipoise.data.contents import DataError
 from equipoise.data.schema.cells import Words
 from equipoise.data.schema.schema import plain as plain_name
+from equipoise.metrics.calibration import Recalibration
+from equipoise.metrics.decision import Decision
 from equipoise.networks import RECIPE
 from equipoise.report import committee, holdings
 from equipoise.runs import directory as runs
@@ -204,7 +206,9 @@ EVIL = "import pathlib\npathlib.Path('ran').touch()\ndef build(**_): pass\n"
         ({"inputs": {"kind": "numbers", "shape": "x"}}, "is not what Equipoise writes"),
         ({"dtype": "object"}, "is not what Equipoise writes"),
         ({"task": {"name": "regression", "loss": "own"}}, "is not what Equipoise writes"),
-        ({"format": 2}, "has format 2, and this Equipoise reads 1"),
+        ({"format": 3}, "has format 3, and this Equipoise reads 2"),
+        ({"decision": {"edges": [0.5]}}, "is not what Equipoise writes"),
+        ({"decision": {"attribute": "sex", "groups": ["f"], "edges": [0.5], "calibration": None}}, "expected 2 edges"),
         ({"files": {"../model.safetensors": ""}}, "is missing, which the bundle needs"),
     ],
 )
@@ -557,8 +561,210 @@ def test_a_chosen_threshold_is_taken_home(tmp_path: Path, monkeypatch: pytest.Mo
     fed.fit(1, progress=False)
     with pytest.raises(BundleError, match="chosen for another model"):
         fed.save_bundle("d", threshold=chosen)
-    with pytest.raises(BundleError, match="thresholds are by sex"):
-        fed.save_bundle("d", threshold=eq.choose_threshold(fed, youden=True, by_group=True))
+
+
+# decisions by group, and recalibrated probabilities
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> tuple[eq.Federation, Any, Path, pd.DataFrame]:
+    """A federation that holds out validation rows, with the sex, age and hospital of every person, and its table."""
+    place = tmp_path_factory.mktemp("held")
+    table(400).to_csv(place / "t.csv", index=False)
+    options: dict[str, Any] = OPTIONS | {
+        "group": "sex,age:50,60",
+        "leave_out": "sex",
+        "positive": "ill",
+        "tests": "all",
+    }
+    data = scenarios.load("own", 0, str(place / "t.csv"), **options)
+    net = eq.network("mlp", data.shape, data.outputs, seed=0, hidden=[7])
+    fed = eq.Federation(
+        net, data.clients, "fedavg", eq.SGD(lr=0.1), tests=data.tests, names=data.client_names, classes=data.classes,
+        attributes=data.attributes, validation=0.4, positive="ill",
+    )  # fmt: skip
+    fed.fit(2, progress=False)
+    return fed, data, place, pd.read_csv(place / "t.csv")
+
+
+@pytest.mark.parametrize("attribute", ["sex", "age"])
+def test_thresholds_by_group_are_taken_home(
+    held: tuple[eq.Federation, Any, Path, pd.DataFrame], tmp_path: Path, attribute: str, equipoise: Any
+) -> None:
+    """The decisions are those of the threshold, of a frame, a file and the command, and of people of unknown group the common one."""
+    fed, data, _, frame = held
+    chosen = eq.choose_threshold(fed, sensitivity=0.7, by_group=attribute)
+    assert len({*chosen.by_group.values()}) > 1
+    fed.save_bundle(tmp_path / "b", data=data.manifest, threshold=chosen)
+    model, (rows,) = eq.load(tmp_path / "b"), data.manifest["tests"].values()
+    part = frame.iloc[rows].reset_index(drop=True)
+    bands = np.select([part["age"] < 50, part["age"] < 60], ["< 50", ">= 50 and < 60"], ">= 60")
+    groups = part["sex"].tolist() if attribute == "sex" else bands.tolist()
+    x = next(iter(data.tests.values()))[0]
+    scores = fed.logits(x).double().softmax(-1)[:, 0]
+    expected = np.where(chosen.decide(scores, groups), "ill", "well").tolist()
+    assert model.predict(part).tolist() == expected
+    assert model.predict(part, groups=groups).tolist() == expected
+    assert make_pipeline(FunctionTransformer(lambda t: t), model).predict(part).tolist() == expected
+    assert model.predict_proba(part).tobytes() == fed.predict_proba(x).numpy().tobytes()
+    assert expected != np.where(chosen.decide(scores, ["?"] * len(groups)), "ill", "well").tolist()
+    part.to_csv(tmp_path / "p.csv", index=False)
+    assert model.predict(tmp_path / "p.csv").tolist() == expected
+    assert equipoise("predict", tmp_path / "b", tmp_path / "p.csv", "-o", tmp_path / "o.csv").status == 0
+    assert pd.read_csv(tmp_path / "o.csv")["prediction"].tolist() == expected
+    text = (tmp_path / "b/README.md").read_text()
+    assert f"uses {attribute} of each person at prediction" in text
+    assert "disparate treatment" in text
+    assert f"depends on {attribute}" in text
+    if attribute == "age":  # whose cells are numbers
+        return
+    gone = part.assign(sex=part["sex"].mask(np.arange(len(part)) % 2 == 0))
+    common = [name if k % 2 else "" for k, name in enumerate(groups)]
+    with pytest.warns(
+        UserWarning, match=rf"of {sum(not c for c in common)} of {len(part)} people the group is not known.*common one"
+    ):
+        made = model.predict(gone).tolist()
+    assert made == np.where(chosen.decide(scores, common), "ill", "well").tolist()
+    assert model.predict(part.assign(sex=part["sex"].str.upper())).tolist() == expected
+    with pytest.raises(DataError, match="has no column 'sex'"):
+        model.predict(part.drop(columns="sex"))
+    with pytest.raises(
+        DataError, match=r"people have a group that is not known \('(fe)?male', '(fe)?male'\)\. The groups are f, m\."
+    ):
+        model.predict(part.assign(sex=part["sex"].map({"f": "female", "m": "male"})))
+    with pytest.raises(BundleError, match="Give the sex of each of the"):
+        model.predict(part, groups=["f"])
+    part.drop(columns="sex").to_csv(tmp_path / "q.csv", index=False)
+    assert "no column 'sex'" in equipoise("predict", tmp_path / "b", tmp_path / "q.csv", "-o", tmp_path / "q").err
+
+
+def test_groups_that_a_table_calls_otherwise(tmp_path: Path) -> None:
+    """The heart scenario calls 0 and 1 female and male."""
+    data = scenarios.load("heart", 0)
+    net = eq.network("mlp", data.shape, data.outputs, seed=0, hidden=[4])
+    fed = eq.Federation(
+        net, data.clients, tests=data.tests, names=data.client_names, classes=data.classes, attributes=data.attributes,
+        validation=0.4, positive=data.positive,
+    )  # fmt: skip
+    fed.fit(1, progress=False)
+    chosen = eq.choose_threshold(fed, sensitivity=0.8, by_group="sex")
+    fed.save_bundle(tmp_path / "b", data=data.manifest, threshold=chosen)
+    model = eq.load(tmp_path / "b")
+    frame = pd.DataFrame({name: [1] * 4 for name in model.feature_names_in_}).assign(sex=[0, 1, 1.0, 0], thal=3)
+    scores = torch.from_numpy(model.predict_proba(frame)[:, 1])
+    expected = chosen.decide(scores, ["female", "male", "male", "female"])
+    assert (model.predict(frame) == np.where(expected, *reversed(data.classes))).all()
+    assert (model.predict(frame, groups=["female", "male", "male", "female"]) == model.predict(frame)).all()
+
+
+def test_groups_of_arrays_are_given(tmp_path: Path, equipoise: Any) -> None:
+    draw = torch.Generator().manual_seed(0)
+    data = [(torch.randn(60, 5, generator=draw), torch.arange(60) % 2, (torch.arange(60) // 2) % 2) for _ in range(2)]
+    fed = eq.Federation(
+        eq.network("mlp", (5,), 2, hidden=[3]),
+        data,
+        tests={"all": data[0]},
+        validation=0.4,
+        attributes={"sex": ["f", "m"]},
+    )
+    fed.fit(1, progress=False)
+    chosen = eq.choose_threshold(fed, youden=True, by_group=True)
+    fed.save_bundle(tmp_path / "b", threshold=chosen)
+    model, x, groups = eq.load(tmp_path / "b"), data[0][0].numpy(), ["f", "m", "?"] * 20
+    with pytest.warns(UserWarning, match="groups: of 20 of 60 people"):
+        made = model.predict(x, groups=groups)
+    scores = model.content.task.outputs(model.outputs(x))[:, 1]
+    assert (made == chosen.decide(scores, groups)).all()
+    with pytest.raises(BundleError, match=r"groups=\[\.\.\.\]\); found none"):
+        model.predict(x)
+    np.save(tmp_path / "x.npy", x)
+    assert (
+        "Give the sex of each of the 60"
+        in equipoise("predict", tmp_path / "b", tmp_path / "x.npy", "-o", tmp_path / "p").err
+    )
+    assert "groups=[...]" in (tmp_path / "b/README.md").read_text()
+    fed.save_bundle(tmp_path / "c")
+    with pytest.raises(BundleError, match="about all groups alike"):
+        eq.load(tmp_path / "c").predict(x, groups=groups)
+
+
+@pytest.mark.parametrize("kind", ["platt", "isotonic"])
+def test_recalibrated_probabilities(
+    held: tuple[eq.Federation, Any, Path, pd.DataFrame], tmp_path: Path, kind: str
+) -> None:
+    """The function is that of the validation rows; decisions with a threshold stay, those without are by the new probabilities."""
+    fed, data, _, frame = held
+    chosen = eq.choose_threshold(fed, sensitivity=0.7, recalibrate=kind)
+    assert chosen.document["recalibration"] is not None
+    fit = Recalibration.of(chosen.document["recalibration"])
+    fed.save_bundle(tmp_path / "a", data=data.manifest, recalibrate=kind)
+    fed.save_bundle(tmp_path / "b", data=data.manifest, recalibrate=kind, threshold=chosen)
+    fed.save_bundle(tmp_path / "c", data=data.manifest, threshold=chosen)
+    alone, both, plain_ = (eq.load(tmp_path / name) for name in "abc")
+    scores = plain_.content.task.outputs(plain_.outputs(frame))[:, 0].numpy()
+    for model in (alone, both):
+        made = model.predict_proba(frame)
+        assert (made[:, 0] == fit(scores)).all()
+        assert (made.sum(1) == 1).all()
+    assert (alone.predict(frame) == np.where(fit(scores) >= 0.5, "ill", "well")).all()
+    assert (both.predict(frame) == plain_.predict(frame)).all()
+    assert (both.predict(frame) == np.where(chosen.decide(scores), "ill", "well")).all()
+    text = (tmp_path / "b/README.md").read_text()
+    assert f"recalibrated ({kind}), by {chosen.document['rows']['n']} validation rows" in text
+    assert f"of {chosen.document['everyone']['brier']:.3f} into {chosen.document['recalibration']['brier']:.3f}" in text
+    with pytest.raises(ValueError, match="is for the global model"):
+        fed.save_bundle(tmp_path / "d", recalibrate=kind, client=0)
+    with pytest.raises(ValueError, match="Unknown recalibration 'beta'"):
+        fed.save_bundle(tmp_path / "d", recalibrate="beta")
+
+
+def test_test_rows_do_not_recalibrate(tmp_path: Path) -> None:
+    numbers = []
+    for flip in (0, 1):
+        data = [
+            (torch.randn(60, 5, generator=torch.Generator().manual_seed(k)), torch.arange(60) % 2) for k in range(3)
+        ]
+        fed = eq.Federation(
+            eq.network("mlp", (5,), 2, hidden=[3], seed=0),
+            data[:2],
+            tests={"all": (data[2][0] * 9, data[2][1] ^ flip)},
+            validation=0.4,
+        )
+        fed.fit(1, progress=False)
+        fed.save_bundle(tmp_path / f"{flip}", recalibrate="platt")
+        made = eq.load(tmp_path / f"{flip}").about
+        numbers.append((made["decision"], made["recalibration"]["brier"]))
+    assert numbers[0][0] == numbers[1][0]
+    assert numbers[0][1] != numbers[1][1]
+    bare = plain()
+    bare.fit(1, progress=False)
+    with pytest.raises(ValueError, match="holds out no rows for validation"):
+        bare.save_bundle(tmp_path / "b", recalibrate="platt")
+
+
+def test_a_bundle_of_the_first_format(tmp_path: Path) -> None:
+    fed = plain(classes=["a", "b"])
+    fed.fit(1, progress=False)
+    fed.save_bundle(tmp_path / "b", threshold=0.45)
+    x, about = torch.randn(90, 5), open_json((tmp_path / "b" / files.ABOUT).read_text())
+    expected = eq.load(tmp_path / "b").predict(x)
+    for name in ("decision", "recalibration"):
+        del about[name]
+    (tmp_path / "b" / files.ABOUT).write_text(sealed_json(about | {"format": 1}))
+    assert (eq.load(tmp_path / "b").predict(x) == expected).all()
+    assert (expected == np.where(fed.predict_proba(x)[:, 1].numpy() >= 0.45, "b", "a")).all()
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.integers(-1, 2)), min_size=1, max_size=20),
+    st.lists(st.floats(0, 1), min_size=4, max_size=4),
+)
+def test_each_group_has_its_edge(people: list[tuple[float, int]], edges: list[float]) -> None:
+    decision = Decision("sex", ("a", "b", "c"), tuple(edges))
+    p, codes = map(np.array, zip(*people, strict=True))
+    assert decision(p, codes).tolist() == [score >= edges[k] for score, k in people]
+    assert decision(p).tolist() == [score >= edges[3] for score, _ in people]
+    assert Decision.of(json.loads(json.dumps(decision.as_json()))) == decision
+    with pytest.raises(ValueError, match="expected 4 edges"):
+        Decision("sex", ("a", "b", "c"), tuple(edges[:3]))
 
 
 # the card

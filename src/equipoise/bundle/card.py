@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from equipoise.bundle.inputs import Inputs, Rows
+from equipoise.metrics.decision import Decision
 from equipoise.metrics.groups import hidden
 from equipoise.metrics.intervals import wilson
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of
@@ -133,8 +134,10 @@ class Card:
     def code(self) -> list[str]:
         """How the model is used in Python."""
         what = {"table": "table.csv", "numbers": "x.npy", "images": "folder"}[self.about["inputs"]["kind"]]
+        by = (self.about["decision"] or {}).get("attribute", "")
+        groups = ", groups=[...]" * bool(by and not self.about["decision"]["column"])
         load = ["import equipoise as eq", "", f"model = eq.load({json.dumps(self.name, ensure_ascii=False)})"]
-        return [*load, f'print(model.predict("{what}"))']
+        return [*load, f'print(model.predict("{what}"{groups}))']
 
     @property
     def header(self) -> dict[str, Any]:
@@ -301,7 +304,16 @@ class Card:
             "assumed": "an assumption, as nothing says which it is",
         }
         yield f"The positive class is {positive['name']}, {why[positive['why']]}."
-        if len(self.about["classes"]) == 2:
+        if len(self.about["classes"]) != 2:
+            return
+        decision = self.about["decision"] or {}
+        if attribute := decision.get("attribute"):
+            each = [f"{name} {edge:.4g}" for name, edge in zip(decision["groups"], decision["edges"], strict=False)]
+            yield (
+                f"It is predicted from a probability on that depends on {attribute}: {some(each, SHOWN)}; {threshold:.4g} where it is not known. "
+                "The numbers of this section are those at 0.5."
+            )
+        else:
             at = (
                 "the more probable class is predicted"
                 if threshold == 0.5
@@ -309,6 +321,26 @@ class Card:
             )
             yield f"Threshold {threshold:.4g}: {at}." + " The numbers of this section are those at 0.5." * (
                 threshold != 0.5
+            )
+        yield from self._recalibrated()
+
+    def _recalibrated(self) -> Iterator[str]:
+        made = self.about["recalibration"]
+        if made is None:
+            return
+        decision = Decision.of(self.about["decision"])
+        edges = [f"{edge:.4g} is {number(float(decision.shown(edge)), 4)}" for edge in dict.fromkeys(decision.edges)]
+        after = (
+            f"Thresholds are on the probabilities before that; after it, {some(edges, SHOWN)}."
+            if edges
+            else ("The class with the larger one is predicted, and the numbers of this card are those before.")
+        )
+        yield f"Its probabilities are recalibrated ({made['kind']}), by {made['n']:,} validation rows. {after}"
+        if made["brier"] is not None:
+            then = made["before"]
+            yield (
+                f"On test rows that turns a Brier score, from 0 to 2, of {then['brier']:.3f} into {made['brier']:.3f}, and an expected "
+                f"calibration error of {then['ece']:.3f} into {made['ece']:.3f}."
             )
 
     def _limits(self) -> Iterator[str]:

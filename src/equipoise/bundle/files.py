@@ -11,7 +11,7 @@ from typing import Any
 
 from equipoise.system.seals import open_json, sealed_json
 
-FORMAT = 1  # raise it whenever an earlier Equipoise cannot read what is written
+FORMAT = 2  # raise it whenever an earlier Equipoise cannot read what is written: 1 had no decision
 ABOUT, SCHEMA, WEIGHTS, GRAPH = "bundle.json", "schema.json", "model.safetensors", "model.onnx"
 CARDS = ("README.md", "card.html")  # may be edited: no prediction depends on them
 AGAIN = "Write the bundle again: equipoise export RUN --bundle DIR."
@@ -72,7 +72,7 @@ def read(folder: Path) -> dict[str, Any]:
         about = None
     if not isinstance(about, dict):
         raise BundleError(f"{path} was edited: its content is not what was written. {AGAIN}")
-    if about.get("format") != FORMAT:
+    if about.get("format") not in (1, FORMAT):
         raise BundleError(
             f"{path} has format {about.get('format')}, and this Equipoise reads {FORMAT}. Install the newest Equipoise."
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Sized
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,14 +16,72 @@ from equipoise.data.contents import DataError
 from equipoise.data.own import paths
 from equipoise.data.own.columns import WRITTEN, Columns
 from equipoise.data.own.folders import SUFFIXES
+from equipoise.data.own.groups import band
 from equipoise.data.own.numbers import single
 from equipoise.data.own.tables import Table, opened
+from equipoise.data.own.words import missing
 from equipoise.data.pictures import of_files
+from equipoise.data.schema.cells import word_of
 from equipoise.data.schema.coding import Coder
+from equipoise.data.schema.schema import plain
 from equipoise.data.transforms import Images
 from equipoise.system.suggestions import some
 
 Made = tuple[NDArray[Any], list[str]]  # what the network takes, before a transform; and notes on it
+
+
+@dataclass(frozen=True)
+class GroupColumn:
+    """The column of a table with the groups of people.
+
+    Parameters
+    ----------
+    column : its name.
+    bands : edges at which numbers are divided, see :class:`equipoise.data.own.groups.Group`.
+    names : of groups, where a table has other words for them.
+    """
+
+    column: str
+    bands: tuple[float, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(content: Mapping[str, Any]) -> GroupColumn:
+        """What the manifest of a run has."""
+        return GroupColumn(content["column"], tuple(content.get("bands", ())), content.get("names", {}))
+
+    def group_of(self, word: str) -> str:
+        """The group that a cell names."""
+        if not self.bands:
+            return self.names.get(word, word)
+        try:
+            number = float(word.replace(",", "."))
+        except ValueError:
+            return ""
+        return band(number, self.bands) if number == number else ""
+
+
+def codes_of(words: Sequence[str], groups: Sequence[str], what: str) -> tuple[NDArray[np.int64], str]:
+    """The codes [n] of groups, -1 for any other word, and a note on these.
+
+    Raises
+    ------
+    DataError : most words that are there, and at least two, are no groups: they are probably written otherwise.
+    """
+    code: dict[str, int] = {}
+    for k, group in enumerate(groups):
+        code.setdefault(plain(group).casefold(), k)
+    code |= {group: k for k, group in enumerate(groups)}  # as they are before what is alike
+    codes = np.array([code.get(word, code.get(plain(word).casefold(), -1)) for word in words], np.int64)
+    strange = Counter(word for word, k in zip(words, codes.tolist(), strict=True) if k < 0 and not missing(word))
+    known = f"The groups are {some([*groups])}."
+    n = strange.total()
+    if 2 * n > int((codes >= 0).sum()) + n > 1:
+        raise DataError(
+            f"{what}: {n:,} of {len(words):,} people have a group that is not known ({some([*map(repr, strange)], 5)}). {known}"
+        )
+    unknown = int((codes < 0).sum())
+    return codes, f"{what}: of {unknown:,} of {len(words):,} people the group is not known. {known}" if unknown else ""
 
 
 @dataclass(frozen=True)
@@ -66,10 +125,24 @@ class Rows:
             raise DataError(f"Columns differ in length: {some([f'{name} {len(each)}' for name, each in x.items()])}.")
         return pd.DataFrame({name: list(each) for name, each in x.items()})
 
+    def words(self, x: Any, column: str) -> list[str]:
+        """The cells of a column as text."""
+        if isinstance(x, str | Path):
+            table = opened(Path(x), self._columns({}))
+            return group_words(table, column, str(x))
+        frame = self.frame(x)
+        places = [k for k, name in enumerate(frame.columns) if str(name).strip() == column]
+        if len(places) != 1:
+            raise DataError(_lacks("the table", column))
+        return [word_of(cell) for cell in frame.iloc[:, places[0]].tolist()]
+
+    def _columns(self, options: Mapping[str, str]) -> Columns:
+        written: dict[str, Any] = {**self.written, **options}
+        return Columns(**written)
+
     def of_file(self, path: Path, options: Mapping[str, str]) -> tuple[Made, Sequence[str], Table | None]:
         """The inputs of a table, which is read as that of the run was."""
-        written: dict[str, Any] = {**self.written, **options}
-        columns = Columns(**written)
+        columns = self._columns(options)
         table = opened(path, columns)
         self.coder.require(table.names, path.name)
         if not len(table):
@@ -191,6 +264,17 @@ Inputs = Rows | Numbers | Pictures
 def _of_array(inputs: Numbers | Pictures, path: Path) -> tuple[Made, Sequence[str], None]:
     made = inputs(np.load(path, allow_pickle=False))
     return made, [str(k + 1) for k in range(len(made[0]))], None
+
+
+def group_words(table: Table, column: str, source: str) -> list[str]:
+    """The groups of people, of a column of a table."""
+    if column not in table.names:
+        raise DataError(_lacks(source, column))
+    return [word_of(cell) for cell in table.words([column])[column]]
+
+
+def _lacks(source: str, column: str) -> str:
+    return f"{source} has no column {column!r}, or two: the model has a threshold for each of its groups. Add it, empty where it is not known."
 
 
 def _described(x: Any) -> str:

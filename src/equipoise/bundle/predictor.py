@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import torch
@@ -19,14 +19,15 @@ from torch import Tensor
 from equipoise import networks
 from equipoise.bundle import files
 from equipoise.bundle.files import AGAIN, GRAPH, SCHEMA, WEIGHTS, BundleError
-from equipoise.bundle.inputs import Inputs, inputs_of
+from equipoise.bundle.inputs import GroupColumn, Inputs, Rows, codes_of, inputs_of
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import EVALUATION_BATCH
 from equipoise.core.outputs import outputs_of
 from equipoise.core.task import CLASSIFICATION, Classification, Regression
 from equipoise.data.batch import Batch
 from equipoise.data.samples import Samples, at_once
-from equipoise.metrics.thresholds import decided
+from equipoise.data.schema.cells import word_of
+from equipoise.metrics.decision import Decision
 from equipoise.system.seals import open_json
 
 ROWS = 1 << 15  # samples, about, between two looks at the progress
@@ -42,12 +43,17 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Content:
-    """What is in a bundle: its description, how inputs are made, what outputs mean, and the network."""
+    """What is in a bundle: its description, how inputs are made, what outputs mean, the network, and how two classes are decided.
+
+    ``groups`` is the column of a table with the groups that a decision needs, if a table was read.
+    """
 
     about: Mapping[str, Any]
     inputs: Inputs
     task: Classification | Regression
     forward: Forward
+    decision: Decision | None = None
+    groups: GroupColumn | None = None
 
     def outputs(self, x: NDArray[Any]) -> Iterator[Tensor]:
         """The outputs [., C] of the network for inputs [n, ...], some thousands at a time, the same bits as all at once."""
@@ -82,7 +88,11 @@ class Content:
         inputs = inputs_of(about["inputs"], lambda: open_json((folder / SCHEMA).read_text(encoding="utf-8")))
         task = CLASSIFICATION if about["task"] == {"name": "classification"} else _regression(about["task"])
         forward = _network(about, (folder / WEIGHTS).read_bytes(), task) if about["network"] else _graph(folder / GRAPH)
-        return Content(about, inputs, task, forward)
+        made = about.get("decision")
+        if made is None and about["threshold"] != 0.5:  # of format 1
+            made = Decision(edges=(float(about["threshold"]),)).as_json()
+        column = GroupColumn.of(made["column"]) if made and made.get("column") else None
+        return Content(about, inputs, task, forward, made and Decision.of(made), column)
 
 
 def _regression(about: Mapping[str, Any]) -> Regression:
@@ -184,29 +194,64 @@ class Classifier(ClassifierMixin, Predictor):  # type: ignore[misc]
         return np.array([*map(int, names)] if whole and all(map(str.isascii, names)) else names)
 
     def predict_proba(self, X: Any) -> NDArray[np.floating[Any]]:
-        """Probabilities [n, C] of the classes of samples, bit for bit those of the run for the same samples together."""
+        """Probabilities [n, C] of the classes of samples, bit for bit those of the run for the same samples together, or recalibrated ones."""
         return self.probabilities(self.outputs(X))
 
-    def predict(self, X: Any) -> NDArray[Any]:
-        """The classes [n] of samples."""
-        return self.decided(self.outputs(X))
+    def predict(self, X: Any, groups: Sequence[Any] | None = None) -> NDArray[Any]:
+        """The classes [n] of samples; ``groups`` of people [n], if thresholds are by group, are a column of the table unless given."""
+        outputs = self.outputs(X)
+        decision, column = self.content.decision, self.content.groups
+        if groups is None and decision is not None and decision.attribute and column is not None:
+            groups = cast(Rows, self.inputs).words(X, column.column)
+        codes, note = self.codes(groups, len(outputs))
+        if note:
+            warnings.warn(note, UserWarning, stacklevel=2)
+        return self.decided(outputs, codes)
+
+    def codes(self, groups: Sequence[Any] | None, n: int) -> tuple[NDArray[np.int64] | None, str]:
+        """The codes [n] of the groups of samples, where thresholds are by group, and a note on unknown ones."""
+        decision, column = self.content.decision, self.content.groups
+        attribute = "" if decision is None else decision.attribute
+        if decision is None or not attribute:
+            if groups is not None:
+                raise BundleError("groups: this model decides about all groups alike. Leave it out.")
+            return None, ""
+        if groups is None or isinstance(groups, str) or len(groups) != n:
+            found = "none" if groups is None else repr(groups) if isinstance(groups, str) else f"{len(groups):,}"
+            raise BundleError(
+                f"This model has a threshold for each value of {attribute}. Give the {attribute} of each of the {n:,} samples, in Python "
+                f"predict(x, groups=[...]); found {found}."
+            )
+        words = [
+            word if word in decision.groups or column is None else column.group_of(word)
+            for word in map(word_of, groups)
+        ]
+        codes, note = codes_of(words, decision.groups, f"column {column.column}" if column else "groups")
+        return codes, note and f"{note} Their threshold is the common one, {decision.edges[-1]:.4g}."
 
     def probabilities(self, outputs: Tensor) -> NDArray[np.floating[Any]]:
-        """Probabilities [n, C] of outputs."""
+        """Probabilities [n, C] of outputs, recalibrated if the bundle is."""
         made: NDArray[np.floating[Any]] = outputs.softmax(-1).numpy()
+        decision = self.content.decision
+        if decision is None or decision.calibration is None:
+            return made
+        k, shown = self.about["positive"]["number"], decision.shown(self._scores(outputs))
+        return np.stack([shown, 1 - shown] if k == 0 else [1 - shown, shown], 1)
+
+    def decided(self, outputs: Tensor, codes: NDArray[np.int64] | None = None) -> NDArray[Any]:
+        """The classes [n] of outputs: the most probable, or by the decision of the bundle, of people with ``codes`` [n] of groups."""
+        decision = self.content.decision
+        if decision is None:
+            chosen = self.content.task.predictions(outputs).numpy()
+        else:
+            k = self.about["positive"]["number"]
+            chosen = np.where(decision(self._scores(outputs), codes), k, 1 - k)
+        made: NDArray[Any] = self.classes_[chosen]
         return made
 
-    def decided(self, outputs: Tensor) -> NDArray[Any]:
-        """The classes [n] of outputs: the most probable; or with a threshold the positive one from that probability on."""
-        threshold, positive = self.about["threshold"], self.about["positive"]
-        chosen = self.content.task.predictions(outputs).numpy()
-        if positive is not None and len(self.about["classes"]) == 2 and threshold != 0.5:
-            k = positive["number"]
-            scores = self.content.task.outputs(outputs)[
-                :, k
-            ].numpy()  # as the threshold was chosen, in double precision
-            chosen = np.where(decided(scores, threshold), k, 1 - k)
-        made: NDArray[Any] = self.classes_[chosen]
+    def _scores(self, outputs: Tensor) -> NDArray[np.float64]:
+        """Probabilities [n] of the positive class, as the threshold was chosen, in double precision."""
+        made: NDArray[np.float64] = self.content.task.outputs(outputs)[:, self.about["positive"]["number"]].numpy()
         return made
 
 
@@ -217,7 +262,11 @@ class Regressor(RegressorMixin, Predictor):  # type: ignore[misc]
         """The numbers [n] that are predicted for samples, in the unit of the target."""
         return self.decided(self.outputs(X))
 
-    def decided(self, outputs: Tensor) -> NDArray[np.float64]:
+    def codes(self, groups: Any, n: int) -> tuple[None, str]:
+        """None: no group matters."""
+        return None, ""
+
+    def decided(self, outputs: Tensor, codes: Any = None) -> NDArray[np.float64]:
         """The numbers [n] of outputs, in the unit of the target."""
         made: NDArray[np.float64] = self.content.task.predictions(outputs).numpy()
         return made

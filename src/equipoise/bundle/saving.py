@@ -24,9 +24,11 @@ from equipoise.core.outputs import outputs_of
 from equipoise.core.task import Classification, Regression
 from equipoise.data.batch import Batch
 from equipoise.data.samples import Samples
+from equipoise.metrics.calibration import Recalibration
+from equipoise.metrics.decision import Decision
 from equipoise.metrics.groups import Positive
 from equipoise.records.history import History
-from equipoise.records.threshold import Chosen
+from equipoise.records.threshold import Chosen, Recalibrated
 from equipoise.system.environment import versions
 from equipoise.system.suggestions import shorten
 from equipoise.system.tensor_files import as_bytes
@@ -72,6 +74,7 @@ def save(
     onnx: bool = False,
     contact: str = "",
     chosen: Chosen | None = None,
+    recalibration: Recalibrated | None = None,
 ) -> None:
     """Write a bundle, after it was tried: it gives the same bits as the model for some samples.
 
@@ -84,7 +87,8 @@ def save(
     use : what the model is for, a sentence of the model card.
     onnx : also write the network as a graph of ONNX.
     contact : whom to ask, for the model card.
-    chosen : how the threshold was chosen, and what it does, for the card.
+    chosen : how the threshold was chosen, or those by group, and what they do, for the card.
+    recalibration : of the probabilities.
 
     Raises
     ------
@@ -96,7 +100,8 @@ def save(
     inputs, task = _inputs(trained), _task(model)
     if not 0 <= threshold <= 1:
         raise BundleError(f"threshold must be between 0 and 1; found {threshold!r}.")
-    if threshold != 0.5 and (trained.positive is None or len(trained.classes) != 2):
+    decision = _decision(trained, threshold, chosen, recalibration)
+    if decision is not None and (trained.positive is None or len(trained.classes) != 2):
         raise BundleError("threshold is for two classes, of which one is positive. Leave it out.")
     if chosen is not None:
         _require_same(chosen, trained)
@@ -125,6 +130,8 @@ def save(
         "classes": list(trained.classes),
         "positive": None if trained.positive is None else trained.positive._asdict(),
         "threshold": threshold,
+        "decision": decision,
+        "recalibration": recalibration,
         "network": recipe,
         "parameters": model.n_params,
         "dtype": str(trained.samples.dtype).removeprefix("torch."),
@@ -163,11 +170,27 @@ def _licence(text: Any) -> str:
     return name
 
 
+def _decision(
+    trained: Trained, threshold: float, chosen: Chosen | None, recalibration: Recalibrated | None
+) -> dict[str, Any] | None:
+    """How the bundle decides, if it is not for the most probable class; with the column that holds the groups."""
+    by_group = chosen["by_group"] if chosen is not None else None
+    attribute, edges = ("", {}) if by_group is None else (by_group["attribute"], by_group["thresholds"])
+    if threshold == 0.5 and not edges and recalibration is None:
+        return None
+    decision = Decision(
+        attribute,
+        tuple(edges),
+        (*edges.values(), float(threshold)) if edges or threshold != 0.5 else (),
+        None if recalibration is None else Recalibration.of(recalibration),
+    )
+    table = "schema" in trained.data
+    column = trained.data.get("read", {}).get("groups", {}).get(attribute) if table else None
+    return decision.as_json() | {"column": column}
+
+
 def _require_same(chosen: Chosen, trained: Trained) -> None:
-    """Require one threshold for everyone, which was chosen for this model."""
-    if chosen["by_group"] is not None:
-        by = chosen["by_group"]["attribute"]
-        raise BundleError(f"The thresholds are by {by}, and a bundle has one for all. Choose one without --by-group.")
+    """Require a threshold that was chosen for this model."""
     if chosen["hash"] != hashlib.sha256(as_bytes(trained.vector)).hexdigest():
         raise BundleError("The threshold was chosen for another model. Choose one for this model, or leave it out.")
 

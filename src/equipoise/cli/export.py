@@ -49,6 +49,12 @@ def export(
     onnx: Annotated[
         bool, typer.Option("--onnx", help="With --bundle: also write the network as a graph of ONNX.")
     ] = False,
+    recalibrate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND", help="With --bundle: recalibrate probabilities on validation rows: platt, isotonic."
+        ),
+    ] = None,
     data: Moved = None,
 ) -> None:
     """Write trained models as safetensors, the global one or what clients own; or one model as a bundle to predict with."""
@@ -58,10 +64,10 @@ def export(
                 raise ValueError(
                     f"{name} does not go with --bundle, which writes one whole model into its folder. Leave it out."
                 )
-        _bundle(directory, bundle, client, data, use=use, license=license_, onnx=onnx)
+        _bundle(directory, bundle, client, data, use=use, license=license_, onnx=onnx, recalibrate=recalibrate)
         return
-    if use or license_ or onnx:
-        raise ValueError("--use, --license and --onnx are about a bundle: add --bundle DIR.")
+    if use or license_ or onnx or recalibrate:
+        raise ValueError("--use, --license, --onnx and --recalibrate are about a bundle: add --bundle DIR.")
     if compact and client is None:
         raise ValueError("--compact makes the smaller network of one client: add --client NAME, or --client all.")
     from safetensors.torch import save
@@ -118,6 +124,8 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
     options["contact"] = ", ".join(about[key] for key in ("author", "contact") if about.get(key))
     if history.threshold is not None and number is None:
         options["threshold"] = Threshold(history.threshold)
+        if (fitted := history.threshold["recalibration"]) is not None and not options["recalibrate"]:
+            say(f"Probabilities are not recalibrated in this bundle. To do so: --recalibrate {fitted['kind']}.")
     elif (directory / FILE).exists():
         say(f"{directory / FILE} is of another model, and the threshold of this bundle is 0.5.")
     manifest = open_json((directory / "manifest.json").read_text(encoding="utf-8"))

@@ -42,6 +42,7 @@ def predict(
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Predict with a bundle: a row for every row of a table, with its prediction and the probability of every class."""
+    from equipoise.bundle.inputs import group_words
     from equipoise.bundle.predictor import ROWS, Classifier, load
     from equipoise.system.files import write_atomically
     from equipoise.system.text import cell
@@ -53,7 +54,11 @@ def predict(
     first = ("row" if table is not None or model.inputs.names else "sample") if identifier is None else identifier
     if identifier is not None:
         names = _named(identifier, table, data)
-    for note in notes:
+    column, words = model.content.groups, None
+    if column is not None and table is not None:
+        words = group_words(table, column.column, str(data))
+    codes, unknown = model.codes(words, len(x))
+    for note in filter(None, (*notes, unknown)):
         err.print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -62,7 +67,9 @@ def predict(
     with progress_bar("rows", shown=len(x) > ROWS) as progress:
         task, done = progress.add_task("predicting", total=len(x)), 0
         for outputs in model.content.outputs(x):
-            columns: list[Any] = [names[done : done + len(outputs)], model.decided(outputs).tolist()]
+            part = slice(done, done + len(outputs))
+            made = model.decided(outputs, None if codes is None else codes[part])
+            columns: list[Any] = [names[part], made.tolist()]
             if isinstance(model, Classifier):
                 columns += [map(str, of_class) for of_class in model.probabilities(outputs).T]  # all digits that count
             writer.writerows([*map(cell, row)] for row in zip(*columns, strict=True))

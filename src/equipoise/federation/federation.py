@@ -611,6 +611,7 @@ class Federation(Arrangement):
         use: str = "",
         contact: str = "",
         onnx: bool = False,
+        recalibrate: str | None = None,
     ) -> None:
         """Write the global model, or a client's, as a bundle: all that predicting takes, its measures, and a model card.
 
@@ -623,10 +624,12 @@ class Federation(Arrangement):
         data : what is known of the data, ``manifest`` of a :class:`equipoise.Scenario`: by its schema the bundle takes tables as they come.
             Without it a bundle takes what this federation took.
         threshold : in [0, 1], the probability from which on the positive one of two classes is predicted; at 0.5 the more probable class is. Or
-            what :func:`equipoise.choose_threshold` gave, for everyone.
+            what :func:`equipoise.choose_threshold` gave, for everyone or by group.
         license : of the data and this model, as the Hugging Face Hub calls it, such as ``"cc-by-4.0"``.
         use, contact : what the model is for, and whom to ask, for its card.
         onnx : also write the network as a graph of ONNX.
+        recalibrate : ``"platt"`` or ``"isotonic"``: the bundle gives probabilities that are recalibrated on validation rows. A threshold stays
+            one on the probabilities before that.
 
         Raises
         ------
@@ -634,7 +637,10 @@ class Federation(Arrangement):
         """
         from equipoise.bundle.saving import save
         from equipoise.federation.taking import trained
+        from equipoise.federation.thresholds import recalibrated
 
+        if recalibrate is not None and client is not None:
+            raise ValueError("recalibrate is for the global model, which validation rows judge. Leave it out.")
         save(
             Path(directory),
             trained(
@@ -654,6 +660,7 @@ class Federation(Arrangement):
             use=use,
             contact=contact,
             onnx=onnx,
+            recalibration=None if recalibrate is None else recalibrated(self, recalibrate),
         )
 
     # checkpoints

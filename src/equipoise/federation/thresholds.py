@@ -47,8 +47,8 @@ NO_ROWS = (
     "to hold out, --validation 0.2 (Python: validation=0.2), or the server some, --set server_validation=0.1 (Python: server_validation)."
 )
 USES_GROUP = (
-    "A threshold by {0} uses {0} of each person at prediction: it must be known then, and laws may forbid to treat people by it. "
-    "Ask before you use it."
+    "A threshold by {0} uses {0} of each person at prediction: it must be known then, and laws may forbid to treat people by it "
+    "(disparate treatment). Ask before you use it."
 )
 
 
@@ -196,7 +196,9 @@ def choose_threshold(
             for each in reliability(every.scores, every.positive)
             if each.n >= federation.least_group
         ],
-        "recalibration": None if recalibrate is None else _recalibrated(recalibrate, rows, every),
+        "recalibration": None
+        if recalibrate is None
+        else _recalibrated(recalibrate, rows, every, federation.least_group),
         "notes": [*_notes(federation, rows, groups)],
     }
     return Threshold(withheld(document))
@@ -354,14 +356,31 @@ def _number(measures: Mapping[str, Value], name: str) -> float | None:
     return measures[name].value if name in measures and measures[name].defined else None
 
 
-def _recalibrated(kind: str, rows: Rows, tested: Rows) -> Recalibrated:
+def recalibrated(federation: Federation, kind: str) -> Recalibrated:
+    """A function of the probabilities of the positive class that is fitted to validation rows, and what it does on test rows.
+
+    Raises
+    ------
+    ValueError : another kind than ``"platt"`` and ``"isotonic"``, not two classes, or no validation or test rows.
+    """
+    positive = _positive(federation)
+    tested = Rows.joined([*_tested(federation, positive).values()])
+    return _recalibrated(kind, _validation(federation, positive)[1], tested, federation.least_group)
+
+
+def _recalibrated(kind: str, rows: Rows, tested: Rows, least: int) -> Recalibrated:
     fit = Recalibration.fitted(kind, histogram(rows.scores, rows.positive))
-    measures = calibration(fit(tested.scores), tested.positive)
+    before, after = (
+        calibration(scores, tested.positive) if len(tested) >= least else {}
+        for scores in (tested.scores, fit(tested.scores))
+    )
     return {
         "kind": fit.kind,
         "numbers": list(fit.numbers),
-        "brier": _number(measures, "brier"),
-        "ece": _number(measures, "ece"),
+        "n": len(rows),
+        "brier": _number(after, "brier"),
+        "ece": _number(after, "ece"),
+        "before": {"brier": _number(before, "brier"), "ece": _number(before, "ece")},
     }
 
 

@@ -75,12 +75,14 @@ class ChosenOn(TypedDict):
 
 
 class Recalibrated(TypedDict):
-    """A function of the probabilities, and the measures on test rows after it."""
+    """A function of the probabilities, fitted to ``n`` validation rows, and the measures on test rows after it and before."""
 
     kind: str
     numbers: list[float]
+    n: int
     brier: float | None
     ece: float | None
+    before: dict[str, float | None]
 
 
 class Chosen(TypedDict):

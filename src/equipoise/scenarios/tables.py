@@ -295,6 +295,9 @@ def _described(
                     "tests": tests,
                 },
                 "source": table.source,
+                "read": {
+                    "groups": {name: {"column": name, "names": {**shown}} for name, shown in table.attributes.items()}
+                },
                 "licence": LICENCE,
                 "classes": list(table.classes),
                 "positive": table.classes[1],

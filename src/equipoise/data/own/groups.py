@@ -34,7 +34,7 @@ class Group:
                 ) from None
             return words
         if self.edges:
-            return tuple(_band(number, self.edges) for number in numbers)
+            return tuple(band(number, self.edges) for number in numbers)
         different = sorted({*numbers})
         if len(different) > MOST and not client:
             low, high = (f"{different[k * len(different) // 3]:g}" for k in (1, 2))
@@ -48,7 +48,7 @@ class Group:
         return words
 
 
-def _band(number: float, edges: Sequence[float]) -> str:
+def band(number: float, edges: Sequence[float]) -> str:
     """The name of a number's band: the lower edge is in it, the upper one is not."""
     k = sum(number >= edge for edge in edges)
     lower, upper = [f">= {edges[k - 1]:g}"] * (k > 0), [f"< {edge:g}" for edge in edges[k : k + 1]]

@@ -86,7 +86,9 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
             are = "s {} are" if len(rest) > 1 else " {} is"
             notes.append(f"{path.name}: the column{are.format(listed(rest))} not used.")
         layout, features, names = "a table of images", (), tuple(inputs.names)
-    about = {"file": path.name, "bytes": path.stat().st_size}
+    about: dict[str, Any] = {"file": path.name, "bytes": path.stat().st_size}
+    if groups:
+        about["groups"] = {group.name: {"column": group.column, "bands": [*group.edges]} for group in groups.values()}
     roles |= {"inputs": inputs, "features": features, "names": names, "notes": tuple(notes)}
     return UserData(source=str(path), layout=layout, about=about, **roles)
 
