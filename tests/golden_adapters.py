@@ -45,6 +45,7 @@ from golden_neurons import ADAPTERS as NEURONS
 from golden_partitions import ADAPTERS as PARTITIONS
 from golden_people import ADAPTERS as PEOPLE
 from golden_people import SKIPPED as SKIPPED_OF_PEOPLE
+from golden_people_measures import ADAPTERS as PEOPLE_MEASURES
 from golden_privacy import ADAPTERS as PRIVACY
 from golden_weights import ADAPTERS as WEIGHTS
 from helpers import (
@@ -675,6 +676,7 @@ ADAPTERS |= FEDISM
 ADAPTERS |= PARTITIONS
 ADAPTERS |= FEDLD
 ADAPTERS |= METRICS
+ADAPTERS |= PEOPLE_MEASURES
 ADAPTERS |= ANALYSIS
 ADAPTERS |= COLLABORATIVE
 ADAPTERS |= COLLABORATORS

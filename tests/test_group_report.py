@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from fairlearn import metrics as fairlearn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import confusion_matrix, recall_score
+from sklearn.metrics import confusion_matrix, precision_score, recall_score
 
 import equipoise as eq
 from equipoise.federation.history import History
@@ -83,6 +84,7 @@ def test_gaps_by_a_naive_loop(drawn: list[tuple[str, int, int]]) -> None:
 
 def test_gaps_are_those_of_fairlearn() -> None:
     """Where every group has samples of every class; fairlearn takes a rate of nothing for 0."""
+    precision = fairlearn.make_derived_metric(metric=precision_score, transform="difference")
     draw = np.random.default_rng(0)
     for _ in range(5):
         y, predicted, group = draw.integers(0, 2, 90), draw.integers(0, 2, 90), draw.choice(list("abc"), 90)
@@ -92,6 +94,10 @@ def test_gaps_are_those_of_fairlearn() -> None:
             (found.equal_opportunity, fairlearn.equal_opportunity_difference),
             (found.equalised_odds, fairlearn.equalized_odds_difference),
             (found.accuracy, fairlearn.accuracy_score_difference),
+            (found.gap("selection_rate").ratio, fairlearn.demographic_parity_ratio),
+            (found.gap("tpr").ratio, fairlearn.true_positive_rate_ratio),
+            (found.predictive_parity, precision),
+            (found.gap("npv").difference, partial(precision, pos_label=0)),
         ):
             assert value.value == pytest.approx(theirs(y, predicted, sensitive_features=group))
 
@@ -225,10 +231,11 @@ def test_table_of_gaps() -> None:
     histories = [run("fedavg", 0, [1, 1]), run("fedavg", 1, [2, 2]), run("afl", 0, [3, 3]), run("afl", 1, [3, 3])]
     found = of_gaps(histories)
     assert found is not None
-    assert found.grid.titles == ("accuracy gap", "equal opportunity", "equalised odds", "demographic parity")
+    gaps = ("accuracy gap", "equal opportunity", "equalised odds", "demographic parity")
+    assert found.grid.titles == (*gaps, "selection ratio", "predictive parity")
     cells = {name.removesuffix(" †"): row for name, row in found.grid.rows}  # fedavg guesses with one of the seeds
-    assert [cell.mean for cell in cells["fedavg"]] == ["37.50", "37.50", "37.50", "0.00"]
-    assert [cell.mean for cell in cells["afl"]] == ["0.00"] * 4
+    assert [cell.mean for cell in cells["fedavg"]] == ["37.50", "37.50", "37.50", "0.00", "100.00", "37.50"]
+    assert [cell.mean for cell in cells["afl"]] == [*["0.00"] * 4, "100.00", "0.00"]
     assert not cells["afl"][0].best  # the other is no better than guessing, so there is none to be better than
     assert cells["afl"][0].difference.startswith("−37.50")
     assert "The positive class is 1." in found.explanations

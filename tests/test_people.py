@@ -322,13 +322,14 @@ def test_errors_are_those_of_a_plain_loop() -> None:
             "rmse": np.mean([np.sqrt((e[s == k] ** 2).mean()) for e in errors]),
             "mae": np.mean([np.abs(e[s == k]).mean() for e in errors]),
             "error": np.mean([e[s == k].mean() for e in errors]),
+            "prediction": np.mean([(e + y)[s == k].mean() for e in errors]),
         }
         for k, name in enumerate("fm")
     }
     treated: Any = people["treated"]
     for name, of in expected.items():
         assert treated["groups"][name] == pytest.approx(of)
-    for key in ("rmse", "mae", "error"):
+    for key in ("rmse", "mae", "error", "prediction"):
         assert treated[f"{key}_gap"] == pytest.approx(abs(expected["f"][key] - expected["m"][key]))
     assert people["unknown"] == int((s < 0).sum())
     assert people["averaged"] == [1, 2]
@@ -338,9 +339,9 @@ def test_too_few_people_have_no_number_and_are_in_no_gap() -> None:
     few: Any = {"a": ([0.0] * 12, [1.0] * 12, [0] * 9 + [1] * 3)}
     people = history([few], [few["a"], few["a"]], task="regression", least_group=5, client_tests=True).people()["sex"]
     treated: Any = people["treated"]
-    assert treated["groups"]["m"] == {"n": None, "rmse": None, "mae": None, "error": None}
-    assert treated["groups"]["f"] == {"n": 9, "rmse": 1.0, "mae": 1.0, "error": -1.0}
-    assert [treated[key] for key in ("rmse_gap", "mae_gap", "error_gap")] == [None] * 3
+    assert treated["groups"]["m"] == dict.fromkeys(("n", "rmse", "mae", "error", "prediction"))
+    assert treated["groups"]["f"] == {"n": 9, "rmse": 1.0, "mae": 1.0, "error": -1.0, "prediction": 0.0}
+    assert [treated[key] for key in ("rmse_gap", "mae_gap", "error_gap", "prediction_gap")] == [None] * 4
     assert people["clients"] == [{"f": {"n": 9, "main": 1.0}, "m": {"n": None, "main": None}}] * 2
 
 

@@ -48,6 +48,30 @@ def reliability(scores: ArrayLike, positive: ArrayLike, bins: int = 10) -> list[
     ]
 
 
+def sums_of_scores(scores: ArrayLike, positive: ArrayLike, group: ArrayLike, A: int, bins: int = 10) -> Table:
+    """By group, from 0 to A - 1, what calibration follows from: samples, sums of their scores, and of the positive class; [A, 3, bins].
+
+    Bins are of equal width, as in :func:`reliability`, and the sums of parts of a group add up; samples of group -1 are in none.
+    """
+    p, y = checked(scores, positive)
+    a = np.asarray(group, np.int64)
+    at = a * bins + np.maximum(np.ceil(p * bins).astype(np.int64), 1) - 1
+    sums = [np.bincount(at[a >= 0], weights[a >= 0], A * bins) for weights in (np.ones(len(p)), p, y)]
+    return np.asarray(sums, dtype=np.float64).reshape(3, A, bins).swapaxes(0, 1)
+
+
+def calibration_of_sums(sums: ArrayLike, least: int = 1) -> tuple[Value, Value]:
+    """Of one group from :func:`sums_of_scores` [3, bins]: calibration error, and mean score less share of the positive class; both in [-1, 1].
+
+    The error is `sum_b n_b / n |mean score_b - share_b|` over the bins. Undefined of fewer than ``least`` samples.
+    """
+    n, score, true = np.asarray(sums, dtype=np.float64)
+    total = n.sum()
+    if total < max(least, 1):
+        return UNDEFINED, UNDEFINED
+    return Value(float(np.abs(score - true).sum() / total), True), Value(float((score - true).sum() / total), True)
+
+
 def calibration(scores: ArrayLike, positive: ArrayLike) -> dict[str, Value]:
     """The measures `brier` and `ece` of :mod:`equipoise.metrics.own` of a binary classifier, lower is better.
 

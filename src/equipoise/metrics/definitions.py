@@ -228,6 +228,18 @@ PARITY: Final = (
         "Dwork et al., ITCS 2012",
     ),
     _entry(
+        "demographic_parity_ratio",
+        "higher",
+        "min_g P(ŷ = 1 | g) / max_g P(ŷ = 1 | g), in percent",
+        "Feldman et al., KDD 2015",
+    ),
+    _entry(
+        "predictive_parity",
+        "lower",
+        "max_g PPV(g) − min_g PPV(g) with PPV(g) = P(y = 1 | ŷ = 1, g): being chosen means the same in every group",
+        "Chouldechova, Big Data 5, 2017",
+    ),
+    _entry(
         "worst_recall",
         "lower",
         "max_g R(g) − min_g R(g) with the recall R(g) of the class that is recognised worst in group g, min_c P(ŷ = c | y = c, g)",
@@ -239,6 +251,7 @@ ERRORS: Final = (
     _entry("rmse_gap", "lower", "max_g RMSE(g) − min_g RMSE(g) over the groups g"),
     _entry("mae_gap", "lower", "max_g MAE(g) − min_g MAE(g)"),
     _entry("error_gap", "lower", "max_g ē(g) − min_g ē(g) with the mean ē(g) of the errors ŷᵢ − yᵢ in group g"),
+    _entry("prediction_gap", "", "max_g p̄(g) − min_g p̄(g) with the mean p̄(g) of the predictions ŷᵢ in group g"),
 )
 
 

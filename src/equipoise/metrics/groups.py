@@ -7,14 +7,14 @@ nothing is known, and need all predictions in one place, where sites send counts
 import json
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from equipoise.metrics.performance import UNDEFINED, Value, gap
+from equipoise.metrics.performance import UNDEFINED, Value
 from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import shorten, unknown
 
@@ -24,6 +24,10 @@ NEGATIVE: Final = frozenset(
     ["0", "no", "n", "false", "f", "negative", "neg", "control", "controls", "absent", "-1", "-"]
 )
 POSITIVE: Final = frozenset(["1", "yes", "y", "true", "t", "positive", "pos", "case", "cases", "present", "+1", "+"])
+OF_CLASS: Final = ("tpr", "fpr", "selection_rate", "ppv", "npv")  # rates of one class against all others
+ESTIMABLE: Final = (
+    30  # people in each group from which on a gap can be estimated: its standard error is below 13 points
+)
 BEGINS: Final = "The positive class is "
 
 
@@ -121,6 +125,8 @@ class Rates(NamedTuple):
     tpr: tuple[Value, ...]
     fpr: tuple[Value, ...]
     selection_rate: tuple[Value, ...]
+    ppv: tuple[Value, ...]
+    npv: tuple[Value, ...]
     hardest: int | None
 
     @property
@@ -128,24 +134,51 @@ class Rates(NamedTuple):
         """The true-positive rate of the hardest class."""
         return UNDEFINED if self.hardest is None else self.tpr[self.hardest]
 
+    def of(self, key: str, c: int) -> Value:
+        """The rate of this name, of class c if classes have one each."""
+        value = getattr(self, key)
+        return cast(Value, value[c] if key in OF_CLASS else value)
+
+
+class Gap(NamedTuple):
+    """How far a rate differs between the groups that have it, of which `lowest` and `highest` are two.
+
+    `difference` is the highest less the lowest, `ratio` the lowest by the highest; `to_overall` is the largest distance of a group to the
+    rate of all groups together, as FairBatch and FedFB measure it. They are undefined of fewer than two groups.
+    """
+
+    difference: Value = UNDEFINED
+    ratio: Value = UNDEFINED
+    to_overall: Value = UNDEFINED
+    lowest: str = ""
+    highest: str = ""
+    groups: int = 0
+
 
 class Parity(NamedTuple):
     """How differently a classifier treats groups: the largest difference between any two, in [0, 1].
 
     `rates` has those of every group; `classes` are the classes that were compared; `widest` says for a measure in which of
     them the difference is largest; `undefined` lists group, rate and class where a group has no sample the rate is about, or
-    fewer than a rate must be about.
+    fewer than a rate must be about. `gaps` are those of each rate in each class, with class 0 of rates that classes do not have.
     """
 
     accuracy: Value
     equal_opportunity: Value
     equalised_odds: Value
     demographic_parity: Value
+    predictive_parity: Value
     worst_recall: Value
     rates: Mapping[str, Rates]
+    gaps: Mapping[tuple[str, int], Gap]
     classes: tuple[int, ...]
     widest: Mapping[str, int]
     undefined: tuple[tuple[str, str, int], ...]
+
+    def gap(self, key: str) -> Gap:
+        """The gap of a rate, in the class in which it is widest."""
+        every = [gap for (rate, _), gap in self.gaps.items() if rate == key]
+        return max(every, key=lambda gap: gap.difference.value if gap.difference.defined else -1.0)
 
 
 def class_counts(labels: ArrayLike, predicted: ArrayLike, n_classes: int) -> dict[str, list[int]]:
@@ -166,11 +199,25 @@ def class_counts(labels: ArrayLike, predicted: ArrayLike, n_classes: int) -> dic
     return {name: np.bincount(part, minlength=n_classes).tolist() for name, part in parts.items()}
 
 
-def rates_of(counts: Counts, least: int = 1) -> Rates:
-    """Accuracy, and per class against all others the share of its samples taken for it, of others, and of all.
+def sizes_of(counts: Counts) -> dict[str, list[float]]:
+    """By the name of a rate, how many samples it is about for each class: its denominator."""
+    true, chosen = counts["true"], counts["chosen"]
+    n = sum(true)
+    return {
+        "tpr": [*true],
+        "fpr": [n - k for k in true],
+        "selection_rate": [n] * len(true),
+        "ppv": [*chosen],
+        "npv": [n - k for k in chosen],
+        "accuracy": [n] * len(true),
+    }
 
-    With n samples: `TPR_c = right_c / true_c`, `FPR_c = (chosen_c - right_c) / (n - true_c)` and selection rate
-    `chosen_c / n`.
+
+def rates_of(counts: Counts, least: int = 1) -> Rates:
+    """Accuracy, and per class against all others the share of its samples taken for it, of others, and of all; and how often that is true.
+
+    With n samples: `TPR_c = right_c / true_c`, `FPR_c = (chosen_c - right_c) / (n - true_c)`, selection rate
+    `chosen_c / n`, predictive values `PPV_c = right_c / chosen_c` and `NPV_c = 1 - (true_c - right_c) / (n - chosen_c)`.
 
     Parameters
     ----------
@@ -198,6 +245,8 @@ def rates_of(counts: Counts, least: int = 1) -> Rates:
         tpr,
         tuple(map(share, chosen - right, n - true)),
         tuple(share(c, n) for c in chosen),
+        tuple(map(share, right, chosen)),
+        tuple(map(share, n - chosen - true + right, n - chosen)),
         min((c for c, value in enumerate(tpr) if value.defined), key=lambda c: tpr[c].value, default=None),
     )
 
@@ -208,7 +257,7 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int
     With `gap_g x = max_g x - min_g x` over groups: demographic parity `gap selection rate`, equal opportunity `gap TPR`
     (Hardt et al. 2016), equalised odds `max(gap TPR, gap FPR)`; as `demographic_parity_difference`,
     `equal_opportunity_difference` and `equalized_odds_difference` of fairlearn. Of more than two classes each is compared
-    with all others, and the largest difference counts.
+    with all others, and the largest difference counts. Predictive parity is `gap PPV`.
 
     Parameters
     ----------
@@ -240,18 +289,27 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int
         name: values if _with_rate(values) == rated else values._replace(hardest=None) for name, values in rates.items()
     }
 
-    def between(rate: Callable[[Rates], Value]) -> Value:
-        defined = [value.value for value in map(rate, rates.values()) if value.defined]
-        return gap(defined) if len(defined) > 1 else UNDEFINED
-
-    tpr, fpr, selected = (
-        {c: between(lambda r, c=c, k=k: r[k][c]) for c in classes}  # type: ignore[misc]
-        for k in (1, 2, 3)
+    total = {
+        key: np.sum([counts[key] for counts in groups.values()], axis=0).tolist() for key in ("right", "true", "chosen")
+    }
+    overall = rates_of(total, least)
+    gaps = {
+        (key, c): _gap({name: values.of(key, c) for name, values in rates.items()}, overall.of(key, c))
+        for key in (*OF_CLASS, "accuracy", "worst_recall")
+        for c in (classes if key in OF_CLASS else (0,))
+    }
+    tpr, fpr, selected, ppv = (
+        {c: gaps[key, c].difference for c in classes} for key in ("tpr", "fpr", "selection_rate", "ppv")
     )
     odds = {
         c: _value(max(tpr[c].value, fpr[c].value) if tpr[c].defined and fpr[c].defined else math.nan) for c in classes
     }
-    measured = {"equal_opportunity": tpr, "equalised_odds": odds, "demographic_parity": selected}
+    measured = {
+        "equal_opportunity": tpr,
+        "equalised_odds": odds,
+        "demographic_parity": selected,
+        "predictive_parity": ppv,
+    }
     widest = {
         name: max(defined, key=lambda c: by_class[c].value)
         for name, by_class in measured.items()
@@ -266,14 +324,27 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int
         if not values[c].defined
     )
     return Parity(
-        between(lambda r: r.accuracy),
+        gaps["accuracy", 0].difference,
         **largest,
-        worst_recall=between(lambda r: r.worst_recall),
+        worst_recall=gaps["worst_recall", 0].difference,
         rates=rates,
+        gaps=gaps,
         classes=classes,
         widest=widest,
         undefined=undefined,
     )
+
+
+def _gap(rates: Mapping[str, Value], overall: Value) -> Gap:
+    """The gap of a rate between groups, given that of all groups together."""
+    values = {name: rate.value for name, rate in rates.items() if rate.defined}
+    if len(values) < 2:
+        return Gap(groups=len(values))
+    lowest, highest = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
+    low, high = values[lowest], values[highest]
+    distance = max(abs(value - overall.value) for value in values.values())
+    ratio = Value(low / high, True) if high > 0 else UNDEFINED
+    return Gap(Value(high - low, True), ratio, _value(distance), lowest, highest, len(values))
 
 
 def _with_rate(rates: Rates) -> set[int]:

@@ -5,13 +5,13 @@ They say nothing about another seed. Groups are drawn apart from each other, so 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.metrics.groups import Counts, parity
-from equipoise.metrics.performance import Value, tenth
+from equipoise.metrics.groups import Counts, parity, sizes_of
+from equipoise.metrics.performance import tenth
 
 Table = NDArray[np.float64]
 
@@ -165,13 +165,31 @@ def wilson(share: float, n: float, level: float = 0.95) -> Interval:
     return Interval(0.0 if share == 0 else max(0.0, low), 1.0 if share == 1 else min(1.0, high))
 
 
-def of_rates(
-    groups: Mapping[str, Counts], positive: int | None = None, rounds: int = 1, least: int = 1
-) -> dict[str, Interval]:
-    """Intervals of the gaps of `equipoise.metrics.parity`, in [0, 1]: every rate of every group is drawn apart.
+def newcombe(first: float, m: float, second: float, n: float, level: float = 0.95) -> Interval:
+    """Interval of the difference of two shares of independent samples, p - q: Newcombe's (1998) method 10, without continuity correction.
 
-    A rate of k in n samples is drawn from Beta(k + 1/2, n - k + 1/2), Jeffreys' posterior, and its gap between groups has the
-    interval of `interval`. Where several rates or classes count, the ends are the largest of theirs.
+    With Wilson's ends (l, u) of p and (v, w) of q: from `p - q - sqrt((p - l)^2 + (w - q)^2)` to `p - q + sqrt((u - p)^2 + (q - v)^2)`.
+
+    Parameters
+    ----------
+    first, second : p and q, in [0, 1].
+    m, n : samples they are of, > 0.
+    level : in (0, 1).
+    """
+    (low, high), (below, above) = wilson(first, m, level), wilson(second, n, level)
+    difference = first - second
+    return Interval(
+        difference - math.hypot(first - low, above - second), difference + math.hypot(high - first, second - below)
+    )
+
+
+def of_rates(
+    groups: Mapping[str, Counts], positive: int | None = None, rounds: int = 1, least: int = 1, level: float = 0.95
+) -> dict[str, Interval]:
+    """Intervals of the gaps of `equipoise.metrics.parity`, in [0, 1], over the people who were tested, and over no seeds.
+
+    That of a rate is Newcombe's of the pair of groups that attains it, at level `1 - (1 - level) / (A (A - 1) / 2)` for A groups
+    (Bonferroni), and ends at 0. If several rates or classes count, the ends are the largest of theirs.
 
     Parameters
     ----------
@@ -179,44 +197,38 @@ def of_rates(
     positive : as in `parity`.
     rounds : how many rounds the counts are the sum of, on the same samples.
     least : as in `parity`, samples of one round.
+    level : in (0, 1).
     """
-    rng = np.random.default_rng(0)
     fairness = parity(groups, positive, least * rounds)
-    n = {name: sum(counts["true"]) / rounds for name, counts in groups.items()}
 
-    def gap(rates: Mapping[str, Value], sizes: Mapping[str, float]) -> Interval:
-        defined = [(rate.value, sizes[name]) for name, rate in rates.items() if rate.defined]
-        if len(defined) < 2:
+    def of_gap(key: str, c: int) -> Interval:
+        gap = fairness.gaps[key, c]
+        if gap.groups < 2:
             return Interval(math.nan, math.nan)
-        others = np.stack([rng.beta(m * p + 0.5, m * (1 - p) + 0.5, DRAWS) for p, m in defined], 1)
-        return interval(Draws(others, np.array([p for p, _ in defined])), "gap")
 
-    def largest(intervals: Sequence[Interval]) -> Interval:
-        finite = [ends for ends in intervals if math.isfinite(ends.low)]
+        def share(name: str) -> tuple[float, float]:
+            rates = fairness.rates[name]
+            rate, of_class = ("tpr", cast(int, rates.hardest)) if key == "worst_recall" else (key, c)
+            return rates.of(rate, of_class).value, sizes_of(groups[name])[rate][of_class] / rounds
+
+        pairs = gap.groups * (gap.groups - 1) / 2
+        low, high = newcombe(*share(gap.highest), *share(gap.lowest), 1 - (1 - level) / pairs)
+        return Interval(max(0.0, low), high)
+
+    def largest(*keys: str) -> Interval:
+        every = [[of_gap(key, c) for key in keys] for c in fairness.classes]
+        finite = [ends for of_class in every if all(math.isfinite(ends.low) for ends in of_class) for ends in of_class]
         if not finite:
             return Interval(math.nan, math.nan)
         return Interval(max(ends.low for ends in finite), max(ends.high for ends in finite))
 
-    tpr, fpr, selected = [], [], []
-    for c in fairness.classes:
-        true = {name: counts["true"][c] / rounds for name, counts in groups.items()}
-        tpr.append(gap({name: rate.tpr[c] for name, rate in fairness.rates.items()}, true))
-        fpr.append(
-            gap({name: rate.fpr[c] for name, rate in fairness.rates.items()}, {k: n[k] - m for k, m in true.items()})
-        )
-        selected.append(gap({name: rate.selection_rate[c] for name, rate in fairness.rates.items()}, n))
     return {
-        "accuracy_gap": gap({name: rate.accuracy for name, rate in fairness.rates.items()}, n),
-        "equal_opportunity": largest(tpr),
-        "equalised_odds": largest([*tpr, *fpr]),
-        "demographic_parity": largest(selected),
-        "worst_recall": gap(
-            {name: rate.worst_recall for name, rate in fairness.rates.items()},
-            {
-                name: groups[name]["true"][rate.hardest] / rounds if rate.hardest is not None else 0.0
-                for name, rate in fairness.rates.items()
-            },
-        ),
+        "accuracy_gap": of_gap("accuracy", 0),
+        "equal_opportunity": largest("tpr"),
+        "equalised_odds": largest("tpr", "fpr"),
+        "demographic_parity": largest("selection_rate"),
+        "predictive_parity": largest("ppv"),
+        "worst_recall": of_gap("worst_recall", 0),
     }
 
 

@@ -12,6 +12,8 @@ class RateIntervals(TypedDict):
     tpr: list[Ends]
     fpr: list[Ends]
     selection_rate: list[Ends]
+    ppv: list[Ends]
+    npv: list[Ends]
     worst_recall: Ends
 
 
@@ -22,7 +24,7 @@ class GroupRates(TypedDict):
     ----------
     n : test samples in the last of the rounds, null if fewer than so many people that a number must be about.
     accuracy : of the group.
-    tpr, fpr, selection_rate : of every class of `GroupFairness.classes`.
+    tpr, fpr, selection_rate, ppv, npv : of every class of `GroupFairness.classes`.
     of_class : how many samples are of each of these, null if too few.
     worst_recall, worst_class : the class that is recognised worst, and its recall.
     intervals : by the name of the rate.
@@ -33,6 +35,8 @@ class GroupRates(TypedDict):
     tpr: list[float | None]
     fpr: list[float | None]
     selection_rate: list[float | None]
+    ppv: list[float | None]
+    npv: list[float | None]
     of_class: list[int | None]
     worst_recall: float | None
     worst_class: int | None
@@ -44,8 +48,11 @@ class GroupFairness(TypedDict):
 
     Attributes
     ----------
-    accuracy_gap, equal_opportunity, equalised_odds, demographic_parity, worst_recall : see `equipoise.metrics.parity`.
-    of_class : in which class each of three of these is.
+    accuracy_gap, equal_opportunity, equalised_odds, demographic_parity, predictive_parity, worst_recall : see `equipoise.metrics.parity`.
+    demographic_parity_ratio : the lowest selection rate in percent of the highest.
+    negative_predictive_parity : as predictive parity, of those who are not chosen.
+    to_overall : of three rates the largest distance of a group to all groups together.
+    of_class : in which class some of these are.
     classes : whose rates are given.
     groups : the rates of each.
     intervals : `[low, high]` of each difference, 95 % over the test samples.
@@ -57,7 +64,11 @@ class GroupFairness(TypedDict):
     equal_opportunity: float | None
     equalised_odds: float | None
     demographic_parity: float | None
+    demographic_parity_ratio: float | None
+    predictive_parity: float | None
+    negative_predictive_parity: float | None
     worst_recall: float | None
+    to_overall: dict[str, float | None]
     of_class: dict[str, int]
     classes: list[int]
     groups: dict[str, GroupRates]
@@ -74,12 +85,14 @@ class ValueErrors(TypedDict):
     n : test samples.
     rmse, mae : root of the mean squared error, mean absolute error.
     error : mean of the errors, predicted less true.
+    prediction : mean of the predictions.
     """
 
     n: int | None
     rmse: float | None
     mae: float | None
     error: float | None
+    prediction: float | None
 
 
 class GroupErrors(TypedDict):
@@ -88,6 +101,7 @@ class GroupErrors(TypedDict):
     rmse_gap: float | None
     mae_gap: float | None
     error_gap: float | None
+    prediction_gap: float | None
     groups: dict[str, ValueErrors]
 
 

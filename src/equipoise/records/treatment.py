@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.metrics.classification import RATES
-from equipoise.metrics.groups import Counts, Rates, parity
+from equipoise.metrics.groups import OF_CLASS, Counts, Rates, parity, sizes_of
 from equipoise.metrics.intervals import of_rates, wilson
 from equipoise.metrics.measures import ACCURACY
 from equipoise.metrics.performance import Value, gap
@@ -152,6 +152,7 @@ def errors(rounds: Sequence[Mapping[str, Row]], least: int) -> GroupErrors | Non
             "rmse": [np.sqrt(row["squares"] / row["n"]) for row in rows],
             "mae": [row["absolute"] / row["n"] for row in rows],
             "error": [row["error"] / row["n"] for row in rows],
+            "prediction": [(row["error"] + row["target"]) / row["n"] for row in rows],
         }
         means = {key: float(np.mean(values)) for key, values in numbers.items()}
         shown = {key: mean if n >= least and math.isfinite(mean) else None for key, mean in means.items()}
@@ -160,12 +161,19 @@ def errors(rounds: Sequence[Mapping[str, Row]], least: int) -> GroupErrors | Non
             "rmse": shown["rmse"],
             "mae": shown["mae"],
             "error": shown["error"],
+            "prediction": shown["prediction"],
         }
 
     def between(key: str) -> float | None:
         return gap_between(values[key] for values in by_group.values())  # type: ignore[literal-required]
 
-    return {"rmse_gap": between("rmse"), "mae_gap": between("mae"), "error_gap": between("error"), "groups": by_group}
+    return {
+        "rmse_gap": between("rmse"),
+        "mae_gap": between("mae"),
+        "error_gap": between("error"),
+        "prediction_gap": between("prediction"),
+        "groups": by_group,
+    }
 
 
 def rates(
@@ -198,7 +206,11 @@ def rates(
         "equal_opportunity": percent(fairness.equal_opportunity),
         "equalised_odds": percent(fairness.equalised_odds),
         "demographic_parity": percent(fairness.demographic_parity),
+        "demographic_parity_ratio": percent(fairness.gap("selection_rate").ratio),
+        "predictive_parity": percent(fairness.predictive_parity),
+        "negative_predictive_parity": percent(fairness.gap("npv").difference),
         "worst_recall": percent(fairness.worst_recall),
+        "to_overall": {key: percent(fairness.gap(key).to_overall) for key in ("accuracy", "tpr", "selection_rate")},
         "of_class": dict(fairness.widest),
         "classes": list(fairness.classes),
         "groups": {
@@ -213,29 +225,23 @@ def rates(
 
 def _rates(rates: Rates, counts: Counts, latest: Counts, classes: Sequence[int], rounds: int, least: int) -> GroupRates:
     """The rates of one group with their intervals, from counts that are the sum of so many rounds, and those of its last round."""
-    n, true = sum(counts["true"]) / rounds, [k / rounds for k in counts["true"]]
-    about = {"tpr": true, "fpr": [n - k for k in true], "selection_rate": [n] * len(true)}
     hardest = rates.hardest
-    ends = {
-        key: [wilson(getattr(rates, key)[c].value, sizes[c]).percent for c in classes] for key, sizes in about.items()
-    }
-    intervals: RateIntervals = {
-        "tpr": ends["tpr"],
-        "fpr": ends["fpr"],
-        "selection_rate": ends["selection_rate"],
-        "accuracy": wilson(rates.accuracy.value, n).percent,
-        "worst_recall": None if hardest is None else wilson(rates.worst_recall.value, true[hardest]).percent,
-    }
+    sizes = {key: [k / rounds for k in every] for key, every in sizes_of(counts).items()}
+    ends = {key: [wilson(rates.of(key, c).value, sizes[key][c]).percent for c in classes] for key in OF_CLASS}
+    worst = None if hardest is None else wilson(rates.worst_recall.value, sizes["tpr"][hardest]).percent
+    intervals = {**ends, "accuracy": wilson(rates.accuracy.value, sizes["accuracy"][0]).percent, "worst_recall": worst}
     return {
         "n": round(size) if (size := sum(latest["true"])) >= least else None,
         "accuracy": percent(rates.accuracy),
         "tpr": [percent(rates.tpr[c]) for c in classes],
         "fpr": [percent(rates.fpr[c]) for c in classes],
         "selection_rate": [percent(rates.selection_rate[c]) for c in classes],
+        "ppv": [percent(rates.ppv[c]) for c in classes],
+        "npv": [percent(rates.npv[c]) for c in classes],
         "of_class": [round(size) if (size := latest["true"][c]) >= least else None for c in classes],
         "worst_recall": percent(rates.worst_recall),
         "worst_class": hardest,
-        "intervals": intervals,
+        "intervals": cast(RateIntervals, intervals),
     }
 
 

@@ -93,10 +93,23 @@ COLLABORATION: Final = (
     Column("up", "up", 1),
 )
 PARITY: Final = tuple(
-    Column(key, key.replace("_", " "), narrow=key.replace("_", "\n"))
-    for key in ("accuracy_gap", "equal_opportunity", "equalised_odds", "demographic_parity", "worst_recall")
+    Column(key, title, narrow=title.replace(" ", "\n"))
+    for key, title in {
+        "accuracy_gap": "accuracy gap",
+        "equal_opportunity": "equal opportunity",
+        "equalised_odds": "equalised odds",
+        "demographic_parity": "demographic parity",
+        "demographic_parity_ratio": "selection ratio",
+        "predictive_parity": "predictive parity",
+        "worst_recall": "worst recall",
+    }.items()
 )
-ERRORS: Final = (Column("rmse_gap", "RMSE gap"), Column("mae_gap", "MAE gap"), Column("error_gap", "mean error gap"))
+ERRORS: Final = (
+    Column("rmse_gap", "RMSE gap"),
+    Column("mae_gap", "MAE gap"),
+    Column("error_gap", "mean error gap"),
+    Column("prediction_gap", "prediction gap"),
+)
 OWN: Final = (Column("avg", "AVG", 4), Column("std", "STD", 4), Column("worst", "worst", 4))
 
 

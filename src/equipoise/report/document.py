@@ -317,19 +317,22 @@ class RatesOfGroup(TypedDict):
     ----------
     n, of_class : test samples, and those of the positive class; null if too few.
     worst_class : the class that is recognised worst.
-    accuracy, tpr, fpr, selection_rate, worst_recall : over the seeds with which the rate is about enough people.
-    rmse, mae, error : for regression, instead of these, in the unit of the target; `error` is the mean of predicted less true.
+    accuracy, tpr, fpr, selection_rate, ppv, npv, worst_recall : over the seeds with which the rate is about enough people.
+    rmse, mae, error, prediction : for regression, instead of these, in the unit of the target; `error` is the mean of predicted less true.
     """
 
     accuracy: NotRequired[Rate]
     tpr: NotRequired[Rate]
     fpr: NotRequired[Rate]
     selection_rate: NotRequired[Rate]
+    ppv: NotRequired[Rate]
+    npv: NotRequired[Rate]
     worst_recall: NotRequired[Rate]
     worst_class: NotRequired[str | None]
     rmse: NotRequired[Rate]
     mae: NotRequired[Rate]
     error: NotRequired[Rate]
+    prediction: NotRequired[Rate]
     n: int | None
     of_class: NotRequired[int | None]
 
@@ -352,9 +355,9 @@ class Gaps(Bounded):
 
     Attributes
     ----------
-    accuracy_gap, equal_opportunity, equalised_odds, demographic_parity, worst_recall : over the seeds that have it, see
-        `History.group_fairness`.
-    rmse_gap, mae_gap, error_gap : for regression, instead of these.
+    accuracy_gap, equal_opportunity, equalised_odds, demographic_parity, demographic_parity_ratio, predictive_parity, worst_recall : over the
+        seeds that have it, see `History.group_fairness`.
+    rmse_gap, mae_gap, error_gap, prediction_gap : for regression, instead of these.
     groups : by group.
     intervals : `[low, high]` over the test samples, ends averaged over the seeds.
     worst_groups, clients : of a sensitive attribute, the worst value, by how many seeds have it there; and by client; empty where clients
@@ -366,10 +369,13 @@ class Gaps(Bounded):
     equal_opportunity: NotRequired[OverSeeds]
     equalised_odds: NotRequired[OverSeeds]
     demographic_parity: NotRequired[OverSeeds]
+    demographic_parity_ratio: NotRequired[OverSeeds]
+    predictive_parity: NotRequired[OverSeeds]
     worst_recall: NotRequired[OverSeeds]
     rmse_gap: NotRequired[OverSeeds]
     mae_gap: NotRequired[OverSeeds]
     error_gap: NotRequired[OverSeeds]
+    prediction_gap: NotRequired[OverSeeds]
     groups: dict[str, RatesOfGroup]
     intervals: dict[str, tuple[float, float] | None]
     worst_groups: NotRequired[dict[str, int]]

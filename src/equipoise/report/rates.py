@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FEW: Final = 4  # groups that a sentence names one by one
-RateName = Literal["accuracy", "tpr", "fpr", "selection_rate", "worst_recall", "rmse", "mae", "error"]
+RateName = Literal[
+    "accuracy", "tpr", "fpr", "selection_rate", "ppv", "worst_recall", "rmse", "mae", "error", "prediction"
+]
 TITLES: Final[dict[RateName, str]] = {  # of two classes, or of one against the rest
     "accuracy": "accuracy",
     "tpr": "true-positive rate",
@@ -32,7 +34,12 @@ TITLES: Final[dict[RateName, str]] = {  # of two classes, or of one against the 
 OF_MANY: Final[dict[RateName, str]] = {"accuracy": "accuracy", "worst_recall": "recall of the worst class"}
 
 
-OF_NUMBERS: Final[dict[RateName, str]] = {"rmse": "RMSE", "mae": "MAE", "error": "mean error"}
+OF_NUMBERS: Final[dict[RateName, str]] = {
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "error": "mean error",
+    "prediction": "mean prediction",
+}
 
 
 def titles(fairness: Parity, measure: Measure = ACCURACY) -> dict[RateName, str]:

@@ -5,6 +5,7 @@ from typing import Final, cast
 
 import numpy as np
 
+from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.records.history import History
 from equipoise.report import document as content
@@ -231,17 +232,21 @@ def parity_legend(comparison: content.OfMeasure, treated: content.Treated) -> li
     numbers = measure != ACCURACY
     main = "RMSE gap, of the RMSE" if numbers else "accuracy gap, of the accuracy"
     what = (
-        "MAE gap, of the MAE; mean error gap, of the mean error"
+        "MAE gap, of the MAE; mean error gap, of the mean error; prediction gap, of the mean prediction"
         if numbers
         else "worst recall, of the recall of the class that is recognised worst in its group"
         if parity["positive"] is None
         else "equal opportunity, of the true positive rate; equalised odds, the larger of those of the true and the false positive "
-        "rate; demographic parity, of the share of samples predicted as the class"
+        "rate; demographic parity, of the share of samples predicted as the class, the selection rate; predictive parity, of the share of "
+        "these that are of the class"
     )
     return [
         f"Differences{measure.words if numbers else ' in points'} between the groups with the highest and the lowest value, lower is fairer: {main}; {what}.",
+        *["Selection ratio: the lowest selection rate in percent of the highest, higher is fairer."]
+        * (not numbers and parity["positive"] is not None),
         *(worst_named(parity["methods"], what=f"The worst value of {treated.attribute}") if treated.attribute else ()),
         *_gaps(parity, measure),
+        *_not_estimable(parity, measure),
         *parity["notes"],
         *(plus_minus_of(comparison) if numbers else plus_minus(parity["methods"])),
     ]
@@ -259,11 +264,36 @@ def _gaps(parity: content.Parity, measure: Measure) -> Iterator[str]:
             yield f"{method['method']}, 95{PERCENT} intervals over the test samples{averaged}: {listed}."
 
 
+def _not_estimable(parity: content.Parity, measure: Measure) -> Iterator[str]:
+    """Which gaps rest on so few people that their numbers show nothing, each with the smallest group."""
+    about = f"of class {parity['positive']}"
+    words = {"": "", "tpr": f" {about}", "fpr": f" not {about}", "ppv": f" taken for class {parity['positive']}"}
+    few = []
+    for column in gaps_of(parity, measure):
+        sizes: list[tuple[int, str, str]] = []
+        for group, rates in parity["methods"][0]["groups"].items():
+            n, positive, selected = rates["n"] or 0, rates.get("of_class") or 0, rates.get("selection_rate")
+            chosen = round(n * selected["mean"] / 100) if selected and selected["mean"] is not None else 0
+            size = {"": n, "tpr": positive, "fpr": n - positive if positive else 0, "ppv": chosen}
+            sizes += [(size[rate], rate, group) for rate in ABOUT.get(column.key, ("",))]
+        size_, rate, group = min(sizes)
+        if size_ < ESTIMABLE:
+            number = f"< {parity['least']}" if size_ < parity["least"] else str(size_)
+            few.append(f"{column.title} ({number}{words[rate]} in {group})")
+    if few:
+        yield f"Not estimable, with fewer than {ESTIMABLE} people in a group: {', '.join(few)}. Read the intervals, not the numbers."
+
+
 def _on(table: content.OfMeasure | content.Spread | content.Rewards | content.Parity) -> str:
     """The scenario, where it is known."""
     return f" on {table['scenario']}" if table["scenario"] else ""
 
 
+ABOUT: Final[Mapping[str, Sequence[str]]] = {  # of which people a gap is, if not of all
+    "equal_opportunity": ("tpr",),
+    "equalised_odds": ("tpr", "fpr"),
+    "predictive_parity": ("ppv",),
+}
 MOST: Final = 5  # sentences of the first paragraph of a page
 
 

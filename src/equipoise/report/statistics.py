@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from equipoise.metrics.classification import AREAS, CORRECT
 from equipoise.metrics.definitions import COLLABORATION, ERRORS, GROUPS, INDICES, PARITY, Statistic
+from equipoise.metrics.groups import OF_CLASS
 from equipoise.metrics.intervals import OVER_CLIENTS, OVER_GROUPS, Draws, Outcome, difference, interval, resampled
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of, named
 from equipoise.metrics.performance import best, extreme_at, last_rounds, mean, std, tenth, worst
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 Table = NDArray[np.float64]
 # More clients have a table of their spread, also where they share the test sets of their groups.
 FEW_CLIENTS: Final = 20
-BY_CLASS: Final = ("tpr", "fpr", "selection_rate")  # rates of one class against the others
 LAST: Final = 5  # rounds that are averaged, as in the papers' tables
 Numbers = Mapping[str, Any]  # of one run, see `History.summary`
 AnyMethod = TypeVar("AnyMethod", content.Measured, content.Gaps)
@@ -915,7 +915,7 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
                     **{c.key: over_seeds(_numbers([*seeds.values()], c.key)) for c in measured},
                     "groups": _treated_groups([*seeds.values()], about.classes, {} if numbers else about.group_words),
                     "intervals": {
-                        c.key: _mean_ends([gaps["intervals"][c.key] for gaps in seeds.values() if "intervals" in gaps])
+                        c.key: _mean_ends([gaps.get("intervals", {}).get(c.key) for gaps in seeds.values()])
                         for c in measured
                     },
                     "failed": _failed(runs[label]),
@@ -1022,7 +1022,7 @@ def _rate(each: Sequence[Numbers], key: str) -> content.Rate:
     rate = over_seeds(values or [None])
     mean, half = rate["mean"], rate["ci95"]
     intervals = [rates["intervals"][key] for rates in each if "intervals" in rates]
-    ends = _mean_ends([ends_of_seed[0] if key in BY_CLASS else ends_of_seed for ends_of_seed in intervals])
+    ends = _mean_ends([ends_of_seed[0] if key in OF_CLASS else ends_of_seed for ends_of_seed in intervals])
     low, high = ends or (None, None)
     if mean is not None and half is not None:
         low, high = mean - half, mean + half
@@ -1036,10 +1036,10 @@ def _rate(each: Sequence[Numbers], key: str) -> content.Rate:
 OF_GROUP: Final[
     Mapping[str, Callable[[Sequence[Numbers], str], Any]]
 ] = {  # of the rates or errors of a group, those that its task has
-    **dict.fromkeys(("accuracy", *BY_CLASS, "worst_recall"), _rate),
+    **dict.fromkeys(("accuracy", *OF_CLASS, "worst_recall"), _rate),
     "worst_class": _most_common,
     **dict.fromkeys(("n", "of_class"), _usual),
-    **dict.fromkeys(("rmse", "mae", "error"), _rate),
+    **dict.fromkeys(("rmse", "mae", "error", "prediction"), _rate),
 }
 
 

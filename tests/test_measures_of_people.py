@@ -1,0 +1,105 @@
+"""Gaps between groups of people beyond the four of fairlearn, their intervals, and what few people cannot show."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from statsmodels.stats.proportion import confint_proportions_2indep
+
+from equipoise.metrics import class_counts, parity
+from equipoise.metrics.calibration import calibration_of_sums, reliability, sums_of_scores
+from equipoise.metrics.groups import OF_CLASS
+from equipoise.metrics.intervals import newcombe, of_rates
+from equipoise.report.layout import sheets
+from equipoise.report.statistics import Comparison
+from test_group_rates import SICK, clinic, run
+
+share = st.tuples(st.integers(1, 200), st.floats(0, 1)).map(lambda drawn: (round(drawn[0] * drawn[1]), drawn[0]))
+
+
+@given(share, share)
+@settings(max_examples=60)
+def test_newcombe_is_that_of_statsmodels(first: tuple[int, int], second: tuple[int, int]) -> None:
+    (x, m), (y, n) = first, second
+    theirs = confint_proportions_2indep(x, m, y, n, method="newcomb", compare="diff", correction=False)
+    assert newcombe(x / m, m, y / n, n) == pytest.approx(theirs, abs=1e-9)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 1), st.integers(0, 1)), min_size=8, max_size=60),
+    st.integers(1, 9),
+)
+@settings(max_examples=60)
+def test_gaps_hold_whatever_the_order_and_the_names(drawn: list[tuple[str, int, int]], least: int) -> None:
+    """Sums of parts give the same; names do not count; every interval holds its gap; a rate counts with enough in its own denominator."""
+
+    def counted(names: dict[str, str]) -> dict[str, dict[str, list[int]]]:
+        return {
+            names[g]: class_counts([y for a, y, _ in drawn if a == g], [p for a, _, p in drawn if a == g], 2)
+            for g in sorted({g for g, _, _ in drawn}, key=names.__getitem__)
+        }
+
+    groups, turned = counted({g: g for g in "abc"}), counted(dict(zip("abc", "cab", strict=True)))
+    ours, theirs = parity(groups, least=least), parity(turned, least=least)
+    for key in (*OF_CLASS, "accuracy", "worst_recall"):
+        assert ours.gap(key)[0].defined == theirs.gap(key)[0].defined
+        if ours.gap(key).difference.defined:
+            mine, other = ([value.value for value in fairness.gap(key)[:3]] for fairness in (ours, theirs))
+            assert mine == pytest.approx(other, nan_ok=True)
+    about = {
+        "tpr": lambda y, p: y == 1,
+        "fpr": lambda y, p: y == 0,
+        "ppv": lambda y, p: p == 1,
+        "npv": lambda y, p: p == 0,
+    }
+    for name, rates in ours.rates.items():
+        for key, among in about.items():
+            n = sum(1 for g, y, p in drawn if g == name and among(y, p))
+            assert rates.of(key, 1).defined == (n >= least)
+    for key, ends in of_rates(groups, least=least).items():
+        value = getattr(ours, "accuracy" if key == "accuracy_gap" else key)
+        assert np.isfinite(ends.low) == value.defined
+        assert not value.defined or 0 <= ends.low <= value.value + 1e-12 <= ends.high + 2e-12
+
+
+def test_intervals_of_gaps_hold_the_truth() -> None:
+    """Three groups of equal rates: the interval begins at 0 in about 95 % of the cases."""
+    rng = np.random.default_rng(0)
+    above = 0
+    for _ in range(200):
+        groups = {g: class_counts(np.ones(60, int), rng.random(60) < 0.7, 2) for g in "abc"}
+        above += of_rates(groups)["equal_opportunity"].low > 0
+    assert above <= 16
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.integers(-1, 2)), min_size=1, max_size=80))
+@settings(max_examples=40)
+def test_calibration_from_sums_is_that_of_the_samples(drawn: list[tuple[float, bool, int]]) -> None:
+    p, y, a = (np.array(each) for each in zip(*drawn, strict=True))
+    half = len(p) // 2
+    sums = sums_of_scores(p[half:], y[half:], a[half:], 3)
+    if half:
+        sums = sums + sums_of_scores(p[:half], y[:half], a[:half], 3)
+    for k in range(3):
+        error, large = calibration_of_sums(sums[k])
+        inside = a == k
+        assert error.defined == large.defined == inside.any()
+        assert not calibration_of_sums(sums[k], int(inside.sum()) + 1)[0].defined
+        if inside.any():
+            bins = reliability(p[inside], y[inside])
+            assert error.value == pytest.approx(sum(b.n * abs(b.score - b.share) for b in bins) / inside.sum())
+            assert large.value == pytest.approx(p[inside].mean() - y[inside].mean())
+
+
+@pytest.mark.parametrize(
+    ("sick", "said"), [(12, "12 of class sick in women"), (5, "< 10 of class sick in women"), (100, "")]
+)
+def test_few_people_show_nothing(sick: int, said: str) -> None:
+    drawn = [x for k, x in enumerate(clinic()) if x[:2] != ("women", 1) or k < sick]
+    found = Comparison.of([run(drawn, **SICK)])
+    (sheet,) = (sheet for sheet in sheets(found) if sheet.name == "group-fairness")
+    text = " ".join(sheet.explanations)
+    assert ("Not estimable" in text and f"equal opportunity ({said})" in text) == bool(said)
+    assert "accuracy gap (" not in text
