@@ -399,11 +399,21 @@ def test_the_type_of_a_column_does_not_matter(made: tuple[eq.Federation, Any, Pa
 
 @pytest.mark.parametrize(
     ("word", "name"),
-    [("1.0", "1"), ("007", "007"), ("0.50", "0.5"), ("1e3", "1000"), ("-2.", "-2"), ("x1", "x1"), ("9" * 17, "9" * 17)],
+    [
+        ("1.0", "1"),
+        ("007", "007"),
+        ("0.50", "0.5"),
+        ("1e+03", "1000"),
+        ("1E1", "1E1"),
+        ("1e3", "1e3"),
+        ("-2.", "-2"),
+        ("x1", "x1"),
+        ("9" * 17, "9" * 17),
+    ],
 )
 def test_a_code_is_one_category_however_it_is_written(word: str, name: str) -> None:
     assert plain_name(word) == name == plain_name(name)
-    number = word if word in ("x1", "007") else float(word)
+    number = word if word in ("x1", "007", "1E1", "1e3") else float(word)
     assert len(name) > 16 or Words.of([number]).words == (name,)
 
 

@@ -60,7 +60,7 @@ def test_numbers_are_fitted_as_the_pooled_training_rows(
 ) -> None:
     values, clients = data
     if scaling == "log":
-        values = [abs(value) for value in values]
+        values, missing = [abs(value) for value in values], "median"
     rows = pooled(clients)
     present = np.array([values[row] for row in rows if values[row] == values[row]])
     assume(len(present))

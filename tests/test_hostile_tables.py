@@ -99,10 +99,12 @@ READ: dict[str, tuple[str | bytes, Sequence[Any]]] = {  # the table, and its col
     "dollars": (beside(["$1,234.50", "$3.20", "-$12.00", "$7"]), [1234.5, 3.2, -12, 7]),
     "euros": (beside(["1.234,50 €", "3,20 €", "12,00 €", "7,00 €"], sep=";"), [1234.5, 3.2, 12, 7]),
     "yes and no": (beside(["yes", "no", "Yes", "NO"]), [1, 0, 1, 0]),
+    "powers that programs write": (beside(["1e+05", "1.5E2", "100000", "2"]), [1e5, 150, 1e5, 2]),
     "three spellings of truth": (beside(["yes", "Y", "1", "no", "n", "0", "TRUE", "false"]), [1, 1, 1, 0, 0, 0, 1, 0]),
     "truth with gaps": (beside(["True", "", "False", "NA"]), [1, None, 0, None]),
     "blank cells": (beside([" ", "\t", "1", "2"]), [None, None, 1, 2]),
     "many words for missing": (beside(["?", "n/a", "1.5", "-", "NULL", "2", "nan", "#N/A"]), [None, None, 1.5, None, None, 2, None, None]),
+    "codes with letters": (beside(["1E1", "10", "A5", "2E0"]), ["1E1", "10", "A5", "2E0"]),
     "codes with zeros": (beside(["007", "012", "101", "003"]), ["007", "012", "101", "003"]),
     "numbers and words as names": (beside(["a", "b", "2", "c", "a", "b", "c", "b"]), ["a", "b", "2", "c", "a", "b", "c", "b"]),
     "one word and gaps": (beside(["x", "", "x", ""]), ["x", None, "x", None]),
@@ -196,6 +198,14 @@ LEFT: dict[str, tuple[str, str, dict[str, Any], Sequence[Any]]] = {  # the table
         beside(["in" if label == "sick" else "out" for label in LABELS]), "column x tells the class", {}, []
     ),
     "a number that stands for none": (beside([*(k / 2 for k in range(N - 2)), -999, -999]), "x is -999 in 2 rows", {}, []),
+    "numbers or codes with exponents": (
+        beside(["1E1", "10", "2E0", "1E1"]), "numbers with exponents, or codes", {"columns": {"x": {"kind": "category"}}},
+        ["1E1", "10", "2E0", "1E1"],
+    ),
+    "numbers with exponents": (
+        beside(["1e5", "20", "3", "1e2"]), "numbers with exponents, or codes", {"columns": {"x": {"kind": "number"}}},
+        [100000, 20, 3, 100],
+    ),
     "numbers of sixty bits": (beside([2**60 + k for k in range(N)][::-1]), "so many digits", {}, []),
 }  # fmt: skip
 
@@ -276,6 +286,54 @@ def test_a_table_is_refused_with_advice_that_works(name: str, tmp_path: Path) ->
         options = dict(shlex.split(word)[0].split("=", 1) for word in advice)
         data = read(tmp_path / "t.csv", content, **options)
         assert cells_of(data, "plain") == PLAIN
+
+
+def columns_of(**options: Any) -> dict[str, Any]:
+    return {"columns": {"x": options}}
+
+
+WRONG: dict[str, tuple[dict[str, Any], Sequence[str]]] = {  # options of column x, and what the message is
+    "a kind with another spelling": ({"kind": "left_out"}, ["Unknown kind 'left_out'. Did you mean 'left out'?"]),
+    "a kind of other programs": ({"kind": "categorical"}, ["Did you mean 'category'?"]),
+    "a category twice": ({"kind": "category", "categories": ["1", "2", "1"]}, ["categories has '1' twice"]),
+    "a category twice in two spellings": ({"kind": "category", "categories": [2, "2.0", 3]}, ["categories has '2' twice"]),
+    "categories as text": ({"kind": "category", "categories": "low"}, ["categories must be a list", "found 'low'"]),
+    "a bound as text": ({"kind": "number", "low": "0"}, ["low must be a number; found '0'"]),
+    "the mean of logarithms": (
+        {"kind": "number", "scaling": "log", "missing": "mean"}, ["would be that of logarithms", 'missing = "median"']
+    ),
+    "a scaling of categories": ({"kind": "category", "scaling": "log"}, ["scaling is no option of a category", "coding"]),
+    "a coding of numbers": ({"kind": "number", "coding": "ordinal"}, ["coding is no option of a number", "scaling"]),
+    "an embedding": ({"kind": "category", "coding": "embedding"}, ["Unknown coding 'embedding'", "one-hot, ordinal"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_options_of_a_column_that_mean_nothing_are_refused(name: str, tmp_path: Path) -> None:
+    options, wanted = WRONG[name]
+    with pytest.raises(DataError) as caught:
+        read(tmp_path / "t.csv", beside([1, 2, 3, 2]), **columns_of(**options))
+    assert all(words in str(caught.value) for words in ["column x: ", *wanted]), caught.value
+
+
+@pytest.mark.parametrize("words", [["yes", "no"], ["T", "F"], ["1", "No"]])
+def test_numbers_are_no_answers_of_yes_and_no(words: list[str], tmp_path: Path) -> None:
+    """A column of yes and no at one site has 5 and 2 at another, which would be read as numbers."""
+    made = read(tmp_path / "t.csv", beside(words))
+    assert isinstance(made.inputs, RawTable)
+    agreed = made.inputs.schema.as_json()["columns"]
+    for cells, refused in (([5, 2], "24 numbers are more than high = 1"), ([0, 1], ""), ([-1, 0], "less than low = 0")):
+        if not refused:
+            assert cells_of(read(tmp_path / "t.csv", beside(cells), columns=agreed), "x")[:2] == cells
+            continue
+        with pytest.raises(DataError, match=refused):
+            read(tmp_path / "t.csv", beside(cells), columns=agreed)
+
+
+def test_a_category_that_is_named_is_not_missing(tmp_path: Path) -> None:
+    cells = ["None", "mild", "severe", "mild"]
+    data = read(tmp_path / "t.csv", beside(cells), **columns_of(kind="category", categories=["None", "mild", "severe"]))
+    assert cells_of(data, "x") == cells * (N // 4)
 
 
 PARQUET: dict[str, tuple[Any, Sequence[Any]]] = {  # cells of a column with a type, and how they are read

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +17,7 @@ from sklearn import datasets
 from equipoise.data.own.columns import Columns
 from equipoise.data.own.doubts import identifiers, stand_ins, tells
 from equipoise.data.own.reading import read_user_data
+from equipoise.data.schema.schema import Feature, Schema
 from equipoise.federation.history import History
 from equipoise.report import comparison, render, rich_table
 from equipoise.report.notes import leaks
@@ -184,3 +188,94 @@ def test_numbers_of_half_precision_are_looked_at_as_others_are(tmp_path: Path) -
         notes.append(read_user_data(tmp_path / "t.npz").notes)
     assert len(notes[0]) == 2
     assert notes[0] == notes[1]
+
+
+def hospitals(n: int = 120) -> pd.DataFrame:
+    draw = np.random.default_rng(5)
+    return pd.DataFrame(
+        {
+            "pressure": np.round(draw.normal(130, 18, n)),
+            "sugar": np.round(draw.normal(5.5, 0.8, n), 2),
+            "visits": draw.poisson(1.0, n),
+            "gain": np.where(draw.random(n) < 0.9, 0, np.round(draw.lognormal(7, 1.5, n))),
+            "change": np.round(draw.normal(0, 1, n), 2),
+            "ward": draw.choice(["a", "b", "c"], n),
+            "client": np.array(["north", "south", "west"])[np.arange(n) % 3],
+            "label": draw.permutation(np.arange(n) % 2),
+        }
+    )
+
+
+def notes(path: Path, frame: pd.DataFrame, **options: str) -> list[str]:
+    frame.to_csv(path / "t.csv", index=False)
+    return list(read_user_data(path / "t.csv", Columns(**options)).notes)  # type: ignore[arg-type]
+
+
+def test_numbers_as_they_are_raise_no_question(tmp_path: Path) -> None:
+    """Counts, amounts that are mostly zero, and differences around zero are no marks of missing cells."""
+    assert notes(tmp_path, hospitals()) == []
+    small = hospitals().assign(client=lambda f: [f"c{k // 4}" for k in range(len(f))])
+    small.loc[:3, "pressure"] = np.nan  # all four rows of one client, which are too few
+    assert notes(tmp_path, small) == []
+
+
+@in_one("column", ["pressure", "sugar"])
+def test_zeros_far_from_all_other_numbers_are_asked_about(
+    column: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path, frame = tmp_path_factory.mktemp(column), hospitals()
+    frame.loc[frame.index % 5 == 1, column] = 0
+    frame.loc[frame.index % 7 == 3, column] = np.nan
+    (said,) = notes(path, frame)
+    zeros, present = int((frame[column] == 0).sum()), int(frame[column].notna().sum())
+    near = frame[column][frame[column] > 0].min()
+    assert f"{column} is 0 in {zeros} of {present} rows, and the number next to it is {near:g}" in said
+    assert f"add missing_values = [0] to {column} under [columns]" in said
+    columns = json.dumps({column: {"missing_values": [0]}})
+    assert notes(path, frame, schema=columns) == []
+    own = read_user_data(path / "t.csv", Columns(schema=columns))
+    assert own.inputs.columns[column].missing.sum() == zeros + frame[column].isna().sum()  # type: ignore[union-attr]
+
+
+@in_one("other", ["-999", "n.d.", "unknown"])
+def test_values_that_a_user_names_are_missing(other: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Numbers and words, in columns of numbers and of categories; and a schema has its old hash without them."""
+    path, frame = tmp_path_factory.mktemp("named"), hospitals().astype({"sugar": object})
+    frame.loc[frame.index % 6 == 2, ["sugar", "ward"]] = other
+    columns = {"sugar": {"kind": "number", "low": 0, "missing_values": [other]}, "ward": {"missing_values": [other]}}
+    frame.to_csv(path / "t.csv", index=False)
+    own = read_user_data(path / "t.csv", Columns(schema=json.dumps(columns)))
+    cells = own.inputs.columns  # type: ignore[union-attr]
+    assert all((cells[name].missing == (frame.index % 6 == 2)).all() for name in columns)
+    assert cells["ward"].words == ("a", "b", "c")
+    feature = next(f for f in own.inputs.schema.features if f.name == "ward")  # type: ignore[union-attr]
+    assert Schema((feature,)).digest != Schema((replace(feature, missing_values=()),)).digest
+    assert Schema((Feature("x"),)).digest.startswith("6c7da3d45a67")
+
+
+UNLIKE = {
+    "empty": (lambda x: x * np.nan, "column sugar: every cell is missing at client south, and not elsewhere"),
+    "in another unit": (lambda x: x * 18.02, "column sugar: the median at client south is 9[0-9].*, and 5.* to 5.* elsewhere"),
+    "a thousandth": (lambda x: x / 1000, "the median at client south is 0.005"),
+    "zero": (lambda x: x * 0, "the median at client south is 0, and 5"),
+}  # fmt: skip
+
+
+@in_one("kind", UNLIKE)
+def test_a_client_at_which_a_column_is_unlike_is_named(kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path, frame = tmp_path_factory.mktemp("unlike"), hospitals()
+    change, said = UNLIKE[kind]
+    there = frame["client"] == "south"
+    frame.loc[there, "sugar"] = change(frame.loc[there, "sugar"])
+    assert any(re.search(said, note) for note in notes(path, frame))
+    shuffled = frame.assign(client=np.random.default_rng(0).permutation(frame["client"]))
+    assert not any("client" in note for note in notes(path, shuffled))
+
+
+def test_many_columns_that_differ_are_said_in_short(tmp_path: Path) -> None:
+    frame = hospitals()
+    for k in range(30):
+        frame[f"x{k}"] = np.where(frame["client"] == "west", np.nan, frame["sugar"] + k)
+    said = notes(tmp_path, frame)
+    assert len(said) == 11
+    assert said[-1].endswith("20 more notes of that kind are left out.")

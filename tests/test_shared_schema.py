@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -459,3 +460,48 @@ def test_a_regression_keeps_its_loss_and_unit(here: Path) -> None:
     columns = {"age": {"kind": "number"}}
     schema = shared(here, label="income", task="regression(loss=huber, unit=EUR)", columns=columns)
     assert schema.task.startswith("regression(loss=huber, unit=EUR, centre=")
+
+
+@pytest.mark.parametrize("word", ["None", "NA", "-"])
+def test_a_class_of_few_rows_whose_name_looks_missing_is_refused(here: Path, word: str) -> None:
+    """It is no unknown class: its rows would be trained on as class -1."""
+    rows = people()
+    for row in [row for row in rows if row["split"] == "train"][:2]:
+        row["sick"] = word
+    for name in SITES:
+        write(here / f"{name}.csv", [row for row in rows if row["site"] == name], COLUMNS[1:])
+    options = {**read(here / "agreed.toml")[3]["scenario_options"], "not_missing": [word]}
+    assert word in join({name: site_sums(f"{name}.csv", options, least=1) for name in SITES}).classes
+    schema = join({name: site_sums(f"{name}.csv", options, least=5) for name in SITES})
+    assert word not in schema.classes
+    with pytest.raises(DataError, match=rf"class '{word}' is not in the schema, whose values are no, yes"):
+        schema.read("south.csv")
+
+
+def test_a_site_with_another_unit_is_named(here: Path, equipoise: Any) -> None:
+    """By the server, from the sums; and in the log of the site, that reads its table by the schema of the others."""
+    rows = people()
+    for row in rows:
+        row["income"] = float(row["income"]) / 1000 if row["site"] == "west" else row["income"]
+    for name in SITES:
+        write(here / f"{name}.csv", [row for row in rows if row["site"] == name], COLUMNS[1:])
+        assert equipoise("schema", "sums", f"{name}.csv", "--config", "agreed.toml", "-o", f"{name}.json").status == 0
+    done = equipoise("schema", "join", *(f"{name}.json" for name in SITES))
+    assert re.search(r"column income: the median at site west.json is 3\d+, and 3e\+07 to 3e\+07 elsewhere", done.out)
+
+
+def test_a_site_whose_column_is_far_from_all_others_logs_it(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    schema = shared(here)
+    schema.read("north.csv")
+    assert not caplog.records
+    rows = [{**row, "income": float(row["income"]) / 1000} for row in people() if row["site"] == "north"]
+    write(here / "north.csv", rows, COLUMNS[1:])
+    schema.read("north.csv")
+    assert re.search("north.csv: column income: 80 numbers are very far.* Is their unit the same", caplog.text)
+    age = [row for row in people() if row["site"] == "north"]
+    write(here / "north.csv", [{**row, "age": 130 + k % 9} for k, row in enumerate(age)], COLUMNS[1:])
+    schema.read("north.csv")
+    assert "column age: the median is 134, far from the numbers of training. Is its unit the same?" in caplog.text
+    write(here / "north.csv", [{**row, "job": ""} for row in rows], COLUMNS[1:])
+    schema.read("north.csv")
+    assert "north.csv: column job: every cell of 80 is missing, and counts as" in caplog.text

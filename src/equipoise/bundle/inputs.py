@@ -23,7 +23,7 @@ from equipoise.data.own.words import missing
 from equipoise.data.pictures import of_files
 from equipoise.data.schema.cells import word_of
 from equipoise.data.schema.coding import Coder
-from equipoise.data.schema.schema import plain
+from equipoise.data.schema.schema import CATEGORY, plain
 from equipoise.data.transforms import Images
 from equipoise.system.suggestions import some
 
@@ -147,7 +147,8 @@ class Rows:
         self.coder.require(table.names, path.name)
         if not len(table):
             raise DataError(f"{path} holds no row.")
-        raw = table.columns(self.names, {f.name for f in self.coder.schema.features if f.thousands or f.unit})
+        text = {f.name for f in self.coder.schema.features if f.thousands or f.unit or f.kind == CATEGORY}
+        raw = table.columns(self.names, text)
         made = self.coder.of_raw(raw, path.name, table.at, columns.decimal or ".")
         return made, [str(k + 1) for k in range(len(table))], table
 

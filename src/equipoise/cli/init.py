@@ -435,7 +435,7 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
         if name not in MEANINGS and name not in (TABLE, "report"):
             belongs = name in OPTIONS or "." in name
             hint = " Options of the data and hyper-parameters are in the table [set]." * belongs
-            raise ValueError(f"{path}: {unknown('setting', name, (*MEANINGS, 'set'))}{hint}")
+            raise ValueError(f"{path}: {unknown('setting', name, (*MEANINGS, 'set', TABLE, 'report'))}{hint}")
     for name, kind in {"method": str, "data": str, "task": str, "scenario": str, "network": str, "seed": int}.items():
         if name in table and (not isinstance(table[name], kind) or isinstance(table[name], bool)):
             what = "a whole number" if kind is int else "text in quotes"

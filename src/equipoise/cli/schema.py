@@ -63,7 +63,7 @@ def join(
     """At the server: make the schema of all sites from their sums, which are not masked: the server sees those of each site."""
     from equipoise.data.schema.coding import input_names
     from equipoise.scenarios.shared import join as joined
-    from equipoise.scenarios.shared import lacking, load_sums
+    from equipoise.scenarios.shared import lacking, load_sums, unlike_sites
 
     require_free(output, force)
     if len(files) < 2:
@@ -84,6 +84,8 @@ def join(
             say(
                 f"{name}: no sums of {some(names)}, where all training cells or all but a few are missing. The other sites decide."
             )
+    for note in unlike_sites(content):
+        say(note)
     say(
         f"{output}: {len(schema.inputs)} inputs, {len(schema.classes)} classes, from {sum(schema.rows):,} training rows of {len(files)} sites."
     )

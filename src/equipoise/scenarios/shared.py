@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import UserData, listed, ordered
+from equipoise.data.own.columns import UserData, listed, ordered, together
+from equipoise.data.own.doubts import DIFFERENT, shortened, unlike
 from equipoise.data.own.reading import read_user_data
-from equipoise.data.own.words import missing, twins
+from equipoise.data.own.words import twins
 from equipoise.data.samples import Draw, held_rows
 from equipoise.data.schema.cells import RawTable
-from equipoise.data.schema.coding import Coder
+from equipoise.data.schema.coding import Coder, strangers
 from equipoise.data.schema.reading import key_of
-from equipoise.data.schema.schema import CATEGORY, LEFT_OUT, Schema
+from equipoise.data.schema.schema import CATEGORY, LEFT_OUT, NUMBER, Schema
 from equipoise.data.schema.sums import Sums, add_up, learn
 from equipoise.scenarios.own import Parts, columns_of, divided
 from equipoise.system.environment import versions
@@ -96,6 +97,14 @@ class SharedSchema:
         """
         own, parts = _site(data, {**self.options, **written}, self.seed, self.test)
         assert isinstance(own.inputs, RawTable)
+        problems = []
+        for feature in self.coder.schema.features:
+            strange, said = strangers(feature, self.coder.fitted[feature.name], own.inputs.columns[feature.name])
+            problems += strange
+            for note in said:
+                log.warning("%s: %s", own.source, note)
+        if problems:
+            raise DataError(together(own.source, problems))
         x = torch.from_numpy(self.coder(own.inputs.columns))
         y = torch.from_numpy(own.targets if own.regression else _codes(own, "class", own.label, self.classes))
         columns = [_codes(own, name, words, self.values[name]) for name, words in own.attributes.items()]
@@ -275,6 +284,22 @@ def lacking(sums: Mapping[str, Mapping[str, Any]], column: str) -> list[str]:
     return [name for name, each in sums.items() if not each["columns"][column]["present"]]
 
 
+def unlike_sites(sums: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Notes on columns that are in another unit at a site, from the sums of each, by its name."""
+    notes: list[str] = []
+    for feature in Schema.of(next(iter(sums.values()))["options"]["columns"]).features:
+        if feature.kind == NUMBER and feature.scaling != "log":
+            of_sites = {name: Sums(**each["columns"][feature.name]) for name, each in sums.items()}
+            many = len({k for each in of_sites.values() for k in each.bins}) >= DIFFERENT
+            medians = {
+                name: each.quantile(0.5)
+                for name, each in of_sites.items()
+                if each.present >= LEAST and (each.quantile(0.5) != 0 or (len(each.bins) < 2 and many))
+            }
+            notes += unlike(feature.name, medians, "site")
+    return shortened(notes)
+
+
 def load_sums(path: Path) -> dict[str, Any]:
     """The sums of a site in a file."""
     return _opened(path, "columns", "equipoise schema sums TABLE")
@@ -308,12 +333,12 @@ def _site(data: str | Path, options: Mapping[str, Any], seed: int, test: float) 
 
 def _codes(own: UserData, what: str, words: Sequence[str], names: Sequence[str]) -> NDArray[np.int64]:
     place = {name: k for k, name in enumerate(names)}
-    if strange := ordered(word for word in words if word not in place and not missing(word)):
+    if strange := ordered(word for word in words if word not in place):
         raise DataError(
             f"{own.source}: {what} {listed(map(repr, strange))} is not in the schema, whose values are {listed(names)}. Too few "
             "training rows of any site have it: remove these rows, or join the sums again with a lower --least."
         )
-    return np.array([place.get(word, -1) for word in words], np.int64)
+    return np.array([place[word] for word in words], np.int64)
 
 
 def _words(words: Sequence[str], least: int) -> Sums:

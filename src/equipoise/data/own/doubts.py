@@ -1,21 +1,24 @@
 """Notes on columns of numbers that tell the label, name rows, say nothing, or hold a number that stands for a missing one."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import lgamma, log
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.own.columns import MANY, Columns, UserData, listed, option
+from equipoise.data.own.columns import MANY, PROBLEMS, Column, Columns, UserData, listed, option
 from equipoise.data.own.numbers import BLOCK, LEAST, counting
 from equipoise.data.own.words import EXACT
 from equipoise.data.schema.cells import RawTable
+from equipoise.data.schema.schema import NUMBER
 
 INDICES = re.compile("id|idx|index|level_0|no|nr|row(_?id|_?number|names|num)?")
 IDENTIFIER = re.compile(r"(.*[^a-z])?(id|uid|uuid|no|nr|number|code|key|mrn|index)|.*[a-z](ID|Id|No|Nr|Code)")
 STAND_INS = [-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999, 999999]  # for missing numbers
+MAGNITUDE = 10  # times the other medians: a column is in another unit
+DIFFERENT = 10  # numbers, from which on a zero among them may be odd
 FEW = 1024  # rows that are looked at first
 CHANCE = 1e-6  # of a note on a table without any column that tells the class
 STEPS = 12  # up, and none down: by chance once in 12!
@@ -59,8 +62,67 @@ def doubts(own: UserData, columns: Columns) -> Iterator[str]:
     low, high = x.min(0), x.max(0)
     if constant := np.flatnonzero((low == high) & (np.abs(low) < EXACT)).tolist():
         yield said(constant, ("holds", "hold"), "the same number in every row, which tells nothing")
-    for k in np.flatnonzero(np.isin(low, STAND_INS) | np.isin(high, STAND_INS)).tolist():
-        yield from (f"{source}: {names[k]} is {said}" for said in _standing_in(x[:, k]))
+    numbers = _present(own, x, names)
+    for name, values in numbers.items():
+        yield from (f"{source}: {name} is {said}" for said in _standing_in(values[np.isfinite(values)], name, own))
+    if own.client is not None:
+        said_of = [
+            said for name, each in _medians(numbers, own.client).items() for said in unlike(name, each, "client")
+        ]
+        yield from (f"{source}: {sentence}" for sentence in shortened(said_of))
+
+
+def shortened(sentences: Sequence[str]) -> list[str]:
+    """The first sentences, and how many more there are."""
+    more = len(sentences) - PROBLEMS
+    return [*sentences[:PROBLEMS], *[f"{more:,} more notes of that kind are left out."] * (more > 0)]
+
+
+def _present(own: UserData, x: NDArray[Any], names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """The columns of numbers, of which NaN are missing."""
+    if not isinstance(own.inputs, RawTable):
+        return dict(zip(names, x.T.astype(np.float64, copy=False), strict=True))
+    return {f.name: own.inputs.columns[f.name].values for f in own.inputs.schema.features if f.kind == NUMBER}
+
+
+def _medians(columns: Mapping[str, NDArray[np.float64]], client: Column) -> dict[str, dict[str, float]]:
+    """By column and client the median; NaN if every cell is missing, and nothing of few rows, or of half zeros and half others."""
+    import pandas as pd
+
+    groups: Any = pd.DataFrame(columns).groupby(np.array(client, object))
+    medians, low, high = groups.median(), groups.min(), groups.max()
+    whose = [name for name, n in groups.size().items() if name and n >= LEAST]
+    return {
+        name: {
+            str(who): float(medians[name][who])
+            for who in whose
+            if medians[name][who] or low[name][who] == high[name][who]
+        }
+        for name, values in columns.items()
+        if np.isnan(values).any() or len(np.unique(values[:FEW])) >= DIFFERENT
+    }
+
+
+def unlike(column: str, medians: Mapping[str, float], what: str, empty: str = "every cell is missing") -> Iterator[str]:
+    """Notes on a column that is empty at some clients or sites, or whose median there is an order of magnitude from all others.
+
+    Parameters
+    ----------
+    column : its name.
+    medians : of each client, by its name; NaN if every cell is missing.
+    what : ``"client"`` or ``"site"``.
+    """
+    there = {name: median for name, median in medians.items() if not np.isnan(median)}
+    if there and (lost := [name for name in medians if name not in there]):
+        yield f"column {column}: every cell is missing at {what}{'s' * (len(lost) > 1)} {listed(lost)}, and not elsewhere."
+    for name, median in there.items():
+        others = [abs(other) for other_name, other in there.items() if other_name != name]
+        least, most = min(others, default=0.0), max(others, default=0.0)
+        if least > 0 and (abs(median) * MAGNITUDE <= least or abs(median) >= most * MAGNITUDE):
+            yield (
+                f"column {column}: the median at {what} {name} is {median:g}, and {least:g} to {most:g} elsewhere. Is its unit the same? Or "
+                "does the number mark missing cells?"
+            )
 
 
 def _measured(x: NDArray[Any], *, whole: bool) -> bool:
@@ -69,13 +131,29 @@ def _measured(x: NDArray[Any], *, whole: bool) -> bool:
     return columns and x.dtype != np.uint8 and (whole or x.dtype.kind == "f")
 
 
-def _standing_in(x: NDArray[Any]) -> Iterator[str]:
+def _standing_in(x: NDArray[Any], name: str, own: UserData) -> Iterator[str]:
     """What of a column may stand for missing numbers."""
-    for number, rows in stand_ins(x):
-        yield (
-            f"{number:g} in {rows:,} row{'s' * (rows > 1)}, far from all its other numbers. If that stands for "
-            "a missing number, fill it in, or remove these rows."
-        )
+    todo = "fill it in, or remove these rows"
+    if isinstance(own.inputs, RawTable):
+        todo = "add missing_values = [{:g}] to {} under [columns]"
+    ends = {x.min(initial=0), x.max(initial=0)}
+    for number, rows in stand_ins(x) if ends & {*STAND_INS} else ():
+        missing = f"If that stands for a missing number: {todo.format(number, name)}."
+        yield f"{number:g} in {rows:,} row{'s' * (rows > 1)}, far from all its other numbers. {missing}"
+    if zeros := odd_zeros(x):
+        missing = f"If 0 stands for a missing number: {todo.format(0, name)}."
+        yield f"0 in {zeros[0]:,} of {len(x):,} rows, and the number next to it is {zeros[1]:g}. {missing}"
+
+
+def odd_zeros(x: NDArray[np.float64]) -> tuple[int, float] | None:
+    """How many numbers are 0, and the one next to it, if it is farther off than twice what those next to that lie apart."""
+    zeros = int((x == 0).sum())
+    if not zeros or x.min() < 0 < x.max():
+        return None
+    others = np.unique(np.abs(x))[1:]
+    if len(others) < DIFFERENT or others[0] <= 2 * np.diff(others[: len(others) // 2 + 1]).max():
+        return None
+    return zeros, float(np.sign(x.min() + x.max()) * others[0])
 
 
 def tells(x: NDArray[Any], y: NDArray[Any]) -> list[int]:

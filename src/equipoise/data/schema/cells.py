@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from equipoise.data.own.columns import option
 from equipoise.data.own.numbers import LARGEST, described, faults
 from equipoise.data.own.words import COMMAS, grouped_pattern, missing, number_pattern
+from equipoise.data.own.words import NUMBER as NUMERIC
 from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature, Schema, plain
 
 TRUTH = {**dict.fromkeys(("true", "t", "yes", "y", "1"), 1.0), **dict.fromkeys(("false", "f", "no", "n", "0"), 0.0)}
@@ -107,7 +108,7 @@ def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]
     """The cells of one column and what is wrong with them, in sentences; ``at(k)`` is the place of row k."""
     if feature.kind == CATEGORY:
         text = raw if isinstance(raw, Words) else Words.of(raw.tolist())
-        cells = _codes(text, feature.not_missing)
+        cells = _codes(text, (*feature.not_missing, *feature.categories), feature.missing_values)
         return cells, _refused(feature, cells.missing, at)
     if isinstance(raw, Words):
         numbers, gone = (
@@ -121,7 +122,11 @@ def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]
         gone = np.isnan(numbers)
     else:
         return read_cells(feature, Words.of(raw.tolist()), at)
-    problems = []
+    marks = feature.missing_values
+    gone = gone | np.isin(numbers, [float(word) for word in marks if NUMERIC.fullmatch(word)])
+    if isinstance(raw, Words):
+        gone = gone | np.array([plain(word.strip()) in marks for word in raw.words], bool)[raw.codes]
+    numbers, problems = np.where(gone, np.nan, numbers), []
     if len(wrong := np.flatnonzero(~(np.abs(numbers) <= LARGEST) & ~gone)):
         words = [raw.words[raw.codes[k]] if isinstance(raw, Words) else str(raw[k]) for k in wrong.tolist()]
         faulty = faults(words, wrong.tolist(), at)
@@ -142,7 +147,7 @@ def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]
             side = "less than low" if beyond is np.less else "more than high"
             first = ", ".join(f"{numbers[k]:g} in {at(k)}" for k in outside[:3].tolist())
             problems.append(f"column {feature.name}: {len(outside):,} numbers are {side} = {edge:g} ({first}).")
-    return Cells(np.where(gone, np.nan, numbers)), problems + _refused(feature, gone, at)
+    return Cells(numbers), problems + _refused(feature, gone, at)
 
 
 def _refused(feature: Feature, gone: NDArray[np.bool_], at: Place) -> list[str]:
@@ -152,9 +157,9 @@ def _refused(feature: Feature, gone: NDArray[np.bool_], at: Place) -> list[str]:
     return [f'column {feature.name}: {int(gone.sum()):,} cells are missing ({first}), and missing = "refuse".']
 
 
-def _codes(text: Words, names: Sequence[str]) -> Cells:
-    """Codes of the different words in the order of the alphabet; ``names`` are not missing."""
-    words = tuple(sorted({plain(word) for word in text.counts if not missing(word) or word in names}))
+def _codes(text: Words, names: Sequence[str], marks: Sequence[str]) -> Cells:
+    """Codes of the different words in the order of the alphabet; ``names`` are not missing, and ``marks`` are."""
+    words = tuple(sorted({plain(word) for word in text.counts if not missing(word) or word in names} - {*marks}))
     code = {word: k for k, word in enumerate(words)}
     place = np.array([code.get(plain(word.strip()), -1) for word in text.words], np.int64)
     return Cells(place[text.codes], words)

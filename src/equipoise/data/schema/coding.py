@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from equipoise.data.contents import DataError
 from equipoise.data.own.columns import together
 from equipoise.data.schema.cells import Cells, Place, Raw, RawTable, Words, read_cells
-from equipoise.data.schema.schema import CATEGORY, DATE, Feature, Schema
+from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature, Schema
 from equipoise.data.schema.sums import Fitted, Rows, fit, logarithm
 from equipoise.system.suggestions import some
 
 OTHER, MISSING = "other", "missing"  # names of inputs
+MANY, UNLIKE = 10, 3.0  # rows, and standard deviations from the mean: a median so far off is noted
 FAR = {"standard": 20.0, "log": 20.0}  # standard deviations from the mean: such a number is noted
 
 
@@ -81,7 +82,11 @@ class Coder:
             raise DataError(f"{source} holds no row, so there is nothing to predict.")
         columns, problems, notes = {}, [], []
         for feature in self.schema.features:
-            written = feature if decimal == "." or feature.thousands else replace(feature, decimal=decimal)
+            written = (
+                feature
+                if decimal == "." or feature.thousands or feature.kind != NUMBER
+                else replace(feature, decimal=decimal)
+            )
             columns[feature.name], wrong = read_cells(written, raw[feature.name], at)
             problems += wrong
             strange, said = strangers(feature, self.fitted[feature.name], columns[feature.name])
@@ -127,13 +132,21 @@ def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> tuple[list[str]
     their names are not kept, so that it is one only if a cell is a category in other capitals, or without its leading zeros.
     """
     column, notes = f"column {feature.name}:", list[str]()
-    if (gone := int(cells.missing.sum())) and not fitted.flagged:
+    gone, n = int(cells.missing.sum()), len(cells.values)
+    if n >= MANY and gone == n:
+        return [], [
+            f"{column} every cell of {n:,} is missing, and counts as {fitted.fill}. Is the column empty at its source?"
+        ]
+    if gone and not fitted.flagged:
         stands = "none of its categories" if feature.kind == CATEGORY and feature.missing == "own" else f"{fitted.fill}"
         notes.append(f"{column} {gone:,} cells are missing, and count as {stands}; in training none was missing.")
     if feature.kind != CATEGORY:
         away = np.abs(logarithm(feature, cells.values[~cells.missing]) - fitted.centre) / fitted.scale
         if feature.scaling in FAR and (far := int((away > FAR[feature.scaling]).sum())):
             notes.append(f"{column} {far:,} numbers are very far from those of training. Is their unit the same?")
+        elif n - gone >= MANY and feature.scaling in FAR and np.median(away) > UNLIKE:
+            middle = float(np.nanmedian(cells.values))
+            notes.append(f"{column} the median is {middle:g}, far from the numbers of training. Is its unit the same?")
         return [], notes
     counts = np.bincount(cells.values[~cells.missing], minlength=len(cells.words)).tolist()
     new = {word: n for word, n in zip(cells.words, counts, strict=True) if n and word not in fitted.categories}

@@ -10,14 +10,16 @@ import numpy as np
 
 from equipoise.data.own.words import grouped_pattern, missing, number_pattern
 from equipoise.data.schema.cells import TRUTH, Words, days_of
-from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature
+from equipoise.data.schema.schema import CATEGORY, DATE, EXPONENT, NUMBER, Feature
 
 FEW = 50  # different words that are categories whatever the number of rows
 ROWS = 20  # of a category on average and at least, where there are more
 MOST = 200  # categories
 THOUSANDS = (".", ",", "'", "’", " ", "\u00a0", "\u202f", "_")
 DIGITS = re.compile(r"[+-]?\d[\d.,'’ _\u00a0\u202f]*(?:[eE][+-]?\d+)?|[+-]?\.\d+")  # what seems to be a number
-CODE = re.compile(r"[+-]?0\d+", re.ASCII)  # 007, of which a number would lose the zeros
+CODE = re.compile(rf"[+-]?0\d+|{EXPONENT}", re.ASCII)  # 007, of which a number would lose the zeros, and 1E1
+UNLIKE_CODES = re.compile(r"[.,+-]")  # what numbers have
+ZEROS = re.compile(r"[+-]?0\d", re.ASCII)
 DAY = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))(?![\d.])", re.ASCII)
 FORMS = (
     *("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y/%m/%d", "%d.%m.%Y", "%d-%m-%Y", "%d/%m/%Y", "%m/%d/%Y"),
@@ -38,13 +40,18 @@ def infer(name: str, text: Words, declared: str | None = None) -> Feature | str:
         return "every cell is missing"
     unit, codes = unit_of([*counts]), any(map(CODE.fullmatch, counts))
     plain = [word.replace(unit, "").strip() for word in counts] if unit else [*counts]
-    if (signs := number_signs(plain, declared)) and not codes:
+    signs = number_signs(plain, declared)
+    if signs and codes and not any(map(ZEROS.match, plain)):
+        if not any(map(UNLIKE_CODES.search, plain)):
+            return 'numbers with exponents, or codes such as 1E1: give kind = "number" or kind = "category"'
+        codes = False
+    if signs and not codes:
         if len(signs) > 1:
             what = f'unit = "{unit}", and ' if unit else ""
             return f'numbers whose comma may stand between thousands or before fractions: give {what}thousands = "," or decimal = ","'
         return Feature(name, NUMBER, thousands=signs[0][0], decimal=signs[0][1], unit=unit)
     if {word.casefold() for word in counts} <= {*TRUTH}:
-        return Feature(name, NUMBER)
+        return Feature(name, NUMBER, low=0, high=1)
     if forms := date_forms([*counts]):
         if len(forms) > 1:
             return f'dates whose day and month cannot be distinguished: give form = "{forms[0]}" or "{forms[1]}"'

@@ -10,6 +10,7 @@ import numpy as np
 
 from equipoise.data.contents import DataError
 from equipoise.data.own.columns import MANY, Columns, listed, option
+from equipoise.data.own.doubts import odd_zeros
 from equipoise.data.own.numbers import counting, left_out
 from equipoise.data.own.words import missing, twins
 from equipoise.data.schema.cells import Cells, Place, Raw, RawTable, Words, read_cells
@@ -123,10 +124,11 @@ def described(feature: Feature, cells: Cells) -> str:
         said = f"{len(cells.words)} categories: {listed(f'{cells.words[k]} {counts[k]:,}' for k in order)}"
     elif gone < n:
         low, high = np.nanmin(cells.values), np.nanmax(cells.values)
+        present = cells.values[~cells.missing]
+        zeros = odd_zeros(present) if feature.kind == NUMBER else None
         said = f"{day(low)} to {day(high)}" if feature.kind == DATE else f"{low:g} to {high:g}"
-        if (few := len(np.unique(cells.values[~cells.missing]))) <= CODES and not (
-            cells.values[~cells.missing] % 1
-        ).any():
+        said += f", 0 in {zeros[0]:,} rows and next {zeros[1]:g}: missing? then missing_values = [0]" if zeros else ""
+        if (few := len(np.unique(present))) <= CODES and not (present % 1).any():
             said += f', {few} whole numbers: if they are codes, kind = "category"' * (few > 2)
     else:
         said = "nothing"
@@ -148,6 +150,6 @@ def key_of(name: str) -> str:
 
 
 def signed(schema: str) -> set[str]:
-    """The columns of a schema whose numbers have signs, so that they are read as text: 2.000 may be two thousand."""
-    given = json.loads(schema or "{}")
-    return {name for name, options in given.items() if isinstance(options, dict) and any(map(options.get, SIGNS))}
+    """The columns of a schema that are read as text: their numbers have signs, 2.000 may be two thousand; or are codes, 1E1."""
+    given = {name: options for name, options in json.loads(schema or "{}").items() if isinstance(options, dict)}
+    return {name for name, column in given.items() if any(map(column.get, SIGNS)) or column.get("kind") == CATEGORY}

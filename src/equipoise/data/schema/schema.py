@@ -24,15 +24,21 @@ FILLS = {
 }
 CODINGS = ("one-hot", "ordinal")
 SHOWN = 50  # names in a sentence
-ZEROS = re.compile(r"[+-]?0\d")  # before a code
+EXPONENT = r"\d+[eE]\d+"  # 1E1, which is ten or a code
+CODE = re.compile(rf"[+-]?0\d|{EXPONENT}")  # what a code begins with that could be a number
+OPTIONS = {  # of each kind, in addition to its kind and what stands for a missing cell
+    NUMBER: {"scaling", "low", "high", "thousands", "decimal", "unit"},
+    DATE: {"scaling", "low", "high", "form"},
+    CATEGORY: {"coding", "categories", "least", "not_missing"},
+}
 
 
 def plain(word: str) -> str:
     """The name of a category; of a number the shortest, so that 1.0, which a column with missing cells may hold, is 1 in one without.
 
-    A code with zeros before it, 007, stays.
+    A code with zeros before it, 007, stays, and so does one with a letter E, 1E1; programs write 1e+01 for ten.
     """
-    if not NUMERIC.fullmatch(word) or ZEROS.match(word) or not abs(number := float(word)) < EXACT:
+    if not NUMERIC.fullmatch(word) or CODE.match(word) or not abs(number := float(word)) < EXACT:
         return word
     return str(int(number)) if number.is_integer() else str(number)
 
@@ -58,6 +64,7 @@ class Feature:
     thousands, decimal : the signs in numbers that are text.
     unit : a sign in every number, such as ``"%"`` or ``"€"``, which is ignored.
     not_missing : words that usually mark a missing cell, and are categories here, such as ``"None"``.
+    missing_values : numbers or words that mark a missing cell here, such as ``0`` of a blood pressure, or ``"unknown"``.
     """
 
     name: str
@@ -74,25 +81,42 @@ class Feature:
     decimal: str = "."
     unit: str = ""
     not_missing: tuple[str, ...] = ()
+    missing_values: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for option, options in (("kind", KINDS), ("scaling", SCALINGS), ("coding", CODINGS)):
             if getattr(self, option) not in options:
-                raise DataError(
-                    f"column {self.name}: {option} must be {some(options)}; found {getattr(self, option)!r}."
-                )
+                options = (*options, LEFT_OUT) if option == "kind" else options
+                raise DataError(f"column {self.name}: {unknown(option, getattr(self, option), options)}")
         if self.missing is None:
             object.__setattr__(self, "missing", FILLS[self.kind][0])
         if self.missing not in FILLS[self.kind]:
             raise DataError(
                 f"column {self.name}: missing must be {some(FILLS[self.kind])} of a {self.kind}; found {self.missing!r}."
             )
+        if (self.scaling, self.missing) == ("log", "mean"):
+            raise DataError(
+                f'column {self.name}: with scaling = "log" the mean would be that of logarithms, not of the column. Take missing = "median".'
+            )
         if isinstance(self.least, bool) or self.least != int(self.least) or self.least < 1:
             raise DataError(f"column {self.name}: least must be a whole number >= 1; found {self.least!r}.")
         if self.kind == DATE and not self.form:
             raise DataError(f'column {self.name}: a date needs its form, such as form = "%Y-%m-%d".')
-        object.__setattr__(self, "categories", tuple(plain(str(word)) for word in self.categories))
+        object.__setattr__(self, "categories", tuple(plain(str(word).strip()) for word in self.categories))
+        object.__setattr__(self, "missing_values", tuple(plain(str(word).strip()) for word in self.missing_values))
+        if doubled := sorted({word for word in self.categories if self.categories.count(word) > 1}):
+            raise DataError(
+                f"column {self.name}: categories has {some(list(map(repr, doubled)))} twice. Leave one out."
+            )
         object.__setattr__(self, "not_missing", tuple(map(str, self.not_missing)))
+        for f in fields(self):
+            if (
+                f.name not in ("name", "kind", "missing", "missing_values", *OPTIONS[self.kind])
+                and getattr(self, f.name) != f.default
+            ):
+                raise DataError(
+                    f"column {self.name}: {f.name} is no option of a {self.kind}, whose options are missing, missing_values, {some(sorted(OPTIONS[self.kind]))}."
+                )
 
     def written(self) -> dict[str, Any]:
         """What differs from the defaults, and the kind: as TOML has it."""
@@ -126,7 +150,10 @@ class Schema:
     @property
     def digest(self) -> str:
         """SHA-256 of everything that decides how a table is coded."""
-        decisive = [[feature.name, sorted(asdict(feature).items())] for feature in self.features]
+        decisive = [
+            [f.name, sorted((name, value) for name, value in asdict(f).items() if value or name != "missing_values")]
+            for f in self.features
+        ]  # of a schema without it, the hash that bundles of earlier versions have
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
     @staticmethod
@@ -182,6 +209,15 @@ def _options(name: str, given: object) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise DataError(f'column {name}: expected a table such as {{ kind = "number" }}; found {given!r}.')
     options = {f.name for f in fields(Feature)} - {"name"}
+    for option in ("categories", "not_missing", "missing_values"):
+        if not isinstance(given.get(option, ()), list | tuple):
+            raise DataError(
+                f'column {name}: {option} must be a list, such as ["low", "high"]; found {given[option]!r}.'
+            )
+    for option in ("low", "high", "least"):
+        value = given.get(option)
+        if isinstance(value, bool) or not isinstance(value, int | float | None) or value != value:
+            raise DataError(f"column {name}: {option} must be a number; found {value!r}.")
     if wrong := sorted({*map(str, given)} - options):
         raise DataError(f"column {name}: {unknown('option', wrong[0], sorted(options))}")
     return dict(given)
