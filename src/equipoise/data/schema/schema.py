@@ -24,8 +24,8 @@ FILLS = {
 }
 CODINGS = ("one-hot", "ordinal")
 SHOWN = 50  # names in a sentence
-EXPONENT = r"\d+[eE]\d+"  # 1E1, which is ten or a code
-CODE = re.compile(rf"[+-]?0\d|{EXPONENT}")  # what a code begins with that could be a number
+EXPONENT = r"\d{1,3}[eE]\d{1,2}"  # 1E1, which is ten or a code
+CODE = re.compile(rf"[+-]?0\d|{EXPONENT}$")  # what a code begins with that could be a number
 OPTIONS = {  # of each kind, in addition to its kind and what stands for a missing cell
     NUMBER: {"scaling", "low", "high", "thousands", "decimal", "unit"},
     DATE: {"scaling", "low", "high", "form"},
