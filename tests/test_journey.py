@@ -1,15 +1,19 @@
-"""The page "From a table to a model": its ten commands, one after the other, on its table or a part of it."""
+"""The page "From a table to a model": its ten commands, one after the other, on its table or a part of it; and those for three sites."""
 
 from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import equipoise as eq
@@ -64,3 +68,39 @@ def test_ten_commands(every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         taken = float(row["probability >50K"]) >= chosen["threshold"]
         assert row["prediction"] == (">50K" if taken else "<=50K")
     assert Path("first.zip").exists()
+
+
+@pytest.mark.slow
+def test_three_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second half of the page: its shell blocks one after the other, on a tenth of the table, with real processes."""
+    monkeypatch.chdir(tmp_path)
+    (python,) = blocks(PAGE, "python")
+    exec(python, {})
+    header, *rows = Path("adult.csv").read_text().splitlines(keepends=True)
+    Path("adult.csv").write_text("".join([header, *rows[::10]]))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(PAGE.parents[1] / "src"), "COLUMNS": "200"}
+    script = "\n".join(blocks(PAGE, "bash"))
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Counts of fewer than 10 rows are joined" in done.stdout
+    assert "#" not in Path("agreed.toml").read_text(), "nothing about the data of one site"
+    assert "rows of 3 sites: site-0" in Path("sites.html").read_text()
+    of_all, of_site = (json.loads(Path(f"income-of-{name}/bundle.json").read_text()) for name in ("all", "site-0"))
+    weights = [Path(f"income-of-{name}/model.safetensors").read_bytes() for name in ("all", "site-0")]
+    assert weights[0] == weights[1]
+    assert [*of_site["measures"]["sets"]] == ["site-0"]
+    assert of_site["measures"]["sets"]["site-0"] == of_all["measures"]["sets"]["site-0"]
+    assert of_all["measures"]["sets"].keys() == {"site-0", "site-1", "site-2"}
+    with Path("predictions-of-site-0.csv").open() as file:
+        predictions = list(csv.DictReader(file))
+    assert [row["prediction"] for row in predictions] == eq.load("income-of-all").predict(
+        pd.read_csv("new.csv")
+    ).tolist()

@@ -171,7 +171,9 @@ class Card:
         about, names = self.about, self.about["classes"]
         what = f"one of {len(names)} classes ({some(names)})" if names else f"a number{self._unit}"
         whose = (
-            f"It is the own model of the client {about['client']}."
+            f"It is the model that the site {about['client']} predicts with."
+            if self._at_site
+            else f"It is the own model of the client {about['client']}."
             if about["client"]
             else "It is one model for all clients."
         )
