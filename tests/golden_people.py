@@ -10,9 +10,13 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.core.rule import Cohort, Setup
+from equipoise.core.rule import Cohort, Out, Setup, Visit
 from equipoise.federation.method import parse
+from equipoise.methods.fairbatch import gaps
 from equipoise.methods.fairgrad import constants
+from equipoise.methods.fedfb import disparity
+from equipoise.methods.fedgft import soft_gap
+from equipoise.methods.fedminmax import project
 from equipoise.methods.reweighing import independent
 from helpers import Server, tensor
 
@@ -36,12 +40,18 @@ class Logistic(nn.Module):
 class PeopleServer(Server):
     """A server of clients with one attribute of A values, and samples of each cell ``n`` [K, R, A]."""
 
-    def __init__(self, method: str, n: Tensor) -> None:
+    def __init__(self, method: Any, n: Tensor) -> None:
         self.n = n
         super().__init__(method, torch.zeros(1, dtype=torch.float64), n.sum((1, 2)), n_classes=n.shape[1])
 
     def made(self, *about: Any) -> Setup:
         return Setup(*about, attributes={"a": self.n.shape[2]}, positive=1)
+
+    @property
+    def sum_of_losses(self) -> str:
+        """The report that is not the counts."""
+        [name] = self.rules[0].declared.ranges.keys() - {"n"}
+        return name
 
     def reported(self, ids: Sequence[int] | None = None, **sums: Tensor) -> Cohort:
         """One round in which clients report sums by cell [M, R, A]."""
@@ -140,6 +150,87 @@ def fairgrad_package(i: Inputs) -> Fields:
     return {"F": fairgrad_level("acc")({"n": n, "pos": positive})["F"], "weight": server.state[0]["w"].flatten()}
 
 
+# rules of losses
+def share_rounds(method: str) -> Callable[[Inputs], Fields]:
+    """FairBatch and FedFB: the shares of the samples that the weights stand for, after each round."""
+
+    def adapter(i: Inputs) -> Fields:
+        n = tensor(i["n"])
+        server = PeopleServer(parse(method, {f"{method.partition(':')[0].partition('(')[0]}.alpha": i["alpha"]}), n)
+        rounds = []
+        for loss in tensor(i["loss_rounds"]):
+            server.reported(**{server.sum_of_losses: loss})
+            w, share = server.state[0]["w"], n.sum(0) / n.sum()
+            rounds.append({"share": w * share, "weight": w})
+        return {"rounds": rounds}
+
+    return adapter
+
+
+def fedfb_released(i: Inputs) -> Fields:
+    n = tensor(i["n"])
+    n_a, rounds = n.sum((0, 1)), []
+    for loss, fields in zip(tensor(i["loss_rounds"]), share_rounds("fedfb:released")(i)["rounds"], strict=True):
+        lam = fields["weight"] * n_a / n.sum()
+        f = disparity(n.sum(0), loss.sum(0), len(n))[1:]
+        rounds.append({"f": f, "lam": lam, "sample_weight": lam / n_a})
+    return {"rounds": rounds}
+
+
+def fedminmax_rounds(i: Inputs) -> Fields:
+    """The entries have groups only; here all samples are of class 1."""
+    counts = tensor(i["n"])
+    n = torch.stack([torch.zeros_like(counts), counts], 1)
+    server = PeopleServer(method_of("fedminmax", {key: i[key] for key in ("eta", "floor")}), n)
+    n_a, rounds = counts.sum(0), []
+    for loss in tensor(i["loss_rounds"]):
+        server.reported(loss=torch.stack([torch.zeros_like(loss), loss], 1))
+        weight = server.state[0]["w"][1]
+        rounds.append(
+            {
+                "risk": loss.sum(0) / n_a,
+                "mu": weight * n_a / n_a.sum(),
+                "weight": weight,
+                "site_weight_sum": counts @ weight,
+            }
+        )
+    return {"rounds": rounds}
+
+
+def fedgft_step(i: Inputs) -> Fields:
+    n, chance, batch = tensor(i["n"]), tensor(i["p_sum"]), i["batch"]
+    server = PeopleServer(method_of("fedgft", {key: i[key] for key in ("gamma", "reg", "metric")}), n)
+    server.reported(chance=chance)
+    rows = slice(1, None) if i["metric"] == "eo" else slice(None)
+    share = n[:, rows].sum((0, 1)) / n.sum()
+    own = chance[:, rows].sum(1) / n.sum((1, 2))[:, None] / share  # [K, 2]
+    y, s, logit = torch.tensor(batch["y"]), torch.tensor(batch["a"])[:, None], tensor(batch["p"]).logit()
+    logit.requires_grad_()
+    out = Out(torch.stack([torch.zeros_like(logit), logit], -1), logit[:, None], y, None, lambda _: (logit, logit), s=s)
+    no_oracle: Any = None
+    visit = Visit(server.theta, 1, {}, server.rules[0].message(server.state[0], 0), no_oracle, 0, 1)
+    penalty = torch.as_tensor(server.rules[0].loss(out, visit))
+    [gradient] = torch.autograd.grad(penalty, logit)
+    return {
+        "term": own[:, 0] - own[:, 1],
+        "F": soft_gap(n[:, rows].sum((0, 1)), chance[:, rows].sum((0, 1))),
+        "cell": server.state[0]["c"],
+        "penalty": penalty.detach(),
+        "gradient": gradient,
+    }
+
+
+def ffalm_global(i: Inputs) -> Fields:
+    counts = tensor(i["n"])
+    n = torch.stack([torch.zeros_like(counts), counts], 1)
+    server = PeopleServer(method_of("ffalm", {"metric": "loss", "eta": i["eta"], "beta": i["beta"]}), n)
+    server.state[0] = {**server.state[0], "lam": tensor(i["lam"])}
+    loss = tensor(i["loss_sum"])
+    server.reported(loss=torch.stack([torch.zeros_like(loss), loss], 1))
+    gap = -gaps(counts.sum(0, keepdim=True), loss.sum(0, keepdim=True))[0]
+    return {"gap": gap, "lam": server.state[0]["lam"], "weight": server.state[0]["w"][1]}
+
+
 # whole rounds of logistic regression
 def whole_rounds(name: str, counted: bool = False) -> Callable[[Inputs], Fields]:
     """By the product's federation; if ``counted``, the server knows the clients' counts before the first round, which ours learns in it."""
@@ -200,6 +291,26 @@ ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {
     "people.round.reweighing-global": whole_rounds("reweighing", counted=True),
     "people.round.fairgrad.eo": whole_rounds("fairgrad"),
     "people.round.fairgrad.dp": whole_rounds("fairgrad"),
+    **{f"people.fairbatch.{m}": share_rounds(f"fairbatch(metric={m})") for m in ("eo", "eodds", "dp")},
+    "people.fairbatch.dp.declearn": share_rounds("fairbatch:declearn"),
+    **{f"people.fedfb.{m}": share_rounds(f"fedfb(metric={m})") for m in ("eo", "eodds", "dp")},
+    "people.fedfb.dp.many": share_rounds("fedfb(metric=dp)"),
+    **{f"people.fedfb.{m}.declearn": share_rounds(f"fedfb:declearn(metric={m})") for m in ("eo", "eodds", "dp")},
+    "people.fedfb.dp.released": fedfb_released,
+    "people.fedminmax.project": lambda i: {"mu": [project(v, i["floor"]) for v in tensor(i["v"])]},
+    **{f"people.fedminmax.{case}": fedminmax_rounds for case in ("rounds", "boundary", "absent")},
+    **{f"people.fedgft.{case}": fedgft_step for case in ("dp.l2", "eo.l2", "eo.id")},
+    "people.ffalm.global": ffalm_global,
+    **{f"people.round.{name}": whole_rounds(name) for name in ("fedfb", "fedminmax", "fedgft")},
 }
 LAG = "an exchange before training, which the contract has not; measured, it changes accuracy by 0.1 points at most"
-SKIPPED = {f"people.round.{name}.lag0": LAG for name in ("fairgrad.eo", "fairgrad.dp", "fedfb", "fedminmax", "fedgft")}
+SKIPPED = {
+    **{f"people.round.{name}.lag0": LAG for name in ("fairgrad.eo", "fairgrad.dp", "fedfb", "fedminmax", "fedgft")},
+    **{
+        f"people.fairbatch.authors.{m}": "a step after each mini-batch, of the sizes of batches, which weights replace"
+        for m in ("dp", "eqopp", "eqodds")
+    },
+    "people.fairbatch.site_probability": "the chance to draw a sample, which weights replace: no batch is drawn by cells",
+    "people.fedfb.cp.released": "depends on which client is first, which the contract forbids; afl does the same",
+    "people.ffalm.round": "the gap of the last batch of local training, which no hook sees",
+}

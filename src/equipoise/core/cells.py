@@ -111,6 +111,18 @@ def server_state(self: CellRule, setup: Setup) -> State:
     }
 
 
+def two_groups(self: CellRule, setup: Setup) -> State:
+    """As :func:`server_state`, for a rule that compares two groups of people."""
+    state = server_state(self, setup)
+    if (A := state["w"].shape[1]) != 2:
+        groups = self.attribute or next(iter(setup.attributes), "")
+        raise ValueError(
+            f"{type(self).__name__} compares two groups of people, and {groups!r} has {A}. "
+            "Choose another attribute (attribute=NAME), or a rule for any number of groups: fairgrad, reweighing, fedminmax."
+        )
+    return state
+
+
 def message(self: CellRule, state: State, m: int) -> State:
     """The weights, and how a sample's cell is found."""
     return {key: state[key] for key in SENT}
@@ -173,10 +185,8 @@ def finish(self: CellRule, theta: Tensor, visit: Visit) -> tuple[State, State]:
 
 def sums_by_cell(message: State, logits: Tensor, batch: Batch, ok: Tensor, task: Task) -> State:
     """The sums that ``RANGES`` names over samples of which ``logits`` [..., B, C] were computed, without padding: each [..., R, A] in float64."""
-    R = message["w"].shape[-2]
     row, cell = message["row"], cell_of(message, batch.y, sensitive(batch.s))
-    last = (row == R - 1).unsqueeze(-2)  # [..., 1, C]
-    log_chance = logits.double().log_softmax(-1).where(last, -torch.inf).logsumexp(-1)  # [..., B]
+    log_chance = log_chance_of_last(message, logits.double())
     predicted = task.predictions(logits)
     values = {
         "n": torch.ones_like(log_chance),
@@ -186,6 +196,12 @@ def sums_by_cell(message: State, logits: Tensor, batch: Batch, ok: Tensor, task:
         "loss_as_positive": -log_chance,
     }
     return {key: by_cell(message, cell, value.double().where(ok, 0)) for key, value in values.items()}
+
+
+def log_chance_of_last(message: State, logits: Tensor) -> Tensor:
+    """The logarithm of the probability of the last row [..., B], of ``logits`` [..., B, C]."""
+    last = message["row"] == message["w"].shape[-2] - 1
+    return logits.log_softmax(-1).where(last.unsqueeze(-2), -torch.inf).logsumexp(-1)
 
 
 def by_cell(message: State, cell: Tensor, values: Tensor) -> Tensor:
@@ -206,7 +222,7 @@ def total(cohort: Cohort) -> State:
     return {key: part.double().sum(0) for key, part in cohort.reports.items()}
 
 
-def where(n: Tensor, table: Tensor, empty: float = 1.0) -> Tensor:
+def where(n: Tensor, table: Tensor, empty: Tensor | float = 1.0) -> Tensor:
     """A table [R, A]; ``empty`` for a cell that no client has: no constraint follows from it, and its weight is 1."""
     return torch.where(n > 0, table, empty)
 
