@@ -13,6 +13,7 @@ import equipoise as eq
 from equipoise.core.rule import Cohort, Out, Setup, Visit
 from equipoise.federation.method import parse
 from equipoise.methods.fairbatch import gaps
+from equipoise.methods.fairfed import unfairness
 from equipoise.methods.fairgrad import constants
 from equipoise.methods.fedfb import disparity
 from equipoise.methods.fedgft import soft_gap
@@ -231,6 +232,70 @@ def ffalm_global(i: Inputs) -> Fields:
     return {"gap": gap, "lam": server.state[0]["lam"], "weight": server.state[0]["w"][1]}
 
 
+# FairFed
+def fairfed_rounds(settings: str = "") -> Callable[[Inputs], Fields]:
+    """The weights of every round, from the samples that each site's model takes for positive."""
+
+    def adapter(i: Inputs) -> Fields:
+        n, metric, rounds = tensor(i["n"]), i["metric"], []
+        server = PeopleServer(f"fairfed(metric={metric}, beta={i['beta']}, {settings})", n)
+        present = i.get("present", [[*range(len(n))]] * len(i["pos_rounds"]))
+        for ids, positive in zip(present, tensor(i["pos_rounds"]), strict=True):
+            hits, here = right(n, positive)[ids], n[ids]
+            cohort = server.reported(ids, right=hits, accuracy=hits.sum((1, 2)) / here.sum((1, 2)))
+            own, overall = unfairness(here, hits, metric), unfairness(here.sum(0, True), hits.sum(0, True), metric)
+            rounds.append(
+                {
+                    "F": overall[0],
+                    "F_site": [None if F.isnan() else F for F in own],
+                    "delta": server.rules[0].gap(cohort.reports, cohort.sizes / cohort.sizes.sum()),
+                    "bar": server.state[0]["bar"],
+                    "weight": cohort.weights if cohort.coefficients is None else cohort.coefficients,
+                }
+            )
+        return {"rounds": rounds}
+
+    return adapter
+
+
+def fairfed_global(i: Inputs) -> Fields:
+    n, positive = tensor(i["n"]), tensor(i["pos_rounds"])[0]
+    total = (n.sum(0, True), right(n, positive).sum(0, True))
+    terms = positive[:, 1] / n[:, 1].sum(0)
+    eod, spd = (unfairness(*total, metric)[0] for metric in ("eod", "spd"))
+    return {"eod": eod, "spd": spd, "eod_terms": terms[:, 0] - terms[:, 1]}
+
+
+def last_fairfed_round(settings: str, *names: str) -> Callable[[Inputs], Fields]:
+    def adapter(i: Inputs) -> Fields:
+        last = fairfed_rounds(settings)(i)["rounds"][-1]
+        return {name: last[name] for name in names}
+
+    return adapter
+
+
+def fairfed_declearn(i: Inputs) -> Fields:
+    """Its weights are in samples, ours are shares of them."""
+    last = last_fairfed_round("form=declearn, clip=false", "F", "delta", "bar", "weight")(i)
+    return {**last, "bar": last["bar"] * tensor(i["n"]).sum()}
+
+
+def fairfed_under(names: tuple[str, ...], settings: str) -> Callable[[Inputs], Fields]:
+    """One round, under the names of the entry for F, the sites' F and others."""
+
+    def adapter(i: Inputs) -> Fields:
+        last = fairfed_rounds(settings)(i)["rounds"][-1]
+        return dict(
+            zip(names, (last["F"], last["F_site"], last["weight" if "weight" in names else "delta"]), strict=True)
+        )
+
+    return adapter
+
+
+def fairfed_weights(form: str) -> Callable[[Inputs], Fields]:
+    return lambda i: {"weight": [fields["weight"] for fields in fairfed_rounds(f"form={form}")(i)["rounds"]]}
+
+
 # whole rounds of logistic regression
 def whole_rounds(name: str, counted: bool = False) -> Callable[[Inputs], Fields]:
     """By the product's federation; if ``counted``, the server knows the clients' counts before the first round, which ours learns in it."""
@@ -301,7 +366,19 @@ ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {
     **{f"people.fedminmax.{case}": fedminmax_rounds for case in ("rounds", "boundary", "absent")},
     **{f"people.fedgft.{case}": fedgft_step for case in ("dp.l2", "eo.l2", "eo.id")},
     "people.ffalm.global": ffalm_global,
-    **{f"people.round.{name}": whole_rounds(name) for name in ("fedfb", "fedminmax", "fedgft")},
+    **{
+        f"people.fairfed.{case}": fairfed_rounds("clip=false")
+        for case in ("round.eod", "round.spd", "fallback", "rounds")
+    },
+    "people.fairfed.clip": fairfed_rounds(),
+    "people.fairfed.global": fairfed_global,
+    "people.fairfed.partial": last_fairfed_round("", "bar", "weight"),
+    "people.fairfed.declearn": fairfed_declearn,
+    "people.fairfed.extended": fairfed_under(("value", "site_value", "delta"), ""),
+    "people.fairfed.exponential": fairfed_under(("disparity", "site_disparity", "weight"), "form=fedfb"),
+    "people.fairfed.fedgft_authors": fairfed_weights("fedgft"),
+    "people.fairfed.ffalm_authors": fairfed_weights("ffalm"),
+    **{f"people.round.{name}": whole_rounds(name) for name in ("fedfb", "fedminmax", "fedgft", "fairfed")},
 }
 LAG = "an exchange before training, which the contract has not; measured, it changes accuracy by 0.1 points at most"
 SKIPPED = {

@@ -72,13 +72,13 @@ def rounds_of(rule: Rule, n: list[float], accuracy: Tensor) -> tuple[list[Tensor
 
 def fairfed(i: Inputs) -> Fields:
     accuracy, p = tensor(i["accuracy"]), simplex(tensor(i["n"]))
-    bars, used = rounds_of(FairFed(beta=i["beta"], clip=i["clip"]), i["n"], accuracy)
+    bars, used = rounds_of(FairFed(metric="accuracy", beta=i["beta"], clip=i["clip"]), i["n"], accuracy)
     delta = [gaps(values, p) for values in accuracy]
     return {"global_accuracy": accuracy @ p, "delta": delta, "omega_bar": bars, "omega": used}
 
 
 def fairfed_metric(i: Inputs) -> Fields:
-    rule, p = FairFed(beta=i["beta"], clip=i["clip"]), simplex(tensor(i["n"]))
+    rule, p = FairFed(metric="accuracy", beta=i["beta"], clip=i["clip"]), simplex(tensor(i["n"]))
     bar, shown = p, []
     for local, overall, accuracy in zip(i["F_local"], i["F_global"], tensor(i["accuracy"]), strict=True):
         delta = gaps(accuracy, p, tensor([float("nan") if F is None else F for F in local]), overall)

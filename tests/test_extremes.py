@@ -492,7 +492,7 @@ def test_fedce_weighs_updates_of_one_direction_equally(preset: str, scale: float
     sizes=st.sampled_from([(1.0, 1e6, 1.0), (1.0, 2.0, 3.0)]),
 )
 def test_fairfed_weights(accuracy: list[float], beta: float, clip: bool, sizes: tuple[float, ...]) -> None:
-    server = Server(f"fairfed(beta={beta}, clip={clip})", torch.zeros(2, dtype=torch.float64), sizes)
+    server = Server(f"fairfed:accuracy(beta={beta}, clip={clip})", torch.zeros(2, dtype=torch.float64), sizes)
     p = bar = scaled([mp.mpf(n) for n in sizes])
     acc = [mp.mpf(x) for x in accuracy]
     for _ in range(2):

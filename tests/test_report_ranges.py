@@ -40,7 +40,7 @@ ALL: dict[str, Any] = {"participation": 1.0, "epochs": 1, "sizes": (9, 12, 8, 11
         ("fednova", "a", -1.0, "holds -1, which must be >= 0"),
         ("fednova", "a", 1e-30, r"is 1e-30, which no 1 to 2 steps go: they go 0\.05 to \S+"),
         ("fednova", "a", 1e6, r"is 1e\+06, which no 1 to 2 steps go: they go 0\.05 to \S+"),
-        ("fairfed", "accuracy", 1.5, r"holds 1\.5, which must be in \[0, 1\]"),
+        ("fairfed:accuracy", "accuracy", 1.5, r"holds 1\.5, which must be in \[0, 1\]"),
         ("fedga(metric=accuracy)", "gap", -2.0, r"holds -2, which must be in \[-1, 1\]"),
         ("fedga", "seen", 7.0, r"holds 7, which must be in \[0, 1\]"),
         ("fedce", "metric", -0.1, r"holds -0\.1, which must be in \[0, 1\]"),

@@ -26,7 +26,7 @@ def accuracies(n: int, seed: int) -> list[float]:
 def test_the_equation_typed_out(beta: float, clip: bool) -> None:
     """Means over those present; the others keep what they have."""
     sizes, W = [5, 50, 10, 35], normal(3)
-    server = Server(FairFed(beta=beta, clip=clip), W, sizes)
+    server = Server(FairFed(metric="accuracy", beta=beta, clip=clip), W, sizes)
     start = [n / sum(sizes) for n in sizes]
     bar, theta = list(start), W.tolist()
     for t, ids in enumerate(COHORTS):
@@ -52,7 +52,7 @@ def test_the_equation_typed_out(beta: float, clip: bool) -> None:
 
 def test_one_round_by_hand() -> None:
     """Accuracies 1 and 0.5 of equal clients and a third at 0.6: mean 0.7, gaps 0.3, 0.2, 0.1."""
-    server = Server(FairFed(beta=1.0), torch.zeros(1, dtype=torch.float64), [1, 1, 1])
+    server = Server(FairFed(metric="accuracy", beta=1.0), torch.zeros(1, dtype=torch.float64), [1, 1, 1])
     cohort = server.round(normal(3, 1), reports=[{"accuracy": tensor([1.0, 0.5, 0.6])}])
     assert cohort.weights.tolist() == pytest.approx([1 / 3 - 0.1, 1 / 3, 1 / 3 + 0.1])
 
@@ -60,7 +60,9 @@ def test_one_round_by_hand() -> None:
 @given(seed=st.integers(0, 10**6), M=st.integers(1, 6), clip=st.booleans())
 def test_weights_stay_weights(seed: int, M: int, clip: bool) -> None:
     """Without clipping the sum of the state never changes; the weights are convex in any case."""
-    server = Server(FairFed(beta=1.0, clip=clip), torch.zeros(1, dtype=torch.float64), range(1, M + 1))
+    server = Server(
+        FairFed(metric="accuracy", beta=1.0, clip=clip), torch.zeros(1, dtype=torch.float64), range(1, M + 1)
+    )
     for t in range(4):
         cohort = server.round(normal(M, 1), reports=[{"accuracy": tensor(accuracies(M, seed + t))}])
         assert float(cohort.weights.sum()) == pytest.approx(1)
@@ -73,7 +75,10 @@ def test_a_negative_weight_moves_away_but_not_the_buffers() -> None:
     """The published rule: the third client is far off and has few samples."""
     buffers = normal(3, 2)
     server = Server(
-        FairFed(beta=1.0, clip=False), torch.zeros(2, dtype=torch.float64), [5, 4, 1], buffers=tensor([0.0, 0.0])
+        FairFed(metric="accuracy", beta=1.0, clip=False),
+        torch.zeros(2, dtype=torch.float64),
+        [5, 4, 1],
+        buffers=tensor([0.0, 0.0]),
     )
     updates = normal(3, 2, seed=1)
     cohort = server.round(updates, reports=[{"accuracy": tensor([0.9, 0.9, 0.1])}], buffer_updates=buffers)
@@ -85,7 +90,7 @@ def test_a_negative_weight_moves_away_but_not_the_buffers() -> None:
 
 
 def test_those_without_weight_start_anew_when_alone() -> None:
-    server = Server(FairFed(beta=10.0), torch.zeros(1, dtype=torch.float64), [1, 1, 8])
+    server = Server(FairFed(metric="accuracy", beta=10.0), torch.zeros(1, dtype=torch.float64), [1, 1, 8])
     server.round(normal(3, 1), reports=[{"accuracy": tensor([0.0, 0.1, 1.0])}])
     assert server.state[0]["bar"][0] == 0
     cohort = server.round(normal(1, 1), [0], [{"accuracy": tensor([0.3])}])
@@ -120,8 +125,9 @@ def test_released_typed_out() -> None:
 
 def test_presets_and_what_they_own() -> None:
     assert eq.parse("fairfed").rules == (FairFed(),)
+    assert eq.parse("fairfed:accuracy").rules == (FairFed(metric="accuracy"),)
     assert eq.parse("fairfed:published").rules == (FairFed(clip=False),)
-    assert eq.parse("fairfed:ffl4mia").rules == (FairFed(form="released", balanced=True),)
+    assert eq.parse("fairfed:ffl4mia").rules == (FairFed(metric="accuracy", form="ffl4mia", balanced=True),)
     assert FairFed().owns == {"weights"}
     with pytest.raises(MethodError, match="each set"):
         eq.parse("fairfed:published+fedfv")
@@ -136,20 +142,20 @@ def test_bad_values(values: dict[str, object]) -> None:
 @pytest.mark.parametrize("balanced", [False, True])
 def test_the_accuracy_is_that_of_the_received_model(balanced: bool) -> None:
     data = clients()
-    fed = federation(f"fairfed(beta=0.3, balanced={balanced})", participation=1.0)
+    fed = federation(f"fairfed:accuracy(beta=0.3, balanced={balanced})", participation=1.0)
     accuracy = []
     for x, y in data:
         right = fed.model.network(fed.model.initial)(x).argmax(-1) == y
         parts = [right[y == k].double().mean() for k in y.unique()] if balanced else [right.double().mean()]
         accuracy.append(float(torch.stack(parts).mean()))
     fed.fit(1, progress=False)
-    server = Server(FairFed(beta=0.3), normal(1), UNEQUAL)
+    server = Server(FairFed(metric="accuracy", beta=0.3), normal(1), UNEQUAL)
     expected = server.round(normal(5, 1), reports=[{"accuracy": tensor(accuracy)}]).weights
     assert fed.records[0]["weights"] == pytest.approx(expected.tolist(), abs=1e-12)
     assert len({*accuracy}) > 1
 
 
 def test_two_equal_clients_keep_equal_weights() -> None:
-    fed = federation("fairfed", data=[samples(8, 1), samples(8, 1)], participation=1.0, batch_size=8)
+    fed = federation("fairfed:accuracy", data=[samples(8, 1), samples(8, 1)], participation=1.0, batch_size=8)
     fed.fit(3, progress=False)
     assert all(r["weights"] == pytest.approx([0.5, 0.5]) for r in fed.records)

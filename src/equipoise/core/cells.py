@@ -180,7 +180,7 @@ def finish(self: CellRule, theta: Tensor, visit: Visit) -> tuple[State, State]:
         for key, part in sums_by_cell(visit.message, logits, batch, ok, visit.oracle.task).items():
             sums[key] = sums[key] + part if key in sums else part
     enough = sums["n"] >= self.least_count
-    return {key: (sums[key] * enough).to(theta.dtype) for key in self.ranges}, visit.state
+    return {key: (sums[key] * enough).to(theta.dtype) for key in self.ranges if key in sums}, visit.state
 
 
 def sums_by_cell(message: State, logits: Tensor, batch: Batch, ok: Tensor, task: Task) -> State:
