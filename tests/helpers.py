@@ -143,8 +143,8 @@ class Server:
         self.t = 0
 
     def made(self, *about: Any) -> Setup:
-        """The setup, of what is known of every federation."""
-        return Setup(*about)
+        """The setup, of what is known of every federation, with a sensitive attribute of two values."""
+        return Setup(*about, attributes={"a": 2}, positive=1)
 
     def position(self, kind: type[Rule]) -> int:
         return next(k for k, rule in enumerate(self.rules) if type(rule) is kind)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.core import maths
+from equipoise.core import cells, maths
 from equipoise.core.rule import Cohort, Rule, State, overrides
 from equipoise.federation import guard
 from equipoise.federation.method import parse
@@ -85,7 +85,7 @@ def report(rule: Rule, losses: Sequence[float]) -> State:
         "AFL": lambda: {"loss": x},
         "QFFL": lambda: {"loss": x},
         "FedFV": lambda: {"loss": x},
-        "FairFed": lambda: {"accuracy": x.clamp(0, 1)},
+        "FairFed": lambda: {"accuracy": x.clamp(0, 1), **of_cells(rule, x)},
         "FedCE": lambda: {"metric": x.clamp(0, 1), "measured": torch.ones(M)},
         "FedGA": lambda: {"gap": x - x.flip(0), "seen": torch.ones(M)},
         "SAGA": lambda: {"value": x},
@@ -97,7 +97,18 @@ def report(rule: Rule, losses: Sequence[float]) -> State:
         "FedAVE": lambda: {"kl": x.double()},
         "CFFL": lambda: {"classes": x.clamp(0, 1)},
     }
-    return known.get(type(rule).__name__, dict)()
+    return known.get(type(rule).__name__, lambda: of_cells(rule, x))()
+
+
+def of_cells(rule: Rule, x: Tensor) -> State:
+    """Sums by class and group of two samples a cell, of which the first client has none of a cell and nobody has any of another."""
+    n = torch.full((M, 2 if getattr(rule, "binary", False) else 3, 2), 2.0)
+    n[0, 1, 1] = n[:, 0, 1] = 0
+    most = {key: bounds for key, bounds in rule.declared.ranges.items() if key in cells.RANGES}
+    return {
+        key: n if key == "n" else n / 2 * (x.clamp(0, 1) if bounds.samples else x)[:, None, None]
+        for key, bounds in most.items()
+    }
 
 
 def faults(method: str, losses: Sequence[float], updates: Tensor, sizes: Sequence[float], rounds: int = 2) -> list[str]:
