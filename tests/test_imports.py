@@ -143,6 +143,10 @@ LONGER = {  # file: its limit, and why
     ),
     "fedce": (62, "two contributions with a history each, and what the three released forms do otherwise"),
     "fedfv": (51, "three algorithms of the paper (projection, history, rescaling), each a loop over clients"),
+    "fairfed": (
+        90,
+        "three measures of unfairness and two for many groups, accuracy without groups, and what five others compute under its name",
+    ),
     "fairgrad": (44, "the constants of four definitions of fairness"),
     "fael_exact": (41, "a problem of least squares, its conditions of optimality, and what is recorded of it"),
     "fedsac": (

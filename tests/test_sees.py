@@ -21,7 +21,10 @@ from helpers import N_CLASSES, Unstable, fast_first, federation, in_one
 
 PAGE = Path(__file__).parents[1] / "docs/security.md"
 SUMS = ("scaffold+fedga", "fedproto+qffl", "fedproto+fedheal")
-OTHERS = {"cffl": ["cffl(theta_u=0.5)"]}  # forms without a preset of which a site keeps or sends something else
+OTHERS = {
+    "cffl": ["cffl(theta_u=0.5)"],
+    "fairbatch": ["fairbatch(metric=dp)"],
+}  # forms without a preset of which a site keeps or sends something else
 FORMS = {n: [n, *(f"{n}:{preset}" for preset in entry.presets), *OTHERS.get(n, ())] for n, entry in METHODS.items()}
 ALL = [
     *(form for name, forms in FORMS.items() if name != "centralised" for form in forms),
@@ -80,11 +83,11 @@ def test_what_is_kept_of_clients_grows_with_their_number() -> None:
 
 @in_one("text", [text for text in ALL if parse(text).sees == "scalars+sum"])
 def test_scalars_are_few(text: str) -> None:
-    """Beside reports that are summed, a client tells one number at a time."""
+    """Beside reports that are summed, a client tells one number at a time, or a few of its cells."""
     r = last_round(text)
     for rule, report in zip(r.trial.method.rules, r.answer.reports, strict=True):
         if rule.declared.sees == "scalars+sum":
-            assert all(x.dim() == 1 for x in report.values())
+            assert all(x.dim() == 1 or x.shape[1:] in OF_CELLS for x in report.values())
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,8 @@ class FairBatch(Rule):
         the positive one, moves shares inside a group, and widens the gap. The other metrics are the same.
 
     Server state: ``w`` [2, 2], and ``row`` [C], ``factor`` [K], see ``core/cells.py``.
-    Reports: ``n`` [2, 2], samples of each cell, ``loss`` [2, 2], the sum of their losses under the received model; for ``"dp"``
-        ``loss_as_positive``, that of the losses of predicting the positive class.
+    Reports: ``n`` [R, A], samples of each cell, ``loss`` [R, A], the sum of their losses under the received model; for ``"dp"``
+        ``loss_as_positive`` [R, A], that of the losses of predicting the positive class.
     Server sees: sums of updates and of the reports.
     Traffic: 4 numbers down, 8 up. One more pass over the local data.
     Differs: weights of samples, instead of batches with a number of samples from each cell; the expectation is the same. Once a round on all samples,

@@ -57,7 +57,7 @@ class FedFB(Rule):
     form : ``"declearn"`` and ``"released"`` are what declearn and the authors' code compute, not recommended: see the presets.
 
     Server state: ``w`` [2, A], and ``row`` [C], ``factor`` [K], see ``core/cells.py``.
-    Reports: ``n`` [2, A], samples of each cell, and ``loss`` [2, A], the sum of their losses under the received model.
+    Reports: ``n`` [R, A], samples of each cell, and ``loss`` [R, A], the sum of their losses under the received model.
     Server sees: sums of updates and of the reports.
     Traffic: 2 A numbers down, 4 A up. One more pass over the local data.
     Presets: ``declearn`` compares sums of losses, which are larger for the larger group, begins with exchanged shares for ``"eo"``, and moves both
@@ -107,7 +107,7 @@ CATALOGUE = {
     "fedfb": CatalogueEntry(
         (FedFB,),
         "weights that move to the groups with the larger losses",
-        "Zeng, Chen & Lee 2021",
+        "Zeng et al. 2021",
         {"declearn": {"form": "declearn"}, "released": {"metric": "dp", "form": "released", "alpha": 0.3}},
     ),
 }

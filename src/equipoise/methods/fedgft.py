@@ -37,7 +37,7 @@ class FedGFT(Rule):
     least_count : >= 0; a client with fewer samples in a cell reports zeros for it.
 
     Server state: ``c`` [2, 2], and ``w`` [2, 2] of 1, ``row`` [C], ``factor`` [K], see ``core/cells.py``.
-    Reports: ``n`` [2, 2], samples of each cell, and ``chance`` [2, 2], the sum of their probabilities under the received model.
+    Reports: ``n`` [R, A], samples of each cell, and ``chance`` [R, A], the sum of their probabilities under the received model.
     Server sees: sums of updates and of the reports.
     Traffic: 8 numbers down, 8 up. One more pass over the local data.
     Presets: ``released`` has the authors' strength, for Adam with a rate of 0.002. F is as old as the local training is long: with SGD at a rate of

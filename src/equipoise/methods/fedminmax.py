@@ -36,7 +36,7 @@ class FedMinMax(Rule):
     least_count : >= 0; a client with fewer samples in a cell reports zeros for it.
 
     Server state: ``w`` [C, A], and ``row`` [C], ``factor`` [K], see ``core/cells.py``.
-    Reports: ``n`` [C, A], samples of each class and group, and ``loss`` [C, A], the sum of their losses under the received model.
+    Reports: ``n`` [R, A], samples of each class and group, and ``loss`` [R, A], the sum of their losses under the received model.
     Server sees: sums of updates and of the reports.
     Traffic: C A numbers down, 2 C A up. One more pass over the local data.
     Differs: the paper's rate and floor are not known to us; ``"cells"`` is ours. Counts are of the clients present. It protects the

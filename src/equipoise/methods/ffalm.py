@@ -30,7 +30,7 @@ class FFALM(Rule):
     least_count : >= 0; a client with fewer samples in a cell reports zeros for it.
 
     Server state: ``lam``, ``w`` [2, 2], and ``row`` [C], ``factor`` [K], see ``core/cells.py``.
-    Reports: ``n`` [2, 2], samples of each cell, and ``loss`` [2, 2], the sum of their losses under the received model.
+    Reports: ``n`` [R, A], samples of each cell, and ``loss`` [R, A], the sum of their losses under the received model.
     Server sees: sums of updates and of the reports.
     Traffic: 4 numbers down, 8 up. One more pass over the local data.
     Differs: the authors' gap and multiplier are of one batch of one client, the multipliers are averaged, and eta falls while beta grows. Ours
@@ -70,6 +70,6 @@ class FFALM(Rule):
 
 CATALOGUE = {
     "ffalm": CatalogueEntry(
-        (FFALM,), "a multiplier that climbs on the gap between two groups' losses", "Dunda & Song 2023"
+        (FFALM,), "a multiplier that climbs on the gap between two groups' losses", "Dunda, Song 2023"
     ),
 }
