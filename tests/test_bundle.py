@@ -800,8 +800,10 @@ def test_no_count_of_few_people_follows_from_the_card(
     assert f"It learnt from {total} training samples" in card
     rows = dict(re.findall(r"^\| (c\d) \| ([^|]+) \|", card, flags=re.M))
     assert list(rows.values()) == shown
-    words = {"< 10": "fewer than 10", "–": "not shown"}
-    sentence = ", ".join(f"{name} {words.get(n, n)}" for name, n in zip(names, shown, strict=True))
+    sentence = ", ".join(
+        f"{name} not shown" if n == "–" else f"{n.replace('<', 'fewer than')} of {name}"
+        for name, n in zip(names, shown, strict=True)
+    )
     assert committee._sizes(fed.holdings["clients"], 10) == sentence
     least = "fewer than 10" if min(sizes) < 10 else str(min(sizes))
     assert f"clients with {least}" in holdings.sentence(fed.holdings, least=10)

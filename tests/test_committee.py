@@ -257,6 +257,36 @@ def test_a_run_between_sites(run: Path) -> None:
     assert "simulation" not in text
 
 
+def test_groups_that_are_numbers_and_a_column_that_tells_the_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any
+) -> None:
+    """Groups are called sex 0 and sex 1 wherever they stand, and a leak is said once, on the terminal, too."""
+    monkeypatch.chdir(tmp_path)
+    path = settings(tmp_path)
+    lines = (tmp_path / "t.csv").read_text().splitlines()
+    coded = [line.replace(",women,", ",1,").replace(",men,", ",0,") for line in lines[1:]]
+    told = [f"{line},{'sick' if line.endswith('yes') else 'fine'}" for line in coded]
+    (tmp_path / "t.csv").write_text("\n".join([f"{lines[0]},diagnosis", *told]) + "\n")
+    done = equipoise("run", "--config", path, "--name", "r", "--no-report")
+    assert done.status == 0, done.err
+    assert " ".join(done.out.split()).count("diagnosis tells the class") == 1
+    for chosen in ((), ("--sensitivity", 0.9), ("--sensitivity", 0.9, "--by-group")):
+        if chosen:
+            assert equipoise("threshold", "runs/r", *chosen).status == 0
+        text = text_of(committee.render([History.from_run(tmp_path / "runs/r")]))
+        assert text.count("diagnosis tells the class") == 1
+        assert "group 1" not in text
+        assert "group 0" not in text
+        assert re.search(r"had not seen: \d+ of sex 0, \d+ of sex 1", text)
+        assert re.search(r"sex 0 \d+ \d+ \d+ \(", text)
+        if chosen:
+            assert re.search(r"the most are missed of sex [01], .* and the fewest of sex [01]", text)
+            assert re.search(r"the most for (sex [01]|site [abc]), by", text)
+        else:
+            assert re.search(r"the lowest is sex [01] at", text)
+        assert bool(re.search(r"0\.\d+ for sex 0, 0\.\d+ for sex 1", text)) == ("--by-group" in chosen)
+
+
 @browser.needs_chromium
 @pytest.mark.slow
 def test_on_any_screen_and_on_paper(run: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from equipoise.metrics.decision import Decision
 from equipoise.metrics.groups import hidden
 from equipoise.metrics.intervals import wilson
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of
-from equipoise.records.history import History
+from equipoise.records.history import History, worded
 from equipoise.report import rates, sentences, thresholds
 from equipoise.report.document import treated
 from equipoise.report.formatting import PERCENT, number
@@ -310,7 +310,10 @@ class Card:
             return
         decision = self.about["decision"] or {}
         if attribute := decision.get("attribute"):
-            each = [f"{name} {edge:.4g}" for name, edge in zip(decision["groups"], decision["edges"], strict=False)]
+            each = [
+                f"{edge:.4g} for {worded(attribute, name)}"
+                for name, edge in zip(decision["groups"], decision["edges"], strict=False)
+            ]
             yield (
                 f"It is predicted from a probability on that depends on {attribute}: {some(each, SHOWN)}; {threshold:.4g} where it is not known. "
                 "The numbers of this section are those at 0.5."

@@ -240,6 +240,8 @@ def _show_results(
         print_json(compared.document)
         return
     for line in histories[0].meta.get("header", []) if len(histories) == 1 else []:
+        if any(note in line for note in compared["notes"]):  # which is below the table
+            continue
         out.print(f"[dim]{escape(line)}[/]", highlight=False)
     for history in histories:
         for line in _quarantined(history):

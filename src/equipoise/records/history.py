@@ -36,6 +36,11 @@ Table = NDArray[np.float64]
 LISTS = ("client_names", "client_groups", "measures", "classes", "header")
 
 
+def worded(column: str, value: str) -> str:
+    """What a group is called, of a value in the user's column: `sex 1` for the value 1 of the column sex, and a word as it is."""
+    return value if len(value) >= 3 and any(map(str.isalpha, value)) else f"{column} {value}"
+
+
 @dataclass(frozen=True, repr=False)
 class History:
     """The records of one run, one per round, and its description.
@@ -128,7 +133,7 @@ class History:
         column = options.get("group")
         named = isinstance(column, str) and options.get("tests") in (None, "groups")
         every = (*self.groups, *self.small_groups) if named else ()
-        return {group: f"{column} {group}" for group in every if len(group) < 3 or not any(map(str.isalpha, group))}
+        return {group: worded(str(column), group) for group in every}
 
     @property
     def least_group(self) -> int:

@@ -13,11 +13,11 @@ import numpy as np
 
 from equipoise.metrics.groups import hidden
 from equipoise.metrics.measures import ACCURACY
-from equipoise.records.history import History
+from equipoise.records.history import History, worded
 from equipoise.records.meta import About, Content
 from equipoise.records.threshold import Chosen, Division, Estimate, RatesAt
 from equipoise.report import rates, thresholds
-from equipoise.report.document import Rate, RatesOfGroup, Treated, treated
+from equipoise.report.document import Document, Rate, RatesOfGroup, Treated, treated
 from equipoise.report.formatting import number
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.html import template
@@ -135,13 +135,15 @@ def _people(compared: Comparison, chosen: Chosen | None) -> Section:
         each = _sizes(clients, least) if len(clients) <= ROWS else range_
         texts.append(f"The model learnt from {_few(sum(sizes), least)} rows of {plural(len(clients), 'site')}: {each}.")
     if tests:
-        each, total = _sizes(tests, least), sum(test["size"] for test in tests)
+        named = [{**test, "name": run.group_words.get(test["name"], test["name"])} for test in tests]
+        each, total = _sizes(named, least), sum(test["size"] for test in tests)
         texts.append(
             f"It was tested on {_few(total, least)} rows that it had not seen{f': {each}' * (1 < len(tests) <= ROWS)}."
         )
-    points += [f"{text[0].upper()}{text[1:]}" for text in (run.meta.get("data") or {}).get("notes") or ()][:POINTS]
+    of_data = [text for text in (run.meta.get("data") or {}).get("notes") or () if text not in compared["notes"]]
+    points += [text if "." in text.split()[0] else f"{text[0].upper()}{text[1:]}" for text in of_data][:POINTS]
     points += [text for of in treated(compared.document) for text in unknown_values(of)]
-    small = [*dict.fromkeys([*compared["small"], *_too_few(chosen)])]
+    small = [*dict.fromkeys([*(run.group_words.get(name, name) for name in compared["small"]), *_too_few(chosen)])]
     if small:
         points.append(
             f"Hardly in the test rows, with fewer than {least}, so nothing is shown about them: {some(small, ROWS)}."
@@ -159,7 +161,7 @@ def _sizes(holders: Sequence[Content], least: int) -> str:
     """How many rows each has, where that does not tell with their sum how many one with fewer than ``least`` has."""
     unsaid = hidden({each["name"]: each["size"] for each in holders}, least)
     shown = [(each["name"], each["size"], each["name"] in unsaid and each["size"] >= least) for each in holders]
-    return ", ".join(f"{name} {'not shown' if secret else _few(n, least)}" for name, n, secret in shown)
+    return ", ".join(f"{name} not shown" if secret else f"{_few(n, least)} of {name}" for name, n, secret in shown)
 
 
 def _few(n: int, least: int) -> str:
@@ -170,7 +172,7 @@ def _too_few(chosen: Chosen | None) -> list[str]:
     """Groups of which the threshold's rates say nothing."""
     if chosen is None:
         return []
-    every = ((name, of) for division in chosen["divisions"] for name, of in division["groups"].items())
+    every = ((_worded(each, name), of) for each in chosen["divisions"] for name, of in each["groups"].items())
     return [name for name, of in every if of["n"] is None and not of["withheld"]]
 
 
@@ -193,7 +195,21 @@ def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
     if own and (sheet := every_client(compared)) is not None and len(sheet.grid.rows) <= ROWS:
         tables.append((f"By site: {compared.measure.axis()}", sheet.grid))
     seeds = f" Numbers are means over {len(compared['seeds'])} runs that differ in their random seed." * several
-    return Section("missed", heading, [verdict(document)], (), tables, BRACKETS + seeds)
+    return Section("missed", heading, [verdict(_in_words(document, compared))], (), tables, BRACKETS + seeds)
+
+
+def _in_words(document: Document, compared: Comparison) -> Document:
+    """A comparison whose groups are called what they are."""
+    words = {group: word for run in compared.histories for group, word in run.group_words.items()}
+    methods = [
+        {
+            **method,
+            "groups": {words.get(group, group): cell for group, cell in method["groups"].items()},
+            "worst_groups": [words.get(group, group) for group in method["worst_groups"]],
+        }
+        for method in document["methods"]
+    ]
+    return cast(Document, {**document, "methods": methods})
 
 
 BRACKETS: Final = "In brackets: 95\u00a0% intervals, the range that fits the data: other test rows of the same kind would give other rates."
@@ -215,7 +231,8 @@ def _sentences(chosen: Chosen) -> Iterator[str]:
         ordered = sorted(shown, key=lambda name: shown[name]["sensitivity"]["value"] or 0.0)
         worst, best = shown[ordered[0]], shown[ordered[-1]]
         yield (
-            f"By {_called(division)}, the most are missed of {ordered[0]}, {_of_100(worst['sensitivity'])} of 100, and the fewest of {ordered[-1]}, "
+            f"By {_called(division)}, the most are missed of {_worded(division, ordered[0])}, {_of_100(worst['sensitivity'])} of 100, and the "
+            f"fewest of {_worded(division, ordered[-1])}, "
             f"{_of_100(best['sensitivity'])}; tested were {worst['of_class']:,} and {best['of_class']:,} of class {positive}. "
             + (
                 _difference(worst["sensitivity"], best["sensitivity"])
@@ -228,6 +245,11 @@ def _sentences(chosen: Chosen) -> Iterator[str]:
 def _called(division: Division) -> str:
     """What divides people, in this report's words."""
     return "site" if division["by"] == "client" else division["by"]
+
+
+def _worded(division: Division, name: str) -> str:
+    """What a group is called."""
+    return worded(_called(division), name)
 
 
 def _difference(a: Estimate, b: Estimate) -> str:
@@ -279,7 +301,7 @@ def _at(division: Division, chosen: Chosen) -> Grid:
         own = [Cell(number(of["threshold"], 2))] * several
         return (*thresholds.counts(of, chosen["least"]), *shares, *own)
 
-    return Grid(tuple(titles), tuple((name, cells(of)) for name, of in groups[:ROWS]))
+    return Grid(tuple(titles), tuple((_worded(division, name), cells(of)) for name, of in groups[:ROWS]))
 
 
 def _by(of: Treated, compared: Comparison) -> str:
@@ -348,7 +370,7 @@ def _of_measure(compared: Comparison) -> Grid:
             ends = interval_of(method, group)
             text = f"({number(ends[0], 1)} to {number(ends[1], 1)})" if ends else ""
             row.append(Cell(number(method["groups"][group]["mean"], measure.digits), ends=text))
-        rows.append((group, tuple(row)))
+        rows.append((compared.histories[0].group_words.get(group, group), tuple(row)))
     return Grid(("tested", *(measure.axis(f"{method['method']}, {measure.noun}") for method in methods)), tuple(rows))
 
 
@@ -378,7 +400,8 @@ def _threshold(runs: Sequence[History], chosen: Chosen | None) -> Section:
     whose = "that the sites held out of training" if rows["source"] == "clients" else "of the server"
     text = f"Class {chosen['positive']} is predicted from a probability of {chosen['threshold']:.3g} on."
     if by_group is not None:
-        each = ", ".join(f"{name} {value:.3g}" for name, value in by_group["thresholds"].items())
+        by = by_group["attribute"]
+        each = ", ".join(f"{value:.3g} for {worded(by, name)}" for name, value in by_group["thresholds"].items())
         text = f"Class {chosen['positive']} is predicted from a probability on that depends on {by_group['attribute']}: {each}."
     cases = f", {rows['of_class']:,} of class {chosen['positive']}" if rows["of_class"] is not None else ""
     how = f"It was chosen for {chosen['rule']}, on {rows['n']:,} rows {whose}{cases}."
@@ -404,8 +427,13 @@ def _uncertain(compared: Comparison, chosen: Chosen | None) -> list[str]:
 
 def _worst_ece(chosen: Chosen) -> str:
     """Of which group the confidence is off by most, as a part of a sentence."""
-    every = [(of["ece"], name) for each in chosen["divisions"] for name, of in each["groups"].items() if of["ece"]]
-    return f", the most in group {max(every)[1]}, by {100 * max(every)[0]:.1f}" if every else ""
+    every = [
+        (of["ece"], _worded(each, name))
+        for each in chosen["divisions"]
+        for name, of in each["groups"].items()
+        if of["ece"]
+    ]
+    return f", the most for {max(every)[1]}, by {100 * max(every)[0]:.1f}" if every else ""
 
 
 def _few_cases(compared: Comparison, chosen: Chosen | None) -> int | None:

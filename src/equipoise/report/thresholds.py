@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from equipoise.records.history import worded
 from equipoise.records.threshold import Chosen, Estimate, RatesAt
 from equipoise.report import drawing
 from equipoise.report.formatting import PERCENT, UNDEFINED, number
@@ -29,9 +30,9 @@ def sentences(chosen: Chosen) -> Iterator[str]:
     if by_group is None:
         yield f"Threshold {chosen['threshold']:.4g}: class {positive} is predicted where its probability is at least that."
     else:
-        each = ", ".join(f"{name} {value:.4g}" for name, value in by_group["thresholds"].items())
-        unknown = f"{chosen['threshold']:.4g} where {by_group['attribute']} is not known"
-        yield f"Thresholds by {by_group['attribute']}: {each}; {unknown}. Class {positive} is predicted from them on."
+        by = by_group["attribute"]
+        each = ", ".join(f"{value:.4g} for {worded(by, name)}" for name, value in by_group["thresholds"].items())
+        yield f"Thresholds by {by}: {each}; {chosen['threshold']:.4g} where {by} is not known. Class {positive} is predicted from them on."
     cases = f"{rows['of_class']:,}" if rows["of_class"] is not None else f"fewer than {chosen['least']} or nearly all"
     yield f"Chosen for {chosen['rule']}, on {rows['n']:,} validation rows {held}, {cases} of class {positive}."
     yield from missed_aims(chosen)
