@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
 import re
 import shutil
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import equipoise as eq
+from equipoise.bundle.files import KEPT
 from equipoise.cli.init import read
 from equipoise.data.contents import DataError
 from equipoise.data.schema.sums import Sums
@@ -270,6 +272,7 @@ def test_a_federation_of_sites_gives_the_bundle_of_the_simulator(here: Path, equ
     done = equipoise("export", "run", "--bundle", "home")
     assert (done.status, "server's last model" in done.out) == (0, True)
     assert "no prediction depends on them" in equipoise("export", "run", "--bundle", "h", "--use", "x").err
+    assert 'eq.load("home")' in Path("home/README.md").read_text()
     fed, _ = simulated("fedavg")
     frame = pd.read_csv("all.csv")
     inputs, _ = shared(here).coder.of_frame(frame)
@@ -305,6 +308,11 @@ def test_a_site_takes_the_model_that_the_simulator_gives_this_client(method: str
         card = (here / f"of-{name}/README.md").read_text()
         assert f"test samples of {name} and of no other site" in card
         assert f"of {name}, and of other sites, of which nothing is known here" in card
+        assert f"# of-{name}\n" in card
+        for kind in ("README.md", "card.html"):
+            text = html.unescape((here / f"of-{name}" / kind).read_text())
+            assert f'eq.load("of-{name}")' in text
+            assert KEPT not in text
         rows = [row for row in people() if row["site"] == name]
         write(here / "new.csv", rows, COLUMNS[1:])
         again = [equipoise("predict", f"{folder}-{name}", "new.csv").out for folder in ("of", "simulated")]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import html
+import json
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -14,6 +16,7 @@ from equipoise.system.seals import open_json, sealed_json
 FORMAT = 2  # raise it whenever an earlier Equipoise cannot read what is written: 1 had no decision
 ABOUT, SCHEMA, WEIGHTS, GRAPH = "bundle.json", "schema.json", "model.safetensors", "model.onnx"
 CARDS = ("README.md", "card.html")  # may be edited: no prediction depends on them
+KEPT = "THISFOLDER"  # the name of a bundle until it is taken home
 AGAIN = "Write the bundle again: equipoise export RUN --bundle DIR."
 
 
@@ -50,6 +53,11 @@ def take(folder: Path, home: Path) -> None:
     require_free(home)
     read(folder)
     shutil.copytree(folder, home, dirs_exist_ok=True)
+    name = json.dumps(home.absolute().name, ensure_ascii=False)[1:-1]
+    for card in map(home.joinpath, CARDS):
+        if card.exists():  # as it may be edited
+            shown = html.escape(name) if card.suffix == ".html" else name
+            card.write_text(card.read_text(encoding="utf-8").replace(KEPT, shown), encoding="utf-8")
 
 
 def read(folder: Path) -> dict[str, Any]:

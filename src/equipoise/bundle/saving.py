@@ -75,6 +75,7 @@ def save(
     contact: str = "",
     chosen: Chosen | None = None,
     recalibration: Recalibrated | None = None,
+    name: str = "",
 ) -> None:
     """Write a bundle, after it was tried: it gives the same bits as the model for some samples.
 
@@ -89,6 +90,7 @@ def save(
     contact : whom to ask, for the model card.
     chosen : how the threshold was chosen, or those by group, and what they do, for the card.
     recalibration : of the probabilities.
+    name : what the card calls it; the name of the folder by default.
 
     Raises
     ------
@@ -151,7 +153,7 @@ def save(
         "measures": card.measures(trained.history),
         "versions": versions(),
     }
-    page = card.Card(folder.absolute().name, about, trained.history, inputs)
+    page = card.Card(name or folder.absolute().name, about, trained.history, inputs)
     content |= dict(zip(CARDS, (page.markdown().encode(), page.html().encode()), strict=True))
     with tempfile.TemporaryDirectory(prefix="equipoise-bundle-") as place:
         files.write(trial := Path(place) / "bundle", about, content)

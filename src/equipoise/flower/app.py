@@ -23,6 +23,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
+from equipoise.bundle.files import KEPT
 from equipoise.bundle.saving import Trained
 from equipoise.bundle.saving import save as save_bundle
 from equipoise.core.rule import Rule
@@ -345,7 +346,7 @@ def _take_home(schema: SharedSchema, data: Mapping[str, Any], fed: Federation, h
     last = replace(history, records=history.records[-1:])
     vector = published(fed.trial, fed.chosen)
     try:
-        save_bundle(folder, Trained(fed.model, vector, rows, last, schema.classes, fed.positive, "", data))
+        save_bundle(folder, Trained(fed.model, vector, rows, last, schema.classes, fed.positive, "", data), name=KEPT)
     except (OSError, ValueError) as error:
         log.warning("the model cannot be taken home as a bundle: %s", error)
 

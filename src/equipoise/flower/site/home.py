@@ -64,7 +64,7 @@ def keep_bundle(site: Site, vector: Tensor, t: int, rounds: int) -> None:
             client=trial.names[0],
             data=site.task.about,
         )
-        save(folder, of_site)
+        save(folder, of_site, name=files.KEPT)
         folder.chmod(0o700)  # it has numbers about the site's own people
     except (OSError, ValueError) as error:
         why = str(error)
