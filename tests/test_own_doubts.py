@@ -254,7 +254,6 @@ def test_values_that_a_user_names_are_missing(other: str, tmp_path_factory: pyte
 
 
 UNLIKE = {
-    "empty": (lambda x: x * np.nan, "column sugar: every cell is missing at client south, and not elsewhere"),
     "in another unit": (lambda x: x * 18.02, "column sugar: the median at client south is 9[0-9].*, and 5.* to 5.* elsewhere"),
     "a thousandth": (lambda x: x / 1000, "the median at client south is 0.005"),
     "zero": (lambda x: x * 0, "the median at client south is 0, and 5"),
@@ -275,7 +274,7 @@ def test_a_client_at_which_a_column_is_unlike_is_named(kind: str, tmp_path_facto
 def test_many_columns_that_differ_are_said_in_short(tmp_path: Path) -> None:
     frame = hospitals()
     for k in range(30):
-        frame[f"x{k}"] = np.where(frame["client"] == "west", np.nan, frame["sugar"] + k)
+        frame[f"x{k}"] = np.where(frame["client"] == "west", 1000, 1) * frame["sugar"]
     said = notes(tmp_path, frame)
     assert len(said) == 11
     assert said[-1].endswith("20 more notes of that kind are left out.")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from equipoise.core.settings import Settings
     from equipoise.core.solver import SGD, Adam
     from equipoise.core.task import Classification, Regression
-    from equipoise.data.samples import Lazy
+    from equipoise.data.samples import Lazy, OfPeople
     from equipoise.federation.checkpoint import CheckpointError
     from equipoise.federation.federation import Federation
     from equipoise.federation.forecast import Forecast, ForecastError, forecast
@@ -68,6 +68,7 @@ __all__ = [
     "Method",
     "MethodError",
     "Model",
+    "OfPeople",
     "Out",
     "QuorumError",
     "Regression",
@@ -101,7 +102,7 @@ _HOMES = {  # the public names of each module; two have another name there
     "core.settings": ("Settings",),
     "core.solver": ("SGD", "Adam"),
     "core.task": ("Classification", "Regression"),
-    "data.samples": ("Lazy",),
+    "data.samples": ("Lazy", "OfPeople"),
     "federation.checkpoint": ("CheckpointError",),
     "federation.federation": ("Federation",),
     "federation.forecast": ("Forecast", "ForecastError", "forecast"),

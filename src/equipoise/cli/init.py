@@ -55,6 +55,7 @@ OPTIONS = {  # of the scenario `own`
     "client": "column of the client",
     "group": "column of groups, between which fairness is measured; several: sex,race; bands of numbers: age:40,60",
     "split": "column with train, test or validation",
+    "subject": "column of the person whom a row is about: all rows of a person are for training, testing or validation",
     "image": "column of image files",
     "leave_out": "columns that are no features",
     "positive": "the class that true-positive rates are about, by its name",
@@ -99,7 +100,7 @@ ABOUT: About = {
     "author": "Name, department",
     "contact": "name@hospital.example",
 }
-COLUMNS = dict.fromkeys(("label", "client", "group", "split", "image"), "COLUMN")  # that name one
+COLUMNS = dict.fromkeys(("label", "client", "group", "split", "subject", "image"), "COLUMN")  # that name one
 IF_ABSENT = {
     "clients": "as the data have them",
     "tests": "groups if there are any, else clients if few",
@@ -227,6 +228,7 @@ def _facts(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> list[s
         _labels(own),
         *([f"{_many(len(own.features), 'feature')}: {_features(own.features)}"] if own.features else []),
         *([f"groups: {listed(f'{name} {n:,}' for name, n in counts(own.group).items())}"] if own.group else []),
+        *([f"subjects: {len({*own.subject}):,}, each with all rows in one part"] if own.subject else []),
         *([f"parts: {listed(f'{name} {n:,}' for name, n in Counter(own.split).items())}"] if own.split else []),
         f"test sets: {listed(f'{name} {len(rows):,}' for name, rows in sets.items())}",
         *own.notes,

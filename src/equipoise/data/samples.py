@@ -137,7 +137,8 @@ class Samples:
 
     ``store`` holds them: a batch in memory, or data that are read when they are needed, because they are many or change each
     time. A stack is in memory, and its clients have ``each`` so many samples, one client after another.
-    ``transform(x, shift)`` makes the inputs of the network; None casts to ``dtype``.
+    ``transform(x, shift)`` makes the inputs of the network; None casts to ``dtype``. ``people`` are those of :class:`OfPeople`, until
+    samples are held out.
     """
 
     store: Batch | Mapped | Items
@@ -145,6 +146,7 @@ class Samples:
     device: torch.device
     transform: Transform | None = None
     each: tuple[int, ...] = ()
+    people: NDArray[np.int64] | None = None
     sizes: Tensor = field(init=False)
     first: Tensor | None = field(init=False)  # where the samples of each client of a stack begin [m]
 
@@ -232,6 +234,24 @@ class Lazy:
 
 
 @dataclass(frozen=True)
+class OfPeople:
+    """A client's data of which several samples may be of one person: these are held out for validation together, or not at all.
+
+    Parameters
+    ----------
+    data : what a client of :class:`equipoise.Federation` may be, except :class:`Lazy`.
+    people : whole numbers [n], the same for all samples of one person; samples with a negative number are never held out.
+
+    Raises
+    ------
+    TypeError, ValueError : where the data are read, if these are no whole numbers, or not one for each sample.
+    """
+
+    data: Any
+    people: Any
+
+
+@dataclass(frozen=True)
 class Absent:
     """A client whose data are not in memory: :class:`Lazy`, as a federation knows it.
 
@@ -253,6 +273,7 @@ class Absent:
     content: ClassVar[None] = None
     known: ClassVar[None] = None
     s: ClassVar[None] = None
+    people: ClassVar[None] = None
     part: tuple[float, int, bool] | None = None
 
     @property
@@ -308,26 +329,37 @@ def divided(
         return data, None
     if isinstance(data, Absent):
         return replace(data, part=(share, seed, False)), replace(data, part=(share, seed, True))
-    held = held_rows(n, None if data.known is None else data.known[1].cpu().numpy(), share, seed, who)
+    y = None if data.known is None else data.known[1].cpu().numpy()
+    held = held_rows(n, y, share, seed, who, data.people)
+    if not held.any():
+        return data, None
     mine, others = (torch.from_numpy(np.flatnonzero(rows)) for rows in (~held, held))
-    return data.take(mine), data.take(others)
+    return replace(data.take(mine), people=None), replace(data.take(others), people=None)
 
 
-def held_rows(n: int, y: NDArray[Any] | None, share: float, seed: int, who: str) -> NDArray[np.bool_]:
-    """Which of a client's ``n`` samples it holds out [n], for :func:`divided`; ``y`` are their labels, None if they are not known."""
-    held = np.zeros(n, bool)
-    if k := n_held(n, share):
+def held_rows(
+    n: int, y: NDArray[Any] | None, share: float, seed: int, who: str, people: NDArray[np.int64] | None = None
+) -> NDArray[np.bool_]:
+    """Which of a client's ``n`` samples it holds out [n], for :func:`divided`; ``y`` are their labels, None if they are not known.
+
+    ``people`` are the persons [n]: a share of them is held out, each with all samples; none whose number is negative.
+    """
+    rows, held = np.arange(n), np.zeros(n, bool)
+    if people is not None:
+        rows = np.sort(np.unique(people, return_index=True)[1])
+        rows = rows[people[rows] >= 0]
+    if len(rows) and (k := n_held(len(rows), share)):
         rng = np.random.default_rng(list(hashlib.sha256(f"{seed} {who}".encode()).digest()))
-        order = rng.permutation(n)
+        order = rows[rng.permutation(len(rows))]
         if y is not None:
             order = order[np.argsort(y[order], kind="stable")]
-        held[order[((np.arange(k) + rng.random()) * n / k).astype(np.int64)]] = True
-    return held
+        held[order[((np.arange(k) + rng.random()) * len(rows) / k).astype(np.int64)]] = True
+    return held if people is None else np.isin(people, people[held])
 
 
-def trained_on(y: Tensor, draw: Draw, who: str) -> Tensor:
+def trained_on(y: Tensor, draw: Draw, who: str, people: NDArray[np.int64] | None = None) -> Tensor:
     """The labels of what a client trains on, of all that it has [n]."""
-    return y[torch.from_numpy(~held_rows(len(y), y.cpu().numpy(), *draw, who)).to(y.device)]
+    return y[torch.from_numpy(~held_rows(len(y), y.cpu().numpy(), *draw, who, people)).to(y.device)]
 
 
 class LoadError(RuntimeError):
@@ -495,6 +527,14 @@ def read(
     """
     if isinstance(data, Samples | Absent):
         return data
+    if isinstance(data, OfPeople):
+        samples, people = read(data.data, who, dtype, device, transform, memory, target), np.asarray(data.people)
+        if people.dtype.kind not in "iu" or people.shape != (samples.size,) or isinstance(samples, Absent):
+            raise ValueError(
+                f"{who}: people must be whole numbers [n], one for each of {samples.size} samples of data that are not Lazy; found "
+                f"{people.dtype} {list(people.shape)}."
+            )
+        return replace(samples, people=people.astype(np.int64))
     if isinstance(data, Lazy):
         return Absent(data, who, dtype, device, transform, memory, target)
     store = _unloaded(data, who, memory, target) if isinstance(data, Dataset) else data

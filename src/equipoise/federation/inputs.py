@@ -269,8 +269,13 @@ def frame(
     sets = _test_sets(reading, tests)
     own = None if client_tests is None else _own_test_sets(reading, client_tests, called)
     draw = settings.validation, settings.seed
-    here = [(d.content.y, name) for d, name in zip(data, called, strict=True) if d.content is not None]
-    task = task.fitted([trained_on(y, draw, name) for y, name in here])
+    task = task.fitted(
+        [
+            trained_on(d.content.y, draw, name, d.people)
+            for d, name in zip(data, called, strict=True)
+            if isinstance(d, Samples) and d.content is not None
+        ]
+    )
     model = _rated(_observed(net, head, called[0], first, task), lr)
     model.bf16 = settings.precision == "bf16"
     held_out = None if server_validation is None else _of_server(reading, server_validation)

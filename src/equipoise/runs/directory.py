@@ -12,7 +12,7 @@ from typing import Any
 
 import tomli_w
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from equipoise import flower, networks, scenarios
 from equipoise.core.attacks import Attackers
@@ -25,7 +25,7 @@ from equipoise.core.task import Task, task_of
 from equipoise.data.holdings import examples
 from equipoise.data.memory_mapped import labels
 from equipoise.data.own.columns import several
-from equipoise.data.samples import n_held, trained_on
+from equipoise.data.samples import trained_on
 from equipoise.federation import checkpoint
 from equipoise.federation import forecast as forecasts
 from equipoise.federation.directory import LOCK, noting_failure
@@ -308,7 +308,7 @@ def _check_network(configs: Sequence[RunConfig], data: Scenario, net: nn.Module)
         head=first.head,
         task=_task(first, data),
     )
-    sizes = {name: n - n_held(n, first.validation) for name, n in zip(names, data.sizes, strict=True)}
+    sizes = {name: len(y) for name, y in zip(names, _trained_on(first, data), strict=True)}
     for config in configs:
         method = parse(config.method)
         inputs.suit(
@@ -338,10 +338,15 @@ def assumed(config: RunConfig) -> str:
 
 def _task(config: RunConfig, data: Scenario) -> Task:
     """What the labels mean, with what that takes from all that clients train on."""
-    clients = zip(data.clients, data.client_names, strict=True)
-    return task_of(data.task).fitted(
-        [trained_on(labels(of), (config.validation, config.seed), name) for of, name in clients]
-    )
+    return task_of(data.task).fitted(_trained_on(config, data))
+
+
+def _trained_on(config: RunConfig, data: Scenario) -> list[Tensor]:
+    """Of every client the labels of what it trains on."""
+    draw = config.validation, config.seed
+    people = [None] * len(data.clients) if data.people is None else [each.numpy() for each in data.people]
+    clients = zip(data.clients, data.client_names, people, strict=True)
+    return [trained_on(labels(samples), draw, name, who) for samples, name, who in clients]
 
 
 def _made(config: RunConfig) -> tuple[Scenario, nn.Module]:
@@ -389,13 +394,13 @@ def federation(
     if config.engine == FLOWER and directory is not None:
         states = directory / "sites"
         fed = flower.in_process(
-            net, data.clients, config.method, config.solver, states=states, settings=settings, **same
+            net, data.holders, config.method, config.solver, states=states, settings=settings, **same
         )
         return fed, data
     if config.engine == FLOWER:  # to look at: it asks one client after the other, too
         settings = replace(settings, engine="sequential")
     same |= {"client_tests": data.client_tests, "select": config.select}
-    return Federation(net, data.clients, config.method, config.solver, settings=settings, **same), data
+    return Federation(net, data.holders, config.method, config.solver, settings=settings, **same), data
 
 
 def plan(config: RunConfig, base: Path, *, workers: int | None = None, progress: bool = True) -> forecasts.Forecast:

@@ -3,9 +3,9 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,6 +62,7 @@ def scenario(
     client: str | None = None,
     group: str | Sequence[str] | None = None,
     split: str | None = None,
+    subject: str | None = None,
     image: str | None = None,
     leave_out: str | Sequence[str] = (),
     positive: str | int | None = None,
@@ -95,7 +96,8 @@ def scenario(
     size : >= 8, side of images in pixels.
     measures : recorded in addition to the accuracy, names of ``metrics.MEASURES`` or ``"rates"``, which are recorded in
         any case where there is a column group.
-    label, client, split, image : names of columns that differ from the usual ones.
+    label, client, split, subject, image : names of columns that differ from the usual ones. The rows of one ``subject``, a person, are all
+        for training, all for testing or all held out.
     group : columns of groups, ``"sex"`` or ``["sex", "race"]``; ``"age:40,60"`` divides numbers into bands. Test sets are by the values of
         all, and each is a sensitive attribute.
     leave_out : columns that are no features.
@@ -290,6 +292,9 @@ def divided(
     strata = bands if own.group is None else np.array([f"{k:02} {g}" for k, g in zip(bands, own.group, strict=True)])
     rng = np.random.default_rng(seed)
     draws = "test" not in split
+    people = own.people
+    drawn_for_tests, drawn_for_server = np.full((2, people.max() + 1), -1)
+    _require_parts(own)
     train: dict[str, list[int]] = {}
     tested: dict[str, list[int]] = {}
     held = np.flatnonzero(split == "validation").tolist()
@@ -304,15 +309,18 @@ def divided(
     for name, rows in rows_of.items():
         mine, tests = (np.array([row for row in rows if split[row] == part], np.int64) for part in ("train", "test"))
         if draws:
-            tests, mine = _drawn(mine, y, strata, test, rng)
+            tests, mine = _drawn_people(
+                people, mine, drawn_for_tests, partial(_drawn, y=y, strata=strata, share=test, rng=rng)
+            )
         if server_validation:
-            more, mine = _drawn(mine, y, strata, server_validation, rng)
+            draw = partial(_drawn, y=y, strata=strata, share=server_validation, rng=rng)
+            more, mine = _drawn_people(people, mine, drawn_for_server, draw)
             held += more.tolist()
         if len(mine):
             train[name] = mine.tolist()
         if len(tests):
             tested[name] = tests.tolist()
-    _give_back(y, whose, train, tested if draws else {}, held)
+    _give_back(y, whose, people, train, tested if draws else {}, held)
     common = [row for row, name in enumerate(whose) if not name and split[row] == "test"]
     return Parts(train, tested, common, sorted(held), tuple(_remarks(own, train, tested, common, draws, test)))
 
@@ -346,6 +354,43 @@ def _remarks(
         present = {own.group[row] for rows in (*tested.values(), common) for row in rows}
         if lost := [name for name in ordered(own.group) if name not in present]:
             yield f"Group {listed(lost)}: no sample to test on, so nothing is measured for {'it' if len(lost) == 1 else 'them'}."
+    yield from _in_several_places(own, train, [*common, *(row for rows in tested.values() for row in rows)])
+
+
+def _in_several_places(own: UserData, train: dict[str, list[int]], tested: list[int]) -> Iterator[str]:
+    """Notes on rows that are the same in training and test data, or at several clients, of tables whose rows mostly differ."""
+    if (row_of := _alike(own)) is None or 2 * (row_of.max() + 1) < len(own):
+        return
+    trained = np.unique(np.concatenate([*map(np.array, train.values()), np.empty(0)]).astype(np.int64))
+    if n := int(np.isin(row_of[tested], row_of[trained]).sum()):
+        yield (
+            f"{n:,} of {len(tested):,} test rows are the same as a training row, in all columns, so a model may know them by heart. Leave "
+            "copies out; or, if they are of one person, name its column, subject."
+        )
+    at = np.unique(np.concatenate([np.unique(row_of[rows]) for rows in train.values()]), return_counts=True)[1]
+    if n := int((at > 1).sum()):
+        yield f"{n:,} different rows are at several clients for training, the same in all columns."
+    people = _people(own, Parts(train, {}, [], [], ())) or []
+    if n := len(
+        {*own.people[[row for rows in train.values() for row in rows]][np.concatenate([[], *people]) < 0].tolist()}
+    ):
+        yield f"{n:,} people have training rows at several clients: none of these rows is held out for validation."
+
+
+def _alike(own: UserData) -> NDArray[np.int64] | None:
+    """A number of every sample [n], the same for those with the same target and inputs; None of images."""
+    from pandas.util import hash_array
+
+    if isinstance(own.inputs, RawTable):
+        columns = [cells.values for cells in own.inputs.columns.values()]
+    elif isinstance(own.inputs, np.ndarray) and own.inputs.ndim == 2 and own.inputs.dtype != np.uint8:
+        columns = list(own.inputs.T)
+    else:
+        return None
+    total = hash_array(own.targets)
+    for values in columns:
+        total = total * np.uint64(1_000_003) + hash_array(np.ascontiguousarray(values))
+    return np.unique(total, return_inverse=True)[1].astype(np.int64)
 
 
 def _strata(own: UserData) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -368,14 +413,47 @@ def _dealt(
             "divided among clients, with --set clients=8 (and --set alpha=0.5)."
         )
     rows = np.flatnonzero(split == "train")
+    rows = rows[np.sort(np.unique(own.people[rows], return_index=True)[1])]  # one of each person
     with partition.errors_of("own"):
         least = max(1, min(10, len(rows) // (2 * clients)))
         dealt = partition.dirichlet(y[rows], clients, alpha, seed, min_size=least)
     whose = [""] * len(y)
     for k, part in enumerate(dealt, start=1):
-        for row in rows[part].tolist():
+        for row in np.flatnonzero((split == "train") & np.isin(own.people, own.people[rows[part]])).tolist():
             whose[row] = f"client-{k}"
     return whose
+
+
+def _drawn_people(
+    people: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    parts: NDArray[np.int64],
+    draw: Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The ``rows`` of a client whose people are drawn, and its others; who is drawn at one client is drawn at all.
+
+    ``draw`` gets one row of each person, and divides these. ``parts`` are changed: 1 of people who are drawn, 0 of others, -1 of those of
+    whom no client has decided.
+    """
+    first = rows[np.sort(np.unique(people[rows], return_index=True)[1])]
+    drawn, others = draw(first[parts[people[first]] < 0])
+    parts[people[drawn]], parts[people[others]] = 1, 0
+    away = parts[people[rows]] == 1
+    return rows[away], rows[~away]
+
+
+def _require_parts(own: UserData) -> None:
+    """Require that the column of parts has all rows of a person in one."""
+    if own.subject is None or own.split is None:
+        return
+    parts: dict[str, set[str]] = {}
+    for name, part in zip(own.subject, own.split, strict=True):
+        parts.setdefault(name, set()).add(part)
+    if several_parts := [name for name, each in parts.items() if len(each) > 1]:
+        raise DataError(
+            f"{own.source}: {len(several_parts):,} of {len(parts):,} people ({listed(several_parts)}) have rows in several parts of the "
+            "column split. Put all rows of a person into one part, or leave the column out, so that people are drawn."
+        )
 
 
 def _drawn(
@@ -397,14 +475,22 @@ def _drawn(
 
 
 def _give_back(
-    y: NDArray[Any], whose: Sequence[str], train: dict[str, list[int]], drawn: dict[str, list[int]], held: list[int]
+    y: NDArray[Any],
+    whose: Sequence[str],
+    people: NDArray[np.int64],
+    train: dict[str, list[int]],
+    drawn: dict[str, list[int]],
+    held: list[int],
 ) -> None:
     """Return a drawn sample of each class that nobody would train on otherwise: of a class with one sample, say."""
     for k in set(y.tolist()) - {int(y[row]) for rows in train.values() for row in rows}:
         for rows in (*drawn.values(), held):
             if rows_of_class := [row for row in rows if y[row] == k]:
-                rows.remove(rows_of_class[0])
-                train.setdefault(whose[rows_of_class[0]], []).append(rows_of_class[0])
+                person = people[rows_of_class[0]]
+                for others in (*drawn.values(), held):
+                    for row in [row for row in others if people[row] == person]:
+                        others.remove(row)
+                        train.setdefault(whose[row], []).append(row)
                 break
     for name in [name for name, rows in drawn.items() if not rows]:
         del drawn[name]
@@ -458,6 +544,7 @@ def federate(
         "tests": {name: take(samples, rows) for name, rows in sets.items()},
         "server_validation": take(samples, parts.validation) if parts.validation else None,
         "attributes": own.values,
+        "people": None if (people := _people(own, parts)) is None else tuple(map(torch.from_numpy, people)),
     }
     notes = [*own.notes, *parts.notes, *doubts]
     return federated, {"sha256": _digest(own), **standard, "notes": notes, "clients": parts.train, "tests": sets}
@@ -500,7 +587,20 @@ def coder_of(own: UserData, parts: Parts, held: Draw = NOTHING) -> Coder:
 def _learnt_from(own: UserData, parts: Parts, held: Draw) -> list[NDArray[np.int64]]:
     """Of every client the rows that it trains on, of which means, categories and all else are learnt."""
     clients = [(name, np.array(rows, np.int64)) for name, rows in parts.train.items()]
-    return [rows[~held_rows(len(rows), own.targets[rows], *held, name)] for name, rows in clients]
+    people: Sequence[NDArray[np.int64] | None] = _people(own, parts) or [None] * len(clients)
+    return [
+        rows[~held_rows(len(rows), own.targets[rows], *held, name, who)]
+        for (name, rows), who in zip(clients, people, strict=True)
+    ]
+
+
+def _people(own: UserData, parts: Parts) -> list[NDArray[np.int64]] | None:
+    """Of every client the person of each training row, negative if several clients train on rows of the same; None if none is known."""
+    if own.subject is None:
+        return None
+    mine = [own.people[rows] for rows in parts.train.values()]
+    who, n_clients = np.unique(np.concatenate([*map(np.unique, mine)]), return_counts=True)
+    return [np.where(np.isin(people, who[n_clients > 1]), -1, people) for people in mine]
 
 
 def _rounding_of(own: UserData, coder: Coder, x: NDArray[np.float32]) -> list[str]:

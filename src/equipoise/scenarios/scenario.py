@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from equipoise.data.memory_mapped import Data, Mapped, labels, shape
-from equipoise.data.samples import Transform
+from equipoise.data.samples import OfPeople, Transform
 from equipoise.data.transforms import Images as Images
 from equipoise.metrics.measures import TASKS as TASKS
 from equipoise.system import own_code
@@ -137,6 +137,7 @@ class Scenario(Description):
     client_tests : per client its own test samples, or ``None``, where ``tests`` divide them otherwise.
     server_validation : samples that the server holds; ``None`` if it holds none.
     attributes : by the name of each sensitive attribute the names of its values, in the order of their codes.
+    people : per client the person of each sample, as of :class:`equipoise.OfPeople`; ``None`` if they are not known.
 
     Raises
     ------
@@ -151,6 +152,7 @@ class Scenario(Description):
     client_tests: tuple[Data | None, ...] | None = None
     server_validation: Data | None = None
     attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    people: tuple[torch.Tensor, ...] | None = None
 
     def __post_init__(self) -> None:
         for what, values in (("client_names", self.client_names), ("client_groups", self.client_groups)):
@@ -189,6 +191,13 @@ class Scenario(Description):
                 )
         object.__setattr__(self, "sample", shape(self.clients[0]))
         object.__setattr__(self, "has_server_validation", self.server_validation is not None)
+
+    @property
+    def holders(self) -> tuple[Data | OfPeople, ...]:
+        """The clients' samples as :class:`equipoise.Federation` takes them, with their people, if these are known."""
+        if self.people is None:
+            return self.clients
+        return tuple(OfPeople(data, people) for data, people in zip(self.clients, self.people, strict=True))
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from equipoise.data.own.columns import UserData, listed, ordered, together
 from equipoise.data.own.doubts import DIFFERENT, shortened, unlike
 from equipoise.data.own.reading import read_user_data
 from equipoise.data.own.words import twins
-from equipoise.data.samples import Draw, held_rows
+from equipoise.data.samples import Draw, OfPeople, held_rows
 from equipoise.data.schema.cells import RawTable
 from equipoise.data.schema.coding import Coder, strangers
 from equipoise.data.schema.reading import key_of
@@ -35,7 +35,20 @@ log = logging.getLogger(__name__)
 FORMAT: Final = 3  # of both files
 LEAST = 10  # training rows of a category or a bin whose count leaves a site
 SITE = "site"  # the one client of a table
-KEPT = ("label", "group", "split", "leave_out", "keep", "not_missing", "sep", "decimal", "encoding", "task", "columns")
+KEPT = (
+    "label",
+    "group",
+    "split",
+    "subject",
+    "leave_out",
+    "keep",
+    "not_missing",
+    "sep",
+    "decimal",
+    "encoding",
+    "task",
+    "columns",
+)
 OWN = ("sep", "decimal", "encoding")  # how a site wrote its table, which the others need not agree on
 
 Rows = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
@@ -95,6 +108,11 @@ class SharedSchema:
         ------
         DataError : the table is not as the schema says, or has a class or value that no site named.
         """
+        train, tested = self.samples(data, **written)
+        return train.data if isinstance(train, OfPeople) else train, tested
+
+    def samples(self, data: str | Path, **written: Any) -> tuple[Rows | OfPeople, Rows]:
+        """The same, the training rows with their people, if the schema has the column ``subject``."""
         own, parts = _site(data, {**self.options, **written}, self.seed, self.test)
         assert isinstance(own.inputs, RawTable)
         problems = []
@@ -110,7 +128,8 @@ class SharedSchema:
         columns = [_codes(own, name, words, self.values[name]) for name, words in own.attributes.items()]
         s = (torch.from_numpy(np.stack(columns, 1)),) if columns else ()
         train, tested = (torch.tensor(rows.get(SITE, []), dtype=torch.int64) for rows in (parts.train, parts.test))
-        return tuple(part[train] for part in (x, y, *s)), tuple(part[tested] for part in (x, y, *s))
+        mine, tests = (tuple(part[rows] for part in (x, y, *s)) for rows in (train, tested))
+        return mine if own.subject is None else OfPeople(mine, own.people[train.numpy()]), tests
 
     def doubt(self, held: Draw, site: str) -> str:
         """Why something was learnt of rows that a site holds out in a run, and what to do; empty if nothing was."""
@@ -189,7 +208,8 @@ def site_sums(
     own, parts = _site(data, options, seed, test)
     assert isinstance(own.inputs, RawTable)
     schema, rows = own.inputs.schema, np.array(parts.training, np.int64)
-    rows = rows[~held_rows(len(rows), own.targets[rows], validation, seed, str(site))]
+    people = None if own.subject is None else own.people[rows]
+    rows = rows[~held_rows(len(rows), own.targets[rows], validation, seed, str(site), people)]
     if len(rows) < least:
         raise DataError(
             f"{data} has {len(rows)} training rows, and numbers about fewer than {least} do not leave a site: it cannot take part, "

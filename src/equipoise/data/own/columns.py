@@ -26,7 +26,7 @@ SPLITS = {
     **dict.fromkeys(("test", "testing"), "test"),
     **dict.fromkeys(("val", "valid", "validation"), "validation"),
 }
-ROLES = ("client", "split")  # of columns, in addition to labels, groups and inputs
+ROLES = ("client", "split", "subject")  # of columns, in addition to labels, groups and inputs
 SHOWN = 5  # names in a sentence
 WRITTEN = ("sep", "decimal", "encoding")  # options of tables that are text
 PROBLEMS = 10  # in an error
@@ -46,6 +46,7 @@ class Columns:
         usual name.
     group : columns of groups of people, ``"sex"``, ``"sex,race"`` or ``("sex", "race")``; ``"age:40,60"`` divides numbers into bands,
         below 40, from 40 to below 60, and from 60.
+    subject : column of the person whom a row is about: all rows of one person are for training, for testing, or for validation.
     image : column of the image files, or of the images of a data set of the Hub.
     leave_out : columns that are no features.
     keep : columns that are features, although they have no name or count the rows.
@@ -61,6 +62,7 @@ class Columns:
     client: str | None = None
     group: str | tuple[str, ...] | None = None
     split: str | None = None
+    subject: str | None = None
     image: str | None = None
     leave_out: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
@@ -106,8 +108,8 @@ class UserData:
     label : per sample, the class as the files have it; in regression the number, as Python writes it, which loses nothing.
     inputs : numbers [n, ...], of a function float32 or int64, or images uint8 [n, C, H, W]; those of image files, not decoded yet; or
         the columns of a table, not coded yet.
-    client, split : per sample, its client (``""`` in a test set common to all), and ``"train"``, ``"test"`` or ``"validation"``;
-        ``None`` if the files do not contain it.
+    client, split, subject : per sample, its client (``""`` in a test set common to all), ``"train"``, ``"test"`` or ``"validation"``, and
+        the person whom it is about; ``None`` if the files do not contain it.
     attributes : by the name of each column of groups, the value of every sample.
     features : names of the columns of numbers, if they have names.
     names : file or row of each sample.
@@ -128,6 +130,7 @@ class UserData:
     about: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     regression: bool = False
+    subject: Column | None = None
 
     def __len__(self) -> int:
         return len(self.label)
@@ -159,6 +162,13 @@ class UserData:
         """The codes of every sample's A sensitive attributes [n, A]; None if there are none."""
         codes = [_numbered(words, ordered(words)) for words in self.attributes.values()]
         return np.stack(codes, 1) if codes else None
+
+    @cached_property
+    def people(self) -> NDArray[np.int64]:
+        """The number of the person of every sample [n]; where it is not known, each sample is of another one."""
+        if self.subject is None:
+            return np.arange(len(self))
+        return np.unique(np.array(self.subject, str), return_inverse=True)[1].astype(np.int64)
 
     @property
     def clients(self) -> Column:

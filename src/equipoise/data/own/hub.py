@@ -85,7 +85,7 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
 def _named(what: str, features: Mapping[str, Any], columns: Columns) -> dict[str, str]:
     """The columns of labels, clients, groups and images, as far as there are any."""
     names = list(features)
-    used = {role: column(names, getattr(columns, role), role, what) for role in ("label", "client")}
+    used = {role: column(names, getattr(columns, role), role, what) for role in ("label", "client", "subject")}
     used |= {role: group.column for role, group in groups_of(columns, names, what).items()}
     if used["label"] is None:
         raise DataError(

@@ -57,7 +57,7 @@ def read(path: Path, columns: Columns) -> UserData:
         notes.append(
             f"{path.name}: {used['x']} {list(x.shape)} has as many rows as columns; a row is taken as a sample."
         )
-    of_roles = replace(columns, image=None, label=None, client=None, split=None)
+    of_roles = replace(columns, image=None, label=None, client=None, split=None, subject=None)
     own = of_arrays(path, arrays, of_roles, {"file": path.name, "bytes": path.stat().st_size})
     return replace(own, notes=(*own.notes, *notes))
 

@@ -142,6 +142,10 @@ def _checked(own: UserData, columns: Columns) -> UserData:
     """Check what training needs, for all kinds of data, and note what is doubtful about columns of numbers."""
     if not len(own):
         raise DataError(f"{own.source} holds no sample.")
+    if columns.subject and own.subject is None:
+        raise DataError(
+            f"{own.source}: subject is an option of tables and arrays, and these are {own.layout}. Leave it out."
+        )
     client = None if own.client is None else _named(own, own.client)
     attributes = {text.name(name): _named(own, words) for name, words in own.attributes.items()}
     label = _named(own, own.label)

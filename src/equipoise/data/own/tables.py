@@ -143,7 +143,7 @@ def _roles(
             f"{path} has no column label; its columns are {some(header, MANY) or 'none'}. "
             f"Name the one with the {columns.labelled}: --set label=COLUMN."
         )
-    for role in ("label", "client", *groups):
+    for role in ("label", "client", "subject", *groups):
         if role in used:
             origin = Origin(f"{path}, column {used[role]}", at)
             names = read_column(cells[used[role]], role.split()[0], origin, columns)

@@ -252,8 +252,12 @@ class Consortium:
 
         task, tallies, lost = trial.model.task, dict[int, Found](), dict[int, str]()
         for m, answer in sites.ask("evaluate.validation", now.t, range(len(sites.known)), make):
-            size, share = sites.known[m].size, trial.settings.validation
-            counted = answer if isinstance(answer, str) else held_out(answer.fields, size, share, task)
+            site, share = sites.known[m], trial.settings.validation
+            counted = (
+                answer
+                if isinstance(answer, str)
+                else held_out(answer.fields, site.size, share, task, people=site.people)
+            )
             if isinstance(counted, str):
                 lost[m] = counted
             else:

@@ -43,6 +43,7 @@ class Known:
     tests: tuple[str, ...]
     agreement: dict[str, str] = field(default_factory=dict, compare=False)
     test_sizes: dict[str, int] = field(default_factory=dict, compare=False)  # 0: too few for a number of it to be sent
+    people: bool = field(default=False, compare=False)  # samples of one person are held out together
 
     @staticmethod
     def of(fields: Mapping[str, Any]) -> Known:
@@ -58,7 +59,16 @@ class Known:
         sizes = {text.name(test): n for test, n in fields.get("test_sizes", {}).items()}
         codes = {"Equipoise version": "an earlier one"} | codes
         codes["samples"] = f"shape {listed(shape)}, {dtype}"
-        site = Known(text.name(fields["name"]), int(fields["size"]), shape, dtype, tests, codes, sizes)
+        site = Known(
+            text.name(fields["name"]),
+            int(fields["size"]),
+            shape,
+            dtype,
+            tests,
+            codes,
+            sizes,
+            fields.get("people") is True,
+        )
         if (
             any(type(n) is not int or not 0 <= n < 2**53 for n in (fields["size"], *sizes.values()))
             or site.size < 1

@@ -83,16 +83,18 @@ def read(task: Task, sums: Any, width: int, n: int) -> Tally:
     return tally
 
 
-def held_out(fields: Mapping[str, Any], size: int, share: float, task: Task) -> Tally | str | None:
+def held_out(
+    fields: Mapping[str, Any], size: int, share: float, task: Task, *, people: bool = False
+) -> Tally | str | None:
     """A site's tally of what it holds out, None if it holds out nothing, or too little; or why it cannot be used.
 
-    ``size`` are the samples that it trains on, and ``share`` is what it holds out of all.
+    ``size`` are the samples that it trains on, and ``share`` is what it holds out of all, or of all ``people``.
     """
     try:
         if not fields["found"]:
             return None
         n = int(fields["found"][0])
-        return read(task, fields["found"], 1, n if n == n_held(size + n, share) else 0)
+        return read(task, fields["found"], 1, n if (people and n > 0) or n == n_held(size + n, share) else 0)
     except UNFIT:
         return UNUSABLE
 

@@ -74,6 +74,7 @@ class Site:
     run_config: Mapping[str, Any] = field(default_factory=dict)  # of which the task may have made anything
     noise: float = 0.0  # z, that protects what it sends
     attributes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # names of the values of each
+    people: bool = False  # samples of one person are held out together
 
     def answer(self, kind: str, asked: Parcel, **more: bool) -> Parcel:
         """The site's answer to a message; ``quiet=True`` to train with NaN as the update, not an error, where training fails.
@@ -281,6 +282,7 @@ def open_site(
     if task.schema is not None and (why := task.schema.doubt((settings.validation, settings.seed), name)):
         raise SiteError(why)
     require_people(method, sensitive)
+    people = inputs.data[0].people is not None
     inputs, (held,) = inputs.divided(settings.validation, settings.seed)
     trial = prepare(
         inputs,
@@ -297,7 +299,7 @@ def open_site(
     if spend(own, noise, 0) and (personal or settings.validation):
         what = "on its test data of a model that is partly its own" if personal else "on training data (validation)"
         raise SiteError(f"refuses: max-epsilon allows no scores {what}, which no noise protects")
-    return Site(trial, task, tests, store, held, simulated, described, own, run_config or {}, noise, sensitive)
+    return Site(trial, task, tests, store, held, simulated, described, own, run_config or {}, noise, sensitive, people)
 
 
 def _allow(site: Site, rounds: int = 1) -> None:
@@ -318,6 +320,7 @@ def _describe(site: Site, asked: Parcel) -> Parcel:
     shape, kinds = shape_of(x), tree_map(lambda leaf: str(leaf.dtype).removeprefix("torch."), x)
     about = {"size": data.size, "shape": listed(shape), "dtype": kinds}
     about["test_sizes"] = {name: d.size if name in site.shown.sets else 0 for name, d in site.tests.sets.items()}
+    about |= {"people": True} if site.people else {}
     return Parcel({**about, "tests": list(site.tests.sets), "agreement": site.task.agreement(trial, shape)})
 
 

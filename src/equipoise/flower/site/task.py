@@ -72,7 +72,7 @@ class Task:
         data : the table of this site; its columns are matched by name.
         more : as of :class:`Task`.
         """
-        train, test = (None, None) if data is None else schema.read(data)
+        train, test = (None, None) if data is None else schema.samples(data)
         return Task(
             net,
             train,
