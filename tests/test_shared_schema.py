@@ -161,7 +161,7 @@ def test_rare_rows_give_the_same_sums_however_many_they_are() -> None:
 def test_columns_that_a_site_lacks_are_named(here: Path, equipoise: Any, caplog: pytest.LogCaptureFixture) -> None:
     """All cells of age are missing at south; a column that all sites lack; a site whose file has other columns; few rows; two numbers."""
     assert (
-        "Every training cell is missing of age at south."
+        "column age: every cell is missing at client south, and not elsewhere."
         in equipoise("init", "--data", "all.csv", "--set", "label=sick", "--set", "client=site", "-o", "own.toml").out
     )
     options = read(here / "agreed.toml")[3]["scenario_options"]

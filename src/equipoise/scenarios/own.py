@@ -345,11 +345,6 @@ def _remarks(
         yield f"{listed(untested)}: no sample to test on, so there is no test set of {'its' if len(untested) == 1 else 'their'} own."
     if untrained := [name for name in tested if name not in train]:
         yield f"{listed(untrained)}: no sample to train on, so {'it is' if len(untrained) == 1 else 'they are'} for testing only."
-    if own.client is not None and isinstance(own.inputs, RawTable):
-        gone = {column: cells.missing for column, cells in own.inputs.columns.items() if cells.missing.any()}
-        lacks = {column: [name for name, rows in train.items() if cells[rows].all()] for column, cells in gone.items()}
-        if said := [f"{column} at {listed(names)}" for column, names in lacks.items() if names]:
-            yield f"Every training cell is missing of {listed(said)}. The other clients decide what fills them."
     if own.group is not None:
         present = {own.group[row] for rows in (*tested.values(), common) for row in rows}
         if lost := [name for name in ordered(own.group) if name not in present]:
