@@ -234,6 +234,7 @@ def train_at_sites(here: Path, task: Any, method: str, name: str = "run", **node
     from equipoise.flower import InProcessGrid, make_client_app, make_server_app
 
     settings = {"method": method, "rounds": 2, "lr": 0.1, "min-sites": 3, "run-dir": str(here / name), "seed": 0}
+    settings["secure"] = bool(node.get("secure"))
     nodes = [{"site": site, "state-dir": str(here / "states"), **node} for site in SITES]
     client, server = make_client_app(task), make_server_app(task)
     server(InProcessGrid(client, nodes, settings), Context(1, 0, {}, RecordDict(), settings))
@@ -369,6 +370,17 @@ def test_a_network_of_the_users_own_is_stored_and_take_states_why_it_is_no_bundl
     assert (run / "west" / "model.safetensors").exists()
     with pytest.raises(ValueError, match=r"and no bundle of them\. The network is your own code \(Linear\)"):
         take(tmp_path / "states", tmp_path / "home", run=f"{run.name}/west")
+
+
+def test_after_masked_rounds_server_and_sites_take_the_same_model(here: Path, equipoise: Any) -> None:
+    from equipoise.flower import take
+
+    train_on_tables(here, "fedavg", secure=True)
+    assert equipoise("export", "run", "--bundle", "home").status == 0
+    (run,) = (here / "states").iterdir()
+    take("states", "mine", run=f"{run.name}/south")
+    assert Path("home/model.safetensors").read_bytes() == Path("mine/model.safetensors").read_bytes()
+    assert json.loads(Path("mine/bundle.json").read_text())["measures"]["sets"].keys() == {"south"}
 
 
 def test_numbers_about_too_few_test_rows_are_not_in_the_bundle_of_a_site(here: Path) -> None:
