@@ -28,6 +28,7 @@ from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.federation.method import Method
 from equipoise.methods import METHODS
+from equipoise.testing.federations import of_people
 from helpers import UNEQUAL, clients, in_one, network, normal, others_slow, samples, tensor
 
 pytest.importorskip("flwr")
@@ -476,7 +477,7 @@ def both(
     """A simulation, and the same by masked sums, which waits for nobody."""
     kind = "batchnorm" if "fedbn" in str(method) else "mlp"
     given: dict[str, Any] = {"epochs": 2, "batch_size": 8, "participation": participation, "seed": 3, "quorum": 0.5}
-    data = clients(more.pop("sizes", UNEQUAL))
+    data, more = clients(more.pop("sizes", UNEQUAL), people=bool(of_people(method))), of_people(method) | more
     simulated = eq.Federation(network(kind), data, method, SOLVER, engine="sequential", **given | more)
     fed = in_process(network(kind), data, method, SOLVER, secure=True, states=states, **given | more)
     exchange = at(fed).sites.exchange
@@ -657,7 +658,7 @@ def holds(parcel: Parcel, x: Tensor) -> bool:
     return False
 
 
-@pytest.mark.parametrize("method", others_slow(["fedavg", "fedbn", "scaffold", "fedproto"], fast=(0, 2)))
+@pytest.mark.parametrize("method", others_slow(["fedavg", "fedbn", "scaffold", "fedproto", "fairgrad"], fast=(0, 2, 4)))
 def test_no_update_travels_in_the_clear(method: str, wire: Wire, tmp_path: Path) -> None:
     fed = masked(method, states=tmp_path)
     start, private = fed.progress.vector, fed.trial.private
@@ -668,8 +669,8 @@ def test_no_update_travels_in_the_clear(method: str, wire: Wire, tmp_path: Path)
         kept = {key.rpartition("/")[2]: x for key, x in load_file(path).items()}
         update, key = kept["update"], memory_file.read_memory(path.with_name("masks.json")).key
         assert float(update.norm()) > 0.1
-        reports = [kept[report].flatten() for report in ("dc", "proto") if report in kept]
-        assert len(reports) == (method in ("scaffold", "fedproto"))
+        reports = [kept[report].flatten() for report in ("dc", "proto", "n", "right") if report in kept]
+        assert len(reports) == {"scaffold": 1, "fedproto": 1, "fairgrad": 2}.get(method, 0)
         secret = [update, start + update, size * update, size / 8 * update, *reports, *(x / 5 for x in reports)]
         for kind, site, parcel in wire.up:
             assert not any(holds(parcel, x) for x in secret), (kind, site)
