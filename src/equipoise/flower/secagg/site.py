@@ -316,7 +316,8 @@ def own_weights(trial: Trial, sizes: Mapping[str, int]) -> dict[str, float]:
     """
     n, P, vector = len(sizes), trial.model.n_params, trial.setup.initial
     samples = torch.tensor([float(size) for size in sizes.values()], dtype=torch.float64)
-    setup, ids = replace(trial.setup, sizes=samples), torch.arange(n)
+    # which class is positive is the server's choice, on which no weight of a site depends
+    setup, ids = replace(trial.setup, sizes=samples, positive=0), torch.arange(n)
     zero = torch.zeros_like(vector).expand(n, -1)
     cohort = Cohort(
         t=0,
