@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,9 +14,11 @@ from equipoise.metrics import class_counts, parity
 from equipoise.metrics.calibration import calibration_of_sums, reliability, sums_of_scores
 from equipoise.metrics.groups import OF_CLASS
 from equipoise.metrics.intervals import newcombe, of_rates
+from equipoise.report import html
 from equipoise.report.layout import sheets
 from equipoise.report.statistics import Comparison
 from test_group_rates import SICK, clinic, run
+from test_people import history
 
 share = st.tuples(st.integers(1, 200), st.floats(0, 1)).map(lambda drawn: (round(drawn[0] * drawn[1]), drawn[0]))
 
@@ -103,3 +107,75 @@ def test_few_people_show_nothing(sick: int, said: str) -> None:
     text = " ".join(sheet.explanations)
     assert ("Not estimable" in text and f"equal opportunity ({said})" in text) == bool(said)
     assert "accuracy gap (" not in text
+
+
+# inside every site
+def site(rates: tuple[float, float], n: int = 200) -> tuple[list[int], list[int], list[int]]:
+    """Predictions, classes and sexes of people of whom everybody is of the class, and these shares are recognised."""
+    predicted = [int(k < n * rate) for rate in rates for k in range(n)]
+    return predicted, [1] * (2 * n), [0] * n + [1] * n
+
+
+def legend(found: Comparison) -> str:
+    return " ".join(text for sheet in sheets(found) if sheet.name == "people-1-gaps" for text in sheet.explanations)
+
+
+def test_a_fair_whole_does_not_hide_unfair_sites() -> None:
+    """One site favours women as much as the other favours men."""
+    found = Comparison.of([history([{"north": site((0.8, 0.5)), "south": site((0.5, 0.8))}], positive="yes")])
+    inside = found["people"]["sex"]["methods"][0]
+    assert inside["equal_opportunity"]["mean"] == 0
+    assert inside["largest"]["equal_opportunity"] == {
+        "gap": {"mean": pytest.approx(30), "std": None, "ci95": None},
+        "worst": {"north": 1},
+        "sites": 2,
+        "few": [0, 0],
+        "larger": {"north": 1, "south": 1},
+    }
+    assert "hides sites with a larger one in equal opportunity, beyond chance: m in north and south." in legend(found)
+    page = html.render(found)
+    assert "Inside every site by sex" in page
+    fair = Comparison.of([history([{"north": site((0.6, 0.5)), "south": site((0.6, 0.5))}], positive="yes")])
+    assert "hides" not in legend(fair)
+    assert "equal opportunity 10.0 in north" in legend(fair)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("n", [9, 12, 30])
+def test_sites_of_few_have_no_gap(n: int, own: bool) -> None:
+    sets: Any = {"north": site((0.8, 0.5)), "south": site((0.9, 0.1), n)}
+    meta: Any = {"client_names": ["north", "south"], "client_tests": True} if own else {}
+    run_ = history([sets, sets], [*sets.values()] if own else None, positive="yes", **(meta | {"least_group": 10}))
+    found = run_.people(2)["sex"]["sites"]
+    assert found["north"]["gaps"] == {"demographic_parity": pytest.approx(30), "equal_opportunity": pytest.approx(30)}
+    south = found["south"]
+    assert (south["gaps"]["equal_opportunity"] is None) == (n < 30)
+    assert (south["groups"]["f"]["n"], south["groups"]["f"]["tpr"] is None) == ((None, True) if n < 10 else (n, False))
+    few = "1 of 2 sites have too few people"
+    assert (few in legend(Comparison.of([run_]))) == (n < 30)
+
+
+def test_sites_are_those_of_a_plain_loop() -> None:
+    """Over rounds; and its interval is for all sites together."""
+    rng = np.random.default_rng(0)
+    y, s = ({name: rng.integers(0, 2, n) for name, n in (("a", 150), ("b", 240))} for _ in range(2))
+    rounds: Any = [{name: (rng.integers(0, 2, len(y[name])), y[name], s[name]) for name in y} for _ in range(3)]
+    found = history(rounds, positive="yes").people(3)["sex"]["sites"]
+    for name, inside in found.items():
+        for k, value in enumerate("fm"):
+            those = [p[s[name] == k].mean() for p, _, _ in (of[name] for of in rounds)]
+            assert inside["groups"][value]["selection_rate"] == pytest.approx(100 * np.mean(those))
+        counts = {
+            value: class_counts(np.tile(y[name][s[name] == k], 3), np.concatenate([of[name][0][s[name] == k] for of in rounds]), 2)
+            for k, value in enumerate("fm")
+        }  # fmt: skip
+        assert inside["gaps"]["equal_opportunity"] == pytest.approx(100 * parity(counts).equal_opportunity.value)
+        ends = of_rates(counts, rounds=3, level=1 - 0.05 / 2)["equal_opportunity"]
+        assert inside["intervals"]["equal_opportunity"] == pytest.approx([100 * ends.low, 100 * ends.high])
+
+
+def test_people_without_a_positive_class_have_no_sites() -> None:
+    three = history([{"a": site((0.8, 0.5))}], classes=["x", "y", "z"])
+    assert three.people()["sex"]["sites"] == {}
+    numbers: Any = {"a": ([0.0] * 12, [1.0] * 12, [0] * 6 + [1] * 6)}
+    assert history([numbers], task="regression").people()["sex"]["sites"] == {}

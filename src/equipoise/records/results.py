@@ -112,6 +112,30 @@ class Inside(TypedDict):
     main: float | None
 
 
+class SiteRates(TypedDict):
+    """The people of one site with one value: test samples, those of the positive class, and rates in percent; null if too few."""
+
+    n: int | None
+    of_class: int | None
+    selection_rate: float | None
+    tpr: float | None
+
+
+class Site(TypedDict):
+    """How people are treated inside one site, in percent.
+
+    Attributes
+    ----------
+    groups : by value.
+    gaps : demographic parity and equal opportunity, between the values with 30 people or more; null of fewer than two.
+    intervals : of these, 95 % for all sites together (Bonferroni).
+    """
+
+    groups: dict[str, SiteRates]
+    gaps: dict[str, float | None]
+    intervals: dict[str, Ends]
+
+
 class People(TypedDict):
     """How a model treats people with each value of a sensitive attribute, all test sets together: a sample in several counts in each.
 
@@ -124,6 +148,7 @@ class People(TypedDict):
     as_groups : whether each test set has the people with one value, and all of these.
     clients : of the model that each client predicts with, its main measure by value; null of one that was not tested, and empty where
         clients share test sets and a model.
+    sites : by name, of every client with its own model or test set, else of every test set; empty without a positive class.
     averaged : the rounds.
     """
 
@@ -131,6 +156,7 @@ class People(TypedDict):
     unknown: int
     as_groups: bool
     clients: list[dict[str, Inside] | None]
+    sites: dict[str, Site]
     averaged: list[int]
 
 

@@ -2,22 +2,33 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.metrics.classification import RATES
-from equipoise.metrics.groups import OF_CLASS, Counts, Rates, parity, sizes_of
+from equipoise.metrics.groups import ESTIMABLE, OF_CLASS, Counts, Positive, Rates, parity, rates_of, sizes_of
 from equipoise.metrics.intervals import of_rates, wilson
 from equipoise.metrics.measures import ACCURACY
 from equipoise.metrics.performance import Value, gap
 from equipoise.records.record import Record, Sums
-from equipoise.records.results import GroupErrors, GroupFairness, GroupRates, Inside, People, RateIntervals, ValueErrors
+from equipoise.records.results import (
+    GroupErrors,
+    GroupFairness,
+    GroupRates,
+    Inside,
+    People,
+    RateIntervals,
+    Site,
+    SiteRates,
+    ValueErrors,
+)
 
 if TYPE_CHECKING:
     from equipoise.records.history import History
 
+OF_SITES: Final = ("demographic_parity", "equal_opportunity")  # gaps inside sites
 Row = Mapping[str, NDArray[np.float64]]  # sums over the samples with one value of an attribute
 
 
@@ -107,7 +118,63 @@ def people(history: "History", k: int, last: int) -> People | None:
             _inside(history, [summed(history, k, sets)[0] for sets in rounds_of_client]) if rounds_of_client else None
             for rounds_of_client in own
         ],
+        "sites": sites(
+            [{name: summed(history, k, [each])[0] for name, each in _of_sites(history, by).items()} for by in by_round],
+            history.positive,
+            history.least_group,
+        ),
         "averaged": [t for t, _, _ in rounds],
+    }
+
+
+def _of_sites(history: "History", by: Mapping[str, Any]) -> dict[str, list[list[Sums]]]:
+    """By site the sums of one round: of every client where these have models or test sets of their own, else of every test set."""
+    if clients := by.get("clients"):
+        return {name: [sums] for name, sums in zip(history.client_names, clients, strict=False) if sums}
+    return {name: [sums] for name, sums in by.get("groups", {}).items()}
+
+
+def sites(rounds: Sequence[Mapping[str, Mapping[str, Row]]], about: Positive | None, least: int) -> dict[str, Site]:
+    """How people are treated inside every site, over all of some rounds; a gap needs `ESTIMABLE` people of every value.
+
+    Parameters
+    ----------
+    rounds : by site and value the sums.
+    about : the positive class; nothing is returned without it.
+    least : >= 1, people that a rate must be about.
+    """
+    if about is None or not all("true" in row for by in rounds for rows in by.values() for row in rows.values()):
+        return {}
+    R, c, enough = len(rounds), about.number, max(least, ESTIMABLE)
+    counts: dict[str, dict[str, Counts]] = {}
+    for name in dict.fromkeys(name for by in rounds for name in by):
+        each = [by[name] for by in rounds if name in by]
+        values = dict.fromkeys(value for rows in each for value in rows)
+        counts[name] = {
+            v: {key: (R / len(each) * np.sum([rows[v][key] for rows in each if v in rows], axis=0)).tolist() for key in ("right", "true", "chosen")}
+            for v in values
+        }  # fmt: skip
+    gaps = {name: parity(groups, c, enough * R) for name, groups in counts.items() if len(groups) > 1}
+    level = 1 - 0.05 / max(1, sum(each.demographic_parity.defined for each in gaps.values()))
+    by_site: dict[str, Site] = {}
+    for name, groups in counts.items():
+        gap = gaps.get(name)
+        ends = of_rates(groups, c, R, enough, level) if gap and gap.demographic_parity.defined else {}
+        by_site[name] = {
+            "groups": {value: _site_rates(group, c, R, least) for value, group in groups.items()},
+            "gaps": {key: percent(getattr(gap, key)) if gap else None for key in OF_SITES},
+            "intervals": {key: ends[key].percent if key in ends else None for key in OF_SITES},
+        }
+    return by_site
+
+
+def _site_rates(counts: Counts, c: int, rounds: int, least: int) -> SiteRates:
+    rates, true, n = rates_of(counts, least * rounds), counts["true"][c] / rounds, sum(counts["true"]) / rounds
+    return {
+        "n": round(n) if n >= least else None,
+        "of_class": round(true) if true >= least else None,
+        "selection_rate": percent(rates.selection_rate[c]),
+        "tpr": percent(rates.tpr[c]),
     }
 
 

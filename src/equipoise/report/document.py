@@ -350,6 +350,30 @@ class InsideClient(TypedDict):
     gap: OverSeeds
 
 
+class InsideSite(TypedDict):
+    """How a method treats the people of one site: by value their numbers and rates, and the gaps, each over the seeds that have it."""
+
+    groups: dict[str, dict[str, Any]]
+    gaps: dict[str, OverSeeds]
+
+
+class LargestInside(TypedDict):
+    """The largest gap inside a site.
+
+    Attributes
+    ----------
+    gap, worst : over the seeds, and where it is, by how many seeds.
+    sites, few : how many sites, and `[low, high]` of those with too few people for a gap.
+    larger : sites whose gap is larger than that of all people, beyond chance, by how many seeds.
+    """
+
+    gap: OverSeeds
+    worst: dict[str, int]
+    sites: int
+    few: list[int]
+    larger: dict[str, int]
+
+
 class Gaps(Bounded):
     """How differently a method treats the groups.
 
@@ -362,6 +386,7 @@ class Gaps(Bounded):
     intervals : `[low, high]` over the test samples, ends averaged over the seeds.
     worst_groups, clients : of a sensitive attribute, the worst value, by how many seeds have it there; and by client; empty where clients
         share a model and test sets.
+    sites, largest : of a sensitive attribute, by site, and by gap.
     failed : see `Measured`.
     """
 
@@ -380,6 +405,8 @@ class Gaps(Bounded):
     intervals: dict[str, tuple[float, float] | None]
     worst_groups: NotRequired[dict[str, int]]
     clients: NotRequired[list[InsideClient]]
+    sites: NotRequired[dict[str, InsideSite]]
+    largest: NotRequired[dict[str, LargestInside]]
     failed: bool
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from equipoise.metrics.attendance import ATTENDANCE
 from equipoise.metrics.communication import full_model, overhead, traffic
 from equipoise.metrics.definitions import INDICES, spread
+from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import Measure
 from equipoise.metrics.performance import last_rounds
 from equipoise.records.history import History
@@ -41,6 +42,8 @@ from equipoise.report.statistics import (
     tables,
 )
 
+FEW: Final = 3  # values of an attribute whose rates at every site are shown
+OF_SITES: Final = {"demographic parity": "demographic_parity", "equal opportunity": "equal_opportunity"}
 MANY: Final = 100  # clients: more are in the figure only
 
 
@@ -165,6 +168,7 @@ def _of_rates(comparison: content.Document) -> Iterator[Sheet]:
             explanations=sentences.parity_legend(comparison, treated),
             narrow=True,
         )
+        yield from _of_sites(treated, comparison)
 
 
 def _of_own_measures(comparison: content.Document) -> Iterator[Sheet]:
@@ -394,6 +398,41 @@ def people_of_clients(comparison: Comparison) -> Iterator[Sheet]:
         yield _block(
             f"{treated.rates}-clients", f"Every client by {treated.attribute}", grid, text, *texts, head="Client"
         )
+
+
+def _of_sites(treated: content.Treated, comparison: content.Document) -> Iterator[Sheet]:
+    """How the people of every site are treated, by value of a sensitive attribute: rates of one method, of several the gaps."""
+    parity = treated.parity
+    methods = [method for method in parity["methods"] if method.get("sites")]
+    sites = list(dict.fromkeys(site for method in methods for site in method["sites"]))
+    if not 1 < len(sites) <= MANY:
+        return
+    values = [*methods[0]["groups"]] if len(methods) == 1 and len(methods[0]["groups"]) <= FEW else []
+    rows = tuple((site, tuple(_in_site(methods, site, values, parity["least"]))) for site in sites)
+    several = len(methods) > 1
+    titles = [f"{method['method']}, {gap}" if several else gap for method in methods for gap in OF_SITES]
+    for what in ("n", "selection rate", f"of {parity['positive']},", "true-positive rate"):
+        titles += [f"{what} {value}" for value in values]
+    text = (
+        f"How the people of every site are treated by {treated.attribute}, in percent. Demographic parity: the gap of the selection rate; equal "
+        f"opportunity: of the true-positive rate. –: not estimable, without two groups of {ESTIMABLE} people or more."
+    )
+    name, heading = f"{treated.rates}-sites", f"Inside every site by {treated.attribute}"
+    grid = Grid((*titles,), rows)
+    yield Sheet(name, heading, f"{heading}.", grid, [text, *sentences.plus_minus_of(comparison)], head="Site")
+
+
+def _in_site(methods: Sequence[content.Gaps], site: str, values: Sequence[str], least: int) -> Iterator[Cell]:
+    """The cells of a site: the gaps of every method, then for some values the numbers and rates of the first."""
+    for method in methods:
+        gaps = method["sites"][site]["gaps"] if site in method["sites"] else {}
+        yield from (_cell(gaps[key], 1) if gaps else Cell(UNDEFINED) for key in OF_SITES.values())
+    groups = methods[0]["sites"][site]["groups"] if values else {}
+    for counted, rate in (("n", "selection_rate"), ("of_class", "tpr")):
+        each = [groups.get(value) for value in values]
+        sizes = ["" if of is None else of[counted] for of in each]
+        yield from (Cell(f"< {least}" if n is None else f"{n:,}" if n != "" else UNDEFINED) for n in sizes)
+        yield from (Cell(UNDEFINED) if of is None else _cell(of[rate], 1) for of in each)
 
 
 def _of_value(inside: content.Inside | None, few: str, digits: int) -> Cell:

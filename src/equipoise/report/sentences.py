@@ -60,7 +60,7 @@ def worst_named(methods: Sequence[content.Row], key: str = "worst_groups", what:
         if not worst:
             continue
         several = len(worst) > 1
-        groups = notes.listed([f"{group} ({plural(n, 'seed')})" if several else group for group, n in worst.items()])
+        groups = notes.listed([_seen(group, n, several) for group, n in worst.items()])
         named.setdefault(groups, []).append(str(method["method"]))
     whose = [groups if len(named) == 1 else f"{groups} for {some(labels)}" for groups, labels in named.items()]
     return [f"{what} is {'; '.join(whose)}."] if named else []
@@ -247,6 +247,7 @@ def parity_legend(comparison: content.OfMeasure, treated: content.Treated) -> li
         *(worst_named(parity["methods"], what=f"The worst value of {treated.attribute}") if treated.attribute else ()),
         *_gaps(parity, measure),
         *_not_estimable(parity, measure),
+        *_inside(parity),
         *parity["notes"],
         *(plus_minus_of(comparison) if numbers else plus_minus(parity["methods"])),
     ]
@@ -264,6 +265,38 @@ def _gaps(parity: content.Parity, measure: Measure) -> Iterator[str]:
             yield f"{method['method']}, 95{PERCENT} intervals over the test samples{averaged}: {listed}."
 
 
+def _inside(parity: content.Parity) -> Iterator[str]:
+    """The largest gaps inside sites, and where a site is less fair than all people together."""
+    methods = [method for method in parity["methods"] if method.get("largest")]
+    for method in methods[:1]:
+        parts = []
+        for key, inside in method["largest"].items():
+            low, high = inside["few"]
+            few = f"{low}" if low == high else f"{low} to {high}"
+            size = (
+                f"{number(inside['gap']['mean'], 1)} in {' or '.join([*inside['worst']][:3])}"
+                if inside["worst"]
+                else "not estimable"
+            )
+            left = f", {few} of {inside['sites']} sites have too few people" * bool(high)
+            parts.append(f"{key.replace('_', ' ')} {size}{left}")
+        yield f"Largest gap inside a site between groups of {ESTIMABLE} people or more, {method['method']}: {'; '.join(parts)}."
+    several = len(parity["seeds"]) > 1
+    for key in dict.fromkeys(key for method in methods for key in method["largest"]):
+        where = [
+            f"{method['method']} in {notes.listed([_seen(site, n, several) for site, n in larger.items()])}"
+            for method in methods
+            if (larger := method["largest"][key]["larger"])
+        ]
+        if where:
+            yield f"The gap of all people hides sites with a larger one in {key.replace('_', ' ')}, beyond chance: {'; '.join(where)}."
+
+
+def _seen(name: str, seeds: int, several: bool) -> str:
+    """A name, and with how many seeds it was seen, if there are several."""
+    return f"{name} ({plural(seeds, 'seed')})" if several else name
+
+
 def _not_estimable(parity: content.Parity, measure: Measure) -> Iterator[str]:
     """Which gaps rest on so few people that their numbers show nothing, each with the smallest group."""
     about = f"of class {parity['positive']}"
@@ -276,10 +309,11 @@ def _not_estimable(parity: content.Parity, measure: Measure) -> Iterator[str]:
             chosen = round(n * selected["mean"] / 100) if selected and selected["mean"] is not None else 0
             size = {"": n, "tpr": positive, "fpr": n - positive if positive else 0, "ppv": chosen}
             sizes += [(size[rate], rate, group) for rate in ABOUT.get(column.key, ("",))]
-        size_, rate, group = min(sizes)
+        large = [each for each in sizes if each[0] >= parity["least"]]  # others are in no gap
+        size_, rate, group = min(sizes if len({group for _, _, group in large}) < 2 else large)
         if size_ < ESTIMABLE:
-            number = f"< {parity['least']}" if size_ < parity["least"] else str(size_)
-            few.append(f"{column.title} ({number}{words[rate]} in {group})")
+            shown = f"< {parity['least']}" if size_ < parity["least"] else str(size_)
+            few.append(f"{column.title} ({shown}{words[rate]} in {group})")
     if few:
         yield f"Not estimable, with fewer than {ESTIMABLE} people in a group: {', '.join(few)}. Read the intervals, not the numbers."
 

@@ -26,7 +26,7 @@ from equipoise.metrics.pooling import Moments, last_rounds_together, moments
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
 from equipoise.records import results
 from equipoise.records.meta import Content, Sharing
-from equipoise.records.treatment import gap_between
+from equipoise.records.treatment import OF_SITES, gap_between
 from equipoise.report import columns, notes
 from equipoise.report import document as content
 from equipoise.report.columns import Column
@@ -945,6 +945,11 @@ def _people(runs: Runs) -> dict[str, content.Parity]:
             method["worst_groups"] = _worst_groups(_worst_value(entry, measure) for entry in rated)
             n = min(len(entry["clients"]) for entry in people)
             method["clients"] = [_inside([entry["clients"][m] or {} for entry in people]) for m in range(n)]
+            method["sites"] = {
+                site: _site([e["sites"][site] for e in people if site in e["sites"]])
+                for site in dict.fromkeys(site for e in people for site in e["sites"])
+            }
+            method["largest"] = {key: _largest_inside(people, key) for key in OF_SITES if method["sites"]}
         every = [people for entry in of_runs.values() for people in entry]
         unknown = [entry["unknown"] for entry in every]
         by_attribute[name] = {
@@ -971,6 +976,42 @@ def _inside(seeds: Sequence[Mapping[str, results.Inside]]) -> content.InsideClie
     return {
         "groups": by_value,
         "gap": over_seeds([gap_between(values["main"] for values in client.values()) for client in seeds]),
+    }
+
+
+def _site(seeds: Sequence[results.Site]) -> content.InsideSite:
+    """How the people of a site are treated, over the seeds."""
+    by_value: dict[str, dict[str, Any]] = {}
+    for value in dict.fromkeys(value for site in seeds for value in site["groups"]):
+        each = [cast(Numbers, site["groups"][value]) for site in seeds if value in site["groups"]]
+        by_value[value] = {key: _usual(each, key) for key in ("n", "of_class")}
+        by_value[value] |= {key: over_seeds(_numbers(each, key)) for key in ("selection_rate", "tpr")}
+    return {
+        "groups": by_value,
+        "gaps": {key: over_seeds(_numbers([site["gaps"] for site in seeds], key)) for key in OF_SITES},
+    }
+
+
+def _largest_inside(seeds: Sequence[results.People], key: str) -> content.LargestInside:
+    """The largest gap inside a site, of those that can be estimated, and the sites in which it is larger than overall beyond chance."""
+    gaps = [
+        {name: gap for name, site in each["sites"].items() if (gap := site["gaps"][key]) is not None} for each in seeds
+    ]
+    larger: Counter[str] = Counter()
+    for each in seeds:
+        overall = cast(Numbers, each["treated"] or {}).get(key)
+        larger.update(
+            name
+            for name, site in each["sites"].items()
+            if overall is not None and (ends := site["intervals"][key]) and ends[0] > overall
+        )
+    few = [len(each["sites"]) - len(of_seed) for each, of_seed in zip(seeds, gaps, strict=True)]
+    return {
+        "gap": over_seeds([max(of_seed.values()) for of_seed in gaps if of_seed] or [None]),
+        "worst": _worst_groups(max(of_seed, key=of_seed.__getitem__, default=None) for of_seed in gaps),
+        "sites": max(len(each["sites"]) for each in seeds),
+        "few": [min(few), max(few)],
+        "larger": dict(larger.most_common()),
     }
 
 
