@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from sklearn.base import clone
+from sklearn.model_selection import cross_val_predict, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.validation import check_is_fitted
@@ -160,10 +162,25 @@ def test_it_is_an_estimator_that_is_fitted(made: tuple[eq.Federation, Any, Path,
     assert model.get_params() == {"directory": folder}
     assert (clone(model).predict(frame) == model.predict(frame)).all()
     assert (pickle.loads(pickle.dumps(model)).predict(frame) == model.predict(frame)).all()
-    with pytest.raises(BundleError, match=r"trained model and learns nothing more"):
+    with pytest.raises(BundleError, match=r"trained model and learns nothing more.*FrozenEstimator"):
         whole.fit(frame, frame["label"])
+    assert model.set_params(directory=folder) is model
+    for changed in ({"directory": "other"}, {"threshold": 0.3}):
+        with pytest.raises(BundleError, match=r"cannot be changed\. Load the other bundle"):
+            model.set_params(**changed)
     with pytest.raises(BundleError, match=r"takes a table, a pandas frame with the columns age, pain"):
         model.predict(np.zeros((3, 4)))
+
+
+def test_in_what_fits(made: tuple[eq.Federation, Any, Path, pd.DataFrame]) -> None:
+    """Frozen, as scikit-learn says it, it goes through cross-validation and a pipeline that is fitted."""
+    _, _, folder, frame = made
+    model, y = eq.load(folder), frame["label"]
+    frozen = pytest.importorskip("sklearn.frozen").FrozenEstimator(model)
+    assert (make_pipeline(FunctionTransformer(), frozen).fit(frame, y).predict(frame) == model.predict(frame)).all()
+    made_ = cross_val_predict(frozen, frame, y, cv=3, method="predict_proba")
+    assert np.abs(made_ - model.predict_proba(frame)).max() < 1e-6
+    assert cross_val_score(frozen, frame, y, cv=3, scoring="roc_auc").shape == (3,)
 
 
 # what is refused
@@ -865,6 +882,37 @@ def test_the_metadata_are_yaml(tmp_path: Path, name: str, expected: dict[str, st
     assert header["model-index"][0]["name"] == "b #: 2"
     assert "\nevil" not in text
     assert "\n# y" not in text
+
+
+def test_a_data_set_of_the_hub_is_named(made: tuple[eq.Federation, Any, Path, pd.DataFrame], tmp_path: Path) -> None:
+    fed, data, _, _ = made
+    for source, expected in (
+        ("hub:owner/people/2019", ["owner/people"]),
+        ("hub:owner/people", ["owner/people"]),
+        ("/home/a/b.csv", None),
+    ):
+        fed.save_bundle(tmp_path / "b", data={**data.manifest, "source": source})
+        text = (tmp_path / "b/README.md").read_text()
+        assert header_of(text).get("datasets") == expected
+        assert "/home" not in text + (tmp_path / "b/bundle.json").read_text()
+        shutil.rmtree(tmp_path / "b")
+
+
+def test_the_folder_comes_back_from_the_hub(
+    made: tuple[eq.Federation, Any, Path, pd.DataFrame], tmp_path: Path
+) -> None:
+    """As its cache lays files out, by links; and a clone without Git LFS is refused with what to do."""
+    _, _, folder, frame = made
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "snapshots/1").mkdir(parents=True)
+    for k, file in enumerate(folder.iterdir()):
+        shutil.copy(file, tmp_path / f"blobs/{k}")
+        (tmp_path / "snapshots/1" / file.name).symlink_to(tmp_path / f"blobs/{k}")
+    assert (eq.load(tmp_path / "snapshots/1").predict(frame) == eq.load(folder).predict(frame)).all()
+    clone_ = copied(folder, tmp_path / "clone")
+    (clone_ / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
+    with pytest.raises(BundleError, match=r"model\.safetensors is a pointer of Git LFS.*git lfs pull"):
+        eq.load(clone_)
 
 
 @pytest.mark.parametrize("name", ["mit\n---\nevil: 1", "a\rb", "\x1b[31m", "a\u2028b", "x" * 101, None, 4])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -65,7 +66,9 @@ def test_a_bundle_predicts_the_same_where_only_the_wheel_is(tmp_path: Path) -> N
     """Written by this environment, moved, loaded in a new one that has the wheel and what it requires; the same bits and decisions."""
 
     def call(*command: str | Path, where: Path) -> None:
-        done = subprocess.run([*map(str, command)], cwd=where, capture_output=True, text=True, check=False)
+        new = str(command[0]).startswith(str(tmp_path))  # its Python must see the wheel alone
+        env = {name: value for name, value in os.environ.items() if not new or name != "PYTHONPATH"}
+        done = subprocess.run([*map(str, command)], cwd=where, capture_output=True, text=True, check=False, env=env)
         assert done.returncode == 0, done.stderr[-2000:]
 
     tree, here, away = copied(tmp_path / "tree"), tmp_path / "here", tmp_path / "elsewhere" / "in"

@@ -163,7 +163,10 @@ class Card:
         ]
         metrics = list(dict.fromkeys(metric["type"] for each in results for metric in each["metrics"]))
         index = {"metrics": metrics, "model-index": [{"name": self.name, "results": results}]} if metrics else {}
-        return {**(named if license else {}), "library_name": "equipoise", "pipeline_tag": task, "tags": tags, **index}
+        source = about["data"].get("source", "").partition(":")[2].split("/")
+        sets_of_hub = {"datasets": ["/".join(source[:2])]} if len(source) > 1 else {}
+        first = {**(named if license else {}), "library_name": "equipoise", "pipeline_tag": task, "tags": tags}
+        return {**first, **sets_of_hub, **index}
 
     @property
     def summary(self) -> str:

@@ -88,6 +88,8 @@ def read(folder: Path) -> dict[str, Any]:
         file = folder / name
         if file.name != name or (name not in CARDS and not file.is_file()):
             raise BundleError(f"{file} is missing, which the bundle needs. {AGAIN}")
+        if name not in CARDS and file.read_bytes().startswith(b"version https://git-lfs"):
+            raise BundleError(f"{file} is a pointer of Git LFS, and its content was not fetched: git lfs pull.")
         if name not in CARDS and hashlib.sha256(file.read_bytes()).hexdigest() != digest:
             raise BundleError(f"{file} was edited: its content is not what was written. {AGAIN}")
     return about

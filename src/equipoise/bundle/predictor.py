@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, Self, cast
 
 import numpy as np
 import torch
@@ -164,8 +164,17 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any = None, y: Any = None) -> NoReturn:
         """Refuse: a bundle is trained already."""
         raise BundleError(
-            "A bundle is a trained model and learns nothing more. Train with equipoise run, or eq.Federation(...).fit."
+            "A bundle is a trained model and learns nothing more. Train with equipoise run, or eq.Federation(...).fit. In a Pipeline that is "
+            "fitted, or cross_val_predict: sklearn.frozen.FrozenEstimator(model)."
         )
+
+    def set_params(self, **params: Any) -> Self:
+        """Refuse another folder, whose model would not be this one."""
+        if changed := [name for name, value in params.items() if name != "directory" or value != self.directory]:
+            raise BundleError(
+                f"{changed[0]} of a trained model cannot be changed. Load the other bundle: eq.load(DIR)."
+            )
+        return self
 
     def outputs(self, X: Any) -> Tensor:
         """What the network gives [n, C] for samples: logits, or of regression numbers that are not in the unit of the target yet.

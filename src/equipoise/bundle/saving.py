@@ -127,6 +127,8 @@ def save(
         from equipoise.bundle.graph import graph
 
         content[GRAPH] = graph(net.cpu(), _here(trained.samples).batch(torch.tensor([0, 0]), None).x)
+    of_hub = str(trained.data.get("source")).startswith("hub:")  # others are paths
+    named = ("scenario", "layout", "sha256", *["source"] * of_hub)
     about = {
         "task": task,
         "classes": list(trained.classes),
@@ -149,7 +151,7 @@ def save(
         "use": " ".join(use.split()),
         "contact": " ".join(contact.split()),
         "chosen": chosen,
-        "data": {name: trained.data[name] for name in ("scenario", "layout", "sha256") if name in trained.data},
+        "data": {name: trained.data[name] for name in named if name in trained.data},
         "measures": card.measures(trained.history),
         "versions": versions(),
     }

@@ -1,8 +1,9 @@
 """Groups of people: columns whose values make them, and bands of a column of numbers."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from equipoise.data.contents import DataError
 from equipoise.data.own.columns import Column, Columns, column, option, several
@@ -77,6 +78,12 @@ def groups_of(columns: Columns, known: Sequence[str], what: str) -> dict[str, Gr
     if len({group.column for group in groups}) < len(groups):
         raise DataError(f"{what}: group={','.join(parts)} names a column twice. Name each once.")
     return {f"group {group.name}" if len(groups) > 1 else "group": group for group in groups}
+
+
+def described(groups: Iterable[Group]) -> dict[str, Any]:
+    """What the record of a run has of groups, so that others find them in another table; nothing if there are none."""
+    made = {group.name: {"column": group.column, "bands": [*group.edges]} for group in groups}
+    return {"groups": made} if made else {}
 
 
 def _group(part: str, known: Sequence[str], what: str) -> Group:

@@ -24,7 +24,7 @@ from equipoise.data.own.columns import (
     listed,
     together,
 )
-from equipoise.data.own.groups import groups_of
+from equipoise.data.own.groups import described, groups_of
 from equipoise.data.own.numbers import left_out, nameless
 from equipoise.data.own.targets import read_column
 from equipoise.data.own.words import Origin, settled
@@ -68,7 +68,11 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
             roles["attributes"][group.name] = value
     taken = {image, *named.values(), *columns.leave_out}
     rest = [name for name in names if name not in taken]
-    facts = {"name": address, "samples": {part: len(table) for part, table in by_part.items()}}
+    facts = {
+        "name": address,
+        "samples": {part: len(table) for part, table in by_part.items()},
+        **described(groups.values()),
+    }
     facts["fingerprints"] = [str(getattr(table, "_fingerprint", "")) for table in tables]
     inputs: Any
     if image is not None:

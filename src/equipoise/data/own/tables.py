@@ -21,7 +21,7 @@ from equipoise.data.own.columns import (
     splits,
     together,
 )
-from equipoise.data.own.groups import Group, groups_of
+from equipoise.data.own.groups import Group, described, groups_of
 from equipoise.data.own.numbers import left_out, nameless
 from equipoise.data.own.targets import read_column
 from equipoise.data.own.words import Origin
@@ -86,9 +86,7 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
             are = "s {} are" if len(rest) > 1 else " {} is"
             notes.append(f"{path.name}: the column{are.format(listed(rest))} not used.")
         layout, features, names = "a table of images", (), tuple(inputs.names)
-    about: dict[str, Any] = {"file": path.name, "bytes": path.stat().st_size}
-    if groups:
-        about["groups"] = {group.name: {"column": group.column, "bands": [*group.edges]} for group in groups.values()}
+    about = {"file": path.name, "bytes": path.stat().st_size, **described(groups.values())}
     roles |= {"inputs": inputs, "features": features, "names": names, "notes": tuple(notes)}
     return UserData(source=str(path), layout=layout, about=about, **roles)
 
