@@ -932,6 +932,20 @@ def test_any_text_is_one_value_of_yaml() -> None:
         assert yaml.safe_load(line) == {"key": [text]}
 
 
+def test_groups_that_are_numbers_are_called_by_their_attribute(tmp_path: Path) -> None:
+    """In the sentence of the card, too, and of a federation without a scenario."""
+    s, y = torch.arange(60) % 2, (torch.arange(60) // 2) % 2
+    data = [(torch.randn(60, 5, generator=torch.Generator().manual_seed(k)), y, s) for k in range(2)]
+    tests = {str(k): tuple(part[s == k] for part in data[0]) for k in (0, 1)}
+    fed = eq.Federation(eq.network("mlp", (5,), 2, hidden=[3]), data, tests=tests, attributes={"sex": ["0", "1"]})
+    fed.fit(1, progress=False)
+    fed.save_bundle(tmp_path / "b")
+    text = (tmp_path / "b/README.md").read_text()
+    assert re.search(r"in group sex [01] .* and \d+ in group sex [01]", text)
+    assert "in group 0" not in text
+    assert "sex sex" not in text
+
+
 # the command line
 def test_the_journey_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any) -> None:
     """A European table: semicolons, decimal commas, no UTF-8; predictions of one with a missing cell, and without a label."""

@@ -297,7 +297,7 @@ class Card:
     def _called(self, group: str) -> str:
         """A test set, with the name of the attribute where its values are the test sets: sex 1."""
         named = self.history.attributes.items()
-        return next((f"{name} {group}" for name, values in named if {*self.history.groups} <= {*values}), group)
+        return next((f"{name} {group}" for name, values in named if {group, *self.history.groups} <= {*values}), group)
 
     def _positive(self) -> Iterator[str]:
         positive, threshold = self.about["positive"], self.about["threshold"]

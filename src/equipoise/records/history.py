@@ -129,11 +129,12 @@ class History:
     @property
     def group_words(self) -> dict[str, str]:
         """What groups are called whose values in the user's column are no words: `sex 1` for the value 1 of the column sex."""
-        options = (self.meta.get("config") or {}).get("scenario_options") or {}
-        column = options.get("group")
-        named = isinstance(column, str) and options.get("tests") in (None, "groups")
-        every = (*self.groups, *self.small_groups) if named else ()
-        return {group: worded(str(column), group) for group in every}
+        every = (*self.groups, *self.small_groups)
+        column = next((name for name, values in self.attributes.items() if {*every} <= {*values}), None)
+        if column is None:
+            options = (self.meta.get("config") or {}).get("scenario_options") or {}
+            column = options.get("group") if options.get("tests") in (None, "groups") else None
+        return {group: worded(column, group) for group in every} if isinstance(column, str) else {}
 
     @property
     def least_group(self) -> int:
