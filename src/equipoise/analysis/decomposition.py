@@ -138,7 +138,7 @@ def _measured(trial: Trial, now: Progression, rounds: int) -> tuple[Progression,
 def _losses(trial: Trial, vector: Tensor, ids: Sequence[int]) -> Tensor:
     """Loss of one whole model [G] on the training data of each client [m]."""
     return torch.tensor(
-        [answers(trial, vector, [loaded(trial.data[m])])[0].tally.mean_loss for m in ids], dtype=torch.float64
+        [answers(trial, vector, [loaded(trial.data[m])], ())[0].tally.mean_loss for m in ids], dtype=torch.float64
     )
 
 

@@ -145,7 +145,7 @@ def landscape(
         def loss(step: Tensor, fed: Federation = fed, vector: Tensor = vector, data: Samples = data) -> float:
             nonlocal done
             moved = torch.cat([vector[: len(step)] + step, vector[len(step) :]])
-            value = float(evaluation.answers(fed.trial, moved, [data])[0].tally.mean_loss)
+            value = float(evaluation.answers(fed.trial, moved, [data], ())[0].tally.mean_loss)
             done += 1
             if on_point is not None:
                 on_point(done, total)

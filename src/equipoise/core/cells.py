@@ -134,10 +134,14 @@ def cell_of(message: State, y: Tensor, s: Tensor) -> Tensor:
     ``message`` has ``w`` [..., R, A], ``row`` [..., C] and ``factor`` [..., K]; labels ``y`` [..., B], codes ``s`` [..., B, K].
     """
     R, A = message["w"].shape[-2:]
-    factor = message["factor"].unsqueeze(-2)  # [..., 1, K]
-    row, group = message["row"].take_along_dim(y, -1), (s * factor).sum(-1)
-    unknown_group = ((s < 0) & (factor > 0)).any(-1) | (group >= A)
-    return torch.where(unknown_group, R * A, row * A + group)
+    group = group_of(message, s)
+    return torch.where(group < A, message["row"].take_along_dim(y, -1) * A + group, R * A)
+
+
+def group_of(message: State, s: Tensor) -> Tensor:
+    """The group of each sample [..., B], of its codes ``s`` [..., B, K]; A if it is unknown."""
+    factor, A = message["factor"].unsqueeze(-2), message["w"].shape[-1]  # [..., 1, K]
+    return torch.where(((s < 0) & (factor > 0)).any(-1), A, (s * factor).sum(-1)).clamp(max=A)
 
 
 def of_cells(table: Tensor, cell: Tensor, outside: float) -> Tensor:

@@ -21,15 +21,21 @@ from equipoise.data.samples import Samples, at_once
 from equipoise.records.record import Score, Sums
 from equipoise.system.threads import run_in_order
 
+Decide = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # predictions, outputs and attributes to predictions
+
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a model gives for samples, ``values`` [n, C], their targets [n], and codes of their sensitive attributes [n, A]."""
+    """What a model gives for samples, ``values`` [n, C], their targets [n], and codes of their sensitive attributes [n, A].
+
+    ``decide`` is what the method makes of predictions, see :meth:`equipoise.core.rule.Rule.decide`; None: nothing.
+    """
 
     task: Task
     values: Tensor
     y: Tensor
     s: Tensor | None = None
+    decide: Decide | None = None
 
     @staticmethod
     def joined(parts: Sequence[Outputs]) -> Outputs:
@@ -40,17 +46,23 @@ class Outputs:
         A = max(0 if part.s is None else part.s.shape[-1] for part in parts)
         unknown = (y.new_full((len(part.y), A), -1, dtype=torch.int64) for part in parts)
         s = [rows if part.s is None else part.s for part, rows in zip(parts, unknown, strict=True)]
-        return Outputs(parts[0].task, values, y, torch.cat(s) if A else None)
+        return Outputs(parts[0].task, values, y, torch.cat(s) if A else None, parts[0].decide)
+
+    @cached_property
+    def predicted(self) -> Tensor:
+        """What is predicted of each sample [n]."""
+        predicted = self.task.predictions(self.values)
+        return predicted if self.decide is None else self.decide(predicted, self.values, self.s)
 
     @cached_property
     def tally(self) -> Tally:
         """The sums from which most measures follow."""
-        return self.task.tally(self.values, self.y)
+        return self.task.tally(self.values, self.y, predicted=self.predicted)
 
     @property
     def people(self) -> list[Sums] | None:
         """The sums by sensitive attribute that a record keeps; None without attributes."""
-        return None if self.s is None else self.task.people(self.values, self.y, self.s)
+        return None if self.s is None else self.task.people(self.predicted, self.y, self.s, self.values.shape[-1])
 
     @cached_property
     def given(self) -> tuple[np.typing.NDArray[Any], np.typing.NDArray[Any]]:
@@ -59,7 +71,7 @@ class Outputs:
 
     def score(self, measures: Iterable[str] = ()) -> Score:
         """The main measure, the loss, the number of samples, and other measures."""
-        score = self.tally.score(measures) | self.task.whole(self.values, self.y, measures)
+        score = self.tally.score(measures) | self.task.whole(self.values, self.predicted, self.y, measures)
         return cast(Score, {key: score[key] for key in Score.__annotations__ if key in score})  # type: ignore[literal-required]
 
 

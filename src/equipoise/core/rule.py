@@ -385,6 +385,7 @@ OWNS: Mapping[str, str] = MappingProxyType(
         "upload": "what a client sends",
         "reward": "what each client gets back",
         "use": "what a client does to its model before it predicts",
+        "decision": "which class is predicted",
     }
 )
 WORDS: Mapping[str, Sequence[str]] = MappingProxyType(
@@ -573,6 +574,13 @@ class Rule:
     def publish(self, theta: Tensor, state: State) -> Tensor:
         """The global model [P] that the server evaluates and returns at the end."""
         return theta
+
+    def decide(self, predicted: Tensor, outputs: Tensor, s: Tensor | None, state: State) -> Tensor:
+        """The class [n] of each sample, from the one ``predicted`` [n], the outputs [n, C], and the codes ``s`` [n, A] where they are known.
+
+        ``state`` is the server's. Losses and probabilities stay those of the outputs.
+        """
+        return predicted
 
 
 HOOKS = tuple(  # in order of time

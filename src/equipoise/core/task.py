@@ -44,12 +44,21 @@ class Task(ABC):
     def predictions(self, outputs: Tensor) -> Tensor:
         """What is predicted of each sample [..., B]."""
 
-    def tally(self, outputs: Tensor, y: Tensor, s: Tensor | None = None, ok: Tensor | None = None) -> Tally:
+    def tally(
+        self,
+        outputs: Tensor,
+        y: Tensor,
+        s: Tensor | None = None,
+        ok: Tensor | None = None,
+        predicted: Tensor | None = None,
+    ) -> Tally:
         """What outputs [..., B, C] are for targets [..., B], as sums from which all measures but those of :meth:`whole` follow.
 
         ``s`` are the codes of A sensitive attributes [..., B, A], -1 where one is not known; false in ``ok`` [..., B] is padding.
+        ``predicted`` [..., B] replaces :meth:`predictions`.
         """
-        losses, predicted = self.losses(outputs, y).double(), self.predictions(outputs)
+        losses = self.losses(outputs, y).double()
+        predicted = self.predictions(outputs) if predicted is None else predicted
         present = torch.ones_like(y, dtype=torch.bool) if ok is None else ok
 
         def tally_of(rows: Tensor, loss: Tensor) -> Tally:
@@ -64,27 +73,27 @@ class Task(ABC):
             by.append({value: tally_of(rows, losses.where(rows, 0).sum(-1)) for value, rows in rows_of.items()})
         return replace(every, by=tuple(by))
 
-    def people(self, outputs: Tensor, y: Tensor, s: Tensor) -> list[Sums]:
-        """What a record keeps of outputs [n, C] for targets [n] by each of the sensitive attributes s [n, A], -1 where one is not known."""
-        predicted, targets, codes = (x.cpu().numpy() for x in (self.predictions(outputs), y, s))
+    def people(self, predicted: Tensor, y: Tensor, s: Tensor, width: int) -> list[Sums]:
+        """What a record keeps of predictions [n] for targets [n] by each of the sensitive attributes s [n, A], -1 where one is not known."""
+        classes, targets, codes = (x.cpu().numpy() for x in (predicted, y, s))
         every = list[Sums]()
         for known, column in zip((codes >= 0).T, codes.T, strict=True):
             values, value = np.unique(column[known], return_inverse=True)
-            sums = self.sums.of_values(predicted[known], targets[known], value, len(values), outputs.shape[-1])
+            sums = self.sums.of_values(classes[known], targets[known], value, len(values), width)
             sums_of_attribute: Sums = {"value": values.tolist(), **sums}
             every.append(
                 {**sums_of_attribute, "unknown": int((~known).sum())} if not known.all() else sums_of_attribute
             )
         return every
 
-    def tallies(self, outputs: Tensor, y: Tensor, sizes: Sequence[int]) -> list[Tally]:
-        """The tally of each of several data sets, of so many samples one after another."""
-        every = (self.losses(outputs, y).double(), self.predictions(outputs), y, torch.ones_like(y, dtype=torch.bool))
+    def tallies(self, outputs: Tensor, predicted: Tensor, y: Tensor, sizes: Sequence[int]) -> list[Tally]:
+        """The tally of each of several data sets, of so many samples one after another, with what is ``predicted`` [n] of outputs [n, C]."""
+        every = (self.losses(outputs, y).double(), predicted, y, torch.ones_like(y, dtype=torch.bool))
         parts = zip(*(leaf.split(list(sizes)) for leaf in every), strict=True)
         width = outputs.shape[-1]
         return [self.sums.of(_summed(losses), predicted, y, rows, width) for losses, predicted, y, rows in parts]
 
-    def whole(self, outputs: Tensor, y: Tensor, measures: Iterable[str]) -> Score:
+    def whole(self, outputs: Tensor, predicted: Tensor, y: Tensor, measures: Iterable[str]) -> Score:
         """Those of the measures that are no sums over the samples: none."""
         return {}
 
@@ -139,11 +148,11 @@ class Classification(Task):
         top, classes = outputs.max(-1)
         return classes.masked_fill(~top.isfinite(), -1)
 
-    def whole(self, outputs: Tensor, y: Tensor, measures: Iterable[str]) -> Score:
+    def whole(self, outputs: Tensor, predicted: Tensor, y: Tensor, measures: Iterable[str]) -> Score:
         """Those of the measures that are no sums over the samples: which ones are right, and areas under the ROC curve."""
         score: Score = {}
         if CORRECT in measures:
-            score[CORRECT] = np.packbits((self.predictions(outputs) == y).cpu().numpy()).tobytes().hex()
+            score[CORRECT] = np.packbits((predicted == y).cpu().numpy()).tobytes().hex()
         if areas := [name for name in measures if name in AREAS]:
             values = classification(outputs.double().cpu().numpy(), y.cpu().numpy(), areas, logits=True)
             score |= cast(Score, {name: values[name] for name in areas})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from equipoise.core.alignment import aligned
 from equipoise.core.draws import noise, schedule, seeded
 from equipoise.core.oracle import Oracle
 from equipoise.core.outputs import Outputs, outputs_of
-from equipoise.core.rule import State, Visit, overrides
+from equipoise.core.rule import Rule, State, Visit, overrides
 from equipoise.core.solver import at
 from equipoise.core.tally import together
 from equipoise.core.task import Classification, Task
@@ -186,9 +187,17 @@ def personal(trial: Trial, p: Progression) -> bool:
     return trial.private is not None or p.given is not None or any(map(trial.method.overriding, ("deploy", "submodel")))
 
 
-def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples]) -> list[Outputs]:
-    """The outputs of a whole vector [G] on each data set, computed by all workers."""
-    return outputs_of(trial.bound, vector, sets, trial.workers)
+def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples], server: Sequence[State]) -> list[Outputs]:
+    """The outputs of a whole vector [G] on each data set, computed by all workers, with decisions by the states of the ``server``, () for none."""
+    every = outputs_of(trial.bound, vector, sets, trial.workers)
+    for k in trial.method.overriding("decide") if server else ():
+        decide = partial(_decided, trial.method.rules[k], server[k])
+        every = [replace(outputs, decide=decide) for outputs in every]
+    return every
+
+
+def _decided(rule: Rule, state: State, predicted: Tensor, outputs: Tensor, s: Tensor | None) -> Tensor:
+    return rule.decide(predicted, outputs, s, state)
 
 
 @dataclass(frozen=True)
@@ -213,17 +222,24 @@ class EvaluationSets:
             expected = f"{self.n} clients; test sets: {', '.join(self.sets) or 'none'}"
             raise ValueError(f"groups must name one test set per client ({expected}); found {given}.")
 
-    def score(self, trial: Trial, vector: Tensor, data: Samples, called: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    def score(
+        self,
+        trial: Trial,
+        vector: Tensor,
+        data: Samples,
+        called: Mapping[str, Sequence[str]],
+        server: Sequence[State],
+    ) -> dict[str, Any]:
         """All measures of the run, of a whole vector [G] on one data set, and those of sums by sensitive attribute, as these are ``called``.
 
         Raises
         ------
         ValueError : the data have other attributes.
         """
-        [outputs] = answers(trial, vector, [data])
+        [outputs] = answers(trial, vector, [data], server)
         values = _measured(self.own, [outputs]) if self.own else []
         own = {measure.name: value for measure, (value, _) in zip(self.own, values, strict=True)}
-        tallies = trial.model.task.tally(outputs.values, outputs.y, outputs.s).by
+        tallies = trial.model.task.tally(outputs.values, outputs.y, outputs.s, predicted=outputs.predicted).by
         called = called or {f"s[{k}]" if len(tallies) > 1 else "s": () for k in range(len(tallies))}
         if tallies and len(tallies) != len(called):
             names = ", ".join(called)
@@ -239,13 +255,15 @@ class EvaluationSets:
         }
         return {**outputs.score(self.measures), **own, **({"by": of_people} if of_people else {})}
 
-    def answered(self, trial: Trial, vector: Tensor) -> dict[str, Outputs]:
+    def answered(self, trial: Trial, vector: Tensor, server: Sequence[State]) -> dict[str, Outputs]:
         """The outputs of a whole vector [G] on every set."""
-        return dict(zip(self.sets, answers(trial, vector, list(self.sets.values())), strict=True))
+        return dict(zip(self.sets, answers(trial, vector, list(self.sets.values()), server), strict=True))
 
-    def scores(self, trial: Trial, vector: Tensor, measures: Sequence[str] = ()) -> dict[str, Score]:
+    def scores(
+        self, trial: Trial, vector: Tensor, server: Sequence[State], measures: Sequence[str] = ()
+    ) -> dict[str, Score]:
         """Scores of a whole vector [G] on every set."""
-        return {name: outputs.score(measures) for name, outputs in self.answered(trial, vector).items()}
+        return {name: outputs.score(measures) for name, outputs in self.answered(trial, vector, server).items()}
 
     def of_global(self, trial: Trial, answered: Mapping[str, Outputs], t: int, rounds: int) -> Record:
         """What a record holds of the outputs of the global model on every set after ``t`` of ``rounds`` rounds."""
@@ -258,7 +276,7 @@ class EvaluationSets:
 
     def accuracy(self, trial: Trial, vector: Tensor, m: int) -> float:
         """The main measure of a whole vector [G] on client ``m``'s own test set, or over all samples of the sets it belongs to."""
-        return together(outputs.tally for outputs in answers(trial, vector, self._tests(m))).main
+        return together(outputs.tally for outputs in answers(trial, vector, self._tests(m), ())).main
 
     def record(self, trial: Trial, p: Progression, rounds: int) -> Record:
         """Scores of the global model on every set, and the main measure of the model with which each client predicts."""
@@ -266,7 +284,7 @@ class EvaluationSets:
         if not trial.method.sharing.global_model:
             return self._alone(trial, p) if everything else {}
         vector = published(trial, p)
-        answered = self.answered(trial, vector)
+        answered = self.answered(trial, vector, p.server)
         record = self.of_global(trial, answered, p.t, rounds)
         own = self.own if everything else ()
         if self.of_clients is not None or personal(trial, p):
@@ -289,12 +307,12 @@ class EvaluationSets:
         """
         sets = self.of_clients
         if sets is not None and not personal(trial, p):
-            every = iter(answers(trial, shared, [d for d in sets if d is not None]))
+            every = iter(answers(trial, shared, [d for d in sets if d is not None], p.server))
             yield from (None if d is None else [next(every)] for d in sets)
             return
         for m in range(self.n):
             lacks = sets is not None and sets[m] is None
-            yield None if lacks else answers(trial, deployable(trial, p, m), self._tests(m))
+            yield None if lacks else answers(trial, deployable(trial, p, m), self._tests(m), p.server)
 
     def _alone(self, trial: Trial, p: Progression) -> Record:
         """The main measure on every set, the mean over its clients, each with its own model; NaN of a set without clients."""
@@ -302,11 +320,11 @@ class EvaluationSets:
         judged: list[Judged | None] = []
         for m in range(self.n):
             names, vector = self._own(m), deployable(trial, p, m)
-            parts = answers(trial, vector, [self.sets[name] for name in names])
+            parts = answers(trial, vector, [self.sets[name] for name in names], p.server)
             for name, outputs in zip(names, parts, strict=True):
                 reached[name].append(outputs.tally.main)
             if self.of_clients is not None:
-                parts = [] if self.of_clients[m] is None else answers(trial, vector, self._tests(m))
+                parts = [] if self.of_clients[m] is None else answers(trial, vector, self._tests(m), p.server)
             judged.append(_judged(self.own, parts, people=True) if parts else None)
         means = {name: float(np.mean(values)) if values else math.nan for name, values in reached.items()}
         groups = {name: cast(Score, {trial.model.task.main: mean}) for name, mean in means.items()}

@@ -539,12 +539,15 @@ class Federation(Arrangement):
         """
         vector, called = self._vector(client), self.attributes
         if x is None:
-            return {n: self.tests.score(self.trial, vector, d, called) for n, d in self.tests.sets.items()}
+            return {
+                n: self.tests.score(self.trial, vector, d, called, self.chosen.server)
+                for n, d in self.tests.sets.items()
+            }
         given = x if y is None else (x, y) if s is None else (x, y, s)
         data = loaded(self.inputs.reading(given, "evaluation data"))
         check(data, "evaluation data", None, self.trial.setup.n_classes)
         with taking(data, "evaluation data"):
-            return self.tests.score(self.trial, vector, data, called)
+            return self.tests.score(self.trial, vector, data, called, self.chosen.server)
 
     def predict(self, x: object, *, client: int | None = None) -> Tensor:
         """Classes [n] of inputs ``x`` [n, *shape] by the global model, or by the model a client predicts with.
@@ -570,7 +573,7 @@ class Federation(Arrangement):
         blank = torch.zeros(count(given), dtype=self.model.task.dtype)
         data = loaded(self.inputs.reading((given, blank), "prediction"))
         with taking(data, "prediction"):
-            return evaluation.answers(self.trial, vector, [data])[0].values
+            return evaluation.answers(self.trial, vector, [data], ())[0].values
 
     def _vector(self, client: int | None) -> Tensor:
         if client is not None:

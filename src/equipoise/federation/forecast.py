@@ -265,7 +265,9 @@ def _evaluation(fed: Federation, trial: Trial, after: Progression, rounds: int) 
     costly, record = _timed(lambda _: fed.tests.record(trial, after, after.t), Record(), device)
     if often == 1:
         return costly, record
-    plain, _ = _timed(lambda _: fed.tests.scores(trial, evaluation.published(trial, after)), dict[str, Score](), device)
+    plain, _ = _timed(
+        lambda _: fed.tests.scores(trial, evaluation.published(trial, after), after.server), dict[str, Score](), device
+    )
     return often * costly + (1 - often) * plain, record
 
 

@@ -45,7 +45,7 @@ def trained(
     if tests.sets:
         measures = tuple(dict.fromkeys((*tests.measures, *(() if regression else (RATES,)))))
         sets = replace(tests, measures=measures)
-        record = {**sets.of_global(trial, sets.answered(trial, vector), t, t), **record}
+        record = {**sets.of_global(trial, sets.answered(trial, vector, ()), t, t), **record}
         about["measures"] = list(measures)
     classes = () if regression else meta["classes"]
     return Trained(trial.model, vector, samples, History((record,), about), classes, positive, client, data)

@@ -246,7 +246,7 @@ def _validation(federation: Federation, positive: int) -> tuple[str, Rows]:
 
 def _scored(federation: Federation, positive: int, sets: Iterable[Any]) -> Rows:
     vector = published(federation.trial, federation.chosen)
-    every = answers(federation.trial, vector, [loaded(data) for data in sets])
+    every = answers(federation.trial, vector, [loaded(data) for data in sets], ())
     return Rows.joined([Rows.of(outputs, positive, len(federation.attributes)) for outputs in every])
 
 

@@ -8,6 +8,7 @@ from typing import cast
 
 from torch import Tensor
 
+from equipoise.core.rule import State
 from equipoise.core.tally import Tally, together
 from equipoise.core.task import Task
 from equipoise.data.samples import Absent, Samples, joined, loaded
@@ -51,13 +52,13 @@ class HeldOut:
     def record(self, trial: Trial, p: Progression, rounds: int) -> Record:
         """How the model with which each client predicts does on what it held out; personal models in rounds of costly evaluations."""
         if not personal(trial, p):
-            return pooled(trial.model.task, self._shared(trial, published(trial, p)), self.groups)
+            return pooled(trial.model.task, self._shared(trial, published(trial, p), p.server), self.groups)
         if not costly(p.t, rounds):
             return {}
         return pooled(
             trial.model.task,
             [
-                None if d is None else measured(trial, deployable(trial, p, m), d, self._name(trial, m))
+                None if d is None else measured(trial, deployable(trial, p, m), d, self._name(trial, m), p.server)
                 for m, d in enumerate(self.sets)
             ],
             self.groups,
@@ -67,25 +68,27 @@ class HeldOut:
     def _name(trial: Trial, m: int) -> str:
         return trial.names[m] if m < len(trial.names) else f"client {m}"
 
-    def _shared(self, trial: Trial, vector: Tensor) -> list[Found]:
+    def _shared(self, trial: Trial, vector: Tensor, server: Sequence[State]) -> list[Found]:
         """Of one model [G], for all clients: those in memory in one pass, the others one after another."""
         tallies: list[Found] = [None] * len(self.sets)
         here, data = self._together
         if data is not None:
-            [outputs] = answers(trial, vector, [data])
+            [outputs] = answers(trial, vector, [data], server)
             sizes = [d.size for m in here if (d := self.sets[m]) is not None]
-            for m, tally in zip(here, trial.model.task.tallies(outputs.values, outputs.y, sizes), strict=True):
+            for m, tally in zip(
+                here, trial.model.task.tallies(outputs.values, outputs.predicted, outputs.y, sizes), strict=True
+            ):
                 tallies[m] = tally
         for m, d in enumerate(self.sets):
             if d is not None and m not in here:
-                tallies[m] = measured(trial, vector, d, self._name(trial, m))
+                tallies[m] = measured(trial, vector, d, self._name(trial, m), server)
         return tallies
 
 
-def measured(trial: Trial, vector: Tensor, data: Samples | Absent, who: str) -> Found:
+def measured(trial: Trial, vector: Tensor, data: Samples | Absent, who: str, server: Sequence[State]) -> Found:
     """How a whole vector [G] does on one client's samples; None, with a warning, if they cannot be read."""
     try:
-        return answers(trial, vector, [loaded(data)])[0].tally
+        return answers(trial, vector, [loaded(data)], server)[0].tally
     except Exception as error:  # whatever a user's data set raises concerns this client only
         if data.content is not None:
             raise

@@ -29,6 +29,7 @@ MODULES = (
     "fedminmax",
     "fedgft",
     "ffalm",
+    "thresholds",
     "fedce",
     "fedga",
     "fedfv",

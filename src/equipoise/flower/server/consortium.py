@@ -197,7 +197,9 @@ class Consortium:
         task = trial.model.task
         here = bool(tests.sets) and not (hides and testing) and trial.method.sharing.global_model
         vector = now.vector if self.masked else published(trial, now)  # a guarded site measures what it trains from
-        record: Record = tests.of_global(trial, tests.answered(trial, vector), now.t, rounds) if here else {}
+        record: Record = (
+            tests.of_global(trial, tests.answered(trial, vector, now.server), now.t, rounds) if here else {}
+        )
         own = own_models and (counts or hides)
         if not testing or (here and not own):
             return {**record, **_sent(sites)}
@@ -363,10 +365,13 @@ def _model(
     sites: Sites, trial: Trial, now: Progression, m: int, vector: Tensor | None, fields: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The fields and tensors of a message with the global ``vector`` [G], or, for None, what client ``m`` predicts with."""
+    deciding = trial.method.overriding("decide")
+    states = [state if k in deciding else {} for k, state in enumerate(now.server)]
+    decisions, _ = packed("decisions", states, lambda _: None)
     if vector is not None:
-        return fields, sites.model(m, vector, None, None, None, fields)
+        return fields, sites.model(m, vector, None, None, None, fields) | decisions
     handed_out, tensors = _handed(sites, trial, now, m)
-    return fields | handed_out, tensors
+    return fields | handed_out, tensors | decisions
 
 
 def _handed(sites: Sites, trial: Trial, now: Progression, m: int) -> tuple[dict[str, Any], dict[str, Tensor]]:

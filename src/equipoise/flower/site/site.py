@@ -385,7 +385,7 @@ def _alone(site: Site, asked: Parcel) -> Parcel:
             log.error("round %d of training alone failed: %s", t, error)
             failed = sendable(error)
         if site.shown.sets and t >= asked.fields["rounds"] - trial.settings.contribution_rounds:
-            tallies.append(_sums(site, *_tallies(site.shown.answered(trial, vector))))
+            tallies.append(_sums(site, *_tallies(site.shown.answered(trial, vector, ()))))
     return Parcel({"failed": failed, "tallies": tallies}, {"model/values": vector} if asked.fields["model"] else {})
 
 
@@ -398,13 +398,23 @@ def _evaluate(site: Site, asked: Parcel) -> Parcel:
         )
     vector = site._used(asked) if fields["own"] else site._received(asked)[0]
     shown = site.shown
-    answered, own = shown.answered(trial, vector), {}
+    server = _decisions(site, asked)
+    answered, own = shown.answered(trial, vector, server), {}
     if "global" in asked.tensors and answered:
         own = {"own": _sums(site, *_tallies(answered))}
-        answered = shown.answered(trial, changed({"values": asked.tensors["global"]}, None, trial.setup.initial))
+        answered = shown.answered(
+            trial, changed({"values": asked.tensors["global"]}, None, trial.setup.initial), server
+        )
     return Parcel(
         {"scores": {name: _told(site, outputs, fields["measures"]) for name, outputs in answered.items()}, **own}
     )
+
+
+def _decisions(site: Site, asked: Parcel) -> Sequence[State]:
+    """The states of the server by which rules decide what is predicted; () if none does."""
+    if not site.trial.method.overriding("decide"):
+        return ()
+    return unpacked(asked, "decisions", len(site.trial.method.rules), lambda _: None)
 
 
 def _told(site: Site, outputs: Outputs, measures: Sequence[str]) -> dict[str, Any]:
@@ -430,7 +440,11 @@ def _validate(site: Site, asked: Parcel) -> Parcel:
     """How the model this site predicts with does on what it holds out, if that is enough: sums over the samples."""
     vector = site._used(asked) if asked.fields["own"] else site._received(asked)[0]
     enough = site.held is not None and site.held.size >= site.least
-    tally = measured(site.trial, vector, site.held, "this site") if enough and site.held is not None else None
+    tally = (
+        measured(site.trial, vector, site.held, "this site", _decisions(site, asked))
+        if enough and site.held is not None
+        else None
+    )
     return Parcel({"found": None if tally is None else _sums(site, tally)})
 
 

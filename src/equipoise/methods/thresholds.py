@@ -1,0 +1,114 @@
+"""Thresholds: one for each group of people, chosen by the server from histograms of the clients."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from equipoise.core import cells
+from equipoise.core.catalogue import CatalogueEntry
+from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
+from equipoise.metrics.group_thresholds import chances, edges
+from equipoise.system.ranges import choice, number
+
+
+@dataclass(frozen=True)
+class Thresholds(Rule):
+    r"""Take a sample for positive if its probability reaches the threshold of its group, whatever the method trains.
+
+    .. math:: \max_{t_1 ... t_A} \sum_a \text{correct}_a(t_a) \quad \text{with} \quad \max_a r_a(t_a) - \min_a r_a(t_a) \le \epsilon
+
+    where :math:`r_a` is the true-positive rate of group a (for equalised odds also the false-positive rate; for demographic parity the
+    selection rate) on all clients' training samples, from histograms of the probability. ``form="randomised"`` is Hardt, Price, Srebro,
+    NeurIPS 2016: two thresholds for each group, between which chance decides, and equal rates.
+
+    Parameters
+    ----------
+    metric : ``"eo"``, equal opportunity; ``"eodds"``, equalised odds, for which an ``eps`` of 0.05 is usual; ``"dp"``, demographic parity.
+    eps : difference of rates that is allowed, in [0, 1]. At 0 often no one is taken for positive.
+    bins : of equal width, of the histograms, in 2..1000.
+    form : ``"deterministic"`` or ``"randomised"``, whose decisions about the same person may differ from time to time.
+    attribute : the sensitive attribute whose values are the groups; several joined by ``*``; empty: the first.
+    least_count : >= 0; a client with fewer samples of a class and group reports zeros for them.
+
+    Server state: ``chance`` [A, B], of taking a sample in each of B bins for positive, and ``w`` [R, A], ``row`` [C], ``factor`` [K], see
+    ``core/cells.py``.
+    Reports: ``hist`` [R, A, B], samples of each class, group and bin.
+    Server sees: sums of updates and histograms.
+    Traffic: R A numbers down, R A B up. One more pass over the local data.
+    Presets: ``randomised``.
+    Differs: histograms are of the model sent out, so the thresholds of a model are those chosen for the one before. A sample of an unknown
+    group, and a group without samples of a class, keep 1/2. The decisions need the attribute at prediction, which laws may forbid.
+    Losses and areas under curves are of the probabilities, which do not change.
+    """
+
+    needs = cells.NEEDS
+    owns = frozenset({"decision"})
+    sees = "sum"
+    reports = "a histogram of its probabilities by class and group"
+    ranges = {"hist": Bounds(0, samples=True)}  # noqa: RUF012
+    binary = True
+    metric: Literal["eo", "eodds", "dp"] = choice("eo", "eodds", "dp")
+    eps: float = number(0.02, low=0, high=1)
+    bins: int = number(100, low=2, high=1000)
+    form: Literal["deterministic", "randomised"] = choice("deterministic", "randomised")
+    attribute: str = cells.attribute()
+    least_count: int = cells.least_count()
+
+    message = cells.message
+
+    def server_state(self, setup: Setup) -> State:
+        state = cells.server_state(self, setup)
+        half = torch.arange(self.bins, dtype=torch.float64) >= self.bins / 2
+        return {**state, "chance": half.to(state["w"]).expand(state["w"].shape[1], -1).clone()}
+
+    def no_report(self, setup: Setup) -> State:
+        return {"hist": setup.initial.new_zeros(2, cells.factors(setup, self.attribute)[1], self.bins)}
+
+    def bin_of(self, outputs: Tensor, row: Tensor) -> Tensor:
+        """The bin [..., B] of the probability of the positive class."""
+        chance = outputs.double().softmax(-1).where((row == 1).unsqueeze(-2), 0).sum(-1)
+        return (chance * self.bins).long().clamp(0, self.bins - 1)
+
+    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+        message, total = visit.message, theta.new_zeros((), dtype=torch.float64)
+        shape = (*message["w"].shape, self.bins)
+        for logits, _, batch, ok in visit.oracle.passes(visit.received):
+            at = cells.cell_of(message, batch.y, cells.sensitive(batch.s)) * self.bins
+            at = at + self.bin_of(logits, message["row"])
+            zeros = total.new_zeros(*at.shape[:-1], (shape[-3] * shape[-2] + 1) * self.bins)
+            total = total + zeros.scatter_add(-1, at, ok.double())
+        hist = total[..., : -self.bins].reshape(shape)
+        enough = hist.sum(-1, keepdim=True) >= self.least_count
+        return {"hist": (hist * enough).to(theta.dtype)}, visit.state
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        hist = cohort.reports["hist"].double().sum(0).transpose(0, 1).cpu().numpy()
+        if self.form == "randomised":
+            chance = torch.from_numpy(chances(hist, self.metric))
+        else:
+            first = torch.from_numpy(edges(hist, self.metric, self.eps))
+            chance = (torch.arange(self.bins) >= first[:, None]).double()
+        return {**state, "chance": chance.to(state["chance"])}, cohort
+
+    def decide(self, predicted: Tensor, outputs: Tensor, s: Tensor | None, state: State) -> Tensor:
+        if s is None:
+            return predicted
+        group, row, chance = cells.group_of(state, s), state["row"], state["chance"]
+        share = torch.cat([chance, chance[:1]])[group, self.bin_of(outputs, row)]
+        drawn = torch.rand(len(s), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(share.device)
+        positive = row.argmax()
+        other = outputs.masked_fill(row == 1, -torch.inf).argmax(-1)
+        decided = torch.where(drawn < share, positive, other)
+        return torch.where((group < len(chance)) & (predicted >= 0), decided, predicted)
+
+
+CATALOGUE = {
+    "thresholds": CatalogueEntry(
+        (Thresholds,),
+        "a threshold for each group of people, after any training",
+        "Hardt, Price, Srebro, NeurIPS 2016",
+        {"randomised": {"form": "randomised"}},
+    ),
+}
