@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +20,7 @@ from equipoise.methods.fedfb import disparity
 from equipoise.methods.fedgft import soft_gap
 from equipoise.methods.fedminmax import project
 from equipoise.methods.reweighing import independent
+from equipoise.metrics.group_thresholds import chances, edges, rates, taken
 from helpers import Server, tensor
 
 Inputs = dict[str, Any]
@@ -296,6 +298,27 @@ def fairfed_weights(form: str) -> Callable[[Inputs], Fields]:
     return lambda i: {"weight": [fields["weight"] for fields in fairfed_rounds(f"form={form}")(i)["rounds"]]}
 
 
+# thresholds
+def thresholds(i: Inputs) -> Fields:
+    hist, metric = np.array(i["hist"], dtype=float).sum(0), i["constraint"]
+    n, r = hist.sum(-1), np.linspace(0, 1, i.get("grid", 1) + 1)
+    if "eps" in i:
+        bins = edges(hist, metric, i["eps"])
+        above = np.take_along_axis(taken(hist), bins[:, None, None], -1)[..., 0]
+        gap = max(np.ptp(np.take_along_axis(table, bins[:, None], 1)) for table in rates(hist, metric))
+        return {
+            "threshold": bins.tolist(),
+            "gap": gap,
+            "accuracy": (above[:, 1] + n[:, 0] - above[:, 0]).sum() / n.sum(),
+        }
+    chance = chances(hist, metric, i["grid"])
+    right = (hist[:, 1] * chance).sum() + (hist[:, 0] * (1 - chance)).sum()
+    parts = {"dp": hist.sum(1), "eo": hist[:, 1], "eodds": hist[:, 0]}[metric]
+    common = ((parts * chance).sum(-1) / parts.sum(-1)).tolist()
+    assert np.ptp(common) < 1e-9
+    return {"probability": chance.tolist(), "objective": right / n.sum(), "rate": r[np.abs(r - common[0]).argmin()]}
+
+
 # whole rounds of logistic regression
 def whole_rounds(name: str, counted: bool = False) -> Callable[[Inputs], Fields]:
     """By the product's federation; if ``counted``, the server knows the clients' counts before the first round, which ours learns in it."""
@@ -352,6 +375,8 @@ ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {
     **{f"people.fairgrad.level.{m}": fairgrad_level(m) for m in ("dp", "eo", "eodds", "acc")},
     **{f"people.fairgrad.rounds.{m}": fairgrad_rounds for m in ("dp", "eo", "eodds", "acc")},
     "people.fairgrad.package.acc": fairgrad_package,
+    **{f"people.thresholds.{name}": thresholds for name in ("dp", "eo", "eodds", "three")},
+    **{f"people.thresholds.deterministic.{name}": thresholds for name in ("dp", "eo", "eodds")},
     "people.round.reweighing-local": local_rounds,
     "people.round.reweighing-global": whole_rounds("reweighing", counted=True),
     "people.round.fairgrad.eo": whole_rounds("fairgrad"),
@@ -391,3 +416,6 @@ SKIPPED = {
     "people.fedfb.cp.released": "depends on which client is first, which the contract forbids; afl does the same",
     "people.ffalm.round": "the gap of the last batch of local training, which no hook sees",
 }
+
+
+SKIPPED["people.logofair.dp"] = "local and global budgets for demographic parity; not offered"

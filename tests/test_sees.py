@@ -172,10 +172,11 @@ def shapes(trees: Iterator[list[State]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for tree in trees:
         for path, x in flatten(tree).items():
-            shape = ", ".join(CELLS if x.shape[1:] in OF_CELLS else (LETTERS[n] for n in x.shape[1:]))
+            cell = x.shape[1:3] in OF_CELLS
+            shape = ", ".join([*CELLS * cell, *(LETTERS[n] for n in x.shape[3 if cell else 1 :])])
             assert found.setdefault(path.rpartition("/")[2], shape) == shape
     return found
 
 
 CELLS, OF_CELLS = "RA", {(2, 2), (N_CLASSES, 2)}  # rows, all classes or two, and groups
-LETTERS = {N_CLASSES: "C", 7: "D", 24: "h", 80: "P", 94: "G", 1: "1"}  # of the network with BatchNorm
+LETTERS = {N_CLASSES: "C", 7: "D", 24: "h", 80: "P", 94: "G", 1: "1", 100: "B"}  # of the network with BatchNorm

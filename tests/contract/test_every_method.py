@@ -303,6 +303,7 @@ NEUTRAL: dict[str, Neutral] = {
     "fedminmax": Neutral("fedminmax(eta=0)", "fedavg"),
     "fedgft": Neutral("fedgft(gamma=0)", "fedavg", within=0),
     "ffalm": Neutral("ffalm(eta=0, beta=0)", "fedavg"),
+    "thresholds": Neutral("thresholds", "fedavg", within=0, why="it decides, and trains nothing"),
     "fedavgm": Neutral("fedavgm(beta=0)", "fedavg"),
     "fedadam": Neutral(
         "fedadam(beta1=0, beta2=0, tau=1e9, eta=1e9)", "fedavg", within=1e-8, why="tau far above every update"

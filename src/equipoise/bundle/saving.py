@@ -52,6 +52,7 @@ class Trained:
     positive : the positive class of two, if there is one.
     client : the name of the client whose own model it is; empty: the global one.
     data : what the manifest of the run says of the data.
+    decision : how the method decides, if it is not for the most probable class.
     """
 
     model: Model
@@ -62,6 +63,7 @@ class Trained:
     positive: Positive | None
     client: str
     data: Mapping[str, Any]
+    decision: Decision | None = None
 
 
 def save(
@@ -180,14 +182,14 @@ def _decision(
     """How the bundle decides, if it is not for the most probable class; with the column that holds the groups."""
     by_group = chosen["by_group"] if chosen is not None else None
     attribute, edges = ("", {}) if by_group is None else (by_group["attribute"], by_group["thresholds"])
-    if threshold == 0.5 and not edges and recalibration is None:
+    calibration = None if recalibration is None else Recalibration.of(recalibration)
+    if trained.decision is not None and chosen is None and threshold == 0.5:
+        decision, attribute = replace(trained.decision, calibration=calibration), trained.decision.attribute
+    elif threshold == 0.5 and not edges and calibration is None:
         return None
-    decision = Decision(
-        attribute,
-        tuple(edges),
-        (*edges.values(), float(threshold)) if edges or threshold != 0.5 else (),
-        None if recalibration is None else Recalibration.of(recalibration),
-    )
+    else:
+        every = (*edges.values(), float(threshold)) if edges or threshold != 0.5 else ()
+        decision = Decision(attribute, tuple(edges), every, calibration)
     table = "schema" in trained.data
     column = trained.data.get("read", {}).get("groups", {}).get(attribute) if table else None
     return decision.as_json() | {"column": column}

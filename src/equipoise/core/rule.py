@@ -406,7 +406,8 @@ class Declarations:
     ----------
     owns : what only one rule of a method may set: ``"start"``, ``"gradient"``, ``"updates"`` (what the server takes for each client's
         update), ``"mask"``, ``"weights"`` (of the clients), ``"direction"`` (the coefficients of the updates), ``"submodel"``,
-        ``"upload"``, ``"reward"`` (what each client gets), ``"step"`` (what an optimiser of the server makes of it), ``"use"``.
+        ``"upload"``, ``"reward"`` (what each client gets), ``"step"`` (what an optimiser of the server makes of it), ``"use"``,
+        ``"decision"`` (which class is predicted).
     needs : what the federation must have: ``"validation"`` (the server's own data), ``"contribution"`` (accuracy of each client trained
         alone; measured before the first round), ``"neurons"`` (known hidden units), ``"classes"`` (targets that are classes),
         ``"sensitive"`` (samples with sensitive attributes).
@@ -582,11 +583,15 @@ class Rule:
         """
         return predicted
 
+    def edges(self, state: State) -> tuple[str, Tensor] | None:
+        """The attribute and the least probabilities [A] of the positive class by which :meth:`decide` decides; None if it does otherwise."""
+        return None
+
 
 HOOKS = tuple(  # in order of time
     name
     for name, value in vars(Rule).items()
-    if isfunction(value) and not name.startswith("_") and name not in ("check", "doubt", "no_report")
+    if isfunction(value) and not name.startswith("_") and name not in ("check", "doubt", "no_report", "edges")
 )
 
 

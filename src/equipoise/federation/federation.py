@@ -644,6 +644,7 @@ class Federation(Arrangement):
 
         if recalibrate is not None and client is not None:
             raise ValueError("recalibrate is for the global model, which validation rows judge. Leave it out.")
+        decides = threshold == 0.5  # the method, not the user
         save(
             Path(directory),
             trained(
@@ -656,6 +657,7 @@ class Federation(Arrangement):
                 positive=self.positive,
                 client="" if client is None else self.names[client],
                 data=data or {},
+                server=self.chosen.server if decides else (),
             ),
             threshold=threshold if isinstance(threshold, float | int) else threshold.value,
             chosen=None if isinstance(threshold, float | int) else threshold.document,

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from equipoise.bundle.saving import Trained
+from equipoise.core.rule import State
 from equipoise.core.task import Regression
 from equipoise.data.samples import Samples
 from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.trial import Trial
 from equipoise.metrics.classification import RATES
+from equipoise.metrics.decision import Decision
 from equipoise.metrics.groups import Positive
 from equipoise.records.history import History
 from equipoise.records.meta import Meta
@@ -31,6 +33,7 @@ def trained(
     positive: Positive | None,
     client: str,
     data: Mapping[str, Any],
+    server: Sequence[State],
 ) -> Trained:
     """The model with the values ``vector`` [G] after ``t`` rounds, measured on test sets.
 
@@ -38,6 +41,11 @@ def trained(
     ----------
     meta : what the run was; its ``classes`` are those of the bundle.
     samples, positive, client, data : as of :class:`equipoise.bundle.saving.Trained`.
+    server : the states of the server by which rules decide.
+
+    Raises
+    ------
+    ValueError : the method decides by chance, or by several attributes together.
     """
     about: Meta = {**meta, "select": "last"}
     record: Record = {"round": t - 1}
@@ -45,7 +53,22 @@ def trained(
     if tests.sets:
         measures = tuple(dict.fromkeys((*tests.measures, *(() if regression else (RATES,)))))
         sets = replace(tests, measures=measures)
-        record = {**sets.of_global(trial, sets.answered(trial, vector, ()), t, t), **record}
+        record = {**sets.of_global(trial, sets.answered(trial, vector, server), t, t), **record}
         about["measures"] = list(measures)
     classes = () if regression else meta["classes"]
-    return Trained(trial.model, vector, samples, History((record,), about), classes, positive, client, data)
+    decision = decision_of(trial, server, about.get("attributes", {}))
+    return Trained(trial.model, vector, samples, History((record,), about), classes, positive, client, data, decision)
+
+
+def decision_of(trial: Trial, server: Sequence[State], attributes: Mapping[str, Sequence[str]]) -> Decision | None:
+    """How the rules of a method decide, if it is not for the most probable class: by an edge for each value of one attribute."""
+    for k in trial.method.overriding("decide") if server else ():
+        made = trial.method.rules[k].edges(server[k])
+        name = (made[0] or next(iter(attributes), "")) if made else ""
+        if made is None or len(attributes.get(name, ())) != len(made[1]):
+            raise ValueError(
+                f"{trial.method} decides by chance, or by values of attributes that have no names here, which a bundle does not. Choose a "
+                "threshold of the run first: equipoise threshold RUN --youden (Python: threshold=0.4)."
+            )
+        return Decision(name, tuple(attributes[name]), (*made[1].tolist(), 0.5))
+    return None

@@ -40,6 +40,7 @@ from equipoise.federation.history import History
 from equipoise.federation.inputs import frame
 from equipoise.federation.method import Method
 from equipoise.federation.stopping import EarlyStopping
+from equipoise.federation.taking import decision_of
 from equipoise.flower.codec import CodecError, Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.secagg import site as masked_site
@@ -346,7 +347,9 @@ def _take_home(schema: SharedSchema, data: Mapping[str, Any], fed: Federation, h
     last = replace(history, records=history.records[-1:])
     vector = published(fed.trial, fed.chosen)
     try:
-        save_bundle(folder, Trained(fed.model, vector, rows, last, schema.classes, fed.positive, "", data), name=KEPT)
+        decision = decision_of(fed.trial, fed.chosen.server, schema.values)
+        made = Trained(fed.model, vector, rows, last, schema.classes, fed.positive, "", data, decision)
+        save_bundle(folder, made, name=KEPT)
     except (OSError, ValueError) as error:
         log.warning("the model cannot be taken home as a bundle: %s", error)
 

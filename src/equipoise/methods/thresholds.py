@@ -103,6 +103,11 @@ class Thresholds(Rule):
         decided = torch.where(drawn < share, positive, other)
         return torch.where((group < len(chance)) & (predicted >= 0), decided, predicted)
 
+    def edges(self, state: State) -> tuple[str, Tensor] | None:
+        if self.form == "randomised":
+            return None
+        return self.attribute, (self.bins - state["chance"].sum(1)) / self.bins
+
 
 CATALOGUE = {
     "thresholds": CatalogueEntry(

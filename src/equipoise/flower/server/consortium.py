@@ -365,13 +365,17 @@ def _model(
     sites: Sites, trial: Trial, now: Progression, m: int, vector: Tensor | None, fields: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The fields and tensors of a message with the global ``vector`` [G], or, for None, what client ``m`` predicts with."""
+    if vector is not None:
+        return fields, sites.model(m, vector, None, None, None, fields) | _decisions(trial, now)
+    handed_out, tensors = _handed(sites, trial, now, m)
+    return fields | handed_out, tensors
+
+
+def _decisions(trial: Trial, now: Progression) -> dict[str, Tensor]:
+    """The states by which rules decide what is predicted."""
     deciding = trial.method.overriding("decide")
     states = [state if k in deciding else {} for k, state in enumerate(now.server)]
-    decisions, _ = packed("decisions", states, lambda _: None)
-    if vector is not None:
-        return fields, sites.model(m, vector, None, None, None, fields) | decisions
-    handed_out, tensors = _handed(sites, trial, now, m)
-    return fields | handed_out, tensors | decisions
+    return packed("decisions", states, lambda _: None)[0]
 
 
 def _handed(sites: Sites, trial: Trial, now: Progression, m: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -385,7 +389,7 @@ def _handed(sites: Sites, trial: Trial, now: Progression, m: int) -> tuple[dict[
     model = sites.model(m, handed_out.vector, trial.private, handed_out.units, held, fields)
     if receipt.t < 0:
         messages["initial"] = trial.setup.initial
-    return fields, model | messages
+    return fields, model | messages | _decisions(trial, now)
 
 
 def _hides(trial: Trial) -> bool:

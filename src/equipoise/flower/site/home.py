@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor
 
 from equipoise.bundle import files
 from equipoise.bundle.saving import save
+from equipoise.core.rule import State
 from equipoise.core.task import Regression
 from equipoise.data.holdings import holdings
 from equipoise.data.samples import loaded
@@ -25,8 +27,10 @@ from equipoise.system.suggestions import some
 log = logging.getLogger(__name__)
 
 
-def keep_bundle(site: Site, vector: Tensor, t: int, rounds: int) -> None:
+def keep_bundle(site: Site, vector: Tensor, t: int, rounds: int, server: Sequence[State]) -> None:
     """Store the model ``vector`` [G] after ``t`` of ``rounds`` rounds as a bundle, with what it does on the site's own test rows.
+
+    ``server`` are the states by which rules decide.
 
     Why it cannot be a bundle, if it cannot, is kept in its place.
     """
@@ -63,6 +67,7 @@ def keep_bundle(site: Site, vector: Tensor, t: int, rounds: int) -> None:
             positive=positive,
             client=trial.names[0],
             data=site.task.about,
+            server=server,
         )
         save(folder, of_site, name=files.KEPT)
         folder.chmod(0o700)  # it has numbers about the site's own people

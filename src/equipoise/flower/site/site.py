@@ -456,7 +456,7 @@ def _finish(site: Site, asked: Parcel) -> Parcel:
     if not site.simulated:
         from equipoise.flower.site.home import keep_bundle  # which builds on this module
 
-        keep_bundle(site, vector, fields["t"], fields["rounds"])
+        keep_bundle(site, vector, fields["t"], fields["rounds"], _decisions(site, asked))
     return Parcel()
 
 
