@@ -148,7 +148,10 @@ LONGER = {  # file: its limit, and why
         "three measures of unfairness and two for many groups, accuracy without groups, and what five others compute under its name",
     ),
     "fairgrad": (44, "the constants of four definitions of fairness"),
-    "thresholds": (56, "histograms on the client, two ways to choose, decisions about each person, and edges for a bundle"),
+    "thresholds": (
+        56,
+        "histograms on the client, two ways to choose, decisions about each person, and edges for a bundle",
+    ),
     "fael_exact": (41, "a problem of least squares, its conditions of optimality, and what is recorded of it"),
     "fedsac": (
         90,
