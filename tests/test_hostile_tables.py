@@ -304,7 +304,7 @@ WRONG: dict[str, tuple[dict[str, Any], Sequence[str]]] = {  # options of column 
     ),
     "a scaling of categories": ({"kind": "category", "scaling": "log"}, ["scaling is no option of a category", "coding"]),
     "a coding of numbers": ({"kind": "number", "coding": "ordinal"}, ["coding is no option of a number", "scaling"]),
-    "an embedding": ({"kind": "category", "coding": "embedding"}, ["Unknown coding 'embedding'", "one-hot, ordinal"]),
+    "an embedding": ({"kind": "category", "coding": "embedding"}, ["Unknown coding 'embedding'", "one-hot, ordinal", 'higher "least"']),
 }  # fmt: skip
 
 

@@ -234,3 +234,45 @@ def test_a_file_that_exists_is_said_before_anything_is_read(here: Path, equipois
     (here / "equipoise.toml").write_text("")
     done = equipoise("init", "-d", "no-such.csv")
     assert (done.status, "exists already" in done.err, "no-such" in done.err) == (2, True, False)
+
+
+def test_columns_have_options_of_their_own(here: Path, equipoise: Any) -> None:
+    """As they are with --set: several groups one after another, or one option each."""
+    (here / "t.csv").write_text(
+        "u,v,sick,ward,sex,old,who\n"
+        + "".join(
+            f"{k % 7},{3 * k % 5},{'yn'[k % 7 > 3]},{'ab'[k % 2]},{'fm'[k % 3 > 1]},{'ny'[k % 5 > 2]},{k // 2}\n"
+            for k in range(60)
+        )
+    )
+    names = ("--label", "sick", "--client", "ward", "--subject", "who")
+    written = []
+    for groups in (("--group", "sex", "old"), ("--group", "sex", "--group", "old"), ("--set", "group=['sex', 'old']")):
+        done = equipoise("init", "--data", "t.csv", *names, *groups, "--force")
+        assert (done.status, complaints(done.err)) == (0, []), done.err
+        written.append((here / "equipoise.toml").read_text())
+    assert written[0] == written[1] == written[2]
+    settings = tomllib.loads(written[0])["set"]
+    assert settings == {"label": "sick", "client": "ward", "subject": "who", "group": ["sex", "old"]}
+    assert read(here / "equipoise.toml")[3]["scenario_options"]["group"] == ["sex", "old"]
+    one = equipoise("init", "--data", "t.csv", "--label", "sick", "--client", "ward", "--group", "sex", "--force")
+    assert (one.status, tomllib.loads((here / "equipoise.toml").read_text())["set"]["group"]) == (0, "sex")
+
+
+def test_columns_that_are_given_twice_or_without_data(here: Path, equipoise: Any) -> None:
+    for arguments, said in (
+        (("--data", "t.csv", "--label", "u", "--set", "label=v"), "label is given twice, also as --label"),
+        (("t.csv",), "unexpected argument: t.csv. Give your data with --data t.csv"),
+        (("--label", "u"), "label: this is an option of your own data"),
+        (("--data", "t.csv", "--group", "sex", "nose"), "Unknown column 'nose'"),
+    ):
+        done = equipoise("init", *arguments)
+        assert (done.status, said in done.err) == (2, True), done.err
+
+
+def test_categories_are_written_with_the_rows_they_need(here: Path, equipoise: Any) -> None:
+    (here / "t.csv").write_text(
+        "w,label,client\n" + "".join(f"{'pqr'[k % 3]},{'xy'[k % 2]},{'ab'[k % 4 > 1]}\n" for k in range(48))
+    )
+    assert equipoise("init", "--data", "t.csv").status == 0
+    assert tomllib.loads((here / "equipoise.toml").read_text())["columns"]["w"] == {"kind": "category", "least": 1}

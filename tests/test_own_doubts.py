@@ -278,3 +278,7 @@ def test_many_columns_that_differ_are_said_in_short(tmp_path: Path) -> None:
     said = notes(tmp_path, frame)
     assert len(said) == 11
     assert said[-1].endswith("20 more notes of that kind are left out.")
+
+
+def test_a_table_of_words_only_is_read(tmp_path: Path) -> None:
+    assert notes(tmp_path, hospitals()[["ward", "client", "label"]]) == []

@@ -779,3 +779,28 @@ def test_a_wide_table_is_read_in_time_that_grows_with_it(tmp_path: Path) -> None
     made = scenarios.load("own", 0, write(tmp_path / "t.csv", rows))
     assert made.shape == (n,)
     assert torch.isfinite(made.clients[0][0]).all()  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("label", "classes", "counts"),
+    [
+        ("num:1", ("< 1", ">= 1"), [4, 8]),
+        ("num:0.5,3", ("< 0.5", ">= 0.5 and < 3", ">= 3"), [4, 4, 4]),
+        ("score:0.25", ("< 0.25", ">= 0.25"), [6, 6]),
+    ],
+)
+def test_bands_of_a_number_are_classes(tmp_path: Path, label: str, classes: tuple[str, ...], counts: list[int]) -> None:
+    rows = [f"{k % 6 // 2 + (k % 6 > 3)},{k % 4 / 8},{k * 7 % 11},{'ab'[k // 6]},{'uv'[k % 2]}" for k in range(12)]
+    (tmp_path / "t.csv").write_text("num,score,x,client,w\n" + "\n".join(rows) + "\n")
+    own = read_user_data(tmp_path / "t.csv", Columns(label=label))
+    assert sorted(own.classes, key=classes.index) == [*classes]
+    assert [own.label.count(name) for name in classes] == counts
+    assert label.partition(":")[0] not in own.features
+    with pytest.raises(DataError, match=r"are classes\. Leave them out, or task=regression"):
+        read_user_data(tmp_path / "t.csv", Columns(label=label, task="regression"))
+    with pytest.raises(DataError, match=r"label=w:\.\.\. needs a number in every row"):
+        read_user_data(tmp_path / "t.csv", Columns(label="w:1"))
+    with pytest.raises(DataError, match="edges of the bands in label=num:2,1 must be increasing"):
+        read_user_data(tmp_path / "t.csv", Columns(label="num:2,1"))
+    with pytest.raises(DataError, match=r"Unknown column 'nom'\. Did you mean 'num'"):
+        read_user_data(tmp_path / "t.csv", Columns(label="nom:1"))

@@ -128,6 +128,13 @@ def init(
             "--set", metavar="NAME=VALUE", help="An option of the data, for example `label=income`. Repeatable."
         ),
     ] = None,
+    label: Annotated[str | None, typer.Option("--label", metavar="COLUMN", help=OPTIONS["label"])] = None,
+    client: Annotated[str | None, typer.Option("--client", metavar="COLUMN", help=OPTIONS["client"])] = None,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", metavar="COLUMN...", help=f"{OPTIONS['group']}, or sex race.")
+    ] = None,
+    more_groups: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="[GROUP]...")] = None,
+    subject: Annotated[str | None, typer.Option("--subject", metavar="COLUMN", help=OPTIONS["subject"])] = None,
     task: Task = None,
     positive: Annotated[str | None, typer.Option("--positive", help=help_of("positive"))] = None,
     dry_run: Annotated[
@@ -139,10 +146,14 @@ def init(
 ) -> None:
     """Read your data, describe them, and write a commented file of all settings for `equipoise run --config`."""
     require_free(output, force or dry_run)
+    if more_groups and not group:
+        raise ValueError(f"Got an unexpected argument: {more_groups[0]}. Give your data with --data {more_groups[0]}.")
+    groups = [*(group or ()), *(more_groups or ())]
+    columns = {"label": label, "client": client, "group": groups[0] if len(groups) == 1 else groups, "subject": subject}
     more = [f"{name}={value}" for name, value in (("task", task), ("positive", positive)) if value is not None]
     from equipoise.data.schema.cells import RawTable
 
-    options = _options([*(set_ or ()), *more], data)
+    options = _options([*(set_ or ()), *more], {name: value for name, value in columns.items() if value}, data)
     content = None if data is None else _data(data, options)
     if content is not None:
         _complete(options, *content[:2])
@@ -173,19 +184,19 @@ def init(
     )
 
 
-def _options(pairs: list[str] | None, data: str | None) -> dict[str, Any]:
+def _options(pairs: Sequence[str], columns: Mapping[str, Any], data: str | None) -> dict[str, Any]:
     from equipoise.runs.configuration import option_value
 
-    options: dict[str, Any] = {}
-    for pair in pairs or ():
+    options = dict(columns)
+    for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or name.strip() not in OPTIONS:
             raise ValueError(f"--set {pair}: {unknown('option of your own data:', name.strip(), OPTIONS)}")
+        if name.strip() in columns:
+            raise ValueError(f"--set {pair}: {name.strip()} is given twice, also as --{name.strip()}. Leave one out.")
         options[name.strip()] = option_value("own", name.strip(), value)
     if options and data is None:
-        raise ValueError(
-            f"--set {next(iter(options))}: this is an option of your own data. Give their path with --data."
-        )
+        raise ValueError(f"{next(iter(options))}: this is an option of your own data. Give their path with --data.")
     return options
 
 
@@ -389,11 +400,14 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
 def _columns(table: RawTable) -> list[str]:
     """The schema of a table, a line for each column, with what is in it."""
     from equipoise.data.schema.reading import described
-    from equipoise.data.schema.schema import LEFT_OUT
+    from equipoise.data.schema.schema import CATEGORY, LEFT_OUT
 
     head = ["", f"[columns]  # what columns are, and how they become inputs: {SCHEMA}"]
     cells = table.columns
-    used = [_column(f.name, f.written(), described(f, cells[f.name])) for f in table.schema.features]
+    least = {
+        f.name: {"least": f.least} if f.kind == CATEGORY and not f.categories else {} for f in table.schema.features
+    }
+    used = [_column(f.name, f.written() | least[f.name], described(f, cells[f.name])) for f in table.schema.features]
     return head + used + [_column(name, {"kind": LEFT_OUT}, why) for name, why in table.schema.left_out.items()]
 
 

@@ -65,7 +65,7 @@ def doubts(own: UserData, columns: Columns) -> Iterator[str]:
     numbers = _present(own, x, names)
     for name, values in numbers.items():
         yield from (f"{source}: {name} is {said}" for said in _standing_in(values[np.isfinite(values)], name, own))
-    if own.client is not None:
+    if own.client is not None and numbers:
         said_of = [
             said for name, each in _medians(numbers, own.client).items() for said in unlike(name, each, "client")
         ]

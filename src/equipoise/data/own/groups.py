@@ -18,6 +18,7 @@ class Group:
     name: str
     column: str
     edges: tuple[float, ...] = ()
+    role: str = "group"
 
     def values(self, words: Column, columns: Columns, what: object, *, client: bool) -> Column:
         """The value of every sample, from the words in the column, which may name the ``client``, too.
@@ -31,7 +32,7 @@ class Group:
         except ValueError:
             if self.edges:
                 raise DataError(
-                    f"{what}: group={self.column}:... needs a number in every row of {self.column}."
+                    f"{what}: {self.role}={self.column}:... needs a number in every row of {self.column}."
                 ) from None
             return words
         if self.edges:
@@ -86,7 +87,22 @@ def described(groups: Iterable[Group]) -> dict[str, Any]:
     return {"groups": made} if made else {}
 
 
-def _group(part: str, known: Sequence[str], what: str) -> Group:
+def label_of(columns: Columns, known: Sequence[str], what: str) -> Group | None:
+    """The column of numbers whose bands are the classes, ``"num:1"``: below 1, and from 1; None if the label is a column as it is.
+
+    Raises
+    ------
+    DataError : no such column, edges that do not increase, or numbers to predict, which have no bands.
+    """
+    label = str(columns.label)  # a configuration may say 7
+    if label in known or ":" not in label:
+        return None
+    if columns.regression:
+        raise DataError(f"{what}: the bands of label={label} are classes. Leave them out, or task=regression.")
+    return _group(label, known, what, "label")
+
+
+def _group(part: str, known: Sequence[str], what: str, role: str = "group") -> Group:
     name, colon, text = (part, "", "") if part in known else part.rpartition(":")
     if not colon:
         name, text = part, ""
@@ -94,9 +110,9 @@ def _group(part: str, known: Sequence[str], what: str) -> Group:
     finite = [edge for edge in edges if edge is not None and math.isfinite(edge)]
     if colon and (len(finite) < len(edges) or finite != sorted({*finite})):
         raise DataError(
-            f"{what}: the edges of the bands in group={part} must be increasing numbers, such as {name}:40,60."
+            f"{what}: the edges of the bands in {role}={part} must be increasing numbers, such as {name}:40,60."
         )
-    return Group(name, str(column(known, name, "group", what)), tuple(finite))
+    return Group(name, str(column(known, name, role, what)), tuple(finite), role)
 
 
 def _number(word: str) -> float | None:

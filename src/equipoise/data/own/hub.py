@@ -77,6 +77,8 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     inputs: Any
     if image is not None:
         inputs = _images(tables, image, facts, roles["label"])
+        if rest:
+            notes.append(f"{what}: columns in addition to the images are not used: {listed(rest)}.")
     else:
         inputs = _inputs(what, tables, rest, columns, notes)
         rest = [*inputs.schema.names]

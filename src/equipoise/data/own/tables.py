@@ -1,6 +1,7 @@
 """A table with a row per sample: of images, or of numbers."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -21,7 +22,7 @@ from equipoise.data.own.columns import (
     splits,
     together,
 )
-from equipoise.data.own.groups import Group, described, groups_of
+from equipoise.data.own.groups import Group, described, groups_of, label_of
 from equipoise.data.own.numbers import left_out, nameless
 from equipoise.data.own.targets import read_column
 from equipoise.data.own.words import Origin
@@ -47,7 +48,9 @@ def parquet_file(path: Path, columns: Columns) -> UserData:
 def of_table(path: Path, columns: Columns, table: Table) -> UserData:
     """The user's data in a table: a row per sample, its class, and the path of an image or a number in every other column."""
     header = table.names
-    used = {role: column(header, getattr(columns, role), role, path.name) for role in ("label", *ROLES)}
+    bands = label_of(columns, header, path.name)
+    named_by = columns if bands is None else replace(columns, label=bands.column)
+    used = {role: column(header, getattr(named_by, role), role, path.name) for role in ("label", *ROLES)}
     groups = groups_of(columns, header, path.name)
     used |= {role: group.column for role, group in groups.items()}
     used["path"] = column(header, columns.image, "path", path.name)
@@ -71,7 +74,7 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
     def at(k: int) -> str:
         return table.at(rows[k])
 
-    roles = _roles(path, columns, table.names, cells, at, named, groups, problems, notes)
+    roles = _roles(path, columns, table.names, cells, at, named, groups, bands, problems, notes)
     inputs: Any = None
     if image is None:
         inputs = _features(path, columns, table, rest, problems, notes)
@@ -130,6 +133,7 @@ def _roles(
     at: Callable[[int], str],
     used: Mapping[str, str],
     groups: Mapping[str, Group],
+    bands: Group | None,
     problems: list[str],
     notes: list[str],
 ) -> dict[str, Any]:
@@ -144,10 +148,13 @@ def _roles(
     for role in ("label", "client", "subject", *groups):
         if role in used:
             origin = Origin(f"{path}, column {used[role]}", at)
-            names = read_column(cells[used[role]], role.split()[0], origin, columns)
+            measured = role == "label" and bands is not None  # whose numbers may have fractions
+            names = read_column(cells[used[role]], "group" if measured else role.split()[0], origin, columns)
             roles[role] = names.words
             problems += names.problems
             notes += names.notes
+    if bands is not None and not problems:
+        roles["label"] = bands.values(roles["label"], columns, path, client=False)
     for role, group in groups.items():
         words = roles.pop(role)
         if not problems:

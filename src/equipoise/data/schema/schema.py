@@ -87,7 +87,11 @@ class Feature:
         for option, options in (("kind", KINDS), ("scaling", SCALINGS), ("coding", CODINGS)):
             if getattr(self, option) not in options:
                 options = (*options, LEFT_OUT) if option == "kind" else options
-                raise DataError(f"column {self.name}: {unknown(option, getattr(self, option), options)}")
+                raise DataError(
+                    f"column {self.name}: {unknown(option, getattr(self, option), options)}"
+                    + ' Of many categories: one-hot with a higher "least", so that rare ones share an input.'
+                    * (option == "coding")
+                )
         if self.missing is None:
             object.__setattr__(self, "missing", FILLS[self.kind][0])
         if self.missing not in FILLS[self.kind]:
