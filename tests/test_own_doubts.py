@@ -254,6 +254,7 @@ def test_values_that_a_user_names_are_missing(other: str, tmp_path_factory: pyte
 
 
 UNLIKE = {
+    "empty": (lambda x: x * np.nan, "column sugar: every cell is missing at client south, and not elsewhere"),
     "in another unit": (lambda x: x * 18.02, "column sugar: the median at client south is 9[0-9].*, and 5.* to 5.* elsewhere"),
     "a thousandth": (lambda x: x / 1000, "the median at client south is 0.005"),
     "zero": (lambda x: x * 0, "the median at client south is 0, and 5"),

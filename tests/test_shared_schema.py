@@ -525,3 +525,11 @@ def test_a_site_whose_column_is_far_from_all_others_logs_it(here: Path, caplog: 
     write(here / "north.csv", [{**row, "job": ""} for row in rows], COLUMNS[1:])
     schema.read("north.csv")
     assert "north.csv: column job: every cell of 80 is missing, and counts as" in caplog.text
+
+
+def test_a_site_with_test_rows_only_has_no_training_rows(here: Path) -> None:
+    """It is read, as its rows may be tested on."""
+    schema = shared(here)
+    write(here / "north.csv", [{**row, "split": "test"} for row in people()[::3]], COLUMNS[1:])
+    with pytest.raises(DataError, match="no sample is marked as train"):
+        schema.read("north.csv")

@@ -354,7 +354,7 @@ def _remarks(
 
 def _in_several_places(own: UserData, train: dict[str, list[int]], tested: list[int]) -> Iterator[str]:
     """Notes on rows that are the same in training and test data, or at several clients, of tables whose rows mostly differ."""
-    if (row_of := _alike(own)) is None or 2 * (row_of.max() + 1) < len(own):
+    if not train or (row_of := _alike(own)) is None or 2 * (row_of.max() + 1) < len(own):
         return
     trained = np.unique(np.concatenate([*map(np.array, train.values()), np.empty(0)]).astype(np.int64))
     if n := int(np.isin(row_of[tested], row_of[trained]).sum()):
@@ -591,7 +591,7 @@ def _learnt_from(own: UserData, parts: Parts, held: Draw) -> list[NDArray[np.int
 
 def _people(own: UserData, parts: Parts) -> list[NDArray[np.int64]] | None:
     """Of every client the person of each training row, negative if several clients train on rows of the same; None if none is known."""
-    if own.subject is None:
+    if own.subject is None or not parts.train:
         return None
     mine = [own.people[rows] for rows in parts.train.values()]
     who, n_clients = np.unique(np.concatenate([*map(np.unique, mine)]), return_counts=True)

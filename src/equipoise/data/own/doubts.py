@@ -86,7 +86,7 @@ def _present(own: UserData, x: NDArray[Any], names: Sequence[str]) -> dict[str, 
 
 
 def _medians(columns: Mapping[str, NDArray[np.float64]], client: Column) -> dict[str, dict[str, float]]:
-    """By column and client the median; nothing of few rows, of none with content, and of half zeros and half others."""
+    """By column and client the median; NaN if every cell is missing, and nothing of few rows, or of half zeros and half others."""
     import pandas as pd
 
     groups: Any = pd.DataFrame(columns).groupby(np.array(client, object))
@@ -96,24 +96,27 @@ def _medians(columns: Mapping[str, NDArray[np.float64]], client: Column) -> dict
         name: {
             str(who): float(medians[name][who])
             for who in whose
-            if abs(medians[name][who]) > 0 or low[name][who] == high[name][who]
+            if medians[name][who] or low[name][who] == high[name][who]
         }
         for name, values in columns.items()
-        if len(np.unique(values[:FEW])) >= DIFFERENT
+        if np.isnan(values).any() or len(np.unique(values[:FEW])) >= DIFFERENT
     }
 
 
 def unlike(column: str, medians: Mapping[str, float], what: str, empty: str = "every cell is missing") -> Iterator[str]:
-    """Notes on a column whose median at some client or site is an order of magnitude from those of all others.
+    """Notes on a column that is empty at some clients or sites, or whose median there is an order of magnitude from all others.
 
     Parameters
     ----------
     column : its name.
-    medians : of each client, by its name.
+    medians : of each client, by its name; NaN if every cell is missing.
     what : ``"client"`` or ``"site"``.
     """
-    for name, median in medians.items():
-        others = [abs(other) for other_name, other in medians.items() if other_name != name]
+    there = {name: median for name, median in medians.items() if not np.isnan(median)}
+    if there and (lost := [name for name in medians if name not in there]):
+        yield f"column {column}: every cell is missing at {what}{'s' * (len(lost) > 1)} {listed(lost)}, and not elsewhere."
+    for name, median in there.items():
+        others = [abs(other) for other_name, other in there.items() if other_name != name]
         least, most = min(others, default=0.0), max(others, default=0.0)
         if least > 0 and (abs(median) * MAGNITUDE <= least or abs(median) >= most * MAGNITUDE):
             yield (
