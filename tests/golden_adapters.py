@@ -44,6 +44,7 @@ from golden_metrics import ADAPTERS as METRICS
 from golden_neurons import ADAPTERS as NEURONS
 from golden_partitions import ADAPTERS as PARTITIONS
 from golden_people import ADAPTERS as PEOPLE
+from golden_people import NOT_OFFERED
 from golden_people import SKIPPED as SKIPPED_OF_PEOPLE
 from golden_people_measures import ADAPTERS as PEOPLE_MEASURES
 from golden_privacy import ADAPTERS as PRIVACY
@@ -669,7 +670,7 @@ SKIPPED: dict[str, str] = {  # optional entries only
     "metric.bcf.fedrac_rate": "a count that depends on the order of the clients; not offered",
 }
 
-SKIPPED |= SKIPPED_OF_PEOPLE
+SKIPPED |= SKIPPED_OF_PEOPLE | NOT_OFFERED
 ADAPTERS |= PEOPLE
 ADAPTERS |= WEIGHTS
 ADAPTERS |= FEDISM

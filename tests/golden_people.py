@@ -412,6 +412,8 @@ SKIPPED = {
         f"people.fairbatch.authors.{m}": "a step after each mini-batch, of the sizes of batches, which weights replace"
         for m in ("dp", "eqopp", "eqodds")
     },
+}
+NOT_OFFERED = {  # though they are not optional
     "people.fairbatch.site_probability": "the chance to draw a sample, which weights replace: no batch is drawn by cells",
     "people.fedfb.cp.released": "depends on which client is first, which the contract forbids; afl does the same",
     "people.ffalm.round": "the gap of the last batch of local training, which no hook sees",
