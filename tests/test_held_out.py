@@ -14,6 +14,11 @@ import torch
 import equipoise as eq
 from equipoise.data.contents import DataError
 from equipoise.data.samples import held_rows
+from equipoise.federation.method import Method
+from equipoise.flower.server.consortium import description
+from equipoise.flower.site.site import SiteError, open_site
+from equipoise.flower.site.store import Store
+from equipoise.flower.site.task import Task
 from equipoise.scenarios.shared import SharedSchema, join, site_sums
 from run_helpers import equipoise
 
@@ -169,3 +174,18 @@ def test_sites_that_hold_out_without_a_name_or_by_several_shares_are_refused(tmp
         join(a | b)
     with pytest.raises(DataError, match="--site NAME"):
         site_sums(tmp_path / "north.csv", {"columns": COLUMNS}, validation=0.2)
+
+
+def test_a_site_refuses_a_run_that_holds_out_what_was_learnt(tmp_path: Path) -> None:
+    rows, fields = (
+        people(regression=False),
+        description(Method.of("fedavg"), eq.SGD(), eq.Settings(validation=0.2, seed=3), (), "x"),
+    )
+    for share in (0.2, 0.0):
+        schema = join(sums(tmp_path, rows, ("north", "south"), validation=share, seed=3))
+        task = Task.of_table(eq.network("mlp", (len(schema.inputs),), 2), schema, str(tmp_path / "north.csv"))
+        if share:
+            assert open_site("north", task, {**fields, "device": "cpu"}, Store(tmp_path), None).held is not None
+            continue
+        with pytest.raises(SiteError, match=r"was made with nothing held out.*--seed 3 --site north"):
+            open_site("north", task, {**fields, "device": "cpu"}, Store(tmp_path), None)
