@@ -131,6 +131,46 @@ def test_a_dirichlet_draw_differs_more_with_a_smaller_alpha() -> None:
 
 
 @pytest.mark.parametrize(
+    ("bias", "biased", "drop", "flip"),
+    [("Female", 1.0, 0.5, 0.0), ("Female+Male", 0.5, 0.25, 0.5), (["Black", "Female", "White"], 0.9, 0.0, 1.0)],
+)
+def test_clients_are_unfair_to_the_people_named_in_turn(bias: Any, biased: float, drop: float, flip: float) -> None:
+    """As FeDa4Fair's ``drop_data`` and ``flip_data`` do it, with ``int(len(rows) * rate)``; everything else stays."""
+    table = source("adult.csv.xz")
+    made = scenarios.load("adult", 2, bias=bias, biased=biased, drop=drop, flip=flip)
+    samples = {row: y for row, _, y, _ in by_row(made)}
+    truth = table.salary == ">50K"
+    names = sorted(set(table.workclass))
+    against = bias.split("+") if isinstance(bias, str) else bias
+    chosen = {name: against[k % len(against)] for k, name in enumerate(names[: round(biased * len(names))])}
+    lost = changed = 0
+    for name, value in chosen.items():
+        mine = table.index[(table.workclass == name) & ((table.sex == value) | (table.race == value)) & truth]
+        dropped = int(len(mine) * drop)
+        flipped = int((len(mine) - dropped) * flip)
+        assert sum(row not in samples for row in mine) == dropped
+        assert sum(samples.get(row) == 0 for row in mine) == flipped
+        done = {"against": value, "positive": len(mine), "dropped": dropped, "flipped": flipped}
+        assert made.manifest["recipe"]["bias"]["clients"][name] == done
+        lost, changed = lost + dropped, changed + flipped
+    assert len(samples) == tables.PEOPLE - lost
+    assert sum(y != truth[row] for row, y in samples.items()) == changed
+    assert json.loads(json.dumps(made.manifest)) == made.manifest
+
+
+def test_a_bias_follows_from_the_seed_and_leaves_the_division_as_it_was() -> None:
+    options = {"client": "sex", "clients": 4, "bias": "Male", "drop": 0.3}
+    made, again, other = (scenarios.load("adult", seed, **options) for seed in (1, 1, 2))
+    assert made.manifest == again.manifest
+    assert made.manifest["clients"] != other.manifest["clients"]
+    plain = scenarios.load("adult", 1, client="sex", clients=4)
+    for name in made.client_names:
+        rows = lambda m: {*m.manifest["clients"][name], *m.manifest["tests"][name]}  # noqa: B023, E731
+        assert rows(made) < rows(plain)
+    assert "bias" not in plain.manifest["recipe"]
+
+
+@pytest.mark.parametrize(
     ("name", "options", "message"),
     [
         ("heart", {"test": 0.6}, "heart: test must be"),
@@ -142,6 +182,15 @@ def test_a_dirichlet_draw_differs_more_with_a_smaller_alpha() -> None:
         ("adult", {"clients": 10_000}, "adult: .*10000 clients"),
         ("adult", {"clients": 3, "alpha": 0.0}, "adult: alpha must be"),
         ("adult", {"server_validation": 0.9}, "adult: server_validation must be"),
+        ("adult", {"bias": "female"}, "Unknown bias of scenario adult: 'female'.*Female"),
+        ("adult", {"bias": "Female+Husband"}, "Unknown bias of scenario adult: 'Husband'"),
+        ("adult", {"bias": "Male+Male"}, "bias must be different values, at least one; found Male, Male"),
+        ("adult", {"bias": []}, "bias must be .*found none"),
+        ("adult", {"bias": 3}, "Unknown bias of scenario adult: '3'"),
+        ("adult", {"bias": "Male", "drop": 0}, "bias=Male changes nothing with drop=0 and flip=0"),
+        ("adult", {"bias": "Male", "drop": 1.5}, "adult: drop must be"),
+        ("adult", {"bias": "Male", "biased": 0}, "adult: biased must be"),
+        ("adult", {"flip": 0.1, "biased": 0.5}, "biased=0.5, flip=0.1 has no effect without bias"),
     ],
 )
 def test_an_option_out_of_its_range_is_refused(name: str, options: dict[str, Any], message: str) -> None:

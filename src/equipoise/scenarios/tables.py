@@ -4,7 +4,7 @@ Both are of the UCI Machine Learning Repository, CC BY 4.0: Heart Disease (Janos
 (Becker, Kohavi 1996). Their data cards are in docs/data-cards.md. They are coded as tables of your own are, by a schema.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
@@ -20,6 +20,7 @@ from equipoise.data.schema.schema import CATEGORY, Feature, Schema
 from equipoise.data.schema.sums import Fitted
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.scenarios import own, partition
+from equipoise.scenarios.bias import Bias
 from equipoise.scenarios.scenario import Described, Description, Protocol, Scenario
 from equipoise.system.ranges import check_number, check_option, check_whole
 from equipoise.system.suggestions import unknown
@@ -178,6 +179,10 @@ def adult(
     client: str = "workclass",
     clients: int | None = None,
     alpha: float = 0.5,
+    bias: str | Sequence[str] | None = None,
+    biased: float = Bias.biased,
+    drop: float = Bias.drop,
+    flip: float = Bias.flip,
     test: float = 0.2,
     server_validation: float = 0.0,
     tests: str = "clients",
@@ -193,6 +198,12 @@ def adult(
         ``"marital-status"``, ``"relationship"``, ``"race"``, ``"sex"`` or ``"native-country"``.
     clients : >= 1, among so many the rows are divided instead, with shares of each value of that column from a Dirichlet distribution.
     alpha : >= 0.01, of these shares; the lower, the more clients differ.
+    bias : values of sex and race with "+" between, or a list of them: the clients are made unfair to these people in turn, as FeDa4Fair
+        makes them (:class:`equipoise.scenarios.bias.Bias`), in their training and test rows. ``"Female+Male"``: clients differ in the
+        value that is treated worse; ``"Female+Black"``: in the attribute.
+    biased : in (0, 1], share of the clients that are made unfair, the first ones in the order of their names.
+    drop : in [0, 1], share of these people's rows above $50,000 that such a client loses.
+    flip : in [0, 1], share of the remaining ones whose label becomes the other one.
     test : in (0, 0.5], share of a client's rows that is drawn for testing, as evenly over sex, race and income as possible.
     server_validation : in [0, 0.5], share of its training rows that is drawn for the server, for methods that need such.
     tests : what a test set is: ``"clients"``; ``"groups"``, a sex and a race together; ``"all"``, one for all.
@@ -208,6 +219,8 @@ def adult(
     if clients is not None:
         check_whole("adult: clients", clients, 1)
         partition.check("adult", PEOPLE, clients, alpha, min_size=LEAST)
+    values = [word for f in ADULT.schema.features if f.name in ADULT.attributes for word in f.categories or ()]
+    unfair = Bias.of("adult", values, bias, biased=biased, drop=drop, flip=flip)
 
     def whose(seed: int) -> Column:
         column = read(ADULT)[1][client]
@@ -221,9 +234,8 @@ def adult(
                 names[row] = f"client-{k}"
         return tuple(names)
 
-    return _described(
-        ADULT, test, server_validation, tests, held, {"client": client, "clients": clients, "alpha": alpha}, whose
-    )
+    options = {"client": client, "clients": clients, "alpha": alpha}
+    return _described(ADULT, test, server_validation, tests, held, options, whose, unfair)
 
 
 @lru_cache(maxsize=2)
@@ -264,8 +276,9 @@ def _described(
     held: Draw,
     options: Mapping[str, Any],
     whose: Callable[[int], Column],
+    bias: Bias | None = None,
 ) -> Described:
-    """The scenario of a table; ``whose(seed)`` is the client of every row."""
+    """The scenario of a table; ``whose(seed)`` is the client of every row, before any bias."""
     name = table.name
     check_number(f"{name}: test", test, 0, 0.5, ", the share of a client's rows to test on", above=True)
     check_number(f"{name}: server_validation", server_validation, 0, 0.5, ", the share that the server gets")
@@ -278,7 +291,10 @@ def _described(
     )  # fmt: skip
 
     def build(seed: int) -> Scenario:
-        rows = replace(read(table)[0], client=whose(seed))
+        rows, biased = replace(read(table)[0], client=whose(seed)), {}
+        if bias is not None:
+            rows, done = bias.applied(rows, table.classes[1], seed)
+            biased = {"bias": {**vars(bias), "against": [*bias.against], "clients": done}}
         parts = own.divided(rows, seed, test=test, server_validation=server_validation)
         federated, coded = own.federate(rows, parts, tests, held=held)
         return Scenario(
@@ -290,6 +306,7 @@ def _described(
                 "recipe": {
                     "version": VERSION,
                     **options,
+                    **biased,
                     "test": test,
                     "server_validation": server_validation,
                     "tests": tests,
