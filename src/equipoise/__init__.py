@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from equipoise.metrics.own import Measure
     from equipoise.networks import NETWORKS
     from equipoise.networks import build as network
+    from equipoise.report.audit import Audit, audit
     from equipoise.report.statistics import Comparison
     from equipoise.runs.sweep import compare
     from equipoise.runs.tracking import Tracking, track
@@ -49,6 +50,7 @@ __all__ = [
     "SCENARIOS",
     "SGD",
     "Adam",
+    "Audit",
     "Bounds",
     "Briefing",
     "CheckpointError",
@@ -81,6 +83,7 @@ __all__ = [
     "Threshold",
     "Tracking",
     "Visit",
+    "audit",
     "check_rule",
     "choice",
     "choose_threshold",
@@ -115,6 +118,7 @@ _HOMES = {  # the public names of each module; two have another name there
     "metrics.own": ("Measure",),
     "networks": ("NETWORKS", "network"),
     "runs.tracking": ("Tracking", "track"),
+    "report.audit": ("Audit", "audit"),
     "report.statistics": ("Comparison",),
     "runs.sweep": ("compare",),
     "scenarios": ("SCENARIOS", "Images", "Scenario", "scenario"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from equipoise.bundle.inputs import Inputs, Rows
 from equipoise.metrics.decision import Decision
@@ -19,7 +19,7 @@ from equipoise.records.history import History, worded
 from equipoise.report import rates, sentences, thresholds
 from equipoise.report.document import treated
 from equipoise.report.formatting import PERCENT, number
-from equipoise.report.grid import Cell, Grid
+from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.html import template
 from equipoise.report.rendering import markdown_table
 from equipoise.report.statistics import Comparison
@@ -78,16 +78,6 @@ def _yaml(value: Any) -> str:
     return UNPRINTABLE.sub(lambda sign: f"\\u{ord(sign[0]):04x}", json.dumps(value, ensure_ascii=False))
 
 
-class Section(NamedTuple):
-    """A heading with paragraphs, then a table, and sentences below it."""
-
-    title: str
-    paragraphs: Sequence[str]
-    grid: Grid | None = None
-    head: str = ""
-    below: Sequence[str] = ()
-
-
 @dataclass(frozen=True)
 class Card:
     """What a reader must know of a model.
@@ -128,7 +118,7 @@ class Card:
 
     def html(self) -> str:
         """The card as a page."""
-        return template("card.html.j2").render(card=self, source=SOURCE)
+        return template("card.html.j2").render(card=self, what="model card", source=SOURCE)
 
     @property
     def code(self) -> list[str]:

@@ -19,6 +19,7 @@ from typer.core import TyperCommand
 
 from equipoise import __version__
 from equipoise.cli.analyse import app as analyse
+from equipoise.cli.audit import audit
 from equipoise.cli.catalogue import catalogue
 from equipoise.cli.console import err, out
 from equipoise.cli.data import app as data_sets
@@ -80,6 +81,7 @@ COMMANDS: dict[Callable[..., Any], str] = {  # with an example
     export: "equipoise export runs/fedsac-digits-pow-seed0 --client all",
     threshold: "equipoise threshold runs/first --sensitivity 0.9",
     predict: "equipoise predict heart-model patients.csv --output predictions.csv",
+    audit: "equipoise audit predictions.csv --label y --probability p --group sex --group race",
     methods: "equipoise methods fedheal",
     scenarios: "equipoise scenarios --json",
     init: "equipoise init --data my/ --output equipoise.toml",

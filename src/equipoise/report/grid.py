@@ -1,5 +1,6 @@
 """The content of a table: its cells and rows."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -27,3 +28,14 @@ class Grid(NamedTuple):
 
     titles: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+
+
+class Section(NamedTuple):
+    """A heading with paragraphs, then a table, sentences below it, and a figure, which is SVG."""
+
+    title: str
+    paragraphs: Sequence[str]
+    grid: Grid | None = None
+    head: str = ""
+    below: Sequence[str] = ()
+    figure: str = ""

@@ -168,7 +168,7 @@ def _of_rates(comparison: content.Document) -> Iterator[Sheet]:
             explanations=sentences.parity_legend(comparison, treated),
             narrow=True,
         )
-        yield from _of_sites(treated, comparison)
+        yield from of_sites(treated, comparison)
 
 
 def _of_own_measures(comparison: content.Document) -> Iterator[Sheet]:
@@ -400,7 +400,7 @@ def people_of_clients(comparison: Comparison) -> Iterator[Sheet]:
         )
 
 
-def _of_sites(treated: content.Treated, comparison: content.Document) -> Iterator[Sheet]:
+def of_sites(treated: content.Treated, comparison: content.Document) -> Iterator[Sheet]:
     """How the people of every site are treated, by value of a sensitive attribute: rates of one method, of several the gaps."""
     parity = treated.parity
     methods = [method for method in parity["methods"] if method.get("sites")]

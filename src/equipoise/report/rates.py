@@ -49,14 +49,16 @@ def titles(fairness: Parity, measure: Measure = ACCURACY) -> dict[RateName, str]
     return OF_MANY if fairness["positive"] is None else TITLES
 
 
-def cells(fairness: Parity, measure: Measure = ACCURACY) -> Iterator[tuple[str, str, list[tuple[str, Cell]]]]:
+def cells(
+    fairness: Parity, measure: Measure, shown: Mapping[RateName, str]
+) -> Iterator[tuple[str, str, list[tuple[str, Cell]]]]:
     """By method and group: its name, that of the group, and titles and texts of the cells."""
     digits = measure.digits if measure.of_target else 1
     for method in fairness["methods"]:
         for group, rates in method["groups"].items():
             few = f"< {fairness['least']}"
             row = [("n", Cell(few if rates["n"] is None else f"{rates['n']:,}"))]
-            for key, title in titles(fairness, measure).items():
+            for key, title in shown.items():
                 if key == "tpr":
                     text = few if rates["of_class"] is None else f"{rates['of_class']:,}"
                     row.append((f"of {fairness['positive']}", Cell(text)))
@@ -66,10 +68,11 @@ def cells(fairness: Parity, measure: Measure = ACCURACY) -> Iterator[tuple[str, 
             yield method["method"], group, row
 
 
-def grid(fairness: Parity, measure: Measure = ACCURACY) -> Grid:
-    """The table of the rates: a row per group, and method if there are several."""
+def grid(fairness: Parity, measure: Measure = ACCURACY, shown: Mapping[RateName, str] | None = None) -> Grid:
+    """The table of the rates, by default of those of `titles`: a row per group, and method if there are several."""
+    shown = titles(fairness, measure) if shown is None else shown
     several = len(fairness["methods"]) > 1
-    rows = [(f"{method}, {group}" if several else group, row) for method, group, row in cells(fairness, measure)]
+    rows = [(f"{method}, {group}" if several else group, row) for method, group, row in cells(fairness, measure, shown)]
     return Grid(
         tuple(title for title, _ in rows[0][1]), tuple((name, tuple(cell for _, cell in row)) for name, row in rows)
     )

@@ -1,0 +1,291 @@
+"""Predictions of any model, a row per person: what was predicted, what is true, the groups, and the site."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.contents import DataError
+from equipoise.data.own.columns import Columns, check_purposes, column, option, ordered, together
+from equipoise.data.own.groups import groups_of
+from equipoise.data.own.numbers import described, faults
+from equipoise.data.own.tables import opened
+from equipoise.data.own.targets import read_column
+from equipoise.data.own.words import COMMAS, Origin, missing, number_pattern, twins
+from equipoise.data.schema.cells import word_of
+from equipoise.metrics.groups import Positive, positive_class
+from equipoise.metrics.thresholds import decided
+from equipoise.system.suggestions import some
+
+Cells = Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model predicted for people, and what is true of them.
+
+    Parameters
+    ----------
+    source : the file, or what was given.
+    classes, positive : names of the classes, and the one that rates are about, if any; no classes of numbers to predict.
+    y, predicted : [n], numbers of classes, or numbers to predict.
+    scores : probabilities of the positive class [n]; None if none were given.
+    attributes : by the name of an attribute the names of its values.
+    s : the codes of the attributes [n, A]; -1 is not known.
+    sites : of every person [n]; None if none were given.
+    """
+
+    source: str
+    classes: tuple[str, ...]
+    positive: Positive | None
+    y: NDArray[Any]
+    predicted: NDArray[Any]
+    scores: NDArray[np.float64] | None
+    attributes: Mapping[str, tuple[str, ...]]
+    s: NDArray[np.int64]
+    sites: NDArray[Any] | None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+def read(
+    source: Any,
+    columns: Columns,
+    *,
+    probability: str | None = None,
+    prediction: str | None = None,
+    site: str | None = None,
+    positive: object = None,
+    threshold: float = 0.5,
+) -> Predictions:
+    """Read predictions from a table: a file, or a frame of pandas.
+
+    Parameters
+    ----------
+    source : the path, or the frame.
+    columns : names of the columns of labels and groups, and how a table that is text is written.
+    probability, prediction : columns of the probability of the positive class, of the predicted class, or of predicted numbers: one at least.
+    site : column of the site.
+    positive, threshold : see :func:`equipoise.report.audit.audit`.
+
+    Raises
+    ------
+    DataError : columns are missing, cells cannot be read, or there is nothing to compare.
+    """
+    frame = hasattr(source, "columns") and hasattr(source, "iloc")
+    what = "the frame" if frame else str(source)
+    names, cells_of, at = _frame(source) if frame else _file(Path(source), columns)
+    problems: list[str] = []
+
+    def named(role: str, given: str | None, usual: str = "") -> str | None:
+        try:
+            return column(names, given, usual, what)
+        except DataError as error:
+            problems.append(str(error))
+            return None
+
+    used = {"label": named("label", columns.label, "label"), "site": named("site", site, "site")}
+    used |= {"probability": named("probability", probability), "prediction": named("prediction", prediction)}
+    if columns.label is None and used["label"] is None:
+        problems.append(
+            f"{what}: name the column with what is true of everybody, --label COLUMN. Columns: {some(names)}."
+        )
+    if probability is None and prediction is None:
+        problems.append(
+            f"{what}: name what was predicted, --probability COLUMN or --prediction COLUMN. Columns: {some(names)}."
+        )
+    try:
+        groups = groups_of(columns, names, what)
+        if not groups:
+            problems.append(f"{what}: name a column of groups of people, --group COLUMN. Columns: {some(names)}.")
+    except DataError as error:
+        problems.append(str(error))
+    if problems:
+        raise _error(what, problems)
+    check_purposes({**used, **{role: group.column for role, group in groups.items()}}, what)
+    cells = cells_of(
+        [*{name: None for name in (*used.values(), *(g.column for g in groups.values())) if name is not None}]
+    )
+    n = len(next(iter(cells.values())))
+    if not n:
+        raise DataError(f"{what} has no rows.")
+
+    def origin(name: str, rows: Sequence[int] = range(n)) -> Origin:
+        return Origin(f"{what}, column {name}", lambda k: at(rows[k]))
+
+    def words(name: str, role: str, rows: Sequence[int] = range(n), noun: str = "") -> tuple[str, ...]:
+        """The names in a column; a problem calls them by a noun, if not by their role."""
+        read_names = read_column([cells[name][k] for k in rows], role, origin(name, rows), columns)
+        place = f"{what}, column {name}"
+        problems.extend(text.replace(f"the {role}", f"the {noun or role}") for text in read_names.problems)
+        for first, other in twins(read_names.words):
+            problems.append(
+                f"{place}: {first!r} and {other!r} differ only in capital letters or spaces. Write them the same way, or rename one."
+            )
+        return read_names.words
+
+    attributes: dict[str, tuple[str, ...]] = {}
+    codes: list[NDArray[np.int64]] = []
+    for group in groups.values():
+        rows = [
+            k
+            for k, cell in enumerate(cells[group.column])
+            if not missing(word := word_of(cell)) or word in columns.not_missing
+        ]
+        if not rows:
+            problems.append(f"{what}, column {group.column}: every cell is missing.")
+            continue
+        try:
+            values = group.values(words(group.column, "group", rows), columns, what, client=False)
+        except DataError as error:
+            problems.append(str(error))
+            continue
+        attributes[group.name] = ordered(values)
+        code = np.full(n, -1)
+        code[rows] = _numbers_of(values, attributes[group.name])
+        codes.append(code)
+        if len(attributes[group.name]) < 2:
+            problems.append(
+                f"{what}, column {group.column}: everybody is {values[0]!r}, and two groups or more are compared. Name another --group."
+            )
+    sites = np.array(words(str(used["site"]), "site")) if used["site"] is not None else None
+    label = str(used["label"])
+    truth = words(label, "label") if not columns.regression else ()
+    classes: tuple[str, ...] = ()
+    scores: NDArray[np.float64] | None = None
+    about: Positive | None = None
+    y: NDArray[Any]
+    predicted: NDArray[Any]
+    if columns.regression:
+        y, predicted = (
+            _numbers(cells[str(name)], origin(str(name)), columns, problems) for name in (label, prediction)
+        )
+    else:
+        classes = ordered(truth)
+        y, predicted = _numbers_of(truth, classes), np.zeros(n, np.int64)
+        about = _positive(positive, classes, f"{what}, column {label}", probability, problems)
+        if about is not None and prediction is None and len(classes) > 2:  # one against the rest
+            y = (y == about.number).astype(np.int64)
+            classes, about = (f"not {about.name}", about.name), about._replace(number=1, other=f"not {about.name}")
+        if probability is not None:
+            scores = _numbers(cells[probability], origin(probability), columns, problems)
+            problems += _outside(scores, origin(probability))
+        if prediction is not None:
+            said = words(prediction, "label", noun="prediction")
+            if strange := [*dict.fromkeys(word for word in said if word not in classes)]:
+                problems.append(
+                    f"{what}, column {prediction}: {some([*map(repr, strange)])} is no class of column {label} ({some(classes)}). Write classes the same "
+                    "way in both; of numbers between 0 and 1 it is --probability."
+                )
+            else:
+                predicted = _numbers_of(said, classes)
+        elif about is not None and scores is not None and not problems:
+            predicted = np.where(decided(scores, threshold), about.number, 1 - about.number)
+    if problems:
+        raise _error(what, problems)
+    if len(codes) > 1:  # the intersection of all: mixed radix
+        joint, known = np.zeros(n, np.int64), np.ones(n, bool)
+        for code, values in zip(codes, attributes.values(), strict=True):
+            joint, known = joint * len(values) + code, known & (code >= 0)
+        present, place = np.unique(joint[known], return_inverse=True)
+        sizes = [len(values) for values in attributes.values()]
+        combined = [
+            [values[k] for values, k in zip(attributes.values(), np.unravel_index(code, sizes), strict=True)]
+            for code in present
+        ]
+        of_all = np.full(n, -1)
+        of_all[known] = place
+        attributes[" and ".join(attributes)] = tuple(map(", ".join, combined))
+        codes.append(of_all)
+    return Predictions(what, classes, about, y, predicted, scores, attributes, np.stack(codes, 1), sites)
+
+
+Read = tuple[Sequence[str], Callable[[Sequence[str]], Mapping[str, Cells]], Callable[[int], str]]
+
+
+def _file(path: Path, columns: Columns) -> Read:
+    table = opened(path, columns)
+    return table.names, table.words, table.at
+
+
+def _frame(frame: Any) -> Read:
+    names = [str(name).strip() for name in frame.columns]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise DataError(f"the frame has several columns {twice[0]}. Rename all but one.")
+    return (
+        names,
+        lambda which: {
+            name: [None if cell != cell else cell for cell in frame.iloc[:, names.index(name)].tolist()]
+            for name in which
+        },
+        lambda k: f"row {k}",
+    )
+
+
+def _error(what: str, problems: Sequence[str]) -> DataError:
+    """All problems, with the options of the command as they are typed."""
+    text = together(what, [*dict.fromkeys(problems)])
+    return DataError(re.sub(r"--set ('?)(group|label)=", r"--\2 \1", text))
+
+
+def _numbers_of(words: Sequence[str], names: Sequence[str]) -> NDArray[np.int64]:
+    number = {name: k for k, name in enumerate(names)}
+    return np.array([number[word] for word in words], np.int64)
+
+
+def _positive(
+    given: object, classes: Sequence[str], what: str, probability: str | None, problems: list[str]
+) -> Positive | None:
+    """The class that a probability and rates are about."""
+    if len(classes) < 2:
+        problems.extend(
+            [f"{what}: everybody is of class {name!r}, so no rate can be compared with another." for name in classes]
+        )
+        return None
+    try:
+        about = positive_class(given, classes)
+    except ValueError as error:
+        problems.append(f"{what}: {error}")
+        return None
+    if about is None and probability is not None:
+        problems.append(
+            f"{what} has {len(classes)} classes ({some(classes)}), and column {probability} is the probability of one. Name it, --positive CLASS; or give "
+            "the predicted classes, --prediction COLUMN."
+        )
+    return about
+
+
+def _numbers(cells: Cells, origin: Origin, columns: Columns, problems: list[str]) -> NDArray[np.float64]:
+    """A column of numbers [n]; NaN where a cell is none."""
+    decimal = columns.decimal or "."
+    texts, pattern = (
+        [("" if cell is None else str(cell)).strip() for cell in cells],
+        re.compile(number_pattern(decimal), re.ASCII),
+    )
+    numbers = np.array([float(text.replace(decimal, ".")) if pattern.fullmatch(text) else np.nan for text in texts])
+    if len(bad := np.flatnonzero(~np.isfinite(numbers))):
+        wrong = [texts[k] for k in bad.tolist()]
+        todo = "Correct these cells, or remove their rows."
+        if columns.decimal is None and all(map(COMMAS.fullmatch, wrong)):
+            todo = f"Write fractions with a point; or: {option('decimal', ',')}."
+        problems.append(
+            f"{origin.what}: expected a number in every row; {described(faults(wrong, bad.tolist(), origin.at), len(texts))}. {todo}"
+        )
+    return numbers
+
+
+def _outside(scores: NDArray[np.float64], origin: Origin) -> Iterator[str]:
+    outside = np.flatnonzero((scores < 0) | (scores > 1))
+    if len(outside):
+        first = ", ".join(f"{scores[k]:g} in {origin.at(k)}" for k in outside[:3].tolist())
+        yield (
+            f"{origin.what}: {len(outside):,} of {len(scores):,} probabilities are outside [0, 1] ({first}). Divide percent by 100, and turn other scores into "
+            "probabilities first."
+        )

@@ -1,0 +1,369 @@
+"""An audit of any model's predictions: how differently people are treated, without training, as a table, JSON and a page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+
+from equipoise.core.tally import ClassTally, NumberTally
+from equipoise.data.own import predictions
+from equipoise.data.own.columns import Columns, several
+from equipoise.data.own.predictions import Predictions
+from equipoise.metrics.calibration import calibration_of_sums, sums_of_scores
+from equipoise.metrics.measures import ACCURACY
+from equipoise.records.history import History
+from equipoise.records.meta import Meta
+from equipoise.records.record import Record, Sums
+from equipoise.records.treatment import gap_between, percent
+from equipoise.report import document as content
+from equipoise.report import layout, rates, sentences
+from equipoise.report.formatting import PERCENT, number
+from equipoise.report.grid import Cell, Grid, Section
+from equipoise.report.html import svg, template
+from equipoise.report.statistics import Comparison, gaps_of
+from equipoise.system.files import write_atomically
+from equipoise.system.ranges import check_number, check_whole
+from equipoise.system.suggestions import some
+
+MODEL: Final = "the model"
+SITE: Final = "Site"
+NOT_ESTIMABLE: Final = "not estimable"
+BEHIND: Final[Mapping[str, tuple[str, ...]]] = {  # the rates of groups whose gap a measure is
+    "accuracy_gap": ("accuracy",),
+    "equal_opportunity": ("tpr",),
+    "equalised_odds": ("tpr", "fpr"),
+    "demographic_parity": ("selection_rate",),
+    "demographic_parity_ratio": ("selection_rate",),
+    "predictive_parity": ("ppv",),
+    "worst_recall": ("worst_recall",),
+    "rmse_gap": ("rmse",),
+    "mae_gap": ("mae",),
+    "error_gap": ("error",),
+    "prediction_gap": ("prediction",),
+}
+
+
+def audit(
+    source: Any,
+    *,
+    label: str | None = None,
+    probability: str | None = None,
+    prediction: str | None = None,
+    group: str | Sequence[str] | None = None,
+    site: str | None = None,
+    positive: object = None,
+    threshold: float = 0.5,
+    least: int = 30,
+    task: str | None = None,
+    sep: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
+    not_missing: str | Sequence[str] = (),
+) -> Audit:
+    """Measure how differently any model treats groups of people, from its predictions for them: a row per person.
+
+    Parameters
+    ----------
+    source : a table, a ``.csv``, ``.tsv`` or ``.parquet`` file; or a frame of pandas.
+    label : column of what is true; by default ``label``.
+    probability : column of the probability of the positive class, in [0, 1].
+    prediction : column of the predicted class, or of the predicted number. With both, decisions are these.
+    group : columns of groups of people, ``"sex"`` or ``["sex", "age:40,60"]``, which divides numbers into bands; by default ``group``. Of
+        several their intersection is measured, too.
+    site : column of the site, in each of which people are compared, too; by default ``site``, if there is one.
+    positive : the class that rates are about; by default the second of two, or the one whose name says so.
+    threshold : the positive class is predicted from this probability on, in [0, 1].
+    least : people that a number must be about, >= 1: it is counted in the denominator of each rate.
+    task : ``"regression"`` of numbers to predict.
+    sep, decimal, encoding, not_missing : of a table that is text, as :func:`equipoise.scenario` takes them for own tables.
+
+    Raises
+    ------
+    ValueError : columns are missing, cells cannot be read, or there is nothing to compare; all problems are listed.
+    """
+    check_number("threshold", threshold, 0, 1)
+    check_whole("least", least, 1)
+    groups = group if group is None or isinstance(group, str) else tuple(group)
+    columns = Columns(
+        label=label,
+        group=groups,
+        task=task,
+        sep=sep,
+        decimal=decimal,
+        encoding=encoding,
+        not_missing=several(not_missing),
+    )
+    read = predictions.read(
+        source,
+        columns,
+        probability=probability,
+        prediction=prediction,
+        site=site,
+        positive=positive,
+        threshold=threshold,
+    )
+    return Audit(read, least, threshold if prediction is None and probability is not None else None)
+
+
+@dataclass(frozen=True, repr=False)
+class Audit:
+    """What :func:`audit` measured.
+
+    Parameters
+    ----------
+    data : the predictions.
+    least : people that a number must be about.
+    threshold : of the probability; None where predicted classes were given.
+    """
+
+    data: Predictions
+    least: int
+    threshold: float | None
+
+    @cached_property
+    def history(self) -> History:
+        """The sums as a run's record has them: a test set for every site."""
+        data = self.data
+        main = "accuracy" if data.classes else "rmse"
+        sites = (
+            {"": np.arange(len(data))}
+            if data.sites is None
+            else {str(name): np.flatnonzero(data.sites == name) for name in np.unique(data.sites)}
+        )
+        record: dict[str, Any] = {"round": 0, "groups": {}, "by": {"groups": {}}}
+        for name, rows in sites.items():
+            y, predicted = data.y[rows], data.predicted[rows]
+            value = np.mean(y == predicted) if data.classes else np.sqrt(np.mean((y - predicted) ** 2))
+            record["groups"][name] = {main: float(value), "n": len(rows)}
+            record["by"]["groups"][name] = [self._sums(code[rows], y, predicted) for code in data.s.T]
+        meta: dict[str, Any] = {
+            "method": MODEL,
+            "attributes": {name: [*values] for name, values in data.attributes.items()},
+        }
+        meta |= {
+            "least_group": self.least,
+            "classes": [*data.classes],
+            "positive": data.positive.name if data.positive else None,
+        }
+        meta |= {} if data.classes else {"task": "regression"}
+        return History((cast(Record, record),), cast(Meta, meta))
+
+    def _sums(self, code: Any, y: Any, predicted: Any) -> Sums:
+        known = code >= 0
+        values, value = np.unique(code[known], return_inverse=True)
+        count = ClassTally if self.data.classes else NumberTally
+        sums = count.of_values(predicted[known], y[known], value, len(values), len(self.data.classes))
+        return cast(
+            Sums, {"value": values.tolist(), **sums, **({} if known.all() else {"unknown": int((~known).sum())})}
+        )
+
+    @cached_property
+    def compared(self) -> Comparison:
+        """The numbers as tables and figures of runs take them."""
+        return Comparison.of([self.history])
+
+    @cached_property
+    def calibration(self) -> dict[str, dict[str, dict[str, float | None]]]:
+        """By attribute and value, in percent: mean probability less share of the positive class, `bias`, and calibration error, `error`."""
+        data = self.data
+        if data.scores is None or data.positive is None:
+            return {}
+        true = data.y == data.positive.number
+        by_attribute = {}
+        for code, (name, values) in zip(data.s.T, data.attributes.items(), strict=True):
+            each = map(self._calibrated, sums_of_scores(data.scores, true, code, len(values)))
+            by_attribute[name] = dict(zip(values, each, strict=True))
+        return by_attribute
+
+    def _calibrated(self, sums: Any) -> dict[str, float | None]:
+        error, bias = calibration_of_sums(sums, self.least)
+        return {"bias": percent(bias), "error": percent(error)}
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """All numbers in plain types; one that too few people are behind is None."""
+        data, people = self.data, self.history.people(1)
+        about = data.positive
+        return {
+            "source": data.source,
+            "n": len(data),
+            "classes": [*data.classes],
+            "positive": None if about is None else {"name": about.name, "why": about.why},
+            "threshold": self.threshold,
+            "least": self.least,
+            "people": {
+                name: {
+                    **{key: cast(dict[str, Any], each)[key] for key in ("treated", "unknown", "sites")},
+                    "calibration": self.calibration.get(name),
+                }
+                for name, each in people.items()
+            },
+        }
+
+    @property
+    def name(self) -> str:
+        """The title of the page."""
+        return f"Fairness of the predictions in {Path(self.data.source).name}"
+
+    @cached_property
+    def summary(self) -> str:
+        """Who is missed how often, and both demographic parity and equal opportunity by every attribute, with their intervals."""
+        said: list[str] = []
+        for treated in self.treated:
+            (method,) = treated.parity["methods"]
+            if not said and self.data.positive is not None:
+                said.append(rates.missed(treated.parity))
+            keys = ("demographic_parity", "equal_opportunity") if self.data.positive else ("accuracy_gap", "mae_gap")
+            parts = []
+            for column in gaps_of(treated.parity, self.history.main):
+                if column.key in keys:
+                    gap, ends = content.number_of(method, column.key)["mean"], content.ends_of(method, column.key)
+                    shown = NOT_ESTIMABLE if gap is None else f"{number(gap, 1)}{_ends(ends)}"
+                    parts.append(f"{column.title} {shown}")
+            said.append(f"By {treated.attribute}: {', '.join(parts)}.")
+        return " ".join(filter(None, said))
+
+    @cached_property
+    def treated(self) -> list[content.Treated]:
+        """How people are treated, by attribute."""
+        return content.treated(self.compared.document)
+
+    @cached_property
+    def sections(self) -> list[Section]:
+        """Tables with their sentences: by attribute the gaps, the rates and every site."""
+        measure, made = self.history.main, list[Section]()
+        for treated in self.treated:
+            parity = treated.parity
+            figure = svg(treated.rates, rates.figure(parity)) if measure == ACCURACY else ""
+            made.append(Section(treated.gaps_heading, [], self._gaps(treated), "Measure", [*self._said(treated)]))
+            titles = rates.titles(parity, measure) | ({"ppv": "predictive value"} if self.data.positive else {})
+            grid = self._with_calibration(rates.grid(parity, measure, titles), treated.attribute)
+            texts = [text for text in rates.explained(parity, measure) if not text.startswith(("Of 100", "n <"))]
+            if self.calibration:
+                texts.append(
+                    "Bias: mean probability less share of the positive class, in points: above 0, it is overrated. Calibration error: mean distance of both "
+                    "in ten bins of the probability."
+                )
+            made.append(Section(treated.rates_heading(measure), [], grid, treated.attribute, texts, figure))
+            made += [
+                Section(sheet.heading, [], sheet.grid, SITE, sheet.explanations[:1])
+                for sheet in layout.of_sites(treated, self.compared.document)
+            ]
+        return [*made, Section("What this cannot show", [], below=[*self._limits()])]
+
+    def _gaps(self, treated: content.Treated) -> Grid:
+        """The gaps as rows: the number, its interval, and the groups that attain it."""
+        (method,) = treated.parity["methods"]
+        digits = self.history.main.digits if self.history.main.of_target else 1
+        rows = []
+        for column in gaps_of(treated.parity, self.history.main):
+            gap = content.number_of(method, column.key)["mean"]
+            ends = {
+                group: {
+                    key: value for key in BEHIND[column.key] if (value := cast(Any, numbers)[key]["mean"]) is not None
+                }
+                for group, numbers in method["groups"].items()
+            }
+            key = max(BEHIND[column.key], key=lambda key: gap_between(each.get(key) for each in ends.values()) or 0.0)
+            rows.append(
+                (
+                    column.title,
+                    _row(
+                        gap,
+                        content.ends_of(method, column.key),
+                        {g: e[key] for g, e in ends.items() if key in e},
+                        digits,
+                    ),
+                )
+            )
+        for key, title in {"bias": "calibration gap", "error": "calibration error gap"}.items():
+            if treated.attribute in self.calibration:
+                values = {
+                    g: v for g, each in self.calibration[treated.attribute].items() if (v := each[key]) is not None
+                }
+                rows.append((title, _row(gap_between(values.values()), None, values, digits)))
+        return Grid(
+            (f"gap{' (points)' * bool(self.data.classes)}", f"95{PERCENT} interval", "lowest", "highest"), tuple(rows)
+        )
+
+    def _with_calibration(self, grid: Grid, attribute: str) -> Grid:
+        if attribute not in self.calibration:
+            return grid
+        few = f"n < {self.least}"
+
+        def more(group: str) -> Iterator[Cell]:
+            for key in ("bias", "error"):
+                value = self.calibration[attribute].get(group, {}).get(key)
+                yield Cell(few if value is None else number(value, 1))
+
+        return Grid(
+            (*grid.titles, "bias", "calibration error"),
+            tuple((name, (*cells, *more(name))) for name, cells in grid.rows),
+        )
+
+    def _said(self, treated: content.Treated) -> Iterator[str]:
+        """What the gaps are, and what they do not show."""
+        yield from sentences.unknown_values(treated)
+        parity, few = treated.parity, f"fewer than {self.least}"
+        (method,) = parity["methods"]
+        skipped = ("Differences", "±", MODEL, "The worst value")  # of what the table shows
+        for text in sentences.parity_legend(self.compared.document, treated):
+            if not text.startswith(skipped) and few not in text:
+                yield text
+        small = [group for group, numbers in method["groups"].items() if numbers.get("of_class", 0) is None]
+        if small:
+            yield f"Left out of equal opportunity, with {few} people of class {parity['positive']}: {some(small, 10)}."
+        if any(content.number_of(method, column.key)["mean"] is None for column in gaps_of(parity, self.history.main)):
+            yield f"{NOT_ESTIMABLE.capitalize()}: {few} people are behind the rate in all groups, or in all but one."
+
+    def _limits(self) -> Iterator[str]:
+        data = self.data
+        yield f"{len(data):,} rows of {data.source}: intervals are over these people, and over no others, no later time and no other training."
+        if self.threshold is not None and data.positive is not None:
+            yield f"Class {data.positive.name} is predicted from a probability of {self.threshold:g} on: another threshold gives other numbers."
+        yield "Labels are taken for true. If they are themselves unfair, such as past decisions, equal opportunity repeats that."
+        yield (
+            "If groups differ in how often they are of the class, less difference in demographic parity often means more in equal opportunity: choose by "
+            "the harm."
+        )
+        yield f"A number about fewer than {self.least} people is not shown (--least, in Python least=). This hides little: it may follow from others."
+
+    @property
+    def code(self) -> list[str]:
+        """No code belongs to the page."""
+        return []
+
+    def html(self) -> str:
+        """The page, which needs nothing else."""
+        return template("card.html.j2").render(
+            card=self, what="audit", source="Made by equipoise audit, which trains nothing."
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page, atomically; return its path."""
+        return write_atomically(Path(path), self.html())
+
+    def __repr__(self) -> str:
+        return f"Audit({len(self.data):,} people: {self.summary})"
+
+
+def _ends(ends: Sequence[float] | None) -> str:
+    return "" if ends is None else f" [{number(ends[0], 1)}, {number(ends[1], 1)}]"
+
+
+def _row(gap: float | None, ends: Sequence[float] | None, values: Mapping[str, float], digits: int) -> tuple[Cell, ...]:
+    """A gap, its interval, and the groups with the lowest and the highest value."""
+    if gap is None:
+        return (Cell(NOT_ESTIMABLE), Cell(""), Cell(""), Cell(""))
+    low, high = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
+    return (
+        Cell(number(gap, digits)),
+        Cell(_ends(ends).strip()),
+        *(Cell(f"{g} {number(values[g], digits)}") for g in (low, high)),
+    )

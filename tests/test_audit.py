@@ -1,0 +1,246 @@
+"""An audit of predictions that no run of ours made: numbers of fairlearn, hostile tables, and the page."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from fairlearn import metrics as fairlearn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import precision_score
+from typer.testing import CliRunner
+
+import equipoise as eq
+from equipoise.cli.main import app
+
+
+def drawn(n: int = 400, seed: int = 0, **more: Any) -> pd.DataFrame:
+    """People with a label, a probability, a decision, a sex, a race, an age and a site."""
+    rng = np.random.default_rng(seed)
+    p = rng.random(n).round(4)
+    frame = {"y": (rng.random(n) < p).astype(int), "p": p, "pred": (p >= 0.5).astype(int)}
+    frame |= {"sex": rng.choice(["f", "m"], n), "race": rng.choice(list("abc"), n), "age": rng.integers(18, 80, n)}
+    return pd.DataFrame({**frame, "where": rng.choice(["north", "south"], n), **more})
+
+
+def written(frame: pd.DataFrame, folder: Path, **how: Any) -> Path:
+    frame.to_csv(path := folder / "people.csv", index=False, **how)
+    return path
+
+
+def treated(audit: eq.Audit, by: str = "sex") -> Any:
+    return audit.document["people"][by]["treated"]
+
+
+@given(st.integers(0, 50))
+@settings(max_examples=10, deadline=None)
+def test_gaps_are_those_of_fairlearn(seed: int) -> None:
+    frame = drawn(seed=seed)
+    made = eq.audit(frame, label="y", probability="p", group=["sex", "race"], least=1)
+    joint = frame["sex"] + ", " + frame["race"]
+    for by, group in (("sex", frame["sex"]), ("race", frame["race"]), ("sex and race", joint)):
+        given_, y, predicted = {"sensitive_features": group}, frame["y"], frame["pred"]
+        numbers = treated(made, by)
+        precision = fairlearn.MetricFrame(metrics=precision_score, y_true=y, y_pred=predicted, **given_).difference()
+        for key, value in {
+            "demographic_parity": fairlearn.demographic_parity_difference(y, predicted, **given_),
+            "demographic_parity_ratio": fairlearn.demographic_parity_ratio(y, predicted, **given_),
+            "equal_opportunity": fairlearn.equal_opportunity_difference(y, predicted, **given_),
+            "equalised_odds": fairlearn.equalized_odds_difference(y, predicted, **given_),
+            "predictive_parity": precision,
+        }.items():
+            assert numbers[key] == pytest.approx(100 * value), key
+        assert {*numbers["groups"]} == {*group}
+    again = eq.audit(frame, label="y", prediction="pred", group="sex", least=1)
+    assert treated(again) == treated(made)
+
+
+def test_sites_bands_calibration_and_unknown_people() -> None:
+    frame = drawn(600)
+    frame.loc[:19, "sex"] = None
+    made = eq.audit(frame, label="y", probability="p", group=["sex", "age:40,60"], site="where", threshold=0.3)
+    people = made.document["people"]
+    assert [*people] == ["sex", "age", "sex and age"]
+    assert [*treated(made, "age")["groups"]] == ["< 40", ">= 40 and < 60", ">= 60"]
+    assert (people["sex"]["unknown"], people["age"]["unknown"], people["sex and age"]["unknown"]) == (20, 0, 20)
+    known = frame[20:]
+    for sex, rows in known.groupby("sex"):
+        assert people["sex"]["calibration"][sex]["bias"] == pytest.approx(100 * (rows["p"].mean() - rows["y"].mean()))
+        assert treated(made)["groups"][sex]["selection_rate"] == [pytest.approx(100 * (rows["p"] >= 0.3).mean())]
+        north = rows[rows["where"] == "north"]
+        inside = people["sex"]["sites"]["north"]["groups"][sex]
+        assert (inside["n"], inside["selection_rate"]) == (len(north), pytest.approx(100 * (north["p"] >= 0.3).mean()))
+    assert "Of 20 test samples sex is not known" in made.html()
+
+
+def test_few_people_are_not_estimable_and_never_0() -> None:
+    frame = drawn(200)
+    frame.loc[frame["sex"] == "f", "y"] = 0
+    made = eq.audit(frame, label="y", probability="p", group="sex")
+    assert treated(made)["equal_opportunity"] is None
+    assert treated(made)["demographic_parity"] is not None
+    assert "equal opportunity not estimable" in made.summary
+    assert "not estimable" in made.html()
+    small = eq.audit(frame, label="y", probability="p", group="sex", least=1000)
+    assert treated(small)["demographic_parity"] is None
+    json.dumps(small.document, allow_nan=False)
+
+
+def test_many_classes_and_numbers() -> None:
+    frame = drawn(600, y=np.tile(list("abc"), 200), pred=np.tile(list("abcabd"), 100))
+    frame["pred"] = frame["pred"].replace("d", "a")
+    many = eq.audit(frame, label="y", prediction="pred", group="sex")
+    assert treated(many)["worst_recall"] is not None
+    of_c = eq.audit(frame, label="y", prediction="pred", group="sex", positive="c")
+    assert treated(of_c)["groups"]["f"]["tpr"][0] == pytest.approx(50, abs=10)
+    one = eq.audit(frame, label="y", probability="p", group="sex", positive="c")
+    rows = frame[(frame["sex"] == "f") & (frame["y"] == "c")]
+    assert treated(one)["groups"]["f"]["tpr"] == [pytest.approx(100 * (rows["p"] >= 0.5).mean())]
+    numbers = drawn(200, y=np.arange(200) / 7, pred=np.arange(200) / 7 + 1)
+    errors = eq.audit(numbers, label="y", prediction="pred", group="sex", task="regression")
+    assert treated(errors)["groups"]["f"]["error"] == pytest.approx(1)
+    assert treated(errors)["mae_gap"] == pytest.approx(0, abs=1e-9)
+    for made in (many, of_c, one, errors):
+        assert "<table>" in made.html()
+
+
+def test_exchanging_the_order_of_rows_and_columns_changes_nothing() -> None:
+    frame = drawn()
+    turned = frame.sample(frac=1, random_state=1)[[*frame.columns[::-1]]]
+    first, second = (
+        eq.audit(f, label="y", probability="p", group="sex", site="where").document["people"] for f in (frame, turned)
+    )
+    for key in ("treated", "sites", "unknown"):
+        assert json.dumps(first["sex"][key]) == json.dumps(second["sex"][key])
+
+
+@pytest.mark.parametrize("how", [{}, {"sep": ";", "decimal": ","}, {"encoding": "utf-8-sig"}, {"sep": "\t"}])
+def test_files_as_programs_write_them(tmp_path: Path, how: dict[str, Any]) -> None:
+    path = written(drawn(), tmp_path, **how)
+    told = {"decimal": ","} if "decimal" in how else {}
+    from_file = eq.audit(path, label="y", probability="p", group="sex", **told)
+    assert treated(from_file) == treated(eq.audit(drawn(), label="y", probability="p", group="sex"))
+
+
+HOSTILE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
+    ({}, {"label": "truth"}, ["Unknown column 'truth'", "sex, race"]),
+    ({}, {"label": None}, ["--label COLUMN"]),
+    ({}, {"probability": None}, ["--probability COLUMN or --prediction COLUMN"]),
+    ({}, {"group": None}, ["--group COLUMN"]),
+    ({}, {"group": "gender", "label": "truth"}, ["2 problems", "'gender'", "'truth'"]),
+    ({"sex": "f"}, {}, ["column sex: everybody is 'f'"]),
+    ({"sex": ["f", "F"] * 200}, {}, ["'f' and 'F' differ only in capital letters"]),
+    ({"sex": [None] * 400}, {}, ["column sex: every cell is missing"]),
+    (
+        {"p": [1.5] * 3 + [-2] + [0.5] * 396},
+        {},
+        ["column p: 4 of 400 probabilities are outside [0, 1] (1.5 in row 0", "percent"],
+    ),
+    ({"p": ["high"] + ["0.5"] * 399}, {}, ["column p", "1 of 400 is no number ('high' in row 0)"]),
+    ({"p": [np.nan] + [0.5] * 399}, {}, ["column p", "1 of 400 is missing"]),
+    (
+        {"y": ["a", "b", "c", "a"] * 100},
+        {},
+        ["3 classes (a, b, c)", "column p is the probability of one", "--positive CLASS"],
+    ),
+    ({"y": 1}, {}, ["column y: everybody is of class '1'"]),
+    ({"y": ["1", None] * 200}, {}, ["column y: the label is missing in 200 of 400"]),
+    ({"y": [0.25, 0.5] * 200}, {}, ["column y: the label is 0.25", "--task regression"]),
+    ({}, {"positive": "sick"}, ["column y: positive: ", "sick"]),
+    ({}, {"prediction": "p"}, ["named for two purposes"]),
+    (
+        {"pred": ["yes", "no"] * 200},
+        {"probability": None, "prediction": "pred"},
+        ["'yes', 'no' is no class of column y (0, 1)"],
+    ),
+    (
+        {"pred": [None, 1] * 200},
+        {"probability": None, "prediction": "pred"},
+        ["column pred: the prediction is missing"],
+    ),
+    ({"where": [None, "a"] * 200}, {"site": "where"}, ["column where: the site is missing in 200"]),
+    ({}, {"group": "p"}, ["named for two purposes"]),
+    ({"income": np.arange(400) / 3}, {"group": "income"}, ["different numbers", "--group income:"]),
+    ({}, {"threshold": 1.5}, ["threshold"]),
+    ({}, {"least": 0}, ["least"]),
+]
+
+
+@pytest.mark.parametrize(("cells", "options", "said"), HOSTILE)
+def test_what_cannot_be_audited_is_refused_in_the_users_words(cells: Any, options: Any, said: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"\w") as error:
+        eq.audit(drawn(**cells), **{"label": "y", "probability": "p", "group": "sex", **options})
+    for words in said:
+        assert words in str(error.value)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path, page = written(drawn(), tmp_path), tmp_path / "a.html"
+    given_ = [
+        "audit",
+        str(path),
+        "--label",
+        "y",
+        "--probability",
+        "p",
+        "--group",
+        "sex",
+        "--group",
+        "race",
+        "-o",
+        str(page),
+    ]
+    shown = CliRunner().invoke(app, [*given_, "--site", "where"])
+    assert shown.exit_code == 0, shown.output
+    flat = " ".join(shown.output.split())
+    for words in (
+        "By sex: equal opportunity",
+        "demographic parity",
+        "Fairness by sex and race",
+        "calibration gap",
+        "Largest gap inside a site",
+    ):
+        assert words in flat
+    text = page.read_text()
+    assert "Inside every site by race" in text
+    assert "<svg" in text
+    assert "http" not in text.replace("http://www.w3.org", "")
+    document = json.loads(CliRunner().invoke(app, [*given_, "--json"]).stdout)
+    expected = eq.audit(path, label="y", probability="p", group=["sex", "race"]).document
+    assert document == json.loads(json.dumps(expected))
+
+
+@pytest.mark.parametrize(
+    ("frame", "how", "advice"),
+    [
+        (drawn(), {"sep": ";", "decimal": ","}, "--set 'decimal=,'"),
+        (drawn(where=["Köln"] * 400), {"encoding": "latin-1"}, "--set encoding=latin-1"),
+        (drawn(race=["NA", "SA"] * 200), {}, "--set not_missing=NA"),
+    ],
+)
+def test_advice_works_as_it_is_printed(tmp_path: Path, frame: pd.DataFrame, how: dict[str, Any], advice: str) -> None:
+    path = written(frame, tmp_path, **how)
+    given_ = [
+        "audit",
+        str(path),
+        "--label",
+        "y",
+        "--probability",
+        "p",
+        "--group",
+        "sex",
+        "-o",
+        str(tmp_path / "a.html"),
+    ]
+    if "NA" in frame["race"].tolist():  # a site called NA
+        given_ += ["--site", "race"]
+    refused = CliRunner().invoke(app, given_)
+    assert refused.exit_code
+    assert advice in str(refused.exception)
+    assert not CliRunner().invoke(app, [*given_, *shlex.split(advice)]).exit_code
