@@ -270,7 +270,8 @@ def given_outputs(p: Tensor, task: str) -> tuple[Any, Tensor]:
 
 def sums_of(p: Tensor, y: Tensor, s: Tensor, task: str) -> list[Any]:
     of, outputs = given_outputs(p, task)
-    return of.people(outputs, y.double() if task else y, s[:, None])  # type: ignore[no-any-return]
+    predicted, width = of.predictions(outputs), outputs.shape[-1]
+    return of.people(predicted, y.double() if task else y, s[:, None], width)  # type: ignore[no-any-return]
 
 
 PERSON = st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(-1, 1))

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
+import torch
 
-from equipoise.core.tally import ClassTally, NumberTally
+from equipoise.core.task import CLASSIFICATION, Regression
 from equipoise.data.own import predictions
 from equipoise.data.own.columns import Columns, several
 from equipoise.data.own.predictions import Predictions
@@ -19,7 +20,7 @@ from equipoise.metrics.calibration import calibration_of_sums, sums_of_scores
 from equipoise.metrics.measures import ACCURACY
 from equipoise.records.history import History
 from equipoise.records.meta import Meta
-from equipoise.records.record import Record, Sums
+from equipoise.records.record import Record
 from equipoise.records.treatment import gap_between, percent
 from equipoise.report import document as content
 from equipoise.report import layout, rates, sentences
@@ -130,7 +131,7 @@ class Audit:
     def history(self) -> History:
         """The sums as a run's record has them: a test set for every site."""
         data = self.data
-        main = "accuracy" if data.classes else "rmse"
+        main, task = ("accuracy", CLASSIFICATION) if data.classes else ("rmse", Regression())
         sites = (
             {"": np.arange(len(data))}
             if data.sites is None
@@ -141,7 +142,8 @@ class Audit:
             y, predicted = data.y[rows], data.predicted[rows]
             value = np.mean(y == predicted) if data.classes else np.sqrt(np.mean((y - predicted) ** 2))
             record["groups"][name] = {main: float(value), "n": len(rows)}
-            record["by"]["groups"][name] = [self._sums(code[rows], y, predicted) for code in data.s.T]
+            given = [torch.from_numpy(each) for each in (predicted, y, data.s[rows])]
+            record["by"]["groups"][name] = task.people(given[0], given[1], given[2], len(data.classes))
         meta: dict[str, Any] = {
             "method": MODEL,
             "attributes": {name: [*values] for name, values in data.attributes.items()},
@@ -153,15 +155,6 @@ class Audit:
         }
         meta |= {} if data.classes else {"task": "regression"}
         return History((cast(Record, record),), cast(Meta, meta))
-
-    def _sums(self, code: Any, y: Any, predicted: Any) -> Sums:
-        known = code >= 0
-        values, value = np.unique(code[known], return_inverse=True)
-        count = ClassTally if self.data.classes else NumberTally
-        sums = count.of_values(predicted[known], y[known], value, len(values), len(self.data.classes))
-        return cast(
-            Sums, {"value": values.tolist(), **sums, **({} if known.all() else {"unknown": int((~known).sum())})}
-        )
 
     @cached_property
     def compared(self) -> Comparison:
