@@ -26,6 +26,7 @@ from equipoise.system.suggestions import unknown
 
 NEEDS = frozenset({"classes", "sensitive"})
 SENT = ("w", "row", "factor")
+UNKNOWN = 2**40  # a code beyond every group, if its attribute counts
 RANGES: Mapping[str, Bounds] = MappingProxyType(
     {
         "n": Bounds(0, samples=True),
@@ -141,7 +142,7 @@ def cell_of(message: State, y: Tensor, s: Tensor) -> Tensor:
 def group_of(message: State, s: Tensor) -> Tensor:
     """The group of each sample [..., B], of its codes ``s`` [..., B, K]; A if it is unknown."""
     factor, A = message["factor"].unsqueeze(-2), message["w"].shape[-1]  # [..., 1, K]
-    return torch.where(((s < 0) & (factor > 0)).any(-1), A, (s * factor).sum(-1)).clamp(max=A)
+    return (s.masked_fill(s < 0, UNKNOWN) * factor).sum(-1).clamp(max=A)
 
 
 def of_cells(table: Tensor, cell: Tensor, outside: float) -> Tensor:
@@ -160,7 +161,7 @@ def weighted(out: Out, visit: Visit, w: Tensor) -> Tensor:
     """The mean of ``(w - 1) l`` [...] over a batch, for weights ``w`` [..., R, A]: what is added to the mean loss."""
     cell = cell_of(visit.message, out.y, sensitive(out.s))
     weight = of_cells(w.to(out.logits.dtype), cell, 1.0)
-    return out.mean((weight - 1) * out.task.losses(out.logits, out.y))
+    return out.mean((weight - 1) * out.losses)
 
 
 def own_counts(visit: Visit) -> Tensor:

@@ -122,9 +122,14 @@ class Out:
         return (values * self.ok).sum(-1) / self.ok.sum(-1).clamp(min=1)
 
     @cached_property
+    def losses(self) -> Tensor:
+        """Loss of each sample [..., B]."""
+        return self.task.losses(self.logits, self.y)
+
+    @cached_property
     def cross_entropy(self) -> Tensor:
         """Mean loss of the batch, one number per client [...]: the cross-entropy, or what else the task has."""
-        return self.mean(self.task.losses(self.logits, self.y))
+        return self.mean(self.losses)
 
 
 def _no_noise() -> Tensor:
