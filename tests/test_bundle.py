@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from equipoise.metrics.decision import Decision
 from equipoise.networks import RECIPE
 from equipoise.report import committee, holdings
 from equipoise.runs import directory as runs
-from equipoise.system.seals import open_json, sealed_json
+from equipoise.system.seals import open_json, sealed_json, typed
 from run_helpers import cache, equipoise
 
 __all__ = ["cache", "equipoise"]
@@ -789,7 +789,7 @@ def test_each_group_has_its_edge(people: list[tuple[float, int]], edges: list[fl
     p, codes = map(np.array, zip(*people, strict=True))
     assert decision(p, codes).tolist() == [score >= edges[k] for score, k in people]
     assert decision(p).tolist() == [score >= edges[3] for score, _ in people]
-    assert Decision.of(json.loads(json.dumps(decision.as_json()))) == decision
+    assert typed(Decision, json.loads(json.dumps(asdict(decision)))) == decision
     with pytest.raises(ValueError, match="expected 4 edges"):
         Decision("sex", ("a", "b", "c"), tuple(edges[:3]))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from equipoise.records.directory import read
 from equipoise.records.threshold import masked
 from equipoise.report import html
 from equipoise.report import thresholds as shown
-from equipoise.system.seals import open_json, sealed_json
+from equipoise.system.seals import open_json, sealed_json, typed
 from run_helpers import cache, equipoise
 
 pytestmark = pytest.mark.drawn
@@ -188,7 +188,7 @@ def test_recalibration_from_sums(kind: str) -> None:
     sums = [histogram(p[site], y[site]) for site in sites]
     fit = Recalibration.fitted(kind, sum(sums))
     assert fit == Recalibration.fitted(kind, histogram(p, y))  # any division into sites
-    assert Recalibration.of(json.loads(json.dumps(fit.as_json()))) == fit
+    assert typed(Recalibration, json.loads(json.dumps(asdict(fit)))) == fit
     before, after = calibration(p, y), calibration(fit(p), y)
     assert after["ece"].value < before["ece"].value / 3
     assert after["brier"].value < before["brier"].value

@@ -23,6 +23,7 @@ from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.html import template
 from equipoise.report.rendering import markdown_table
 from equipoise.report.statistics import Comparison
+from equipoise.system.seals import typed
 from equipoise.system.suggestions import some
 from equipoise.system.text import markdown as escaped
 from equipoise.system.text import plural
@@ -326,7 +327,7 @@ class Card:
         made = self.about["recalibration"]
         if made is None:
             return
-        decision = Decision.of(self.about["decision"])
+        decision = typed(Decision, self.about["decision"])
         edges = [f"{edge:.4g} is {number(float(decision.shown(edge)), 4)}" for edge in dict.fromkeys(decision.edges)]
         after = (
             f"Thresholds are on the probabilities before that; after it, {some(edges, SHOWN)}."

@@ -45,11 +45,6 @@ class GroupColumn:
     bands: tuple[float, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
 
-    @staticmethod
-    def of(content: Mapping[str, Any]) -> GroupColumn:
-        """What the manifest of a run has."""
-        return GroupColumn(content["column"], tuple(content.get("bands", ())), content.get("names", {}))
-
     def group_of(self, word: str) -> str:
         """The group that a cell names."""
         if not self.bands:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Self, cast
 
@@ -28,7 +28,7 @@ from equipoise.data.batch import Batch
 from equipoise.data.samples import Samples, at_once
 from equipoise.data.schema.cells import word_of
 from equipoise.metrics.decision import Decision
-from equipoise.system.seals import open_json
+from equipoise.system.seals import open_json, typed
 
 ROWS = 1 << 15  # samples, about, between two looks at the progress
 Forward = Callable[[Samples], Tensor]  # samples to the outputs of the network [n, C]
@@ -90,9 +90,9 @@ class Content:
         forward = _network(about, (folder / WEIGHTS).read_bytes(), task) if about["network"] else _graph(folder / GRAPH)
         made = about.get("decision")
         if made is None and about["threshold"] != 0.5:  # of format 1
-            made = Decision(edges=(float(about["threshold"]),)).as_json()
-        column = GroupColumn.of(made["column"]) if made and made.get("column") else None
-        return Content(about, inputs, task, forward, made and Decision.of(made), column)
+            made = asdict(Decision(edges=(float(about["threshold"]),)))
+        decision, column = made and typed(Decision, made), made and made.get("column")
+        return Content(about, inputs, task, forward, decision, column and typed(GroupColumn, column))
 
 
 def _regression(about: Mapping[str, Any]) -> Regression:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from equipoise.metrics.groups import Positive
 from equipoise.records.history import History
 from equipoise.records.threshold import Chosen, Recalibrated
 from equipoise.system.environment import versions
+from equipoise.system.seals import typed
 from equipoise.system.suggestions import shorten
 from equipoise.system.tensor_files import as_bytes
 from equipoise.system.text import visible
@@ -182,7 +183,7 @@ def _decision(
     """How the bundle decides, if it is not for the most probable class; with the column that holds the groups."""
     by_group = chosen["by_group"] if chosen is not None else None
     attribute, edges = ("", {}) if by_group is None else (by_group["attribute"], by_group["thresholds"])
-    calibration = None if recalibration is None else Recalibration.of(recalibration)
+    calibration = recalibration and typed(Recalibration, recalibration)
     if trained.decision is not None and chosen is None and threshold == 0.5:
         decision, attribute = replace(trained.decision, calibration=calibration), trained.decision.attribute
     elif threshold == 0.5 and not edges and calibration is None:
@@ -192,7 +193,7 @@ def _decision(
         decision = Decision(attribute, tuple(edges), every, calibration)
     table = "schema" in trained.data
     column = trained.data.get("read", {}).get("groups", {}).get(attribute) if table else None
-    return decision.as_json() | {"column": column}
+    return asdict(decision) | {"column": column}
 
 
 def _require_same(chosen: Chosen, trained: Trained) -> None:

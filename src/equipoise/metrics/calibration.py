@@ -1,9 +1,8 @@
 """Whether probabilities of the positive class are what they claim: reliability, ROC, and recalibration from sums over sites."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -199,15 +198,6 @@ class Recalibration:
         logits = np.tile(_logit(x), 2)[:, None]
         fit = LogisticRegression(C=math.inf, tol=1e-10, max_iter=1000).fit(logits, np.repeat([0, 1], len(x)), weights)
         return cls(kind, (float(fit.coef_[0, 0]), float(fit.intercept_[0])))
-
-    def as_json(self) -> dict[str, Any]:
-        """In plain types; :meth:`of` reads it."""
-        return {"kind": self.kind, "numbers": list(self.numbers)}
-
-    @classmethod
-    def of(cls, content: Mapping[str, Any]) -> Self:
-        """What :meth:`as_json` wrote."""
-        return cls(str(content["kind"]), tuple(map(float, content["numbers"])))
 
 
 def _logit(p: Table) -> Table:

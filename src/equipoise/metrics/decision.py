@@ -1,8 +1,6 @@
 """How probabilities of the positive one of two classes become decisions: recalibrated, and by an edge for all or for each group."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,19 +42,3 @@ class Decision:
     def shown(self, scores: ArrayLike) -> NDArray[np.float64]:
         """Probabilities [n] after recalibration."""
         return np.asarray(scores, np.float64) if self.calibration is None else self.calibration(scores)
-
-    def as_json(self) -> dict[str, Any]:
-        """In plain types; :meth:`of` reads it."""
-        calibration = None if self.calibration is None else self.calibration.as_json()
-        return {
-            "attribute": self.attribute,
-            "groups": [*self.groups],
-            "edges": [*self.edges],
-            "calibration": calibration,
-        }
-
-    @classmethod
-    def of(cls, content: Mapping[str, Any]) -> Self:
-        """What :meth:`as_json` wrote."""
-        calibration = content["calibration"] and Recalibration.of(content["calibration"])
-        return cls(content["attribute"], tuple(content["groups"]), tuple(map(float, content["edges"])), calibration)

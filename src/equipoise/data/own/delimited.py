@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
-import json
 import lzma
 import re
 import warnings
@@ -179,13 +178,6 @@ class Delimited:
                 yield read(file, chunksize=rows, **how, **PLAINLY, **exact)
             except pd.errors.ParserError:
                 raise self._open_quotes() from None
-
-
-def _written(path: str, options: Mapping[str, Any]) -> str:
-    """Arguments of a function, as Python code."""
-    return ", ".join(
-        [json.dumps(path, ensure_ascii=False), *(f"{name}={json.dumps(value)}" for name, value in options.items())]
-    )
 
 
 def read(path: Path, columns: Columns) -> Delimited:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from equipoise.data.own.columns import together
 from equipoise.data.schema.cells import Cells, Place, Raw, RawTable, Words, read_cells
 from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature, Schema
 from equipoise.data.schema.sums import Fitted, Rows, fit, logarithm
+from equipoise.system.seals import typed
 from equipoise.system.suggestions import some
 
 OTHER, MISSING = "other", "missing"  # names of inputs
@@ -100,14 +101,15 @@ class Coder:
         """As a mapping that JSON holds, with the schema's hash."""
         return self.schema.as_json() | {
             "sha256": self.schema.digest,
-            "fitted": {name: fitted.as_json() for name, fitted in self.fitted.items()},
+            "fitted": {
+                name: asdict(learnt) | {"categories": [*learnt.categories]} for name, learnt in self.fitted.items()
+            },
         }
 
     @staticmethod
     def of(given: Mapping[str, Any]) -> Coder:
         """What :meth:`as_json` gave."""
-        fitted = {name: Fitted.of(value) for name, value in given["fitted"].items()}
-        return Coder(Schema.of(given["columns"], given["left_out"]), fitted)
+        return Coder(Schema.of(given["columns"], given["left_out"]), typed(dict[str, Fitted], given["fitted"]))
 
 
 def _raw(column: Any, feature: Feature) -> Raw:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,15 +180,6 @@ class Fitted:
     flagged: bool = False
     categories: tuple[str, ...] = ()
     joined: bool = False
-
-    def as_json(self) -> dict[str, Any]:
-        """As a mapping that JSON holds; doubles keep all digits."""
-        return asdict(self) | {"categories": list(self.categories)}
-
-    @staticmethod
-    def of(given: Mapping[str, Any]) -> Fitted:
-        """What :meth:`as_json` gave."""
-        return Fitted(**{**given, "categories": tuple(given["categories"])})
 
 
 def fit(table: RawTable, clients: Sequence[Rows]) -> dict[str, Fitted]:
