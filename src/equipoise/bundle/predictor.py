@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NoReturn, Self, cast
 
@@ -91,8 +91,9 @@ class Content:
         made = about.get("decision")
         if made is None and about["threshold"] != 0.5:  # of format 1
             made = asdict(Decision(edges=(float(about["threshold"]),)))
-        decision, column = made and typed(Decision, made), made and made.get("column")
-        return Content(about, inputs, task, forward, decision, column and typed(GroupColumn, column))
+        decision = made and typed(Decision, {f.name: made[f.name] for f in fields(Decision)})
+        column = made and made.get("column") and typed(GroupColumn, made["column"])
+        return Content(about, inputs, task, forward, decision, column or None)
 
 
 def _regression(about: Mapping[str, Any]) -> Regression:

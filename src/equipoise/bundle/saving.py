@@ -181,18 +181,15 @@ def _decision(
     trained: Trained, threshold: float, chosen: Chosen | None, recalibration: Recalibrated | None
 ) -> dict[str, Any] | None:
     """How the bundle decides, if it is not for the most probable class; with the column that holds the groups."""
-    by_group = chosen["by_group"] if chosen is not None else None
-    attribute, edges = ("", {}) if by_group is None else (by_group["attribute"], by_group["thresholds"])
-    calibration = recalibration and typed(Recalibration, recalibration)
-    if trained.decision is not None and chosen is None and threshold == 0.5:
-        decision, attribute = replace(trained.decision, calibration=calibration), trained.decision.attribute
-    elif threshold == 0.5 and not edges and calibration is None:
+    by_group = chosen and chosen["by_group"]
+    decision = Decision.at(threshold, by_group)
+    if threshold == 0.5 and not by_group:
+        decision = trained.decision if trained.decision is not None and chosen is None else Decision()
+    decision = replace(decision, calibration=recalibration and typed(Recalibration, recalibration))
+    if decision == Decision():
         return None
-    else:
-        every = (*edges.values(), float(threshold)) if edges or threshold != 0.5 else ()
-        decision = Decision(attribute, tuple(edges), every, calibration)
-    table = "schema" in trained.data
-    column = trained.data.get("read", {}).get("groups", {}).get(attribute) if table else None
+    groups = trained.data.get("read", {}).get("groups", {}) if "schema" in trained.data else {}
+    column = groups.get(decision.attribute)
     return asdict(decision) | {"column": column}
 
 

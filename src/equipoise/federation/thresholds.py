@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,21 +16,11 @@ from equipoise.core.task import Classification
 from equipoise.data.samples import loaded
 from equipoise.federation.evaluation import answers, published
 from equipoise.metrics.calibration import Recalibration, auc, calibration, histogram, reliability, roc
+from equipoise.metrics.decision import Decision
 from equipoise.metrics.intervals import Interval
 from equipoise.metrics.performance import Value
 from equipoise.metrics.thresholds import Aim, choose, decided, rates_at
-from equipoise.records.threshold import (
-    FILE,
-    ByGroup,
-    Chosen,
-    Division,
-    Estimate,
-    RatesAt,
-    Recalibrated,
-    enough,
-    mark,
-    withheld,
-)
+from equipoise.records.threshold import FILE, ByGroup, Chosen, Estimate, RatesAt, Recalibrated, mark, masked
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import sealed_json
 from equipoise.system.suggestions import some, unknown
@@ -54,30 +43,42 @@ USES_GROUP = (
 
 @dataclass(frozen=True)
 class Rows:
-    """The scores of some samples, whether each is positive, and codes of their sensitive attributes [n, A], -1 where one is not known."""
+    """The scores of some samples, whether each is positive, and codes of their ``attributes`` [n, A], -1 where one is not known."""
 
     scores: NDArray[np.float64]
     positive: NDArray[np.bool_]
     s: NDArray[np.int64]
+    attributes: Mapping[str, Sequence[str]]
 
     def __len__(self) -> int:
         return len(self.scores)
 
     @classmethod
-    def of(cls, outputs: Outputs, positive: int, attributes: int) -> Rows:
+    def of(cls, outputs: Outputs, positive: int, attributes: Mapping[str, Sequence[str]]) -> Rows:
         """What the outputs of a model are for the positive class; samples without attributes have unknown ones."""
         p, y = outputs.given
-        s = np.full((len(y), attributes), -1) if outputs.s is None else outputs.s.cpu().numpy()
-        return cls(p[:, positive], y == positive, s)
+        s = np.full((len(y), len(attributes)), -1) if outputs.s is None else outputs.s.cpu().numpy()
+        return cls(p[:, positive], y == positive, s, attributes)
 
     @classmethod
     def joined(cls, parts: Sequence[Rows]) -> Rows:
         """Several together."""
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("scores", "positive", "s")))
+        scores, positive, s = (
+            np.concatenate(x) for x in zip(*((r.scores, r.positive, r.s) for r in parts), strict=True)
+        )
+        return cls(scores, positive, s, parts[0].attributes)
 
-    def take(self, which: NDArray[np.bool_]) -> Rows:
-        """Some of these samples."""
-        return Rows(self.scores[which], self.positive[which], self.s[which])
+    def codes(self, attribute: str) -> NDArray[np.int64]:
+        """The codes [n] of an attribute; -1 of one without a name, which none has."""
+        return self.s[:, [*self.attributes].index(attribute)] if attribute else np.full(len(self), -1)
+
+    def by(self, attribute: str) -> dict[str, Rows]:
+        """The samples with each value of an attribute."""
+        masks = {value: self.codes(attribute) == k for k, value in enumerate(self.attributes[attribute])}
+        return {
+            value: Rows(self.scores[mask], self.positive[mask], self.s[mask], self.attributes)
+            for value, mask in masks.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Threshold:
         if groups is None:
             by = by_group["attribute"]
             raise ValueError(f"These thresholds are by {by}: give groups, the {by} of each sample.")
-        return decided(probabilities, [by_group["thresholds"].get(str(group), self.value) for group in groups])
+        return decided(probabilities, [self.by_group.get(str(group), self.value) for group in groups])
 
     def save(self, directory: str | Path) -> Path:
         """Write ``threshold.json`` into the directory of the run, atomically: its reports show it."""
@@ -161,12 +162,11 @@ def choose_threshold(
     tested = _tested(federation, positive)
     every = Rows.joined([*tested.values()])
     record = next(each for each in federation.records if each["round"] == federation.chosen.t - 1)
-    validation = {"all": _rates(rows, federation, value, groups)}
+    decision = Decision.at(value, groups)
+    validation = {"all": rows}
     if groups is not None:
         by = groups["attribute"]
-        codes = rows.s[:, [*federation.attributes].index(by)]
-        parts = {f"{by} {name}": rows.take(codes == k) for k, name in enumerate(groups["thresholds"])}
-        validation |= {name: _rates(part, federation, value, groups) for name, part in parts.items()}
+        validation |= {f"{by} {name}": part for name, part in rows.by(by).items()}
     document: Chosen = {
         "positive": federation.classes[positive],
         "threshold": value,
@@ -176,32 +176,29 @@ def choose_threshold(
         "rows": {
             "source": source,
             "n": len(rows),
-            "of_class": enough(int(rows.positive.sum()), len(rows), federation.least_group),
+            "of_class": int(rows.positive.sum()),
             "sha256": hashlib.sha256(rows.scores.tobytes() + rows.positive.tobytes()).hexdigest(),
         },
-        "validation": validation,
+        "validation": {name: _rates(part, decision) for name, part in validation.items()},
         "hash": hashlib.sha256(as_bytes(vector)).hexdigest(),
         "round": record["round"],
         "record": mark(record),
-        "least": federation.least_group,
-        "everyone": _rates(every, federation, value, groups),
-        "divisions": [_division(by, parts, federation, value, groups) for by, parts in _divided(federation, tested)],
+        "least": 0,
+        "everyone": _rates(every, decision),
+        "divisions": [
+            {"by": by, "groups": {name: _rates(part, decision) for name, part in parts.items()}}
+            for by, parts in _divided(federation, tested)
+        ],
         "reliability": [
-            {
-                "edges": [each.low, each.high],
-                "n": each.n,
-                "score": each.score,
-                **_estimate(Value(each.share, True), each.interval),
-            }
-            for each in reliability(every.scores, every.positive)
-            if each.n >= federation.least_group
+            {"edges": [low, high], "n": n, "score": score, **_estimate(Value(share, True), interval)}
+            for low, high, n, score, share, interval in reliability(every.scores, every.positive)
         ],
         "recalibration": None
         if recalibrate is None
         else _recalibrated(recalibrate, rows, every, federation.least_group),
         "notes": [*_notes(federation, rows, groups)],
     }
-    return Threshold(withheld(document))
+    return Threshold(masked(document, federation.least_group))
 
 
 def _notes(federation: Federation, rows: Rows, groups: ByGroup | None) -> Iterator[str]:
@@ -211,8 +208,7 @@ def _notes(federation: Federation, rows: Rows, groups: ByGroup | None) -> Iterat
     counts = {"": int(rows.positive.sum())}
     if groups is not None:
         yield USES_GROUP.format(groups["attribute"])
-        codes = rows.s[:, [*federation.attributes].index(groups["attribute"])]
-        counts = {f" for {v}": int(rows.positive[codes == k].sum()) for k, v in enumerate(groups["thresholds"])}
+        counts = {f" for {v}": int(part.positive.sum()) for v, part in rows.by(groups["attribute"]).items()}
     if few := [which for which, n in counts.items() if n < federation.least_group]:
         yield (
             f"Chosen on fewer than {federation.least_group} validation rows of class {federation.classes[_positive(federation)]}"
@@ -247,7 +243,7 @@ def _validation(federation: Federation, positive: int) -> tuple[str, Rows]:
 def _scored(federation: Federation, positive: int, sets: Iterable[Any]) -> Rows:
     vector = published(federation.trial, federation.chosen)
     every = answers(federation.trial, vector, [loaded(data) for data in sets], ())
-    return Rows.joined([Rows.of(outputs, positive, len(federation.attributes)) for outputs in every])
+    return Rows.joined([Rows.of(outputs, positive, federation.attributes) for outputs in every])
 
 
 def _tested(federation: Federation, positive: int) -> dict[str, Rows]:
@@ -278,8 +274,7 @@ def _by_group(federation: Federation, aim: Aim, rows: Rows, by_group: bool | str
     name = next(iter(attributes)) if by_group is True else str(by_group)
     if name not in attributes:
         raise ValueError(f"--attribute: {unknown('attribute', name, attributes)}")
-    codes = rows.s[:, [*attributes].index(name)]
-    parts = {value: rows.take(codes == k) for k, value in enumerate(attributes[name])}
+    parts = rows.by(name)
     poor = [
         f"{value} {int(part.positive.sum())} and {int((~part.positive).sum())}"
         for value, part in parts.items()
@@ -299,11 +294,7 @@ def _by_group(federation: Federation, aim: Aim, rows: Rows, by_group: bool | str
 def _divided(federation: Federation, tested: Mapping[str, Rows]) -> list[tuple[str, dict[str, Rows]]]:
     """The divisions of test samples: by attribute, by test set unless an attribute is that, and by client."""
     every, names = Rows.joined([*tested.values()]), federation.names
-    divisions = [
-        (name, {value: every.take(every.s[:, a] == k) for k, value in enumerate(values)})
-        for a, (name, values) in enumerate(federation.attributes.items())
-        if (every.s[:, a] >= 0).any()
-    ]
+    divisions = [(name, every.by(name)) for name in federation.attributes if (every.codes(name) >= 0).any()]
     if len(tested) > 1 and not any({*tested} <= {*values} for values in federation.attributes.values()):
         divisions.append((CLIENT if {*tested} <= {*names} else "test set", dict(tested)))
     own = federation.tests.of_clients
@@ -314,33 +305,21 @@ def _divided(federation: Federation, tested: Mapping[str, Rows]) -> list[tuple[s
     return divisions
 
 
-def _division(
-    by: str, parts: Mapping[str, Rows], federation: Federation, value: float, groups: ByGroup | None
-) -> Division:
-    return {"by": by, "groups": {name: _rates(rows, federation, value, groups) for name, rows in parts.items()}}
-
-
-def _rates(rows: Rows, federation: Federation, value: float, groups: ByGroup | None) -> RatesAt:
-    """How some samples are treated; nothing is told of too few."""
-    least = federation.least_group
-    thresholds = np.full(len(rows), value)
-    if groups is not None:
-        attribute = [*federation.attributes].index(groups["attribute"])
-        of = np.array([*(groups["thresholds"][v] for v in federation.attributes[groups["attribute"]]), value])
-        thresholds = of[rows.s[:, attribute]]  # the last one where it is not known, -1
-    rates = rates_at(decided(rows.scores, thresholds), rows.positive, least)
-    of_class = enough(rates.of_class, rates.n, least)
-    area = auc(rows.scores, rows.positive) if of_class else (Value(math.nan, False), Interval(math.nan, math.nan))
-    measures = calibration(rows.scores, rows.positive) if rates.n >= least else {}
+def _rates(rows: Rows, decision: Decision) -> RatesAt:
+    """How some samples are treated, however few they are."""
+    codes = rows.codes(decision.attribute)
+    edges = {decision.edges[k] for k in codes.tolist()}  # the last one where it is not known, -1
+    rates = rates_at(decision(rows.scores, codes), rows.positive)
+    measures = calibration(rows.scores, rows.positive)
     return {
-        "n": rates.n if rates.n >= least else None,
-        "of_class": of_class,
-        "threshold": float(thresholds[0]) if len(set(thresholds.tolist())) == 1 else None,
+        "n": rates.n,
+        "of_class": rates.of_class,
+        "threshold": edges.pop() if len(edges) == 1 else None,
         "sensitivity": _estimate(*rates.sensitivity),
         "specificity": _estimate(*rates.specificity),
         "selection_rate": _estimate(*rates.selection_rate),
-        "auc": _estimate(*area),
-        "roc": roc(rows.scores, rows.positive).tolist() if of_class else None,
+        "auc": _estimate(*auc(rows.scores, rows.positive)),
+        "roc": roc(rows.scores, rows.positive).tolist() if 0 < rates.of_class < rates.n else None,
         "brier": _number(measures, "brier"),
         "ece": _number(measures, "ece"),
         "withheld": False,

@@ -1,6 +1,8 @@
 """How probabilities of the positive one of two classes become decisions: recalibrated, and by an edge for all or for each group."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,6 +34,15 @@ class Decision:
             raise ValueError(
                 f"expected {len(self.groups) + 1} edges, one for each group and one for others; found {len(self.edges)}."
             )
+
+    @classmethod
+    def at(
+        cls, threshold: float, by_group: Mapping[str, Any] | None = None, calibration: Recalibration | None = None
+    ) -> Self:
+        """By a threshold, or by those of groups, an ``attribute`` and its ``thresholds``, and one for people of whom the group is not known."""
+        groups = by_group["thresholds"] if by_group else {}
+        edges = (*groups.values(), float(threshold))
+        return cls(by_group["attribute"] if by_group else "", tuple(groups), edges, calibration)
 
     def __call__(self, scores: ArrayLike, codes: ArrayLike | None = None) -> NDArray[np.bool_]:
         """Which samples are taken for positive [n], of their probabilities [n] and codes of their groups [n], -1 where one is not known."""

@@ -56,9 +56,12 @@ def typed(kind: type[Kind], content: Any) -> Kind:
     ------
     ValueError : a field is missing, or of another type.
     """
-    from pydantic import TypeAdapter  # here, because it takes a fifth of a second
+    from pydantic import TypeAdapter, ValidationError  # here, because it takes a fifth of a second
 
-    return TypeAdapter(kind).validate_python(content)
+    try:
+        return TypeAdapter(kind).validate_python(content)
+    except ValidationError as error:
+        raise ValueError(error.errors()[0]["msg"]) from None
 
 
 def sealed_text(text: str) -> str:
