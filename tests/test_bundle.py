@@ -721,7 +721,7 @@ def test_recalibrated_probabilities(
     fed, data, _, frame = held
     chosen = eq.choose_threshold(fed, sensitivity=0.7, recalibrate=kind)
     assert chosen.document["recalibration"] is not None
-    fit = Recalibration.of(chosen.document["recalibration"])
+    fit = typed(Recalibration, chosen.document["recalibration"])
     fed.save_bundle(tmp_path / "a", data=data.manifest, recalibrate=kind)
     fed.save_bundle(tmp_path / "b", data=data.manifest, recalibrate=kind, threshold=chosen)
     fed.save_bundle(tmp_path / "c", data=data.manifest, threshold=chosen)

@@ -422,7 +422,7 @@ def test_columns_by_other_names(tmp_path: Path) -> None:
         ("label,client,v\nnan,x,1\nb,x,1\n", r"column label: the label is missing in 1 of 2 samples \('nan'\): line 2\..*--set not_missing=nan"),
         ("label,client,v\na,x,1\nb,,1\n", "column client: the client is missing in 1 of 2 samples: line 3"),
         ("label,client,group,v\na,x,f,1\nb,x,,1\n", "column group: the group is missing in 1 of 2 samples: line 3"),
-        ("label,client,v,split\na,x,1,train\nb,x,1,later\n", "line 3, column split: expected train, test or validation, found 'later'"),
+        ("label,client,v,split\na,x,1,train\nb,x,1,later\n", r"column split \(line 3\): expected train, test or validation, found 'later'"),
         ("label,client,v\n0.5,x,1\n1,x,1\n", r"column label: the label is 0\.5 \(line 2\), and labels are classes"),
         ("label,client\na,x\nb,x\n", "neither a column path nor columns of which something can be learnt"),
         ("label,label,v\na,x,1\n", "two columns are called 'label'"),

@@ -13,21 +13,11 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_npz
-from equipoise.data.own.columns import (
-    ROLES,
-    SPLITS,
-    WRITTEN,
-    Columns,
-    UserData,
-    check_purposes,
-    column,
-    listed,
-    splits,
-)
+from equipoise.data.own.columns import SPLITS, WRITTEN, Columns, UserData, check_purposes, column, listed, together
 from equipoise.data.own.groups import groups_of
 from equipoise.data.own.numbers import counting, finite, single
-from equipoise.data.own.targets import read_column
-from equipoise.data.own.words import Origin, settled
+from equipoise.data.own.targets import named_columns, read_roles
+from equipoise.data.own.words import Origin
 from equipoise.data.precision import lost
 
 # Of inputs and labels.
@@ -129,7 +119,17 @@ def of_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping
     unused = [name for name in names if name not in (x_name, *named.values(), *columns.leave_out)]
     notes = [f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []
     notes += of_inputs
-    roles = _roles(path, arrays, named, columns, notes)
+    roles, problems = read_roles(
+        path,
+        columns,
+        named,
+        groups_of(columns, names, file),
+        lambda name: arrays[name],
+        lambda name: Origin(f"{path}, {name}", partial("{}[{}]".format, name)),
+        notes,
+    )
+    if problems:
+        raise DataError(together(path, problems))
     numbers = inputs.ndim == 2 and inputs.dtype.kind in "iuf" and "function" not in about
     if which := [f"{x_name}[:, {k}]" for k in (counting(inputs) if numbers else ())]:
         notes.append(
@@ -159,8 +159,7 @@ def of_clients(parts: Sequence[OfClient]) -> dict[str, NDArray[Any]]:
 def _named(path: Path | str, arrays: Arrays, columns: Columns) -> tuple[str, dict[str, str]]:
     """The array of the samples, and that of each role there is, with an entry per sample."""
     file, names = Path(path).name, list(arrays)
-    used = {role: column(names, getattr(columns, role), role, file) for role in ROLES}
-    used |= {role: group.column for role, group in groups_of(columns, names, file).items()}
+    used = named_columns(columns, names, file)
     used["label"] = column(names, columns.label, "y", file) or column(names, None, "label", file)
     used["x"] = column(names, columns.image, "x", file)
     for what, role in (("x", "x"), ("y", "label")):
@@ -181,27 +180,6 @@ def _named(path: Path | str, arrays: Arrays, columns: Columns) -> tuple[str, dic
         if arrays[name].dtype.kind == "c":
             raise DataError(f"{path}: {name} holds complex numbers; expected words or real numbers.")
     return x_name, named
-
-
-def _roles(
-    path: Path | str, arrays: Arrays, named: Mapping[str, str], columns: Columns, notes: list[str]
-) -> dict[str, Any]:
-    """Class, client, groups and split of every sample, if there are such arrays."""
-    roles: dict[str, Any] = {"attributes": {}}
-    groups = groups_of(columns, list(arrays), Path(path).name)
-    for role, name in named.items():
-        origin = Origin(f"{path}, {name}", partial("{}[{}]".format, name))
-        if role == "split":
-            parts = [word.decode() if isinstance(word, bytes) else str(word) for word in arrays[name].tolist()]
-            roles[role] = splits(parts, lambda k: f"{path}, {named['split']}[{k}]")
-        else:
-            words = settled(read_column(arrays[name], role.split()[0], origin, columns), notes)
-            if (group := groups.get(role)) is None:
-                roles[role] = words
-            else:
-                value = group.values(words, columns, path, client=named.get("client") == name)
-                roles["attributes"][group.name] = value
-    return roles
 
 
 def _inputs(path: Path | str, name: str, x: NDArray[Any], function: bool) -> tuple[NDArray[Any], list[str]]:

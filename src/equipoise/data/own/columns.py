@@ -5,7 +5,7 @@ import io
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -236,14 +236,6 @@ def several(words: str | Sequence[str]) -> tuple[str, ...]:
     if not isinstance(words, (list, tuple)):
         words = next(csv.reader([str(words)], skipinitialspace=True), [])
     return tuple(str(word).strip() for word in words if str(word).strip())
-
-
-def splits(words: Sequence[str], where: Callable[[int], str]) -> Column:
-    """Train, test or validation of each sample, from the words of the user."""
-    for k, word in enumerate(words):
-        if word.strip().lower() not in SPLITS:
-            raise DataError(f"{where(k)}: expected train, test or validation, found {word!r}.")
-    return tuple(SPLITS[word.strip().lower()] for word in words)
 
 
 def column(known: Sequence[str], given: str | None, usual: str, what: str) -> str | None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -26,8 +27,8 @@ from equipoise.data.own.columns import (
 )
 from equipoise.data.own.groups import described, groups_of
 from equipoise.data.own.numbers import left_out, nameless
-from equipoise.data.own.targets import read_column
-from equipoise.data.own.words import Origin, settled
+from equipoise.data.own.targets import named_columns, read_roles
+from equipoise.data.own.words import Origin
 from equipoise.data.pictures import Pictures, Source
 from equipoise.data.schema.cells import Raw, RawTable, Words
 from equipoise.data.schema.reading import read_raw
@@ -56,16 +57,13 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     names = list(features)
     named = _named(what, features, columns)
     image = named.pop("image", None)
-    roles: dict[str, Any] = {"attributes": {}}
     groups = groups_of(columns, names, what)
-    for role, name in named.items():
-        origin = Origin(f"{what}, column {name}", "sample {}".format)
-        words = settled(read_column(_words(tables, name), role.split()[0], origin, columns), notes)
-        if (group := groups.get(role)) is None:
-            roles[role] = words
-        else:
-            value = group.values(words, columns, what, client=named.get("client") == name)
-            roles["attributes"][group.name] = value
+    cells = partial(_words, tables)
+    roles, problems = read_roles(
+        what, columns, named, groups, cells, lambda name: Origin(f"{what}, column {name}", "sample {}".format), notes
+    )
+    if problems:
+        raise DataError(together(what, problems))
     taken = {image, *named.values(), *columns.leave_out}
     rest = [name for name in names if name not in taken]
     facts = {
@@ -91,8 +89,7 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
 def _named(what: str, features: Mapping[str, Any], columns: Columns) -> dict[str, str]:
     """The columns of labels, clients, groups and images, as far as there are any."""
     names = list(features)
-    used = {role: column(names, getattr(columns, role), role, what) for role in ("label", "client", "subject")}
-    used |= {role: group.column for role, group in groups_of(columns, names, what).items()}
+    used = named_columns(columns, names, what, ("label", "client", "subject"))
     if used["label"] is None:
         raise DataError(
             f"{what} has no column label; its columns are {listed(names)}. Name the one with the {columns.labelled}: --set label=COLUMN."

@@ -19,12 +19,11 @@ from equipoise.data.own.columns import (
     check_purposes,
     column,
     listed,
-    splits,
     together,
 )
-from equipoise.data.own.groups import Group, described, groups_of, label_of
+from equipoise.data.own.groups import described, groups_of, label_of
 from equipoise.data.own.numbers import left_out, nameless
-from equipoise.data.own.targets import read_column
+from equipoise.data.own.targets import named_columns, read_roles
 from equipoise.data.own.words import Origin
 from equipoise.data.pictures import Pictures, of_files
 from equipoise.data.schema.cells import Raw, RawTable, Words
@@ -50,9 +49,7 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
     header = table.names
     bands = label_of(columns, header, path.name)
     named_by = columns if bands is None else replace(columns, label=bands.column)
-    used = {role: column(header, getattr(named_by, role), role, path.name) for role in ("label", *ROLES)}
-    groups = groups_of(columns, header, path.name)
-    used |= {role: group.column for role, group in groups.items()}
+    used = named_columns(named_by, header, path.name, ("label", *ROLES))
     used["path"] = column(header, columns.image, "path", path.name)
     if used["path"] is None and isinstance(table, parquet.Frame):
         used["path"] = next((name for name in table.pictures if name not in used.values()), None)
@@ -63,7 +60,6 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
         column(header, name, "", path.name)  # which says that there is none
     apart = {*named.values(), *columns.leave_out}
     rest = [name for name in header if name not in apart]
-    problems: list[str] = []
     notes = list(table.notes)
     cells: Mapping[str, Sequence[Any]] = table.words([*named.values()])
     rows: Sequence[int] = range(len(table))
@@ -74,7 +70,16 @@ def of_table(path: Path, columns: Columns, table: Table) -> UserData:
     def at(k: int) -> str:
         return table.at(rows[k])
 
-    roles = _roles(path, columns, table.names, cells, at, named, groups, bands, problems, notes)
+    groups = groups_of(columns, header, path.name)
+    roles, problems = read_roles(
+        path, columns, named, groups, cells.__getitem__, lambda name: Origin(f"{path}, column {name}", at), notes, bands
+    )
+    if "label" not in named:
+        problems.insert(
+            0,
+            f"{path} has no column label; its columns are {some(header, MANY) or 'none'}. "
+            f"Name the one with the {columns.labelled}: --set label=COLUMN.",
+        )
     inputs: Any = None
     if image is None:
         inputs = _features(path, columns, table, rest, problems, notes)
@@ -123,50 +128,6 @@ def _held(cells: Sequence[Any], row: int) -> BytesIO:
     if not parquet.is_picture(cells[row]) or not cells[row]["bytes"]:
         raise ValueError("it is missing")
     return BytesIO(cells[row]["bytes"])
-
-
-def _roles(
-    path: Path,
-    columns: Columns,
-    header: Sequence[str],
-    cells: Mapping[str, Sequence[Any]],
-    at: Callable[[int], str],
-    used: Mapping[str, str],
-    groups: Mapping[str, Group],
-    bands: Group | None,
-    problems: list[str],
-    notes: list[str],
-) -> dict[str, Any]:
-    """Class, client, groups and split of every sample, if there are such columns; ``at(k)`` is the place of sample k."""
-    roles: dict[str, Any] = {}
-    attributes: dict[str, Any] = {}
-    if "label" not in used:
-        problems.append(
-            f"{path} has no column label; its columns are {some(header, MANY) or 'none'}. "
-            f"Name the one with the {columns.labelled}: --set label=COLUMN."
-        )
-    for role in ("label", "client", "subject", *groups):
-        if role in used:
-            origin = Origin(f"{path}, column {used[role]}", at)
-            measured = role == "label" and bands is not None  # whose numbers may have fractions
-            names = read_column(cells[used[role]], "group" if measured else role.split()[0], origin, columns)
-            roles[role] = names.words
-            problems += names.problems
-            notes += names.notes
-    if bands is not None and not problems:
-        roles["label"] = bands.values(roles["label"], columns, path, client=False)
-    for role, group in groups.items():
-        words = roles.pop(role)
-        if not problems:
-            attributes[group.name] = group.values(words, columns, path, client=used.get("client") == group.column)
-    roles["attributes"] = attributes
-    if "split" in used:
-        try:
-            words = [*map(str, cells[used["split"]])]
-            roles["split"] = splits(words, lambda k: f"{path}, {at(k)}, column {used['split']}")
-        except DataError as error:
-            problems.append(str(error))
-    return roles
 
 
 def _features(

@@ -1,14 +1,70 @@
 """Columns that are no features: names of classes, clients and groups, or numbers to predict."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from equipoise.data.own.columns import Columns, option
+from equipoise.data.own.columns import ROLES, SPLITS, Columns, column, option
+from equipoise.data.own.groups import Group, groups_of
 from equipoise.data.own.numbers import LARGEST, described, faults
 from equipoise.data.own.words import COMMAS, Names, Origin, number_pattern, read_role
+
+
+def named_columns(
+    columns: Columns, known: Sequence[str], what: str, roles: Sequence[str] = ROLES
+) -> dict[str, str | None]:
+    """By role the column that the user named or that is usual, if there is one; groups are roles of their own."""
+    used = {role: column(known, getattr(columns, role), role, what) for role in roles}
+    return used | {role: group.column for role, group in groups_of(columns, known, what).items()}
+
+
+def read_roles(
+    source: Path | str,
+    columns: Columns,
+    used: Mapping[str, str],
+    groups: Mapping[str, Group],
+    cells: Callable[[str], Iterable[Any]],
+    origin: Callable[[str], Origin],
+    notes: list[str],
+    bands: Group | None = None,
+) -> tuple[dict[str, Any], list[str]]:
+    """Class, client, person, groups and part of every sample, as far as there are such columns, and what is wrong with them.
+
+    Parameters
+    ----------
+    used, groups : columns by role, and what is said of those of groups.
+    cells, origin : of a column by its name.
+    notes : to which those on names are added.
+    bands : of numbers that are classes.
+    """
+    roles: dict[str, Any] = {}
+    problems = list[str]()
+    for role in (role for role in ("label", "client", "subject", *groups) if role in used):
+        kind = "group" if role == "label" and bands else role.split()[0]  # numbers with bands may have fractions
+        names = read_column(cells(used[role]), kind, origin(used[role]), columns)
+        roles[role] = names.words
+        problems += names.problems
+        notes += names.notes
+    if "split" in used:
+        words, place = map(_cell, cells(used["split"])), origin(used["split"])
+        roles["split"] = tuple(SPLITS.get(word.lower(), word) for word in words)
+        if wrong := [k for k, word in enumerate(roles["split"]) if word not in SPLITS.values()]:
+            first = roles["split"][wrong[0]]
+            problems.append(
+                f"{place.what} ({place.places(wrong)}): expected train, test or validation, found {first!r}."
+            )
+    if not problems:
+        client = used.get("client")
+        if bands is not None:
+            roles["label"] = bands.values(roles["label"], columns, source, client=False)
+        roles["attributes"] = {
+            group.name: group.values(roles.pop(role), columns, source, client=client == group.column)
+            for role, group in groups.items()
+        }
+    return roles, problems
 
 
 def read_column(values: Iterable[Any], role: str, origin: Origin, columns: Columns) -> Names:

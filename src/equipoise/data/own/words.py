@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import DataError
 from equipoise.data.own.columns import Column, listed, option
 
 # What programs write where there is nothing, in small letters: databases, spreadsheets, R, pandas, SAS, UCI, MATLAB, JavaScript.
@@ -62,14 +61,6 @@ class Names:
     words: Column
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-def settled(names: Names, notes: list[str]) -> Column:
-    """The names, after their notes were added to ``notes``."""
-    if names.problems:
-        raise DataError(" ".join(names.problems))
-    notes += names.notes
-    return names.words
 
 
 def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Sequence[str] = ()) -> Names:
