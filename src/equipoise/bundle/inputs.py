@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from equipoise.bundle.files import SCHEMA, BundleError
 from equipoise.data.contents import DataError
 from equipoise.data.own import paths
-from equipoise.data.own.columns import WRITTEN, Columns
+from equipoise.data.own.columns import WRITTEN, Columns, require_columns
 from equipoise.data.own.folders import SUFFIXES
 from equipoise.data.own.groups import band
 from equipoise.data.own.numbers import single
@@ -139,7 +139,7 @@ class Rows:
         """The inputs of a table, which is read as that of the run was."""
         columns = self._columns(options)
         table = opened(path, columns)
-        self.coder.require(table.names, path.name)
+        require_columns(table.names, self.names, path.name)
         if not len(table):
             raise DataError(f"{path} holds no row.")
         text = {f.name for f in self.coder.schema.features if f.thousands or f.unit or f.kind == CATEGORY}
@@ -167,11 +167,7 @@ class Numbers:
         if isinstance(x, str | Path):
             return self.of_file(Path(x), {})[0]
         if self.names and hasattr(x, "columns"):
-            columns = [str(name) for name in x.columns]
-            if lost := [name for name in self.names if name not in columns]:
-                raise DataError(
-                    f"The table has no column {some(lost)}, which the model was trained with. Its columns are {some(columns)}."
-                )
+            require_columns([*map(str, x.columns)], self.names, "the table")
             x = x[list(self.names)].to_numpy()
         numbers = _array(x, self.shape)
         if numbers.dtype.kind not in "biuf" or not np.isfinite(numbers).all():

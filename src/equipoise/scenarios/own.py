@@ -265,11 +265,6 @@ class Parts:
     validation: list[int]
     notes: tuple[str, ...]
 
-    @property
-    def training(self) -> list[int]:
-        """All rows that some client trains on."""
-        return [row for rows in self.train.values() for row in rows]
-
 
 def divided(
     own: UserData,
@@ -365,7 +360,7 @@ def _in_several_places(own: UserData, train: dict[str, list[int]], tested: list[
     at = np.unique(np.concatenate([np.unique(row_of[rows]) for rows in train.values()]), return_counts=True)[1]
     if n := int((at > 1).sum()):
         yield f"{n:,} different rows are at several clients for training, the same in all columns."
-    people = _people(own, Parts(train, {}, [], [], ())) or []
+    people = _people(own, train) or []
     if n := len(
         {*own.people[[row for rows in train.values() for row in rows]][np.concatenate([[], *people]) < 0].tolist()}
     ):
@@ -539,7 +534,7 @@ def federate(
         "tests": {name: take(samples, rows) for name, rows in sets.items()},
         "server_validation": take(samples, parts.validation) if parts.validation else None,
         "attributes": own.values,
-        "people": None if (people := _people(own, parts)) is None else tuple(map(torch.from_numpy, people)),
+        "people": None if (people := _people(own, parts.train)) is None else tuple(map(torch.from_numpy, people)),
     }
     notes = [*own.notes, *parts.notes, *doubts]
     return federated, {"sha256": _digest(own), **standard, "notes": notes, "clients": parts.train, "tests": sets}
@@ -567,10 +562,12 @@ def _samples(own: UserData, size: int, parts: Parts, held: Draw) -> tuple[Data, 
         return tensors(own.inputs), {}, [*doubtful(faint(own.inputs), own.names)]
     if "function" in own.about:
         return tensors(own.inputs), {}, []
-    x, mean, std = _standardised(own, np.concatenate(_learnt_from(own, parts, held)))
+    learnt_from = np.concatenate(_learnt_from(own, parts, held))
+    x, mean, std = standardised(own.inputs, learnt_from, lambda at: f"{own.source}: standardised, x{at}")
     record = {"mean": mean.flatten().tolist(), "std": std.flatten().tolist()}
     named = {"features": list(own.features)} if own.features else {}
-    return tensors(x), {"standardised": record | named}, _rounding(own, x)
+    names = own.features or [f"number {k}" for k in range(x[0].size)]
+    return tensors(x), {"standardised": record | named}, _rounding(own, own.inputs, x, names)
 
 
 def coder_of(own: UserData, parts: Parts, held: Draw = NOTHING) -> Coder:
@@ -582,18 +579,18 @@ def coder_of(own: UserData, parts: Parts, held: Draw = NOTHING) -> Coder:
 def _learnt_from(own: UserData, parts: Parts, held: Draw) -> list[NDArray[np.int64]]:
     """Of every client the rows that it trains on, of which means, categories and all else are learnt."""
     clients = [(name, np.array(rows, np.int64)) for name, rows in parts.train.items()]
-    people: Sequence[NDArray[np.int64] | None] = _people(own, parts) or [None] * len(clients)
+    people: Sequence[NDArray[np.int64] | None] = _people(own, parts.train) or [None] * len(clients)
     return [
         rows[~held_rows(len(rows), own.targets[rows], *held, name, who)]
         for (name, rows), who in zip(clients, people, strict=True)
     ]
 
 
-def _people(own: UserData, parts: Parts) -> list[NDArray[np.int64]] | None:
+def _people(own: UserData, train: Mapping[str, Sequence[int]]) -> list[NDArray[np.int64]] | None:
     """Of every client the person of each training row, negative if several clients train on rows of the same; None if none is known."""
-    if own.subject is None or not parts.train:
+    if own.subject is None or not train:
         return None
-    mine = [own.people[rows] for rows in parts.train.values()]
+    mine = [own.people[rows] for rows in train.values()]
     who, n_clients = np.unique(np.concatenate([*map(np.unique, mine)]), return_counts=True)
     return [np.where(np.isin(people, who[n_clients > 1]), -1, people) for people in mine]
 
@@ -601,37 +598,23 @@ def _people(own: UserData, parts: Parts) -> list[NDArray[np.int64]] | None:
 def _rounding_of(own: UserData, coder: Coder, x: NDArray[np.float32]) -> list[str]:
     """A note on numbers of a table that differ, and are the same once they are coded."""
     assert isinstance(own.inputs, RawTable)
-    numbers = [(f.name, own.inputs.columns[f.name]) for f in coder.schema.features if f.kind != CATEGORY]
+    numbers = {f.name: own.inputs.columns[f.name] for f in coder.schema.features if f.kind != CATEGORY}
     if not numbers:
         return []
-    raw = np.stack([np.where(cells.missing, coder.fitted[name].fill, cells.values) for name, cells in numbers], 1)
-    coded = x[:, [coder.names.index(name) for name, _ in numbers]]
-    said = lost(raw, coded, lambda k: numbers[k][0])
-    return [f"{own.source}: {said} {UNTIE}"] if said else []
+    raw = np.stack(
+        [np.where(cells.missing, coder.fitted[name].fill, cells.values) for name, cells in numbers.items()], 1
+    )
+    return _rounding(own, raw, x[:, [*map(coder.names.index, numbers)]], [*numbers])
 
 
-def _standardised(
-    own: UserData, training: Sequence[int] | NDArray[np.int64]
-) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]:
-    assert isinstance(own.inputs, np.ndarray)
-    return standardised(own.inputs, training, lambda at: f"{own.source}: standardised, x{at}")
-
-
-def _rounding(own: UserData, x: NDArray[np.float32]) -> list[str]:
-    assert isinstance(own.inputs, np.ndarray)
-    names = own.features or [f"number {k}" for k in range(x[0].size)]
-    said = lost(own.inputs, x, lambda k: names[k])
+def _rounding(own: UserData, raw: NDArray[Any], x: NDArray[np.float32], names: Sequence[str]) -> list[str]:
+    said = lost(raw, x, lambda k: names[k])
     return [f"{own.source}: {said} {UNTIE}"] if said else []
 
 
 def rounding(own: UserData, parts: Parts) -> list[str]:
-    """Notes on numbers that differ, and are the same once they are standardised; none of images and functions."""
-    if isinstance(own.inputs, RawTable):
-        coder = coder_of(own, parts)
-        return _rounding_of(own, coder, coder(own.inputs.columns))
-    if not isinstance(own.inputs, np.ndarray) or own.inputs.dtype == np.uint8 or "function" in own.about:
-        return []
-    return _rounding(own, _standardised(own, parts.training)[0])
+    """Notes on what coding or standardising changes: numbers that differ, and are then the same; none of image files."""
+    return [] if isinstance(own.inputs, Pictures) else _samples(own, SIDE, parts, NOTHING)[2]
 
 
 def _digest(own: UserData) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import UserData, listed, ordered, together
+from equipoise.data.own.columns import WRITTEN, UserData, listed, ordered, together
 from equipoise.data.own.doubts import DIFFERENT, shortened, unlike
 from equipoise.data.own.reading import read_user_data
 from equipoise.data.own.words import twins
@@ -28,28 +29,14 @@ from equipoise.scenarios.own import Parts, columns_of, divided
 from equipoise.system.environment import versions
 from equipoise.system.files import write_atomically
 from equipoise.system.ranges import check_number
-from equipoise.system.seals import open_json, sealed_json
+from equipoise.system.seals import open_json, sealed_json, typed
 
 log = logging.getLogger(__name__)
 
 FORMAT: Final = 3  # of both files
 LEAST = 10  # training rows of a category or a bin whose count leaves a site
 SITE = "site"  # the one client of a table
-KEPT = (
-    "label",
-    "group",
-    "split",
-    "subject",
-    "leave_out",
-    "keep",
-    "not_missing",
-    "sep",
-    "decimal",
-    "encoding",
-    "task",
-    "columns",
-)
-OWN = ("sep", "decimal", "encoding")  # how a site wrote its table, which the others need not agree on
+AGREED = ("label", "group", "split", "subject", "leave_out", "keep", "not_missing", "task", "columns")  # options
 
 Rows = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
 
@@ -144,10 +131,7 @@ class SharedSchema:
 
     def save(self, path: str | Path) -> None:
         """Write a sealed JSON file."""
-        content = {f.name: getattr(self, f.name) for f in fields(self)} | {
-            "coder": self.coder.as_json(),
-            "format": FORMAT,
-        }
+        content = vars(self) | {"coder": self.coder.as_json(), "format": FORMAT}
         write_atomically(Path(path), sealed_json(content))
 
     @staticmethod
@@ -159,19 +143,7 @@ class SharedSchema:
         DataError : no such file, or one that was changed.
         """
         content = _opened(Path(path), "coder", "equipoise schema join SUMS...")
-        return SharedSchema(
-            Coder.of(content["coder"]),
-            tuple(content["classes"]),
-            {name: tuple(words) for name, words in content["values"].items()},
-            content["centre"],
-            content["scale"],
-            content["options"],
-            tuple(content["rows"]),
-            content["seed"],
-            content["test"],
-            content["validation"],
-            tuple(content["sites"]),
-        )
+        return typed(SharedSchema, content | {"coder": Coder.of(content["coder"])})
 
 
 def site_sums(
@@ -207,7 +179,7 @@ def site_sums(
         )
     own, parts = _site(data, options, seed, test)
     assert isinstance(own.inputs, RawTable)
-    schema, rows = own.inputs.schema, np.array(parts.training, np.int64)
+    schema, rows = own.inputs.schema, np.array(parts.train.get(SITE, []), np.int64)
     people = None if own.subject is None else own.people[rows]
     rows = rows[~held_rows(len(rows), own.targets[rows], validation, seed, str(site), people)]
     if len(rows) < least:
@@ -227,7 +199,7 @@ def site_sums(
     values = {name: _words([words[row] for row in rows], least) for name, words in own.attributes.items()}
     return {
         "format": FORMAT,
-        "options": {name: options[name] for name in KEPT if options.get(name) and name not in OWN},
+        "options": {name: options[name] for name in AGREED if options.get(name)},
         "columns": {name: asdict(sums) for name, sums in columns.items()},
         "label": asdict(label),
         "values": {name: asdict(sums) for name, sums in values.items()},
@@ -343,7 +315,7 @@ def _site(data: str | Path, options: Mapping[str, Any], seed: int, test: float) 
         raise DataError(
             "The options have no columns: all sites need one schema. Write it at one of them: equipoise init --data TABLE."
         )
-    given = {name: options[name] for name in KEPT if name in options}
+    given = {name: options[name] for name in (*AGREED, *WRITTEN) if name in options}
     own = read_user_data(data, replace(columns_of(**given), agreed=True))
     if not isinstance(own.inputs, RawTable):
         raise DataError(f"{data}: a schema is for tables, and this is {own.layout}.")
@@ -362,8 +334,7 @@ def _codes(own: UserData, what: str, words: Sequence[str], names: Sequence[str])
 
 
 def _words(words: Sequence[str], least: int) -> Sums:
-    counts = {word: words.count(word) for word in dict.fromkeys(words)}
-    return Sums(len(words), len(words), words=counts).suppressed(least)
+    return Sums(len(words), len(words), words=Counter(words)).suppressed(least)
 
 
 def _numbers(values: NDArray[Any]) -> Sums:

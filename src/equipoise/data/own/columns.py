@@ -250,6 +250,16 @@ def column(known: Sequence[str], given: str | None, usual: str, what: str) -> st
     return meant[0] if meant else None
 
 
+def require_columns(
+    names: Sequence[str], wanted: Iterable[str], what: str, why: str = "the model was trained with"
+) -> None:
+    """Require that a table whose columns are ``names`` has all that are wanted, ``which ...``."""
+    if lost := [name for name in wanted if name not in names]:
+        raise DataError(
+            f"{what} has no column {some([*map(repr, lost)])}, which {why}. Its columns are {some(names) or 'none'}."
+        )
+
+
 def check_purposes(used: Mapping[str, str | None], what: object) -> None:
     """Require that no column has two purposes; that of the client may be that of the group, for rates by hospital."""
     roles: dict[str, list[str]] = {}

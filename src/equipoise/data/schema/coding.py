@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import together
+from equipoise.data.own.columns import require_columns, together
 from equipoise.data.schema.cells import Cells, Place, Raw, RawTable, Words, read_cells
 from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature, Schema
 from equipoise.data.schema.sums import Fitted, Rows, fit, logarithm
@@ -64,16 +64,9 @@ class Coder:
         names = [str(name).strip() for name in frame.columns]
         if doubled := {name for name in self.schema.names if names.count(name) > 1}:
             raise DataError(f"{source}: two columns are called {some(sorted(doubled))}. Rename one.")
-        self.require(names, source)
+        require_columns(names, self.schema.names, source)
         raw = {f.name: _raw(frame.iloc[:, names.index(f.name)], f) for f in self.schema.features}
         return self.of_raw(raw, source, lambda k: f"row {k + 1}")
-
-    def require(self, names: Sequence[str], source: str) -> None:
-        """Require that a table with columns of these names has those of the schema."""
-        if lost := [name for name in self.schema.names if name not in names]:
-            raise DataError(
-                f"{source} has no column {some(list(map(repr, lost)))}, which the model was trained with. Its columns are {some(names) or 'none'}."
-            )
 
     def of_raw(
         self, raw: Mapping[str, Raw], source: str, at: Place, decimal: str = "."

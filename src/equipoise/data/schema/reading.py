@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from equipoise.data.contents import DataError
-from equipoise.data.own.columns import MANY, Columns, listed, option
+from equipoise.data.own.columns import MANY, Columns, listed, option, require_columns
 from equipoise.data.own.doubts import odd_zeros
 from equipoise.data.own.numbers import counting, left_out
 from equipoise.data.own.words import missing, twins
 from equipoise.data.schema.cells import Cells, Place, Raw, RawTable, Words, read_cells
 from equipoise.data.schema.inference import infer
 from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature, Schema
-from equipoise.system.suggestions import some
 
 CODES = 10  # different whole numbers that may be codes of categories
 SIGNS = ("thousands", "unit")
@@ -37,18 +36,18 @@ def read_raw(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) -
         return _agreed(source, raw, options, at)
     features, left, notes = [], {}, list[str]()
     for name, cells in raw.items():
-        guess: Feature | str = (
-            infer(name, cells, options.decimal) if isinstance(cells, Words) else Feature(name, NUMBER)
-        )
-        if isinstance(cells, np.ndarray) and name not in options.keep and counting(cells[:, None]):
+        guess: Feature | str = Feature(name, NUMBER)
+        if isinstance(cells, Words):
+            guess = infer(name, cells, options.decimal)
+            if isinstance(guess, Feature) and guess.kind == CATEGORY:
+                guess, said = _named(source, guess, cells, options.not_missing)
+                notes += said
+        elif name not in options.keep and counting(cells[:, None]):
             guess = INDEX
         if isinstance(guess, Feature):
             features.append(guess)
         else:
             left[name] = guess
-        if isinstance(guess, Feature) and guess.kind == CATEGORY and isinstance(cells, Words):
-            features[-1], said = _named(source, guess, cells, options.not_missing)
-            notes += said
     schema = Schema(tuple(features), left).merged(json.loads(options.schema or "{}"))
     table, problems = _read(schema, raw, options, at)
     return table, problems, notes + notes_of(source, schema, options.keep)
@@ -57,10 +56,7 @@ def read_raw(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) -
 def _agreed(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) -> tuple[RawTable, list[str], list[str]]:
     """The columns that several sites agreed on, wherever they are in this table."""
     schema = Schema.of(json.loads(options.schema))
-    if lost := [name for name in schema.names if name not in raw]:
-        raise DataError(
-            f"{source} has no column {some(list(map(repr, lost)))}, which the schema names. Its columns are {some([*raw])}."
-        )
+    require_columns([*raw], schema.names, source, "the schema names")
     table, problems = _read(schema, raw, options, at)
     if rest := [name for name in raw if name not in {*schema.names, *schema.left_out}]:
         return table, problems, [f"{source}: {listed(rest)}: not in the schema, and not used."]
@@ -107,12 +103,11 @@ def notes_of(source: str, schema: Schema, keep: Sequence[str]) -> list[str]:
     """Sentences on the columns that are left out, and how to put them back."""
     counts = [name for name, why in schema.left_out.items() if why == INDEX]
     notes = [left_out(counts, keep, source, INDEX)] if counts else []
-    for name, why in schema.left_out.items():
-        if why != INDEX:
-            notes.append(
-                f"{source}: the column {name} is left out: {why}. To use it: give its kind under [columns] in the file that `equipoise init` writes."
-            )
-    return notes
+    return notes + [
+        f"{source}: the column {name} is left out: {why}. To use it: give its kind under [columns] in the file that `equipoise init` writes."
+        for name, why in schema.left_out.items()
+        if why != INDEX
+    ]
 
 
 def described(feature: Feature, cells: Cells) -> str:
@@ -143,9 +138,7 @@ def day(days: float) -> str:
 def key_of(name: str) -> str:
     """A column's name as a key of TOML."""
     return (
-        name
-        if name.isascii() and name.replace("_", "").replace("-", "").isalnum()
-        else json.dumps(name, ensure_ascii=False)
+        name if re.fullmatch(r"[A-Za-z0-9_-]*[A-Za-z0-9][A-Za-z0-9_-]*", name) else json.dumps(name, ensure_ascii=False)
     )
 
 

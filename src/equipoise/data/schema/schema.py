@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from equipoise.data.contents import DataError
@@ -106,8 +106,8 @@ class Feature:
             raise DataError(f"column {self.name}: least must be a whole number >= 1; found {self.least!r}.")
         if self.kind == DATE and not self.form:
             raise DataError(f'column {self.name}: a date needs its form, such as form = "%Y-%m-%d".')
-        object.__setattr__(self, "categories", tuple(plain(str(word).strip()) for word in self.categories))
-        object.__setattr__(self, "missing_values", tuple(plain(str(word).strip()) for word in self.missing_values))
+        for option in ("categories", "missing_values"):
+            object.__setattr__(self, option, tuple(plain(str(word).strip()) for word in getattr(self, option)))
         if doubled := sorted({word for word in self.categories if self.categories.count(word) > 1}):
             raise DataError(
                 f"column {self.name}: categories has {some(list(map(repr, doubled)))} twice. Leave one out."
@@ -184,21 +184,16 @@ class Schema:
                 raise DataError(
                     f"columns: Unknown column {name!r}.{near(name, sorted(known))} All: {some(sorted(known), SHOWN)}."
                 )
-        features, left = [], dict(self.left_out)
+        options = {}
         for feature in self.features:
-            given = dict(columns.get(feature.name, {}))
-            if given.get("kind") == LEFT_OUT:
-                left[feature.name] = "the schema leaves it out"
-            elif given.get("kind", feature.kind) == feature.kind:
-                features.append(replace(feature, **_options(feature.name, given)))
-            else:
-                features.append(Feature(feature.name, **_options(feature.name, given)))
-        for name in [name for name in self.left_out if columns.get(name)]:
-            given = _options(name, {"kind": _kind_of(columns[name])} | dict(columns[name]))
-            if given["kind"] != LEFT_OUT:
-                features.append(Feature(name, **given))
-                del left[name]
-        return Schema(tuple(features), left)
+            given = _options(feature.name, columns.get(feature.name, {}))
+            same = given.get("kind", feature.kind) == feature.kind
+            options[feature.name] = feature.written() | given if same else given
+        for name in self.left_out:
+            given = _options(name, columns.get(name, {}))
+            if given and given.get("kind") != LEFT_OUT:
+                options[name] = {"kind": _kind_of(given)} | given
+        return Schema.of(options, {name: why for name, why in self.left_out.items() if name not in options})
 
 
 def _kind_of(options: Mapping[str, Any]) -> str:

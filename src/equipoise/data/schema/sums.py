@@ -236,4 +236,4 @@ def of_categories(feature: Feature, sums: Sums) -> Fitted:
     count = sum(n for _, n in numbers) or 1
     mean = sum(k * n for k, n in numbers) / count
     deviation = math.sqrt(math.fsum(n * (k - mean) ** 2 for k, n in numbers) / count)
-    return Fitted(mean, deviation or 1.0, common, own, kept, rest > 0)
+    return replace(fitted, centre=mean, scale=deviation or 1.0)
