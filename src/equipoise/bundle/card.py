@@ -44,19 +44,8 @@ def measures(history: History) -> dict[str, Any]:
     if not history.groups:
         return {}
     summary = history.summary(last=1)
-    kept = (
-        "avg",
-        "std",
-        "worst",
-        "worst_group",
-        "gap",
-        "least_group",
-        "small_groups",
-        "failure",
-        "group_fairness",
-        "people",
-    )
-    return {"sets": _by_set(history)} | {name: summary[name] for name in kept if summary.get(name)}
+    kept = "avg std worst worst_group gap least_group small_groups failure group_fairness people"
+    return {"sets": _by_set(history)} | {name: summary[name] for name in kept.split() if summary.get(name)}
 
 
 def _by_set(history: History) -> dict[str, dict[str, Any]]:
@@ -98,12 +87,7 @@ class Card:
 
     def markdown(self) -> str:
         """The card as ``README.md``."""
-        parts = [
-            "---",
-            *(f"{key}: {_yaml(value)}" for key, value in self.header.items()),
-            "---",
-            "",
-        ]
+        parts = ["---", *(f"{key}: {_yaml(value)}" for key, value in self.header.items()), "---", ""]
         parts += [f"# {escaped(self.name)}", "", escaped(self.summary), ""]
         for section in self.sections:
             parts += [

@@ -98,9 +98,7 @@ class Rows:
         return (len(self.names),)
 
     def __call__(self, x: Any) -> Made:
-        """The inputs of a pandas frame, of columns by name, or of a table in a file."""
-        if isinstance(x, str | Path):
-            return self.of_file(Path(x), {})[0]
+        """The inputs of a pandas frame, or of columns by name."""
         return self.coder.of_frame(self.frame(x))
 
     def frame(self, x: Any) -> Any:
@@ -163,9 +161,7 @@ class Numbers:
     transform: ClassVar[None] = None
 
     def __call__(self, x: Any) -> Made:
-        """The inputs of an array [n, *shape], a frame with named columns, or a file of NumPy."""
-        if isinstance(x, str | Path):
-            return self.of_file(Path(x), {})[0]
+        """The inputs of an array [n, *shape], or of a frame with named columns."""
         if self.names and hasattr(x, "columns"):
             require_columns([*map(str, x.columns)], self.names, "the table")
             x = x[list(self.names)].to_numpy()
@@ -203,9 +199,7 @@ class Pictures:
     names: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, x: Any) -> Made:
-        """The inputs of an array of bytes, a folder, or a list of files."""
-        if isinstance(x, str | Path):
-            return self.of_file(Path(x), {})[0]
+        """The inputs of an array of bytes, or of a list of files."""
         if isinstance(x, list | tuple) and x and isinstance(x[0], str | Path):
             return self._of_files([*map(Path, x)], "the images"), []
         pixels = _array(x, self.shape)

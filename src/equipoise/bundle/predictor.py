@@ -19,6 +19,7 @@ from torch import Tensor
 from equipoise import networks
 from equipoise.bundle import files
 from equipoise.bundle.files import AGAIN, GRAPH, SCHEMA, WEIGHTS, BundleError
+from equipoise.bundle.graph import session
 from equipoise.bundle.inputs import GroupColumn, Inputs, Rows, codes_of, inputs_of
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import EVALUATION_BATCH
@@ -32,13 +33,7 @@ from equipoise.system.seals import open_json, typed
 
 ROWS = 1 << 15  # samples, about, between two looks at the progress
 Forward = Callable[[Samples], Tensor]  # samples to the outputs of the network [n, C]
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "int64": torch.int64,
-}
+DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "float16", "bfloat16", "int64")}
 
 
 @dataclass(frozen=True)
@@ -86,18 +81,17 @@ class Content:
     @staticmethod
     def _of(folder: Path, about: Mapping[str, Any]) -> Content:
         inputs = inputs_of(about["inputs"], lambda: open_json((folder / SCHEMA).read_text(encoding="utf-8")))
-        task = CLASSIFICATION if about["task"] == {"name": "classification"} else _regression(about["task"])
-        forward = _network(about, (folder / WEIGHTS).read_bytes(), task) if about["network"] else _graph(folder / GRAPH)
+        name, options = about["task"]["name"], {k: value for k, value in about["task"].items() if k != "name"}
+        task = Regression(**options) if options or name != "classification" else CLASSIFICATION
+        forward = (
+            _network(about, (folder / WEIGHTS).read_bytes(), task) if about["network"] else session(folder / GRAPH)
+        )
         made = about.get("decision")
         if made is None and about["threshold"] != 0.5:  # of format 1
             made = asdict(Decision(edges=(float(about["threshold"]),)))
         decision = made and typed(Decision, {f.name: made[f.name] for f in fields(Decision)})
         column = made and made.get("column") and typed(GroupColumn, made["column"])
         return Content(about, inputs, task, forward, decision, column or None)
-
-
-def _regression(about: Mapping[str, Any]) -> Regression:
-    return Regression(**{name: value for name, value in about.items() if name != "name"})
 
 
 def _network(about: Mapping[str, Any], weights: bytes, task: Classification | Regression) -> Forward:
@@ -116,13 +110,6 @@ def _network(about: Mapping[str, Any], weights: bytes, task: Classification | Re
     model.channels_last, model.bf16 = about["channels_last"], about["bf16"]
     bound = Bound(model)
     return lambda samples: outputs_of(bound, model.initial, [samples], torch.get_num_threads())[0].values
-
-
-def _graph(path: Path) -> Forward:
-    """The network as a graph of ONNX."""
-    from equipoise.bundle.graph import session
-
-    return session(path)
 
 
 class Predictor(BaseEstimator):  # type: ignore[misc]
@@ -182,7 +169,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
 
         Notes on the samples, such as categories that training has not seen, are warnings.
         """
-        x, notes = self.content.inputs(X)
+        x, notes = self.inputs.of_file(Path(X), {})[0] if isinstance(X, str | Path) else self.inputs(X)
         for note in notes:
             warnings.warn(note, UserWarning, stacklevel=3)
         return torch.cat([*self.content.outputs(x)])
@@ -241,10 +228,9 @@ class Classifier(ClassifierMixin, Predictor):  # type: ignore[misc]
 
     def probabilities(self, outputs: Tensor) -> NDArray[np.floating[Any]]:
         """Probabilities [n, C] of outputs, recalibrated if the bundle is."""
-        made: NDArray[np.floating[Any]] = outputs.softmax(-1).numpy()
         decision = self.content.decision
         if decision is None or decision.calibration is None:
-            return made
+            return np.asarray(outputs.softmax(-1))
         k, shown = self.about["positive"]["number"], decision.shown(self._scores(outputs))
         return np.stack([shown, 1 - shown] if k == 0 else [1 - shown, shown], 1)
 
@@ -256,13 +242,11 @@ class Classifier(ClassifierMixin, Predictor):  # type: ignore[misc]
         else:
             k = self.about["positive"]["number"]
             chosen = np.where(decision(self._scores(outputs), codes), k, 1 - k)
-        made: NDArray[Any] = self.classes_[chosen]
-        return made
+        return np.asarray(self.classes_[chosen])
 
     def _scores(self, outputs: Tensor) -> NDArray[np.float64]:
         """Probabilities [n] of the positive class, as the threshold was chosen, in double precision."""
-        made: NDArray[np.float64] = self.content.task.outputs(outputs)[:, self.about["positive"]["number"]].numpy()
-        return made
+        return np.asarray(self.content.task.outputs(outputs)[:, self.about["positive"]["number"]])
 
 
 class Regressor(RegressorMixin, Predictor):  # type: ignore[misc]
@@ -278,8 +262,7 @@ class Regressor(RegressorMixin, Predictor):  # type: ignore[misc]
 
     def decided(self, outputs: Tensor, codes: Any = None) -> NDArray[np.float64]:
         """The numbers [n] of outputs, in the unit of the target."""
-        made: NDArray[np.float64] = self.content.task.predictions(outputs).numpy()
-        return made
+        return np.asarray(self.content.task.predictions(outputs))
 
 
 def load(directory: str | os.PathLike[str]) -> Classifier | Regressor:

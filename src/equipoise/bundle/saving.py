@@ -17,6 +17,7 @@ from torch import Tensor
 from equipoise import networks
 from equipoise.bundle import card, files
 from equipoise.bundle.files import CARDS, GRAPH, SCHEMA, WEIGHTS, BundleError
+from equipoise.bundle.graph import graph
 from equipoise.bundle.inputs import Inputs, Rows, inputs_of_run
 from equipoise.bundle.predictor import Content
 from equipoise.core.model import Bound, Model
@@ -127,8 +128,6 @@ def save(
     if isinstance(inputs, Rows):
         content[SCHEMA] = json.dumps(inputs.coder.as_json(), indent=1, ensure_ascii=False).encode()
     if onnx:
-        from equipoise.bundle.graph import graph
-
         content[GRAPH] = graph(net.cpu(), _here(trained.samples).batch(torch.tensor([0, 0]), None).x)
     of_hub = str(trained.data.get("source")).startswith("hub:")  # others are paths
     named = ("scenario", "layout", "sha256", *["source"] * of_hub)

@@ -15,9 +15,7 @@ import numpy as np
 from equipoise.data.own.columns import Column, UserData
 from equipoise.data.samples import NOTHING, Draw
 from equipoise.data.schema.cells import RawTable, Words, read_cells, word_of
-from equipoise.data.schema.coding import input_names
 from equipoise.data.schema.schema import CATEGORY, Feature, Schema
-from equipoise.data.schema.sums import Fitted
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.scenarios import own, partition
 from equipoise.scenarios.bias import Bias
@@ -41,8 +39,7 @@ class Table:
     source : who made it, and where it was published.
     label : of every row the class, of its cells; in the order of ``classes``.
     attributes : by the column of each sensitive attribute what its values are called, where that is not what the file has.
-    sparse : columns with an input that flags missing cells, whatever rows are for training.
-    joined : columns of which some categories share an input.
+    width : inputs that a row becomes.
     """
 
     name: str
@@ -56,17 +53,7 @@ class Table:
     attributes: Mapping[str, Mapping[str, str]]
     network: Mapping[str, Any]
     protocol: Protocol
-    sparse: tuple[str, ...] = ()
-    joined: tuple[str, ...] = ()
-
-    @property
-    def width(self) -> int:
-        """How many inputs a row becomes."""
-        fitted = {
-            f.name: Fitted(flagged=f.name in self.sparse, categories=f.categories, joined=f.name in self.joined)
-            for f in self.schema.features
-        }
-        return sum(len(input_names(f, fitted[f.name])) for f in self.schema.features)
+    width: int
 
 
 def _coded(name: str, categories: str, missing: str = "own") -> Feature:
@@ -102,7 +89,7 @@ HEART = Table(
     attributes={"sex": {"0": "female", "1": "male"}},
     network={"hidden": [16]},
     protocol=Protocol(rounds=40, epochs=1, batch_size=16, lr=0.02, momentum=0.9, weight_decay=1e-3),
-    sparse=("trestbps", "chol", "fbs", "thalach", "exang", "oldpeak", "slope", "ca", "thal"),
+    width=33,
 )
 ADULT = Table(
     name="adult",
@@ -138,10 +125,7 @@ ADULT = Table(
                 "Canada China Cuba El-Salvador England Germany India Italy Jamaica Mexico Philippines Puerto-Rico South United-States",
             ),
         ),
-        {
-            "fnlwgt": "a weight of the survey",
-            "education-num": "the number of the education, which is an input",
-        },
+        {"fnlwgt": "a weight of the survey", "education-num": "the number of the education, which is an input"},
     ),
     label=lambda frame: tuple(frame["salary"]),
     classes=("<=50K", ">50K"),
@@ -149,7 +133,7 @@ ADULT = Table(
     attributes={"sex": {}, "race": {}},
     network={"hidden": [32]},
     protocol=Protocol(rounds=30, epochs=1, batch_size=64, lr=0.02, momentum=0.9, weight_decay=1e-5),
-    joined=("native-country",),
+    width=75,
 )
 
 
