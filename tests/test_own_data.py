@@ -685,7 +685,7 @@ def test_division(samples: list[tuple[int, int]], share: float, seed: int) -> No
     data = own(*zip(*samples, strict=True))
     parts = divided(data, seed, test=share)
     assert rows_of([*parts.train.values(), *parts.test.values()]) == list(range(len(samples)))
-    trained = {data.label[row] for rows in parts.train.values() for row in rows}
+    trained = {data.label[row] for row in parts.training}
     assert trained == set(data.label)
     for name in data.clients:
         mine = [k for k, who in enumerate(data.client or ()) if who == name]

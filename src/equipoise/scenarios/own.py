@@ -265,6 +265,11 @@ class Parts:
     validation: list[int]
     notes: tuple[str, ...]
 
+    @property
+    def training(self) -> list[int]:
+        """All rows that some client trains on."""
+        return [row for rows in self.train.values() for row in rows]
+
 
 def divided(
     own: UserData,

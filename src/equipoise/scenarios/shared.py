@@ -179,7 +179,7 @@ def site_sums(
         )
     own, parts = _site(data, options, seed, test)
     assert isinstance(own.inputs, RawTable)
-    schema, rows = own.inputs.schema, np.array(parts.train.get(SITE, []), np.int64)
+    schema, rows = own.inputs.schema, np.array(parts.training, np.int64)
     people = None if own.subject is None else own.people[rows]
     rows = rows[~held_rows(len(rows), own.targets[rows], validation, seed, str(site), people)]
     if len(rows) < least:
