@@ -504,7 +504,7 @@ def test_gaps_in_measurements_are_no_names(tmp_path: Path) -> None:
     [
         ("run --group sex", "It is an option of your data: --set group=COLUMN."),
         ("compare fedavg --client site", "It is an option of your data: --set client=COLUMN."),
-        ("init --data t.csv --label y", "It is an option of your data: --set label=COLUMN."),
+        ("init --data t.csv --image path", "It is an option of your data: --set image=COLUMN."),
         ("run --leave-out id", "It is an option of your data: --set leave_out=VALUE."),
         ("run --mu 0.1", "It is a hyper-parameter of fedprox, moon: --set fedprox.mu=VALUE."),
         ("run --roundz 3", "Did you mean one of: '--rounds'"),

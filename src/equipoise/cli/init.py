@@ -155,22 +155,21 @@ def init(
 
     options = _options([*(set_ or ()), *more], {name: value for name, value in columns.items() if value}, data)
     content = None if data is None else _data(data, options)
+    lines, regression, table = list[str](), False, None
     if content is not None:
         _complete(options, *content[:2])
-    lines = [] if content is None else _facts(*content)
+        lines, regression = _facts(*content), content[0].regression
+        table = content[0].inputs if isinstance(content[0].inputs, RawTable) else None
     if task is not None:
         options["task"] = own_code.moved(task, lambda path: str(_beside(path, output)))
-    table = None if content is None or not isinstance(content[0].inputs, RawTable) else content[0].inputs
-    schema = "" if table is None else "\n".join([*_columns(table), ""])
     if dry_run:
         if content is None or table is None:
             raise ValueError("--dry-run shows the first rows of a table before and after: give one with --data.")
         _show(*content, lines)
         _show_rows(table, content[0], content[1])
         return
-    write_atomically(
-        output, _text(_beside(data, output), options, lines, content is not None and content[0].regression) + schema
-    )
+    schema = [] if table is None else [*_columns(table), ""]
+    write_atomically(output, _text(_beside(data, output), options, lines, regression) + "\n".join(schema))
     named = (_beside(data, output), options.get("task"))
     names = trust.named([own_code.whole(str(each or ""), output.parent) for each in named])
     trust.enter(trust.settings_file(output, names))
@@ -346,7 +345,9 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
 
     own = data is not None
     protocol = scenarios.own.PROTOCOL if own else scenarios.digits.PROTOCOL
-    usual_values = {**{name: f.default for name, f in SETTINGS.items()}, **vars(protocol)}
+    examples: dict[str, Any] = {"data": "my/", "scenario": "own", "network": "cnn", "task": "regression"}
+    examples |= {name: f.default for name, f in SETTINGS.items()} | vars(protocol)
+    usual = {"network": "cnn for images, mlp for numbers" if own else "cnn", "task": "classification"}
     chosen: dict[str, Any] = {"method": "fedavg", "seed": 0, **({"data": data} if own else {"scenario": "digits"})}
     # settings of a run as well, which are said once
     chosen |= {name: value for name, value in options.items() if name in MEANINGS}
@@ -358,24 +359,14 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
         "",
     ]
     said = OF_NUMBERS if regression else {}
-    shown = {name: said.get(name, text) for name, text in MEANINGS.items()}
-    for name, text in shown.items():
-        if not text:
-            continue
-        if name in chosen:
-            lines.append(_line(name, chosen[name], text))
-        elif name == "network":
-            usual = "cnn for images, mlp for numbers" if own else "cnn"
-            lines.append(_line(name, "cnn", f"{text}; default: {usual}", off=True))
-        elif name == "task":
-            lines.append(_line(name, "regression", f"{text}; default: classification", off=True))
-        elif (value := {"data": "my/", "scenario": "own", **usual_values}[name]) is None:
-            f = SETTINGS[name]
-            none = "none" if f.metadata["usual"] == SCENARIO else f.metadata["usual"]
-            example = "mine.py:cost" if name in said else f.metadata["example"]
-            lines.append(_line(name, example, f"{text}; default: {none}", off=True))
-        else:
-            lines.append(_line(name, value, text, off=True))
+    for name, text in (MEANINGS | {name: text for name, text in said.items() if name in MEANINGS}).items():
+        value = chosen.get(name, examples.get(name))
+        if value is None:
+            about = SETTINGS[name].metadata
+            value = "mine.py:cost" if name in said else about["example"]
+            usual[name] = "none" if about["usual"] == SCENARIO else about["usual"]
+        default = f"; default: {usual[name]}" if name in usual and name not in chosen else ""
+        lines += [_line(name, value, text + default, off=name not in chosen)] * bool(text)
     lines += [
         "",
         f"[set]  # hyper-parameters of the method{', and options of the data' if own else ''}",
@@ -385,13 +376,10 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
     for name, text in OPTIONS.items() if own else ():
         if name in MEANINGS or name == TABLE:  # which has a table of its own
             continue
-        value, text = defaults[name], said.get(name, text)
-        if name in options:
-            lines.append(_line(name, options[name], text))
-        elif name in WORDS:
-            lines.append(_line(name, WORDS[name], f"{text}; default: {IF_ABSENT.get(name, 'none')}", off=True))
-        else:
-            lines.append(_line(name, name if value is None else value, text, off=True))
+        value = options.get(name, WORDS.get(name, defaults[name]))
+        default = f"; default: {IF_ABSENT.get(name, 'none')}" * (name in WORDS and name not in options)
+        text = said.get(name, text) + default
+        lines.append(_line(name, name if value is None else value, text, off=name not in options))
     lines += ["", "[report]  # what `equipoise report RUN --for committee` says of it; changes no result"]
     lines += [_line(name, text, "", off=True).removesuffix("  # ").rstrip() for name, text in ABOUT.items()]
     return "\n".join(lines) + "\n"
