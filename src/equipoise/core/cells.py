@@ -116,10 +116,10 @@ def two_groups(self: CellRule, setup: Setup) -> State:
     """As :func:`server_state`, for a rule that compares two groups of people."""
     state = server_state(self, setup)
     if (A := state["w"].shape[1]) != 2:
-        groups = self.attribute or next(iter(setup.attributes), "")
+        groups, name = self.attribute or next(iter(setup.attributes), ""), type(self).__name__
         raise ValueError(
-            f"{type(self).__name__} compares two groups of people, and {groups!r} has {A}. "
-            "Choose another attribute (attribute=NAME), or a rule for any number of groups: fairgrad, reweighing, fedminmax."
+            f"{name} compares two groups of people, and {groups!r} has {A}. "
+            f"Choose another attribute, {name.lower()}(attribute=NAME), or a rule for any number of groups: fairgrad, reweighing, fedminmax."
         )
     return state
 
