@@ -57,8 +57,11 @@ def test_gaps_are_those_of_fairlearn(seed: int) -> None:
         }.items():
             assert numbers[key] == pytest.approx(100 * value), key
         assert {*numbers["groups"]} == {*group}
-    again = eq.audit(frame, label="y", prediction="pred", group="sex", least=1)
+    again = eq.audit(frame, label="y", prediction="pred", probability="p", group="sex", least=1)
     assert treated(again) == treated(made)
+    turned = eq.audit(frame.assign(p=1 - frame["p"]), label="y", probability="p", group="sex", least=1, positive=0)
+    for sex, numbers in treated(turned)["groups"].items():
+        assert numbers["bias"] == pytest.approx(-treated(made)["groups"][sex]["bias"])
 
 
 def test_sites_bands_calibration_and_unknown_people() -> None:
@@ -71,7 +74,7 @@ def test_sites_bands_calibration_and_unknown_people() -> None:
     assert (people["sex"]["unknown"], people["age"]["unknown"], people["sex and age"]["unknown"]) == (20, 0, 20)
     known = frame[20:]
     for sex, rows in known.groupby("sex"):
-        assert people["sex"]["calibration"][sex]["bias"] == pytest.approx(100 * (rows["p"].mean() - rows["y"].mean()))
+        assert treated(made)["groups"][sex]["bias"] == pytest.approx(100 * (rows["p"].mean() - rows["y"].mean()))
         assert treated(made)["groups"][sex]["selection_rate"] == [pytest.approx(100 * (rows["p"] >= 0.3).mean())]
         north = rows[rows["where"] == "north"]
         inside = people["sex"]["sites"]["north"]["groups"][sex]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.proportion import confint_proportions_2indep
 
+import equipoise as eq
+from equipoise.core.task import CLASSIFICATION
 from equipoise.metrics import class_counts, parity
 from equipoise.metrics.calibration import calibration_of_sums, reliability, sums_of_scores
 from equipoise.metrics.groups import OF_CLASS
@@ -179,3 +183,37 @@ def test_people_without_a_positive_class_have_no_sites() -> None:
     assert three.people()["sex"]["sites"] == {}
     numbers: Any = {"a": ([0.0] * 12, [1.0] * 12, [0] * 6 + [1] * 6)}
     assert history([numbers], task="regression").people()["sex"]["sites"] == {}
+
+
+# calibration
+def test_a_run_records_what_calibration_follows_from() -> None:
+    """Of two classes; what is shown is that of the samples."""
+    draw = torch.Generator().manual_seed(0)
+
+    def people(n: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        x = torch.randn(n, 3, generator=draw)
+        s = torch.randint(-1, 2, (n, 1), generator=draw)
+        return x, (x[:, 0] + torch.randn(n, generator=draw) > 0).long(), s
+
+    tests = {"a": people(200), "b": people(150)}
+    names: Any = {"attributes": {"sex": ["f", "m"]}, "classes": ["no", "yes"]}
+    fed = eq.Federation(torch.nn.Linear(3, 2), [people(60) for _ in range(2)], tests=tests, **names)
+    treated: Any = fed.fit(1, progress=False).people(1)["sex"]["treated"]
+    x, y, s = (torch.cat(parts) for parts in zip(*tests.values(), strict=True))
+    p = fed.predict_proba(x)[:, 1]
+    for k, sex in enumerate("fm"):
+        inside = s[:, 0] == k
+        bias = 100 * float(p[inside].double().mean() - y[inside].double().mean())
+        assert treated["groups"][sex]["bias"] == pytest.approx(bias, abs=1e-4)
+    gap = abs(treated["groups"]["f"]["bias"] - treated["groups"]["m"]["bias"])
+    assert treated["calibration_gap"] == pytest.approx(gap)
+    text = legend(Comparison.of([fed.history]))
+    assert f"calibration gap {gap:.1f}." in text
+    assert "Calibration of fedavg" in text
+
+
+def test_probabilities_that_are_no_numbers_count_in_no_calibration() -> None:
+    nan = torch.tensor([math.nan, 0.5, 0.25])
+    zeros = torch.zeros(3, dtype=torch.long)
+    (sums,) = CLASSIFICATION.people(zeros, zeros, zeros[:, None], 2, nan)
+    assert np.asarray(sums["scores"])[0].sum(1).tolist() == [2, 0.75, 0]

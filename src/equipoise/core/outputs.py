@@ -16,7 +16,7 @@ from equipoise.core.draws import seeded
 from equipoise.core.model import Bound
 from equipoise.core.oracle import EVALUATION_BATCH
 from equipoise.core.tally import Tally
-from equipoise.core.task import Task
+from equipoise.core.task import Classification, Task
 from equipoise.data.samples import Samples, at_once
 from equipoise.records.record import Score, Sums
 from equipoise.system.threads import run_in_order
@@ -62,7 +62,12 @@ class Outputs:
     @property
     def people(self) -> list[Sums] | None:
         """The sums by sensitive attribute that a record keeps; None without attributes."""
-        return None if self.s is None else self.task.people(self.predicted, self.y, self.s, self.values.shape[-1])
+        if self.s is None:
+            return None
+        width = self.values.shape[-1]
+        two = isinstance(self.task, Classification) and width == 2
+        probability = self.task.outputs(self.values)[:, 1] if two else None
+        return self.task.people(self.predicted, self.y, self.s, width, probability)
 
     @cached_property
     def given(self) -> tuple[np.typing.NDArray[Any], np.typing.NDArray[Any]]:

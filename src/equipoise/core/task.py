@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from equipoise.core.tally import ClassTally, NumberTally, Tally
+from equipoise.metrics.calibration import sums_of_scores
 from equipoise.metrics.classification import AREAS, CORRECT, classification
 from equipoise.metrics.measures import TASKS as MEASURES_OF
 from equipoise.records.record import Score, Sums
@@ -73,14 +74,24 @@ class Task(ABC):
             by.append({value: tally_of(rows, losses.where(rows, 0).sum(-1)) for value, rows in rows_of.items()})
         return replace(every, by=tuple(by))
 
-    def people(self, predicted: Tensor, y: Tensor, s: Tensor, width: int) -> list[Sums]:
-        """What a record keeps of predictions [n] for targets [n] by each of the sensitive attributes s [n, A], -1 where one is not known."""
+    def people(
+        self, predicted: Tensor, y: Tensor, s: Tensor, width: int, probability: Tensor | None = None
+    ) -> list[Sums]:
+        """What a record keeps of predictions [n] for targets [n] by each of the sensitive attributes s [n, A], -1 where one is not known.
+
+        With the probability [n] of the second of two classes also what its calibration follows from; one that is no number counts in none.
+        """
         classes, targets, codes = (x.cpu().numpy() for x in (predicted, y, s))
         every = list[Sums]()
         for known, column in zip((codes >= 0).T, codes.T, strict=True):
             values, value = np.unique(column[known], return_inverse=True)
             sums = self.sums.of_values(classes[known], targets[known], value, len(values), width)
             sums_of_attribute: Sums = {"value": values.tolist(), **sums}
+            if probability is not None:
+                p, true = probability.cpu().numpy()[known], targets[known] == 1
+                finite = np.isfinite(p)
+                scores = sums_of_scores(p[finite], true[finite], value[finite], len(values))
+                sums_of_attribute["scores"] = scores.round(6).tolist()
             every.append(
                 {**sums_of_attribute, "unknown": int((~known).sum())} if not known.all() else sums_of_attribute
             )

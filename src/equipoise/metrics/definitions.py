@@ -240,6 +240,17 @@ PARITY: Final = (
         "Chouldechova, Big Data 5, 2017",
     ),
     _entry(
+        "calibration_gap",
+        "lower",
+        "max_g b(g) − min_g b(g) with the bias b(g) = mean p − mean y of the probability p of the positive class in group g",
+        "Kleinberg et al., ITCS 2017",
+    ),
+    _entry(
+        "calibration_error_gap",
+        "lower",
+        "max_g e(g) − min_g e(g) with the mean distance e(g) of p and y in ten bins of p",
+    ),
+    _entry(
         "worst_recall",
         "lower",
         "max_g R(g) − min_g R(g) with the recall R(g) of the class that is recognised worst in group g, min_c P(ŷ = c | y = c, g)",

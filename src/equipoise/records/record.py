@@ -77,6 +77,7 @@ class Sums(TypedDict, total=False):
     value : the codes of the values, of those that there are.
     unknown : samples of which the value is not known; they are in no sum.
     right, true, chosen : of classification, counts per class [V, C], see `equipoise.metrics.class_counts`.
+    scores : of two classes, samples, sums of the probability of the second, and how many are of it, in ten bins of it [V, 3, 10].
     n : of regression, samples.
     squares, absolute, error, target : of regression, sums of the squares and sizes of the errors, of the errors (predicted less true), and
         of the targets.
@@ -87,6 +88,7 @@ class Sums(TypedDict, total=False):
     right: list[list[int]]
     true: list[list[int]]
     chosen: list[list[int]]
+    scores: list[list[list[float]]]
     n: list[int]
     squares: list[float]
     absolute: list[float]

@@ -17,7 +17,14 @@ class RateIntervals(TypedDict):
     worst_recall: Ends
 
 
-class GroupRates(TypedDict):
+class Calibrated(TypedDict):
+    """Whether the probabilities of one group are what they claim, see `GroupRates`."""
+
+    bias: float | None
+    calibration_error: float | None
+
+
+class GroupRates(Calibrated):
     """How the global model treats one group, in percent.
 
     Attributes
@@ -26,6 +33,8 @@ class GroupRates(TypedDict):
     accuracy : of the group.
     tpr, fpr, selection_rate, ppv, npv : of every class of `GroupFairness.classes`.
     of_class : how many samples are of each of these, null if too few.
+    bias, calibration_error : of two classes, mean probability of the positive class less its share, in points; and the mean distance of both in
+        ten bins of the probability.
     worst_recall, worst_class : the class that is recognised worst, and its recall.
     intervals : by the name of the rate.
     """
@@ -51,6 +60,7 @@ class GroupFairness(TypedDict):
     accuracy_gap, equal_opportunity, equalised_odds, demographic_parity, predictive_parity, worst_recall : see `equipoise.metrics.parity`.
     demographic_parity_ratio : the lowest selection rate in percent of the highest.
     negative_predictive_parity : as predictive parity, of those who are not chosen.
+    calibration_gap, calibration_error_gap : of the bias and the calibration error of the groups.
     to_overall : of three rates the largest distance of a group to all groups together.
     of_class : in which class some of these are.
     classes : whose rates are given.
@@ -67,6 +77,8 @@ class GroupFairness(TypedDict):
     demographic_parity_ratio: float | None
     predictive_parity: float | None
     negative_predictive_parity: float | None
+    calibration_gap: float | None
+    calibration_error_gap: float | None
     worst_recall: float | None
     to_overall: dict[str, float | None]
     of_class: dict[str, int]

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.metrics.calibration import calibration_of_sums
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.groups import ESTIMABLE, OF_CLASS, Counts, Positive, Rates, parity, rates_of, sizes_of
 from equipoise.metrics.intervals import of_rates, wilson
 from equipoise.metrics.measures import ACCURACY
-from equipoise.metrics.performance import Value, gap
+from equipoise.metrics.performance import UNDEFINED, Value, gap
 from equipoise.records.record import Record, Sums
 from equipoise.records.results import (
+    Calibrated,
     GroupErrors,
     GroupFairness,
     GroupRates,
@@ -268,6 +270,7 @@ def rates(
         for name, each in every.items()
     }
     fairness = parity(added, positive, least * R)
+    calibrated = {name: _calibrated(counts, positive, least * R) for name, counts in added.items()}
     return {
         "accuracy_gap": percent(fairness.accuracy),
         "equal_opportunity": percent(fairness.equal_opportunity),
@@ -276,12 +279,14 @@ def rates(
         "demographic_parity_ratio": percent(fairness.gap("selection_rate").ratio),
         "predictive_parity": percent(fairness.predictive_parity),
         "negative_predictive_parity": percent(fairness.gap("npv").difference),
+        "calibration_gap": gap_between(each["bias"] for each in calibrated.values()),
+        "calibration_error_gap": gap_between(each["calibration_error"] for each in calibrated.values()),
         "worst_recall": percent(fairness.worst_recall),
         "to_overall": {key: percent(fairness.gap(key).to_overall) for key in ("accuracy", "tpr", "selection_rate")},
         "of_class": dict(fairness.widest),
         "classes": list(fairness.classes),
         "groups": {
-            name: _rates(rates, added[name], every[name][-1], fairness.classes, R, least)
+            name: _rates(rates, added[name], every[name][-1], calibrated[name], fairness.classes, R, least)
             for name, rates in fairness.rates.items()
         },
         "intervals": {key: ends.percent for key, ends in of_rates(added, positive, R, least).items()},
@@ -290,7 +295,22 @@ def rates(
     }
 
 
-def _rates(rates: Rates, counts: Counts, latest: Counts, classes: Sequence[int], rounds: int, least: int) -> GroupRates:
+def _calibrated(counts: Mapping[str, Any], positive: int | None, least: int) -> Calibrated:
+    """The calibration of one group in percent; nothing without probabilities."""
+    error, bias = calibration_of_sums(counts["scores"], least) if "scores" in counts else (UNDEFINED, UNDEFINED)
+    sign = -1 if positive == 0 and len(counts["true"]) == 2 else 1  # sums are of the second of two classes
+    return {"bias": percent(Value(sign * bias.value, bias.defined)), "calibration_error": percent(error)}
+
+
+def _rates(
+    rates: Rates,
+    counts: Counts,
+    latest: Counts,
+    calibrated: Calibrated,
+    classes: Sequence[int],
+    rounds: int,
+    least: int,
+) -> GroupRates:
     """The rates of one group with their intervals, from counts that are the sum of so many rounds, and those of its last round."""
     hardest = rates.hardest
     sizes = {key: [k / rounds for k in every] for key, every in sizes_of(counts).items()}
@@ -306,6 +326,8 @@ def _rates(rates: Rates, counts: Counts, latest: Counts, classes: Sequence[int],
         "ppv": [percent(rates.ppv[c]) for c in classes],
         "npv": [percent(rates.npv[c]) for c in classes],
         "of_class": [round(size) if (size := latest["true"][c]) >= least else None for c in classes],
+        "bias": calibrated["bias"],
+        "calibration_error": calibrated["calibration_error"],
         "worst_recall": percent(rates.worst_recall),
         "worst_class": hardest,
         "intervals": cast(RateIntervals, intervals),

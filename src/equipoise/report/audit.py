@@ -16,12 +16,11 @@ from equipoise.core.task import CLASSIFICATION, Regression
 from equipoise.data.own import predictions
 from equipoise.data.own.columns import Columns, several
 from equipoise.data.own.predictions import Predictions
-from equipoise.metrics.calibration import calibration_of_sums, sums_of_scores
 from equipoise.metrics.measures import ACCURACY
 from equipoise.records.history import History
 from equipoise.records.meta import Meta
 from equipoise.records.record import Record
-from equipoise.records.treatment import gap_between, percent
+from equipoise.records.treatment import gap_between
 from equipoise.report import document as content
 from equipoise.report import layout, rates, sentences
 from equipoise.report.formatting import PERCENT, number
@@ -34,6 +33,8 @@ from equipoise.system.suggestions import some
 
 MODEL: Final = "the model"
 SITE: Final = "Site"
+PREDICTIVE: Final[dict[rates.RateName, str]] = {"ppv": "predictive value"}
+CALIBRATION: Final[dict[rates.RateName, str]] = {"bias": "bias", "calibration_error": "calibration error"}
 NOT_ESTIMABLE: Final = "not estimable"
 BEHIND: Final[Mapping[str, tuple[str, ...]]] = {  # the rates of groups whose gap a measure is
     "accuracy_gap": ("accuracy",),
@@ -42,6 +43,8 @@ BEHIND: Final[Mapping[str, tuple[str, ...]]] = {  # the rates of groups whose ga
     "demographic_parity": ("selection_rate",),
     "demographic_parity_ratio": ("selection_rate",),
     "predictive_parity": ("ppv",),
+    "calibration_gap": ("bias",),
+    "calibration_error_gap": ("calibration_error",),
     "worst_recall": ("worst_recall",),
     "rmse_gap": ("rmse",),
     "mae_gap": ("mae",),
@@ -137,13 +140,17 @@ class Audit:
             if data.sites is None
             else {str(name): np.flatnonzero(data.sites == name) for name in np.unique(data.sites)}
         )
+        about, scores = data.positive, data.scores
+        if about is not None and scores is not None and about.number == 0 and len(data.classes) == 2:
+            scores = 1 - scores  # records have that of the second class
         record: dict[str, Any] = {"round": 0, "groups": {}, "by": {"groups": {}}}
         for name, rows in sites.items():
             y, predicted = data.y[rows], data.predicted[rows]
             value = np.mean(y == predicted) if data.classes else np.sqrt(np.mean((y - predicted) ** 2))
             record["groups"][name] = {main: float(value), "n": len(rows)}
             given = [torch.from_numpy(each) for each in (predicted, y, data.s[rows])]
-            record["by"]["groups"][name] = task.people(given[0], given[1], given[2], len(data.classes))
+            second = None if scores is None else torch.from_numpy(scores[rows])
+            record["by"]["groups"][name] = task.people(given[0], given[1], given[2], len(data.classes), second)
         meta: dict[str, Any] = {
             "method": MODEL,
             "attributes": {name: [*values] for name, values in data.attributes.items()},
@@ -162,23 +169,6 @@ class Audit:
         return Comparison.of([self.history])
 
     @cached_property
-    def calibration(self) -> dict[str, dict[str, dict[str, float | None]]]:
-        """By attribute and value, in percent: mean probability less share of the positive class, `bias`, and calibration error, `error`."""
-        data = self.data
-        if data.scores is None or data.positive is None:
-            return {}
-        true = data.y == data.positive.number
-        by_attribute = {}
-        for code, (name, values) in zip(data.s.T, data.attributes.items(), strict=True):
-            each = map(self._calibrated, sums_of_scores(data.scores, true, code, len(values)))
-            by_attribute[name] = dict(zip(values, each, strict=True))
-        return by_attribute
-
-    def _calibrated(self, sums: Any) -> dict[str, float | None]:
-        error, bias = calibration_of_sums(sums, self.least)
-        return {"bias": percent(bias), "error": percent(error)}
-
-    @cached_property
     def document(self) -> dict[str, Any]:
         """All numbers in plain types; one that too few people are behind is None."""
         data, people = self.data, self.history.people(1)
@@ -191,11 +181,8 @@ class Audit:
             "threshold": self.threshold,
             "least": self.least,
             "people": {
-                name: {
-                    **{key: cast(dict[str, Any], each)[key] for key in ("treated", "unknown", "sites")},
-                    "calibration": self.calibration.get(name),
-                }
-                for name, each in people.items()
+                name: {key: cast(Any, of)[key] for key in ("treated", "unknown", "sites")}
+                for name, of in people.items()
             },
         }
 
@@ -235,14 +222,15 @@ class Audit:
             parity = treated.parity
             figure = svg(treated.rates, rates.figure(parity)) if measure == ACCURACY else ""
             made.append(Section(treated.gaps_heading, [], self._gaps(treated), "Measure", [*self._said(treated)]))
-            titles = rates.titles(parity, measure) | ({"ppv": "predictive value"} if self.data.positive else {})
-            grid = self._with_calibration(rates.grid(parity, measure, titles), treated.attribute)
+            titles = rates.titles(parity, measure) | (PREDICTIVE if self.data.positive else {})
             texts = [text for text in rates.explained(parity, measure) if not text.startswith(("Of 100", "n <"))]
-            if self.calibration:
+            if self.data.scores is not None:
+                titles |= CALIBRATION
                 texts.append(
                     "Bias: mean probability less share of the positive class, in points: above 0, it is overrated. Calibration error: mean distance of both "
                     "in ten bins of the probability."
                 )
+            grid = rates.grid(parity, measure, titles)
             made.append(Section(treated.rates_heading(measure), [], grid, treated.attribute, texts, figure))
             made += [
                 Section(sheet.heading, [], sheet.grid, SITE, sheet.explanations[:1])
@@ -255,49 +243,16 @@ class Audit:
         (method,) = treated.parity["methods"]
         digits = self.history.main.digits if self.history.main.of_target else 1
         rows = []
-        for column in gaps_of(treated.parity, self.history.main):
+        for column in gaps_of(treated.parity, self.history.main, calibration=self.data.scores is not None):
             gap = content.number_of(method, column.key)["mean"]
-            ends = {
-                group: {
-                    key: value for key in BEHIND[column.key] if (value := cast(Any, numbers)[key]["mean"]) is not None
-                }
-                for group, numbers in method["groups"].items()
+            every = cast(Mapping[str, Any], method["groups"])
+            each = {
+                k: {g: v for g, of in every.items() if (v := of[k]["mean"]) is not None} for k in BEHIND[column.key]
             }
-            key = max(BEHIND[column.key], key=lambda key: gap_between(each.get(key) for each in ends.values()) or 0.0)
-            rows.append(
-                (
-                    column.title,
-                    _row(
-                        gap,
-                        content.ends_of(method, column.key),
-                        {g: e[key] for g, e in ends.items() if key in e},
-                        digits,
-                    ),
-                )
-            )
-        for key, title in {"bias": "calibration gap", "error": "calibration error gap"}.items():
-            if treated.attribute in self.calibration:
-                values = {
-                    g: v for g, each in self.calibration[treated.attribute].items() if (v := each[key]) is not None
-                }
-                rows.append((title, _row(gap_between(values.values()), None, values, digits)))
+            values = max(each.values(), key=lambda values: gap_between(values.values()) or 0.0)
+            rows.append((column.title, _row(gap, content.ends_of(method, column.key), values, digits)))
         return Grid(
             (f"gap{' (points)' * bool(self.data.classes)}", f"95{PERCENT} interval", "lowest", "highest"), tuple(rows)
-        )
-
-    def _with_calibration(self, grid: Grid, attribute: str) -> Grid:
-        if attribute not in self.calibration:
-            return grid
-        few = f"n < {self.least}"
-
-        def more(group: str) -> Iterator[Cell]:
-            for key in ("bias", "error"):
-                value = self.calibration[attribute].get(group, {}).get(key)
-                yield Cell(few if value is None else number(value, 1))
-
-        return Grid(
-            (*grid.titles, "bias", "calibration error"),
-            tuple((name, (*cells, *more(name))) for name, cells in grid.rows),
         )
 
     def _said(self, treated: content.Treated) -> Iterator[str]:
@@ -305,7 +260,7 @@ class Audit:
         yield from sentences.unknown_values(treated)
         parity, few = treated.parity, f"fewer than {self.least}"
         (method,) = parity["methods"]
-        skipped = ("Differences", "±", MODEL, "The worst value")  # of what the table shows
+        skipped = ("Differences", "±", MODEL, "The worst value", "Calibration")  # of what the table shows
         for text in sentences.parity_legend(self.compared.document, treated):
             if not text.startswith(skipped) and few not in text:
                 yield text

@@ -101,6 +101,8 @@ PARITY: Final = tuple(
         "demographic_parity": "demographic parity",
         "demographic_parity_ratio": "selection ratio",
         "predictive_parity": "predictive parity",
+        "calibration_gap": "calibration gap",
+        "calibration_error_gap": "calibration error gap",
         "worst_recall": "worst recall",
     }.items()
 )
@@ -130,12 +132,15 @@ def spread_of(measure: Measure) -> tuple[Column, ...]:
     return tuple(by_key[key] for key in keys)
 
 
-def parity(several: bool) -> tuple[Column, ...]:
+def parity(several: bool, calibration: bool = False) -> tuple[Column, ...]:
     """The gaps between groups that tables show.
 
     Parameters
     ----------
     several : every one of more than two classes is compared with all others: the largest difference of any class is near 100 where
         classes are rare, and says little. The class that is recognised worst in each group takes its place.
+    calibration : also of probabilities.
     """
-    return (PARITY[0], PARITY[-1]) if several else PARITY[:-1]
+    if several:
+        return (PARITY[0], PARITY[-1])
+    return tuple(column for column in PARITY[:-1] if calibration or "calibration" not in column.key)

@@ -317,7 +317,7 @@ class RatesOfGroup(TypedDict):
     ----------
     n, of_class : test samples, and those of the positive class; null if too few.
     worst_class : the class that is recognised worst.
-    accuracy, tpr, fpr, selection_rate, ppv, npv, worst_recall : over the seeds with which the rate is about enough people.
+    accuracy, tpr, fpr, selection_rate, ppv, npv, worst_recall, bias, calibration_error : over the seeds with which the rate is about enough people.
     rmse, mae, error, prediction : for regression, instead of these, in the unit of the target; `error` is the mean of predicted less true.
     """
 
@@ -327,6 +327,8 @@ class RatesOfGroup(TypedDict):
     selection_rate: NotRequired[Rate]
     ppv: NotRequired[Rate]
     npv: NotRequired[Rate]
+    bias: NotRequired[Rate]
+    calibration_error: NotRequired[Rate]
     worst_recall: NotRequired[Rate]
     worst_class: NotRequired[str | None]
     rmse: NotRequired[Rate]
@@ -379,8 +381,8 @@ class Gaps(Bounded):
 
     Attributes
     ----------
-    accuracy_gap, equal_opportunity, equalised_odds, demographic_parity, demographic_parity_ratio, predictive_parity, worst_recall : over the
-        seeds that have it, see `History.group_fairness`.
+    accuracy_gap, equal_opportunity, equalised_odds, demographic_parity, demographic_parity_ratio, predictive_parity, calibration_gap,
+        calibration_error_gap, worst_recall : over the seeds that have it, see `History.group_fairness`.
     rmse_gap, mae_gap, error_gap, prediction_gap : for regression, instead of these.
     groups : by group.
     intervals : `[low, high]` over the test samples, ends averaged over the seeds.
@@ -396,6 +398,8 @@ class Gaps(Bounded):
     demographic_parity: NotRequired[OverSeeds]
     demographic_parity_ratio: NotRequired[OverSeeds]
     predictive_parity: NotRequired[OverSeeds]
+    calibration_gap: NotRequired[OverSeeds]
+    calibration_error_gap: NotRequired[OverSeeds]
     worst_recall: NotRequired[OverSeeds]
     rmse_gap: NotRequired[OverSeeds]
     mae_gap: NotRequired[OverSeeds]

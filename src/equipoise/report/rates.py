@@ -23,7 +23,18 @@ if TYPE_CHECKING:
 
 FEW: Final = 4  # groups that a sentence names one by one
 RateName = Literal[
-    "accuracy", "tpr", "fpr", "selection_rate", "ppv", "worst_recall", "rmse", "mae", "error", "prediction"
+    "accuracy",
+    "tpr",
+    "fpr",
+    "selection_rate",
+    "ppv",
+    "worst_recall",
+    "rmse",
+    "mae",
+    "error",
+    "prediction",
+    "bias",
+    "calibration_error",
 ]
 TITLES: Final[dict[RateName, str]] = {  # of two classes, or of one against the rest
     "accuracy": "accuracy",

@@ -247,6 +247,7 @@ def parity_legend(comparison: content.OfMeasure, treated: content.Treated) -> li
         *(worst_named(parity["methods"], what=f"The worst value of {treated.attribute}") if treated.attribute else ()),
         *_gaps(parity, measure),
         *_not_estimable(parity, measure),
+        *_calibration(parity),
         *_inside(parity),
         *parity["notes"],
         *(plus_minus_of(comparison) if numbers else plus_minus(parity["methods"])),
@@ -263,6 +264,16 @@ def _gaps(parity: content.Parity, measure: Measure) -> Iterator[str]:
         if intervals:
             listed = ", ".join(f"{title}{_interval(*ends)}" for title, ends in intervals.items())
             yield f"{method['method']}, 95{PERCENT} intervals over the test samples{averaged}: {listed}."
+
+
+def _calibration(parity: content.Parity) -> Iterator[str]:
+    """How far the probabilities of each group are from what is true, of the first method."""
+    method = parity["methods"][0]
+    biases = {group: bias["mean"] for group, rates in method["groups"].items() if (bias := rates.get("bias"))}
+    listed = [f"{number(bias, 1, sign=True)} in {group}" for group, bias in biases.items() if bias is not None]
+    if listed:
+        gap = content.number_of(method, "calibration_gap")["mean"]
+        yield f"Calibration of {method['method']}, mean probability less share of the class in points: {', '.join(listed)}; calibration gap {number(gap, 1)}."
 
 
 def _inside(parity: content.Parity) -> Iterator[str]:

@@ -333,11 +333,11 @@ def without_bounds(methods: Sequence[AnyMethod]) -> list[AnyMethod]:
     return [method for method in methods if not method["bound"]] or list(methods)
 
 
-def gaps_of(fairness: content.Parity, measure: Measure = ACCURACY) -> Sequence[Column]:
-    """The gaps between groups that tables show, from left to right; ``measure`` is the main one."""
+def gaps_of(fairness: content.Parity, measure: Measure = ACCURACY, *, calibration: bool = False) -> Sequence[Column]:
+    """The gaps between groups that tables show, from left to right; ``measure`` is the main one, and those of ``calibration`` are extra."""
     if measure != ACCURACY:
         return [column.of(measure) for column in columns.ERRORS]
-    return columns.parity(fairness["positive"] is None)
+    return columns.parity(fairness["positive"] is None, calibration)
 
 
 def interval_of(method: content.Row, group: str) -> Sequence[float] | None:
@@ -1062,7 +1062,7 @@ def _rate(each: Sequence[Numbers], key: str) -> content.Rate:
     values = [value for rates in each if (value := _about(rates[key])) is not None]
     rate = over_seeds(values or [None])
     mean, half = rate["mean"], rate["ci95"]
-    intervals = [rates["intervals"][key] for rates in each if "intervals" in rates]
+    intervals = [ends for rates in each if (ends := rates.get("intervals", {}).get(key))]
     ends = _mean_ends([ends_of_seed[0] if key in OF_CLASS else ends_of_seed for ends_of_seed in intervals])
     low, high = ends or (None, None)
     if mean is not None and half is not None:
@@ -1077,7 +1077,7 @@ def _rate(each: Sequence[Numbers], key: str) -> content.Rate:
 OF_GROUP: Final[
     Mapping[str, Callable[[Sequence[Numbers], str], Any]]
 ] = {  # of the rates or errors of a group, those that its task has
-    **dict.fromkeys(("accuracy", *OF_CLASS, "worst_recall"), _rate),
+    **dict.fromkeys(("accuracy", *OF_CLASS, "worst_recall", "bias", "calibration_error"), _rate),
     "worst_class": _most_common,
     **dict.fromkeys(("n", "of_class"), _usual),
     **dict.fromkeys(("rmse", "mae", "error", "prediction"), _rate),
