@@ -183,6 +183,12 @@ def test_what_cannot_be_audited_is_refused_in_the_users_words(cells: Any, option
         assert words in str(error.value)
 
 
+@pytest.mark.parametrize("source", [{"y": [1]}, [1, 2], None, 3, "nowhere.csv", "people.txt", drawn()[:0]])
+def test_what_is_no_table_is_refused(source: Any) -> None:
+    with pytest.raises(ValueError, match=r"frame|table"):
+        eq.audit(source, label="y", probability="p", group="sex")
+
+
 def test_the_command(tmp_path: Path) -> None:
     path, page = written(drawn(), tmp_path), tmp_path / "a.html"
     given_ = [

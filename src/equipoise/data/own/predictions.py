@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,6 +81,8 @@ def read(
     DataError : columns are missing, cells cannot be read, or there is nothing to compare.
     """
     frame = hasattr(source, "columns") and hasattr(source, "iloc")
+    if not frame and not isinstance(source, str | os.PathLike):
+        raise DataError(f"expected the path of a table, or a frame of pandas; found {type(source).__name__}.")
     what = "the frame" if frame else str(source)
     names, cells_of, at = _frame(source) if frame else _file(Path(source), columns)
     problems: list[str] = []
