@@ -69,14 +69,17 @@ def codes_of(words: Sequence[str], groups: Sequence[str], what: str) -> tuple[ND
     code |= {group: k for k, group in enumerate(groups)}  # as they are before what is alike
     codes = np.array([code.get(word, code.get(plain(word).casefold(), -1)) for word in words], np.int64)
     strange = Counter(word for word, k in zip(words, codes.tolist(), strict=True) if k < 0 and not missing(word))
-    known = f"The groups are {some([*groups])}."
+    choices = f"The groups are {some([*groups])}."
     n = strange.total()
     if 2 * n > int((codes >= 0).sum()) + n > 1:
         raise DataError(
-            f"{what}: {n:,} of {len(words):,} people have a group that is not known ({some([*map(repr, strange)], 5)}). {known}"
+            f"{what}: {n:,} of {len(words):,} people have a group that is not known ({some([*map(repr, strange)], 5)}). {choices}"
         )
     unknown = int((codes < 0).sum())
-    return codes, f"{what}: of {unknown:,} of {len(words):,} people the group is not known. {known}" if unknown else ""
+    return (
+        codes,
+        f"{what}: of {unknown:,} of {len(words):,} people the group is not known. {choices}" if unknown else "",
+    )
 
 
 @dataclass(frozen=True)

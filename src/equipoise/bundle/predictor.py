@@ -214,10 +214,10 @@ class Classifier(ClassifierMixin, Predictor):  # type: ignore[misc]
                 raise BundleError("groups: this model decides about all groups alike. Leave it out.")
             return None, ""
         if groups is None or isinstance(groups, str) or len(groups) != n:
-            found = "none" if groups is None else repr(groups) if isinstance(groups, str) else f"{len(groups):,}"
+            what = "none" if groups is None else repr(groups) if isinstance(groups, str) else f"{len(groups):,}"
             raise BundleError(
                 f"This model has a threshold for each value of {attribute}. Give the {attribute} of each of the {n:,} samples, in Python "
-                f"predict(x, groups=[...]); found {found}."
+                f"predict(x, groups=[...]); found {what}."
             )
         words = [
             word if word in decision.groups or column is None else column.group_of(word)

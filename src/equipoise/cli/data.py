@@ -208,8 +208,8 @@ def get(
     root = data.expanduser()
     if entry.package:
         link = shlex.join(["ln", "-s", f"{catalog.INSTALLED}/{name}", str(data / name)])
-        there = f" It is present; to use it with other sets: {link}" * catalog.installed(name)
-        say(f"on Debian and Ubuntu: apt-get install {entry.package}, which is found without --data.{there}")
+        installed = f" It is present; to use it with other sets: {link}" * catalog.installed(name)
+        say(f"on Debian and Ubuntu: apt-get install {entry.package}, which is found without --data.{installed}")
     if not files:
         copies = catalog.copies(name, root, splits)
         if all(copies):

@@ -108,9 +108,9 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
     if client is None and (made := directory / "bundle").is_dir() and _of_sites(directory):  # whose server made it
         from equipoise.bundle.files import take
 
-        if given := [name for name, value in options.items() if value]:
+        if refused := [name for name, value in options.items() if value]:
             raise ValueError(
-                f"--{given[0]}: the server of the sites has made this bundle already. Leave it out, and add what you want to README.md and "
+                f"--{refused[0]}: the server of the sites has made this bundle already. Leave it out, and add what you want to README.md and "
                 "card.html of the copy: no prediction depends on them."
             )
         take(made, folder)

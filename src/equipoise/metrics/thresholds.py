@@ -45,21 +45,21 @@ class Aim:
         ------
         ValueError : none was given, several, or one out of its range.
         """
-        given: dict[Kind, float | str | None] = {
+        aims: dict[Kind, float | str | None] = {
             "sensitivity": sensitivity,
             "specificity": specificity,
             "cost": cost,
             "youden": 1.0 if youden else None,
         }
-        named = [kind for kind, value in given.items() if value is not None]
+        named = [kind for kind, value in aims.items() if value is not None]
         if len(named) != 1:
             raise ValueError(f"A threshold is chosen in one way: {WAYS}. Found {', '.join(named) or 'none'}.")
         (kind,) = named
-        value = _ratio(given[kind]) if kind == "cost" else given[kind]
+        value = _ratio(aims[kind]) if kind == "cost" else aims[kind]
         number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
         if not 0 < number < math.inf or (kind != "cost" and number > 1):
             expected = "two positive numbers such as 5:1" if kind == "cost" else "a number in (0, 1], such as 0.9"
-            raise ValueError(f"{kind} must be {expected}; found {given[kind]!r}.")
+            raise ValueError(f"{kind} must be {expected}; found {aims[kind]!r}.")
         return cls(kind, float(number))
 
     def __str__(self) -> str:

@@ -135,7 +135,7 @@ def masked(chosen: Chosen, least: int) -> Chosen:
         return chosen
     rows = chosen["rows"]
     divisions: list[Division] = [
-        {**division, "groups": {name: _masked(of, least) for name, of in division["groups"].items()}}
+        {**division, "groups": {name: _masked(rates, least) for name, rates in division["groups"].items()}}
         for division in chosen["divisions"]
     ]
     return withheld(
@@ -143,7 +143,7 @@ def masked(chosen: Chosen, least: int) -> Chosen:
             **chosen,
             "least": least,
             "rows": {**rows, "of_class": enough(rows["of_class"] or 0, rows["n"], least)},
-            "validation": {name: _masked(of, least) for name, of in chosen["validation"].items()},
+            "validation": {name: _masked(rates, least) for name, rates in chosen["validation"].items()},
             "everyone": _masked(chosen["everyone"], least),
             "divisions": divisions,
             "reliability": [each for each in chosen["reliability"] if each["n"] >= least],
@@ -156,21 +156,21 @@ def enough(of_class: int, n: int, least: int) -> int | None:
     return of_class if min(of_class, n - of_class) >= least else None
 
 
-def _masked(of: RatesAt, least: int) -> RatesAt:
-    n, of_class = of["n"] or 0, of["of_class"] or 0
-    few, few_cases, few_others = n < least, of_class < least, of["of_class"] is not None and n - of_class < least
+def _masked(rates: RatesAt, least: int) -> RatesAt:
+    n, of_class = rates["n"] or 0, rates["of_class"] or 0
+    few, few_cases, few_others = n < least, of_class < least, rates["of_class"] is not None and n - of_class < least
     both = few or few_cases or few_others
     return {
-        **of,
+        **rates,
         "n": None if few else n,
         "of_class": None if both else of_class,
-        "sensitivity": NOTHING if few or few_cases else of["sensitivity"],
-        "specificity": NOTHING if few or few_others else of["specificity"],
-        "selection_rate": NOTHING if few else of["selection_rate"],
-        "auc": NOTHING if both else of["auc"],
-        "roc": None if both else of["roc"],
-        "brier": None if few else of["brier"],
-        "ece": None if few else of["ece"],
+        "sensitivity": NOTHING if few or few_cases else rates["sensitivity"],
+        "specificity": NOTHING if few or few_others else rates["specificity"],
+        "selection_rate": NOTHING if few else rates["selection_rate"],
+        "auc": NOTHING if both else rates["auc"],
+        "roc": None if both else rates["roc"],
+        "brier": None if few else rates["brier"],
+        "ece": None if few else rates["ece"],
     }
 
 
@@ -191,7 +191,7 @@ def _withheld(everyone: RatesAt, groups: dict[str, RatesAt], least: int) -> dict
     groups = dict(groups)
     for key, gone in (("n", _GONE), ("of_class", _GONE_BY_CLASS)):
         while _tells(everyone, groups, key, least):
-            _, smallest = min((of["n"] or 0, name) for name, of in groups.items() if of[key] is not None)  # type: ignore[literal-required]
+            _, smallest = min((rates["n"] or 0, name) for name, rates in groups.items() if rates[key] is not None)  # type: ignore[literal-required]
             groups[smallest] = {**groups[smallest], **gone}  # type: ignore[typeddict-item]
     return groups
 
@@ -204,11 +204,11 @@ _GONE: Final = {**_GONE_BY_CLASS, "n": None, "selection_rate": NOTHING, "brier":
 
 def _tells(everyone: RatesAt, groups: dict[str, RatesAt], key: str, least: int) -> bool:
     """Whether the total less the shown groups is the number of a few samples in hidden ones."""
-    shown = [of for of in groups.values() if of[key] is not None]  # type: ignore[literal-required]
+    shown = [rates for rates in groups.values() if rates[key] is not None]  # type: ignore[literal-required]
     if not shown or len(shown) == len(groups) or everyone[key] is None:  # type: ignore[literal-required]
         return False
-    n = (everyone["n"] or 0) - sum(of["n"] or 0 for of in shown)
+    n = (everyone["n"] or 0) - sum(rates["n"] or 0 for rates in shown)
     if key == "n" or n <= 0:
         return 0 < n < least
-    cases = (everyone["of_class"] or 0) - sum(of["of_class"] or 0 for of in shown)
+    cases = (everyone["of_class"] or 0) - sum(rates["of_class"] or 0 for rates in shown)
     return min(cases, n - cases) < least

@@ -203,18 +203,18 @@ def _kept(
     return read_user_data(source, columns, download=download, seed=seed, between=between)
 
 
-def edges(given: str | Sequence[float] | None) -> Range | None:
+def edges(written: str | Sequence[float] | None) -> Range | None:
     """The two numbers of a range, also in one text with a comma; None stays."""
-    if given is None:
+    if written is None:
         return None
-    words = given.split(",") if isinstance(given, str) else given
+    words = written.split(",") if isinstance(written, str) else written
     try:
         low, high = (float(word) for word in words)
         if not -math.inf < low < high < math.inf:
             raise ValueError
     except (TypeError, ValueError):
         raise ValueError(
-            f"own: range must be two numbers, the grey level that is black and a larger one that is white, such as 0,4095; found {given!r}."
+            f"own: range must be two numbers, the grey level that is black and a larger one that is white, such as 0,4095; found {written!r}."
         ) from None
     return low, high
 

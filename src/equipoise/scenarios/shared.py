@@ -188,11 +188,11 @@ def site_sums(
             f"unless its people allow it with --least {max(1, len(rows))}."
         )
     sums = {f.name: add_up(f, own.inputs.columns[f.name], rows) for f in schema.features}
-    if told := [name for name, each in sums.items() if len(each.bins) == 2 and min(each.bins.values()) < least]:
+    if telling := [name for name, each in sums.items() if len(each.bins) == 2 and min(each.bins.values()) < least]:
         log.warning(
             "%s: column%s %s: two numbers, of which fewer than %d rows have one, and the sum tells how many. If that must not leave this "
             'site, make it kind = "%s" in the file of all sites.',
-            *(data, "s" * (len(told) > 1), listed(told), least, CATEGORY),
+            *(data, "s" * (len(telling) > 1), listed(telling), least, CATEGORY),
         )
     columns = {name: each.suppressed(least) for name, each in sums.items()}
     label = _numbers(own.targets[rows]) if own.regression else _words([own.label[row] for row in rows], least)
@@ -222,12 +222,12 @@ def join(sums: Mapping[str, Mapping[str, Any]]) -> SharedSchema:
     """
     if not sums:
         raise DataError("No sums of a site were given.")
-    (first, one), *others = sums.items()
+    (first, reference), *others = sums.items()
     files = [*sums]
     if twice := [name for k, name in enumerate(files) if sums[name] in [sums[other] for other in files[:k]]]:
         raise DataError(f"{listed(twice)}: the same sums as another file. Give those of every site once.")
     same = ("options", "seed", "test", "validation")
-    if different := [name for name, other in others if any(other.get(key) != one[key] for key in same)]:
+    if different := [name for name, other in others if any(other.get(key) != reference[key] for key in same)]:
         every = {name for each in sums.values() for name in each["columns"]}
         lost = {
             name: [column for column in ordered(every) if column not in each["columns"]] for name, each in sums.items()
@@ -237,16 +237,16 @@ def join(sums: Mapping[str, Mapping[str, Any]]) -> SharedSchema:
             f"{listed(different)}: made with other options than {first}.{''.join(lacks[:10])} All sites need the same file for --config, and "
             "the same --seed."
         )
-    if empty := [column for column in one["columns"] if len(lacking(sums, column)) == len(sums)]:
+    if empty := [column for column in reference["columns"] if len(lacking(sums, column)) == len(sums)]:
         said = ", ".join(f'{key_of(column)} = {{ kind = "{LEFT_OUT}" }}' for column in empty)
         raise DataError(
-            f"column{'s' * (len(empty) > 1)} {listed(empty)}: no site has {one['least']} training cells or more that are not missing. Write in "
+            f"column{'s' * (len(empty) > 1)} {listed(empty)}: no site has {reference['least']} training cells or more that are not missing. Write in "
             f"the file of all sites, below [columns]: {said}. Then make the sums again."
         )
-    schema = Schema.of(one["options"]["columns"])
+    schema = Schema.of(reference["options"]["columns"])
     parts = [{name: Sums(**column) for name, column in each["columns"].items()} for each in sums.values()]
     label = Sums.over([Sums(**each["label"]) for each in sums.values()])
-    regression = str(one["options"].get("task") or "").startswith("regression")
+    regression = str(reference["options"].get("task") or "").startswith("regression")
     classes = () if regression else ordered(filter(None, label.words))
     if not regression and len(classes) < 2:
         raise DataError(
@@ -254,7 +254,7 @@ def join(sums: Mapping[str, Mapping[str, Any]]) -> SharedSchema:
         )
     values = {
         name: ordered({word for each in sums.values() for word in each["values"][name]["words"] if word})
-        for name in one["values"]
+        for name in reference["values"]
     }
     rows = tuple(int(each["rows"]) for each in sums.values())
     categories = {name: {word for part in parts for word in part[name].words} for name in schema.names}
@@ -267,8 +267,8 @@ def join(sums: Mapping[str, Mapping[str, Any]]) -> SharedSchema:
     coder = Coder(schema, learn(schema, parts))
     centre, scale = label.mean, label.deviation or 1.0
     sites = tuple(str(each["site"]) for each in sums.values() if each["site"])
-    draw = one["seed"], one["test"], one["validation"], sites
-    return SharedSchema(coder, classes, values, centre, scale, dict(one["options"]), rows, *draw)
+    draw = reference["seed"], reference["test"], reference["validation"], sites
+    return SharedSchema(coder, classes, values, centre, scale, dict(reference["options"]), rows, *draw)
 
 
 def lacking(sums: Mapping[str, Mapping[str, Any]], column: str) -> list[str]:
@@ -315,8 +315,8 @@ def _site(data: str | Path, options: Mapping[str, Any], seed: int, test: float) 
         raise DataError(
             "The options have no columns: all sites need one schema. Write it at one of them: equipoise init --data TABLE."
         )
-    given = {name: options[name] for name in (*AGREED, *WRITTEN) if name in options}
-    own = read_user_data(data, replace(columns_of(**given), agreed=True))
+    written = {name: options[name] for name in (*AGREED, *WRITTEN) if name in options}
+    own = read_user_data(data, replace(columns_of(**written), agreed=True))
     if not isinstance(own.inputs, RawTable):
         raise DataError(f"{data}: a schema is for tables, and this is {own.layout}.")
     own = replace(own, client=(SITE,) * len(own))

@@ -267,7 +267,7 @@ def _described(
     check_number(f"{name}: test", test, 0, 0.5, ", the share of a client's rows to test on", above=True)
     check_number(f"{name}: server_validation", server_validation, 0, 0.5, ", the share that the server gets")
     check_option(f"{name}: tests", tests, own.TESTS)
-    known = Description(
+    description = Description(
         name=name, summary=table.summary, sample=(table.width,), transform=None, n_classes=len(table.classes),
         network="mlp", network_options=table.network, protocol=table.protocol, measures=chosen(["auc", RATES]),
         has_server_validation=server_validation > 0, classes=table.classes, positive=table.classes[1],
@@ -282,7 +282,7 @@ def _described(
         parts = own.divided(rows, seed, test=test, server_validation=server_validation)
         federated, coded = own.federate(rows, parts, tests, held=held)
         return Scenario(
-            **vars(known),
+            **vars(description),
             **federated,
             manifest={
                 "scenario": name,
@@ -306,4 +306,4 @@ def _described(
             },
         )
 
-    return known, build
+    return description, build

@@ -238,13 +238,13 @@ def several(words: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(str(word).strip() for word in words if str(word).strip())
 
 
-def column(known: Sequence[str], given: str | None, usual: str, what: str) -> str | None:
+def column(names: Sequence[str], asked: str | None, usual: str, what: str) -> str | None:
     """The column that the user named, or the usual one if there is one, in any capitals."""
-    if given is not None:
-        if str(given) not in known:
-            raise DataError(f"{what}: Unknown column '{given}'.{near(str(given), known)} All: {some(known, MANY)}.")
-        return str(given)  # a configuration may say 7
-    meant = [name for name in known if name.strip().lower() == usual]
+    if asked is not None:
+        if str(asked) not in names:
+            raise DataError(f"{what}: Unknown column '{asked}'.{near(str(asked), names)} All: {some(names, MANY)}.")
+        return str(asked)  # a configuration may say 7
+    meant = [name for name in names if name.strip().lower() == usual]
     if len(meant) > 1:
         raise DataError(f"{what}: {' and '.join(map(repr, meant))} could both be the {usual}. Rename all but one.")
     return meant[0] if meant else None

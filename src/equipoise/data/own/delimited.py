@@ -216,16 +216,16 @@ def opened(path: Path, encoding: str, newline: str | None = "") -> TextIO:
     return cast(TextIO, how(path, "rt", encoding=encoding, newline=newline))
 
 
-def _encoding(path: Path, given: str | None) -> str:
+def _encoding(path: Path, declared: str | None) -> str:
     """How the letters of a file are written: as is said, by the mark at its beginning, or UTF-8."""
-    if given is not None:
+    if declared is not None:
         try:
-            opened(path, given).close()
+            opened(path, declared).close()
         except LookupError:
             raise DataError(
-                f"{path}: encoding={given} is none that Python knows, such as latin-1, cp1252, utf-16 or shift_jis."
+                f"{path}: encoding={declared} is none that Python knows, such as latin-1, cp1252, utf-16 or shift_jis."
             ) from None
-        return given
+        return declared
     with COMPRESSED.get(path.suffix.lower(), open)(path, "rb") as file:
         return MARKS.get(file.read(2), "utf-8-sig")
 
@@ -255,7 +255,7 @@ def _records(file: TextIO, path: Path, sep: str, spaced: bool) -> Iterator[tuple
         raise
 
 
-def _structure(path: Path, encoding: str, given: str | None, decimal: str) -> Delimited:
+def _structure(path: Path, encoding: str, declared: str | None, decimal: str) -> Delimited:
     with opened(path, encoding) as file:
         sample, size = list[str](), 0
         for line in _text(file, path):
@@ -265,7 +265,7 @@ def _structure(path: Path, encoding: str, given: str | None, decimal: str) -> De
             if size > SAMPLE and len(sample) >= 3:
                 break
     hint = re.fullmatch(r"sep=(.)\s*", sample[0]) if sample else None  # as Excel writes and reads
-    sep = given or (hint[1] if hint else _separator(sample))
+    sep = declared or (hint[1] if hint else _separator(sample))
     spaced = sep != " " and any(f'{sep} "' in line for line in sample)
     with opened(path, encoding) as file:
         records = enumerate(_records(file, path, sep, spaced))

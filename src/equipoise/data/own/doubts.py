@@ -112,11 +112,11 @@ def unlike(column: str, medians: Mapping[str, float], what: str, empty: str = "e
     medians : of each client, by its name; NaN if every cell is missing.
     what : ``"client"`` or ``"site"``.
     """
-    there = {name: median for name, median in medians.items() if not np.isnan(median)}
-    if there and (lost := [name for name in medians if name not in there]):
+    present = {name: median for name, median in medians.items() if not np.isnan(median)}
+    if present and (lost := [name for name in medians if name not in present]):
         yield f"column {column}: every cell is missing at {what}{'s' * (len(lost) > 1)} {listed(lost)}, and not elsewhere."
-    for name, median in there.items():
-        others = [abs(other) for other_name, other in there.items() if other_name != name]
+    for name, median in present.items():
+        others = [abs(other) for other_name, other in present.items() if other_name != name]
         least, most = min(others, default=0.0), max(others, default=0.0)
         if least > 0 and (abs(median) * MAGNITUDE <= least or abs(median) >= most * MAGNITUDE):
             yield (

@@ -65,13 +65,13 @@ def read(top: Path, columns: Columns) -> UserData:
 
 def _notes(top: Path, tree: _Tree) -> Iterator[str]:
     """What is no image, in sentences."""
-    for paths, one, several in (
+    for paths, single, several in (
         (tree.others, " is no image and ignored", "s are no image and ignored"),
         (tree.systems, " of operating systems is left out", "s of operating systems are left out"),
     ):
         if paths:
             named = listed(path.relative_to(top).as_posix() for path in paths)
-            yield f"{len(paths)} file{several if len(paths) > 1 else one}: {named}."
+            yield f"{len(paths)} file{several if len(paths) > 1 else single}: {named}."
     if tree.empty:
         yield f"No image in {listed('/'.join(parts) for parts in tree.empty)}: ignored."
 

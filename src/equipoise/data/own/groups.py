@@ -57,25 +57,25 @@ def band(number: float, edges: Sequence[float]) -> str:
     return " and ".join(lower + upper)
 
 
-def groups_of(columns: Columns, known: Sequence[str], what: str) -> dict[str, Group]:
+def groups_of(columns: Columns, names: Sequence[str], what: str) -> dict[str, Group]:
     """The columns of groups by purpose: ``"group"``, or of several ``"group sex"`` and ``"group age"``.
 
     Raises
     ------
     DataError : no such column, or edges that do not increase.
     """
-    given = columns.group
-    if given is None:
-        usual = column(known, None, "group", what)
+    asked = columns.group
+    if asked is None:
+        usual = column(names, None, "group", what)
         return {} if usual is None else {"group": Group("group", usual)}
-    words = [given] if isinstance(given, str) and given in known else several(given)
+    words = [asked] if isinstance(asked, str) and asked in names else several(asked)
     parts: list[str] = []
     for word in words:
-        if parts and word not in known and _number(word) is not None:  # 60 of age:40,60
+        if parts and word not in names and _number(word) is not None:  # 60 of age:40,60
             parts[-1] += f",{word}"
         else:
             parts.append(word)
-    groups = [_group(part, known, what) for part in parts]
+    groups = [_group(part, names, what) for part in parts]
     if len({group.column for group in groups}) < len(groups):
         raise DataError(f"{what}: group={','.join(parts)} names a column twice. Name each once.")
     return {f"group {group.name}" if len(groups) > 1 else "group": group for group in groups}
@@ -87,7 +87,7 @@ def described(groups: Iterable[Group]) -> dict[str, Any]:
     return {"groups": made} if made else {}
 
 
-def label_of(columns: Columns, known: Sequence[str], what: str) -> Group | None:
+def label_of(columns: Columns, names: Sequence[str], what: str) -> Group | None:
     """The column of numbers whose bands are the classes, ``"num:1"``: below 1, and from 1; None if the label is a column as it is.
 
     Raises
@@ -95,15 +95,15 @@ def label_of(columns: Columns, known: Sequence[str], what: str) -> Group | None:
     DataError : no such column, edges that do not increase, or numbers to predict, which have no bands.
     """
     label = str(columns.label)  # a configuration may say 7
-    if label in known or ":" not in label:
+    if label in names or ":" not in label:
         return None
     if columns.regression:
         raise DataError(f"{what}: the bands of label={label} are classes. Leave them out, or task=regression.")
-    return _group(label, known, what, "label")
+    return _group(label, names, what, "label")
 
 
-def _group(part: str, known: Sequence[str], what: str, role: str = "group") -> Group:
-    name, colon, text = (part, "", "") if part in known else part.rpartition(":")
+def _group(part: str, names: Sequence[str], what: str, role: str = "group") -> Group:
+    name, colon, text = (part, "", "") if part in names else part.rpartition(":")
     if not colon:
         name, text = part, ""
     edges = [_number(word) for word in text.split(",")] if colon else []
@@ -112,7 +112,7 @@ def _group(part: str, known: Sequence[str], what: str, role: str = "group") -> G
         raise DataError(
             f"{what}: the edges of the bands in {role}={part} must be increasing numbers, such as {name}:40,60."
         )
-    return Group(name, str(column(known, name, role, what)), tuple(finite), role)
+    return Group(name, str(column(names, name, role, what)), tuple(finite), role)
 
 
 def _number(word: str) -> float | None:

@@ -141,20 +141,20 @@ def _offline(datasets: ModuleType) -> Iterator[None]:
             setattr(place, key, value)
 
 
-def _parts(name: str, found: Any) -> tuple[dict[str, Any], list[str]]:
+def _parts(name: str, loaded: Any) -> tuple[dict[str, Any], list[str]]:
     """Tables by train, test and validation."""
-    if not isinstance(found, Mapping):
-        return {"train": found}, []
+    if not isinstance(loaded, Mapping):
+        return {"train": loaded}, []
     tables: dict[str, Any] = {}
     others = []
-    for part, table in found.items():
+    for part, table in loaded.items():
         split = SPLITS.get(str(part).lower())
         if split is None or split in tables:
             others.append(str(part))
         else:
             tables[split] = table
     if "train" not in tables:
-        raise DataError(f"hub:{name} has no part train; it has {listed(map(str, found))}.")
+        raise DataError(f"hub:{name} has no part train; it has {listed(map(str, loaded))}.")
     return tables, [f"hub:{name}: the part{'s' * (len(others) > 1)} {listed(others)} ignored."] if others else []
 
 

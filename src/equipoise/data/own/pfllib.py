@@ -31,7 +31,7 @@ def read(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData:
         except PickledError:
             raise DataError(_conversion(folder, path)) from None
         named = [
-            column([*arrays], given, usual, path.name) for given, usual in ((columns.image, "x"), (columns.label, "y"))
+            column([*arrays], asked, usual, path.name) for asked, usual in ((columns.image, "x"), (columns.label, "y"))
         ]
         if None in named:
             problems.append(f"{path.parent.name}/{path.name} holds {', '.join(arrays) or 'nothing'}, expected x and y.")

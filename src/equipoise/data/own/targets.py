@@ -14,11 +14,11 @@ from equipoise.data.own.words import COMMAS, Names, Origin, number_pattern, read
 
 
 def named_columns(
-    columns: Columns, known: Sequence[str], what: str, roles: Sequence[str] = ROLES
+    columns: Columns, names: Sequence[str], what: str, roles: Sequence[str] = ROLES
 ) -> dict[str, str | None]:
     """By role the column that the user named or that is usual, if there is one; groups are roles of their own."""
-    used = {role: column(known, getattr(columns, role), role, what) for role in roles}
-    return used | {role: group.column for role, group in groups_of(columns, known, what).items()}
+    used = {role: column(names, getattr(columns, role), role, what) for role in roles}
+    return used | {role: group.column for role, group in groups_of(columns, names, what).items()}
 
 
 def read_roles(

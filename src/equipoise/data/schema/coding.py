@@ -100,9 +100,9 @@ class Coder:
         }
 
     @staticmethod
-    def of(given: Mapping[str, Any]) -> Coder:
+    def of(content: Mapping[str, Any]) -> Coder:
         """What :meth:`as_json` gave."""
-        return Coder(Schema.of(given["columns"], given["left_out"]), typed(dict[str, Fitted], given["fitted"]))
+        return Coder(Schema.of(content["columns"], content["left_out"]), typed(dict[str, Fitted], content["fitted"]))
 
 
 def _raw(column: Any, feature: Feature) -> Raw:

@@ -91,7 +91,7 @@ def _named(source: str, feature: Feature, text: Words, names: Sequence[str]) -> 
             f"If it is a category: {option('not_missing', [*names, *lost])}."
         )
     if same := [*twins(word for word in text.counts if not missing(word))]:
-        pairs = listed(f"{one!r} and {other!r}" for one, other in same)
+        pairs = listed(f"{first!r} and {other!r}" for first, other in same)
         notes.append(
             f"{source}: column {feature.name}: {pairs} differ only in capital letters or spaces, and are different categories. "
             "Write them alike if they are the same."
@@ -144,5 +144,5 @@ def key_of(name: str) -> str:
 
 def signed(schema: str) -> set[str]:
     """The columns of a schema that are read as text: their numbers have signs, 2.000 may be two thousand; or are codes, 1E1."""
-    given = {name: options for name, options in json.loads(schema or "{}").items() if isinstance(options, dict)}
-    return {name for name, column in given.items() if any(map(column.get, SIGNS)) or column.get("kind") == CATEGORY}
+    written = {name: options for name, options in json.loads(schema or "{}").items() if isinstance(options, dict)}
+    return {name for name, column in written.items() if any(map(column.get, SIGNS)) or column.get("kind") == CATEGORY}

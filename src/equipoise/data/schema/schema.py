@@ -169,30 +169,30 @@ class Schema:
         DataError : an option or a value that does not exist, with the column's name.
         """
         features, left = [], dict(left_out or {})
-        for name, given in columns.items():
-            if isinstance(given, Mapping) and given.get("kind") == LEFT_OUT:
+        for name, written in columns.items():
+            if isinstance(written, Mapping) and written.get("kind") == LEFT_OUT:
                 left[name] = "the schema leaves it out"
             else:
-                features.append(Feature(name, **_options(name, given)))
+                features.append(Feature(name, **_options(name, written)))
         return Schema(tuple(features), left)
 
     def merged(self, columns: Mapping[str, Any]) -> Schema:
         """A schema with the options of some columns replaced, as a user writes them."""
-        known = {*self.names, *self.left_out}
+        every = {*self.names, *self.left_out}
         for name in columns:
-            if name not in known:
+            if name not in every:
                 raise DataError(
-                    f"columns: Unknown column {name!r}.{near(name, sorted(known))} All: {some(sorted(known), SHOWN)}."
+                    f"columns: Unknown column {name!r}.{near(name, sorted(every))} All: {some(sorted(every), SHOWN)}."
                 )
         options = {}
         for feature in self.features:
-            given = _options(feature.name, columns.get(feature.name, {}))
-            same = given.get("kind", feature.kind) == feature.kind
-            options[feature.name] = feature.written() | given if same else given
+            written = _options(feature.name, columns.get(feature.name, {}))
+            same = written.get("kind", feature.kind) == feature.kind
+            options[feature.name] = feature.written() | written if same else written
         for name in self.left_out:
-            given = _options(name, columns.get(name, {}))
-            if given and given.get("kind") != LEFT_OUT:
-                options[name] = {"kind": _kind_of(given)} | given
+            written = _options(name, columns.get(name, {}))
+            if written and written.get("kind") != LEFT_OUT:
+                options[name] = {"kind": _kind_of(written)} | written
         return Schema.of(options, {name: why for name, why in self.left_out.items() if name not in options})
 
 
@@ -203,20 +203,20 @@ def _kind_of(options: Mapping[str, Any]) -> str:
     return CATEGORY if {"categories", "coding", "least", "not_missing"} & options.keys() else NUMBER
 
 
-def _options(name: str, given: object) -> dict[str, Any]:
+def _options(name: str, written: object) -> dict[str, Any]:
     """The options of a column, as a user wrote them."""
-    if not isinstance(given, Mapping):
-        raise DataError(f'column {name}: expected a table such as {{ kind = "number" }}; found {given!r}.')
+    if not isinstance(written, Mapping):
+        raise DataError(f'column {name}: expected a table such as {{ kind = "number" }}; found {written!r}.')
     options = {f.name for f in fields(Feature)} - {"name"}
     for option in ("categories", "not_missing", "missing_values"):
-        if not isinstance(given.get(option, ()), list | tuple):
+        if not isinstance(written.get(option, ()), list | tuple):
             raise DataError(
-                f'column {name}: {option} must be a list, such as ["low", "high"]; found {given[option]!r}.'
+                f'column {name}: {option} must be a list, such as ["low", "high"]; found {written[option]!r}.'
             )
     for option in ("low", "high", "least"):
-        value = given.get(option)
+        value = written.get(option)
         if isinstance(value, bool) or not isinstance(value, int | float | None) or value != value:
             raise DataError(f"column {name}: {option} must be a number; found {value!r}.")
-    if wrong := sorted({*map(str, given)} - options):
+    if wrong := sorted({*map(str, written)} - options):
         raise DataError(f"column {name}: {unknown('option', wrong[0], sorted(options))}")
-    return dict(given)
+    return dict(written)
