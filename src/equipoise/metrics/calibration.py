@@ -38,9 +38,7 @@ def reliability(scores: ArrayLike, positive: ArrayLike, bins: int = 10) -> list[
     scores, positive : as in :func:`equipoise.metrics.thresholds.choose`.
     bins : >= 1.
     """
-    p, y = checked(scores, positive)
-    at = np.maximum(np.ceil(p * bins).astype(np.int64), 1) - 1
-    n, total, true = (np.bincount(at, weights, bins) for weights in (None, p, y))
+    n, total, true = sums_of_scores(scores, positive, np.zeros(np.shape(scores)), 1, bins)[0]
     return [
         Bin(k / bins, (k + 1) / bins, int(n[k]), total[k] / n[k], share := true[k] / n[k], wilson(share, n[k]))
         for k in np.flatnonzero(n)

@@ -1,7 +1,7 @@
 """The form of ``threshold.json``, which `equipoise threshold` writes into the directory of a run."""
 
 import hashlib
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict
 
 from equipoise.records.record import Record, line
 
@@ -159,19 +159,10 @@ def enough(of_class: int, n: int, least: int) -> int | None:
 def _masked(rates: RatesAt, least: int) -> RatesAt:
     n, of_class = rates["n"] or 0, rates["of_class"] or 0
     few, few_cases, few_others = n < least, of_class < least, rates["of_class"] is not None and n - of_class < least
-    both = few or few_cases or few_others
-    return {
-        **rates,
-        "n": None if few else n,
-        "of_class": None if both else of_class,
-        "sensitivity": NOTHING if few or few_cases else rates["sensitivity"],
-        "specificity": NOTHING if few or few_others else rates["specificity"],
-        "selection_rate": NOTHING if few else rates["selection_rate"],
-        "auc": NOTHING if both else rates["auc"],
-        "roc": None if both else rates["roc"],
-        "brier": None if few else rates["brier"],
-        "ece": None if few else rates["ece"],
-    }
+    gone: dict[str, Any] = {**_OF_ALL, **_OF_BOTH} if few else dict(_OF_BOTH) if few_cases or few_others else {}
+    gone |= {"sensitivity": NOTHING} if few or few_cases else {}
+    gone |= {"specificity": NOTHING} if few or few_others else {}
+    return {**rates, **gone}  # type: ignore[typeddict-item]
 
 
 def withheld(chosen: Chosen) -> Chosen:
@@ -196,10 +187,10 @@ def _withheld(everyone: RatesAt, groups: dict[str, RatesAt], least: int) -> dict
     return groups
 
 
-_GONE_BY_CLASS: Final = {
-    "of_class": None, "sensitivity": NOTHING, "specificity": NOTHING, "auc": NOTHING, "roc": None, "withheld": True,
-}  # fmt: skip
-_GONE: Final = {**_GONE_BY_CLASS, "n": None, "selection_rate": NOTHING, "brier": None, "ece": None}
+_OF_ALL: Final = {"n": None, "selection_rate": NOTHING, "brier": None, "ece": None}  # what is about all samples
+_OF_BOTH: Final = {"of_class": None, "auc": NOTHING, "roc": None}  # what is about both classes
+_GONE_BY_CLASS: Final = {**_OF_BOTH, "sensitivity": NOTHING, "specificity": NOTHING, "withheld": True}
+_GONE: Final = {**_GONE_BY_CLASS, **_OF_ALL}
 
 
 def _tells(everyone: RatesAt, groups: dict[str, RatesAt], key: str, least: int) -> bool:

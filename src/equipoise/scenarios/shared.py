@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import WRITTEN, UserData, listed, ordered, together
+from equipoise.data.own.columns import WRITTEN, UserData, listed, ordered
 from equipoise.data.own.doubts import DIFFERENT, shortened, unlike
 from equipoise.data.own.reading import read_user_data
 from equipoise.data.own.words import twins
 from equipoise.data.samples import Draw, OfPeople, held_rows
 from equipoise.data.schema.cells import RawTable
-from equipoise.data.schema.coding import Coder, strangers
+from equipoise.data.schema.coding import Coder
 from equipoise.data.schema.reading import key_of
 from equipoise.data.schema.schema import CATEGORY, LEFT_OUT, NUMBER, Schema
 from equipoise.data.schema.sums import Sums, add_up, learn
@@ -102,14 +102,8 @@ class SharedSchema:
         """The same, the training rows with their people, if the schema has the column ``subject``."""
         own, parts = _site(data, {**self.options, **written}, self.seed, self.test)
         assert isinstance(own.inputs, RawTable)
-        problems = []
-        for feature in self.coder.schema.features:
-            strange, said = strangers(feature, self.coder.fitted[feature.name], own.inputs.columns[feature.name])
-            problems += strange
-            for note in said:
-                log.warning("%s: %s", own.source, note)
-        if problems:
-            raise DataError(together(own.source, problems))
+        for note in self.coder.notes(own.inputs.columns, own.source):
+            log.warning("%s: %s", own.source, note)
         x = torch.from_numpy(self.coder(own.inputs.columns))
         y = torch.from_numpy(own.targets if own.regression else _codes(own, "class", own.label, self.classes))
         columns = [_codes(own, name, words, self.values[name]) for name, words in own.attributes.items()]

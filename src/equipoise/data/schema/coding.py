@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -74,7 +74,7 @@ class Coder:
         """The inputs of columns as a reader gives them, and notes; ``at(k)`` is the place of row k, ``decimal`` a sign of the table."""
         if not len(next(iter(raw.values()))):
             raise DataError(f"{source} holds no row, so there is nothing to predict.")
-        columns, problems, notes = {}, [], []
+        columns, problems = {}, list[str]()
         for feature in self.schema.features:
             written = (
                 feature
@@ -83,12 +83,20 @@ class Coder:
             )
             columns[feature.name], wrong = read_cells(written, raw[feature.name], at)
             problems += wrong
-            strange, said = strangers(feature, self.fitted[feature.name], columns[feature.name])
-            problems += strange
-            notes += said
-        if problems:
-            raise DataError(together(source, problems))
+        notes = self.notes(columns, source, problems)
         return self(columns), notes
+
+    def notes(self, columns: Mapping[str, Cells], source: str, problems: Sequence[str] = ()) -> list[str]:
+        """Notes on cells that training has not seen.
+
+        Raises
+        ------
+        DataError : there are ``problems``, or most cells of a column seem to be written otherwise than in training.
+        """
+        each = [strangers(f, self.fitted[f.name], columns[f.name]) for f in self.schema.features]
+        if problems := [*problems, *(problem for strange, _ in each for problem in strange)]:
+            raise DataError(together(source, problems))
+        return [note for _, said in each for note in said]
 
     def as_json(self) -> dict[str, Any]:
         """As a mapping that JSON holds, with the schema's hash."""
