@@ -190,17 +190,8 @@ def _natural(word: str) -> tuple[Any, ...]:
     """A key that puts client-2 before client-10, and -1 before 0."""
     if INTEGER.fullmatch(word):
         return (0, int(word), word)
-    parts: list[tuple[int, int, str]] = []
-    digits = ""
-    for c in word + "\0":
-        if c.isdecimal():
-            digits += c
-            continue
-        if digits:
-            parts.append((0, int(digits), ""))
-            digits = ""
-        parts.append((1, 0, c))
-    return (1, tuple(parts), word)
+    parts = re.split(r"(\d+)", f"{word}\0")  # of which every other is a number
+    return (1, tuple(int(part) if k % 2 else part for k, part in enumerate(parts)), word)
 
 
 def listed(words: Iterable[str]) -> str:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,49 +26,30 @@ def nameless(names: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list
     return [*unnamed], [name for name in names if name not in unnamed]
 
 
-@dataclass(frozen=True)
-class Fault:
-    """Cells of a column that are no numbers, all of one kind: how many, and the first different ones with their places."""
-
-    kind: str
-    count: int
-    examples: tuple[str, ...]
-
-
-def faults(cells: Sequence[str], rows: Sequence[int], at: Callable[[int], str]) -> list[Fault]:
-    """What ``cells`` in ``rows`` are, which are no numbers that float32 holds."""
+def faults(cells: Sequence[str], rows: Sequence[int], at: Callable[[int], str], n: int, kind: str = "") -> str:
+    """What is wrong with a column of ``n`` cells, of which ``cells`` in ``rows`` are no numbers that float32 holds, or no such ``kind``."""
     kinds: dict[str, list[int]] = {}
-    meaning = {cell: _kind(cell) for cell in set(cells)}
+    meaning = {cell: kind or _kind(cell) for cell in set(cells)}
     for k, cell in enumerate(cells):
         kinds.setdefault(meaning[cell], []).append(k)
-    faulty = []
-    for kind, which in kinds.items():
-        if kind == MISSING_CELLS:
-            first = [(cells[k].strip(), rows[k]) for k in which[:FIRST]]
-        else:
-            different: dict[str, int] = {}
-            for k in which:
-                if len(different) < FIRST:
-                    different.setdefault(cells[k].strip(), rows[k])
-            first = list(different.items())
-        examples = tuple(f"{cell[:40]!r} in {at(row)}" if cell else f"empty in {at(row)}" for cell, row in first)
-        faulty.append(Fault(kind, len(which), examples))
-    return faulty
+    said = []
+    for what, which in kinds.items():
+        first: dict[str | int, int] = {}  # of the same cells one is enough, unless they are missing
+        for k in which:
+            first.setdefault(k if what == MISSING_CELLS else cells[k].strip(), k)
+        examples = [
+            f"{cells[k].strip()[:40]!r} in {at(rows[k])}" if cells[k].strip() else f"empty in {at(rows[k])}"
+            for k in [*first.values()][:FIRST]
+        ]
+        share = (
+            f"all {n:,} are" if len(which) == n > 1 else f"{len(which):,} of {n:,} {'are' if len(which) > 1 else 'is'}"
+        )
+        said.append(f"{share} {what} ({', '.join(examples)}{', ...' * (len(which) > len(examples))})")
+    return " and ".join(said)
 
 
 def _kind(cell: str) -> str:
     return MISSING_CELLS if missing(cell) else "too large" if NUMBER.fullmatch(cell.strip()) else "no number"
-
-
-def described(faulty: Sequence[Fault], n: int) -> str:
-    """What is wrong with a column of ``n`` cells."""
-    said = []
-    for kind in dict.fromkeys(fault.kind for fault in faulty):
-        count = sum(fault.count for fault in faulty if fault.kind == kind)
-        examples = list(dict.fromkeys(e for fault in faulty if fault.kind == kind for e in fault.examples))[:FIRST]
-        share = f"all {n:,} are" if count == n > 1 else f"{count:,} of {n:,} {'are' if count > 1 else 'is'}"
-        said.append(f"{share} {kind} ({', '.join(examples)}{', ...' * (count > len(examples))})")
-    return " and ".join(said)
 
 
 def counting(x: NDArray[Any]) -> list[int]:

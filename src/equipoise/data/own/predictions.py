@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from equipoise.data.contents import DataError
 from equipoise.data.own.columns import Columns, check_purposes, column, option, ordered, together
 from equipoise.data.own.groups import groups_of
-from equipoise.data.own.numbers import described, faults
+from equipoise.data.own.numbers import faults
 from equipoise.data.own.tables import opened
 from equipoise.data.own.targets import read_column
 from equipoise.data.own.words import COMMAS, Origin, missing, number_pattern, twins
@@ -279,7 +279,7 @@ def _numbers(cells: Cells, origin: Origin, columns: Columns, problems: list[str]
         if columns.decimal is None and all(map(COMMAS.fullmatch, wrong)):
             todo = f"Write fractions with a point; or: {option('decimal', ',')}."
         problems.append(
-            f"{origin.what}: expected a number in every row; {described(faults(wrong, bad.tolist(), origin.at), len(texts))}. {todo}"
+            f"{origin.what}: expected a number in every row; {faults(wrong, bad.tolist(), origin.at, len(texts))}. {todo}"
         )
     return numbers
 

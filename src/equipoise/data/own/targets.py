@@ -9,7 +9,7 @@ import numpy as np
 
 from equipoise.data.own.columns import ROLES, SPLITS, Columns, column, option
 from equipoise.data.own.groups import Group, groups_of
-from equipoise.data.own.numbers import LARGEST, described, faults
+from equipoise.data.own.numbers import LARGEST, faults
 from equipoise.data.own.words import COMMAS, Names, Origin, number_pattern, read_role
 
 
@@ -81,7 +81,7 @@ def read_column(values: Iterable[Any], role: str, origin: Origin, columns: Colum
             todo = "If these are classes, leave task=regression out; else name the column with the number to predict."
         if columns.decimal is None and all(map(COMMAS.fullmatch, wrong)):
             todo = f"Write fractions with a point; or, in a table that is text: {option('decimal', ',')}."
-        said = described(faults(wrong, bad, origin.at), len(cells))
+        said = faults(wrong, bad, origin.at, len(cells))
         return Names((), (f"{origin.what}: expected a number to predict of every sample; {said}. {todo}",))
     label = tuple(repr(float(word)) for word in words)
     if len(set(label)) == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.own.columns import option
-from equipoise.data.own.numbers import LARGEST, described, faults
+from equipoise.data.own.numbers import LARGEST, faults
 from equipoise.data.own.words import COMMAS, grouped_pattern, missing, number_pattern
 from equipoise.data.own.words import NUMBER as NUMERIC
 from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature, Schema, plain
@@ -129,9 +129,7 @@ def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]
     numbers, problems = np.where(gone, np.nan, numbers), []
     if len(wrong := np.flatnonzero(~(np.abs(numbers) <= LARGEST) & ~gone)):
         words = [raw.words[raw.codes[k]] if isinstance(raw, Words) else str(raw[k]) for k in wrong.tolist()]
-        faulty = faults(words, wrong.tolist(), at)
-        if feature.kind == DATE:
-            faulty = [replace(fault, kind=f"no date of the form {feature.form}") for fault in faulty]
+        kind = f"no date of the form {feature.form}" * (feature.kind == DATE)
         advice = ""
         if (
             feature.kind == NUMBER
@@ -141,7 +139,7 @@ def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]
             advice = (
                 f" If the comma is before the digits of a fraction: {option('decimal', ',')} (pandas: decimal=',')."
             )
-        problems.append(f"column {feature.name}: {described(faulty, len(numbers))}.{advice}")
+        problems.append(f"column {feature.name}: {faults(words, wrong.tolist(), at, len(numbers), kind)}.{advice}")
     for edge, beyond in ((feature.low, np.less), (feature.high, np.greater)):
         if edge is not None and len(outside := np.flatnonzero(beyond(numbers, edge))):
             side = "less than low" if beyond is np.less else "more than high"

@@ -81,10 +81,10 @@ class Sums:
             named = {last: rest - least} if last and self.words[last] >= least and rest >= 2 * least else {}
             words |= {**named, "": rest - sum(named.values())}
         bins, carried, last = dict[str, int](), 0, ""
-        for sign, k in sorted(map(_bin, self.bins), key=_order):
-            carried += self.bins[f"{sign} {k}"]
+        for place in sorted(self.bins, key=_order):
+            carried += self.bins[place]
             if carried >= least:
-                last = f"{sign} {k}"
+                last = place
                 bins[last], carried = carried, 0
         if carried and last:
             bins[last] += carried
@@ -102,9 +102,10 @@ class Sums:
         than ``sqrt(share / (1 - share))`` standard deviations above, and ``sqrt((1 - share) / share)`` below.
         """
         rank, below = max(1, math.ceil(share * sum(self.bins.values()))), 0  # bins of few rows may be left out
-        for sign, k in sorted(map(_bin, self.bins), key=_order):
-            below += self.bins[f"{sign} {k}"]
+        for place in sorted(self.bins, key=_order):
+            below += self.bins[place]
             if below >= rank:
+                sign, k = map(int, place.split())
                 middle = sign * 2 * BASE**k / (BASE + 1)
                 if 0 < share < 1:
                     low, high = math.sqrt((1 - share) / share), math.sqrt(share / (1 - share))
@@ -125,14 +126,9 @@ def add_up(feature: Feature, cells: Cells, rows: Rows) -> Sums:
     return Sums(len(rows), len(values), total, _deviation(values, total), int((values % 1 != 0).sum()), _bins(values))
 
 
-def _bin(place: str) -> tuple[int, int]:
-    sign, k = map(int, place.split())
-    return sign, k
-
-
-def _order(place: tuple[int, int]) -> int:
+def _order(place: str) -> int:
     """By which bins are in the order of their numbers."""
-    sign, k = place
+    sign, k = map(int, place.split())
     return sign * (k + FAR)
 
 
