@@ -114,8 +114,7 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
                 "card.html of the copy: no prediction depends on them."
             )
         take(made, folder)
-        say(f"{folder}: a bundle of the server's last model, with its model card in README.md and card.html")
-        say(f"Predict with it: equipoise predict {shlex.quote(str(folder))} DATA --output predictions.csv")
+        _announce(folder, "a bundle of the server's last model")
         return
     fed, history = runs.trained(directory, data), History.from_run(directory)
     (number,) = _numbers(client, fed.names)
@@ -130,7 +129,11 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
         say(f"{directory / FILE} is of another model, and the threshold of this bundle is 0.5.")
     manifest = open_json((directory / "manifest.json").read_text(encoding="utf-8"))
     fed.save_bundle(folder, client=number, data=manifest.get("data"), **options)
-    say(f"{folder}: a bundle, with its model card in README.md and card.html")
+    _announce(folder, "a bundle")
+
+
+def _announce(folder: Path, what: str) -> None:
+    say(f"{folder}: {what}, with its model card in README.md and card.html")
     say(f"Predict with it: equipoise predict {shlex.quote(str(folder))} DATA --output predictions.csv")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from equipoise.cli.console import err, progress_bar, say
+from equipoise.cli.console import err, progress_bar, require_free, say
 
 if TYPE_CHECKING:
     from equipoise.data.own.tables import Table
@@ -47,8 +47,7 @@ def predict(
     from equipoise.system.files import write_atomically
     from equipoise.system.text import cell
 
-    if output.exists() and not force:
-        raise ValueError(f"{output} exists. Give another --output, or --force to replace it.")
+    require_free(output, force)
     model = load(bundle)
     (x, notes), names, table = model.inputs.of_file(data, _options(set_))
     first = ("row" if table is not None or model.inputs.names else "sample") if identifier is None else identifier

@@ -106,36 +106,26 @@ class RawTable:
 
 def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]:
     """The cells of one column and what is wrong with them, in sentences; ``at(k)`` is the place of row k."""
-    if feature.kind == CATEGORY:
-        text = raw if isinstance(raw, Words) else Words.of(raw.tolist())
-        cells = _codes(text, (*feature.not_missing, *feature.categories), feature.missing_values)
-        return cells, _refused(feature, cells.missing, at)
+    marks = feature.missing_values
+    if feature.kind != NUMBER and not isinstance(raw, Words):
+        raw = Words.of(raw.tolist())
     if isinstance(raw, Words):
-        numbers, gone = (
-            days_of(map(str.strip, raw.words), feature.form)[raw.codes]
-            if feature.kind == DATE
-            else _numbers(raw, feature),
-            raw.missing,
-        )
-    elif feature.kind == NUMBER:
+        if feature.kind == CATEGORY:
+            cells = _codes(raw, (*feature.not_missing, *feature.categories), marks)
+            return cells, _refused(feature, cells.missing, at)
+        dated = feature.kind == DATE
+        numbers = days_of(map(str.strip, raw.words), feature.form)[raw.codes] if dated else _numbers(raw, feature)
+        gone = raw.missing | np.array([plain(word.strip()) in marks for word in raw.words], bool)[raw.codes]
+    else:
         numbers = raw.astype(np.float64)
         gone = np.isnan(numbers)
-    else:
-        return read_cells(feature, Words.of(raw.tolist()), at)
-    marks = feature.missing_values
     gone = gone | np.isin(numbers, [float(word) for word in marks if NUMERIC.fullmatch(word)])
-    if isinstance(raw, Words):
-        gone = gone | np.array([plain(word.strip()) in marks for word in raw.words], bool)[raw.codes]
     numbers, problems = np.where(gone, np.nan, numbers), []
     if len(wrong := np.flatnonzero(~(np.abs(numbers) <= LARGEST) & ~gone)):
         words = [raw.words[raw.codes[k]] if isinstance(raw, Words) else str(raw[k]) for k in wrong.tolist()]
         kind = f"no date of the form {feature.form}" * (feature.kind == DATE)
-        advice = ""
-        if (
-            feature.kind == NUMBER
-            and feature.decimal == "."
-            and all("," in word and COMMAS.fullmatch(word.strip()) for word in words)
-        ):
+        advice, comma = "", all("," in word and COMMAS.fullmatch(word.strip()) for word in words)
+        if comma and (feature.kind, feature.decimal) == (NUMBER, "."):
             advice = (
                 f" If the comma is before the digits of a fraction: {option('decimal', ',')} (pandas: decimal=',')."
             )
