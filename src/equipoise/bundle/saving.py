@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from equipoise.data.batch import Batch
 from equipoise.data.samples import Samples
 from equipoise.metrics.calibration import Recalibration
 from equipoise.metrics.decision import Decision
-from equipoise.metrics.groups import Positive
 from equipoise.records.history import History
 from equipoise.records.threshold import Chosen, Recalibrated
 from equipoise.system.environment import versions
@@ -49,9 +48,7 @@ class Trained:
     model : the network as it was trained.
     vector : its values [G].
     samples : of one client, by which the bundle is tried.
-    history : one record: this model on the test sets.
-    classes : their names; empty in regression.
-    positive : the positive class of two, if there is one.
+    history : one record: this model on the test sets, and the names of the classes.
     client : the name of the client whose own model it is; empty: the global one.
     data : what the manifest of the run says of the data.
     decision : how the method decides, if it is not for the most probable class.
@@ -61,8 +58,6 @@ class Trained:
     vector: Tensor
     samples: Samples
     history: History
-    classes: Sequence[str]
-    positive: Positive | None
     client: str
     data: Mapping[str, Any]
     decision: Decision | None = None
@@ -107,7 +102,8 @@ def save(
     if not 0 <= threshold <= 1:
         raise BundleError(f"threshold must be between 0 and 1; found {threshold!r}.")
     decision = _decision(trained, threshold, chosen, recalibration)
-    if decision is not None and (trained.positive is None or len(trained.classes) != 2):
+    classes, positive = trained.history.classes, trained.history.positive
+    if decision is not None and (positive is None or len(classes) != 2):
         raise BundleError("threshold is for two classes, of which one is positive. Leave it out.")
     if chosen is not None:
         _require_same(chosen, trained)
@@ -133,8 +129,8 @@ def save(
     named = ("scenario", "layout", "sha256", *["source"] * of_hub)
     about = {
         "task": task,
-        "classes": list(trained.classes),
-        "positive": None if trained.positive is None else trained.positive._asdict(),
+        "classes": list(classes),
+        "positive": positive and positive._asdict(),
         "threshold": threshold,
         "decision": decision,
         "recalibration": recalibration,

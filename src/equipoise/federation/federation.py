@@ -654,7 +654,6 @@ class Federation(Arrangement):
                 self.tests,
                 self.history.meta,
                 samples=self.inputs.first,
-                positive=self.positive,
                 client="" if client is None else self.names[client],
                 data=data or {},
                 server=self.chosen.server if decides else (),

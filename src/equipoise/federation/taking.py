@@ -16,7 +16,6 @@ from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.trial import Trial
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.decision import Decision
-from equipoise.metrics.groups import Positive
 from equipoise.records.history import History
 from equipoise.records.meta import Meta
 from equipoise.records.record import Record
@@ -30,7 +29,6 @@ def trained(
     meta: Meta,
     *,
     samples: Samples,
-    positive: Positive | None,
     client: str,
     data: Mapping[str, Any],
     server: Sequence[State],
@@ -40,7 +38,7 @@ def trained(
     Parameters
     ----------
     meta : what the run was; its ``classes`` are those of the bundle.
-    samples, positive, client, data : as of :class:`equipoise.bundle.saving.Trained`.
+    samples, client, data : as of :class:`equipoise.bundle.saving.Trained`.
     server : the states of the server by which rules decide.
 
     Raises
@@ -49,15 +47,14 @@ def trained(
     """
     about: Meta = {**meta, "select": "last"}
     record: Record = {"round": t - 1}
-    regression = isinstance(trial.model.task, Regression)
     if tests.sets:
-        measures = tuple(dict.fromkeys((*tests.measures, *(() if regression else (RATES,)))))
+        rates = () if isinstance(trial.model.task, Regression) else (RATES,)
+        measures = tuple(dict.fromkeys((*tests.measures, *rates)))
         sets = replace(tests, measures=measures)
         record = {**sets.of_global(trial, sets.answered(trial, vector, server), t, t), **record}
         about["measures"] = list(measures)
-    classes = () if regression else meta["classes"]
-    decision = decision_of(trial, server, about.get("attributes", {}))
-    return Trained(trial.model, vector, samples, History((record,), about), classes, positive, client, data, decision)
+    history = History((record,), about)
+    return Trained(trial.model, vector, samples, history, client, data, decision_of(trial, server, history.attributes))
 
 
 def decision_of(trial: Trial, server: Sequence[State], attributes: Mapping[str, Sequence[str]]) -> Decision | None:

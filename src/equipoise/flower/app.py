@@ -348,7 +348,7 @@ def _take_home(schema: SharedSchema, data: Mapping[str, Any], fed: Federation, h
     vector = published(fed.trial, fed.chosen)
     try:
         decision = decision_of(fed.trial, fed.chosen.server, schema.values)
-        made = Trained(fed.model, vector, rows, last, schema.classes, fed.positive, "", data, decision)
+        made = Trained(fed.model, vector, rows, last, "", data, decision)
         save_bundle(folder, made, name=KEPT)
     except (OSError, ValueError) as error:
         log.warning("the model cannot be taken home as a bundle: %s", error)

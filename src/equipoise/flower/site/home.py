@@ -18,7 +18,6 @@ from equipoise.data.samples import loaded
 from equipoise.federation.taking import trained
 from equipoise.flower.site.site import Site
 from equipoise.flower.site.store import BUNDLE, MODEL, NO_BUNDLE
-from equipoise.metrics.groups import positive_class
 from equipoise.records.meta import Meta
 from equipoise.system.files import write_atomically
 from equipoise.system.own_code import short
@@ -38,19 +37,15 @@ def keep_bundle(site: Site, vector: Tensor, t: int, rounds: int, server: Sequenc
     shutil.rmtree(folder, ignore_errors=True)  # of a run that went on
     try:
         trial, tests, task = site.trial, site.shown, site.trial.model.task
-        classes = list(site.task.classes or map(str, range(trial.setup.n_classes)))
-        positive = (
-            None if isinstance(task, Regression) else positive_class(site.run_config.get("positive") or None, classes)
-        )
         meta: Meta = {
             "method": short(str(trial.method)),
             "seed": trial.settings.seed,
             "rounds": rounds,
             "client_names": list(trial.names),
             "measures": list(tests.measures),
-            "classes": classes,
+            "classes": list(site.task.classes or map(str, range(trial.setup.n_classes))),
             "least_group": site.least,
-            "positive": positive.name if positive is not None and positive.why == "given" else None,
+            "positive": str(site.run_config.get("positive") or "") or None,
             "holdings": holdings(trial.names, None, trial.data, tests.sets, trial.setup.n_classes),
         }
         if isinstance(task, Regression):
@@ -64,7 +59,6 @@ def keep_bundle(site: Site, vector: Tensor, t: int, rounds: int, server: Sequenc
             tests,
             meta,
             samples=loaded(trial.data[0]),
-            positive=positive,
             client=trial.names[0],
             data=site.task.about,
             server=server,
