@@ -81,7 +81,7 @@ def test_with_a_threshold(run: Path, equipoise: Any) -> None:
     assert share["value"] is not None
     missed = f"{100 - 100 * share['value']:.0f} ({100 - 100 * share['high']:.0f} to {100 - 100 * share['low']:.0f})"  # type: ignore[operator]
     assert f"women {women['n']} {women['of_class']} {missed}" in text
-    assert f"a probability of {chosen['threshold']:.3g} on" in text
+    assert f"Threshold {chosen['threshold']:.4g}: class" in text
     assert "By site" in text
     assert "a sensitivity of at least 0.9" in text
     assert "People by anything but sex." in text

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
@@ -80,11 +81,10 @@ def render(histories: Sequence[History] | Comparison, about: About | None = None
         _made(compared),
         _whom(about),
     ]
+    facts = (about.get("author"), about.get("contact"), f"written {date.today().isoformat()}")
     return template("committee.html.j2").render(
         title=about.get("title") or f"{some([*compared.runs], METHODS)} on {_data(runs[0])}",
-        facts=[
-            text for text in (about.get("author"), about.get("contact"), f"written {date.today().isoformat()}") if text
-        ],
+        facts=[*filter(None, facts)],
         sections=sections,
         versions=versions(runs),
     )
@@ -170,10 +170,13 @@ def _few(n: int, least: int) -> str:
 
 def _too_few(chosen: Chosen | None) -> list[str]:
     """Groups of which the threshold's rates say nothing."""
-    if chosen is None:
-        return []
-    every = ((_worded(each, name), of) for each in chosen["divisions"] for name, of in each["groups"].items())
-    return [name for name, of in every if of["n"] is None and not of["withheld"]]
+    return [name for name, of in _of_groups(chosen) if of["n"] is None and not of["withheld"]]
+
+
+def _of_groups(chosen: Chosen | None) -> Iterator[tuple[str, RatesAt]]:
+    """What each group is called, with the threshold's rates of it."""
+    for division in chosen["divisions"] if chosen is not None else ():
+        yield from ((_worded(division, name), of) for name, of in division["groups"].items())
 
 
 # who is missed
@@ -234,11 +237,7 @@ def _sentences(chosen: Chosen) -> Iterator[str]:
             f"By {_called(division)}, the most are missed of {_worded(division, ordered[0])}, {_of_100(worst['sensitivity'])} of 100, and the "
             f"fewest of {_worded(division, ordered[-1])}, "
             f"{_of_100(best['sensitivity'])}; tested were {worst['of_class']:,} and {best['of_class']:,} of class {positive}. "
-            + (
-                _difference(worst["sensitivity"], best["sensitivity"])
-                if len(shown) == 2
-                else _spread([*shown.values()])
-            )
+            f"{_difference(worst['sensitivity'], best['sensitivity']) if len(shown) == 2 else _spread([*shown.values()])}"
         )
 
 
@@ -275,9 +274,9 @@ def _spread(groups: Sequence[RatesAt]) -> str:
 
 def _of_100(share: Estimate) -> str:
     """How many of 100 a rate leaves out, with its interval."""
-    if share["value"] is None or share["low"] is None or share["high"] is None:
+    if share["value"] is None:
         return "an unknown number"
-    cell = _left_out(share["value"], share["low"], share["high"])
+    cell = _left_out(**share)
     return f"{cell.mean} {cell.ends}"
 
 
@@ -295,11 +294,8 @@ def _at(division: Division, chosen: Chosen) -> Grid:
     ]
 
     def cells(of: RatesAt) -> tuple[Cell, ...]:
-        shares = [
-            _left_out(of[key]["value"], of[key]["low"], of[key]["high"]) for key in ("sensitivity", "specificity")
-        ]
-        own = [Cell(number(of["threshold"], 2))] * several
-        return (*thresholds.counts(of, chosen["least"]), *shares, *own)
+        shares = [_left_out(**of[key]) for key in ("sensitivity", "specificity")]
+        return (*thresholds.counts(of, chosen["least"]), *shares, *[Cell(number(of["threshold"], 2))] * several)
 
     return Grid(tuple(titles), tuple((_worded(division, name), cells(of)) for name, of in groups[:ROWS]))
 
@@ -377,11 +373,11 @@ def _of_measure(compared: Comparison) -> Grid:
 # the rest
 def _threshold(runs: Sequence[History], chosen: Chosen | None) -> Section:
     """From which probability on a case is predicted, and how that was chosen."""
-    heading = "Threshold"
+    section = partial(Section, "threshold", "Threshold")
     if runs[0].main != ACCURACY:
-        return Section("threshold", heading, ["None: the model predicts a number, and decides nothing."])
+        return section(["None: the model predicts a number, and decides nothing."])
     if len(runs[0].classes) != 2:
-        return Section("threshold", heading, ["None: the most probable class is predicted."])
+        return section(["None: the most probable class is predicted."])
     if chosen is None:
         several = any(run.threshold for run in runs)
         why = "Several runs are shown here, so the numbers above use none: each" if several else "None was chosen: each"
@@ -389,23 +385,13 @@ def _threshold(runs: Sequence[History], chosen: Chosen | None) -> Section:
             "A report of a single run shows its threshold." if several else "Choose it: equipoise threshold RUN --help."
         )
         how = "Sites keep their rows, on which one could be chosen." if at_real_sites(runs[0]) else how
-        return Section(
-            "threshold",
-            heading,
+        return section(
             [
                 f"{why} model predicts the more probable class. That suits a task where both mistakes cost the same. {how}"
-            ],
+            ]
         )
-    rows, by_group = chosen["rows"], chosen["by_group"]
-    whose = "that the sites held out of training" if rows["source"] == "clients" else "of the server"
-    text = f"Class {chosen['positive']} is predicted from a probability of {chosen['threshold']:.3g} on."
-    if by_group is not None:
-        by = by_group["attribute"]
-        each = ", ".join(f"{value:.3g} for {worded(by, name)}" for name, value in by_group["thresholds"].items())
-        text = f"Class {chosen['positive']} is predicted from a probability on that depends on {by_group['attribute']}: {each}."
-    cases = f", {rows['of_class']:,} of class {chosen['positive']}" if rows["of_class"] is not None else ""
-    how = f"It was chosen for {chosen['rule']}, on {rows['n']:,} rows {whose}{cases}."
-    return Section("threshold", heading, [f"{text} {how}", *thresholds.missed_aims(chosen), *chosen["notes"]])
+    what, how, *more = thresholds.sentences(chosen)
+    return section([f"{what} {how}", *more])
 
 
 def _uncertain(compared: Comparison, chosen: Chosen | None) -> list[str]:
@@ -427,26 +413,15 @@ def _uncertain(compared: Comparison, chosen: Chosen | None) -> list[str]:
 
 def _worst_ece(chosen: Chosen) -> str:
     """Of which group the confidence is off by most, as a part of a sentence."""
-    every = [
-        (of["ece"], _worded(each, name))
-        for each in chosen["divisions"]
-        for name, of in each["groups"].items()
-        if of["ece"]
-    ]
+    every = [(of["ece"], name) for name, of in _of_groups(chosen) if of["ece"]]
     return f", the most for {max(every)[1]}, by {100 * max(every)[0]:.1f}" if every else ""
 
 
 def _few_cases(compared: Comparison, chosen: Chosen | None) -> int | None:
     """The fewest people of the positive class that a rate is about."""
-    if chosen is not None:
-        counts = [of["of_class"] for division in chosen["divisions"] for of in division["groups"].values()]
-    else:
-        counts = [
-            of.get("of_class")
-            for each in treated(compared.document)
-            for of in each.parity["methods"][0]["groups"].values()
-        ]
-    return min((n for n in counts if n is not None), default=None)
+    by_rate = (rate for each in treated(compared.document) for rate in each.parity["methods"][0]["groups"].values())
+    every = by_rate if chosen is None else (rates_at for _, rates_at in _of_groups(chosen))
+    return min((n for each in every if (n := each.get("of_class")) is not None), default=None)
 
 
 def _not_looked_at(compared: Comparison, chosen: Chosen | None) -> Iterator[str]:

@@ -26,7 +26,7 @@ CURVES: Final = 6  # groups in a figure
 def sentences(chosen: Chosen) -> Iterator[str]:
     """What was chosen, for what and on which rows."""
     rows, by_group, positive = chosen["rows"], chosen["by_group"], chosen["positive"]
-    held = "that clients hold out" if rows["source"] == "clients" else "of the server"
+    held = "held out of training" if rows["source"] == "clients" else "of the server"
     if by_group is None:
         yield f"Threshold {chosen['threshold']:.4g}: class {positive} is predicted where its probability is at least that."
     else:
