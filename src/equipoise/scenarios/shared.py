@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import WRITTEN, UserData, listed, ordered
+from equipoise.data.own.columns import WRITTEN, UserData, listed, numbered, ordered
 from equipoise.data.own.doubts import DIFFERENT, shortened, unlike
 from equipoise.data.own.reading import read_user_data
 from equipoise.data.own.words import twins
@@ -318,13 +318,12 @@ def _site(data: str | Path, options: Mapping[str, Any], seed: int, test: float) 
 
 
 def _codes(own: UserData, what: str, words: Sequence[str], names: Sequence[str]) -> NDArray[np.int64]:
-    place = {name: k for k, name in enumerate(names)}
-    if strange := ordered(word for word in words if word not in place):
+    if strange := ordered({*words} - {*names}):
         raise DataError(
             f"{own.source}: {what} {listed(map(repr, strange))} is not in the schema, whose values are {listed(names)}. Too few "
             "training rows of any site have it: remove these rows, or join the sums again with a lower --least."
         )
-    return np.array([place[word] for word in words], np.int64)
+    return numbered(words, names)
 
 
 def _words(words: Sequence[str], least: int) -> Sums:

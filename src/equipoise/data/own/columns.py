@@ -145,7 +145,7 @@ class UserData:
         """What is to be predicted of every sample [n]: in regression numbers, float64, else those of the classes, int64."""
         if self.regression:
             return np.array([*map(float, self.label)], np.float64)
-        return _numbered(self.label, self.classes)
+        return numbered(self.label, self.classes)
 
     @cached_property
     def group(self) -> Column | None:
@@ -160,7 +160,7 @@ class UserData:
     @property
     def codes(self) -> NDArray[np.int64] | None:
         """The codes of every sample's A sensitive attributes [n, A]; None if there are none."""
-        codes = [_numbered(words, ordered(words)) for words in self.attributes.values()]
+        codes = [numbered(words, ordered(words)) for words in self.attributes.values()]
         return np.stack(codes, 1) if codes else None
 
     @cached_property
@@ -176,9 +176,10 @@ class UserData:
         return ordered(name for name in self.client or () if name)
 
 
-def _numbered(words: Column, names: Column) -> NDArray[np.int64]:
+def numbered(words: Iterable[str], names: Sequence[str]) -> NDArray[np.int64]:
+    """The number of each word among some names."""
     number = {name: k for k, name in enumerate(names)}
-    return np.array([number[word] for word in words])
+    return np.array([number[word] for word in words], np.int64)
 
 
 def ordered(words: Iterable[str]) -> Column:

@@ -15,6 +15,7 @@ from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes
 from equipoise.data.own.arrays import OfClient, of_arrays, of_clients
 from equipoise.data.own.columns import Columns, UserData, listed, of_files_read, together
+from equipoise.data.own.words import NUMBER
 
 KEYS = ("users", "num_samples", "user_data", "hierarchies")
 BEGIN = re.compile(rb'\s*\{\s*"(?:' + "|".join(KEYS).encode() + rb')"')
@@ -133,13 +134,5 @@ def _numbers(x: Sequence[Any]) -> NDArray[Any] | str | None:
     except ValueError:  # of different lengths
         return None
     if made.dtype.kind == "U":
-        return next((str(word) for word in made.flat if not _is_number(word)), str(made.flat[0]))
+        return next((str(word) for word in made.flat if not NUMBER.fullmatch(word)), str(made.flat[0]))
     return (made[:, None] if made.ndim == 1 else made) if made.dtype.kind in "biuf" else None
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import Columns, check_purposes, column, option, ordered, together
+from equipoise.data.own.columns import Columns, check_purposes, column, numbered, option, ordered, together
 from equipoise.data.own.groups import groups_of
 from equipoise.data.own.numbers import faults
 from equipoise.data.own.tables import opened
@@ -152,7 +152,7 @@ def read(
             continue
         attributes[group.name] = ordered(values)
         code = np.full(n, -1)
-        code[rows] = _numbers_of(values, attributes[group.name])
+        code[rows] = numbered(values, attributes[group.name])
         codes.append(code)
         if len(attributes[group.name]) < 2:
             problems.append(
@@ -172,7 +172,7 @@ def read(
         )
     else:
         classes = ordered(truth)
-        y, predicted = _numbers_of(truth, classes), np.zeros(n, np.int64)
+        y, predicted = numbered(truth, classes), np.zeros(n, np.int64)
         about = _positive(positive, classes, f"{what}, column {label}", probability, problems)
         if about is not None and prediction is None and len(classes) > 2:  # one against the rest
             y = (y == about.number).astype(np.int64)
@@ -188,7 +188,7 @@ def read(
                     "way in both; of numbers between 0 and 1 it is --probability."
                 )
             else:
-                predicted = _numbers_of(said, classes)
+                predicted = numbered(said, classes)
         elif about is not None and scores is not None and not problems:
             predicted = np.where(decided(scores, threshold), about.number, 1 - about.number)
     if problems:
@@ -236,11 +236,6 @@ def _error(what: str, problems: Sequence[str]) -> DataError:
     """All problems, with the options of the command as they are typed."""
     text = together(what, [*dict.fromkeys(problems)])
     return DataError(re.sub(r"--set ('?)(group|label)=", r"--\2 \1", text))
-
-
-def _numbers_of(words: Sequence[str], names: Sequence[str]) -> NDArray[np.int64]:
-    number = {name: k for k, name in enumerate(names)}
-    return np.array([number[word] for word in words], np.int64)
 
 
 def _positive(

@@ -57,10 +57,18 @@ def read_user_data(
         least and the largest of all images.
     """
     columns = columns or Columns()
+    try:
+        return _ranged(_checked(_source(source, columns, download, seed), columns), between)
+    except MemoryError as error:
+        error.add_note(f"It was reading {source}.")
+        raise
+
+
+def _source(source: str | Path, columns: Columns, download: bool, seed: int) -> UserData:
     if (address := str(source)).startswith(HUB):
         from equipoise.data.own.hub import read as from_hub
 
-        return _ranged(_checked(from_hub(address.removeprefix(HUB), columns, download=download), columns), between)
+        return from_hub(address.removeprefix(HUB), columns, download=download)
     if download:
         raise DataError(
             f"download=true is for data sets of the Hub ({HUB}OWNER/NAME), which {source} is not. Leave it out."
@@ -68,7 +76,7 @@ def read_user_data(
     if own_code.is_reference(address):
         from equipoise.data.own.coded import read as from_code
 
-        return _ranged(_checked(from_code(address, columns, seed), columns), between)
+        return from_code(address, columns, seed)
     path = Path(source).expanduser()
     if not path.exists():
         function, options = own_code.split(address)
@@ -83,11 +91,7 @@ def read_user_data(
         raise DataError(
             f"{path} does not exist. Give a folder, a .csv, .parquet or .npz file, {HUB}OWNER/NAME, or a function: data.py:clients."
         )
-    try:
-        return _ranged(_checked(_read(path, columns), columns), between)
-    except MemoryError as error:
-        error.add_note(f"It was reading {path}.")
-        raise
+    return _read(path, columns)
 
 
 def _read(path: Path, columns: Columns) -> UserData:
