@@ -124,19 +124,19 @@ class Card:
         hub = LICENCES.fullmatch(license.lower())
         named = {"license": license.lower()} if hub else {"license": "other", "license_name": license}
         sets = about["measures"].get("sets", {})
+        shown = {
+            name: {key: x for key, x in scores.items() if key not in ("n", "interval") and math.isfinite(x)}
+            for name, scores in sets.items()
+        }
         results: list[dict[str, Any]] = [
             {
                 "task": {"type": task},
                 "dataset": {"name": name, "type": about["data"].get("scenario") or "own"},
-                "metrics": [
-                    {"type": key, "name": key, "value": value}
-                    for key, value in scores.items()
-                    if key not in ("n", "interval") and math.isfinite(value)
-                ],
+                "metrics": [{"type": key, "name": key, "value": value} for key, value in scores.items()],
             }
-            for name, scores in sets.items()
+            for name, scores in shown.items()
         ]
-        metrics = list(dict.fromkeys(metric["type"] for each in results for metric in each["metrics"]))
+        metrics = list(dict.fromkeys(key for scores in shown.values() for key in scores))
         index = {"metrics": metrics, "model-index": [{"name": self.name, "results": results}]} if metrics else {}
         source = about["data"].get("source", "").partition(":")[2].split("/")
         sets_of_hub = {"datasets": ["/".join(source[:2])]} if len(source) > 1 else {}
@@ -202,18 +202,14 @@ class Card:
             return Cell(size), *(Cell("–" if few else f"{n:,}") for n in of_class)
 
         rows = tuple((each["name"], counts(each)) for each in clients[:SHOWN])
-        titles = (
-            ("samples", *classes) if rows and all(len(cells) == len(classes) + 1 for _, cells in rows) else ("samples",)
-        )
+        counted = all(len(cells) == len(classes) + 1 for _, cells in rows)
+        titles = ("samples", *classes) if counted else ("samples",)
         grid = Grid(titles, tuple((name, cells[: len(titles)]) for name, cells in rows)) if rows else None
-        total = sum(each["size"] for each in clients)
+        n = sum(each["size"] for each in clients)
+        total = f"{n:,}" if n >= least else f"fewer than {least}"
         whose = f"{self.about['client']}, and of other sites, of which nothing is known here" if self._at_site else ""
         whose = whose or plural(len(clients), "client")
-        text = (
-            [f"It learnt from {f'{total:,}' if total >= least else f'fewer than {least}'} training samples of {whose}."]
-            if clients
-            else []
-        )
+        text = [f"It learnt from {total} training samples of {whose}."] * bool(clients)
         more = [f"And {len(clients) - SHOWN} clients more."] * (len(clients) > SHOWN)
         if grid is not None and any(cell.mean == "–" for _, cells in grid.rows for cell in cells):
             more.append(f"–: a count of fewer than {least} would be this one, or follow from it and others.")
@@ -235,19 +231,14 @@ class Card:
         if not sets:
             yield Section("How good it is, and for whom", ["It was not tested."])
             return
-        named = [
-            measure for measure in measures_of(history.meta) if any(measure.name in scores for scores in sets.values())
-        ]
+        named = [each for each in measures_of(history.meta) if any(each.name in scores for scores in sets.values())]
         rows = tuple(
             (self._called(name), (Cell(f"{scores['n']:,}"), *(_cell(scores, measure) for measure in named)))
             for name, scores in sets.items()
         )
         grid = Grid(("n", *(measure.axis(measure.title) for measure in named)), rows)
-        below = (
-            [f"n: test samples. In brackets: 95{PERCENT} interval over them (Wilson)."]
-            if history.main == ACCURACY
-            else ["n: test samples."]
-        )
+        brackets = f" In brackets: 95{PERCENT} interval over them (Wilson)." * (history.main == ACCURACY)
+        below = [f"n: test samples.{brackets}"]
         if small := history.small_groups:
             below.append(f"Of fewer than {history.least_group} test samples nothing is shown: {some(list(small))}.")
         first = [f"The model is of no use: {history.failure(1)}."] * bool(history.failure(1))
@@ -265,9 +256,8 @@ class Card:
         """What the threshold does, if it was chosen."""
         if chosen := self.about["chosen"]:
             said = [text for text in thresholds.explained(chosen) if not text.startswith("Brier")]  # of another table
-            yield Section(
-                "At the threshold", [*thresholds.sentences(chosen)], thresholds.rates(chosen), thresholds.HEAD, said
-            )
+            first = [*thresholds.sentences(chosen)]
+            yield Section("At the threshold", first, thresholds.rates(chosen), thresholds.HEAD, said)
 
     def _called(self, group: str) -> str:
         """A test set, with the name of the attribute where its values are the test sets: sex 1."""
@@ -278,33 +268,22 @@ class Card:
         positive, threshold = self.about["positive"], self.about["threshold"]
         if positive is None:
             return
-        why = {
-            "given": "as was said",
-            "names": "by the names of the classes",
-            "assumed": "an assumption, as nothing says which it is",
-        }
-        yield f"The positive class is {positive['name']}, {why[positive['why']]}."
+        why = {"given": "as was said", "names": "by the names of the classes"}
+        assumed = "an assumption, as nothing says which it is"
+        yield f"The positive class is {positive['name']}, {why.get(positive['why'], assumed)}."
         if len(self.about["classes"]) != 2:
             return
         decision = self.about["decision"] or {}
         if attribute := decision.get("attribute"):
-            each = [
-                f"{edge:.4g} for {worded(attribute, name)}"
-                for name, edge in zip(decision["groups"], decision["edges"], strict=False)
-            ]
-            yield (
-                f"It is predicted from a probability on that depends on {attribute}: {some(each, SHOWN)}; {threshold:.4g} where it is not known. "
-                "The numbers of this section are those at 0.5."
-            )
+            edges = zip(decision["groups"], decision["edges"], strict=False)
+            each = [f"{edge:.4g} for {worded(attribute, name)}" for name, edge in edges]
+            yield f"It is predicted from a probability on that depends on {attribute}: {some(each, SHOWN)}; {threshold:.4g} where it is not known."
+        elif threshold != 0.5:
+            yield f"Threshold {threshold:.4g}: it is predicted from a probability of {threshold:.4g} on."
         else:
-            at = (
-                "the more probable class is predicted"
-                if threshold == 0.5
-                else f"it is predicted from a probability of {threshold:.4g} on"
-            )
-            yield f"Threshold {threshold:.4g}: {at}." + " The numbers of this section are those at 0.5." * (
-                threshold != 0.5
-            )
+            yield "Threshold 0.5: the more probable class is predicted."
+        if attribute or threshold != 0.5:
+            yield "The numbers of this section are those at 0.5."
         yield from self._recalibrated()
 
     def _recalibrated(self) -> Iterator[str]:
@@ -313,11 +292,9 @@ class Card:
             return
         decision = typed(Decision, self.about["decision"])
         edges = [f"{edge:.4g} is {number(float(decision.shown(edge)), 4)}" for edge in dict.fromkeys(decision.edges)]
-        after = (
-            f"Thresholds are on the probabilities before that; after it, {some(edges, SHOWN)}."
-            if edges
-            else ("The class with the larger one is predicted, and the numbers of this card are those before.")
-        )
+        after = "The class with the larger one is predicted, and the numbers of this card are those before."
+        if edges:
+            after = f"Thresholds are on the probabilities before that; after it, {some(edges, SHOWN)}."
         yield f"Its probabilities are recalibrated ({made['kind']}), by {made['n']:,} validation rows. {after}"
         if made["brier"] is not None:
             then = made["before"]
@@ -340,12 +317,8 @@ class Card:
         about = self.about
         yield f"Method: {about['method']}, seed {about['seed']}, model after round {about['round'] + 1} of {about['rounds']}."
         recipe = about["network"] or {}
-        options = ", ".join(
-            f"{key}={value}" for key, value in recipe.items() if key not in ("name", "in_shape", "n_classes")
-        )
-        name = (
-            f"{recipe['name']}{f'({options})' * bool(options)}" if recipe else "of the user's own, as a graph of ONNX"
-        )
+        options = [f"{key}={value}" for key, value in recipe.items() if key not in ("name", "in_shape", "n_classes")]
+        name = recipe.get("name", "of the user's own, as a graph of ONNX") + f"({', '.join(options)})" * bool(options)
         yield f"Network: {name}, {about['parameters']:,} trainable parameters."
         if "schema" in about["inputs"]:
             yield f"SHA-256 of the schema of the table, which says how columns become inputs: {about['inputs']['schema']}."
