@@ -148,14 +148,14 @@ class Card:
         """What the model is, in a sentence or two."""
         about, names = self.about, self.about["classes"]
         what = f"one of {len(names)} classes ({some(names)})" if names else f"a number{self._unit}"
-        whose = (
-            f"It is the model that the site {about['client']} predicts with."
-            if self._at_site
-            else f"It is the own model of the client {about['client']}."
-            if about["client"]
-            else "It is one model for all clients."
-        )
-        return f"A model that predicts {what}, trained by federated learning with {about['method']}. {whose}"
+        whose = "one model for all clients"
+        if client := about["client"]:
+            whose = (
+                f"the model that the site {client} predicts with"
+                if self._at_site
+                else f"the own model of the client {client}"
+            )
+        return f"A model that predicts {what}, trained by federated learning with {about['method']}. It is {whose}."
 
     @property
     def _at_site(self) -> bool:

@@ -83,9 +83,8 @@ class Content:
         inputs = inputs_of(about["inputs"], lambda: open_json((folder / SCHEMA).read_text(encoding="utf-8")))
         name, options = about["task"]["name"], {k: value for k, value in about["task"].items() if k != "name"}
         task = Regression(**options) if options or name != "classification" else CLASSIFICATION
-        forward = (
-            _network(about, (folder / WEIGHTS).read_bytes(), task) if about["network"] else session(folder / GRAPH)
-        )
+        of_network = bool(about["network"])
+        forward = _network(about, folder / WEIGHTS, task) if of_network else session(folder / GRAPH)
         made = about.get("decision")
         if made is None and about["threshold"] != 0.5:  # of format 1
             made = asdict(Decision(edges=(float(about["threshold"]),)))
@@ -94,9 +93,9 @@ class Content:
         return Content(about, inputs, task, forward, decision, column or None)
 
 
-def _network(about: Mapping[str, Any], weights: bytes, task: Classification | Regression) -> Forward:
+def _network(about: Mapping[str, Any], weights: Path, task: Classification | Regression) -> Forward:
     """The network that :func:`equipoise.networks.build` makes, with the weights of the bundle."""
-    recipe, tensors = about["network"], load_tensors(weights)
+    recipe, tensors = about["network"], load_tensors(weights.read_bytes())
     if recipe.get("name") not in networks.NETWORKS or networks.WEIGHTS in recipe:
         raise BundleError(
             f"This Equipoise has no network {recipe.get('name')!r}. Install the version {about['versions'].get('equipoise')}."

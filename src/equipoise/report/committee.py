@@ -142,7 +142,7 @@ def _people(compared: Comparison, chosen: Chosen | None) -> Section:
         )
     of_data = [text for text in (run.meta.get("data") or {}).get("notes") or () if text not in compared["notes"]]
     points += [text if "." in text.split()[0] else f"{text[0].upper()}{text[1:]}" for text in of_data][:POINTS]
-    points += [text for of in treated(compared.document) for text in unknown_values(of)]
+    points += [text for treatment in treated(compared.document) for text in unknown_values(treatment)]
     small = [*dict.fromkeys([*(run.group_words.get(name, name) for name in compared["small"]), *_too_few(chosen)])]
     if small:
         points.append(
@@ -170,21 +170,20 @@ def _few(n: int, least: int) -> str:
 
 def _too_few(chosen: Chosen | None) -> list[str]:
     """Groups of which the threshold's rates say nothing."""
-    return [name for name, of in _of_groups(chosen) if of["n"] is None and not of["withheld"]]
+    return [name for name, group in _of_groups(chosen) if group["n"] is None and not group["withheld"]]
 
 
 def _of_groups(chosen: Chosen | None) -> Iterator[tuple[str, RatesAt]]:
     """What each group is called, with the threshold's rates of it."""
     for division in chosen["divisions"] if chosen is not None else ():
-        yield from ((_worded(division, name), of) for name, of in division["groups"].items())
+        yield from ((_worded(division, name), group) for name, group in division["groups"].items())
 
 
 # who is missed
 def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
     """Who is missed how often: a sentence for every division of the test rows, and a table of each."""
-    heading = (
-        "Who is missed, and how often" if compared.measure == ACCURACY else "How far predictions are off, and for whom"
-    )
+    of_classes = compared.measure == ACCURACY
+    heading = "Who is missed, and how often" if of_classes else "How far predictions are off, and for whom"
     if chosen is not None:
         texts = [*failures(compared.document), *_sentences(chosen)]
         tables = [(f"By {_called(division)}", _at(division, chosen)) for division in chosen["divisions"]]
@@ -192,7 +191,7 @@ def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
         caption = " ".join(filter(None, (BRACKETS, thresholds.hidden(chosen))))
         return Section("missed", heading, texts, (), tables, caption)
     document, several = compared.document, len(compared["seeds"]) > 1
-    tables = [(_by(of, compared), _of_parity(of, compared)) for of in treated(document)]
+    tables = [(_by(each, compared), _of_parity(each, compared)) for each in treated(document)]
     tables = tables or [("By group", _of_measure(compared))]
     own = any(run.client_sizes is not None for run in compared.histories)
     if own and (sheet := every_client(compared)) is not None and len(sheet.grid.rows) <= ROWS:
@@ -228,7 +227,7 @@ def _sentences(chosen: Chosen) -> Iterator[str]:
         f"{_of_100(everyone['specificity'])} for {positive}, which are false alarms."
     )
     for division in chosen["divisions"]:
-        shown = {name: of for name, of in division["groups"].items() if of["of_class"] is not None}
+        shown = {name: group for name, group in division["groups"].items() if group["of_class"] is not None}
         if len(shown) < 2:
             continue
         ordered = sorted(shown, key=lambda name: shown[name]["sensitivity"]["value"] or 0.0)
@@ -262,8 +261,8 @@ def _spread(groups: Sequence[RatesAt]) -> str:
     """Whether rates differ by more than chance, by a chi-squared test (.05) of the groups with enough cases for it, five in every cell."""
     from scipy.stats import chi2_contingency
 
-    cases = np.array([of["of_class"] or 0 for of in groups])
-    seen = np.rint(cases * [of["sensitivity"]["value"] or 0.0 for of in groups])
+    cases = np.array([group["of_class"] or 0 for group in groups])
+    seen = np.rint(cases * [group["sensitivity"]["value"] or 0.0 for group in groups])
     expected = np.outer([seen.sum(), cases.sum() - seen.sum()], cases / cases.sum())
     enough = expected.min(axis=0) >= 5
     if enough.sum() < 2:
@@ -293,24 +292,28 @@ def _at(division: Division, chosen: Chosen) -> Grid:
         *["threshold"] * several,
     ]
 
-    def cells(of: RatesAt) -> tuple[Cell, ...]:
-        shares = [_left_out(**of[key]) for key in ("sensitivity", "specificity")]
-        return (*thresholds.counts(of, chosen["least"]), *shares, *[Cell(number(of["threshold"], 2))] * several)
+    def cells(group: RatesAt) -> tuple[Cell, ...]:
+        shares = [_left_out(**group[key]) for key in ("sensitivity", "specificity")]
+        return (
+            *thresholds.counts(group, chosen["least"]),
+            *shares,
+            *[Cell(number(group["threshold"], 2))] * several,
+        )
 
-    return Grid(tuple(titles), tuple((_worded(division, name), cells(of)) for name, of in groups[:ROWS]))
+    return Grid(tuple(titles), tuple((_worded(division, name), cells(group)) for name, group in groups[:ROWS]))
 
 
-def _by(of: Treated, compared: Comparison) -> str:
+def _by(treatment: Treated, compared: Comparison) -> str:
     """What divides people: an attribute, or that whose values the test sets are."""
     run = compared.histories[0]
     values = {name: {*map(str, each)} for name, each in run.attributes.items()}
     same = [name for name, each in values.items() if {*run.groups, *run.small_groups} <= each]
-    return f"By {of.attribute or (same[0] if same else 'group')}"
+    return f"By {treatment.attribute or (same[0] if same else 'group')}"
 
 
-def _of_parity(of: Treated, compared: Comparison) -> Grid:
+def _of_parity(treatment: Treated, compared: Comparison) -> Grid:
     """Who is missed how often with each method; errors of numbers; of many classes the one that is recognised worst."""
-    parity, measure = of.parity, compared.measure
+    parity, measure = treatment.parity, compared.measure
     methods = without_bounds(parity["methods"])[:METHODS]
     if measure != ACCURACY or parity["positive"] is None:
         return rates.grid({**parity, "methods": methods[:1]}, measure)
@@ -326,9 +329,8 @@ def _of_parity(of: Treated, compared: Comparison) -> Grid:
         row = [Cell(few if n is None else f"{n:,}") for n in (counts["n"], counts["of_class"])]
         for method in methods:
             rate = method["groups"].get(group)
-            row += (
-                [Cell("–")] * 2 if rate is None else [_of_rate(rate["tpr"], _left_out), _of_rate(rate["fpr"], _share)]
-            )
+            shares = [_of_rate(rate["tpr"], _left_out), _of_rate(rate["fpr"], _share)] if rate is not None else []
+            row += shares or [Cell("–")] * 2
         return tuple(row)
 
     ordered = sorted(first, key=lambda name: first[name]["tpr"]["mean"] or 0.0) if len(first) > ROWS else [*first]
@@ -379,17 +381,14 @@ def _threshold(runs: Sequence[History], chosen: Chosen | None) -> Section:
     if len(runs[0].classes) != 2:
         return section(["None: the most probable class is predicted."])
     if chosen is None:
-        several = any(run.threshold for run in runs)
-        why = "Several runs are shown here, so the numbers above use none: each" if several else "None was chosen: each"
-        how = (
-            "A report of a single run shows its threshold." if several else "Choose it: equipoise threshold RUN --help."
-        )
-        how = "Sites keep their rows, on which one could be chosen." if at_real_sites(runs[0]) else how
-        return section(
-            [
-                f"{why} model predicts the more probable class. That suits a task where both mistakes cost the same. {how}"
-            ]
-        )
+        why, how = "None was chosen: each", "Choose it: equipoise threshold RUN --help."
+        if any(run.threshold for run in runs):
+            why = "Several runs are shown here, so the numbers above use none: each"
+            how = "A report of a single run shows its threshold."
+        if at_real_sites(runs[0]):
+            how = "Sites keep their rows, on which one could be chosen."
+        suits = "That suits a task where both mistakes cost the same."
+        return section([f"{why} model predicts the more probable class. {suits} {how}"])
     what, how, *more = thresholds.sentences(chosen)
     return section([f"{what} {how}", *more])
 
@@ -413,7 +412,7 @@ def _uncertain(compared: Comparison, chosen: Chosen | None) -> list[str]:
 
 def _worst_ece(chosen: Chosen) -> str:
     """Of which group the confidence is off by most, as a part of a sentence."""
-    every = [(of["ece"], name) for name, of in _of_groups(chosen) if of["ece"]]
+    every = [(group["ece"], name) for name, group in _of_groups(chosen) if group["ece"]]
     return f", the most for {max(every)[1]}, by {100 * max(every)[0]:.1f}" if every else ""
 
 

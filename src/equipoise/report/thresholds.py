@@ -45,10 +45,10 @@ def missed_aims(chosen: Chosen) -> Iterator[str]:
     if kind != "sensitivity" and kind != "specificity":
         return
     tested = dict(groups(chosen))
-    for name, of in chosen["validation"].items():
+    for name, group in chosen["validation"].items():
         if name not in tested or (name == EVERYONE and chosen["by_group"] is not None):  # each group has its own
             continue
-        on_test, held = tested[name][kind], of[kind]  # type: ignore[literal-required]
+        on_test, held = tested[name][kind], group[kind]  # type: ignore[literal-required]
         if on_test["high"] is not None and on_test["high"] < float(asked):
             before = f", and on the validation rows {_text(held)}" * (held["value"] is not None)
             yield (
@@ -62,27 +62,30 @@ def rates(chosen: Chosen) -> Grid:
     keys: tuple[str, ...] = ("sensitivity", "specificity", "selection_rate")
     titles = ("n", f"of {chosen['positive']}", *(f"{key.replace('_', ' ')} (%)" for key in keys))
 
-    def cells(of: RatesAt) -> tuple[Cell, ...]:
-        return (*counts(of, chosen["least"]), *map(_cell, (of["sensitivity"], of["specificity"], of["selection_rate"])))
+    def cells(group: RatesAt) -> tuple[Cell, ...]:
+        return (
+            *counts(group, chosen["least"]),
+            *map(_cell, (group["sensitivity"], group["specificity"], group["selection_rate"])),
+        )
 
     rows = []
-    for name, of in groups(chosen):
-        rows.append((name, cells(of)))
+    for name, group in groups(chosen):
+        rows.append((name, cells(group)))
         if (held := chosen["validation"].get(name)) is not None:
             rows.append((f"{name}, {VALIDATION}", cells(held)))
     return Grid(titles, tuple(rows))
 
 
-def counts(of: RatesAt, least: int) -> list[Cell]:
+def counts(group: RatesAt, least: int) -> list[Cell]:
     """How many samples a group has, and how many of them are of the positive class."""
-    few = UNDEFINED if of["withheld"] or of["n"] is not None else f"< {least}"
-    return [Cell(few if n is None else f"{n:,}") for n in (of["n"], of["of_class"])]
+    few = UNDEFINED if group["withheld"] or group["n"] is not None else f"< {least}"
+    return [Cell(few if n is None else f"{n:,}") for n in (group["n"], group["of_class"])]
 
 
 def hidden(chosen: Chosen) -> str:
     """Why counts are not shown, in a sentence; nothing if all are."""
-    every = [of for _, of in groups(chosen)] + [*chosen["validation"].values()]
-    if not any(of["withheld"] or (of["n"] is not None and of["of_class"] is None) for of in every):
+    every = [group for _, group in groups(chosen)] + [*chosen["validation"].values()]
+    if not any(group["withheld"] or (group["n"] is not None and group["of_class"] is None) for group in every):
         return ""
     return (
         f"{UNDEFINED}: fewer than {chosen['least']} are of one of the classes, or the number, taken from the total, would tell that of a "
@@ -92,7 +95,9 @@ def hidden(chosen: Chosen) -> str:
 
 def probabilities(chosen: Chosen) -> Grid:
     """How good the probabilities are, a row for all test rows, for these recalibrated, and for every group."""
-    rows = [(name, (_cell(of["auc"]), _plain(of["brier"]), _plain(of["ece"]))) for name, of in groups(chosen)]
+    rows = [
+        (name, (_cell(group["auc"]), _plain(group["brier"]), _plain(group["ece"]))) for name, group in groups(chosen)
+    ]
     if (after := chosen["recalibration"]) is not None:
         cells = (Cell(UNDEFINED), _plain(after["brier"]), _plain(after["ece"]))
         rows.insert(1, (f"{EVERYONE}, after {after['kind']}", cells))
@@ -116,7 +121,7 @@ def groups(chosen: Chosen) -> Iterator[tuple[str, RatesAt]]:
     """All test rows, and every group, by name."""
     yield EVERYONE, chosen["everyone"]
     for division in chosen["divisions"]:
-        yield from ((f"{division['by']} {name}", of) for name, of in division["groups"].items())
+        yield from ((f"{division['by']} {name}", group) for name, group in division["groups"].items())
 
 
 def figure(chosen: Chosen) -> Figure:
@@ -131,10 +136,10 @@ def figure(chosen: Chosen) -> Figure:
     left.errorbar(score, share, yerr=np.abs([share - low, high - share]), **look)
     drawing.labels(left, "mean probability (%)", f"are {drawing.plain(chosen['positive'], drawing.SHORT)} (%)")
     divided = [(division["by"], division["groups"]) for division in chosen["divisions"][:1]]
-    named = [(name, of) for _, each in divided for name, of in each.items() if of["roc"] is not None][:CURVES]
+    named = [(name, group) for _, each in divided for name, group in each.items() if group["roc"] is not None][:CURVES]
     named = named or [(EVERYONE, chosen["everyone"])] * (chosen["everyone"]["roc"] is not None)
-    for i, (name, of) in enumerate(named):
-        curve = 100 * np.array(of["roc"])
+    for i, (name, group) in enumerate(named):
+        curve = 100 * np.array(group["roc"])
         drawing.line(right, np.linspace(0, 100, len(curve)), curve, name, i)
     drawing.labels(right, "false-positive rate (%)", "true-positive rate (%)")
     for axes in (left, right):

@@ -119,15 +119,12 @@ def of_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping
     unused = [name for name in names if name not in (x_name, *named.values(), *columns.leave_out)]
     notes = [f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []
     notes += of_inputs
-    roles, problems = read_roles(
-        path,
-        columns,
-        named,
-        groups_of(columns, names, file),
-        lambda name: arrays[name],
-        lambda name: Origin(f"{path}, {name}", partial("{}[{}]".format, name)),
-        notes,
-    )
+    groups = groups_of(columns, names, file)
+
+    def origin(name: str) -> Origin:
+        return Origin(f"{path}, {name}", partial("{}[{}]".format, name))
+
+    roles, problems = read_roles(path, columns, named, groups, arrays.__getitem__, origin, notes)
     if problems:
         raise DataError(together(path, problems))
     numbers = inputs.ndim == 2 and inputs.dtype.kind in "iuf" and "function" not in about

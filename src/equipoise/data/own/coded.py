@@ -36,11 +36,9 @@ def read(reference: str, columns: Columns, seed: int) -> UserData:
     elif not isinstance(returned, Mapping | list | tuple) or not len(returned):
         raise DataError(f"{reference} returned {type(returned).__name__}, or an empty one. {EXPECTED}.")
     else:
-        clients = (
-            returned
-            if isinstance(returned, Mapping)
-            else {f"client-{k}": data for k, data in enumerate(returned, start=1)}
-        )
+        clients: Any = returned
+        if not isinstance(returned, Mapping):
+            clients = {f"client-{k}": data for k, data in enumerate(returned, start=1)}
         pairs = {str(name): _pair(f"{reference}, {name}", data) for name, data in clients.items()}
         if len(pairs) < len(clients):
             raise DataError(

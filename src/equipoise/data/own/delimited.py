@@ -92,14 +92,12 @@ class Delimited:
             return {name: Words.of(()) for name in names}
         check_bytes(self.path, 8 * len(self) * len(names))
         number = [name for name in self._numeric(names) if name not in text]
+        x = np.empty((len(self), 0))
         try:
-            x = (
-                self._read(self._places(number), np.float64).to_numpy(np.float64)
-                if number
-                else np.empty((len(self), 0))
-            )
+            if number:
+                x = self._read(self._places(number), np.float64).to_numpy(np.float64)
         except ValueError:  # of a cell below the first rows
-            number, x = [], np.empty((len(self), 0))
+            number = []
         good = [name for k, name in enumerate(number) if (np.abs(x[:, k]) <= LARGEST).all()]
         numeric = {name: x[:, number.index(name)] for name in good}
         words = self._text([name for name in names if name not in numeric])

@@ -82,11 +82,8 @@ def _plain(path: Path, name: str, variable: Any) -> NDArray[Any]:
     kind = variable.dtype.kind if isinstance(variable, np.ndarray) else ""
     if kind == "U":
         return np.array([word.strip() for word in variable.reshape(-1).tolist()])
-    words = (
-        [cell.reshape(-1).tolist() for cell in variable.reshape(-1) if isinstance(cell, np.ndarray)]
-        if kind == "O"
-        else []
-    )
+    cells = variable.reshape(-1) if kind == "O" else ()
+    words = [cell.reshape(-1).tolist() for cell in cells if isinstance(cell, np.ndarray)]
     if words and len(words) == variable.size and all(len(word) == 1 for word in words):
         return np.array([str(word[0]) for word in words])
     if not kind or kind not in "biuf":

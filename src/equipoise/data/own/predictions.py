@@ -263,10 +263,8 @@ def _positive(
 def _numbers(cells: Cells, origin: Origin, columns: Columns, problems: list[str]) -> NDArray[np.float64]:
     """A column of numbers [n]; NaN where a cell is none."""
     decimal = columns.decimal or "."
-    texts, pattern = (
-        [("" if cell is None else str(cell)).strip() for cell in cells],
-        re.compile(number_pattern(decimal), re.ASCII),
-    )
+    texts = [("" if cell is None else str(cell)).strip() for cell in cells]
+    pattern = re.compile(number_pattern(decimal), re.ASCII)
     numbers = np.array([float(text.replace(decimal, ".")) if pattern.fullmatch(text) else np.nan for text in texts])
     if len(bad := np.flatnonzero(~np.isfinite(numbers))):
         wrong = [texts[k] for k in bad.tolist()]

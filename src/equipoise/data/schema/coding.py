@@ -76,12 +76,9 @@ class Coder:
             raise DataError(f"{source} holds no row, so there is nothing to predict.")
         columns, problems = {}, list[str]()
         for feature in self.schema.features:
-            written = (
-                feature
-                if decimal == "." or feature.thousands or feature.kind != NUMBER
-                else replace(feature, decimal=decimal)
-            )
-            columns[feature.name], wrong = read_cells(written, raw[feature.name], at)
+            if decimal != "." and feature.kind == NUMBER and not feature.thousands:
+                feature = replace(feature, decimal=decimal)
+            columns[feature.name], wrong = read_cells(feature, raw[feature.name], at)
             problems += wrong
         notes = self.notes(columns, source, problems)
         return self(columns), notes
