@@ -143,9 +143,9 @@ HOSTILE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     (
         {"p": [1.5] * 3 + [-2] + [0.5] * 396},
         {},
-        ["column p: 4 of 400 probabilities are outside [0, 1] (1.5 in row 0", "percent"],
+        ["column p: 4 of 400 probabilities are outside [0, 1] (1.5 in row 1", "percent"],
     ),
-    ({"p": ["high"] + ["0.5"] * 399}, {}, ["column p", "1 of 400 is no number ('high' in row 0)"]),
+    ({"p": ["high"] + ["0.5"] * 399}, {}, ["column p", "1 of 400 is no number ('high' in row 1)"]),
     ({"p": [np.nan] + [0.5] * 399}, {}, ["column p", "1 of 400 is missing"]),
     (
         {"y": ["a", "b", "c", "a"] * 100},

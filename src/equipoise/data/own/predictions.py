@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.own.columns import Columns, check_purposes, column, numbered, option, ordered, together
-from equipoise.data.own.groups import groups_of
+from equipoise.data.own.groups import Group, groups_of
 from equipoise.data.own.numbers import faults
+from equipoise.data.own.parquet import Frame
 from equipoise.data.own.tables import opened
 from equipoise.data.own.targets import read_column
 from equipoise.data.own.words import COMMAS, Origin, missing, number_pattern, twins
@@ -84,39 +85,12 @@ def read(
     if not frame and not isinstance(source, str | os.PathLike):
         raise DataError(f"expected the path of a table, or a frame of pandas; found {type(source).__name__}.")
     what = "the frame" if frame else str(source)
-    names, cells_of, at = _frame(source) if frame else _file(Path(source), columns)
+    table = _table_of(source) if frame else opened(Path(source), columns)
+    names, at = table.names, table.at
+    used, groups = _used(what, names, columns, probability, prediction, site)
     problems: list[str] = []
-
-    def named(role: str, given: str | None, usual: str = "") -> str | None:
-        try:
-            return column(names, given, usual, what)
-        except DataError as error:
-            problems.append(str(error))
-            return None
-
-    used = {"label": named("label", columns.label, "label"), "site": named("site", site, "site")}
-    used |= {"probability": named("probability", probability), "prediction": named("prediction", prediction)}
-    if columns.label is None and used["label"] is None:
-        problems.append(
-            f"{what}: name the column with what is true of everybody, --label COLUMN. Columns: {some(names)}."
-        )
-    if probability is None and prediction is None:
-        problems.append(
-            f"{what}: name what was predicted, --probability COLUMN or --prediction COLUMN. Columns: {some(names)}."
-        )
-    try:
-        groups = groups_of(columns, names, what)
-        if not groups:
-            problems.append(f"{what}: name a column of groups of people, --group COLUMN. Columns: {some(names)}.")
-    except DataError as error:
-        problems.append(str(error))
-    if problems:
-        raise _error(what, problems)
-    check_purposes({**used, **{role: group.column for role, group in groups.items()}}, what)
-    cells = cells_of(
-        [*{name: None for name in (*used.values(), *(g.column for g in groups.values())) if name is not None}]
-    )
-    n = len(next(iter(cells.values())))
+    wanted = dict.fromkeys((*used.values(), *(group.column for group in groups.values())))
+    cells, n = table.words([name for name in wanted if name is not None]), len(table)
     if not n:
         raise DataError(f"{what} has no rows.")
 
@@ -193,43 +167,70 @@ def read(
             predicted = np.where(decided(scores, threshold), about.number, 1 - about.number)
     if problems:
         raise _error(what, problems)
-    if len(codes) > 1:  # the intersection of all: mixed radix
-        joint, known = np.zeros(n, np.int64), np.ones(n, bool)
-        for code, values in zip(codes, attributes.values(), strict=True):
-            joint, known = joint * len(values) + code, known & (code >= 0)
-        present, place = np.unique(joint[known], return_inverse=True)
-        sizes = [len(values) for values in attributes.values()]
-        combined = [
-            [values[k] for values, k in zip(attributes.values(), np.unravel_index(code, sizes), strict=True)]
-            for code in present
-        ]
-        of_all = np.full(n, -1)
-        of_all[known] = place
-        attributes[" and ".join(attributes)] = tuple(map(", ".join, combined))
-        codes.append(of_all)
+    if len(codes) > 1:
+        values, joint = _intersection([*attributes.values()], np.stack(codes))
+        attributes[" and ".join(attributes)] = values
+        codes.append(joint)
     return Predictions(what, classes, about, y, predicted, scores, attributes, np.stack(codes, 1), sites)
 
 
-Read = tuple[Sequence[str], Callable[[Sequence[str]], Mapping[str, Cells]], Callable[[int], str]]
+def _used(
+    what: str,
+    names: Sequence[str],
+    columns: Columns,
+    probability: str | None,
+    prediction: str | None,
+    site: str | None,
+) -> tuple[dict[str, str | None], dict[str, Group]]:
+    """The columns by role, and those of groups."""
+    problems: list[str] = []
+
+    def named(role: str, given: str | None, usual: str = "") -> str | None:
+        try:
+            return column(names, given, usual, what)
+        except DataError as error:
+            problems.append(str(error))
+            return None
+
+    used = {"label": named("label", columns.label, "label"), "site": named("site", site, "site")}
+    used |= {"probability": named("probability", probability), "prediction": named("prediction", prediction)}
+    if columns.label is None and used["label"] is None:
+        problems.append(
+            f"{what}: name the column with what is true of everybody, --label COLUMN. Columns: {some(names)}."
+        )
+    if probability is None and prediction is None:
+        problems.append(
+            f"{what}: name what was predicted, --probability COLUMN or --prediction COLUMN. Columns: {some(names)}."
+        )
+    try:
+        groups = groups_of(columns, names, what)
+        if not groups:
+            problems.append(f"{what}: name a column of groups of people, --group COLUMN. Columns: {some(names)}.")
+    except DataError as error:
+        problems.append(str(error))
+    if problems:
+        raise _error(what, problems)
+    check_purposes({**used, **{role: group.column for role, group in groups.items()}}, what)
+    return used, groups
 
 
-def _file(path: Path, columns: Columns) -> Read:
-    table = opened(path, columns)
-    return table.names, table.words, table.at
+def _intersection(
+    values: Sequence[Sequence[str]], codes: NDArray[np.int64]
+) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """What all attributes together are, and the code [n] of each person, from the codes [A, n]; -1 if one is not known."""
+    joint = np.full(codes.shape[1], -1)
+    complete = (codes >= 0).all(0)
+    present, place = np.unique(codes[:, complete], axis=1, return_inverse=True)
+    joint[complete] = place.reshape(-1)
+    return tuple(", ".join(each[k] for each, k in zip(values, row, strict=True)) for row in present.T), joint
 
 
-def _frame(frame: Any) -> Read:
+def _table_of(frame: Any) -> Frame:
+    """A frame as a table."""
     names = [str(name).strip() for name in frame.columns]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise DataError(f"the frame has several columns {twice[0]}. Rename all but one.")
-    return (
-        names,
-        lambda which: {
-            name: [None if cell != cell else cell for cell in frame.iloc[:, names.index(name)].tolist()]
-            for name in which
-        },
-        lambda k: f"row {k}",
-    )
+    return Frame(frame.set_axis(names, axis=1))
 
 
 def _error(what: str, problems: Sequence[str]) -> DataError:
