@@ -35,9 +35,7 @@ app = typer.Typer(
 Name = Annotated[
     str | None,
     typer.Argument(
-        metavar="[NAME]",
-        help="A data set [default: all that are in the folder].",
-        autocompletion=completion.data_sets,
+        metavar="[NAME]", help="A data set [default: all that are in the folder].", autocompletion=completion.data_sets
     ),
 ]
 Folder = Annotated[

@@ -12,8 +12,7 @@ from equipoise.cli.options import Json, Moved, Run
 def threshold(
     directory: Run,
     sensitivity: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="Recognise at least this share of the positive class, in (0, 1]."),
+        float | None, typer.Option(metavar="X", help="Recognise at least this share of the positive class, in (0, 1].")
     ] = None,
     specificity: Annotated[
         float | None, typer.Option(metavar="X", help="Recognise at least this share of the others, in (0, 1].")

@@ -294,11 +294,7 @@ def _at(division: Division, chosen: Chosen) -> Grid:
 
     def cells(group: RatesAt) -> tuple[Cell, ...]:
         shares = [_left_out(**group[key]) for key in ("sensitivity", "specificity")]
-        return (
-            *thresholds.counts(group, chosen["least"]),
-            *shares,
-            *[Cell(number(group["threshold"], 2))] * several,
-        )
+        return (*thresholds.counts(group, chosen["least"]), *shares, *[Cell(number(group["threshold"], 2))] * several)
 
     return Grid(tuple(titles), tuple((_worded(division, name), cells(group)) for name, group in groups[:ROWS]))
 

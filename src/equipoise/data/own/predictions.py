@@ -175,12 +175,7 @@ def read(
 
 
 def _used(
-    what: str,
-    names: Sequence[str],
-    columns: Columns,
-    probability: str | None,
-    prediction: str | None,
-    site: str | None,
+    what: str, names: Sequence[str], columns: Columns, probability: str | None, prediction: str | None, site: str | None
 ) -> tuple[dict[str, str | None], dict[str, Group]]:
     """The columns by role, and those of groups."""
     problems: list[str] = []

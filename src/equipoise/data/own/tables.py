@@ -10,17 +10,7 @@ from typing import Any
 from equipoise.data.contents import DataError
 from equipoise.data.decoding import dated
 from equipoise.data.own import delimited, parquet, paths
-from equipoise.data.own.columns import (
-    MANY,
-    ROLES,
-    WRITTEN,
-    Columns,
-    UserData,
-    check_purposes,
-    column,
-    listed,
-    together,
-)
+from equipoise.data.own.columns import MANY, ROLES, WRITTEN, Columns, UserData, check_purposes, column, listed, together
 from equipoise.data.own.groups import described, groups_of, label_of
 from equipoise.data.own.numbers import left_out, nameless
 from equipoise.data.own.targets import named_columns, read_roles

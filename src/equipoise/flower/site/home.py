@@ -52,17 +52,8 @@ def keep_bundle(site: Site, vector: Tensor, t: int, rounds: int, server: Sequenc
             meta |= {"task": task.name, "unit": task.unit}
         if site.attributes:
             meta["attributes"] = {name: list(values) for name, values in site.attributes.items()}
-        of_site = trained(
-            trial,
-            vector,
-            t,
-            tests,
-            meta,
-            samples=loaded(trial.data[0]),
-            client=trial.names[0],
-            data=site.task.about,
-            server=server,
-        )
+        rows, name, data = loaded(trial.data[0]), trial.names[0], site.task.about
+        of_site = trained(trial, vector, t, tests, meta, samples=rows, client=name, data=data, server=server)
         save(folder, of_site, name=files.KEPT)
         folder.chmod(0o700)  # it has numbers about the site's own people
     except (OSError, ValueError) as error:
