@@ -59,11 +59,11 @@ def export(
 ) -> None:
     """Write trained models as safetensors, the global one or what clients own; or one model as a bundle to predict with."""
     if bundle is not None:
-        for name, asked in (("--compact", compact), ("--output", output), ("--client all", client == "all")):
-            if asked:
-                raise ValueError(
-                    f"{name} does not go with --bundle, which writes one whole model into its folder. Leave it out."
-                )
+        others = {"--compact": compact, "--output": output, "--client all": client == "all"}
+        if asked := [name for name, value in others.items() if value]:
+            raise ValueError(
+                f"{asked[0]} does not go with --bundle, which writes one whole model into its folder. Leave it out."
+            )
         _bundle(directory, bundle, client, data, use=use, license=license_, onnx=onnx, recalibrate=recalibrate)
         return
     if use or license_ or onnx or recalibrate:

@@ -128,11 +128,14 @@ def scenario(
     share: dict[str, Any] = {"clients": clients, "alpha": alpha, "test": test, "server_validation": server_validation}
     parts = divided(own, 0, **share)  # of any seed: what does not fit is said before a run begins
     test_sets(own, parts, tests)
+    sample: tuple[int, ...] = (3, size, size)
+    images, levels = True, None
     if isinstance(own.inputs, Pictures):
-        sample, images, levels = (3, size, size), True, own.inputs.range
+        levels = own.inputs.range
+    elif isinstance(own.inputs, np.ndarray):
+        sample, images = own.inputs.shape[1:], own.inputs.dtype == np.uint8
     else:
-        images, levels = isinstance(own.inputs, np.ndarray) and own.inputs.dtype == np.uint8, None
-        sample = own.inputs.shape[1:] if isinstance(own.inputs, np.ndarray) else (len(coder_of(own, parts).names),)
+        sample, images = (len(coder_of(own, parts).names),), False
     chosen_class = None if positive is None else check_positive(own, positive)
     rates = [RATES] if own.group is not None and not own.regression else []
     description = Description(
@@ -150,6 +153,8 @@ def scenario(
         task=task or CLASSIFICATION,
     )
 
+    recipe = {"version": VERSION, **share, "tests": tests, "size": size, **({"range": between} if between else {})}
+
     def build(seed: int) -> Scenario:
         own = _read(str(data), wanted, download, between, seed) if seeded else first
         if (own.classes, own.layout) != (first.classes, first.layout):
@@ -163,13 +168,7 @@ def scenario(
             manifest={
                 "scenario": "own",
                 "seed": seed,
-                "recipe": {
-                    "version": VERSION,
-                    **share,
-                    "tests": tests,
-                    "size": size,
-                    **({"range": between} if between else {}),
-                },
+                "recipe": recipe,
                 "source": own.source,
                 "layout": own.layout,
                 "read": {**own.about, **{name: value for name in WRITTEN if (value := getattr(wanted, name))}},

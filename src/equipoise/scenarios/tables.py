@@ -274,6 +274,9 @@ def _described(
         predicts=table.predicts, remark=f"What these data can show, and what not: docs/data-cards.md#{name}.",
     )  # fmt: skip
 
+    drawn = {"test": test, "server_validation": server_validation, "tests": tests}
+    groups = {name: {"column": name, "names": {**shown}} for name, shown in table.attributes.items()}
+
     def build(seed: int) -> Scenario:
         rows, biased = replace(read(table)[0], client=whose(seed)), {}
         if bias is not None:
@@ -287,18 +290,9 @@ def _described(
             manifest={
                 "scenario": name,
                 "seed": seed,
-                "recipe": {
-                    "version": VERSION,
-                    **options,
-                    **biased,
-                    "test": test,
-                    "server_validation": server_validation,
-                    "tests": tests,
-                },
+                "recipe": {"version": VERSION, **options, **biased, **drawn},
                 "source": table.source,
-                "read": {
-                    "groups": {name: {"column": name, "names": {**shown}} for name, shown in table.attributes.items()}
-                },
+                "read": {"groups": groups},
                 "licence": LICENCE,
                 "classes": list(table.classes),
                 "positive": table.classes[1],
