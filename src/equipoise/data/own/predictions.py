@@ -180,9 +180,9 @@ def _used(
     """The columns by role, and those of groups."""
     problems: list[str] = []
 
-    def named(role: str, given: str | None, usual: str = "") -> str | None:
+    def named(role: str, asked: str | None, usual: str = "") -> str | None:
         try:
-            return column(names, given, usual, what)
+            return column(names, asked, usual, what)
         except DataError as error:
             problems.append(str(error))
             return None
@@ -235,7 +235,7 @@ def _error(what: str, problems: Sequence[str]) -> DataError:
 
 
 def _positive(
-    given: object, classes: Sequence[str], what: str, probability: str | None, problems: list[str]
+    asked: object, classes: Sequence[str], what: str, probability: str | None, problems: list[str]
 ) -> Positive | None:
     """The class that a probability and rates are about."""
     if len(classes) < 2:
@@ -244,7 +244,7 @@ def _positive(
         )
         return None
     try:
-        about = positive_class(given, classes)
+        about = positive_class(asked, classes)
     except ValueError as error:
         problems.append(f"{what}: {error}")
         return None
