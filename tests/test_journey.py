@@ -59,7 +59,7 @@ def test_ten_commands(every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     chosen = open_json(Path("runs/first/threshold.json").read_text())
     committee = Path("committee.html").read_text()
     assert "Who earns more than $50,000" in committee
-    assert f"a probability of {chosen['threshold']:.3g} on" in committee
+    assert f"Threshold {chosen['threshold']:.4g}: class" in committee
     assert "fnlwgt" not in str(eq.load("income").feature_names_in_)
     with Path("predictions.csv").open() as file:
         predictions = list(csv.DictReader(file))
