@@ -36,7 +36,7 @@ def strange_table(path: Path, rows: int = 600) -> None:
 
 
 def commands() -> list[str]:
-    page = "\n".join(blocks(ROOT / "docs" / "fair-to-people.md", "sh"))
+    page = "\n".join(blocks(ROOT / "docs" / "fair-to-people.md", "sh")).replace("\\\n", " ")
     return [line for line in page.splitlines() if "by-sex" in line or "by-both" in line]
 
 
@@ -64,13 +64,14 @@ def fills_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(people, "pooled", right)
     Path("page.md").write_text("before\n<!-- by-sex -->\nold\n<!-- /by-sex -->\nafter\n")
     people.main(["runs/by-sex", "--page", "page.md"])
-    before, _, head, _, *rows, _, after = Path("page.md").read_text().splitlines()
+    before, _, head, _, *rows, _, seeds, _, after = Path("page.md").read_text().splitlines()
+    assert seeds == "Seeds: 0."
     assert (before, after) == ("before", "after")
     assert head.startswith("| method | accuracy |")
     names = ["`fedavg`", "`fairgrad`", "`fedfb`", "`reweighing`", "`fedavg+thresholds`", "pooled: all right"]
     assert [row.split(" | ")[0].strip("| ") for row in rows] == names
-    assert rows[-1].startswith("| pooled: all right | 100.0 (+")
-    assert rows[-1].split(" | ")[2] == "0.0"
+    assert rows[-1].startswith("| pooled: all right | 100.0 | +")
+    assert rows[-1].split(" | ")[3] == "0.0"
 
 
 def score(eo: float, dp: float = 20.0, worse_for: str = "f") -> people.Score:
@@ -82,19 +83,12 @@ def test_a_row_tests_whether_the_gap_is_halved() -> None:
     mine = {k: score(eo, 19.0, "m" if k else "f") for k, eo in enumerate([2.0, 5.5, 1.0])}
     cells = [cell.strip() for cell in people.row("`x`", mine, reference).strip("|").split("|")]
     p = stats.ttest_rel([2.0, 5.5, 1.0], [6.0, 7.0, 4.5], alternative="less").pvalue
-    assert cells == [
-        "`x`",
-        "80.3 ± 0.2 (-0.9)",
-        "2.8 ± 2.4",
-        "varies",
-        "19.0 ± 0.0",
-        "2.8 ± 2.4",
-        "–",
-        "19",
-        f"{p:.3f}",
-        "",
-    ]
-    assert people.row("`y`", reference, reference).endswith(" |  |  |")
+    spread = "2.8 ± 2.4"
+    assert cells == ["`x`", "80.3 ± 0.2", "−0.9", spread, f"{p:.3f}", "varies", "19.0 ± 0.0", spread, "– / 19"]
+    alone = [cell.strip() for cell in people.row("`y`", reference, reference).strip("|").split("|")]
+    assert (alone[2], alone[4]) == ("", "")
+    *_, last = people.table({"`y`": reference, "`x`": {k: mine[k] for k in (1, 2)}})
+    assert last == "Seeds: 1, 2."
 
 
 def test_pooled_bounds_are_measured_as_runs_are() -> None:
