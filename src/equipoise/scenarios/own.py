@@ -289,7 +289,7 @@ def divided(
             "that have none. Leave it out."
         )
     strata = bands if own.group is None else np.array([f"{k:02} {g}" for k, g in zip(bands, own.group, strict=True)])
-    rng = np.random.default_rng(seed)
+    draw = partial(_drawn, y=y, strata=strata, rng=np.random.default_rng(seed))
     draws = "test" not in split
     people = own.people
     drawn_for_tests, drawn_for_server = np.full((2, people.max() + 1), -1)
@@ -308,12 +308,9 @@ def divided(
     for name, rows in rows_of.items():
         mine, tests = (np.array([row for row in rows if split[row] == part], np.int64) for part in ("train", "test"))
         if draws:
-            tests, mine = _drawn_people(
-                people, mine, drawn_for_tests, partial(_drawn, y=y, strata=strata, share=test, rng=rng)
-            )
+            tests, mine = _drawn_people(people, mine, drawn_for_tests, partial(draw, share=test))
         if server_validation:
-            draw = partial(_drawn, y=y, strata=strata, share=server_validation, rng=rng)
-            more, mine = _drawn_people(people, mine, drawn_for_server, draw)
+            more, mine = _drawn_people(people, mine, drawn_for_server, partial(draw, share=server_validation))
             held += more.tolist()
         if len(mine):
             train[name] = mine.tolist()
@@ -333,13 +330,9 @@ def _remarks(
     share: float,
 ) -> Iterator[str]:
     if drawn:
-        which = (
-            "of each client's samples"
-            if own.split is None
-            else "of each client's training samples, as no part is called test,"
-        )
+        parts = " training samples, as no part is called test," if own.split is not None else " samples"
         over = "the numbers to predict" if own.regression else "the classes"
-        yield f"{100 * share:g}% {which} were drawn for testing, as evenly over {over} as possible."
+        yield f"{100 * share:g}% of each client's{parts} were drawn for testing, as evenly over {over} as possible."
     if untested := [] if common else [name for name in train if name not in tested]:
         yield f"{listed(untested)}: no sample to test on, so there is no test set of {'its' if len(untested) == 1 else 'their'} own."
     if untrained := [name for name in tested if name not in train]:
@@ -355,7 +348,7 @@ def _in_several_places(own: UserData, train: dict[str, list[int]], tested: list[
     """Notes on rows that are the same in training and test data, or at several clients, of tables whose rows mostly differ."""
     if not train or (row_of := _alike(own)) is None or 2 * (row_of.max() + 1) < len(own):
         return
-    trained = np.unique(np.concatenate([*map(np.array, train.values()), np.empty(0)]).astype(np.int64))
+    trained = [row for rows in train.values() for row in rows]
     if n := int(np.isin(row_of[tested], row_of[trained]).sum()):
         yield (
             f"{n:,} of {len(tested):,} test rows are the same as a training row, in all columns, so a model may know them by heart. Leave "
@@ -365,9 +358,7 @@ def _in_several_places(own: UserData, train: dict[str, list[int]], tested: list[
     if n := int((at > 1).sum()):
         yield f"{n:,} different rows are at several clients for training, the same in all columns."
     people = _people(own, train) or []
-    if n := len(
-        {*own.people[[row for rows in train.values() for row in rows]][np.concatenate([[], *people]) < 0].tolist()}
-    ):
+    if n := len({*own.people[trained][np.concatenate([[], *people]) < 0].tolist()}):
         yield f"{n:,} people have training rows at several clients: none of these rows is held out for validation."
 
 

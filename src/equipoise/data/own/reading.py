@@ -98,8 +98,9 @@ def _read(path: Path, columns: Columns) -> UserData:
     from equipoise.data.own import arrays, folders, leaf, matlab, pfllib, tables
     from equipoise.data.own.delimited import COMPRESSED
 
-    packed = {f"{text}{ending}": tables.text for text in tables.TEXT for ending in COMPRESSED}
-    readers = {**tables.READERS, ".npz": arrays.npz, ".mat": matlab.read, **packed}
+    packed = [f"{text}{ending}" for text in tables.TEXT for ending in COMPRESSED]
+    readers = {**dict.fromkeys(tables.SUFFIXES, tables.read), ".npz": arrays.npz, ".mat": matlab.read}
+    readers |= dict.fromkeys(packed, tables.read)
 
     def reader(file: Path) -> Callable[[Path, Columns], UserData] | None:
         last_two = Path(file.stem).suffix + file.suffix

@@ -20,22 +20,14 @@ from equipoise.data.schema.cells import Raw, RawTable, Words
 from equipoise.data.schema.reading import read_raw, signed
 from equipoise.system.suggestions import some
 
+TEXT = (".csv", ".tsv")
+SUFFIXES = (*TEXT, ".parquet")
 Table = delimited.Delimited | parquet.Frame  # whose cells are read when they are asked for
 
 
-def text(path: Path, columns: Columns) -> UserData:
-    """Read a table that is text, see :func:`equipoise.data.own.delimited.read` and :func:`of_table`."""
-    return of_table(path, columns, delimited.read(path, columns))
-
-
-def parquet_file(path: Path, columns: Columns) -> UserData:
-    """Read a Parquet file, see :func:`of_table`."""
-    columns.require_none(WRITTEN, path, "a table that is text")
-    return of_table(path, columns, parquet.read(path))
-
-
-def of_table(path: Path, columns: Columns, table: Table) -> UserData:
+def read(path: Path, columns: Columns) -> UserData:
     """The user's data in a table: a row per sample, its class, and the path of an image or a number in every other column."""
+    table = opened(path, columns)
     header = table.names
     bands = label_of(columns, header, path.name)
     named_by = columns if bands is None else replace(columns, label=bands.column)
@@ -167,10 +159,6 @@ def _repeats(path: Path, files: Sequence[Path], labels: Sequence[str], at: Calla
     return [note] * (again > 0)
 
 
-TEXT = (".csv", ".tsv")
-READERS: Mapping[str, Callable[[Path, Columns], UserData]] = {".csv": text, ".tsv": text, ".parquet": parquet_file}
-
-
 def opened(path: Path, columns: Columns) -> Table:
     """The table in a file, whatever its format, of which nothing but the header was read.
 
@@ -179,11 +167,11 @@ def opened(path: Path, columns: Columns) -> Table:
     DataError : no such file, or no table.
     """
     if not path.is_file():
-        raise DataError(f"{path} is no file. Give a table: {', '.join(READERS)}.")
+        raise DataError(f"{path} is no file. Give a table: {', '.join(SUFFIXES)}.")
     if path.suffix.lower() == ".parquet":
         columns.require_none(WRITTEN, path, "a table that is text")
         return parquet.read(path)
     plain = path.stem if path.suffix.lower() in delimited.COMPRESSED else path.name
     if Path(plain).suffix.lower() not in TEXT:
-        raise DataError(f"{path}: expected a table, a file that ends in {', '.join(READERS)}; a text may be packed.")
+        raise DataError(f"{path}: expected a table, a file that ends in {', '.join(SUFFIXES)}; a text may be packed.")
     return delimited.read(path, columns)
