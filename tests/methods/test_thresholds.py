@@ -66,7 +66,8 @@ def test_unknown_people_and_those_without_attributes_keep_one_half() -> None:
     x, y, s = people(300, 5)
     unknown = fed.evaluate(x, y, torch.full_like(s, -1))["accuracy"]
     assert unknown == fed.evaluate(x, y)["accuracy"] == plain.evaluate(x, y)["accuracy"]
-    assert unknown != fed.evaluate(x, y, s)["accuracy"]
+    assert unknown != fed.evaluate(x, y, s)["accuracy"] == float((fed.predict(x, s) == y).double().mean())
+    assert torch.equal(fed.predict(x), plain.predict(x))
 
 
 def test_decisions_are_those_of_the_bins() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 import torch
 from torch import Tensor, nn
 
+from equipoise.core.outputs import Outputs
 from equipoise.core.rates import check_rounds, rate
 from equipoise.core.rule import Rule
 from equipoise.core.settings import Keywords, Settings, changed
@@ -549,12 +550,13 @@ class Federation(Arrangement):
         with taking(data, "evaluation data"):
             return self.tests.score(self.trial, vector, data, called, self.chosen.server)
 
-    def predict(self, x: object, *, client: int | None = None) -> Tensor:
+    def predict(self, x: object, s: object = None, *, client: int | None = None) -> Tensor:
         """Classes [n] of inputs ``x`` [n, *shape] by the global model, or by the model a client predicts with.
 
+        ``s`` are codes of sensitive attributes, [n] or [n, A], for a method that decides by them; without ``s`` they are unknown.
         A class of -1 is none: the network's output is not finite.
         """
-        return self.model.task.predictions(self.logits(x, client=client))
+        return self._outputs(x, s, client).predicted
 
     def predict_proba(self, x: object, *, client: int | None = None) -> Tensor:
         """Probabilities [n, C] of the classes of inputs ``x`` [n, *shape], softmax of :meth:`logits`; NaN where these are not finite."""
@@ -568,12 +570,15 @@ class Federation(Arrangement):
 
     def logits(self, x: object, *, client: int | None = None) -> Tensor:
         """Logits [n, C] of inputs ``x`` [n, *shape], which are given as the training data were."""
+        return self._outputs(x, None, client).values
+
+    def _outputs(self, x: object, s: object, client: int | None) -> Outputs:
         vector = self._vector(client)
         given = as_inputs(x, "prediction")
         blank = torch.zeros(count(given), dtype=self.model.task.dtype)
-        data = loaded(self.inputs.reading((given, blank), "prediction"))
+        data = loaded(self.inputs.reading((given, blank) if s is None else (given, blank, s), "prediction"))
         with taking(data, "prediction"):
-            return evaluation.answers(self.trial, vector, [data], ())[0].values
+            return evaluation.answers(self.trial, vector, [data], self.chosen.server)[0]
 
     def _vector(self, client: int | None) -> Tensor:
         if client is not None:
