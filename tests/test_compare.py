@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -295,6 +296,28 @@ def test_what_can_hardly_learn_is_said_once_and_before_it_is_run(
 
 
 # refused
+@in_one(
+    ("method", "said"),
+    [
+        ("fairgrad(attribute=sex*age)", r"attribute='sex*age': Unknown attribute 'age'"),
+        ("fedavg+thresholds(attribute=shoe)", r"attribute='shoe': Unknown attribute 'shoe'"),
+        ("reweighing(attribute=sex*sex)", "names an attribute twice"),
+        ("ffalm(attribute=race)", "compares two groups of people, and 'race' has 3"),
+    ],
+)
+def test_groups_that_are_not_there_are_told_before_any_method_trains(method: str, said: str, tmp_path: Path) -> None:
+    rows = "".join(f"{'ab'[k % 2]},{'xy'[k % 4 // 2]},{'fm'[k % 3 > 0]},{'rst'[k % 3]},{k}.5\n" for k in range(60))
+    (tmp_path / "t.csv").write_text("label,client,sex,race,v\n" + rows)
+    options = {"group": "sex,race"}
+    made = [
+        configure(m, "own", data=str(tmp_path / "t.csv"), scenario_options=options, rounds=1)
+        for m in ("fedavg", method)
+    ]
+    with pytest.raises(ValueError, match=re.escape(said)):
+        compare(made, tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
 def test_a_comparison_that_cannot_be_made_is_refused(compared: Path, equipoise: Call, tmp_path: Path) -> None:
     for given, expected in (
         (["compare", "fedavg", "afl", "fedavg"], "The method fedavg is given twice."),

@@ -428,6 +428,8 @@ def test_columns_by_other_names(tmp_path: Path) -> None:
         ("label,label,v\na,x,1\n", "two columns are called 'label'"),
         ("label,client,path\na,x,no.png\nb,x,\n", r"no image for 2 of 2 rows: line 2 .no\.png., line 3 .empty."),
         ("label,client,v\na,x,1\nb,X,1\n", "client 'x' and client 'X' differ only in capital"),
+        ("label,client,subject,v\na,x,p7,1\nb,x,P7,1\n", "subject 'p7' and subject 'P7' differ only in capital"),
+        ("label,client,subject,v\na,x,p 7,1\nb,x,p  7,1\n", "subject 'p 7' and subject 'p  7' differ only in"),
         ("label,client,v,split\na,x,1,train\nb,x,1,train\nc,x,1,test\n", "'c' is in the test or validation data"),
     ],
 )  # fmt: skip

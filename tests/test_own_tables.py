@@ -804,3 +804,10 @@ def test_bands_of_a_number_are_classes(tmp_path: Path, label: str, classes: tupl
         read_user_data(tmp_path / "t.csv", Columns(label="num:2,1"))
     with pytest.raises(DataError, match=r"Unknown column 'nom'\. Did you mean 'num'"):
         read_user_data(tmp_path / "t.csv", Columns(label="nom:1"))
+
+
+@pytest.mark.parametrize("cell", ["", "NA", "nan"])
+def test_a_missing_number_with_bands_is_a_missing_label(tmp_path: Path, cell: str) -> None:
+    (tmp_path / "t.csv").write_text(f"num,x,client\n0.5,1,a\n2.5,2,a\n{cell},3,b\n")
+    with pytest.raises(DataError, match=r"column num: the label is missing in 1 of 3 samples"):
+        read_user_data(tmp_path / "t.csv", Columns(label="num:1"))

@@ -47,7 +47,8 @@ def sums(
     )
     write_atomically(output, sealed_json(content))
     say(
-        f"{output}: sums of {content['rows']:,} training rows, {len(content['columns'])} columns. Counts of fewer than {least} rows are joined. "
+        f"{output}: sums of {content['rows']:,} training rows, {len(content['columns'])} columns. Counts of fewer than {least} rows are joined; "
+        "that of missing cells is exact. "
         "The sums are not masked: whoever gets this file sees those of this site."
     )
 

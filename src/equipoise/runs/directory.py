@@ -31,7 +31,7 @@ from equipoise.federation import forecast as forecasts
 from equipoise.federation.directory import LOCK, noting_failure
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
-from equipoise.federation.inputs import frame
+from equipoise.federation.inputs import frame, require_people
 from equipoise.federation.method import parse
 from equipoise.federation.stopping import EarlyStopping
 from equipoise.metrics.classification import RATES
@@ -314,6 +314,24 @@ def _check_network(configs: Sequence[RunConfig], data: Scenario, net: nn.Module)
         inputs.suit(
             method, config.settings, {"all clients": sum(sizes.values())} if not method.sharing.clients else sizes
         )
+        _check_people(config, data, inputs.model)
+
+
+def _check_people(config: RunConfig, data: Scenario, model: Model) -> None:
+    """Require that the rules for groups of people can begin: that these data have the attributes and values that they name."""
+    rules = [rule for rule in parse(config.method).rules if "sensitive" in rule.declared.needs]
+    if not rules:
+        return
+    require_people(parse(config.method), data.attributes)
+    values = {name: len(words) for name, words in data.attributes.items()}
+    target = positive_class(config.positive, data.classes or tuple(map(str, range(data.n_classes))))
+    positive = None if target is None else target.number
+    setup = Setup(
+        model.initial, model.layout, torch.tensor(data.sizes), config.solver, data.n_classes, attributes=values,
+        positive=positive,
+    )  # fmt: skip
+    for rule in rules:
+        rule.server_state(setup)
 
 
 def doubts(config: RunConfig) -> list[str]:

@@ -158,7 +158,8 @@ def _checked(own: UserData, columns: Columns) -> UserData:
     if len({*(own.group or ())}) < len({*zip(*attributes.values(), strict=True)}):
         raise DataError(f"{own.source}: two groups have the same name as text. Rename a value of {listed(attributes)}.")
     groups = [("group", words) for words in attributes.values()]
-    for what, names in (("class", () if own.regression else own.label), ("client", own.client), *groups):
+    classes = () if own.regression else own.label
+    for what, names in (("class", classes), ("client", own.client), ("subject", own.subject), *groups):
         for first, other in twins(names or ()):
             raise DataError(
                 f"{own.source}: {what} {first!r} and {what} {other!r} differ only in capital letters or spaces. "

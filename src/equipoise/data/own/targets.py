@@ -46,7 +46,7 @@ def read_roles(
         kind = "group" if role == "label" and bands else role.split()[0]  # numbers with bands may have fractions
         names = read_column(cells(used[role]), kind, origin(used[role]), columns)
         roles[role] = names.words
-        problems += names.problems
+        problems += [problem.replace(f": the {kind} ", f": the {role.split()[0]} ") for problem in names.problems]
         notes += names.notes
     if "split" in used:
         words, place = map(_cell, cells(used["split"])), origin(used["split"])
