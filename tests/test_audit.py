@@ -66,20 +66,25 @@ def test_gaps_are_those_of_fairlearn(seed: int) -> None:
 
 def test_sites_bands_calibration_and_unknown_people() -> None:
     frame = drawn(600)
-    frame.loc[:19, "sex"] = None
+    frame.loc[:39, "sex"] = None
     made = eq.audit(frame, label="y", probability="p", group=["sex", "age:40,60"], site="where", threshold=0.3)
     people = made.document["people"]
     assert [*people] == ["sex", "age", "sex and age"]
     assert [*treated(made, "age")["groups"]] == ["< 40", ">= 40 and < 60", ">= 60"]
-    assert (people["sex"]["unknown"], people["age"]["unknown"], people["sex and age"]["unknown"]) == (20, 0, 20)
-    known = frame[20:]
+    assert (people["sex"]["unknown"], people["age"]["unknown"], people["sex and age"]["unknown"]) == (40, 0, 40)
+    known = frame[40:]
     for sex, rows in known.groupby("sex"):
         assert treated(made)["groups"][sex]["bias"] == pytest.approx(100 * (rows["p"].mean() - rows["y"].mean()))
         assert treated(made)["groups"][sex]["selection_rate"] == [pytest.approx(100 * (rows["p"] >= 0.3).mean())]
         north = rows[rows["where"] == "north"]
         inside = people["sex"]["sites"]["north"]["groups"][sex]
         assert (inside["n"], inside["selection_rate"]) == (len(north), pytest.approx(100 * (north["p"] >= 0.3).mean()))
-    assert "Of 20 test samples sex is not known" in made.html()
+    assert "Of 40 test samples sex is not known" in made.html()
+    few = eq.audit(frame, label="y", probability="p", group="sex", least=50)
+    assert few.document["people"]["sex"]["unknown"] is None
+    assert "Of fewer than 50 test samples sex is not known" in few.html()
+    assert "Largest gap inside a site" in made.html()
+    assert "Largest gap inside a site" not in few.html()
 
 
 def test_few_people_are_not_estimable_and_never_0() -> None:
@@ -111,6 +116,34 @@ def test_many_classes_and_numbers() -> None:
     assert treated(errors)["mae_gap"] == pytest.approx(0, abs=1e-9)
     for made in (many, of_c, one, errors):
         assert "<table>" in made.html()
+
+
+@pytest.mark.parametrize("positive", ["a", "b", "c"])
+@pytest.mark.parametrize("classes", ["abc", "abcd"])
+def test_a_probability_of_one_of_many_classes_is_calibrated_against_the_rest(classes: str, positive: str) -> None:
+    frame = drawn(600, y=np.random.default_rng(1).choice([*classes], 600))
+    frame["pred"] = frame["y"].replace("c", "a")
+    made = eq.audit(frame, label="y", probability="p", prediction="pred", group="sex", positive=positive)
+    for sex, rows in frame.groupby("sex"):
+        numbers = treated(made)["groups"][sex]
+        assert numbers["bias"] == pytest.approx(100 * (rows["p"].mean() - (rows["y"] == positive).mean()))
+        assert numbers["selection_rate"] == [pytest.approx(100 * (rows["pred"] == positive).mean())]
+
+
+def test_a_probability_of_a_class_that_no_name_tells_is_refused() -> None:
+    frame = drawn(y=np.where(drawn()["y"], "sick", "well"))
+    with pytest.raises(ValueError, match=r"--positive sick or --positive well"):
+        eq.audit(frame, label="y", probability="p", group="sex")
+    right = eq.audit(frame, label="y", probability="p", group="sex", positive="sick")
+    assert right.document["notes"] == []
+    wrong = eq.audit(frame, label="y", probability="p", group="sex", positive="well")
+    (note,) = wrong.document["notes"]
+    assert note.startswith("Worse than chance: its probability is lower for people of class well")
+    assert note in wrong.html()
+    named = frame.assign(pred=np.where(frame["pred"], "well", "sick"))
+    notes = eq.audit(named, label="y", prediction="pred", group="sex").document["notes"]
+    assert "an assumption" in notes[0]
+    assert "predicted less often" in notes[1]
 
 
 def test_exchanging_the_order_of_rows_and_columns_changes_nothing() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
@@ -310,21 +310,33 @@ def counted(n: int, of_class: int) -> Any:
     }
 
 
-@given(st.lists(st.tuples(st.integers(0, 60), st.floats(0, 1)), min_size=1, max_size=6), st.integers(1, 20))
-def test_what_is_hidden_cannot_be_subtracted(parts: list[tuple[int, float]], least: int) -> None:
-    """Of no hidden groups together a reader gets a number of people, cases or others that is below the least."""
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.floats(0, 1)), min_size=1, max_size=6),
+    st.integers(1, 20),
+    st.integers(0, 30),
+    st.floats(0, 1),
+)
+@example([(80, 0.5), (70, 0.4)], 20, 3, 0.7)  # nobody is hidden but those of whom the group is not known
+@example([(80, 0.5), (70, 0.4)], 20, 30, 0.05)
+def test_what_is_hidden_cannot_be_subtracted(
+    parts: list[tuple[int, float]], least: int, unknown: int, share: float
+) -> None:
+    """Of no hidden groups, or of unknown ones, a reader gets a number of people, cases or others that is below the least."""
     counts = {f"g{k}": (n, round(n * share)) for k, (n, share) in enumerate(parts)}
-    N, P = (sum(each[k] for each in counts.values()) for k in (0, 1))
+    N, P = (sum(each[k] for each in counts.values()) + more for k, more in enumerate((unknown, round(unknown * share))))
     document: Any = {
         "everyone": counted(N, P),
         "divisions": [{"by": "sex", "groups": {name: counted(*each) for name, each in counts.items()}}],
         "validation": {"all": counted(N, P)} | {name: counted(*each) for name, each in counts.items()},
-        "reliability": [],
+        "reliability": [{"n": n} for n, _ in (*counts.values(), (unknown, 0)) if n],
         "rows": {"n": N, "of_class": P},
         "least": 0,
     }
     made: Any = masked(document, least)
     everyone = made["everyone"]
+    bins = [each["n"] for each in made["reliability"]]
+    assert all(n >= least for n in bins)
+    assert not bins or sum(bins) == N or N - sum(bins) >= least
     for groups in (made["divisions"][0]["groups"], {k: v for k, v in made["validation"].items() if k != "all"}):
         assert all(of["n"] in (None, counts[name][0]) for name, of in groups.items())
         assert all(of["n"] is None or of["n"] >= least for of in groups.values())

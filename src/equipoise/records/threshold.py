@@ -138,6 +138,9 @@ def masked(chosen: Chosen, least: int) -> Chosen:
         {**division, "groups": {name: _masked(rates, least) for name, rates in division["groups"].items()}}
         for division in chosen["divisions"]
     ]
+    bins, n = [each for each in chosen["reliability"] if each["n"] >= least], chosen["everyone"]["n"] or 0
+    while bins and 0 < n - sum(each["n"] for each in bins) < least:  # the total would tell of few in hidden bins
+        bins.remove(min(bins, key=lambda each: each["n"]))
     return withheld(
         {
             **chosen,
@@ -146,7 +149,7 @@ def masked(chosen: Chosen, least: int) -> Chosen:
             "validation": {name: _masked(rates, least) for name, rates in chosen["validation"].items()},
             "everyone": _masked(chosen["everyone"], least),
             "divisions": divisions,
-            "reliability": [each for each in chosen["reliability"] if each["n"] >= least],
+            "reliability": bins,
         }
     )
 
@@ -168,7 +171,8 @@ def _masked(rates: RatesAt, least: int) -> RatesAt:
 def withheld(chosen: Chosen) -> Chosen:
     """The same without counts that, taken from the total of all, leave those of fewer than the least number of samples.
 
-    Where the hidden groups of a division have too few samples, cases or others together, the smallest shown group is hidden, too.
+    Where the hidden groups of a division, and people of whom the group is not known, have too few samples, cases or others together, the
+    smallest shown group is hidden, too.
     """
     everyone, least = chosen["everyone"], chosen["least"]
     every, *parts = chosen["validation"].items()
@@ -196,7 +200,7 @@ _GONE: Final = {**_GONE_BY_CLASS, **_OF_ALL}
 def _tells(everyone: RatesAt, groups: dict[str, RatesAt], key: str, least: int) -> bool:
     """Whether the total less the shown groups is the number of a few samples in hidden ones."""
     shown = [rates for rates in groups.values() if rates[key] is not None]  # type: ignore[literal-required]
-    if not shown or len(shown) == len(groups) or everyone[key] is None:  # type: ignore[literal-required]
+    if not shown or everyone[key] is None:  # type: ignore[literal-required]
         return False
     n = (everyone["n"] or 0) - sum(rates["n"] or 0 for rates in shown)
     if key == "n" or n <= 0:

@@ -16,6 +16,7 @@ from equipoise.core.task import CLASSIFICATION, Regression
 from equipoise.data.own import predictions
 from equipoise.data.own.columns import Columns, several
 from equipoise.data.own.predictions import Predictions
+from equipoise.metrics.calibration import auc
 from equipoise.metrics.measures import ACCURACY
 from equipoise.records.history import History
 from equipoise.records.meta import Meta
@@ -180,11 +181,33 @@ class Audit:
             "positive": None if about is None else {"name": about.name, "why": about.why},
             "threshold": self.threshold,
             "least": self.least,
+            "notes": [*self.notes],
             "people": {
-                name: {key: cast(Any, of)[key] for key in ("treated", "unknown", "sites")}
+                name: {
+                    "treated": of["treated"],
+                    "unknown": of["unknown"] if not 0 < of["unknown"] < self.least else None,
+                    "sites": of["sites"],
+                }
                 for name, of in people.items()
             },
         }
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What to doubt: a positive class that was assumed, and predictions that are right less often than chance."""
+        data, about = self.data, self.data.positive
+        if about is None:
+            return ()
+        said = [about.sentence] if about.why == "assumed" else []
+        ranks = (data.predicted == about.number).astype(float) if data.scores is None else data.scores
+        area, ends = auc(ranks, data.y == about.number)
+        if ends[1] < 0.5:
+            what = "its probability is lower" if data.scores is not None else "it is predicted less often"
+            said.append(
+                f"Worse than chance: {what} for people of class {about.name} than for others (AUC {number(100 * area.value, 1)}{PERCENT}). "
+                "Is the positive class the other one?"
+            )
+        return (*said,)
 
     @property
     def name(self) -> str:
@@ -260,7 +283,15 @@ class Audit:
         yield from sentences.unknown_values(treated)
         parity, few = treated.parity, f"fewer than {self.least}"
         (method,) = parity["methods"]
-        skipped = ("Differences", "±", MODEL, "The worst value", "Calibration")  # of what the table shows
+        skipped: tuple[str, ...] = (
+            "Differences",
+            "±",
+            MODEL,
+            "The worst value",
+            "Calibration",
+        )  # of what the table shows
+        if self.data.sites is None:
+            skipped += ("Largest gap inside",)
         for text in sentences.parity_legend(self.compared.document, treated):
             if not text.startswith(skipped) and few not in text:
                 yield text
@@ -272,6 +303,7 @@ class Audit:
 
     def _limits(self) -> Iterator[str]:
         data = self.data
+        yield from self.notes
         yield f"{len(data):,} rows of {data.source}: intervals are over these people, and over no others, no later time and no other training."
         if self.threshold is not None and data.positive is not None:
             yield f"Class {data.positive.name} is predicted from a probability of {self.threshold:g} on: another threshold gives other numbers."

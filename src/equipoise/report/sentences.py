@@ -218,7 +218,9 @@ def unknown_values(treated: content.Treated) -> list[str]:
     """Of how many test samples a sensitive attribute is not known."""
     if not treated.attribute or not (most := treated.parity["unknown"][1]):
         return []
-    return [f"Of {plural(most, 'test sample')} {treated.attribute} is not known: they are in no row, and in no gap."]
+    least = treated.parity["least"]
+    who = plural(most, "test sample") if most >= least else f"fewer than {least} test samples"
+    return [f"Of {who} {treated.attribute} is not known: they are in no row, and in no gap."]
 
 
 def _rounds(comparison: content.OfMeasure) -> str:
@@ -326,7 +328,7 @@ def _not_estimable(parity: content.Parity, measure: Measure) -> Iterator[str]:
             shown = f"< {parity['least']}" if size_ < parity["least"] else str(size_)
             few.append(f"{column.title} ({shown}{words[rate]} in {group})")
     if few:
-        yield f"Not estimable, with fewer than {ESTIMABLE} people in a group: {', '.join(few)}. Read the intervals, not the numbers."
+        yield f"With fewer than {ESTIMABLE} people in a group, read the intervals, not the numbers: {', '.join(few)}."
 
 
 def _on(table: content.OfMeasure | content.Spread | content.Rewards | content.Parity) -> str:

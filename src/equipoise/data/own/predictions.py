@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,9 +149,6 @@ def read(
         classes = ordered(truth)
         y, predicted = numbered(truth, classes), np.zeros(n, np.int64)
         about = _positive(positive, classes, f"{what}, column {label}", probability, problems)
-        if about is not None and prediction is None and len(classes) > 2:  # one against the rest
-            y = (y == about.number).astype(np.int64)
-            classes, about = (f"not {about.name}", about.name), about._replace(number=1, other=f"not {about.name}")
         if probability is not None:
             scores = _numbers(cells[probability], origin(probability), columns, problems)
             problems += _outside(scores, origin(probability))
@@ -163,7 +161,10 @@ def read(
                 )
             else:
                 predicted = numbered(said, classes)
-        elif about is not None and scores is not None and not problems:
+        if about is not None and probability is not None and len(classes) > 2:  # one against the rest
+            y, predicted = ((each == about.number).astype(np.int64) for each in (y, predicted))
+            classes, about = (f"not {about.name}", about.name), about._replace(number=1, other=f"not {about.name}")
+        if prediction is None and about is not None and scores is not None and not problems:
             predicted = np.where(decided(scores, threshold), about.number, 1 - about.number)
     if problems:
         raise _error(what, problems)
@@ -248,6 +249,12 @@ def _positive(
     except ValueError as error:
         problems.append(f"{what}: {error}")
         return None
+    if about is not None and about.why == "assumed" and probability is not None:
+        ways = " or ".join(f"--positive {shlex.quote(name)}" for name in classes)
+        problems.append(
+            f"{what} has the classes {some(classes)}, and no name says of which column {probability} is the probability. Say it: {ways} "
+            "(Python: positive=)."
+        )
     if about is None and probability is not None:
         problems.append(
             f"{what} has {len(classes)} classes ({some(classes)}), and column {probability} is the probability of one. Name it, --positive CLASS; or give "
