@@ -612,6 +612,12 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> tuple[eq.Federation, Any, 
     return fed, data, place, pd.read_csv(place / "t.csv")
 
 
+@pytest.mark.parametrize("why", ["", "training diverged: the loss is not a number"])
+def test_of_a_model_of_no_use_that_is_said_first(why: str, tmp_path: Path) -> None:
+    files.write(tmp_path / "b", {"measures": {"failure": why} if why else {}, "decision": None}, {})
+    assert files.cautions(tmp_path / "b") == [f"The model is of no use: {why}."] * bool(why)
+
+
 @pytest.mark.parametrize("attribute", ["sex", "age"])
 def test_thresholds_by_group_are_taken_home(
     held: tuple[eq.Federation, Any, Path, pd.DataFrame], tmp_path: Path, attribute: str, equipoise: Any
@@ -635,7 +641,9 @@ def test_thresholds_by_group_are_taken_home(
     assert expected != np.where(chosen.decide(scores, ["?"] * len(groups)), "ill", "well").tolist()
     part.to_csv(tmp_path / "p.csv", index=False)
     assert model.predict(tmp_path / "p.csv").tolist() == expected
-    assert equipoise("predict", tmp_path / "b", tmp_path / "p.csv", "-o", tmp_path / "o.csv").status == 0
+    done = equipoise("predict", tmp_path / "b", tmp_path / "p.csv", "-o", tmp_path / "o.csv")
+    assert done.status == 0
+    assert f"note: A threshold by {attribute} uses {attribute} of each person" in done.err
     assert pd.read_csv(tmp_path / "o.csv")["prediction"].tolist() == expected
     text = (tmp_path / "b/README.md").read_text()
     assert f"uses {attribute} of each person at prediction" in text

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
+from scipy.stats import fisher_exact
 
 import browser
 import equipoise as eq
@@ -160,21 +161,52 @@ def test_numbers_to_predict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equ
 
 
 def group(of_class: int, sensitivity: float) -> Any:
-    return {"of_class": of_class, "sensitivity": {"value": sensitivity, "low": None, "high": None}}
+    low, high = wilson(sensitivity, of_class)
+    return {"of_class": of_class, "sensitivity": {"value": sensitivity, "low": low, "high": high}}
+
+
+def missed(*groups: tuple[int, int]) -> list[Any]:
+    return [group(n, 1 - k / n) for k, n in groups]
 
 
 def test_what_chance_explains() -> None:
-    """A chi-squared test of several groups, Newcombe's interval of two."""
+    """A permutation test of all groups, however small, and Newcombe's interval of two that does not say otherwise."""
     tell = committee._spread
     assert "may be chance" in tell([group(100, 0.90), group(100, 0.88), group(100, 0.86)])
     assert "more than chance" in tell([group(1000, 0.90), group(1000, 0.80), group(1000, 0.86)])
-    assert "more than chance" in tell([group(1000, 0.90), group(1000, 0.80), group(10, 1.0)])  # the last is too small
-    assert "So few cases" in tell([group(12, 0.9), group(11, 0.5), group(14, 1.0)])
+    assert "more than chance" in tell([group(1000, 0.90), group(1000, 0.80), group(10, 1.0)])
+    assert "more than chance" in tell(missed((11, 37), (2, 86), (3, 60)))
+    assert "may be chance" in tell(missed((1, 2), (0, 2), (0, 2)))
     assert "So few cases" in tell([group(100, 1.0), group(100, 1.0), group(100, 1.0)])
-    ends = [{"value": k / 100, "low": wilson(k / 100, 100).low, "high": wilson(k / 100, 100).high} for k in (70, 80)]
     low, high = newcombe(70, 80)
-    said = committee._difference(*ends)  # type: ignore[arg-type]
+    said = committee._difference(group(100, 0.7), group(100, 0.8))
     assert f"10 points ({low:.0f} to {high:.0f}), which may be chance".replace("-", "−") in said
+
+
+@pytest.mark.parametrize(
+    "counts", [((7, 47), (8, 139)), ((11, 37), (2, 86)), ((5, 10), (0, 10)), ((4, 10), (0, 10)), ((3, 40), (3, 40))]
+)
+def test_two_groups_are_judged_as_fisher_does_and_the_interval_says_the_same(counts: Any) -> None:
+    (k, n), (i, m) = counts
+    said, chance = committee._difference(*missed(*counts)), fisher_exact([[k, n - k], [i, m - i]]).pvalue
+    (low,) = re.findall(r"\((\S+) to", said)
+    assert ("more than chance" in said) == (chance < 0.05) == (low not in ("0", "−0") and not low.startswith("−"))
+
+
+def test_a_method_that_decides_by_group(run: Path) -> None:
+    history = History.from_run(run)
+    meta = {k: v for k, v in history.meta.items() if k != "threshold"}
+    decided = replace(history, meta=meta | {"decides": "sex*age", "label": "t"})  # type: ignore[arg-type]
+    text = text_of(committee.render([decided]))
+    assert "The method t decides by sex and age: its model does not always predict the more probable class" in text
+    assert "A threshold by sex and age uses sex and age of each person at prediction" in text
+    assert "None was chosen" not in text
+    several = text_of(committee.render([decided, replace(history, meta=meta)]))  # type: ignore[arg-type]
+    assert "The method t decides by sex and age" in several
+    assert "None was chosen: each other model predicts the more probable class." in several
+    own = text_of(committee.render([replace(decided, meta={**decided.meta, "decides": ""})]))
+    assert "The method t decides: its model" in own
+    assert "disparate treatment" not in own
 
 
 def newcombe(a: int, b: int) -> tuple[float, float]:
@@ -255,6 +287,10 @@ def test_a_run_between_sites(run: Path) -> None:
     assert "The 3 sites kept their rows, and sent models or sums to a server." in text
     assert "Sites keep their rows, on which one could be chosen." in text
     assert "simulation" not in text
+    bare = {k: v for k, v in deployed.meta.items() if k != "attributes"}
+    text = text_of(committee.render([replace(deployed, meta=bare)]))  # type: ignore[arg-type]
+    assert "sites send the server no numbers by sex, age or origin" in text
+    assert "the rows say nothing" not in text
 
 
 def test_groups_that_are_numbers_and_a_column_that_tells_the_class(

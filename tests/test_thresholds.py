@@ -520,6 +520,12 @@ def test_the_command(run: Path, equipoise: Any) -> None:
     assert 'id="figure-threshold-0"' in page
     by_group = json.loads(equipoise("threshold", run, "--youden", "--by-group", "--json").out)
     assert by_group["by_group"]["thresholds"].keys() == {"men", "women"}
+    assert "in place of" not in result.out
+    assert (
+        "threshold.json, in place of the one that was there"
+        in equipoise("threshold", run, "--by-group", "--youden").out
+    )
+    assert "note: A threshold by sex uses sex of each person" in equipoise("export", run, "--bundle", "b").err
 
 
 def test_the_threshold_of_another_model_does_not_count(run: Path, equipoise: Any) -> None:

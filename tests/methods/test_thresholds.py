@@ -16,8 +16,10 @@ from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.bundle.files import cautions
 from equipoise.methods.thresholds import Thresholds
 from equipoise.metrics.group_thresholds import Metric, edges, rates, taken
+from equipoise.records.threshold import USES_GROUP
 
 METRICS: tuple[Metric, ...] = ("dp", "eo", "eodds")
 NAMES = {"sex": ["f", "m"]}
@@ -171,7 +173,17 @@ def test_a_bundle_decides_as_the_run_does(tmp_path: Path) -> None:
     assert (
         model.predict(x.numpy(), groups=["f"] * 500).tolist() != model.predict(x.numpy(), groups=["m"] * 500).tolist()
     )
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "The numbers of this card are those at these thresholds." in card
+    assert "uses sex of each person at prediction" in card
+    assert "disparate treatment" in card
+    assert "at 0.5" not in card
+    assert cautions(tmp_path / "model") == [USES_GROUP.format("sex")]
+    assert fed.history.meta["decides"] == "sex"
+    assert "decides" not in federation("fedavg").history.meta
     fed.save_bundle(tmp_path / "plain", threshold=0.4)
+    assert "The numbers of this section are those at 0.5." in (tmp_path / "plain" / "README.md").read_text()
+    assert cautions(tmp_path / "plain") == []
     assert json.loads((tmp_path / "plain" / "bundle.json").read_text())["decision"]["groups"] == []
 
 

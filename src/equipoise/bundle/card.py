@@ -16,6 +16,7 @@ from equipoise.metrics.groups import hidden
 from equipoise.metrics.intervals import wilson
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of
 from equipoise.records.history import History, worded
+from equipoise.records.threshold import USES_GROUP
 from equipoise.report import rates, sentences, thresholds
 from equipoise.report.document import treated
 from equipoise.report.formatting import PERCENT, number
@@ -249,7 +250,9 @@ class Card:
             said = [*rates.explained(treatment.parity, measure), *sentences.unknown_values(treatment)]
             titles, by_group = rates.grid(treatment.parity, measure)
             called = tuple((name if treatment.attribute else self._called(name), cells) for name, cells in by_group)
-            heading = treatment.rates_heading(measure) + " at 0.5" * (self.about["threshold"] != 0.5)
+            heading = treatment.rates_heading(measure) + " at 0.5" * (
+                self.about["threshold"] != 0.5 or self.about["chosen"] is not None
+            )
             yield Section(heading, [], Grid(titles, called), treatment.attribute or "Group", said)
 
     def _chosen(self) -> Iterator[Section]:
@@ -282,7 +285,10 @@ class Card:
             yield f"Threshold {threshold:.4g}: it is predicted from a probability of {threshold:.4g} on."
         else:
             yield "Threshold 0.5: the more probable class is predicted."
-        if attribute or threshold != 0.5:
+        if attribute and self.about["chosen"] is None:  # the method decides so
+            yield USES_GROUP.format(attribute)
+            yield "The numbers of this card are those at these thresholds."
+        elif attribute or threshold != 0.5:
             yield "The numbers of this section are those at 0.5."
         yield from self._recalibrated()
 

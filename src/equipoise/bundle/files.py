@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from equipoise.records.threshold import USES_GROUP
 from equipoise.system.seals import open_json, sealed_json
 
 FORMAT = 2  # raise it whenever an earlier Equipoise cannot read what is written: 1 had no decision
@@ -58,6 +59,14 @@ def take(folder: Path, home: Path) -> None:
         if card.exists():  # as it may be edited
             shown = html.escape(name) if card.suffix == ".html" else name
             card.write_text(card.read_text(encoding="utf-8").replace(KEPT, shown), encoding="utf-8")
+
+
+def cautions(folder: Path) -> list[str]:
+    """What whoever predicts with a bundle must know first: that the model is of no use, or decides by groups of people."""
+    about = read(folder)
+    failure, attribute = about["measures"].get("failure"), (about.get("decision") or {}).get("attribute")
+    useless = [f"The model is of no use: {failure}."] if failure else []
+    return useless + ([USES_GROUP.format(attribute)] if attribute else [])
 
 
 def read(folder: Path) -> dict[str, Any]:

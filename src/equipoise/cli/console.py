@@ -19,6 +19,11 @@ def say(text: str) -> None:
     out.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
+def note(text: str) -> None:
+    """Print a note on the standard error stream, as it is."""
+    err.print(f"note: {text}", soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
 def print_json(document: Any) -> None:
     """Print one JSON document."""
     print(json.dumps(document, indent=1))  # noqa: T201

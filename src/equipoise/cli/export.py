@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from equipoise.cli.console import say
+from equipoise.cli.console import note, say
 from equipoise.cli.options import Moved, Run
 from equipoise.system.own_code import short
 from equipoise.system.seals import open_json, open_toml
@@ -114,7 +114,7 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
                 "card.html of the copy: no prediction depends on them."
             )
         take(made, folder)
-        _announce(folder, "a bundle of the server's last model")
+        announce(folder, "a bundle of the server's last model")
         return
     fed, history = runs.trained(directory, data), History.from_run(directory)
     (number,) = _numbers(client, fed.names)
@@ -129,10 +129,15 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
         say(f"{directory / FILE} is of another model, and the threshold of this bundle is 0.5.")
     manifest = open_json((directory / "manifest.json").read_text(encoding="utf-8"))
     fed.save_bundle(folder, client=number, data=manifest.get("data"), **options)
-    _announce(folder, "a bundle")
+    announce(folder, "a bundle")
 
 
-def _announce(folder: Path, what: str) -> None:
+def announce(folder: Path, what: str) -> None:
+    """Say where a bundle is, what to know of it first, and how to predict with it."""
+    from equipoise.bundle.files import cautions
+
+    for text in cautions(folder):
+        note(text)
     say(f"{folder}: {what}, with its model card in README.md and card.html")
     say(f"Predict with it: equipoise predict {shlex.quote(str(folder))} DATA --output predictions.csv")
 

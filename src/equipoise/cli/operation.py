@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ import typer
 from rich.markup import escape
 
 from equipoise.cli.console import out, plain_table, print_json, say
+from equipoise.cli.export import announce
 from equipoise.cli.options import Json
 from equipoise.system.errors import ExpectedError
 from equipoise.system.seals import open_json, open_toml
@@ -238,8 +238,7 @@ def take(
         from equipoise.flower.site.home import take as copied
 
         name = copied(states, bundle, run=run)
-    say(f"{bundle}: a bundle of the site's model of {name}, with its model card in README.md and card.html")
-    say(f"Predict with it: equipoise predict {shlex.quote(str(bundle))} DATA --output predictions.csv")
+    announce(bundle, f"a bundle of the site's model of {name}")
 
 
 def _experiments(base: Path) -> dict[str, list[Path]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from equipoise.cli.console import err, progress_bar, require_free, say
+from equipoise.cli.console import note, progress_bar, require_free, say
 
 if TYPE_CHECKING:
     from equipoise.data.own.tables import Table
@@ -42,6 +42,7 @@ def predict(
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Predict with a bundle: a row for every row of a table, with its prediction and the probability of every class."""
+    from equipoise.bundle.files import cautions
     from equipoise.bundle.inputs import group_words
     from equipoise.bundle.predictor import ROWS, Classifier, load
     from equipoise.system.files import write_atomically
@@ -57,8 +58,8 @@ def predict(
     if column is not None and table is not None:
         words = group_words(table, column.column, str(data))
     codes, unknown = model.codes(words, len(x))
-    for note in filter(None, (*notes, unknown)):
-        err.print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
+    for text in filter(None, (*cautions(bundle), *notes, unknown)):
+        note(text)
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     classes = model.classes_.tolist() if isinstance(model, Classifier) else []

@@ -44,6 +44,7 @@ def threshold(
 ) -> None:
     """Choose the threshold of a binary classifier on validation rows; print what it does by group on test rows."""
     from equipoise.federation.thresholds import choose_threshold
+    from equipoise.records.threshold import FILE
     from equipoise.report import thresholds as shown
     from equipoise.runs import directory as runs
 
@@ -56,7 +57,9 @@ def threshold(
         by_group=attribute or by_group,
         recalibrate=recalibrate,
     )
-    document, path = chosen.document, chosen.save(directory)
+    document, path = chosen.document, directory / FILE
+    replaced = path.exists()
+    chosen.save(directory)
     if json_:
         print_json(document)
         return
@@ -70,4 +73,4 @@ def threshold(
             table.add_row(escape(name), *("\n".join(filter(None, (cell.mean, escape(cell.ends)))) for cell in cells))
         out.print(table)
     say(" ".join(shown.explained(document)))
-    say(f"threshold: {path}")
+    say(f"threshold: {path}{', in place of the one that was there' * replaced}")

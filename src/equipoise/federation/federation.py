@@ -497,6 +497,10 @@ class Federation(Arrangement):
         }
         if self.alone is not None:
             meta["contribution"] = {**self.alone, "used": contributions.source(self.method, self.alone)}
+        for k in self.method.overriding("decide"):
+            rule = self.method.rules[k]
+            by = getattr(rule, "attribute", "") or next(iter(self.trial.setup.attributes), "group")
+            meta["decides"] = by if "sensitive" in rule.declared.needs else ""
         if (attackers := self.trial.attackers) is not None:
             meta["hostile"] = cast(Hostile, asdict(attackers))
         if (neurons := self.trial.neurons) is not None:

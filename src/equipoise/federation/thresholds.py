@@ -20,7 +20,7 @@ from equipoise.metrics.decision import Decision
 from equipoise.metrics.intervals import Interval
 from equipoise.metrics.performance import Value
 from equipoise.metrics.thresholds import Aim, choose, decided, rates_at
-from equipoise.records.threshold import FILE, ByGroup, Chosen, Estimate, RatesAt, Recalibrated, mark, masked
+from equipoise.records.threshold import FILE, USES_GROUP, ByGroup, Chosen, Estimate, RatesAt, Recalibrated, mark, masked
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import sealed_json
 from equipoise.system.suggestions import some, unknown
@@ -34,10 +34,6 @@ CLIENT: Final = "client"
 NO_ROWS = (
     "This federation holds out no rows for validation, and a threshold must not be chosen on training or test rows. Give each client rows "
     "to hold out, --validation 0.2 (Python: validation=0.2), or the server some, --set server_validation=0.1 (Python: server_validation)."
-)
-USES_GROUP = (
-    "A threshold by {0} uses {0} of each person at prediction: it must be known then, and laws may forbid to treat people by it "
-    "(disparate treatment). Ask before you use it."
 )
 
 

@@ -91,6 +91,7 @@ class Meta(TypedDict, total=False):
     client_names, client_groups : [N], a name of each client, and the group it belongs to.
     measures : what was to be recorded.
     classes : their names.
+    decides : by which attribute the method decides, empty if by none; absent where the more probable class is predicted.
     positive : the name of the class that rates are about, where it was said.
     attributes : by the name of each sensitive attribute the names of its values, in the order of their codes; absent where samples have none.
     task, unit : `"regression"`, absent for classification; and the unit of its target, empty where not known.
@@ -123,6 +124,7 @@ class Meta(TypedDict, total=False):
     client_groups: list[str] | None
     measures: list[str]
     classes: list[str]
+    decides: str
     positive: str | None
     attributes: dict[str, list[str]]
     task: str

@@ -6,6 +6,10 @@ from typing import Any, Final, TypedDict
 from equipoise.records.record import Record, line
 
 FILE: Final = "threshold.json"
+USES_GROUP: Final = (
+    "A threshold by {0} uses {0} of each person at prediction: it must be known then, and laws may forbid to treat people by it "
+    "(disparate treatment). Ask before you use it."
+)
 
 
 class Estimate(TypedDict):

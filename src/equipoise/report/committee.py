@@ -16,7 +16,7 @@ from equipoise.metrics.groups import hidden
 from equipoise.metrics.measures import ACCURACY
 from equipoise.records.history import History, worded
 from equipoise.records.meta import About, Content
-from equipoise.records.threshold import Chosen, Division, Estimate, RatesAt
+from equipoise.records.threshold import USES_GROUP, Chosen, Division, Estimate, RatesAt
 from equipoise.report import rates, thresholds
 from equipoise.report.document import Document, Rate, RatesOfGroup, Treated, treated
 from equipoise.report.formatting import number
@@ -34,6 +34,7 @@ from equipoise.system.text import plural
 ROWS: Final = 12  # groups in a table; of more the worst are shown
 POINTS: Final = 6  # lines of a list
 METHODS: Final = 3  # side by side
+PERMUTATIONS: Final = 9999
 COLUMNS: Final = 20  # of a table, by name
 ADD: Final = "write {} in a table [report] of a file, and add --about FILE.toml to the command of this report"
 
@@ -236,7 +237,7 @@ def _sentences(chosen: Chosen) -> Iterator[str]:
             f"By {_called(division)}, the most are missed of {_worded(division, ordered[0])}, {_of_100(worst['sensitivity'])} of 100, and the "
             f"fewest of {_worded(division, ordered[-1])}, "
             f"{_of_100(best['sensitivity'])}; tested were {worst['of_class']:,} and {best['of_class']:,} of class {positive}. "
-            f"{_difference(worst['sensitivity'], best['sensitivity']) if len(shown) == 2 else _spread([*shown.values()])}"
+            f"{_difference(worst, best) if len(shown) == 2 else _spread([*shown.values()])}"
         )
 
 
@@ -250,25 +251,34 @@ def _worded(division: Division, name: str) -> str:
     return worded(_called(division), name)
 
 
-def _difference(a: Estimate, b: Estimate) -> str:
-    """The difference of two rates with its interval, from those of the two (Newcombe 1998, method 10)."""
-    (p, l, u), (q, m, v) = ([100 * float(each[end] or 0) for end in ("value", "low", "high")] for each in (a, b))
+def _difference(worst: RatesAt, best: RatesAt) -> str:
+    """The difference of two groups with its interval, from those of the two (Newcombe 1998, method 10), from 0 on where they may be alike."""
+    ends = ([100 * float(each["sensitivity"][end] or 0) for end in ("value", "low", "high")] for each in (worst, best))
+    (p, l, u), (q, m, v) = ends
     low, high = q - p - math.hypot(q - m, u - p), q - p + math.hypot(v - q, p - l)
-    return f"The difference is {q - p:.0f} points ({number(low, 0)} to {number(high, 0)}), which {CHANCE if low <= 0 else MORE}."
+    more = _by_chance([worst, best]) < 0.05 and low >= 0.5  # which is shown as 1
+    low = low if more else min(low, 0.0)
+    return f"The difference is {q - p:.0f} points ({number(low, 0)} to {number(high, 0)}), which {MORE if more else CHANCE}."
 
 
 def _spread(groups: Sequence[RatesAt]) -> str:
-    """Whether rates differ by more than chance, by a chi-squared test (.05) of the groups with enough cases for it, five in every cell."""
-    from scipy.stats import chi2_contingency
-
-    cases = np.array([group["of_class"] or 0 for group in groups])
-    seen = np.rint(cases * [group["sensitivity"]["value"] or 0.0 for group in groups])
-    expected = np.outer([seen.sum(), cases.sum() - seen.sum()], cases / cases.sum())
-    enough = expected.min(axis=0) >= 5
-    if enough.sum() < 2:
+    """Whether the rates of all groups differ by more than chance, by a permutation test (.05)."""
+    chance = _by_chance(groups)
+    if math.isnan(chance):
         return "So few cases cannot show whether the groups differ."
-    _, p, *_ = chi2_contingency(np.stack([seen, cases - seen])[:, enough])
-    return f"That the groups differ so much {CHANCE if p >= 0.05 else MORE}."
+    return f"That the groups differ so much {CHANCE if chance >= 0.05 else MORE}."
+
+
+def _by_chance(groups: Sequence[RatesAt]) -> float:
+    """How probable it is that chance alone makes groups differ at least so much, by chi-squared of permuted cases; NaN if all are alike."""
+    cases = np.array([group["of_class"] or 0 for group in groups])
+    seen = np.rint(cases * [group["sensitivity"]["value"] or 0.0 for group in groups]).astype(int)
+    share = seen.sum() / cases.sum()
+    if not 0 < share < 1:
+        return math.nan
+    drawn = np.random.default_rng(0).multivariate_hypergeometric(cases, seen.sum(), PERMUTATIONS, method="marginals")
+    far, drawn_far = (((counts - cases * share) ** 2 / cases).sum(-1) for counts in (seen, drawn))
+    return float((1 + (drawn_far >= far * (1 - 1e-9)).sum()) / (1 + PERMUTATIONS))
 
 
 def _of_100(share: Estimate) -> str:
@@ -384,9 +394,22 @@ def _threshold(runs: Sequence[History], chosen: Chosen | None) -> Section:
         if at_real_sites(runs[0]):
             how = "Sites keep their rows, on which one could be chosen."
         suits = "That suits a task where both mistakes cost the same."
-        return section([f"{why} model predicts the more probable class. {suits} {how}"])
+        other = " other" * any("decides" in run.meta for run in runs)
+        others = [f"{why}{other} model predicts the more probable class. {suits} {how}"]
+        others *= any("decides" not in run.meta for run in runs)
+        return section([*_decided(runs), *others])
     what, how, *more = thresholds.sentences(chosen)
     return section([f"{what} {how}", *more])
+
+
+def _decided(runs: Sequence[History]) -> Iterator[str]:
+    """By what methods decide that do not predict the more probable class."""
+    for method, by in dict.fromkeys((run.label, run.meta["decides"]) for run in runs if "decides" in run.meta):
+        named = " and ".join(by.split("*"))
+        yield (
+            f"The method {method} decides{f' by {named}' * bool(by)}: its model does not always predict the more probable class, and the numbers "
+            f"above are those of its decisions.{f' {USES_GROUP.format(named)}' * bool(by)}"
+        )
 
 
 def _uncertain(compared: Comparison, chosen: Chosen | None) -> list[str]:
@@ -424,6 +447,8 @@ def _not_looked_at(compared: Comparison, chosen: Chosen | None) -> Iterator[str]
     run, attributes = compared.histories[0], [*compared.histories[0].attributes]
     if attributes:
         yield f"People by anything but {listed(attributes)}{', and by both at once' * (len(attributes) == 2)}."
+    elif at_real_sites(run):
+        yield "Groups of people: sites send the server no numbers by sex, age or origin. The card of each site's model has those of its rows."
     else:
         yield "Groups of people: the rows say nothing of sex, age or origin that was measured by."
     if chosen is None and run.main == ACCURACY:
