@@ -23,6 +23,7 @@ from equipoise.bundle.files import KEPT
 from equipoise.cli.init import read
 from equipoise.data.contents import DataError
 from equipoise.data.schema.sums import Sums
+from equipoise.flower.deploy import project
 from equipoise.scenarios.shared import SharedSchema, join, load_sums, site_sums
 from run_helpers import equipoise
 
@@ -441,6 +442,7 @@ def test_a_project_of_tables_states_that_its_sums_were_not_masked(here: Path, eq
     assert equipoise("schema", "join", *(f"{name}.json" for name in SITES)).status == 0
     made = equipoise("flower", "init", "trial", "--schema", "schema.json")
     assert "secure = true masks the updates of rounds, and never these sums" in made.out
+    assert "those for the digits, with the method fedheal. To take those of a file of `equipoise init`" in made.out
     readme = Path("trial/README.md").read_text()
     assert "The sums that made this schema were not masked" in readme
     assert 'data-path = "/data/site-2.csv"' in readme
@@ -451,6 +453,32 @@ def test_a_project_of_tables_states_that_its_sums_were_not_masked(here: Path, eq
     assert "digits that come with Equipoise: site-0, site-1, site-2." in readme
     for command in ("sums", "join"):
         assert "not masked" in " ".join(equipoise("schema", command, "--help").out.split())
+
+
+@pytest.mark.parametrize(
+    ("written", "reaches"),
+    [
+        ('method = "fedavg"\n', {"method": "fedavg", "lr": 0.02, "rounds": 30}),
+        (
+            'method = "fedprox+fedheal"\nseed = 3\nrounds = 7\npositive = "yes"\n[set]\n"fedheal.tau" = 0.45\n',
+            {"method": "fedprox+fedheal(tau=0.45)", "seed": 3, "rounds": 7, "positive": "yes"},
+        ),
+        ('optimizer = "adam"\nbatch_size = 8\n', {"optimizer": "adam", "lr": 0.001, "momentum": 0.0, "batch-size": 8}),
+        ('steps = 5\nnetwork = "cnn(width=8)"\nengine = "stacked"\n', {"steps": 5}),
+    ],
+)
+def test_a_project_has_the_settings_of_the_file_that_sites_agreed_on(
+    tmp_path: Path, written: str, reaches: dict[str, Any], equipoise: Any
+) -> None:
+    (tmp_path / "agreed.toml").write_text(written)
+    done = equipoise("flower", "init", tmp_path / "trial", "--config", tmp_path / "agreed.toml")
+    assert done.status == 0, done.err
+    settings = project.settings(tmp_path / "trial")
+    assert reaches == {name: settings[name] for name in reaches}
+    assert f'METHOD = "{settings["method"]}"' in (tmp_path / "trial/myapp.py").read_text()
+    assert ("not taken, as each site has its own or the schema has it: network, engine" in done.out) == (
+        "network" in written
+    )
 
 
 def test_sums_of_few_rows_give_no_number_and_no_wrong_scale(here: Path) -> None:

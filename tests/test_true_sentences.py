@@ -332,7 +332,7 @@ def check_sentence(sentence: str, truth: Truth) -> None:
         assert not found[2] or int(found[2]) == max(last)
     elif sentence.startswith("This is one seed, and one seed proves nothing: another can"):
         assert truth.seeds == 1
-    elif sentence == "Two seeds are too few to assess a difference; run at least three.":
+    elif sentence == "Two seeds say little about chance: run at least three before you rely on a difference.":
         assert truth.seeds == 2
     elif found := match(r"(?:Only (\S+) is better than guessing with every seed: it|(\S+)) reaches (.+)\."):
         label = found[1] or found[2]

@@ -7,7 +7,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,13 +63,29 @@ def init(
         Path | None,
         typer.Option(help="For a table of each site: the file of `equipoise schema join` [default: digits]."),
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", "-c", metavar="FILE", help="A file of `equipoise init`, whose settings the project gets."
+        ),
+    ] = None,
 ) -> None:
     """Write a project that works as it is: an app for Flower, its settings, a README, certificates, containers."""
     with flower_errors():
         from equipoise.flower.deploy import project
 
-        for path in project.init(directory, sites, schema):
+        chosen, others = (None, []) if config is None else _settings(config)
+        for path in project.init(directory, sites, schema, chosen):
             say(f"wrote {path}")
+    if others:
+        say(
+            f"{config}: not taken, as each site has its own or the schema has it: {some(others)}. See {directory}/mytask.py."
+        )
+    if schema is not None and config is None:
+        say(
+            f"Its settings are those for the digits, with the method {project.PROTOCOL['method']}. To take those of a file of "
+            "`equipoise init`, write it with --config FILE. Or change pyproject.toml, and the method in myapp.py, too."
+        )
     nodes = f"--sites {sites}"
     if schema is not None:
         nodes = "--node-config local.toml"
@@ -249,6 +265,26 @@ OPERATION: dict[Callable[..., None], str] = {  # with examples
 }
 for command, example in OPERATION.items():
     app.command(epilog=f"Example: `{example}`")(flower_errors()(command))
+
+
+def _settings(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """The settings of a run between sites in a file of ``equipoise init``, and the names of others; what it lacks is as in simulations."""
+    from equipoise.cli.init import read
+    from equipoise.federation.method import parse
+    from equipoise.flower.settings import OF_SITES, AppSettings
+    from equipoise.runs.configuration import training_of
+    from equipoise.scenarios.own import PROTOCOL
+
+    method, parts, seed, choices = read(path)
+    of_data = choices.pop("scenario_options")
+    given = {
+        name: value for name, value in choices.items() if name not in ("data", "scenario", "report", "network_options")
+    }
+    given |= {name: of_data[name] for name in ("positive",) if name in of_data}
+    names = {f.name for f in fields(AppSettings)} - {*OF_SITES}
+    taken = {name: value for name, value in given.items() if name in names}
+    chosen = {**training_of(PROTOCOL, taken), "method": str(parse(method, parts)), "seed": seed}
+    return chosen, [name for name in given if name not in names]
 
 
 def _nodes(path: Path | None, several: bool = False) -> dict[str, dict[str, Any]]:

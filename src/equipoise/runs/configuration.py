@@ -19,6 +19,7 @@ from equipoise.federation.stopping import NONE
 from equipoise.metrics.groups import positive_class
 from equipoise.metrics.own import divided
 from equipoise.records.meta import Content
+from equipoise.scenarios.scenario import Protocol
 from equipoise.system import own_code, places
 from equipoise.system.devices import usable_device
 from equipoise.system.errors import RunError as RunError  # also by this name, with what is refused here
@@ -89,7 +90,7 @@ def configure(
     rules = parse(method, overrides)
     data = _described(scenario, chosen)
     _check_engine(chosen)
-    training = _training(data, chosen)
+    training = training_of(data.protocol, chosen)
     named: Content = {"method": str(rules), "label": own_code.short(method if not overrides else str(rules))}
     texts = (*(chosen.get(name, "") for name in ("network", "data", "optimizer")), data.task)
     references = (own_code.split(each)[0] for each in texts)
@@ -155,15 +156,15 @@ def _check_engine(chosen: Content) -> None:
         raise ValueError(f"--chunk belongs to the engine stacked; {engine} makes no stacks. Leave it out.")
 
 
-def _training(data: scenarios.Description, chosen: Content) -> Content:
+def training_of(recommended: Protocol, chosen: Content) -> Content:
     """How to train: what the scenario recommends, as far as it holds for the optimizer, and what was chosen."""
-    protocol = asdict(data.protocol)
+    protocol = asdict(recommended)
     if "epochs" in chosen and "steps" in chosen:
         raise ValueError(f"--epochs {chosen['epochs']} and --steps {chosen['steps']}: give one of them.")
     if "epochs" in chosen:
         protocol["steps"] = None
-    optimizer = chosen.get("optimizer", data.protocol.optimizer)
-    if optimizer != data.protocol.optimizer and "sgd" in (optimizer, data.protocol.optimizer):
+    optimizer = chosen.get("optimizer", recommended.optimizer)
+    if optimizer != recommended.optimizer and "sgd" in (optimizer, recommended.optimizer):
         # The rate of one means nothing to another.
         protocol |= {"momentum": 0.0, "lr": 0.01 if optimizer == "sgd" else 0.001}
     if own_code.split(optimizer)[0]:

@@ -37,7 +37,12 @@ TASK, SCHEMA = "mytask.py", "schema.json"
 LONGEST = 32  # characters of an app's name, says Flower
 
 
-def init(directory: str | Path, sites: int | Sequence[str] = 3, schema: str | Path | None = None) -> list[Path]:
+def init(
+    directory: str | Path,
+    sites: int | Sequence[str] = 3,
+    schema: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> list[Path]:
     """Write a new project that works as it is: a federation of ``sites`` on the embedded digits, or on a table of each site.
 
     Parameters
@@ -45,6 +50,7 @@ def init(directory: str | Path, sites: int | Sequence[str] = 3, schema: str | Pa
     directory : made if missing; its name becomes the app's: a letter, then letters, digits and hyphens, 32 at most.
     sites : how many (``site-0``, ...), or their names.
     schema : of the tables of all sites, a file of ``equipoise schema join``; it becomes part of the project.
+    settings : of the run, by the names of :class:`equipoise.flower.settings.AppSettings`; None: those for the digits.
 
     Returns
     -------
@@ -68,6 +74,9 @@ def init(directory: str | Path, sites: int | Sequence[str] = 3, schema: str | Pa
         raise ValueError(
             f"{base} holds {', '.join(existing)} already, and nothing is overwritten. Choose another directory."
         )
+    chosen = AppSettings(**{**(PROTOCOL if settings is None else settings), "min_sites": len(names)}).table()
+    if wrong := problems(chosen):
+        raise ValueError(" ".join(wrong))
     about = {
         "name": name,
         "schema": schema is not None,
@@ -75,8 +84,8 @@ def init(directory: str | Path, sites: int | Sequence[str] = 3, schema: str | Pa
         "sites": names,
         "year": datetime.now(UTC).year,
         "lowest": FLWR[0],
-        "method": PROTOCOL["method"],
-        "config": tomli_w.dumps(AppSettings(**PROTOCOL, min_sites=len(names)).table()).strip(),
+        "method": chosen["method"],
+        "config": tomli_w.dumps(chosen).strip(),
     }
     texts = {file: _rendered(template, about) for file, template in FILES.items()}
     if schema is not None:
