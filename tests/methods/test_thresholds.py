@@ -17,6 +17,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.bundle.files import cautions
+from equipoise.flower.app import in_process
 from equipoise.methods.thresholds import Thresholds
 from equipoise.metrics.group_thresholds import Metric, edges, rates, taken
 from equipoise.records.threshold import USES_GROUP
@@ -185,6 +186,27 @@ def test_a_bundle_decides_as_the_run_does(tmp_path: Path) -> None:
     assert "The numbers of this section are those at 0.5." in (tmp_path / "plain" / "README.md").read_text()
     assert cautions(tmp_path / "plain") == []
     assert json.loads((tmp_path / "plain" / "bundle.json").read_text())["decision"]["groups"] == []
+
+
+def test_decisions_about_one_of_three_classes_are_in_no_bundle(tmp_path: Path) -> None:
+    parts = [(x, y + (x[:, 1] > 1), s) for x, y, s in (people(300, 1), people(300, 2))]
+    net = eq.network("mlp", (2,), 3, seed=0, hidden=[])
+    more = {"tests": {"all": parts[0]}, "attributes": NAMES, "positive": 1}
+    fed = eq.Federation(net, parts, "fedavg+thresholds", eq.SGD(0.2), **more)
+    fed.fit(1, progress=False)
+    with pytest.raises(ValueError, match=r"decides by group .* one of 3 classes.*equipoise export RUN"):
+        fed.save_bundle(tmp_path / "model")
+    assert fed.network() is not None
+
+
+@pytest.mark.parametrize(("attribute", "named"), [("", "sex"), ("attribute=sex*age", "sex*age")])
+def test_a_server_of_sites_knows_by_what_it_decides(attribute: str, named: str) -> None:
+    age = {"age": ["young", "old"]}
+    parts = [(x, y, torch.stack([s, s], 1)) for x, y, s in (people(60, 1), people(60, 2))]
+    net = eq.network("mlp", (2,), 2, seed=0, hidden=[])
+    method = f"fedavg+thresholds({attribute})"
+    fed = in_process(net, parts, method, eq.SGD(0.2), tests={"all": parts[0]}, attributes=NAMES | age, positive=1)
+    assert fed.history.meta["decides"] == named
 
 
 def test_decisions_by_chance_are_in_no_bundle(tmp_path: Path) -> None:

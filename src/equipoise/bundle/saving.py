@@ -104,6 +104,11 @@ def save(
     decision = _decision(trained, threshold, chosen, recalibration)
     classes, positive = trained.history.classes, trained.history.positive
     if decision is not None and (positive is None or len(classes) != 2):
+        if trained.decision is not None:
+            raise BundleError(
+                f"{trained.history.method} decides by group whether a sample is of one of {len(classes)} classes, and a bundle holds such "
+                "decisions between two only. Take the weights home instead: equipoise export RUN (Python: fed.network())."
+            )
         raise BundleError("threshold is for two classes, of which one is positive. Leave it out.")
     if chosen is not None:
         _require_same(chosen, trained)

@@ -448,7 +448,7 @@ def _not_looked_at(compared: Comparison, chosen: Chosen | None) -> Iterator[str]
     if attributes:
         yield f"People by anything but {listed(attributes)}{', and by both at once' * (len(attributes) == 2)}."
     elif at_real_sites(run):
-        yield "Groups of people: sites send the server no numbers by sex, age or origin. The card of each site's model has those of its rows."
+        yield "Groups of people: sites send the server no numbers by sex, age or origin. The card of each site's model has those of its own rows, if they name a group."
     else:
         yield "Groups of people: the rows say nothing of sex, age or origin that was measured by."
     if chosen is None and run.main == ACCURACY:
