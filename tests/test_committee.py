@@ -209,6 +209,18 @@ def test_a_method_that_decides_by_group(run: Path) -> None:
     assert "disparate treatment" not in own
 
 
+def test_the_report_of_a_run_that_decides_by_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = settings(tmp_path, method="fedavg+thresholds", validation=0.0)
+    assert equipoise("run", "--config", path, "--name", "r", "--no-report").status == 0
+    text = text_of(committee.render([History.from_run(tmp_path / "runs/r")]))
+    assert "The method fedavg+thresholds decides by sex: its model" in text
+    assert "disparate treatment" in text
+    assert "None was chosen" not in text
+
+
 def newcombe(a: int, b: int) -> tuple[float, float]:
     """Of b - a in 100 samples each, by statsmodels' formula of method 10, in points."""
     (l1, u1), (l2, u2) = (wilson(k / 100, 100) for k in (a, b))

@@ -80,6 +80,7 @@ MANIFEST = (
     "machines",
     "hostile",
     "attributes",
+    "decides",
     "task",
     "unit",
 )
