@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.core import cells
 from equipoise.core.rule import Cohort, Setup, State
 from equipoise.federation.method import parse
+from equipoise.methods.fairbatch import shifted
 from helpers import Server, federation, in_one, tensor
 
 RULES = [
@@ -236,3 +238,43 @@ def test_they_combine() -> None:
         eq.parse("fairfed+afl")
     with pytest.raises(ValueError, match="'fedgft' lets each client send samples of each class and group"):
         eq.parse("fedgft+dp")
+
+
+# what hides the number of groups, or brings other groups
+def test_clients_elsewhere_need_named_values() -> None:
+    """Without names the number of groups is that of the clients here, and the others' groups would have no weight."""
+    x, y = torch.randn(20, 3), torch.arange(20) % 2
+    more = [(x, y, torch.arange(20) % k) for k in (2, 3)]
+    lazy = [more[0], eq.Lazy(lambda: more[1], 20)]
+    with pytest.raises(ValueError, match="may have other values of s"):
+        eq.Federation(torch.nn.Linear(3, 2), lazy, "fairgrad", steps=1)
+    named = eq.Federation(torch.nn.Linear(3, 2), lazy, "fairgrad", steps=1, attributes={"g": ["a", "b", "c"]})
+    assert named.progress.server[0]["w"].shape == (2, 3)
+    assert eq.Federation(torch.nn.Linear(3, 2), more, "fairgrad", steps=1).progress.server[0]["w"].shape == (2, 3)
+
+
+def test_sites_need_named_values() -> None:
+    from equipoise.flower import in_process
+
+    x, y, s = torch.randn(20, 3), torch.arange(20) % 2, torch.arange(20) // 10
+    with pytest.raises(ValueError, match="treats groups of people"):
+        in_process(torch.nn.Linear(3, 2), [(x, y, s)] * 2, "fairgrad", eq.SGD(0.1), tests={"all": (x, y, s)})
+
+
+def test_a_code_beyond_the_names_is_no_other_group() -> None:
+    """Of two attributes whose codes are added up, as sex=0, race=3 would be sex=1, race=0."""
+    setup = Setup(torch.zeros(3), (3,), torch.ones(2), n_classes=2, attributes={"sex": 2, "race": 3}, positive=1)
+    message = cells.server_state(parse("fairgrad(attribute=sex*race)").rules[0], setup)
+    s = torch.tensor([[0, 3], [1, 0], [0, 2], [-1, 1], [2, 0]])
+    assert cells.group_of(message, s).tolist() == [6, 3, 2, 6, 6]
+
+
+@pytest.mark.parametrize("metric", ["eo", "eodds"])
+def test_a_round_with_one_group_changes_no_share(metric: str) -> None:
+    """Whichever it is: a row of which one cell is empty keeps its weights."""
+    rule = parse(f"fairbatch(metric={metric}, alpha=0.1)").rules[0]
+    w, n = torch.tensor([[0.8, 1.2], [0.6, 1.4]]).double(), torch.tensor([[50.0, 50], [40, 60]]).double()
+    for empty in (0, 1):
+        here = n.clone()
+        here[:, empty] = 0
+        assert torch.equal(shifted(w, here, torch.full((2,), rule.alpha).double()), w)

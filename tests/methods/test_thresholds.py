@@ -214,3 +214,20 @@ def test_decisions_by_chance_are_in_no_bundle(tmp_path: Path) -> None:
     fed.fit(2, progress=False)
     with pytest.raises(ValueError, match="decides by chance"):
         fed.save_bundle(tmp_path / "model")
+
+
+def test_taking_no_one_is_so_in_a_bundle_too() -> None:
+    rule = Thresholds(bins=4)
+    state = {"chance": torch.tensor([[0.0, 0, 0, 0], [0, 1, 1, 1]])}
+    name, least = rule.edges(state) or ("", torch.zeros(0))
+    assert (name, least[1]) == ("", 0.25)
+    assert least[0] > 1
+
+
+def test_one_class_of_three_is_in_no_bundle(tmp_path: Path) -> None:
+    x, y, s = people(300, 1)
+    net = eq.network("mlp", (2,), 3, seed=0, hidden=[])
+    fed = eq.Federation(net, [(x, y + (x[:, 1] > 1), s)], "thresholds", attributes=NAMES, positive=1, epochs=1)
+    fed.fit(1, progress=False)
+    with pytest.raises(ValueError, match="one class against 2 others"):
+        fed.save_bundle(tmp_path / "model")

@@ -25,7 +25,7 @@ from equipoise.system.ranges import number, text
 from equipoise.system.suggestions import unknown
 
 NEEDS = frozenset({"classes", "sensitive"})
-SENT = ("w", "row", "factor")
+SENT = ("w", "row", "factor", "values")
 UNKNOWN = 2**40  # a code beyond every group, if its attribute counts
 RANGES: Mapping[str, Bounds] = MappingProxyType(
     {
@@ -92,7 +92,7 @@ def factors(setup: Setup, names: str) -> tuple[Tensor, int]:
 
 
 def server_state(self: CellRule, setup: Setup) -> State:
-    """Weights ``w`` [R, A] of 1, the row of each class [C], and the ``factor`` [K] of each attribute.
+    """Weights ``w`` [R, A] of 1, the row of each class [C], the ``factor`` [K] of each attribute, and the number of its ``values`` [K].
 
     R is the number of classes, or 2 for a rule of two: all others, and the positive class.
     """
@@ -109,6 +109,7 @@ def server_state(self: CellRule, setup: Setup) -> State:
         "w": torch.ones(int(row.max()) + 1, A, dtype=torch.float64, device=row.device),
         "row": row,
         "factor": factor,
+        "values": torch.tensor([*setup.attributes.values()], dtype=torch.int64, device=row.device),
     }
 
 
@@ -141,8 +142,9 @@ def cell_of(message: State, y: Tensor, s: Tensor) -> Tensor:
 
 def group_of(message: State, s: Tensor) -> Tensor:
     """The group of each sample [..., B], of its codes ``s`` [..., B, K]; A if it is unknown."""
-    factor, A = message["factor"].unsqueeze(-2), message["w"].shape[-1]  # [..., 1, K]
-    return (s.masked_fill(s < 0, UNKNOWN) * factor).sum(-1).clamp(max=A)
+    factor, values = (message[key].unsqueeze(-2) for key in ("factor", "values"))  # [..., 1, K]
+    codes = s.where((s >= 0) & (s < values), UNKNOWN)
+    return (codes * factor).sum(-1).clamp(max=message["w"].shape[-1])
 
 
 def of_cells(table: Tensor, cell: Tensor, outside: float) -> Tensor:

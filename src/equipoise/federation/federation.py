@@ -186,7 +186,8 @@ class Federation(Arrangement):
         sensitive = inputs.sensitive(attributes, away=population is not None)
         people = sensitive or attributes or {}  # sites' attributes are known by name where no test set here has them
         inputs.require_data_for(rules)
-        require_people(rules, people)
+        here = population is None and all(isinstance(d, Samples) for d in inputs.data)
+        require_people(rules, people, here=here)
         check_whole("least_group", least_group, 1, meaning=" test samples")
         called = _classes(classes, inputs.n_classes)
         target = positive_class(positive, called)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -213,9 +213,21 @@ class Frame:
         return find(self.model, x, groups)
 
 
-def require_people(method: Method, sensitive: Collection[str]) -> None:
-    """Require ``sensitive`` attributes of the samples, if the method treats groups of people."""
-    if "sensitive" in method.needs and not sensitive:
+def require_people(method: Method, sensitive: Mapping[str, Sequence[str]], *, here: bool) -> None:
+    """Require ``sensitive`` attributes of the samples, if the method treats groups of people; named ones where not all samples are ``here``.
+
+    Raises
+    ------
+    ValueError : there are none, or the number of their values is not known.
+    """
+    if "sensitive" not in method.needs:
+        return
+    if unnamed := [name for name, values in sensitive.items() if not values and not here]:
+        raise ValueError(
+            f"{method} treats groups of people, and clients whose data are not here may have other values of {some(unnamed)}. "
+            'Name the values of every attribute: attributes={"sex": ["f", "m"]}.'
+        )
+    if not sensitive:
         raise ValueError(
             f"{method} treats groups of people, and these samples have no sensitive attributes. Name the column of the groups "
             "(--set group=NAME), give clients (x, y, s), or choose a scenario that has some: adult, heart."

@@ -16,12 +16,12 @@ from equipoise.system.ranges import choice, number
 def shifted(w: Tensor, n: Tensor, step: Tensor) -> Tensor:
     """Weights [R, 2] after the second cell of each row took ``step`` [R] of the first one's share of all samples, of weights ``w`` and counts ``n``.
 
-    The share of a row never changes, and none falls below 0; an empty cell keeps its weight.
+    The share of a row never changes, and none falls below 0; a row with an empty cell keeps its weights.
     """
     share = n / n.sum().clamp(min=1)
     row = share.sum(1)
     second = (w[:, 1] * share[:, 1] + step).clamp(min=0).minimum(row)
-    return cells.where(n, torch.stack([row - second, second], 1) / share, w)
+    return torch.where((n > 0).all(1, keepdim=True), torch.stack([row - second, second], 1) / share, w)
 
 
 def gaps(n: Tensor, sums: Tensor) -> Tensor:

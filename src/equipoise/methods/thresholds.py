@@ -10,6 +10,7 @@ from equipoise.core import cells
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
 from equipoise.metrics.group_thresholds import chances, edges
+from equipoise.metrics.thresholds import CERTAIN
 from equipoise.system.ranges import choice, number
 
 
@@ -27,7 +28,7 @@ class Thresholds(Rule):
     ----------
     metric : ``"eo"``, equal opportunity; ``"eodds"``, equalised odds, for which an ``eps`` of 0.05 is usual; ``"dp"``, demographic parity.
     eps : difference of rates that is allowed, in [0, 1]. At 0 often no one is taken for positive.
-    bins : of equal width, of the histograms, in 2..1000.
+    bins : of equal width, of the histograms, in 2..200. For ``"eodds"`` the search takes time by the square of groups times bins.
     form : ``"deterministic"`` or ``"randomised"``, whose decisions about the same person may differ from time to time.
     attribute : the sensitive attribute whose values are the groups; several joined by ``*``; empty: the first.
     least_count : >= 0; a client with fewer samples of a class and group reports zeros for them.
@@ -39,7 +40,8 @@ class Thresholds(Rule):
     Traffic: R A numbers down, R A B up. One more pass over the local data.
     Presets: ``randomised``.
     Differs: histograms are of the model sent out, so the thresholds of a model are those chosen for the one before. A sample of an unknown
-    group, and a group without samples of a class, keep 1/2. The decisions need the attribute at prediction, which laws may forbid.
+    group keeps 1/2, and a group without samples of a class the edge in the middle. One bin may hold a single person: ``least_count`` is about
+    a class and group. The decisions need the attribute at prediction, which laws may forbid.
     Losses and areas under curves are of the probabilities, which do not change.
     """
 
@@ -51,7 +53,7 @@ class Thresholds(Rule):
     binary = True
     metric: Literal["eo", "eodds", "dp"] = choice("eo", "eodds", "dp")
     eps: float = number(0.02, low=0, high=1)
-    bins: int = number(100, low=2, high=1000)
+    bins: int = number(100, low=2, high=200)
     form: Literal["deterministic", "randomised"] = choice("deterministic", "randomised")
     attribute: str = cells.attribute()
     least_count: int = cells.least_count()
@@ -106,7 +108,8 @@ class Thresholds(Rule):
     def edges(self, state: State) -> tuple[str, Tensor] | None:
         if self.form == "randomised":
             return None
-        return self.attribute, (self.bins - state["chance"].sum(1)) / self.bins
+        least = (self.bins - state["chance"].sum(1)) / self.bins
+        return self.attribute, least.where(least < 1, CERTAIN)  # no one at all
 
 
 CATALOGUE = {

@@ -281,7 +281,7 @@ def open_site(
     sensitive = inputs.sensitive(task.attributes, away=False)
     if task.schema is not None and (why := task.schema.doubt((settings.validation, settings.seed), name)):
         raise SiteError(why)
-    require_people(method, sensitive)
+    require_people(method, sensitive, here=True)
     people = inputs.data[0].people is not None
     inputs, (held,) = inputs.divided(settings.validation, settings.seed)
     trial = prepare(
