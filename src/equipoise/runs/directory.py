@@ -323,7 +323,7 @@ def _check_people(config: RunConfig, data: Scenario, model: Model) -> None:
     rules = [rule for rule in parse(config.method).rules if "sensitive" in rule.declared.needs]
     if not rules:
         return
-    require_people(parse(config.method), data.attributes)
+    require_people(parse(config.method), data.attributes, here=True)
     values = {name: len(words) for name, words in data.attributes.items()}
     target = positive_class(config.positive, data.classes or tuple(map(str, range(data.n_classes))))
     positive = None if target is None else target.number
