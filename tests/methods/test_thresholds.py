@@ -229,5 +229,5 @@ def test_one_class_of_three_is_in_no_bundle(tmp_path: Path) -> None:
     net = eq.network("mlp", (2,), 3, seed=0, hidden=[])
     fed = eq.Federation(net, [(x, y + (x[:, 1] > 1), s)], "thresholds", attributes=NAMES, positive=1, epochs=1)
     fed.fit(1, progress=False)
-    with pytest.raises(ValueError, match="one class against 2 others"):
+    with pytest.raises(ValueError, match="decisions between two only"):
         fed.save_bundle(tmp_path / "model")

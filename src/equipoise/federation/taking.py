@@ -61,11 +61,6 @@ def decision_of(trial: Trial, server: Sequence[State], attributes: Mapping[str, 
     """How the rules of a method decide, if it is not for the most probable class: by an edge for each value of one attribute."""
     for k in trial.method.overriding("decide") if server else ():
         made = trial.method.rules[k].edges(server[k])
-        if trial.setup.n_classes > 2:
-            raise ValueError(
-                f"{trial.method} decides about one class against {trial.setup.n_classes - 1} others, which a bundle does not. Train without "
-                "this rule to take a model home."
-            )
         name = (made[0] or next(iter(attributes), "")) if made else ""
         if made is None or len(attributes.get(name, ())) != len(made[1]):
             raise ValueError(

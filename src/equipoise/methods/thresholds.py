@@ -109,7 +109,7 @@ class Thresholds(Rule):
         if self.form == "randomised":
             return None
         least = (self.bins - state["chance"].sum(1)) / self.bins
-        return self.attribute, least.where(least < 1, CERTAIN)  # no one at all
+        return self.attribute, least.where(least < 1, CERTAIN)  # CERTAIN: no one
 
 
 CATALOGUE = {
