@@ -146,6 +146,18 @@ def test_a_probability_of_a_class_that_no_name_tells_is_refused() -> None:
     assert "predicted less often" in notes[1]
 
 
+@pytest.mark.parametrize("task", [None, "regression"])
+def test_several_rows_of_a_person_are_told(task: str | None) -> None:
+    frame = drawn(subject=[f"p{k % 130}" for k in range(400)], pred=drawn()["y"])
+    made = eq.audit(frame, label="y", prediction="pred", group="sex", task=task)
+    assert made.document["notes"][0].startswith("400 rows of 130 people. Some people have several rows")
+    assert made.document["notes"][0] in made.html()
+    once = frame.assign(subject=[f"p{k}" for k in range(400)])
+    assert eq.audit(once, label="y", prediction="pred", group="sex", task=task).document["notes"] == []
+    given_ = {"label": "y", "prediction": "pred", "group": "sex", "task": task}
+    assert eq.audit(frame.rename(columns={"subject": "who"}), subject="who", **given_).document["notes"]
+
+
 def test_exchanging_the_order_of_rows_and_columns_changes_nothing() -> None:
     frame = drawn()
     turned = frame.sample(frac=1, random_state=1)[[*frame.columns[::-1]]]

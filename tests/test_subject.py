@@ -20,6 +20,8 @@ from equipoise.data.contents import DataError
 from equipoise.data.own.columns import UserData
 from equipoise.data.samples import held_rows
 from equipoise.flower.server.scores import held_out
+from equipoise.records.meta import REPEATED
+from equipoise.report.statistics import Comparison
 from equipoise.scenarios.own import divided
 from equipoise.scenarios.shared import join, site_sums
 from run_helpers import equipoise
@@ -253,3 +255,23 @@ def test_rows_that_are_there_twice_are_counted(tmp_path: Path) -> None:
     notes = eq.scenario("own", data=write(tmp_path / "t.csv", [*rows, *copies]), client="site").manifest["notes"]
     assert any(note.startswith("7 of 7 test rows are the same as a training row, in all columns") for note in notes)
     assert any(note.startswith("3 different rows are at several clients for training") for note in notes)
+
+
+@pytest.mark.parametrize(("people", "said"), [([0, 0, 1, 1], True), ([0, 1, 2, 3], False), ([-1, -1, 0, 1], True)])
+def test_runs_say_that_rows_of_one_person_are_not_independent(tmp_path: Path, people: list[int], said: bool) -> None:
+    """The report, the committee's page, the threshold and the card."""
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(80, 2, generator=draw), torch.arange(80) % 2
+    who = torch.tensor(people).repeat(20) + torch.arange(20).repeat_interleave(4) * 4 * (
+        torch.tensor(people).repeat(20) >= 0
+    )
+    fed = eq.Federation(
+        eq.network("mlp", (2,), 2, seed=0, hidden=[]), [eq.OfPeople((x, y), who)], "fedavg", eq.SGD(0.1),
+        tests={"all": (x, y)}, validation=0.3, positive=1,
+    )  # fmt: skip
+    fed.fit(1, progress=False)
+    assert (REPEATED in fed.header) == said
+    assert (REPEATED in Comparison.of([fed.history])["notes"]) == said
+    assert (REPEATED in eq.choose_threshold(fed, youden=True).document["notes"]) == said
+    fed.save_bundle(tmp_path / "b")
+    assert (REPEATED in (tmp_path / "b" / "card.html").read_text()) == said

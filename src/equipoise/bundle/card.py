@@ -22,6 +22,7 @@ from equipoise.report.document import treated
 from equipoise.report.formatting import PERCENT, number
 from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.html import template
+from equipoise.report.notes import repeated
 from equipoise.report.rendering import markdown_table
 from equipoise.report.statistics import Comparison
 from equipoise.system.seals import typed
@@ -311,6 +312,7 @@ class Card:
 
     def _limits(self) -> Iterator[str]:
         yield "Rates differ between groups by chance where n is small: read the intervals."
+        yield from repeated([self.history])
         if self.history.groups:
             yield from sentences.limits([self.history])
         if self._at_site:

@@ -35,6 +35,10 @@ def audit(
         str | None,
         typer.Option(metavar="COLUMN", help="The site, in each of which groups are compared, too [default: site]."),
     ] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="The person, where one has several rows: it warns [default: subject]."),
+    ] = None,
     positive: Annotated[
         str | None, typer.Option(metavar="CLASS", help="The class that rates are about [default: the second of two].")
     ] = None,
@@ -73,6 +77,7 @@ def audit(
         prediction=prediction,
         group=group[0] if group and len(group) == 1 else group,
         site=site,
+        subject=subject,
         positive=positive,
         threshold=threshold,
         least=least,

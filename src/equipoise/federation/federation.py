@@ -32,7 +32,7 @@ from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.fingerprint import contents, fingerprint
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
-from equipoise.federation.inputs import Groups, frame, named, of_clients, require_people, taking
+from equipoise.federation.inputs import Groups, frame, named, of_clients, repeated, require_people, taking
 from equipoise.federation.method import Method
 from equipoise.federation.population import Population
 from equipoise.federation.preparation import (
@@ -192,6 +192,7 @@ class Federation(Arrangement):
         called = _classes(classes, inputs.n_classes)
         target = positive_class(positive, called)
         away = population is not None
+        of_people = repeated(inputs.data)
         inputs, held = (inputs, None) if away else held_out(inputs, settings, sets.groups)  # sites hold out their own
         check_away(rules, select, away=away, held=held is not None)
         measured = contributions.to_measure(
@@ -220,7 +221,7 @@ class Federation(Arrangement):
             positive=None if target is None else target.number,
         )
         super().__init__(
-            inputs, sets, held, called, sensitive, target, least_group, select, population, choice, measured
+            inputs, sets, held, called, sensitive, target, least_group, select, population, choice, measured, of_people
         )
         self.alone = None if contribution is None else contributions.given(contribution, len(self.names))
         self._solo: Progression | None = None  # how far the clients have trained alone
@@ -260,7 +261,7 @@ class Federation(Arrangement):
         """What a reader of the results must know about how they were made."""
         held = [] if self.held is None else self.held.header(self.names, self.trial.settings.validation)
         about = [self.positive.sentence] if self.positive is not None and RATES in self.tests.measures else []
-        return [*provenance.header(self.trial, self.engine_choice), *held, *about]
+        return [*provenance.header(self.trial, self.engine_choice), *held, *about, *self.repeated]
 
     @property
     def personal(self) -> bool:

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import chain, count
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -41,6 +42,7 @@ from equipoise.data.samples import (
     trained_on,
 )
 from equipoise.federation.method import Method
+from equipoise.records.meta import REPEATED
 from equipoise.submodels.discovery import find
 from equipoise.system import memory as freed
 from equipoise.system import text
@@ -211,6 +213,12 @@ class Frame:
         """The network's hidden units, checked on a few samples of a client."""
         x = self.first.batch(torch.arange(16, device=self.first.sizes.device) % self.first.size, None).x
         return find(self.model, x, groups)
+
+
+def repeated(data: Sequence[Samples | Absent]) -> list[str]:
+    """That several samples of a client are of one person, in a sentence; nothing where that is not known."""
+    people = [d.people for d in data if isinstance(d, Samples) and d.people is not None]
+    return [REPEATED] * any(len(np.unique(each)) < len(each) for each in people)
 
 
 def require_people(method: Method, sensitive: Mapping[str, Sequence[str]], *, here: bool) -> None:

@@ -36,7 +36,8 @@ VALIDATION_BATCH = 64  # samples in a batch of the server's validation data, for
 class Arrangement:
     """What of a federation stays as it was made: see :class:`equipoise.Federation` for the meaning of each.
 
-    ``held`` is what the clients hold out, ``collaborative`` whether what each reaches alone is measured.
+    ``held`` is what the clients hold out, ``collaborative`` whether what each reaches alone is measured,
+    ``repeated`` that several rows are of one person, in words.
     """
 
     inputs: Frame
@@ -50,6 +51,7 @@ class Arrangement:
     population: Population | None
     engine_choice: EngineChoice
     collaborative: bool
+    repeated: list[str]
 
     @property
     def model(self) -> Model:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, TypedDict
+from typing import Any, Final, TypedDict
 
 from equipoise.records.threshold import Chosen
 
@@ -76,6 +76,9 @@ class Hostile(TypedDict, total=False):
     attack: str
     scale: float | None
     clients: list[int]
+
+
+REPEATED: Final = "Some people have several rows, and intervals take rows as independent: they are too narrow, and chance explains more."
 
 
 class Meta(TypedDict, total=False):

@@ -19,7 +19,7 @@ from equipoise.data.own.predictions import Predictions
 from equipoise.metrics.calibration import auc
 from equipoise.metrics.measures import ACCURACY
 from equipoise.records.history import History
-from equipoise.records.meta import Meta
+from equipoise.records.meta import REPEATED, Meta
 from equipoise.records.record import Record
 from equipoise.records.treatment import gap_between
 from equipoise.report import document as content
@@ -62,6 +62,7 @@ def audit(
     prediction: str | None = None,
     group: str | Sequence[str] | None = None,
     site: str | None = None,
+    subject: str | None = None,
     positive: object = None,
     threshold: float = 0.5,
     least: int = 30,
@@ -82,6 +83,7 @@ def audit(
     group : columns of groups of people, ``"sex"`` or ``["sex", "age:40,60"]``, which divides numbers into bands; by default ``group``. Of
         several their intersection is measured, too.
     site : column of the site, in each of which people are compared, too; by default ``site``, if there is one.
+    subject : column of the person whom a row is about; by default ``subject``, if there is one. Of several rows per person it warns.
     positive : the class that rates are about; by default the second of two, or the one whose name says so.
     threshold : the positive class is predicted from this probability on, in [0, 1].
     least : people that a number must be about, >= 1: it is counted in the denominator of each rate.
@@ -110,6 +112,7 @@ def audit(
         probability=probability,
         prediction=prediction,
         site=site,
+        subject=subject,
         positive=positive,
         threshold=threshold,
     )
@@ -194,11 +197,12 @@ class Audit:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What to doubt: a positive class that was assumed, and predictions that are right less often than chance."""
+        """What to doubt: several rows of one person, a positive class that was assumed, and predictions that are right less often than chance."""
         data, about = self.data, self.data.positive
+        said = [f"{len(data):,} rows of {data.people:,} people. {REPEATED}"] if data.people < len(data) else []
         if about is None:
-            return ()
-        said = [about.sentence] if about.why == "assumed" else []
+            return (*said,)
+        said += [about.sentence] if about.why == "assumed" else []
         ranks = (data.predicted == about.number).astype(float) if data.scores is None else data.scores
         area, ends = auc(ranks, data.y == about.number)
         if ends[1] < 0.5:

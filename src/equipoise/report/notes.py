@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from equipoise.metrics.measures import Measure
+from equipoise.records.meta import REPEATED
 from equipoise.report.formatting import number
 from equipoise.report.provenance import at_real_sites
 from equipoise.system.environment import code, kind, release
@@ -39,6 +40,7 @@ def of_runs(runs: Runs) -> Iterator[str]:
     histories = [run for seeds in runs.values() for run in seeds.values()]
     rounds = max(map(len, histories))
     yield from leaks(histories)
+    yield from repeated(histories)
     for label, seeds in runs.items():
         yield from warnings(label, seeds.values(), rounds)
     all_seeds = {run.seed for run in histories}
@@ -66,6 +68,11 @@ def leaks(histories: Iterable[History]) -> list[str]:
     """Columns of the user's data that give the label away, each once, as the header of a run states them."""
     lines = (LEAK.fullmatch(str(line)) for run in histories for line in run.meta.get("header") or ())
     return list(dict.fromkeys(line[1] for line in lines if line))
+
+
+def repeated(histories: Iterable[History]) -> list[str]:
+    """That rows are not independent, where some are of one person."""
+    return [REPEATED] * any(REPEATED in (run.meta.get("header") or ()) for run in histories)
 
 
 def _each(runs: Runs) -> Iterator[tuple[str, History]]:

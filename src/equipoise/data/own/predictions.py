@@ -42,6 +42,7 @@ class Predictions:
     attributes : by the name of an attribute the names of its values.
     s : the codes of the attributes [n, A]; -1 is not known.
     sites : of every person [n]; None if none were given.
+    people : how many there are in the n rows.
     """
 
     source: str
@@ -53,6 +54,7 @@ class Predictions:
     attributes: Mapping[str, tuple[str, ...]]
     s: NDArray[np.int64]
     sites: NDArray[Any] | None
+    people: int
 
     def __len__(self) -> int:
         return len(self.y)
@@ -65,6 +67,7 @@ def read(
     probability: str | None = None,
     prediction: str | None = None,
     site: str | None = None,
+    subject: str | None = None,
     positive: object = None,
     threshold: float = 0.5,
 ) -> Predictions:
@@ -75,7 +78,7 @@ def read(
     source : the path, or the frame.
     columns : names of the columns of labels and groups, and how a table that is text is written.
     probability, prediction : columns of the probability of the positive class, of the predicted class, or of predicted numbers: one at least.
-    site : column of the site.
+    site, subject : columns of the site, and of the person whom a row is about.
     positive, threshold : see :func:`equipoise.report.audit.audit`.
 
     Raises
@@ -88,7 +91,7 @@ def read(
     what = "the frame" if frame else str(source)
     table = _table_of(source) if frame else opened(Path(source), columns)
     names, at = table.names, table.at
-    used, groups = _used(what, names, columns, probability, prediction, site)
+    used, groups = _used(what, names, columns, probability, prediction, site, subject)
     problems: list[str] = []
     wanted = dict.fromkeys((*used.values(), *(group.column for group in groups.values())))
     cells, n = table.words([name for name in wanted if name is not None]), len(table)
@@ -134,6 +137,7 @@ def read(
                 f"{what}, column {group.column}: everybody is {values[0]!r}, and two groups or more are compared. Name another --group."
             )
     sites = np.array(words(str(used["site"]), "site")) if used["site"] is not None else None
+    people = n if used["subject"] is None else len({*words(str(used["subject"]), "subject")})
     label = str(used["label"])
     truth = words(label, "label") if not columns.regression else ()
     classes: tuple[str, ...] = ()
@@ -172,11 +176,17 @@ def read(
         values, joint = _intersection([*attributes.values()], np.stack(codes))
         attributes[" and ".join(attributes)] = values
         codes.append(joint)
-    return Predictions(what, classes, about, y, predicted, scores, attributes, np.stack(codes, 1), sites)
+    return Predictions(what, classes, about, y, predicted, scores, attributes, np.stack(codes, 1), sites, people)
 
 
 def _used(
-    what: str, names: Sequence[str], columns: Columns, probability: str | None, prediction: str | None, site: str | None
+    what: str,
+    names: Sequence[str],
+    columns: Columns,
+    probability: str | None,
+    prediction: str | None,
+    site: str | None,
+    subject: str | None,
 ) -> tuple[dict[str, str | None], dict[str, Group]]:
     """The columns by role, and those of groups."""
     problems: list[str] = []
@@ -189,6 +199,7 @@ def _used(
             return None
 
     used = {"label": named("label", columns.label, "label"), "site": named("site", site, "site")}
+    used["subject"] = named("subject", subject, "subject")
     used |= {"probability": named("probability", probability), "prediction": named("prediction", prediction)}
     if columns.label is None and used["label"] is None:
         problems.append(

@@ -46,6 +46,7 @@ def keep_bundle(site: Site, vector: Tensor, t: int, rounds: int, server: Sequenc
             "classes": list(site.task.classes or map(str, range(trial.setup.n_classes))),
             "least_group": site.least,
             "positive": str(site.run_config.get("positive") or "") or None,
+            "header": list(site.doubts),
             "holdings": holdings(trial.names, None, trial.data, tests.sets, trial.setup.n_classes),
         }
         if isinstance(task, Regression):

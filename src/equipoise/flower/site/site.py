@@ -23,7 +23,7 @@ from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import visit
 from equipoise.federation import diagnosis, guard
 from equipoise.federation.evaluation import EvaluationSets, Handed, used
-from equipoise.federation.inputs import frame, require_people
+from equipoise.federation.inputs import frame, repeated, require_people
 from equipoise.federation.method import Method
 from equipoise.federation.preparation import prepare
 from equipoise.federation.round import plain
@@ -75,6 +75,7 @@ class Site:
     noise: float = 0.0  # z, that protects what it sends
     attributes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # names of the values of each
     people: bool = False  # samples of one person are held out together
+    doubts: tuple[str, ...] = ()  # about the samples
 
     def answer(self, kind: str, asked: Parcel, **more: bool) -> Parcel:
         """The site's answer to a message; ``quiet=True`` to train with NaN as the update, not an error, where training fails.
@@ -282,7 +283,7 @@ def open_site(
     if task.schema is not None and (why := task.schema.doubt((settings.validation, settings.seed), name)):
         raise SiteError(why)
     require_people(method, sensitive, here=True)
-    people = inputs.data[0].people is not None
+    people, doubts = inputs.data[0].people is not None, tuple(repeated(inputs.data))
     inputs, (held,) = inputs.divided(settings.validation, settings.seed)
     trial = prepare(
         inputs,
@@ -299,7 +300,9 @@ def open_site(
     if spend(own, noise, 0) and (personal or settings.validation):
         what = "on its test data of a model that is partly its own" if personal else "on training data (validation)"
         raise SiteError(f"refuses: max-epsilon allows no scores {what}, which no noise protects")
-    return Site(trial, task, tests, store, held, simulated, described, own, run_config or {}, noise, sensitive, people)
+    return Site(
+        trial, task, tests, store, held, simulated, described, own, run_config or {}, noise, sensitive, people, doubts
+    )
 
 
 def _allow(site: Site, rounds: int = 1) -> None:
