@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,23 @@ def test_a_federation_of_sites_gives_the_bundle_of_the_simulator(here: Path, equ
     net = fed.network().eval()
     with torch.no_grad():
         assert torch.equal(probabilities, net(torch.from_numpy(inputs)).softmax(1).to(probabilities))
+
+
+def test_the_card_of_a_site_says_that_rows_of_one_person_are_not_independent(here: Path) -> None:
+    from equipoise.flower import Task
+    from equipoise.records.meta import REPEATED
+
+    schema = shared(here)
+
+    def task(node_config: Any, _: Any) -> Task:
+        made = Task.of_table(network(), schema, f"{node_config['site']}.csv" if "site" in node_config else None)
+        if node_config.get("site") != "north":
+            return made
+        return replace(made, train=eq.OfPeople(made.train, torch.arange(len(made.train[1])) // 2))
+
+    train_at_sites(here, task, "fedavg")
+    cards = {path.parent.parent.name: path.read_text() for path in (here / "states").rglob("card.html")}
+    assert {site: REPEATED in card for site, card in cards.items()} == {site: site == "north" for site in SITES}
 
 
 @pytest.mark.parametrize("method", ["fedavg", "standalone", "ditto-personal", "fedavg-finetune"])
