@@ -272,7 +272,7 @@ def test_what_training_has_not_seen_is_said(made: tuple[eq.Federation, Any, Path
     model = eq.load(folder)
     for column, value, said in (
         ("pain", "stabbing", r"column pain: 1 of \d+ cells did not occur in training \('stabbing' in 1\)"),
-        ("age", np.nan, "column age: 1 cells are missing, and count as"),
+        ("age", np.nan, "column age: 1 cell is missing, and counts as"),
         ("age", 51_000.0, "column age: 1 numbers are very far from those of training"),
     ):
         other = frame.copy()
@@ -975,7 +975,7 @@ def test_the_journey_on_the_command_line(tmp_path: Path, monkeypatch: pytest.Mon
     other.loc[4, "age"] = np.nan
     other.to_csv("new.csv", encoding="latin-1", **how)
     done = equipoise("predict", "model", "new.csv", "--output", "p.csv", "--id", "number")
-    assert (done.status, "note: column age: 1 cells are missing" in done.err) == (0, True), done.err
+    assert (done.status, "note: column age: 1 cell is missing" in done.err) == (0, True), done.err
     made = pd.read_csv("p.csv")
     assert [*made] == ["number", "prediction", "probability ill", "probability well"]
     assert made["number"].tolist() == frame["number"].tolist()

@@ -323,6 +323,15 @@ def test_a_comparison_that_cannot_be_made_is_refused(compared: Path, equipoise: 
         (["compare", "fedavg", "afl", "fedavg"], "The method fedavg is given twice."),
         (["compare", "fedavg", "afl+qffl"], "'afl' and 'qffl' each set the weights of the clients"),
         (["compare", "fedavg", "fedheal", "--set", "moon.mu=1"], "'moon' is not part of any of fedavg, fedheal"),
+        (
+            ["compare", "fedavg", "fedheal", "--set", "tau=0.3"],
+            "Write the part of the method before it: --set PART.tau=0.3.",
+        ),
+        (
+            ["compare", "fedavg", "fairgrad", "--set", "attribute=sex*race"],
+            "Write the part of the method before it: --set 'PART.attribute=sex*race'.",
+        ),
+        (["compare", "fairgrad", "fedavg", "--set", "attribute=sex"], "before it: --set fairgrad.attribute=sex."),
         (["compare", "fedavg", "fedheal", "--set", "fedheal.tau=2"], "tau must be in [0, 1]; found 2"),
     ):
         ended = equipoise(*given, *TINY, "--runs", tmp_path)

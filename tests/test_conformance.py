@@ -464,12 +464,22 @@ def test_a_broken_rule_is_told_what_to_do(name: str) -> None:
     assert re.search(text, str(error), flags=re.S), str(error)
 
 
+@dataclass(frozen=True)
+class Said(Rarer):
+    """Declares that it reads s."""
+
+    needs = frozenset({"sensitive"})
+
+
 def test_a_rule_that_needs_sensitive_attributes_has_them() -> None:
     chosen = ("trains", "renumbering", "sees", "sites", "regression")
     skip = {check.name: "for speed" for check in CHECKS if check.name not in chosen}
     conformance = check_rule(Rarer(), skip=skip, progress=False)
     remark = next(each.remark for each in conformance.outcomes if each.check.name == "trains")
-    assert remark == "only with sensitive attributes, which all data of the checks therefore have"
+    said = "only with sensitive attributes, which all data of the checks therefore have"
+    assert remark == f'{said}. Declare it: needs = frozenset({{"sensitive"}})'
+    conformance = check_rule(Said(), skip=skip, progress=False)
+    assert next(each.remark for each in conformance.outcomes if each.check.name == "trains") == said
 
 
 def test_measurements_with_private_coordinates_are_no_leak() -> None:

@@ -1449,7 +1449,10 @@ def test_what_waited_in_vain_may_be_started_with_other_settings(tmp_path: Path) 
     with pytest.raises(SitesError, match="at least 4"):
         Machines(tmp_path, method="fedavg", **{"min-sites": 4}).serve()
     Machines(tmp_path, rounds=1).serve()
-    with pytest.raises(SitesError, match=r"other settings: rounds is 1 there and 2 here\. Choose another run-dir"):
+    with pytest.raises(
+        SitesError,
+        match=r"other settings: rounds is 1 there and 2 here\. Choose another run-dir, such as --config 'run-dir=.runs/two.', or delete it",
+    ):
         Machines(tmp_path, rounds=2).serve()
 
 

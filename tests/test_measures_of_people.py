@@ -155,7 +155,7 @@ def test_sites_of_few_have_no_gap(n: int, own: bool) -> None:
     south = found["south"]
     assert (south["gaps"]["equal_opportunity"] is None) == (n < 30)
     assert (south["groups"]["f"]["n"], south["groups"]["f"]["tpr"] is None) == ((None, True) if n < 10 else (n, False))
-    few = "1 of 2 sites have too few people"
+    few = "1 of 2 sites has too few people"
     assert (few in legend(Comparison.of([run_]))) == (n < 30)
 
 

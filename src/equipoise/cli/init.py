@@ -305,15 +305,17 @@ def _show(own: UserData, parts: Parts, sets: Mapping[str, list[int]], lines: lis
 def _show_rows(raw: RawTable, own: UserData, parts: Parts) -> None:
     """The first rows of a table, a line for each column: its cells, and the inputs they become."""
     from equipoise.data.schema.coding import input_names
+    from equipoise.data.schema.reading import day
+    from equipoise.data.schema.schema import DATE
     from equipoise.scenarios.own import coder_of
 
     coder = coder_of(own, parts)
     x, first, place = coder(raw.columns), range(min(ROWS, len(own))), 0
     table = plain_table("column", "kind", *(own.names[k] for k in first), "inputs", *(own.names[k] for k in first))
     for feature in coder.schema.features:
-        cells = raw.columns[feature.name]
+        cells, written = raw.columns[feature.name], day if feature.kind == DATE else "{:g}".format
         shown = [
-            "" if cells.missing[k] else cells.words[cells.values[k]] if cells.words else f"{cells.values[k]:g}"
+            "" if cells.missing[k] else cells.words[cells.values[k]] if cells.words else written(cells.values[k])
             for k in first
         ]
         names = input_names(feature, coder.fitted[feature.name])

@@ -85,7 +85,7 @@ def join(
             say(
                 f"{name}: no sums of {some(names)}, where all training cells or all but a few are missing. The other sites decide."
             )
-    for note in unlike_sites(content):
+    for note in unlike_sites({str(Path(name).with_suffix("")): sums for name, sums in content.items()}):
         say(note)
     say(
         f"{output}: {len(schema.inputs)} inputs, {len(schema.classes)} classes, from {sum(schema.rows):,} training rows of {len(files)} sites."

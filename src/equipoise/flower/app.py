@@ -68,6 +68,7 @@ from equipoise.system.seals import open_json, open_toml, sealed_json, sealed_tex
 
 log = logging.getLogger(__name__)
 
+ANOTHER = "Choose another run-dir, such as --config 'run-dir=\"runs/two\"'"
 OPEN = 64  # sites of which a process keeps the data it has read
 TRIED = 64  # rows by which a bundle is tried
 LOOKS = 512  # samples that a check of a site looks at
@@ -253,9 +254,7 @@ def serve(grid: Grid, task: Task, settings: AppSettings, method: str | Rule | Me
             made = Method.of(method if method is not None else settings.method)
             return _serve(grid, task, settings, directory, made)
     except BlockingIOError as error:
-        raise SitesError(
-            f"Process {error} is at {directory} already. Choose another run-dir, or stop it first."
-        ) from None
+        raise SitesError(f"Process {error} is at {directory} already. {ANOTHER}, or stop it first.") from None
     finally:  # the process may be a notebook's
         torch.set_num_threads(threads)
 
@@ -376,7 +375,7 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
     path, started = directory / "config.toml", checkpoint.exists(directory / "checkpoint")
     old = _table(path) if path.exists() else {}
     if not old and any(not entry.name.startswith(".") for entry in directory.iterdir()):
-        raise SitesError(f"{directory} is not empty and holds no run. Choose another run-dir.")
+        raise SitesError(f"{directory} is not empty and holds no run. {ANOTHER}.")
     free = {
         f.name for settings in (Settings, AppSettings) for f in dataclass_fields(settings) if f.metadata.get("free")
     }
@@ -384,7 +383,7 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
     if other and (started or old.get("scenario", "sites") != "sites"):  # settings may change until the first round
         raise SitesError(
             f"{directory} holds a run with other settings: {other[0].replace('_', '-')} is {old.get(other[0])!r} there and "
-            f"{config.get(other[0])!r} here. Choose another run-dir, or delete it."
+            f"{config.get(other[0])!r} here. {ANOTHER}, or delete it."
         )
     write_atomically(path, sealed_text(tomli_w.dumps(config)))
     if started and (directory / "sites.json").exists():

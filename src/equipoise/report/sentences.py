@@ -291,7 +291,7 @@ def _inside(parity: content.Parity) -> Iterator[str]:
                 if inside["worst"]
                 else "not estimable"
             )
-            left = f", {few} of {inside['sites']} sites have too few people" * bool(high)
+            left = f", {few} of {inside['sites']} sites {'has' if high == 1 else 'have'} too few people" * bool(high)
             parts.append(f"{key.replace('_', ' ')} {size}{left}")
         yield f"Largest gap inside a site between groups of {ESTIMABLE} people or more, {method['method']}: {'; '.join(parts)}."
     several = len(parity["seeds"]) > 1

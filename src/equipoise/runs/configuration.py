@@ -1,7 +1,8 @@
 """The configuration of a run: everything that it depends on, completed with what its scenario recommends."""
 
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from equipoise.data.own.columns import several
 from equipoise.engines import ENGINES
 from equipoise.federation.method import parse
 from equipoise.federation.stopping import NONE
+from equipoise.methods import METHODS
 from equipoise.metrics.groups import positive_class
 from equipoise.metrics.own import divided
 from equipoise.records.meta import Content
@@ -24,6 +26,7 @@ from equipoise.system import own_code, places
 from equipoise.system.devices import usable_device
 from equipoise.system.errors import RunError as RunError  # also by this name, with what is refused here
 from equipoise.system.ranges import number, text
+from equipoise.system.suggestions import some
 from equipoise.system.text import read_value
 
 FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messages, in this process
@@ -88,6 +91,7 @@ def configure(
     """
     chosen = _with_whole_paths({name: value for name, value in choices.items() if value is not None})
     rules = parse(method, overrides)
+    _check_options(scenario, chosen.get("scenario_options", {}), rules.parts)
     data = _described(scenario, chosen)
     _check_engine(chosen)
     training = training_of(data.protocol, chosen)
@@ -132,6 +136,21 @@ def _with_whole_paths(chosen: Content) -> Content:
     chosen = places.replaced(places.replaced(chosen, places.PATHS, whole), places.CODE, own_code.whole)
     divided(several(chosen.get("measures", "")))  # or a measure that is not known
     return chosen
+
+
+def _check_options(scenario: str, options: Content, parts: Sequence[str]) -> None:
+    """Refuse a hyper-parameter without its part, which would be an option of the scenario."""
+    if scenario not in scenarios.SCENARIOS:
+        return
+    for option, value in options.items():
+        having = [name for name, of in METHODS.items() if option in of.defaults]
+        if option not in scenarios.SCENARIOS[scenario].options and having:
+            part = next((name for name in parts if name in having), "PART")
+            written = shlex.quote(f"{part}.{option}={value}")
+            raise ValueError(
+                f"{option}={value}: this is no option of scenario {scenario!r}, but a hyper-parameter of {some(having, 3)}. Write the part "
+                f"of the method before it: --set {written}."
+            )
 
 
 def _described(scenario: str, chosen: Content) -> scenarios.Description:

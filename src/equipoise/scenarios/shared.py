@@ -173,6 +173,8 @@ def site_sums(
         )
     own, parts = _site(data, options, seed, test)
     assert isinstance(own.inputs, RawTable)
+    for note in own.notes:  # for the site alone
+        log.warning("%s", note)
     schema, rows = own.inputs.schema, np.array(parts.training, np.int64)
     people = None if own.subject is None else own.people[rows]
     rows = rows[~held_rows(len(rows), own.targets[rows], validation, seed, str(site), people)]

@@ -133,7 +133,10 @@ def it_trains(subject: Subject) -> str:
     _nobody_quarantined(subject, [fed])
     _finite(subject, fed)
     _moved(subject, fed)
-    return "only with sensitive attributes, which all data of the checks therefore have" if subject.people else ""
+    said = "" if "sensitive" in subject.method.needs else '. Declare it: needs = frozenset({"sensitive"})'
+    return (
+        f"only with sensitive attributes, which all data of the checks therefore have{said}" if subject.people else ""
+    )
 
 
 def _nobody_quarantined(subject: Subject, feds: Iterable[Federation]) -> None:

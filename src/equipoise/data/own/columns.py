@@ -248,7 +248,7 @@ def require_columns(
     """Require that a table whose columns are ``names`` has all that are wanted, ``which ...``."""
     if lost := [name for name in wanted if name not in names]:
         raise DataError(
-            f"{what} has no column {some([*map(repr, lost)])}, which {why}. Its columns are {some(names) or 'none'}."
+            f"{what} has no column {some([*map(repr, lost)])}, which {why}. {f'Its columns are {some(names)}' if names else 'It is empty'}."
         )
 
 

@@ -119,9 +119,10 @@ def unlike(column: str, medians: Mapping[str, float], what: str, empty: str = "e
         others = [abs(other) for other_name, other in present.items() if other_name != name]
         least, most = min(others, default=0.0), max(others, default=0.0)
         if least > 0 and (abs(median) * MAGNITUDE <= least or abs(median) >= most * MAGNITUDE):
+            elsewhere = f"{least:g}" if f"{least:g}" == f"{most:g}" else f"{least:g} to {most:g}"
             yield (
-                f"column {column}: the median at {what} {name} is {median:g}, and {least:g} to {most:g} elsewhere. Is its unit the same? Or "
-                "does the number mark missing cells?"
+                f"column {column}: the median at {what} {name} is {median:g}, and {elsewhere} elsewhere. Is its unit the same? If not, convert "
+                f"the numbers there. Does a number mark missing cells? In a table name it under [columns], missing_values = [{median:g}]."
             )
 
 

@@ -139,7 +139,8 @@ def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> tuple[list[str]
         ]
     if gone and not fitted.flagged:
         stands = "none of its categories" if feature.kind == CATEGORY and feature.missing == "own" else f"{fitted.fill}"
-        notes.append(f"{column} {gone:,} cells are missing, and count as {stands}; in training none was missing.")
+        lost = f"{gone:,} cells are missing, and count" if gone > 1 else "1 cell is missing, and counts"
+        notes.append(f"{column} {lost} as {stands}; in training none was missing.")
     if feature.kind != CATEGORY:
         away = np.abs(logarithm(feature, cells.values[~cells.missing]) - fitted.centre) / fitted.scale
         if feature.scaling in FAR and (far := int((away > FAR[feature.scaling]).sum())):
