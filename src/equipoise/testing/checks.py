@@ -528,7 +528,8 @@ def sites_give_the_same_bits(subject: Subject) -> None:
 def with_numbers(people: bool = False) -> dict[str, Any]:
     """A network with one output, and clients whose targets are numbers."""
     data = [(x, x[:, 0] - 2 * x[:, 1] + 0.5 * x[:, 2].square(), *s) for x, _, *s in clients(people=people)]
-    return {"net": network(outputs=1), "data": data, "server_validation": data[1][:2], "tests": {"a": data[2]}}
+    sets = {"server_validation": data[1][:2], "tests": {"a": data[2]}}
+    return {"net": network(outputs=1), "data": data, "positive": None, **sets}  # numbers have no positive class
 
 
 def numbers_to_predict(subject: Subject, task: str = "regression") -> Federation:
