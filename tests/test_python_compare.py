@@ -55,6 +55,21 @@ def records(found: eq.Comparison) -> list[Any]:
     return [[{k: v for k, v in r.items() if k != "seconds"} for r in h.records] for h in found.histories]
 
 
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("fairgrad(attribute=sx)", "Unknown attribute 'sx'"),
+        ("reweighing(attribute=sex*age)", "Unknown attribute 'age'"),
+        ("ffalm(attribute=sex)", "'sex' has 3"),
+    ],
+)
+def test_groups_that_are_not_there_are_told_before_any_method_trains(method: str, said: str, tmp_path: Path) -> None:
+    people = [(x, y, torch.arange(len(y)) % 3) for x, y in CLIENTS]
+    with pytest.raises(ValueError, match=said):
+        compared(["fedavg", method], 1, people, directory=tmp_path / "c", attributes={"sex": ["f", "m", "x"]})
+    assert not (tmp_path / "c").exists()
+
+
 def test_every_run_is_the_federation_on_its_own() -> None:
     found = compared()
     assert [(h.label, h.seed, len(h)) for h in found.histories] == [

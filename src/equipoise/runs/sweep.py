@@ -89,6 +89,9 @@ def compare(
     labelled, numbers = _methods(methods), _seeds(seeds)
     each = list(clients) if isinstance(clients, Iterator) else clients
     base = None if directory is None else Path(directory)
+    for method in labelled.values():
+        if "sensitive" in method.needs and len(labelled) > 1:  # groups that are not there are told before others train
+            Federation(_network(net, numbers[0]), each, method, seed=numbers[0], **given)
     histories: list[History] = []
     lines = ProgressLog(progress)
     with nullcontext() if base is None else _settled(base, labelled, numbers), progress_bar(progress) as bar:
