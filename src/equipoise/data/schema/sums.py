@@ -19,6 +19,7 @@ from equipoise.metrics.groups import hidden
 ERROR = 0.005  # of a quantile, relative to it
 FAR = 10**6  # more than any index of a bin
 BASE = (1 + ERROR) / (1 - ERROR)  # a number x is in the bin of the sketch with index ceil(log |x| / log BASE)
+NARROW = 2.0**-40  # so is a distance of quartiles that is so much smaller than the standard deviation
 FLAT = 2.0**-50  # a standard deviation that is so much smaller than the mean is a rounding error
 
 Rows = Sequence[int] | NDArray[np.int64]
@@ -210,6 +211,7 @@ def of_numbers(feature: Feature, sums: Sums) -> Fitted:
     centre, scale = sums.mean, sums.deviation if sums.deviation > FLAT * abs(sums.mean) else 0.0
     if feature.scaling == "robust":
         centre, scale = sums.quantile(0.5), sums.quantile(0.75) - sums.quantile(0.25)
+        scale = scale if scale > NARROW * sums.deviation else 0.0
     if feature.scaling == "none":
         centre, scale = 0.0, 1.0
     fill = sums.mean if feature.missing == "mean" else sums.quantile(0.5)
