@@ -381,7 +381,7 @@ WRONG: list[tuple[list[Any], str]] = [
     (["-m", "fedheal", "--set", "fedheal.tau"], "--set fedheal.tau: expected PART.NAME=VALUE"),
     (["-m", "fedheal", "--set", "=1"], "or NAME=VALUE for an option of the scenario, for example clients=8"),
     (["-m", "fedheal", "--set", "fedheal.tau=0.2", "--set", "fedheal.tau=0.3"], "fedheal.tau is given twice"),
-    (["--set", "tau=1"], "Unknown option of scenario 'digits': 'tau'."),
+    (["--set", "tau=1"], "tau=1: this is no option of scenario 'digits', but a hyper-parameter of"),
     (["--set", "clients=8"], "clients is given twice: in --scenario digits(train"),
     (["-s", "digits", "--set", "clients=8", "--set", "clients = 8"], "clients is given twice. Leave one out."),
     (["-s", "digits", "--set", "clients=5"], "clients must be a multiple of 4, the domains; found 5"),
