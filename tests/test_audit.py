@@ -234,22 +234,15 @@ def test_what_is_no_table_is_refused(source: Any) -> None:
         eq.audit(source, label="y", probability="p", group="sex")
 
 
+def command(path: Path, page: Path) -> list[str]:
+    """The arguments of an audit by sex."""
+    columns = {"label": "y", "probability": "p", "group": "sex", "output": str(page)}
+    return ["audit", str(path), *(part for name, value in columns.items() for part in (f"--{name}", value))]
+
+
 def test_the_command(tmp_path: Path) -> None:
     path, page = written(drawn(), tmp_path), tmp_path / "a.html"
-    given_ = [
-        "audit",
-        str(path),
-        "--label",
-        "y",
-        "--probability",
-        "p",
-        "--group",
-        "sex",
-        "--group",
-        "race",
-        "-o",
-        str(page),
-    ]
+    given_ = [*command(path, page), "--group", "race"]
     shown = CliRunner().invoke(app, [*given_, "--site", "where"])
     assert shown.exit_code == 0, shown.output
     flat = " ".join(shown.output.split())
@@ -280,18 +273,7 @@ def test_the_command(tmp_path: Path) -> None:
 )
 def test_advice_works_as_it_is_printed(tmp_path: Path, frame: pd.DataFrame, how: dict[str, Any], advice: str) -> None:
     path = written(frame, tmp_path, **how)
-    given_ = [
-        "audit",
-        str(path),
-        "--label",
-        "y",
-        "--probability",
-        "p",
-        "--group",
-        "sex",
-        "-o",
-        str(tmp_path / "a.html"),
-    ]
+    given_ = command(path, tmp_path / "a.html")
     if "NA" in frame["race"].tolist():  # a site called NA
         given_ += ["--site", "race"]
     refused = CliRunner().invoke(app, given_)

@@ -67,9 +67,9 @@ class FedGFT(Rule):
         return {**cells.message(self, state, m), "c": state["c"]}
 
     def loss(self, out: Out, visit: Visit) -> Tensor:
-        told, cell = visit.message, cells.cell_of(visit.message, out.y, cells.sensitive(out.s))
-        c = cells.of_cells(told["c"].to(out.logits.dtype), cell, 0.0)
-        return out.mean(c * cells.log_chance_of_last(told, out.logits).exp())
+        cell = cells.cell_of(visit.message, out.y, cells.sensitive(out.s))
+        c = cells.of_cells(visit.message["c"].to(out.logits.dtype), cell, 0.0)
+        return out.mean(c * cells.log_chance_of_last(visit.message, out.logits).exp())
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         sums = cells.total(cohort)

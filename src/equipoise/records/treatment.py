@@ -156,7 +156,7 @@ def sites(rounds: Sequence[Mapping[str, Mapping[str, Row]]], about: Positive | N
             v: {key: (R / len(each) * np.sum([rows[v][key] for rows in each if v in rows], axis=0)).tolist() for key in ("right", "true", "chosen")}
             for v in values
         }  # fmt: skip
-    large = {name: sum(sum(of["true"]) >= enough * R for of in groups.values()) for name, groups in counts.items()}
+    large = {name: sum(sum(sums["true"]) >= enough * R for sums in groups.values()) for name, groups in counts.items()}
     gaps = {name: parity(groups, c, enough * R) for name, groups in counts.items() if large[name] > 1}
     level = 1 - 0.05 / max(1, sum(each.demographic_parity.defined for each in gaps.values()))
     by_site: dict[str, Site] = {}

@@ -272,12 +272,14 @@ def _spread(groups: Sequence[RatesAt]) -> str:
 def _by_chance(groups: Sequence[RatesAt]) -> float:
     """How probable it is that chance alone makes groups differ at least so much, by chi-squared of permuted cases; NaN if all are alike."""
     cases = np.array([group["of_class"] or 0 for group in groups])
-    seen = np.rint(cases * [group["sensitivity"]["value"] or 0.0 for group in groups]).astype(int)
-    share = seen.sum() / cases.sum()
+    recognised = np.rint(cases * [group["sensitivity"]["value"] or 0.0 for group in groups]).astype(int)
+    share = recognised.sum() / cases.sum()
     if not 0 < share < 1:
         return math.nan
-    drawn = np.random.default_rng(0).multivariate_hypergeometric(cases, seen.sum(), PERMUTATIONS, method="marginals")
-    far, drawn_far = (((counts - cases * share) ** 2 / cases).sum(-1) for counts in (seen, drawn))
+    drawn = np.random.default_rng(0).multivariate_hypergeometric(
+        cases, recognised.sum(), PERMUTATIONS, method="marginals"
+    )
+    far, drawn_far = (((counts - cases * share) ** 2 / cases).sum(-1) for counts in (recognised, drawn))
     return float((1 + (drawn_far >= far * (1 - 1e-9)).sum()) / (1 + PERMUTATIONS))
 
 

@@ -430,9 +430,9 @@ def _in_site(methods: Sequence[content.Gaps], site: str, values: Sequence[str], 
     groups = methods[0]["sites"][site]["groups"] if values else {}
     for counted, rate in (("n", "selection_rate"), ("of_class", "tpr")):
         each = [groups.get(value) for value in values]
-        sizes = ["" if of is None else of[counted] for of in each]
+        sizes = ["" if rates is None else rates[counted] for rates in each]
         yield from (Cell(f"< {least}" if n is None else f"{n:,}" if n != "" else UNDEFINED) for n in sizes)
-        yield from (Cell(UNDEFINED) if of is None else _cell(of[rate], 1) for of in each)
+        yield from (Cell(UNDEFINED) if rates is None else _cell(rates[rate], 1) for rates in each)
 
 
 def _of_value(inside: content.Inside | None, few: str, digits: int) -> Cell:

@@ -91,12 +91,12 @@ def _medians(columns: Mapping[str, NDArray[np.float64]], client: Column) -> dict
 
     groups: Any = pd.DataFrame(columns).groupby(np.array(client, object))
     medians, low, high = groups.median(), groups.min(), groups.max()
-    whose = [name for name, n in groups.size().items() if name and n >= LEAST]
+    sites = [name for name, n in groups.size().items() if name and n >= LEAST]
     return {
         name: {
-            str(who): float(medians[name][who])
-            for who in whose
-            if medians[name][who] or low[name][who] == high[name][who]
+            str(site): float(medians[name][site])
+            for site in sites
+            if medians[name][site] or low[name][site] == high[name][site]
         }
         for name, values in columns.items()
         if np.isnan(values).any() or len(np.unique(values[:FEW])) >= DIFFERENT
