@@ -213,9 +213,14 @@ def log_chance_of_last(message: State, logits: Tensor) -> Tensor:
 
 def by_cell(message: State, cell: Tensor, values: Tensor) -> Tensor:
     """The sum of ``values`` [..., B] over the samples of each cell [..., R, A]."""
+    return by_part(message, cell, values, 1).squeeze(-1)
+
+
+def by_part(message: State, part: Tensor, values: Tensor, parts: int) -> Tensor:
+    """The same over each part of each cell [..., R, A, parts]; ``part`` [..., B] is a sample's cell times ``parts``, plus its part."""
     R, A = message["w"].shape[-2:]
-    zeros = values.new_zeros(*cell.shape[:-1], R * A + 1)
-    return zeros.scatter_add(-1, cell, values)[..., :-1].reshape(*cell.shape[:-1], R, A)
+    zeros = values.new_zeros(*part.shape[:-1], (R * A + 1) * parts)
+    return zeros.scatter_add(-1, part, values)[..., :-parts].reshape(*part.shape[:-1], R, A, parts)
 
 
 def no_report(self: CellRule, setup: Setup) -> State:

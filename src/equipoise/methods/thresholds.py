@@ -74,14 +74,11 @@ class Thresholds(Rule):
         return (chance * self.bins).long().clamp(0, self.bins - 1)
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
-        message, total = visit.message, theta.new_zeros((), dtype=torch.float64)
-        shape = (*message["w"].shape, self.bins)
+        message, hist = visit.message, theta.new_zeros((), dtype=torch.float64)
         for logits, _, batch, ok in visit.oracle.passes(visit.received):
             at = cells.cell_of(message, batch.y, cells.sensitive(batch.s)) * self.bins
             at = at + self.bin_of(logits, message["row"])
-            zeros = total.new_zeros(*at.shape[:-1], (shape[-3] * shape[-2] + 1) * self.bins)
-            total = total + zeros.scatter_add(-1, at, ok.double())
-        hist = total[..., : -self.bins].reshape(shape)
+            hist = hist + cells.by_part(message, at, ok.double(), self.bins)
         enough = hist.sum(-1, keepdim=True) >= self.least_count
         return {"hist": (hist * enough).to(theta.dtype)}, visit.state
 
