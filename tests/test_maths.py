@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from equipoise.core import maths
+from equipoise.core.compiled import Array
 from helpers import bits, in_one, normal, shares, tensor
 
 values = st.floats(-5, 5, allow_nan=False)
@@ -74,6 +76,39 @@ def test_least_square_on_the_simplex_where_there_is_none() -> None:
         assert maths.min_on_simplex(tensor(P), otherwise) is otherwise
     assert maths.min_on_simplex(tensor([[1.0, 1.0], [1.0, 1.0]]), otherwise).tolist() == pytest.approx([0.5, 0.5])
     assert maths.min_on_simplex(tensor([[0.0, 0.0], [0.0, 1.0]]), otherwise).tolist() == pytest.approx([1.0, 0.0])
+
+
+def least_by_enumeration(P: Array, q: Array, low: Array, high: Array) -> float:
+    """The least value over all choices of the entries that are at their lower or upper bound."""
+    least = np.inf
+    for held in itertools.product((-1, 0, 1), repeat=len(q)):
+        free, a = np.equal(held, 0), np.where(np.less(held, 0), low, high)
+        n = free.sum()
+        inner = np.block([[P[free][:, free], np.ones((n, 1))], [np.ones((1, n)), np.zeros((1, 1))]])
+        a[free] = np.linalg.lstsq(inner, np.append(-q[free] - P[free][:, ~free] @ a[~free], 1 - a[~free].sum()))[0][:n]
+        if abs(a.sum() - 1) < 1e-10 and (a >= low - 1e-12).all() and (a <= high + 1e-12).all():
+            least = min(least, 0.5 * a @ P @ a + q @ a)
+    return least
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    M=st.integers(1, 4),
+    rank=st.integers(1, 4),
+    scale=st.sampled_from([1e-6, 1.0, 1e6]),
+    slope=st.sampled_from([0.0, 0.1, 10.0]),
+    width=st.sampled_from([0.0, 0.1, 0.3, 1.0]),
+)
+def test_least_square_in_a_box(seed: int, M: int, rank: int, scale: float, slope: float, width: float) -> None:
+    """Also singular matrices, equal rows, slopes that outweigh the square, and a box that is a point."""
+    root = normal(M, rank, seed=seed)[torch.arange(M) // (1 + seed % 2)]
+    P, q = scale * root @ root.T, scale * slope * normal(M, seed=seed + 1)
+    low, high = tensor([max(1 / M - width, 0)] * M), tensor([min(1 / M + width, 1)] * M)
+    a = maths.bounded(P, q, low, high)
+    assert bool(((a >= low) & (a <= high)).all())
+    assert float(a.sum()) == pytest.approx(1, abs=1e-12)
+    least = least_by_enumeration(P.numpy(), q.numpy(), low.numpy(), high.numpy())
+    assert float(0.5 * a @ P @ a + q @ a) == pytest.approx(least, abs=1e-9 * scale * (1 + slope))
 
 
 @given(vectors)

@@ -112,6 +112,36 @@ def min_on_simplex(P: Tensor, otherwise: Tensor) -> Tensor:
     return simplex(a).to(otherwise)
 
 
+def bounded(P: Tensor, q: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    r"""The ``a`` [M] of sum one within ``low`` [M] and ``high`` [M] at which :math:`\tfrac12 a^\top P a + q^\top a` is least.
+
+    ``P`` [M, M] is positive semi-definite; :math:`10^{-12}` of the mean of its diagonal is added to the diagonal. The entries that no
+    bound holds are solved for; the first that would cross a bound is held there, and the one that gains most is let go again.
+    """
+    scale = float(P.trace()) / len(P) or 1.0
+    Q, c, least, most = (x.double().cpu().numpy() for x in ((P + P.T) / (2 * scale), q / scale, low, high))
+    Q, free = Q + 1e-12 * np.eye(len(Q)), most > least
+    a = least + (most - least) * ((1 - least.sum()) / ((most - least).sum() or 1.0))
+    for _ in range(100 * len(Q) if free.any() else 0):
+        inner = np.block([[Q[free][:, free], np.ones((free.sum(), 1))], [np.ones(free.sum()), 0]])
+        *best, level = np.linalg.solve(inner, np.append(-c[free] - Q[free][:, ~free] @ a[~free], 1 - a[~free].sum()))
+        way = np.zeros_like(a)
+        way[free] = best - a[free]
+        room = np.where(way > 0, most - a, a - least)
+        share = np.divide(room, abs(way), out=np.full_like(a, np.inf), where=abs(way) > 1e-15)
+        k = share.argmin()
+        a = (a + min(share[k], 1.0) * way).clip(least, most)
+        if share[k] < 1 and free.sum() > 1:
+            a[k], free[k] = most[k] if way[k] > 0 else least[k], False
+            continue
+        slope = Q @ a + c + level
+        gain = np.where(free | (most == least), 0, np.where(a > least, slope, -slope))
+        if gain.max() <= 1e-11 * (1 + abs(c).max()):
+            break
+        free[gain.argmax()] = True
+    return torch.from_numpy(a).to(low)
+
+
 def pick(table: Tensor, index: Tensor) -> Tensor:
     """Rows of ``table`` ``[..., C, D]`` named by ``index`` ``[..., B]``: ``[..., B, D]``, for one client or a stack."""
     return torch.take_along_dim(table, index.unsqueeze(-1), dim=-2)
