@@ -36,6 +36,7 @@ from equipoise.methods.scaffold import Scaffold
 from golden_analysis import ADAPTERS as ANALYSIS
 from golden_collaborative import ADAPTERS as COLLABORATIVE
 from golden_collaborators import ADAPTERS as COLLABORATORS
+from golden_directions import ADAPTERS as DIRECTIONS
 from golden_fedism import ADAPTERS as FEDISM
 from golden_fedld import ADAPTERS as FEDLD
 from golden_fedsac import ADAPTERS as FEDSAC
@@ -676,6 +677,7 @@ ADAPTERS |= WEIGHTS
 ADAPTERS |= FEDISM
 ADAPTERS |= PARTITIONS
 ADAPTERS |= FEDLD
+ADAPTERS |= DIRECTIONS
 ADAPTERS |= METRICS
 ADAPTERS |= PEOPLE_MEASURES
 ADAPTERS |= ANALYSIS

@@ -33,6 +33,7 @@ MODULES = (
     "fedce",
     "fedga",
     "fedfv",
+    "fedmgda",
     "sam",
     "gsam",
     "logit_adjust",
