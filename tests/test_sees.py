@@ -37,12 +37,17 @@ def last_round(text: str) -> sees.Replay:
     return sees.last_round(parse(text))
 
 
-# with four clients the defaults of these are the plain mean, and Krum's weights, a choice, are not known before the round
-OF_FOUR = {"trimmed-mean": "trimmed-mean(beta=0.25)", "krum": "krum(m=2)", "multi-krum": "multi-krum(m=2)"}
+# with few clients the defaults of these are the plain mean, or weights at their bounds; Krum's, a choice, are not known before the round
+OF_FEW = {
+    "fedmgda:flgo": "fedmgda:flgo(eps=0.5)",
+    "trimmed-mean": "trimmed-mean(beta=0.25)",
+    "krum": "krum(m=2)",
+    "multi-krum": "multi-krum(m=2)",
+}
 
 
 def looked_at(text: str) -> Sees:
-    r = last_round(OF_FOUR.get(text, text))
+    r = last_round(OF_FEW.get(text, text))
     return sees.looked_at(replace(r, cohort=replace(r.cohort, weights=r.cohort.uniform)) if "krum" in text else r)
 
 

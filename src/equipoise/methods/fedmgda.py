@@ -18,7 +18,7 @@ class FedMGDA(Rule):
     r"""Normalise the updates, and take the shortest combination of them whose weights are near given ones.
 
     .. math:: \theta^{t+1} = \theta^t + \eta \sum_m \lambda_m \frac{\Delta_m}{\lVert \Delta_m \rVert}, \qquad
-        \lambda = \arg\min \Big\lVert \sum_m \lambda_m \frac{\Delta_m}{\lVert \Delta_m \rVert} \Big\rVert^2
+        \lambda = \operatorname{argmin}_\lambda \Big\lVert \sum_m \lambda_m \frac{\Delta_m}{\lVert \Delta_m \rVert} \Big\rVert^2
         \quad \text{with } \sum_m \lambda_m = 1, \; \lambda_m \ge 0, \; |\lambda_m - \lambda^0_m| \le \epsilon
 
     Hu, Shaloudegi, Zhang, Yu: Federated Learning Meets Multi-Objective Optimization, IEEE Transactions on Network Science and
