@@ -47,14 +47,14 @@ def evaluated(n: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def counted(predicted: Tensor, y: Tensor, s: Tensor) -> list[dict[str, Any]]:
-    """The sums of classes, one sample after another."""
+    """The sums of classes by each attribute, and by all together, one sample after another."""
     every = []
-    for k in range(s.shape[1]):
-        values = sorted({int(code) for code in s[:, k]} - {-1})
+    for column in [*s.T.tolist(), s.tolist()]:
+        values = sorted(code for code in map(json.loads, {*map(json.dumps, column)}) if min(np.atleast_1d(code)) >= 0)
         of: dict[str, Any] = {name: [[0] * 3 for _ in values] for name in ("right", "true", "chosen")}
         unknown = 0
-        for p, t, code in zip(predicted.tolist(), y.tolist(), s[:, k].tolist(), strict=True):
-            if code < 0:
+        for p, t, code in zip(predicted.tolist(), y.tolist(), column, strict=True):
+            if code not in values:
                 unknown += 1
                 continue
             row = values.index(code)
@@ -103,7 +103,7 @@ def test_a_record_of_numbers_has_their_sums() -> None:
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(samples(1, 0)[0].flatten(1).shape[1], 1)).double()
     tests = {"a": numbers(31, 1)}
     fed = eq.Federation(net, [numbers(12, k) for k in range(3)], tests=tests, task="regression", batch_size=4)
-    (of_sex, of_age) = last(fed)["by"]["groups"]["a"]
+    of_sex, of_age, _ = last(fed)["by"]["groups"]["a"]
     x, y, s = tests["a"]
     error = fed.predict(x) - y
     for k, found in enumerate((of_sex, of_age)):
@@ -150,6 +150,33 @@ def test_a_test_set_without_attributes_is_unknown() -> None:
         assert both[name]["treated"] == alone[name]["treated"]
         assert both[name]["unknown"] == alone[name]["unknown"] + 9
         assert not both[name]["as_groups"]
+
+
+def test_all_attributes_together_are_groups_if_these_are_few() -> None:
+    """Six groups are shown, also in a report, and small ones of them are not; of fourteen nothing is recorded."""
+    x, y, s = evaluated(130, 1)
+    fed = federation(data=people(), tests={"a": (x, y, s)}, attributes=NAMES)
+    run = fed.fit(1, progress=False)
+    together = run.people(1)["sex and age"]
+    treated: Any = together["treated"]
+    assert together["unknown"] == int((s < 0).any(1).sum())
+    sizes = []
+    for name, codes_ in ((f"{a}, {b}", (i, j)) for i, a in enumerate("fm") for j, b in enumerate(NAMES["age"])):
+        those = (s == torch.tensor(codes_)).all(1)
+        sizes.append(n := int(those.sum()))
+        expected = 100 * float((fed.predict(x[those]) == y[those]).double().mean()) if n >= 10 else None
+        assert treated["groups"][name]["accuracy"] == (None if expected is None else pytest.approx(expected))
+    assert min(sizes) < 10 <= max(sizes)
+    compared = Comparison.of([run])
+    assert "Fairness by sex and age" in html.render(compared)
+    shown = io.StringIO()
+    Terminal(file=shown, width=200).print(table.rich_table(compared.document, 200, details=False))
+    assert "Fairness by age" in shown.getvalue()
+    assert "by sex and age" not in shown.getvalue()
+    many = {**NAMES, "age": list("abcdefg")}
+    assert [*federation(data=people(), tests={"a": (x, y, s)}, attributes=many).fit(1, progress=False).people(1)] == [
+        *NAMES
+    ]
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -200,9 +227,14 @@ def test_a_pack_of_a_version_without_them_gives_the_same_numbers(tmp_path: Path)
     fed = federation(data=people(), tests={"a": evaluated(20, 1)})
     fed.fit(2, directory=tmp_path / "now", progress=False)
     shutil.copytree(tmp_path / "now", tmp_path / "then", ignore=shutil.ignore_patterns("checkpoint"))
+    run = {"path": "run", "state": None}
+    alone: Any = json.loads(json.dumps(fed.records))
+    for record in alone:
+        record.get("by", {"groups": {"a": [0]}})["groups"]["a"].pop()  # nothing by both attributes together
+    write_records(History(alone, fed.history.meta), tmp_path / "then" / "metrics.jsonl")
+    assert pack._compared(run, tmp_path / "then", tmp_path / "now").same
     without_by = tuple(without(record, ("by",)) for record in fed.records)
     write_records(History(without_by, fed.history.meta), tmp_path / "then" / "metrics.jsonl")
-    run = {"path": "run", "state": None}
     assert pack._compared(run, tmp_path / "then", tmp_path / "now").same
     assert not pack._compared(run, tmp_path / "now", tmp_path / "then").same
 

@@ -59,15 +59,14 @@ class Outputs:
         """The sums from which most measures follow."""
         return self.task.tally(self.values, self.y, predicted=self.predicted)
 
-    @property
-    def people(self) -> list[Sums] | None:
-        """The sums by sensitive attribute that a record keeps; None without attributes."""
+    def people(self, *, joined: bool) -> list[Sums] | None:
+        """The sums by sensitive attribute that a record keeps, and if ``joined`` by all of them together; None without attributes."""
         if self.s is None:
             return None
         width = self.values.shape[-1]
         two = isinstance(self.task, Classification) and width == 2
         probability = self.task.outputs(self.values)[:, 1] if two else None
-        return self.task.people(self.predicted, self.y, self.s, width, probability)
+        return self.task.people(self.predicted, self.y, self.s, width, probability, joined=joined)
 
     @cached_property
     def given(self) -> tuple[np.typing.NDArray[Any], np.typing.NDArray[Any]]:

@@ -75,16 +75,26 @@ class Task(ABC):
         return replace(every, by=tuple(by))
 
     def people(
-        self, predicted: Tensor, y: Tensor, s: Tensor, width: int, probability: Tensor | None = None
+        self,
+        predicted: Tensor,
+        y: Tensor,
+        s: Tensor,
+        width: int,
+        probability: Tensor | None = None,
+        *,
+        joined: bool = False,
     ) -> list[Sums]:
         """What a record keeps of predictions [n] for targets [n] by each of the sensitive attributes s [n, A], -1 where one is not known.
 
         With the probability [n] of the second of two classes also what its calibration follows from; one that is no number counts in none.
+        If ``joined``, the last sums are by all of several attributes together.
         """
         classes, targets, codes = (x.cpu().numpy() for x in (predicted, y, s))
         every = list[Sums]()
-        for known, column in zip((codes >= 0).T, codes.T, strict=True):
-            values, value = np.unique(column[known], return_inverse=True)
+        for column in [*codes.T, *([codes] if joined and codes.shape[1] > 1 else ())]:
+            known = (column >= 0) if column.ndim == 1 else (column >= 0).all(1)
+            values, value = np.unique(column[known], axis=0, return_inverse=True)
+            value = value.reshape(-1)
             sums = self.sums.of_values(classes[known], targets[known], value, len(values), width)
             sums_of_attribute: Sums = {"value": values.tolist(), **sums}
             if probability is not None:

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 BLOCK = 256  # clients whose models are averaged at a time
 EVERY = 5  # rounds between costly evaluations: personalised models (a test pass per client), areas (a sort per pair of classes)
 LAST = 5  # last rounds, over which results are averaged: always evaluated
+FEW = 12  # groups that all sensitive attributes together may have to be recorded
 
 
 class Judged(NamedTuple):
@@ -270,7 +271,8 @@ class EvaluationSets:
         measures = self.measured(trial.model.task, t, rounds)
         record: Record = {"groups": {name: outputs.score(measures) for name, outputs in answered.items()}}
         if costly(t, rounds):
-            by = {name: people for name, outputs in answered.items() if (people := outputs.people)}
+            joined = _joined(trial)
+            by = {name: people for name, outputs in answered.items() if (people := outputs.people(joined=joined))}
             record |= {"by": {"groups": by}} if by else {}
         return record
 
@@ -292,7 +294,7 @@ class EvaluationSets:
                 return record
             each = self._by_client(trial, p, vector)
             judged: list[Judged | None] = [
-                None if parts is None else _judged(own, parts, people=True) for parts in each
+                None if parts is None else _judged(own, parts, joined=_joined(trial)) for parts in each
             ]
         else:
             belongs = [self._own(m) for m in range(self.n)]
@@ -325,7 +327,7 @@ class EvaluationSets:
                 reached[name].append(outputs.tally.main)
             if self.of_clients is not None:
                 parts = [] if self.of_clients[m] is None else answers(trial, vector, self._tests(m), p.server)
-            judged.append(_judged(self.own, parts, people=True) if parts else None)
+            judged.append(_judged(self.own, parts, joined=_joined(trial)) if parts else None)
         means = {name: float(np.mean(values)) if values else math.nan for name, values in reached.items()}
         groups = {name: cast(Score, {trial.model.task.main: mean}) for name, mean in means.items()}
         return self._with_clients(trial, {"groups": groups}, judged, {})
@@ -368,10 +370,16 @@ class EvaluationSets:
         return [self.sets[name] for name in self._own(m)] if mine is None else [mine]
 
 
-def _judged(own: Sequence[Measure], parts: Sequence[Outputs], *, people: bool = False) -> Judged:
-    """A model by its outputs on samples in parts, and where ``people`` are asked for also by their sensitive attributes."""
+def _judged(own: Sequence[Measure], parts: Sequence[Outputs], *, joined: bool | None = None) -> Judged:
+    """A model by its outputs on samples in parts, and unless ``joined`` is None also by their sensitive attributes, as `Outputs.people`."""
     main = together(outputs.tally for outputs in parts).main
-    return Judged(main, _measured(own, parts) if own else [], Outputs.joined(parts).people if people else None)
+    people = None if joined is None else Outputs.joined(parts).people(joined=joined)
+    return Judged(main, _measured(own, parts) if own else [], people)
+
+
+def _joined(trial: Trial) -> bool:
+    """Whether records have sums by all sensitive attributes together: of few groups."""
+    return math.prod(trial.setup.attributes.values()) <= FEW
 
 
 def _measured(own: Sequence[Measure], parts: Sequence[Outputs]) -> list[Found]:

@@ -252,6 +252,12 @@ class History:
         return {str(name): tuple(map(str, values)) for name, values in (self.meta.get("attributes") or {}).items()}
 
     @property
+    def divisions(self) -> tuple[tuple[str, ...], ...]:
+        """By which sensitive attributes the sums of a record divide people: each, and of several all together, if that is recorded."""
+        names = (*self.attributes,)
+        return tuple((name,) for name in names) + (names,) * (len(names) > 1)
+
+    @property
     def positive(self) -> Positive | None:
         """The class that true-positive rates are about; None where every class is compared with all others.
 
@@ -502,6 +508,8 @@ class History:
     def people(self, last: int = 5) -> dict[str, People]:
         """How the global model treats people with each value of each sensitive attribute, and that of each client; empty without attributes.
 
+        Of several attributes the last entry, "sex and race", is by all of them together, where these are few groups.
+
         Parameters
         ----------
         last : how many of the last evaluated rounds to average, at least 1.
@@ -511,7 +519,7 @@ class History:
         ValueError : `last` is below 1.
         """
         _check_last(last)
-        every = {name: treatment.people(self, k, last) for k, name in enumerate(self.attributes)}
+        every = {" and ".join(names): treatment.people(self, k, last) for k, names in enumerate(self.divisions)}
         return {name: found for name, found in every.items() if found is not None}
 
     def __len__(self) -> int:

@@ -74,7 +74,7 @@ class Sums(TypedDict, total=False):
 
     Attributes
     ----------
-    value : the codes of the values, of those that there are.
+    value : the codes of the values, of those that there are; by all attributes together a list of codes each.
     unknown : samples of which the value is not known; they are in no sum.
     right, true, chosen : of classification, counts per class [V, C], see `equipoise.metrics.class_counts`.
     scores : of two classes, samples, sums of the probability of the second, and how many are of it, in ten bins of it [V, 3, 10].
@@ -83,7 +83,7 @@ class Sums(TypedDict, total=False):
         of the targets.
     """
 
-    value: list[int]
+    value: list[int] | list[list[int]]
     unknown: int
     right: list[list[int]]
     true: list[list[int]]
@@ -97,7 +97,7 @@ class Sums(TypedDict, total=False):
 
 
 class People(TypedDict, total=False):
-    """Sums by sensitive attribute, one of `Sums` for each attribute.
+    """Sums by sensitive attribute, one of `Sums` for each attribute, and of several with few groups one by all of them together.
 
     Attributes
     ----------

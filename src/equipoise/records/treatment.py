@@ -51,7 +51,7 @@ def of_groups(records: Sequence[Record]) -> list[tuple[int, dict[str, Counts]]]:
 
 
 def of_people(history: "History", k: int) -> list[tuple[int, dict[str, Row], int]]:
-    """The rounds with sums by the k-th sensitive attribute, these over all test sets by value, and of how many samples none is known.
+    """The rounds with sums by the k-th of `History.divisions`, these over all test sets by value, and of how many samples none is known.
 
     They are of the global model, and a test set without attributes is all unknown. Without a global model they are of the model of each
     client on its own test set; on a test set that several clients share, the mean over their models.
@@ -66,40 +66,42 @@ def of_people(history: "History", k: int) -> list[tuple[int, dict[str, Row], int
             for name, sums in zip(names, by.get("clients", ()), strict=False):
                 if sums is not None:
                     sets.setdefault(name, []).append(sums)
-        if sets:
+        if any(k < len(sums) for models in sets.values() for sums in models):
             rows, unknown = summed(history, k, sets.values())
             rounds.append((record["round"], rows, unknown + bare))
     return rounds
 
 
 def summed(history: "History", k: int, sets: Iterable[Sequence[Sequence[Sums]]]) -> tuple[dict[str, Row], int]:
-    """Sums over some data sets by the name of the value of the k-th attribute, and how many samples have none that is known.
+    """Sums over some data sets by the name of the value of the k-th of `History.divisions`, and how many samples have none that is known.
 
     Each data set has the sums of every model that was tested on it, of which it is the mean.
     """
-    rows: dict[int, dict[str, NDArray[np.float64]]] = {}
+    rows: dict[tuple[int, ...], dict[str, NDArray[np.float64]]] = {}
     unknown = 0
     for models in sets:
         each = [cast(dict[str, list[Any]], sums[k]) for sums in models if k < len(sums)]
         columns = {key: np.mean([sums[key] for sums in each], axis=0) for key in each[0]} if each else {}
         unknown += int(columns.pop("unknown", 0))
-        for at, code in enumerate(columns.pop("value", np.empty(0)).astype(int).tolist()):
-            row = rows.setdefault(code, {})
+        for at, code in enumerate(columns.pop("value", np.empty(0)).astype(int)):
+            row = rows.setdefault((*np.atleast_1d(code).tolist(),), {})
             for key, column in columns.items():
                 row[key] = row.get(key, np.zeros(())) + column[at]
-    names = [*history.attributes.values()][k]
-    called = {code: names[code] if code < len(names) else str(code) for code in sorted(rows)}
-    return {name: rows[code] for code, name in called.items()}, unknown
+    names = [history.attributes[name] for name in history.divisions[k]]
+    return {
+        ", ".join(each[c] if c < len(each) else str(c) for c, each in zip(code, names, strict=True)): rows[code]
+        for code in sorted(rows)
+    }, unknown
 
 
 def people(history: "History", k: int, last: int) -> People | None:
-    """How people with each value of the k-th sensitive attribute are treated, over the last rounds that know it; None if none does."""
+    """How people with each value of the k-th of `History.divisions` are treated, over the last rounds that know it; None if none does."""
     rounds = of_people(history, k)[-last:]
     if not rounds:
         return None
     by_round = [by for record in history.records if (by := record.get("by")) and record["round"] >= rounds[0][0]]
     sets = [sums[k] for sums in by_round[-1].get("groups", {}).values() if k < len(sums)]
-    values = [code for sums in sets for code in sums["value"]]
+    values = [str(code) for sums in sets for code in sums["value"]]
     N = len(by_round[-1].get("clients", ()))
     own = [[[[sums]] for by in by_round if (sums := by["clients"][m])] for m in range(N)]
     if history.main == ACCURACY:

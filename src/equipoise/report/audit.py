@@ -152,9 +152,9 @@ class Audit:
             y, predicted = data.y[rows], data.predicted[rows]
             value = np.mean(y == predicted) if data.classes else np.sqrt(np.mean((y - predicted) ** 2))
             record["groups"][name] = {main: float(value), "n": len(rows)}
-            given = [torch.from_numpy(each) for each in (predicted, y, data.s[rows])]
+            p, true, s = (torch.from_numpy(each) for each in (predicted, y, data.s[rows]))
             second = None if scores is None else torch.from_numpy(scores[rows])
-            record["by"]["groups"][name] = task.people(given[0], given[1], given[2], len(data.classes), second)
+            record["by"]["groups"][name] = task.people(p, true, s, len(data.classes), second, joined=True)
         meta: dict[str, Any] = {
             "method": MODEL,
             "attributes": {name: [*values] for name, values in data.attributes.items()},

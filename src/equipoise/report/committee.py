@@ -446,9 +446,10 @@ def _few_cases(compared: Comparison, chosen: Chosen | None) -> int | None:
 
 def _not_looked_at(compared: Comparison, chosen: Chosen | None) -> Iterator[str]:
     """What nobody has measured: only what applies to these runs."""
-    run, attributes = compared.histories[0], [*compared.histories[0].attributes]
-    if attributes:
-        yield f"People by anything but {listed(attributes)}{', and by both at once' * (len(attributes) == 2)}."
+    run = compared.histories[0]
+    if attributes := [*run.attributes]:
+        together = len(attributes) > 1 and " and ".join(attributes) not in compared.document.get("people", {})
+        yield f"People by anything but {listed(attributes)}{', and by all at once' * together}."
     elif at_real_sites(run):
         yield "Groups of people: sites send the server no numbers by sex, age or origin. The card of each site's model has those of its own rows, if they name a group."
     else:

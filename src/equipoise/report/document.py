@@ -526,11 +526,15 @@ class Document(OfMeasure):
 
 
 class Treated(NamedTuple):
-    """How people are treated: those of each test set, or with each value of a sensitive ``attribute``, the ``number``-th."""
+    """How people are treated: those of each test set, or with each value of a sensitive ``attribute``, the ``number``-th.
+
+    ``joined`` is whether that is all attributes together.
+    """
 
     parity: Parity
     attribute: str = ""
     number: int = 0
+    joined: bool = False
 
     @property
     def noun(self) -> str:
@@ -560,8 +564,12 @@ class Treated(NamedTuple):
 def treated(comparison: Document) -> list[Treated]:
     """How groups of people are treated: those of the test sets, and by sensitive attribute, where the test sets do not show it already."""
     by_group = comparison["group_fairness"]
-    people = enumerate(comparison.get("people", {}).items(), start=1)
-    by_value = [Treated(parity, name, k) for k, (name, parity) in people if not (by_group and parity["as_groups"])]
+    people = comparison.get("people", {})
+    by_value = [
+        Treated(parity, name, k, k > 2 and name == " and ".join([*people][: k - 1]))
+        for k, (name, parity) in enumerate(people.items(), start=1)
+        if not (by_group and parity["as_groups"])
+    ]
     return [Treated(by_group), *by_value] if by_group else by_value
 
 

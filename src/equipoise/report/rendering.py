@@ -88,9 +88,9 @@ def purpose(comparison: Document) -> Sequence[str]:
     """The names of the tables that answer what the data were arranged for, beside that of the accuracy; none if there are none.
 
     They are those of group fairness where groups were asked for, or people have sensitive attributes; and unless groups were asked for, that
-    of collaboration where it is known what clients reach alone, else that of the spread over clients.
+    of collaboration where it is known what clients reach alone, else that of the spread over clients. That of all attributes together is long.
     """
-    people = [name for parity in treated(comparison) for name in (parity.rates, parity.gaps)]
+    people = [name for parity in treated(comparison) if not parity.joined for name in (parity.rates, parity.gaps)]
     if comparison["group_fairness"]:
         return people
     return [*people, *(["collaboration"] if comparison["collaboration"] else ["spread"] * bool(comparison["spread"]))]

@@ -12,7 +12,7 @@ from equipoise.report import document as content
 from equipoise.report import notes
 from equipoise.report.formatting import PERCENT, number, p_value, same_in_every_seed, with_unit
 from equipoise.report.provenance import at_real_sites, data_digest, environment
-from equipoise.report.rates import missed
+from equipoise.report.rates import FEW, missed
 from equipoise.report.statistics import Comparison, Run, columns_of, gaps_of, measure_of, ranges, tables, without_bounds
 from equipoise.system.suggestions import some
 from equipoise.system.text import plural
@@ -271,11 +271,17 @@ def _gaps(parity: content.Parity, measure: Measure) -> Iterator[str]:
 def _calibration(parity: content.Parity) -> Iterator[str]:
     """How far the probabilities of each group are from what is true, of the first method."""
     method = parity["methods"][0]
-    biases = {group: bias["mean"] for group, rates in method["groups"].items() if (bias := rates.get("bias"))}
-    listed = [f"{number(bias, 1, sign=True)} in {group}" for group, bias in biases.items() if bias is not None]
+    biases = {
+        group: mean
+        for group, rates in method["groups"].items()
+        if (bias := rates.get("bias")) and (mean := bias["mean"]) is not None
+    }
+    ends = [end(biases, key=biases.__getitem__) for end in (min, max)] if len(biases) > FEW else [*biases]
+    listed = [f"{number(biases[group], 1, sign=True)} in {group}" for group in ends]
     if listed:
         gap = content.number_of(method, "calibration_gap")["mean"]
-        yield f"Calibration of {method['method']}, mean probability less share of the class in points: {', '.join(listed)}; calibration gap {number(gap, 1)}."
+        lowest = f", the lowest and the highest of {len(biases)} groups" * (len(biases) > FEW)
+        yield f"Calibration of {method['method']}, mean probability less share of the class in points{lowest}: {', '.join(listed)}; calibration gap {number(gap, 1)}."
 
 
 def _inside(parity: content.Parity) -> Iterator[str]:

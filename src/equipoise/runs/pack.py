@@ -440,8 +440,8 @@ def rerun(
 
 def _compared(run: Mapping[str, Any], then: Path, now: Path) -> Again:
     before, after = _numbers(then), _numbers(now)
-    if not any(": by " in name for name in before):  # of a version that recorded nothing by sensitive attribute
-        after = {name: value for name, value in after.items() if ": by " not in name}
+    # an earlier version recorded less by sensitive attribute
+    after = {name: value for name, value in after.items() if name in before or ": by " not in name}
     largest, where = 0.0, ""
     other = next((name for name in [*before, *after] if name not in before or name not in after), "")
     for name in before.keys() & after.keys():
@@ -467,8 +467,7 @@ def _numbers(path: Path) -> dict[str, Any]:
         if isinstance(value, Mapping):
             for key, inner in value.items():
                 walk(inner, f"{where} {key}")
-        elif isinstance(value, list):
-            values[f"{where} length"] = len(value)
+        elif isinstance(value, list) and value:
             for k, inner in enumerate(value):
                 walk(inner, f"{where} {k}")
         else:

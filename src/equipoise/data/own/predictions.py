@@ -172,10 +172,6 @@ def read(
             predicted = np.where(decided(scores, threshold), about.number, 1 - about.number)
     if problems:
         raise _error(what, problems)
-    if len(codes) > 1:
-        values, joint = _intersection([*attributes.values()], np.stack(codes))
-        attributes[" and ".join(attributes)] = values
-        codes.append(joint)
     return Predictions(what, classes, about, y, predicted, scores, attributes, np.stack(codes, 1), sites, people)
 
 
@@ -219,17 +215,6 @@ def _used(
         raise _error(what, problems)
     check_purposes({**used, **{role: group.column for role, group in groups.items()}}, what)
     return used, groups
-
-
-def _intersection(
-    values: Sequence[Sequence[str]], codes: NDArray[np.int64]
-) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """What all attributes together are, and the code [n] of each person, from the codes [A, n]; -1 if one is not known."""
-    joint = np.full(codes.shape[1], -1)
-    complete = (codes >= 0).all(0)
-    present, place = np.unique(codes[:, complete], axis=1, return_inverse=True)
-    joint[complete] = place.reshape(-1)
-    return tuple(", ".join(each[k] for each, k in zip(values, row, strict=True)) for row in present.T), joint
 
 
 def _table_of(frame: Any) -> Frame:
