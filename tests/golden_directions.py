@@ -1,10 +1,15 @@
-"""Golden entries of the rules that combine the updates to one direction: FedMGDA+."""
+"""Golden entries of the rules that combine the updates to one direction: FedMGDA+, FedMDFG."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
+from equipoise.core.maths import gram, min_on_simplex
+from equipoise.methods.fedmdfg import FedMDFG, is_forced, pull
 from equipoise.methods.fedmgda import FedMGDA
 from helpers import Server, tensor
 
@@ -19,7 +24,63 @@ def fedmgda(i: Inputs) -> Fields:
     return {"lambda": c * updates.norm(dim=1) / i["eta"], "coefficients": c, "theta_next": server.theta}
 
 
+def fedmdfg(i: Inputs) -> Fields:
+    """Clients absent now are those of the round before, with scale 1; forced where the first alone is above the loss expected of it."""
+    g, loss = tensor(i["grads"]), tensor(i["losses"])
+    absent = tensor(i["absent"]) if "absent" in i else g[:0]
+    M, A, lr = len(g), len(absent), i.get("lr", 1.0)
+    theta = tensor(i.get("theta", [0.0] * g.shape[1]))
+    server = Server(rule := FedMDFG(theta=i["theta_deg"]), theta, [1.0] * (M + A))
+    past = torch.cat([loss * tensor([0.5] + [2.0] * (M - 1)) if i.get("forced") else loss, loss.new_zeros(A)])
+    factor, turns = torch.cat([g.new_zeros(M), g.new_ones(A)]), torch.zeros(M + A, dtype=torch.int64)
+    server.state = [{"expected": past, "visits": torch.ones_like(past), "factor": factor, "round": turns}]
+    server.state[0]["last"], server.t = -torch.cat([g, absent]), 1
+    step = server.round(-g, list(range(M)), [{"loss": loss}]).step()
+    live, scales = server.state[0]["factor"][:M] > 0, server.state[0]["factor"]
+    Q = rule.rows(loss, scales, i.get("forced", False))
+    products = Q @ gram(torch.cat([g, absent])) @ Q.T
+    h = pull(loss[live])
+    return {
+        "angle": math.degrees(math.asin(h.norm())),
+        "h": h / h.norm(),
+        "active": len(Q) > int(live.sum()) + A,
+        "lambda": min_on_simplex(products, products[0]),
+        "direction": -step,
+        "theta_next": theta + lr * step,
+        "live": live,
+    }
+
+
+def fedmdfg_forced(i: Inputs) -> Fields:
+    losses = tensor(i["losses"])
+    server, rounds = Server(FedMDFG(), losses.new_zeros(2), torch.ones_like(losses[0])), []
+    for loss in losses:
+        server.round(
+            torch.eye(2, dtype=torch.float64)[torch.zeros(len(loss), dtype=torch.long)], reports=[{"loss": loss}]
+        )
+        expected = server.state[0]["expected"]
+        rounds.append({"expected": expected, "forced": is_forced(loss, expected, len(loss))})
+    return {"rounds": rounds}
+
+
+def fedmdfg_rounds(i: Inputs) -> Fields:
+    rule, rounds = FedMDFG(theta=i["theta_deg"]), []
+    server = Server(rule, tensor(i["theta"]), [1.0] * i["N"])
+    for given in i["rounds"]:
+        ids, loss, updates = given["ids"], tensor(given["losses"]), tensor(given["updates"])
+        absent = rule.absent(server.state[0], server.cohort(updates, ids))
+        server.round(updates, ids, [{"loss": loss}])
+        after = server.state[0]
+        forced = is_forced(loss, after["expected"][ids], i["N"])
+        active = len(rule.rows(loss, after["factor"][ids], forced)) > len(ids)
+        rounds.append({"absent": absent, "forced": forced, "active": active, "theta": server.theta})
+    return {"rounds": rounds}
+
+
 ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {
     **{f"fedmgda.lambda.{name}": fedmgda for name in ("free", "box", "box_samples", "eps0")},
     **{f"fedmgda.{name}": fedmgda for name in ("zero_update", "opposed", "parallel")},
+    **{f"fedmdfg.direction.{name}": fedmdfg for name in ("unfair", "fair", "forced", "absent", "dead")},
+    "fedmdfg.forced": fedmdfg_forced,
+    "fedmdfg.rounds.partial": fedmdfg_rounds,
 }

@@ -85,6 +85,7 @@ def report(rule: Rule, losses: Sequence[float]) -> State:
         "AFL": lambda: {"loss": x},
         "QFFL": lambda: {"loss": x},
         "FedFV": lambda: {"loss": x},
+        "FedMDFG": lambda: {"loss": x},
         "FairFed": lambda: {"accuracy": x.clamp(0, 1), **of_cells(rule, x)},
         "FedCE": lambda: {"metric": x.clamp(0, 1), "measured": torch.ones(M)},
         "FedGA": lambda: {"gap": x - x.flip(0), "seen": torch.ones(M)},
@@ -328,7 +329,16 @@ def test_krum_among_updates_that_are_nearly_the_same(offset: float, apart: list[
         assert abs(x - y) <= mp.mpf(1e-6) * y
 
 
-SCALELESS = ("fedfv", "fedgh", "fedgh(form=sequential)", "principal", "krum", "median", "geometric-median(nu=1e-300)")
+SCALELESS = (
+    "fedfv",
+    "fedmdfg",
+    "fedgh",
+    "fedgh(form=sequential)",
+    "principal",
+    "krum",
+    "median",
+    "geometric-median(nu=1e-300)",
+)
 SCALELESS = (*SCALELESS, "fael-exact", "clipping", "centred-clipping")
 
 

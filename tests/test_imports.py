@@ -143,6 +143,7 @@ LONGER = {  # file: its limit, and why
     ),
     "fedce": (62, "two contributions with a history each, and what the three released forms do otherwise"),
     "fedfv": (51, "three algorithms of the paper (projection, history, rescaling), each a loop over clients"),
+    "fedmdfg": (55, "a quadratic problem of three kinds of rows, and four numbers kept for each client"),
     "fairfed": (
         90,
         "three measures of unfairness and two for many groups, accuracy without groups, and what five others compute under its name",

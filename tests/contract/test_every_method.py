@@ -332,6 +332,9 @@ NEUTRAL: dict[str, Neutral] = {
         "fedmgda(eps=1)",
         why="updates have one length, so nothing gives FedAvg; bounds that wide hold no weight",
     ),
+    "fedmdfg": Neutral(
+        "fedmdfg(theta=60)", "fedmdfg(theta=90)", why="no neutral value: the angle of these losses is below both"
+    ),
     "sam": Neutral("sam(rho=0)", "fedavg"),
     "gsam": Neutral("gsam(rho=0, alpha=0)", "fedavg"),
     "logit-adjust": Neutral("logit-adjust(tau=0)", "fedavg"),
@@ -448,6 +451,7 @@ def test_neutral_value_gives_the_reference(case: Neutral, kind: str) -> None:
         "fedga",
         "fedfv",
         "fedmgda",
+        "fedmdfg",
         "sam",
         "gsam",
         "logit-adjust",

@@ -12,7 +12,7 @@ client hooks reduce over their last dimensions only, and the same code serves ev
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from inspect import isfunction
 from types import MappingProxyType
@@ -317,6 +317,16 @@ class Cohort:
         """What ``mean`` [P], instead of the combined updates, adds to ``theta``: with scale and shift, [P]."""
         step = mean if self.scale == 1 else self.scale * mean  # without a copy if the scale is 1
         return step if self.shift is None else step + self.shift
+
+    def directed(self, coefficients: Tensor, absent: Tensor) -> Cohort:
+        """The cohort with ``coefficients`` [M + A], or [M + A, T], of its updates and of A earlier ones ``absent`` [A, P], and equal weights."""
+        M, shift = len(self.ids), self.shift
+        if len(absent):
+            c = (self.scale * coefficients[M:]).to(absent.dtype)
+            parts = zip(c.unbind(1), absent.split(self.layout, 1), strict=True) if c.dim() == 2 else [(c, absent)]
+            earlier = torch.cat([weights @ part for weights, part in parts])
+            shift = earlier if shift is None else shift + earlier
+        return replace(self, weights=self.uniform, coefficients=coefficients[:M], shift=shift)
 
     @property
     def counted(self) -> Tensor:

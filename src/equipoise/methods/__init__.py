@@ -34,6 +34,7 @@ MODULES = (
     "fedga",
     "fedfv",
     "fedmgda",
+    "fedmdfg",
     "sam",
     "gsam",
     "logit_adjust",

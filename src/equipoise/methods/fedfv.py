@@ -1,7 +1,7 @@
 """FedFV: take the conflicts out of the updates before they are averaged."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.maths import gram
+from equipoise.core.maths import gram, put, take
 from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice, number
 
@@ -76,26 +76,19 @@ class FedFV(Rule):
         return a
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
-        N = cohort.n_clients
-        whole = torch.equal(cohort.ids, torch.arange(N, device=cohort.ids.device))  # then nothing of [N, P] is copied
-        updates = cohort.updates if whole else state["last_update"].index_copy(0, cohort.ids, cohort.updates)
+        updates = put(state["last_update"], cohort.ids, cohort.updates)
         last = state["last_round"].index_fill(0, cohort.ids, cohort.t)
         recent = (last >= max(0, cohort.t - self.tau)).index_fill(0, cohort.ids, False)
         rows = torch.cat([cohort.ids, recent.nonzero().flatten()])  # those present first
         M = len(cohort.ids)
-        K = gram(updates if whole else updates[rows])
+        K = gram(take(updates, rows))
         a = torch.cat([self.internal(K[:M, :M], cohort.reports["loss"]).mean(0), K.new_zeros(len(rows) - M)])
         if cohort.t + (self.lags == "released") >= self.tau:
             a = self.external(a, K, cohort.t - last[rows])
         mean = K[:M, :M].mean().clamp(min=0).sqrt()  # the length of the mean update
         length = (a @ K @ a).clamp(min=0).sqrt()
         a = a * mean / length if length > 0 else torch.zeros_like(a)
-        shift = cohort.shift
-        if len(rows) > M:
-            absent = (cohort.scale * a[M:]).to(updates.dtype) @ updates[rows[M:]]
-            shift = absent if shift is None else shift + absent
-        state = {"last_update": updates, "last_round": last}
-        return state, replace(cohort, weights=cohort.uniform, coefficients=a[:M], shift=shift)
+        return {"last_update": updates, "last_round": last}, cohort.directed(a, updates[rows[M:]])
 
 
 CATALOGUE = {
