@@ -1,4 +1,4 @@
-"""Golden entries of the rules that combine the updates to one direction: FedMGDA+, FedMDFG."""
+"""Golden entries of the rules that combine the updates to one direction: FedMGDA+, FedMDFG, FedLF."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from equipoise.core.maths import gram, min_on_simplex
+from equipoise.methods.fedlf import FedLF, lag
 from equipoise.methods.fedmdfg import FedMDFG, is_forced, pull
 from equipoise.methods.fedmgda import FedMGDA
 from helpers import Server, tensor
@@ -77,10 +78,50 @@ def fedmdfg_rounds(i: Inputs) -> Fields:
     return {"rounds": rounds}
 
 
+def fedlf(i: Inputs) -> Fields:
+    """Clients absent now are those of the round before."""
+    g, loss = tensor(i["grads"]), tensor(i["losses"])
+    absent = tensor(i["absent"]) if "absent" in i else g[:0]
+    M, A, lr = len(g), len(absent), i.get("lr", 1.0)
+    theta = tensor(i.get("theta", [0.0] * g.shape[1]))
+    server = Server(rule := FedLF(), theta, [1.0] * (M + A), i["layout"])
+    server.state = [{"last": -torch.cat([g, absent]), "round": torch.zeros(M + A, dtype=torch.int64)}]
+    server.t = 1
+    step = server.round(-g, list(range(M)), [{"loss": loss}]).step()
+    lambdas = []
+    for part in torch.cat([g, absent]).split(i["layout"], 1):
+        Q = rule.rows(K := gram(part), pull(loss))
+        lambdas.append(min_on_simplex(Q @ K @ Q.T, K[0]))
+    h = pull(loss) / loss.norm()
+    return {"h": h, "lambda": lambdas, "direction": -step, "theta_next": theta + lr * step}
+
+
+def fedlf_absent(i: Inputs) -> Fields:
+    last, present = torch.tensor(i["last"]), i["present"]
+    server = Server(FedLF(), tensor([0.0]), torch.ones(len(last)))
+    server.t = i["now"]
+    cohort = server.cohort(torch.zeros(len(present), 1), present)
+    return {"tau": lag(last, len(present)), "absent": FedLF().absent({"round": last}, cohort)}
+
+
+def fedlf_rounds(i: Inputs) -> Fields:
+    rule, rounds = FedLF(), []
+    server = Server(rule, tensor(i["theta"]), [1.0] * i["N"], i["layout"])
+    for given in i["rounds"]:
+        ids, updates = given["ids"], tensor(given["updates"])
+        absent = rule.absent(server.state[0], server.cohort(updates, ids))
+        server.round(updates, ids, [{"loss": tensor(given["losses"])}])
+        rounds.append({"absent": absent, "theta": server.theta})
+    return {"rounds": rounds}
+
+
 ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {
     **{f"fedmgda.lambda.{name}": fedmgda for name in ("free", "box", "box_samples", "eps0")},
     **{f"fedmgda.{name}": fedmgda for name in ("zero_update", "opposed", "parallel")},
     **{f"fedmdfg.direction.{name}": fedmdfg for name in ("unfair", "fair", "forced", "absent", "dead")},
     "fedmdfg.forced": fedmdfg_forced,
     "fedmdfg.rounds.partial": fedmdfg_rounds,
+    **{f"fedlf.direction{case}": fedlf for case in ("", ".absent", ".equal")},
+    "fedlf.absent_set": fedlf_absent,
+    "fedlf.rounds.partial": fedlf_rounds,
 }

@@ -86,6 +86,7 @@ def report(rule: Rule, losses: Sequence[float]) -> State:
         "QFFL": lambda: {"loss": x},
         "FedFV": lambda: {"loss": x},
         "FedMDFG": lambda: {"loss": x},
+        "FedLF": lambda: {"loss": x},
         "FairFed": lambda: {"accuracy": x.clamp(0, 1), **of_cells(rule, x)},
         "FedCE": lambda: {"metric": x.clamp(0, 1), "measured": torch.ones(M)},
         "FedGA": lambda: {"gap": x - x.flip(0), "seen": torch.ones(M)},
@@ -331,7 +332,7 @@ def test_krum_among_updates_that_are_nearly_the_same(offset: float, apart: list[
 
 SCALELESS = (
     "fedfv",
-    "fedmdfg",
+    "fedlf",
     "fedgh",
     "fedgh(form=sequential)",
     "principal",

@@ -142,7 +142,8 @@ LONGER = {  # file: its limit, and why
         "a divergence of lists of unequal lengths, on the client, and two sources of reputation on the server",
     ),
     "fedce": (62, "two contributions with a history each, and what the three released forms do otherwise"),
-    "fedfv": (51, "three algorithms of the paper (projection, history, rescaling), each a loop over clients"),
+    "fedfv": (44, "three algorithms of the paper (projection, history, rescaling), each a loop over clients"),
+    "fedlf": (43, "for each tensor a quadratic problem of three kinds of rows, and how long absent clients count"),
     "fedmdfg": (55, "a quadratic problem of three kinds of rows, and four numbers kept for each client"),
     "fairfed": (
         90,

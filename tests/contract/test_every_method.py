@@ -335,6 +335,7 @@ NEUTRAL: dict[str, Neutral] = {
     "fedmdfg": Neutral(
         "fedmdfg(theta=60)", "fedmdfg(theta=90)", why="no neutral value: the angle of these losses is below both"
     ),
+    "fedlf": Neutral("fedlf", "fedavg+fedlf", within=0, why="no hyper-parameter; FedAvg adds nothing"),
     "sam": Neutral("sam(rho=0)", "fedavg"),
     "gsam": Neutral("gsam(rho=0, alpha=0)", "fedavg"),
     "logit-adjust": Neutral("logit-adjust(tau=0)", "fedavg"),
@@ -452,6 +453,7 @@ def test_neutral_value_gives_the_reference(case: Neutral, kind: str) -> None:
         "fedfv",
         "fedmgda",
         "fedmdfg",
+        "fedlf",
         "sam",
         "gsam",
         "logit-adjust",

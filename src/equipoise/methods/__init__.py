@@ -35,6 +35,7 @@ MODULES = (
     "fedfv",
     "fedmgda",
     "fedmdfg",
+    "fedlf",
     "sam",
     "gsam",
     "logit_adjust",

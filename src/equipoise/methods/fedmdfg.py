@@ -14,19 +14,20 @@ from equipoise.system.ranges import number
 
 SHORTEST = 1e-6  # an update that is not longer is left out
 EQUAL = 1e-12  # sine of the angle within which losses are equal
-ROUNDING = 1e-6  # of the mean's length: a shorter combination is rounding
+ROUNDING = 1e-5  # of the mean's length: a shorter combination is rounding
 
 
 def pull(loss: Tensor) -> Tensor:
-    """How updates with losses ``loss`` [M] make them equal: a combination [M] whose length is the sine of their angle with (1, ..., 1)."""
+    """How updates with losses ``loss`` [M] make them equal: a combination [M] whose length is the sine of their angle with (1, ..., 1), or 0."""
     L = directions(loss.double())
     p = torch.full_like(L, len(L) ** -0.5)
-    return (p @ L) * L - p if L.any() else L
+    h = (p @ L) * L - p if L.any() else L
+    return h if h.norm() > EQUAL else torch.zeros_like(h)
 
 
 def stretch(square: Tensor, target: Tensor) -> Tensor:
-    """The factor that brings a combination of this squared length to a squared length ``target``; 1 if it is rounding."""
-    return torch.where(square > ROUNDING**2 * target, target / square, 1.0).sqrt()
+    """The factor that brings a combination of this squared length to a squared length ``target``; 0 if it is rounding."""
+    return torch.where(square > ROUNDING**2 * target, target / square, 0.0).sqrt()
 
 
 def is_forced(loss: Tensor, expected: Tensor, n_clients: int) -> bool:
@@ -57,7 +58,7 @@ class FedMDFG(Rule):
     Traffic: one number up. One more pass over the local data.
     Differs: there is no line search, which needs several more exchanges with the clients in every round, up to 2s + 1 evaluations with
     s = 5. The paper's tables have it, so they do not hold for this rule. Gradients are the updates of local training. Equal losses have
-    no fair direction, and a combination that is zero up to rounding is not scaled. Absent clients have the scale of their own round.
+    no fair direction, and a combination that is zero up to rounding is no step. Absent clients have the scale of their own round.
     """
 
     owns = frozenset({"weights", "mask", "direction"})
@@ -85,7 +86,7 @@ class FedMDFG(Rule):
         h = torch.zeros_like(factor)
         h[:M][live] = pull(loss[live])
         sine = float(h.norm())
-        active = sine > max(EQUAL, 0 if forced else math.sin(math.radians(self.theta)))
+        active = sine > (0 if forced else math.sin(math.radians(self.theta)))
         fair = (h * factor / (sine or 1))[None] if active else every[:0]
         return torch.cat([every[:M][live], fair, every[M:]])
 
