@@ -25,6 +25,7 @@ from equipoise.records.treatment import gap_between
 from equipoise.report import document as content
 from equipoise.report import layout, rates, sentences
 from equipoise.report.formatting import PERCENT, number
+from equipoise.report.gaps import NOT_ESTIMABLE
 from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.html import svg, template
 from equipoise.report.statistics import Comparison, gaps_of
@@ -36,7 +37,6 @@ MODEL: Final = "the model"
 SITE: Final = "Site"
 PREDICTIVE: Final[dict[rates.RateName, str]] = {"ppv": "predictive value"}
 CALIBRATION: Final[dict[rates.RateName, str]] = {"bias": "bias", "calibration_error": "calibration error"}
-NOT_ESTIMABLE: Final = "not estimable"
 BEHIND: Final[Mapping[str, tuple[str, ...]]] = {  # the rates of groups whose gap a measure is
     "accuracy_gap": ("accuracy",),
     "equal_opportunity": ("tpr",),

@@ -561,15 +561,20 @@ class Treated(NamedTuple):
         return f"{'Rates' if measure == ACCURACY else 'Errors'} by {self.noun}"
 
 
+def by_attribute(comparison: Document) -> list[Treated]:
+    """How people with each value of every sensitive attribute are treated, and of several attributes by all together."""
+    people = comparison.get("people", {})
+    names = [*people]
+    return [
+        Treated(people[name], name, k, k > 2 and name == " and ".join(names[: k - 1]))
+        for k, name in enumerate(names, start=1)
+    ]
+
+
 def treated(comparison: Document) -> list[Treated]:
     """How groups of people are treated: those of the test sets, and by sensitive attribute, where the test sets do not show it already."""
     by_group = comparison["group_fairness"]
-    people = comparison.get("people", {})
-    by_value = [
-        Treated(parity, name, k, k > 2 and name == " and ".join([*people][: k - 1]))
-        for k, (name, parity) in enumerate(people.items(), start=1)
-        if not (by_group and parity["as_groups"])
-    ]
+    by_value = [each for each in by_attribute(comparison) if not (by_group and each.parity["as_groups"])]
     return [Treated(by_group), *by_value] if by_group else by_value
 
 

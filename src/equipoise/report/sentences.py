@@ -11,6 +11,7 @@ from equipoise.records.history import History
 from equipoise.report import document as content
 from equipoise.report import notes
 from equipoise.report.formatting import PERCENT, number, p_value, same_in_every_seed, with_unit
+from equipoise.report.gaps import changes, few_people
 from equipoise.report.provenance import at_real_sites, data_digest, environment
 from equipoise.report.rates import FEW, missed
 from equipoise.report.statistics import Comparison, Run, columns_of, gaps_of, measure_of, ranges, tables, without_bounds
@@ -318,23 +319,10 @@ def _seen(name: str, seeds: int, several: bool) -> str:
 
 def _not_estimable(parity: content.Parity, measure: Measure) -> Iterator[str]:
     """Which gaps rest on so few people that their numbers show nothing, each with the smallest group."""
-    about = f"of class {parity['positive']}"
-    words = {"": "", "tpr": f" {about}", "fpr": f" not {about}", "ppv": f" taken for class {parity['positive']}"}
-    few = []
-    for column in gaps_of(parity, measure):
-        sizes: list[tuple[int, str, str]] = []
-        for group, rates in parity["methods"][0]["groups"].items():
-            n, positive, selected = rates["n"] or 0, rates.get("of_class") or 0, rates.get("selection_rate")
-            chosen = round(n * selected["mean"] / 100) if selected and selected["mean"] is not None else 0
-            size = {"": n, "tpr": positive, "fpr": n - positive if positive else 0, "ppv": chosen}
-            sizes += [(size[rate], rate, group) for rate in ABOUT.get(column.key, ("",))]
-        large = [each for each in sizes if each[0] >= parity["least"]]  # others are in no gap
-        size_, rate, group = min(sizes if len({group for _, _, group in large}) < 2 else large)
-        if size_ < ESTIMABLE:
-            shown = f"< {parity['least']}" if size_ < parity["least"] else str(size_)
-            few.append(f"{column.title} ({shown}{words[rate]} in {group})")
-    if few:
-        yield f"With fewer than {ESTIMABLE} people in a group, read the intervals, not the numbers: {', '.join(few)}."
+    few = few_people(parity, measure)
+    listed = [f"{column.title} ({few[column.key]})" for column in gaps_of(parity, measure) if column.key in few]
+    if listed:
+        yield f"With fewer than {ESTIMABLE} people in a group, read the intervals, not the numbers: {', '.join(listed)}."
 
 
 def _on(table: content.OfMeasure | content.Spread | content.Rewards | content.Parity) -> str:
@@ -342,26 +330,36 @@ def _on(table: content.OfMeasure | content.Spread | content.Rewards | content.Pa
     return f" on {table['scenario']}" if table["scenario"] else ""
 
 
-ABOUT: Final[Mapping[str, Sequence[str]]] = {  # of which people a gap is, if not of all
-    "equal_opportunity": ("tpr",),
-    "equalised_odds": ("tpr", "fpr"),
-    "predictive_parity": ("ppv",),
-}
 MOST: Final = 5  # sentences of the first paragraph of a page
 
 
 def verdict(comparison: content.Document) -> str:
-    """What a comparison shows in at most five sentences, without more certainty than seeds and test samples allow."""
-    return " ".join(_shown_and_left(comparison)[0])
+    """What a comparison shows in at most five sentences, without more certainty than seeds and test samples allow.
+
+    Where people have sensitive attributes, two more are about the gaps between them, by the first attribute.
+    """
+    people = _people(comparison)
+    return " ".join([*_shown_and_left(comparison)[0], *(people[0] if people else ())])
 
 
 def evidence(comparison: content.Document) -> list[str]:
     """The numbers behind the verdict, a line each: what it had no room for, differences, their intervals and p-values."""
     learned = _learned(comparison)
-    lines = [*_shown_and_left(comparison)[1], *_reasons(comparison)]
+    lines = [
+        *_shown_and_left(comparison)[1],
+        *(" ".join(gaps) for gaps in _people(comparison)[1:]),
+        *_reasons(comparison),
+    ]
     digits = measure_of(comparison).digits
     lines += _intervals_of_one(learned[0], digits) if len(learned) == 1 else _differences(comparison)
     return [*lines, *_brackets(comparison, lines)]
+
+
+def _people(comparison: content.Document) -> list[list[str]]:
+    """What happens to the gaps between people, by attribute."""
+    measure, by_attribute = measure_of(comparison), content.by_attribute(comparison)
+    every = [[*changes(each, measure)] for each in by_attribute if not each.joined]
+    return [gaps for gaps in every if gaps]
 
 
 def _learned(comparison: content.OfMeasure) -> list[content.Measured]:

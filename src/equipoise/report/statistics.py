@@ -214,7 +214,7 @@ class Comparison(Mapping[str, Any]):
 
     @property
     def verdict(self) -> str:
-        """What the runs show in at most five sentences, with no more certainty than seeds and test samples allow."""
+        """What the runs show in at most five sentences, and two about gaps between people, with no more certainty than seeds and test samples allow."""
         from equipoise.report.sentences import verdict
 
         return verdict(self.document)
