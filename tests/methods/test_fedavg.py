@@ -65,9 +65,29 @@ def test_no_rule_at_all_is_fedavg() -> None:
 def test_the_presets_differ() -> None:
     assert eq.parse("fedavg") != eq.parse("fedavg:uniform")
     with pytest.raises(
-        ValueError, match=r"FedAvg: weights must be one of samples, uniform, population; found 'equal'\."
+        ValueError,
+        match=r"FedAvg: weights must be one of samples, uniform, population, or a list of numbers >= 0, such as \[1, 2, 3\]; found 'equal'\.",
     ):
         FedAvg(weights="equal")
+
+
+def test_fixed_weights_of_each_client() -> None:
+    """Those of the absent do not count; in Python a list and a tuple are the same."""
+    W, updates = normal(4), normal(2, 4, seed=1)
+    server = Server(FedAvg(weights=[1, 5, 3]), W, [10, 10, 40])  # type: ignore[arg-type]
+    server.round(updates, [0, 2])
+    assert torch.allclose(server.theta, W + updates[0] / 4 + 3 * updates[1] / 4, rtol=0, atol=1e-15)
+    method = eq.parse("fedavg(weights=[1, 5, 3])")
+    assert method.rules == (FedAvg(weights=(1, 5, 3)),)
+    assert method == eq.parse(str(method)) == eq.parse("fedavg", {"fedavg.weights": [1, 5, 3]})
+    assert (
+        eq.parse("fedprox(mu=0.5)+gifair(groups=[0,1], coeff=0.2)").text
+        == "fedprox(mu=0.5)+gifair(groups=[0, 1], coeff=0.2)"
+    )
+    with pytest.raises(
+        ValueError, match=r"^FedAvg: weights has 3 numbers, and there are 2 clients\. Give one for each"
+    ):
+        Server(FedAvg(weights=(1, 5, 3)), W, [10, 10])
 
 
 def test_rates_of_several_rules_multiply() -> None:

@@ -500,6 +500,9 @@ class Rule:
 
     def __post_init__(self) -> None:
         check_fields(self, f"{type(self).__name__}: ")
+        for f in fields(self):
+            if isinstance(value := getattr(self, f.name), list):
+                object.__setattr__(self, f.name, tuple(value))
 
     def check(self, solver: Solver) -> None:
         """Refuse a solver that lacks what the rule needs, with a ``TypeError`` that names the ones to use."""
@@ -601,6 +604,20 @@ class Rule:
     def edges(self, state: State) -> tuple[str, Tensor] | None:
         """The attribute and the least probabilities [A] of the positive class by which :meth:`decide` decides; None if it does otherwise."""
         return None
+
+
+def read_per_client(values: Sequence[float], setup: Setup, name: str) -> Tensor:
+    """A hyper-parameter with one number for each client, as a tensor [N].
+
+    Raises
+    ------
+    ValueError : another number of them.
+    """
+    if len(values) != setup.n_clients:
+        raise ValueError(
+            f"{name} has {len(values)} numbers, and there are {setup.n_clients} clients. Give one for each client, in their order."
+        )
+    return torch.as_tensor(values).to(setup.sizes)
 
 
 HOOKS = tuple(  # in order of time

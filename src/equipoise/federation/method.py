@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -204,8 +205,13 @@ def text_of(rule: Rule) -> str:
     """A rule as text, with the values that differ from its defaults."""
     named = [n for n, e in METHODS.items() if e.rules == (type(rule),) and not e.values]
     values = {f.name: v for f in fields(rule) if (v := getattr(rule, f.name)) != f.default}
-    inside = ", ".join(f"{k}={v}" for k, v in values.items())
-    return (named[0] if named else type(rule).__name__) + (f"({inside})" if inside else "")
+    return (named[0] if named else type(rule).__name__) + _inside(values)
+
+
+def _inside(values: Mapping[str, object]) -> str:
+    """Hyper-parameters in brackets, as :func:`read_values` reads them; nothing if there are none."""
+    written = [f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in values.items()]
+    return f"({', '.join(written)})" if written else ""
 
 
 def _sum(rules: Sequence[Rule]) -> str:
@@ -240,8 +246,8 @@ def parse(text: str, overrides: Mapping[str, object] | None = None) -> Method:
         made = make_rules(entry, values, written, name)
         rules += made
         parts += [name] * len(made)
-        inside = ", ".join(f"{k}={v}" for k, v in values.items() if v != entry.defaults[k])
-        texts.append(own_code.whole(written) + (f"({inside})" if inside else ""))
+        changed = {k: v for k, v in values.items() if v != entry.defaults[k]}
+        texts.append(own_code.whole(written) + _inside(changed))
     if rest:
         key = next(iter(rest))
         names = [written.rpartition(":")[2] for written, _, _ in pieces]
@@ -331,7 +337,7 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, object]]]:
 def read_values(text: str, name: str) -> dict[str, object]:
     """Hyper-parameters from the text in the brackets after a ``name``."""
     given: dict[str, object] = {}
-    for piece in filter(None, (p.strip() for p in text.split(","))):
+    for piece in filter(None, (p.strip() for p in re.split(r",(?![^\[]*\])", text))):  # not inside a list
         key, equals, value = piece.partition("=")
         if not equals:
             raise MethodError(f"{name}({piece}): write NAME=VALUE.")

@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Cohort, Rule, Setup, State
+from equipoise.core.maths import simplex
+from equipoise.core.rule import Cohort, Rule, Setup, State, read_per_client
 from equipoise.system.ranges import choice
 
 
@@ -19,18 +20,29 @@ class FedAvg(Rule):
     Parameters
     ----------
     weights : ``"samples"`` as above; ``"uniform"`` for :math:`1/|S_t|`; ``"population"`` divides by the samples of all
-        clients, present or not, so that a small cohort makes a small step.
+        clients, present or not, so that a small cohort makes a small step. Or a list with a number >= 0 for each client, in
+        their order, such as ``[1, 2, 3]``: those of the clients present are scaled to sum one, and count equally if all are 0.
 
+    Server state: ``total``, the samples of all clients; ``fixed`` [N], if weights are given.
     Differs: nothing. In a sum it adds nothing, and a rule that sets the weights replaces its own.
     """
 
     sees = "sum"
-    weights: Literal["samples", "uniform", "population"] = choice("samples", "uniform", "population")
+    weights: Literal["samples", "uniform", "population"] | tuple[float, ...] = choice(
+        "samples", "uniform", "population", numbers=True
+    )
 
     def server_state(self, setup: Setup) -> State:
-        return {"total": setup.sizes.sum()}
+        total = {"total": setup.sizes.sum()}
+        return (
+            total
+            if isinstance(self.weights, str)
+            else {**total, "fixed": read_per_client(self.weights, setup, "FedAvg: weights")}
+        )
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        if "fixed" in state:
+            cohort = replace(cohort, weights=simplex(state["fixed"][cohort.ids]))
         if self.weights == "uniform":
             cohort = replace(cohort, weights=cohort.uniform)
         if self.weights == "population":

@@ -43,19 +43,37 @@ class Range:
 
 
 @dataclass(frozen=True)
+class Numbers:
+    """A list of numbers >= 0, only ``whole`` ones if so."""
+
+    whole: bool = False
+
+    def __contains__(self, value: object) -> bool:
+        number = Range(0, whole=self.whole, finite=True)
+        return isinstance(value, list | tuple) and bool(value) and all(entry in number for entry in value)
+
+    def __str__(self) -> str:
+        return f"a list of {'whole ' * self.whole}numbers >= 0, such as [1, 2, 3]"
+
+
+@dataclass(frozen=True)
 class Options:
-    """One of several values, of the same type as the option."""
+    """One of several values, of the same type as the option; with ``numbers`` also a list of them."""
 
     values: tuple[object, ...]
     own: bool = False
+    numbers: bool = False
 
     def __contains__(self, value: object) -> bool:
+        if self.numbers and value in Numbers():
+            return True
         if self.own and isinstance(value, str) and own_code.is_reference(value):
             return True
         return any(type(value) is type(option) and value == option for option in self.values)
 
     def __str__(self) -> str:
-        return "one of " + ", ".join(map(str, self.values)) + ", or a reference to your own, FILE.py:NAME" * self.own
+        more = ", or a reference to your own, FILE.py:NAME" * self.own + f", or {Numbers()}" * self.numbers
+        return "one of " + ", ".join(map(str, self.values)) + more
 
 
 @dataclass(frozen=True)
@@ -163,9 +181,15 @@ def rates(default: float) -> Any:
     return field(default=default, metadata={"allowed": Rates()})
 
 
-def choice(*options: object, own: bool = False) -> Any:
-    """A field that holds one of the options, the first is the default; or, if ``own``, a reference to code of the user's own."""
-    return field(default=options[0], metadata={"allowed": Options(tuple(o for o in options if o is not None), own)})
+def numbers(*, whole: bool = False) -> Any:
+    """A field that holds a list of numbers >= 0; None is its default."""
+    return field(default=None, metadata={"allowed": Numbers(whole)})
+
+
+def choice(*options: object, own: bool = False, numbers: bool = False) -> Any:
+    """A field that holds one of the options, the first is the default; if ``own``, or a reference to own code; if ``numbers``, or a list of them."""
+    allowed = Options(tuple(option for option in options if option is not None), own, numbers)
+    return field(default=options[0], metadata={"allowed": allowed})
 
 
 def text(default: Any = MISSING) -> Any:
