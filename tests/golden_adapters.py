@@ -48,6 +48,7 @@ from golden_people import ADAPTERS as PEOPLE
 from golden_people import NOT_OFFERED
 from golden_people import SKIPPED as SKIPPED_OF_PEOPLE
 from golden_people_measures import ADAPTERS as PEOPLE_MEASURES
+from golden_performance import ADAPTERS as PERFORMANCE
 from golden_privacy import ADAPTERS as PRIVACY
 from golden_weights import ADAPTERS as WEIGHTS
 from helpers import (
@@ -680,6 +681,7 @@ ADAPTERS |= FEDLD
 ADAPTERS |= DIRECTIONS
 ADAPTERS |= METRICS
 ADAPTERS |= PEOPLE_MEASURES
+ADAPTERS |= PERFORMANCE
 ADAPTERS |= ANALYSIS
 ADAPTERS |= COLLABORATIVE
 ADAPTERS |= COLLABORATORS

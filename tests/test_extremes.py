@@ -84,6 +84,9 @@ def report(rule: Rule, losses: Sequence[float]) -> State:
     known: dict[str, Callable[[], State]] = {
         "AFL": lambda: {"loss": x},
         "QFFL": lambda: {"loss": x},
+        "Term": lambda: {"loss": x},
+        "GIFAIR": lambda: {"loss": x},
+        "EAGLE": lambda: {"gap": x},
         "FedFV": lambda: {"loss": x},
         "FedMDFG": lambda: {"loss": x},
         "FedLF": lambda: {"loss": x},

@@ -150,6 +150,7 @@ LONGER = {  # file: its limit, and why
         "three measures of unfairness and two for many groups, accuracy without groups, and what five others compute under its name",
     ),
     "fairgrad": (44, "the constants of four definitions of fairness"),
+    "gifair": (49, "groups of clients, and two forms, of which one changes what clients train"),
     "thresholds": (
         57,
         "histograms on the client, two ways to choose, decisions about each person, and edges for a bundle",

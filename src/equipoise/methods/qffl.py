@@ -39,6 +39,7 @@ class QFFL(Rule):
     Reports: ``loss``, mean loss of the model it received on its training data.
     Server sees: the ``loss``; with ``form=full`` also the length of the update.
     Traffic: one number up. One more pass over the local data.
+    Presets: ``drfl``, of Zhao, Joshi, ICASSP 2022, has the weights F / sum F, as ``ffl4mia`` computes.
     Differs: the form is ``weights``, because the step of ``full`` is estimated for plain gradient steps: with momentum or many
     local steps L is far too large and training stalls. With q below 1, a client of almost no loss can freeze a round of
     ``full``; the record then shows ``qffl_largest_h``, the largest client's share of the sum of h, near 1.
@@ -98,6 +99,11 @@ CATALOGUE = {
         (QFFL,),
         "losses to the power q + 1",
         "Li et al., ICLR 2020",
-        {"paper": {"form": "full"}, "full": {"form": "full"}, "ffl4mia": {"form": "losses"}},
+        {
+            "paper": {"form": "full"},
+            "full": {"form": "full"},
+            "ffl4mia": {"form": "losses"},
+            "drfl": {"form": "losses"},
+        },
     ),
 }
