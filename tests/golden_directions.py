@@ -1,4 +1,4 @@
-"""Golden entries of the rules that combine the updates to one direction: FedMGDA+, FedMDFG, FedLF."""
+"""Golden entries of the rules that combine the updates to one direction: FedMGDA+, FedMDFG, FedLF, FedPW."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from equipoise.core.maths import gram, min_on_simplex
 from equipoise.methods.fedlf import FedLF, lag
 from equipoise.methods.fedmdfg import FedMDFG, is_forced, pull
 from equipoise.methods.fedmgda import FedMGDA
+from equipoise.methods.fedpw import FedPW, dropped
 from helpers import Server, tensor
 
 Inputs = dict[str, Any]
@@ -115,6 +116,35 @@ def fedlf_rounds(i: Inputs) -> Fields:
     return {"rounds": rounds}
 
 
+def fedpw_rounds(i: Inputs) -> Fields:
+    """Of all clients, unless an entry names those of a round; the last ratio follows from the weights and both portions."""
+    first = i["rounds"][0]
+    P, N = len(first["updates"][0]), i.get("N", len(first["losses"]))
+    server = Server(
+        FedPW(beta=i["beta"], rate=i.get("rate", 0.3)), tensor(i.get("theta", [0.0] * P)), [1.0] * N, i.get("layout")
+    )
+    rounds = []
+    for given in i["rounds"]:
+        ids = given.get("ids", list(range(N)))
+        cohort = server.round(tensor(given["updates"]), ids, [{"loss": tensor(given["losses"])}])
+        loss, dot = server.state[0]["p"][ids].T
+        ratio = (cohort.coefficients - dot) @ (loss - dot) / (loss - dot).square().sum()
+        shown = {"p_loss": loss, "p_dot": dot, "loss_ratio": float(ratio), "theta": server.theta}
+        rounds.append({**shown, "weights": cohort.coefficients})
+    return {"rounds": rounds}
+
+
+def fedpw_drop_rate(i: Inputs) -> Fields:
+    return {"drop": FedPW(rate=i["rate"]).share(tensor(i["losses"]))}
+
+
+def fedpw_step(i: Inputs) -> Fields:
+    parts = tensor(i["updates"]).split(i["layout"], 1)
+    steps, factors = zip(*(dropped(u, tensor(i["weights"]), tensor(i["drop"]), i["rate"]) for u in parts), strict=True)
+    step = torch.cat(steps)
+    return {"step": step, "factors": factors, "theta_next": tensor(i.get("theta", [0.0] * len(step))) - step}
+
+
 ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {
     **{f"fedmgda.lambda.{name}": fedmgda for name in ("free", "box", "box_samples", "eps0")},
     **{f"fedmgda.{name}": fedmgda for name in ("zero_update", "opposed", "parallel")},
@@ -124,4 +154,10 @@ ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {
     **{f"fedlf.direction{case}": fedlf for case in ("", ".absent", ".equal")},
     "fedlf.absent_set": fedlf_absent,
     "fedlf.rounds.partial": fedlf_rounds,
+    "fedpw.weights": fedpw_rounds,
+    "fedpw.rounds.partial": fedpw_rounds,
+    "fedpw.drop_rate": fedpw_drop_rate,
+    "fedpw.drop_rate.cap": fedpw_drop_rate,
+    "fedpw.step": fedpw_step,
+    "fedpw.step.no_drop": fedpw_step,
 }

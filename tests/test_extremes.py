@@ -89,6 +89,7 @@ def report(rule: Rule, losses: Sequence[float]) -> State:
         "EAGLE": lambda: {"gap": x},
         "FedFV": lambda: {"loss": x},
         "FedMDFG": lambda: {"loss": x},
+        "FedPW": lambda: {"loss": x},
         "FedLF": lambda: {"loss": x},
         "FairFed": lambda: {"accuracy": x.clamp(0, 1), **of_cells(rule, x)},
         "FedCE": lambda: {"metric": x.clamp(0, 1), "measured": torch.ones(M)},
@@ -336,6 +337,7 @@ def test_krum_among_updates_that_are_nearly_the_same(offset: float, apart: list[
 SCALELESS = (
     "fedfv",
     "fedlf",
+    "fedpw",
     "fedgh",
     "fedgh(form=sequential)",
     "principal",

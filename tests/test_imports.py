@@ -143,6 +143,7 @@ LONGER = {  # file: its limit, and why
     ),
     "fedce": (62, "two contributions with a history each, and what the three released forms do otherwise"),
     "fedfv": (44, "three algorithms of the paper (projection, history, rescaling), each a loop over clients"),
+    "fedpw": (48, "weights by two momenta, and in every tensor a step by sorted entries"),
     "fedlf": (43, "for each tensor a quadratic problem of three kinds of rows, and how long absent clients count"),
     "fedmdfg": (55, "a quadratic problem of three kinds of rows, and four numbers kept for each client"),
     "fairfed": (

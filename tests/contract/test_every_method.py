@@ -343,6 +343,7 @@ NEUTRAL: dict[str, Neutral] = {
         "fedmdfg(theta=60)", "fedmdfg(theta=90)", why="no neutral value: the angle of these losses is below both"
     ),
     "fedlf": Neutral("fedlf", "fedavg+fedlf", within=0, why="no hyper-parameter; FedAvg adds nothing"),
+    "fedpw": Neutral("fedpw(beta=0, rate=0)", "fedavg:uniform"),
     "sam": Neutral("sam(rho=0)", "fedavg"),
     "gsam": Neutral("gsam(rho=0, alpha=0)", "fedavg"),
     "logit-adjust": Neutral("logit-adjust(tau=0)", "fedavg"),
@@ -468,6 +469,7 @@ def test_neutral_value_gives_the_reference(case: Neutral, kind: str) -> None:
         "fedmgda",
         "fedmdfg",
         "fedlf",
+        "fedpw",
         "sam",
         "gsam",
         "logit-adjust",

@@ -40,6 +40,7 @@ MODULES = (
     "fedmgda",
     "fedmdfg",
     "fedlf",
+    "fedpw",
     "sam",
     "gsam",
     "logit_adjust",
