@@ -13,6 +13,7 @@ from equipoise.core.maths import simplex
 from equipoise.core.rule import Cohort, Out
 from equipoise.core.solver import SGD
 from equipoise.federation.method import parse
+from equipoise.methods.aaggff import CDFS, responses
 from equipoise.methods.gifair import group_losses, pulls, ranks
 from equipoise.methods.term import TermSample
 from helpers import Server, oracle_of, tensor
@@ -117,6 +118,37 @@ def gifair_groups(i: Inputs) -> Fields:
     }
 
 
+def aaggff_responses(i: Inputs) -> Fields:
+    losses = tensor(i["losses"])
+    return {**{name: responses(losses, name) for name in CDFS}, "response": responses(losses, "normal-released")}
+
+
+def aaggff_rounds(method: str) -> Callable[[Inputs], Fields]:
+    def adapter(i: Inputs) -> Fields:
+        server, rounds = Server(parse(method, {"aaggff.cdf": i["cdf"]}), tensor([0.0]), torch.ones(i["N"])), []
+        for told in i["rounds"]:
+            before, losses = server.state[0], tensor(told["losses"])
+            start = before["p"] * (i.get("C", 1.0) if "released" in method and not rounds else 1)
+            cohort = server.round(torch.zeros(len(losses), 1).double(), told["ids"], [{"loss": losses}])
+            after = server.state[0]
+            gradient = after["g"] - before["g"]
+            mean = i.get("C", 0.0) * float(responses(losses, i["cdf"]).mean())
+            rounds.append(
+                {
+                    "response": torch.zeros(i["N"])
+                    .double()
+                    .index_copy(0, torch.tensor(told["ids"]), responses(losses, i["cdf"]) / i["N"]),
+                    "estimate": -gradient * (1 + mean * start.sum()),
+                    "gradient": gradient,
+                    "decision": after["p"],
+                    "weights": cohort.weights,
+                }
+            )
+        return {"rounds": rounds}
+
+    return adapter
+
+
 def eagle(i: Inputs) -> Fields:
     server = Server(parse("eagle", {"eagle.lam": i["lam"]}), tensor([0.0]), i["sizes"])
     gap = tensor(i["losses"]) - tensor(i["best"])
@@ -124,6 +156,11 @@ def eagle(i: Inputs) -> Fields:
 
 
 ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {
+    **{f"aaggff.response{case}": aaggff_responses for case in ("", ".normal_released", ".zero")},
+    **{f"aaggff.s.{case}": aaggff_rounds("aaggff") for case in ("equal", "rounds.partial", "rounds.uniform")},
+    "aaggff.s.rounds.released": aaggff_rounds("aaggff:released"),
+    "aaggff.d.rounds.doubly_robust": aaggff_rounds("aaggff:device"),
+    "aaggff.d.rounds.released": aaggff_rounds("aaggff:device(released=true)"),
     "drfl.weights": weighed("qffl:drfl"),
     "fedeba.weights": lambda i: weighed("term:fedeba", "t")({**i, "t": 1 / i["tau"]}),
     "eagle.coefficients": eagle,

@@ -85,6 +85,7 @@ def report(rule: Rule, losses: Sequence[float]) -> State:
         "AFL": lambda: {"loss": x},
         "QFFL": lambda: {"loss": x},
         "Term": lambda: {"loss": x},
+        "AAggFF": lambda: {"loss": x},
         "GIFAIR": lambda: {"loss": x},
         "EAGLE": lambda: {"gap": x},
         "FedFV": lambda: {"loss": x},

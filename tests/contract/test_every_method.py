@@ -328,6 +328,9 @@ NEUTRAL: dict[str, Neutral] = {
     "term": Neutral("term(t=0)", "fedavg"),
     "term-sample": Neutral("term-sample(t=0)", "fedavg"),
     "propfair": Neutral("propfair(M=1.000001, eps=1, huber=true)", "fedavg"),
+    "aaggff": Neutral(
+        "aaggff", "fedavg:uniform", within=0.05, why="no neutral value: the first weights are nearly equal"
+    ),
     "gifair": Neutral("gifair(coeff=0)", "fedavg"),
     "eagle": Neutral("eagle(lam=0)", "fedavg"),
     "fairfed": Neutral("fairfed(beta=0)", "fedavg"),
@@ -452,6 +455,8 @@ def test_neutral_value_gives_the_reference(case: Neutral, kind: str) -> None:
         "term",
         "term-sample(t=1)",
         "propfair",
+        "aaggff",
+        "aaggff:device",
         "gifair",
         "gifair:released",
         "eagle",

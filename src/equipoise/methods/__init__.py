@@ -23,6 +23,7 @@ MODULES = (
     "qffl",
     "term",
     "propfair",
+    "aaggff",
     "gifair",
     "eagle",
     "fairfed",
