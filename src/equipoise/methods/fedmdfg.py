@@ -107,8 +107,8 @@ class FedMDFG(Rule):
             a = min_on_simplex(Q @ K @ Q.T, Q.new_full((len(Q),), 1 / len(Q))) @ Q
             mean = scale / live.sum()
             a = a * stretch(a @ K @ a, mean @ K[:M, :M] @ mean)
-        put_here = {"expected": expected, "visits": n + 1, "factor": scale, "round": torch.full_like(ids, cohort.t)}
-        state = {key: state[key].index_copy(0, ids, x) for key, x in put_here.items()}
+        renewed = {"expected": expected, "visits": n + 1, "factor": scale, "round": torch.full_like(ids, cohort.t)}
+        state = {key: state[key].index_copy(0, ids, x) for key, x in renewed.items()}
         return {"last": last, **state}, cohort.directed(a, last[rows[M:]])
 
 
