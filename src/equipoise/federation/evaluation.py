@@ -217,7 +217,7 @@ class EvaluationSets:
             raise ValueError(
                 f"client_tests must have a test set, or None, for each of the {self.n} clients; found {len(self.of_clients)} entries."
             )
-        strange = sorted({*(self.groups or ())} - {*self.sets})
+        strange = sorted({*(self.groups or ())} - {*self.sets}) if self.sets else []
         if self.groups is not None and (len(self.groups) != self.n or strange):
             given = f"unknown {', '.join(strange)}" if strange else f"{len(self.groups)} entries"
             expected = f"{self.n} clients; test sets: {', '.join(self.sets) or 'none'}"

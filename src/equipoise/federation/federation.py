@@ -403,7 +403,7 @@ class Federation(Arrangement):
             scores |= clients.test(self.trial, self.tests, now, rounds)
         elif self.tests.sets:
             scores |= self.tests.record(self.trial, now, rounds)
-        return scores if self.held is None else scores | self.held.record(self.trial, now, rounds)
+        return scores if self.held is None else scores | self.held.record(self.trial, now, rounds, self.tests.measures)
 
     def _diverged(self, record: Record) -> str:
         """Why the model has diverged, empty if it has not; without a global model, training shows it."""

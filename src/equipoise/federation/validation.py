@@ -8,6 +8,7 @@ from typing import cast
 
 from torch import Tensor
 
+from equipoise.core.outputs import Outputs
 from equipoise.core.rule import State
 from equipoise.core.tally import Tally, together
 from equipoise.core.task import Task
@@ -49,31 +50,40 @@ class HeldOut:
             line += f"; too few to hold one out, so no validation of {', '.join(lacking[:3])}{more}"
         return [line]
 
-    def record(self, trial: Trial, p: Progression, rounds: int) -> Record:
-        """How the model with which each client predicts does on what it held out; personal models in rounds of costly evaluations."""
+    def record(self, trial: Trial, p: Progression, rounds: int, measures: Sequence[str] = ()) -> Record:
+        """How the model with which each client predicts does on what it held out; personal models in rounds of costly evaluations.
+
+        ``measures`` are recorded by group, as far as they follow from sums; sums by sensitive attribute in rounds of costly evaluations.
+        """
         if not personal(trial, p):
-            return pooled(trial.model.task, self._shared(trial, published(trial, p), p.server), self.groups)
-        if not costly(p.t, rounds):
-            return {}
-        return pooled(
-            trial.model.task,
-            [
+            tallies, answered = self._shared(trial, published(trial, p), p.server)
+        elif costly(p.t, rounds):
+            each = [
                 None if d is None else measured(trial, deployable(trial, p, m), d, self._name(trial, m), p.server)
                 for m, d in enumerate(self.sets)
-            ],
-            self.groups,
-        )
+            ]
+            tallies, answered = [outputs and outputs.tally for outputs in each], [*filter(None, each)]
+        else:
+            return {}
+        record = pooled(trial.model.task, tallies, self.groups, measures)
+        if record and costly(p.t, rounds) and (people := Outputs.joined(answered).people):
+            record["validation"]["by"] = people
+        return record
 
     @staticmethod
     def _name(trial: Trial, m: int) -> str:
         return trial.names[m] if m < len(trial.names) else f"client {m}"
 
-    def _shared(self, trial: Trial, vector: Tensor, server: Sequence[State]) -> list[Found]:
-        """Of one model [G], for all clients: those in memory in one pass, the others one after another."""
+    def _shared(
+        self, trial: Trial, vector: Tensor, server: Sequence[State]
+    ) -> tuple[list[Found], list[Outputs]]:
+        """Of one model [G], for all clients: those in memory in one pass, the others one after another; and all its outputs."""
         tallies: list[Found] = [None] * len(self.sets)
+        answered: list[Outputs] = []
         here, data = self._together
         if data is not None:
             [outputs] = answers(trial, vector, [data], server)
+            answered.append(outputs)
             sizes = [d.size for m in here if (d := self.sets[m]) is not None]
             for m, tally in zip(
                 here, trial.model.task.tallies(outputs.values, outputs.predicted, outputs.y, sizes), strict=True
@@ -81,14 +91,21 @@ class HeldOut:
                 tallies[m] = tally
         for m, d in enumerate(self.sets):
             if d is not None and m not in here:
-                tallies[m] = measured(trial, vector, d, self._name(trial, m), server)
-        return tallies
+                outputs_of_client = measured(trial, vector, d, self._name(trial, m), server)
+                if outputs_of_client is not None:
+                    tallies[m] = outputs_of_client.tally
+                    answered.append(outputs_of_client)
+        return tallies, answered
 
 
-def measured(trial: Trial, vector: Tensor, data: Samples | Absent, who: str, server: Sequence[State]) -> Found:
-    """How a whole vector [G] does on one client's samples; None, with a warning, if they cannot be read."""
+def measured(
+    trial: Trial, vector: Tensor, data: Samples | Absent, who: str, server: Sequence[State]
+) -> Outputs | None:
+    """The outputs of a whole vector [G] for one client's samples; None, with a warning, if they cannot be read."""
     try:
-        return answers(trial, vector, [loaded(data)], server)[0].tally
+        outputs = answers(trial, vector, [loaded(data)], server)[0]
+        _ = outputs.tally  # or what a user's task raises
+        return outputs
     except Exception as error:  # whatever a user's data set raises concerns this client only
         if data.content is not None:
             raise
@@ -96,8 +113,10 @@ def measured(trial: Trial, vector: Tensor, data: Samples | Absent, who: str, ser
         return None
 
 
-def pooled(task: Task, tallies_of_clients: Sequence[Found], groups: Sequence[str] | None) -> Record:
-    """The entry of a record: over all samples that are held out, by group and by client."""
+def pooled(
+    task: Task, tallies_of_clients: Sequence[Found], groups: Sequence[str] | None, measures: Sequence[str] = ()
+) -> Record:
+    """The entry of a record: over all samples that are held out, by group, with more ``measures``, and by client."""
     groups = [EVERYBODY] * len(tallies_of_clients) if groups is None else groups
     members: dict[str, list[Found]] = {}
     for group, tally in zip(groups, tallies_of_clients, strict=True):
@@ -109,6 +128,6 @@ def pooled(task: Task, tallies_of_clients: Sequence[Found], groups: Sequence[str
         task.main: [None if tally is None else tally.main for tally in tallies_of_clients],
         "loss": [None if tally is None else float(tally.mean_loss) for tally in tallies_of_clients],
     }
-    groups_of = {group: tally.score() for group, tally in by_group.items()}
+    groups_of = {group: tally.score(measures) for group, tally in by_group.items()}
     every = together(filter(None, tallies_of_clients)).score()
     return {"validation": {**every, "groups": groups_of, "clients": cast(Clients, clients)}}

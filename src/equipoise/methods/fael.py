@@ -11,6 +11,7 @@ from equipoise.core.maths import simplex, square_distances, square_norms
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.methods.fphl import PAPER
 from equipoise.system.ranges import choice, number
+from equipoise.system.search import uniform
 
 MEASURED = 1 << 24  # entries of all updates up to which the variance of Eq. 10 is measured: a tenth of a second
 
@@ -46,7 +47,7 @@ class FAEL(Rule):
 
     owns = frozenset({"weights"})
     sees = "scalars+sum"  # length of the update
-    beta: float = number(0.4, low=0, high=1)
+    beta: float = number(0.4, low=0, high=1, search=uniform(0.1, 1))
     distance: Literal["squared", "norms"] = choice("squared", "norms")
     init: Literal["samples", "uniform"] = choice("samples", "uniform")
     carry: Literal["normalised", "raw"] = choice("normalised", "raw")

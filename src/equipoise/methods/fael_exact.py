@@ -11,6 +11,7 @@ from equipoise.core.maths import gram, simplex
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.methods.fphl import PAPER
 from equipoise.system.ranges import number
+from equipoise.system.search import uniform
 
 RIDGE = 1e-10  # picks the solution nearest to the sample weights where there are many
 
@@ -68,7 +69,7 @@ class FAELExact(Rule):
     """
 
     owns = frozenset({"weights"})
-    beta: float = number(1.0, low=0, high=1, above=True)
+    beta: float = number(1.0, low=0, high=1, above=True, search=uniform(0.1, 1))
 
     def server_state(self, setup: Setup) -> State:
         return {"p": simplex(setup.sizes)}

@@ -13,6 +13,7 @@ from equipoise.core.maths import simplex
 from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
 from equipoise.methods.fairgrad import constants
 from equipoise.system.ranges import choice, number
+from equipoise.system.search import uniform
 
 
 def unfairness(n: Tensor, right: Tensor, metric: str) -> Tensor:
@@ -81,7 +82,7 @@ class FairFed(Rule):
 
     sees = "scalars+sum"
     metric: Literal["eod", "spd", "accuracy", "dp", "eodds"] = choice("eod", "spd", "accuracy", "dp", "eodds")
-    beta: float = number(0.5, low=0, high=1000)
+    beta: float = number(0.5, low=0, high=1000, search=uniform(0.1, 1))
     clip: bool = True
     balanced: bool = False
     form: Literal["paper", "declearn", "fedgft", "ffalm", "fedfb", "ffl4mia"] = choice(

@@ -11,6 +11,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import simplex
 from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice, number
+from equipoise.system.search import uniform
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class FedGA(Rule):
     owns = frozenset({"weights"})
     sees = "scalars+sum"
     reports = "how its loss changed by averaging"
-    d: float = number(0.2, low=0, high=1000)
+    d: float = number(0.2, low=0, high=1000, search=uniform(0.05, 0.2))
     relative: bool = True
     metric: Literal["loss", "accuracy"] = choice("loss", "accuracy")
     form: Literal["paper", "released", "official"] = choice("paper", "released", "official")

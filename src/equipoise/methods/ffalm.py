@@ -10,6 +10,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.methods.fairbatch import gaps
 from equipoise.system.ranges import choice, number
+from equipoise.system.search import log
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class FFALM(Rule):
     ranges = cells.reported("loss")
     binary = True
     metric: Literal["eo", "loss"] = choice("eo", "loss")
-    eta: float = number(0.01, low=0, high=1000)
+    eta: float = number(0.01, low=0, high=1000, search=log(1e-3, 0.1))
     beta: float = number(0.02, low=0, high=1000)
     attribute: str = cells.attribute()
     least_count: int = cells.least_count()

@@ -11,6 +11,7 @@ from equipoise.core.compiled import as_rows, loops
 from equipoise.core.maths import Bits, at_least, in_memory, over_columns, put, take
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.system.ranges import choice, number
+from equipoise.system.search import uniform
 
 BINS = 20
 LONGEST = 400  # numbers of a record; of more rounds the bins say as much
@@ -50,7 +51,7 @@ class FPHL(Rule):
     """
 
     owns = frozenset({"mask"})
-    tau: float = number(0.3, low=0, high=1)
+    tau: float = number(0.3, low=0, high=1, search=uniform(0.1, 0.6))
     history: Literal["inclusive", "exclusive"] = choice("inclusive", "exclusive")
     strict: bool = False
     zero: Literal["up", "down"] = choice("up", "down")

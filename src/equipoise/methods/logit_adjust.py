@@ -8,6 +8,7 @@ from torch import Tensor
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Out, Rule, Visit
 from equipoise.system.ranges import number
+from equipoise.system.search import uniform
 
 STRONG = 10.0
 
@@ -29,7 +30,7 @@ class LogitAdjust(Rule):
     """
 
     needs = frozenset({"classes"})
-    tau: float = number(1.0, low=0)
+    tau: float = number(1.0, low=0, search=uniform(0.5, 1.5))
 
     def loss(self, out: Out, visit: Visit) -> Tensor:
         counts = visit.oracle.class_counts(out.logits.shape[-1]).to(out.logits.dtype)

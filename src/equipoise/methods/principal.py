@@ -11,6 +11,7 @@ from equipoise.core.maths import gram
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.methods.margin import PAPER
 from equipoise.system.ranges import choice, number
+from equipoise.system.search import uniform
 
 TINY = 1e-12  # relative: shorter axes, and products nearer to a right angle, are rounding
 CLOSE = 1e-6  # relative: nearer than this to a tie, another machine may take another side
@@ -61,7 +62,7 @@ class Principal(Rule):
     passes unchanged. Eq. 6 turns axes, which changes nothing.
     """
 
-    keep: float = number(0.8, low=0, high=1, above=True)
+    keep: float = number(0.8, low=0, high=1, above=True, search=uniform(0.5, 1))
     eigen: Literal["l2_kept", "literal", "l1_all"] = choice("l2_kept", "literal", "l1_all")
     scope: Literal["tensor", "model"] = choice("tensor", "model")
     weights: Literal["samples", "uniform"] = choice("samples", "uniform")

@@ -11,6 +11,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
 from equipoise.core.solver import Solver, proportional
 from equipoise.system.ranges import choice, number
+from equipoise.system.search import uniform
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Scaffold(Rule):
     sees = "sum"
     reports = "its control variate"
     ranges = MappingProxyType({"dc": Bounds(length="client")})
-    eta: float = number(1.0, low=0, above=True)
+    eta: float = number(1.0, low=0, above=True, search=uniform(0.25, 1))
     option: Literal[1, 2] = choice(2, 1)
     absent: bool = True
 

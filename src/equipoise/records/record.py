@@ -116,10 +116,12 @@ class Validation(Score, total=False):
     ----------
     groups : `{group: score}`, by the groups that clients belong to.
     clients : by client.
+    by : where samples have sensitive attributes, sums over all samples by the values of each, in rounds with costly evaluations.
     """
 
     groups: dict[str, Score]
     clients: Clients
+    by: list[Sums]
 
 
 class Quarantined(TypedDict):

@@ -34,7 +34,7 @@ FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messag
 PAIR = re.compile(r"""\s*(\w+)\s*=\s*+((?:[^,=()\[\]'"]|'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\])+)(?:,|$)""")
 
 
-NEWER = {"contribution_rounds": 1}  # settings that earlier versions lack, and what those did
+NEWER = {"contribution_rounds": 1, "sealed": False, "left_out": None, "tuned": None}  # settings that earlier versions lack, and what those did
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,10 @@ class RunConfig(Settings, RunSettings):
     network: str = text()
     network_options: dict[str, Any] = field(default_factory=dict)
     checkpoint_every: int = number(1, 1)
+    sealed: bool = False  # without any test data, because settings are being chosen
+    left_out: str | None = text(None)  # a client whose training samples are the test set instead, for the same purpose
     own_code: dict[str, str] | None = None  # files of the user's code, and their SHA-256
+    tuned: dict[str, Any] | None = None  # how the settings were chosen, see `equipoise.records.meta.Tuned`
     report: dict[str, str] | None = None  # what reports for readers outside say, see `equipoise.records.meta.About`
 
     @property
@@ -70,7 +73,8 @@ class RunConfig(Settings, RunSettings):
 
         By this a run is found again.
         """
-        return {name: of for name, of in self.table().items() if NEWER.get(name, ...) != of and name != "report"}
+        said = ("report", "tuned")
+        return {name: of for name, of in self.table().items() if NEWER.get(name, ...) != of and name not in said}
 
 
 def configure(

@@ -34,10 +34,13 @@ def stamp(config: RunConfig) -> str | None:
 
 
 def data_of(config: RunConfig) -> Scenario:
-    """The data of a run; nothing is learnt of rows that clients hold out."""
-    return scenarios.load(
+    """The data of a run; nothing is learnt of rows that clients hold out, and a run that chooses settings has no test data."""
+    data = scenarios.load(
         config.scenario, config.seed, config.data, validation=config.validation, **config.scenario_options
     )
+    if config.left_out is not None:
+        return data.leaving(config.left_out)
+    return data.sealed() if config.sealed else data
 
 
 def contents(config: RunConfig, data: Scenario | None = None, before: str | None = None) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """What a scenario is: the data of the clients, the named test groups, and how images reach the network."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -132,7 +134,7 @@ class Scenario(Description):
     client_names : one per client, such as ``"photo-2"``.
     client_groups : per client the key of ``tests`` that its own data resemble; ``None`` if the clients are alike, and
         the union of all tests is right for each of them.
-    tests : named evaluation sets in the order of reports, of the same kind.
+    tests : named evaluation sets in the order of reports, of the same kind; none while settings are chosen, see :meth:`sealed`.
     manifest : JSON-able record of what the data are and where each client's part came from.
     client_tests : per client its own test samples, or ``None``, where ``tests`` divide them otherwise.
     server_validation : samples that the server holds; ``None`` if it holds none.
@@ -161,7 +163,7 @@ class Scenario(Description):
                     f"Scenario {self.name}: {what} must have one entry per client: "
                     f"expected {len(self.clients)}, found {len(values)}."
                 )
-        if strangers := sorted(set(self.client_groups or ()) - set(self.tests)):
+        if self.tests and (strangers := sorted(set(self.client_groups or ()) - set(self.tests))):
             raise ValueError(
                 f"Scenario {self.name}: client groups must be test groups ({', '.join(self.tests)}); found {strangers}."
             )
@@ -191,6 +193,27 @@ class Scenario(Description):
                 )
         object.__setattr__(self, "sample", shape(self.clients[0]))
         object.__setattr__(self, "has_server_validation", self.server_validation is not None)
+
+    def sealed(self) -> Scenario:
+        """The same without any test data, for the choice of settings."""
+        return replace(self, tests={}, client_tests=None)
+
+    def leaving(self, client: str) -> Scenario:
+        """The same without test data and without a client, whose training samples are the test set.
+
+        Raises
+        ------
+        ValueError : there is no such client, or no other.
+        """
+        if client not in self.client_names or len(self.clients) < 2:
+            raise ValueError(f"{client}: expected one of at least two clients; found {', '.join(self.client_names)}.")
+        k = self.client_names.index(client)
+        kept = [m for m in range(len(self.clients)) if m != k]
+        parts = {
+            name: None if (values := getattr(self, name)) is None else tuple(values[m] for m in kept)
+            for name in ("clients", "client_names", "people")
+        }
+        return replace(self, **parts, client_groups=None, client_tests=None, tests={client: self.clients[k]})
 
     @property
     def holders(self) -> tuple[Data | OfPeople, ...]:

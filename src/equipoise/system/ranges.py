@@ -7,6 +7,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from equipoise.system import own_code
+from equipoise.system.search import Space
 
 INF = float("inf")
 
@@ -161,6 +162,7 @@ def number(
     below: bool = False,
     whole: bool = False,
     infinite: bool = False,
+    search: Space | None = None,
 ) -> Any:
     """A field that holds a number in [low, high].
 
@@ -171,9 +173,11 @@ def number(
     above, below : leave out ``low``, or ``high``.
     whole : only whole numbers; so it is wherever the default is one.
     infinite : whether infinity, which most equations cannot bear, has a meaning.
+    search : where its value is searched if methods are tuned; None: nowhere.
     """
     whole = whole or isinstance(default, int)
-    return field(default=default, metadata={"allowed": Range(low, high, above, below, whole, not infinite)})
+    allowed = Range(low, high, above, below, whole, not infinite)
+    return field(default=default, metadata={"allowed": allowed, "search": search})
 
 
 def rates(default: float) -> Any:
@@ -186,10 +190,13 @@ def numbers(*, whole: bool = False) -> Any:
     return field(default=None, metadata={"allowed": Numbers(whole)})
 
 
-def choice(*options: object, own: bool = False, numbers: bool = False) -> Any:
-    """A field that holds one of the options, the first is the default; if ``own``, or a reference to own code; if ``numbers``, or a list of them."""
+def choice(*options: object, own: bool = False, numbers: bool = False, search: Space | None = None) -> Any:
+    """A field that holds one of the options, the first is the default; if ``own``, or a reference to own code; if ``numbers``, or a list of them.
+
+    ``search`` has the options among which it is searched if methods are tuned.
+    """
     allowed = Options(tuple(option for option in options if option is not None), own, numbers)
-    return field(default=options[0], metadata={"allowed": allowed})
+    return field(default=options[0], metadata={"allowed": allowed, "search": search})
 
 
 def text(default: Any = MISSING) -> Any:

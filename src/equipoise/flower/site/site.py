@@ -443,12 +443,12 @@ def _validate(site: Site, asked: Parcel) -> Parcel:
     """How the model this site predicts with does on what it holds out, if that is enough: sums over the samples."""
     vector = site._used(asked) if asked.fields["own"] else site._received(asked)[0]
     enough = site.held is not None and site.held.size >= site.least
-    tally = (
+    outputs = (
         measured(site.trial, vector, site.held, "this site", _decisions(site, asked))
         if enough and site.held is not None
         else None
     )
-    return Parcel({"found": None if tally is None else _sums(site, tally)})
+    return Parcel({"found": None if outputs is None else _sums(site, outputs.tally)})
 
 
 def _finish(site: Site, asked: Parcel) -> Parcel:

@@ -1,0 +1,109 @@
+"""Where the value of a setting is searched when methods are tuned: an interval, on a scale, or a list of values."""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from equipoise.system.text import read_value
+
+EXAMPLES = "log(0.001, 1), uniform(0, 1) or a list such as 1,2,4"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Numbers from ``low`` to ``high``, every one as likely as any other, or every order of magnitude if ``logarithmic``."""
+
+    low: float
+    high: float
+    logarithmic: bool = False
+
+    def __post_init__(self) -> None:
+        if not (self.low < self.high < math.inf) or (self.logarithmic and self.low <= 0):
+            raise ValueError(f"{self}: the ends must be finite and in order, and above 0 for log.")
+
+    def at(self, share: float) -> float:
+        """The value below which this share of the draws is, with three significant digits."""
+        if self.logarithmic:
+            value = self.low * (self.high / self.low) ** share
+        else:
+            value = self.low + (self.high - self.low) * share
+        return min(max(float(f"{value:.3g}"), self.low), self.high)
+
+    def edge(self, value: float) -> str:
+        """Which end a value is close to, ``"lower"`` or ``"upper"``: within a tenth of the interval; empty if neither."""
+        parts = [math.log(x) if self.logarithmic else x for x in (self.low, value, self.high)]
+        share = (parts[1] - parts[0]) / (parts[2] - parts[0])
+        return "lower" if share < 0.1 else "upper" if share > 0.9 else ""
+
+    def __str__(self) -> str:
+        return f"{'log' if self.logarithmic else 'uniform'}({self.low:g}, {self.high:g})"
+
+
+@dataclass(frozen=True)
+class Values:
+    """Some values, each as likely as any other."""
+
+    values: tuple[Any, ...]
+
+    def at(self, share: float) -> Any:
+        """The value at this share of the list."""
+        return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
+
+    def edge(self, value: float) -> str:
+        """Empty: a list has no edges."""
+        return ""
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.values))
+
+
+Space = Interval | Values
+
+
+def log(low: float, high: float) -> Interval:
+    """Numbers in [low, high], every order of magnitude as likely as any other."""
+    return Interval(low, high, logarithmic=True)
+
+
+def uniform(low: float, high: float) -> Interval:
+    """Numbers in [low, high], every one as likely as any other."""
+    return Interval(low, high)
+
+
+def values(*options: Any) -> Values:
+    """One of some values."""
+    return Values(options)
+
+
+def read(name: str, text: str) -> Space:
+    """The space of a setting from text.
+
+    Raises
+    ------
+    ValueError : naming the setting, what was expected and what was found.
+    """
+    kind, bracket, rest = text.strip().partition("(")
+    try:
+        if not bracket:
+            listed = tuple(read_value(part.strip()) for part in text.split(","))
+            if len(listed) > 1:
+                return Values(listed)
+        elif kind in ("log", "uniform") and rest.endswith(")"):
+            low, high = map(float, rest[:-1].split(","))
+            return Interval(low, high, kind == "log")
+    except ValueError:
+        pass
+    raise ValueError(f"--search {name}={text}: expected {EXAMPLES}; found {text!r}.")
+
+
+def share(seed: int, draw: int, name: str) -> float:
+    """A number in [0, 1) that follows from these three alone, so that methods with a setting of one name share its draws."""
+    digest = hashlib.sha256(f"{seed}/{draw}/{name}".encode()).digest()
+    return int.from_bytes(digest[:8]) / 2**64
+
+
+def ranked(scores: Sequence[float]) -> list[int]:
+    """Places in a list from the highest score to the lowest, of equal ones the first; what is not finite is last."""
+    return sorted(range(len(scores)), key=lambda k: (-scores[k] if math.isfinite(scores[k]) else math.inf, k))
