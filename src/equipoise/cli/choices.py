@@ -1,11 +1,16 @@
 """What the command line and a configuration file choose for a run; the command line overrides the file."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from equipoise.cli.init import read as read_file
 from equipoise.cli.options import Values
+
+if TYPE_CHECKING:
+    from equipoise.runs.configuration import RunConfig
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,8 @@ class Choices:
     of_file : hyper-parameters in the file, by ``part.name``.
     of_command : hyper-parameters given by ``--set``, by ``part.name``.
     fields : fields of :class:`equipoise.runs.directory.RunConfig`.
+    of_methods : settings by method that ``equipoise tune`` chose: the learning rate, and hyper-parameters by ``part.name``.
+    tuned : by method how they were chosen, see :class:`equipoise.records.meta.Tuned`.
     """
 
     method: str
@@ -26,6 +33,44 @@ class Choices:
     of_file: Mapping[str, Any]
     of_command: Mapping[str, Any]
     fields: Mapping[str, Any]
+    of_methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tuned: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def only_method(self) -> str:
+        """The method of a run that names none.
+
+        Raises
+        ------
+        ValueError : the file has the settings of several methods.
+        """
+        if len(self.of_methods) > 1:
+            raise ValueError(
+                f"The file has settings of several methods. Name one with --method: {', '.join(self.of_methods)}."
+            )
+        return next(iter(self.of_methods), self.method)
+
+    def config(self, method: str, seed: int, *, every: bool = False) -> RunConfig:
+        """The configuration of a run of one of the methods; its label is as without what was chosen for it.
+
+        Hyper-parameters of the command that the method does not have are refused if ``every``, else left out.
+
+        Raises
+        ------
+        ValueError : see :func:`equipoise.runs.configuration.configure`.
+        """
+        from equipoise.runs.configuration import configure
+
+        of_file = for_parts(self.of_file, method)
+        overrides = {**of_file, **(self.of_command if every else for_parts(self.of_command, method))}
+        config = configure(method, overrides=overrides, seed=seed, **self.fields)
+        if method not in self.of_methods:
+            return config
+        own = dict(self.of_methods[method])
+        lr = {"lr": own.pop("lr")} if "lr" in own else {}
+        more = {"tuned": self.tuned[method]} if method in self.tuned else {}
+        chosen = configure(method, overrides={**own, **overrides}, seed=seed, **{**self.fields, **lr, **more})
+        return replace(chosen, label=config.label)
 
 
 def read(given: Values) -> Choices:
@@ -42,7 +87,12 @@ def read(given: Values) -> Choices:
         if "task" in options:
             raise ValueError(f"task is given twice: --task {task} and --set task={options['task']}. Leave one out.")
         options["task"] = task
-    return Choices(method, seed, of_file, of_command, _fields(fields, options, given))
+    fields = dict(fields)
+    of_methods, tuned = fields.pop("methods", {}), fields.pop("tuned", {})
+    if given["lr"] is not None:  # which overrides the file
+        of_methods = {name: {k: v for k, v in own.items() if k != "lr"} for name, own in of_methods.items()}
+        tuned = {}
+    return Choices(method, seed, of_file, of_command, _fields(fields, options, given), of_methods, tuned)
 
 
 def for_parts(hyper_parameters: Mapping[str, Any], method: str) -> dict[str, Any]:

@@ -66,15 +66,19 @@ def init(
     config: Annotated[
         Path | None,
         typer.Option(
-            "--config", "-c", metavar="FILE", help="A file of `equipoise init`, whose settings the project gets."
+            "--config",
+            "-c",
+            metavar="FILE",
+            help="A file of `equipoise init` or `tune`, whose settings the project gets.",
         ),
     ] = None,
+    method: Annotated[str | None, typer.Option(help="The method, of several in a file of `equipoise tune`.")] = None,
 ) -> None:
     """Write a project that works as it is: an app for Flower, its settings, a README, certificates, containers."""
     with flower_errors():
         from equipoise.flower.deploy import project
 
-        chosen, others = (None, []) if config is None else _settings(config)
+        chosen, others = (None, []) if config is None else _settings(config, method)
         for path in project.init(directory, sites, schema, chosen):
             say(f"wrote {path}")
     if others:
@@ -267,7 +271,7 @@ for command, example in OPERATION.items():
     app.command(epilog=f"Example: `{example}`")(flower_errors()(command))
 
 
-def _settings(path: Path) -> tuple[dict[str, Any], list[str]]:
+def _settings(path: Path, of_method: str | None) -> tuple[dict[str, Any], list[str]]:
     """The settings of a run between sites in a file of ``equipoise init``, and the names of others; what it lacks is as in simulations."""
     from equipoise.cli.init import read
     from equipoise.federation.method import parse
@@ -276,6 +280,24 @@ def _settings(path: Path) -> tuple[dict[str, Any], list[str]]:
     from equipoise.scenarios.own import PROTOCOL
 
     method, parts, seed, choices = read(path)
+    chosen_by_method = choices.pop("methods", {})
+    choices.pop("tuned", None)
+    if chosen_by_method:
+        if (of_method or len(chosen_by_method) == 1) and (
+            of_method or next(iter(chosen_by_method))
+        ) in chosen_by_method:
+            method = of_method or next(iter(chosen_by_method))
+        else:
+            raise ValueError(
+                f"{path} has settings of several methods. Name one of them with --method: {', '.join(chosen_by_method)}."
+            )
+        own = dict(chosen_by_method[method])
+        choices |= {"lr": own.pop("lr")} if "lr" in own else {}
+        parts = {**parts, **own}
+    elif of_method:
+        raise ValueError(
+            f"--method {of_method} names one of the methods in a file of `equipoise tune`, and {path} is none. Leave it out."
+        )
     of_data = choices.pop("scenario_options")
     given = {
         name: value for name, value in choices.items() if name not in ("data", "scenario", "report", "network_options")

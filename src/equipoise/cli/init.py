@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 TABLE = "columns"  # of the schema, in a file
+CHOSEN = ("methods", "tuned")  # in a file of `equipoise tune`: settings by method, and how they were chosen
 DIVIDED = 8  # clients among whom data without clients are divided
 SHOWN = 20  # clients in a table
 ROWS, SHOWN_INPUTS = 3, 8  # of a table, before and after; inputs of one column
@@ -437,8 +438,16 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
             f"{path} is no TOML file: {str(error).rstrip('.')}. Correct it, or write one with: equipoise init."
         ) from None
     settings = table.pop("set", {})
+    for name in CHOSEN:
+        if not (
+            isinstance(of_methods := table.get(name, {}), dict)
+            and all(isinstance(v, dict) for v in of_methods.values())
+        ):
+            raise ValueError(
+                f"{path}: {name} must have a table for each method, as `equipoise tune` writes it; found {of_methods!r}."
+            )
     for name in table:
-        if name not in MEANINGS and name not in (TABLE, "report"):
+        if name not in MEANINGS and name not in (TABLE, "report", *CHOSEN):
             belongs = name in OPTIONS or "." in name
             hint = " Options of the data and hyper-parameters are in the table [set]." * belongs
             raise ValueError(f"{path}: {unknown('setting', name, (*MEANINGS, 'set', TABLE, 'report'))}{hint}")

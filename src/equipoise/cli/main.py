@@ -37,6 +37,7 @@ from equipoise.cli.schema import app as schema
 from equipoise.cli.status import status
 from equipoise.cli.threshold import threshold
 from equipoise.cli.track import track
+from equipoise.cli.tune import tune
 from equipoise.cli.worker import work
 from equipoise.system import trust
 from equipoise.system.errors import ExpectedError
@@ -75,6 +76,7 @@ COMMANDS: dict[Callable[..., Any], str] = {  # with an example
     quickstart: "equipoise quickstart fashion",
     run: "equipoise run --method fedproto+fedheal --rounds 40 --set fedheal.tau=0.4",
     compare: "equipoise compare fedavg afl qffl fedheal --seeds 3 --jobs 2",
+    tune: "equipoise tune fedavg fedprox qffl --scenario digits --draws 16 --by worst",
     resume: "equipoise resume runs/fedheal-digits-seed0",
     status: "equipoise status runs",
     report: "equipoise report runs/quickstart/*/ --output report.html --figures",

@@ -34,6 +34,7 @@ from equipoise.cli.options import (
     relabelled,
     training_options,
 )
+from equipoise.cli.tune import By, Search, tuned_choices
 from equipoise.system.suggestions import some, unknown
 
 if TYPE_CHECKING:
@@ -79,17 +80,11 @@ def run(
 ) -> None:
     """Train one method and show how fair it is."""
     from equipoise.runs import directory as runs
-    from equipoise.runs.configuration import configure
     from equipoise.runs.tracking import Tracking
 
     chosen = read(given)
-    of_file = chosen.of_file if method is None else for_parts(chosen.of_file, method)
-    config = configure(
-        chosen.method if method is None else method,
-        overrides={**of_file, **chosen.of_command},
-        seed=chosen.seed if seed is None else seed,
-        **chosen.fields,
-    )
+    name_of_method = chosen.only_method if method is None else method
+    config = chosen.config(name_of_method, chosen.seed if seed is None else seed, every=True)
     labels = new_labels(label, dict.fromkeys((method or config.label, config.method, config.label), config.label))
     if dry_run:
         _show_forecast(runs.plan(config, base, workers=workers, progress=not json_), json_)
@@ -117,6 +112,16 @@ def compare(
             help="Also run `standalone` and `centralised`: what clients reach alone, and with all data in one place.",
         ),
     ] = False,
+    tune: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="First choose the settings of each method among N draws, on held-out training samples.",
+        ),
+    ] = None,
+    by: By = None,
+    search: Search = None,
     given: Values = {},  # noqa: B006 (never changed)
     jobs: Jobs = None,
     name: Name = None,
@@ -131,23 +136,30 @@ def compare(
     from equipoise.federation.method import MethodError
     from equipoise.runs import comparison
     from equipoise.runs import directory as runs
-    from equipoise.runs.configuration import configure
     from equipoise.runs.tracking import Tracking
 
     chosen = read(given)
-    methods = [*methods, *(name for name in ("standalone", "centralised") if bounds and name not in methods)]
-    configs, used, called = [], set[str](), dict[str, str]()
-    for method in methods:
-        overrides = for_parts({**chosen.of_file, **chosen.of_command}, method)
-        used |= overrides.keys()
-        configs += [configure(method, overrides=overrides, seed=k, **chosen.fields) for k in range(seeds)]
-        called |= dict.fromkeys((method, configs[-1].method, configs[-1].label), configs[-1].label)
+    bound = [name for name in ("standalone", "centralised") if bounds and name not in methods]
+    used = {key for method in (*methods, *bound) for key in for_parts(chosen.of_command, method)}
     for key in chosen.of_command:
         if key not in used:
             raise MethodError(f"--set {key}: {key.split('.', 1)[0]!r} is not part of any of {', '.join(methods)}.")
+    if tune is None and (by or search):
+        raise ValueError(f"{'--by' if by else '--search'} belongs to --tune. Add --tune 16, or leave it out.")
+    first = chosen.config(methods[0], 0)
+    directory = runs.place(base, name, f"compare-{first.scenario}")
+    if tune is not None:
+        chosen = tuned_choices(
+            methods, chosen, {"draws": tune, "by": by}, directory, search=search, jobs=jobs, json_=json_
+        )
+    configs = [chosen.config(method, k) for method in (*methods, *bound) for k in range(seeds)]
+    called = {
+        text: config.label
+        for method, config in zip((*methods, *bound), configs[::seeds], strict=True)
+        for text in (method, config.method, config.label)
+    }
     labels = new_labels(label, called)
     _say_data(configs[0], chosen, json_)
-    directory = runs.place(base, name, f"compare-{configs[0].scenario}")
     with Tracking(directory, configs[0].track), progress_bar("rounds", shown=not json_) as bar:
         task = bar.add_task(f"{len(configs)} runs", total=sum(c.rounds for c in configs))
         histories = comparison.compare(
@@ -192,6 +204,10 @@ def resume(
         int | None,
         typer.Option("--from", min=0, help="Round from which to continue (counted from 0), with a kept checkpoint."),
     ] = None,
+    until: Annotated[
+        int | None,
+        typer.Option("--until", min=1, metavar="N", help="Pause after N rounds in all; `resume` continues from there."),
+    ] = None,
     norm_limit: option("norm_limit") = None,  # type: ignore[valid-type]
     quorum: option("quorum") = None,  # type: ignore[valid-type]
     data: Moved = None,
@@ -208,7 +224,9 @@ def resume(
         say(f"The run names the tracker {before}. To send its rounds there, add: --track {shlex.quote(before)}")
     with Tracking(directory, track):
         free = {name: value for name, value in (("norm_limit", norm_limit), ("quorum", quorum)) if value is not None}
-        history = _execute(directory, quiet=quiet or json_, workers=workers, from_round=from_, data=data, **free)
+        history = _execute(
+            directory, quiet=quiet or json_, workers=workers, from_round=from_, data=data, until=until, **free
+        )
         if json_ or not quiet:
             _show_results(
                 [history], directory, json_=json_, report=report and not quiet, figures=False, details=details

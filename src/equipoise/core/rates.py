@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
 from equipoise.system.ranges import Range, check_fields, number
@@ -308,6 +308,23 @@ def text(rate: Rate) -> str:
     first, *others = fields(cast(Any, rate))
     more = [f"{f.name}={getattr(rate, f.name)}" for f in others if getattr(rate, f.name) != f.default]
     return f"{name}({', '.join([text(getattr(rate, first.name)), *more])})"
+
+
+def scaled(of: Rate, factor: float) -> Rate:
+    """A learning rate times a factor, with three significant digits: of a schedule all rates, of layers each.
+
+    Raises
+    ------
+    ValueError : a function of Python, which has no factor.
+    """
+    if isinstance(of, float | int):
+        return float(f"{of * factor:.3g}")
+    if isinstance(of, Layers):
+        return Layers(tuple((prefix, r and scaled(r, factor)) for prefix, r in of.rates))
+    if isinstance(of, Function | LayerRates):
+        raise ValueError("lr: a function of Python cannot be tuned. Give a number, or a schedule such as cosine(0.1).")
+    ends = {"final": scaled(of.final, factor)} if isinstance(of, Cosine) else {}
+    return replace(of, lr=scaled(of.lr, factor), **ends)
 
 
 def at(of: Rate, t: int, rounds: int) -> float | Layers:

@@ -74,9 +74,7 @@ class HeldOut:
     def _name(trial: Trial, m: int) -> str:
         return trial.names[m] if m < len(trial.names) else f"client {m}"
 
-    def _shared(
-        self, trial: Trial, vector: Tensor, server: Sequence[State]
-    ) -> tuple[list[Found], list[Outputs]]:
+    def _shared(self, trial: Trial, vector: Tensor, server: Sequence[State]) -> tuple[list[Found], list[Outputs]]:
         """Of one model [G], for all clients: those in memory in one pass, the others one after another; and all its outputs."""
         tallies: list[Found] = [None] * len(self.sets)
         answered: list[Outputs] = []
@@ -98,9 +96,7 @@ class HeldOut:
         return tallies, answered
 
 
-def measured(
-    trial: Trial, vector: Tensor, data: Samples | Absent, who: str, server: Sequence[State]
-) -> Outputs | None:
+def measured(trial: Trial, vector: Tensor, data: Samples | Absent, who: str, server: Sequence[State]) -> Outputs | None:
     """The outputs of a whole vector [G] for one client's samples; None, with a warning, if they cannot be read."""
     try:
         outputs = answers(trial, vector, [loaded(data)], server)[0]

@@ -10,7 +10,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import FAR, project_to_simplex, simplex
 from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
 from equipoise.system.ranges import number
-from equipoise.system.search import log
+from equipoise.system.search import log_uniform
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class AFL(Rule):
     sees = "scalars+sum"
     reports = "the loss of its data"
     ranges = MappingProxyType({"loss": Bounds(0)})
-    gamma: float = number(0.01, low=0, search=log(1e-3, 1))
+    gamma: float = number(0.01, low=0, search=log_uniform(1e-3, 1))
     averaged: bool = False
     importance: bool = False
     memory: bool = True

@@ -14,7 +14,7 @@ from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit, neede
 from equipoise.methods.cgsv import unit
 from equipoise.methods.fedave import accuracies
 from equipoise.system.ranges import choice, number
-from equipoise.system.search import log, values
+from equipoise.system.search import among, log_uniform
 
 
 def largest(size: Tensor, share: Tensor, layout: tuple[int, ...], *, up: bool) -> Tensor:
@@ -120,9 +120,9 @@ class CFFL(Rule):
     """
 
     reports = "its number of classes"
-    theta_u: float = number(1.0, low=0, high=1, above=True, search=values(0.1, 1.0))
-    clip: float = number(0.01, low=0, above=True, infinite=True, search=log(1e-3, 0.1))
-    alpha: float = number(5.0, low=0, high=300, above=True, search=log(1, 20))
+    theta_u: float = number(1.0, low=0, high=1, above=True, search=among(0.1, 1.0))
+    clip: float = number(0.01, low=0, above=True, infinite=True, search=log_uniform(1e-3, 0.1))
+    alpha: float = number(5.0, low=0, high=300, above=True, search=log_uniform(1, 20))
     decay: bool = False
     fade: bool = True
     coef: float = number(1 / 3, low=0)

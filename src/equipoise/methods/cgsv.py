@@ -10,7 +10,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import Sparsify, add_largest, gram, simplex
 from equipoise.core.rule import Cohort, Rule, Setup, State, needed
 from equipoise.system.ranges import choice, number
-from equipoise.system.search import log, values
+from equipoise.system.search import among, log_uniform
 
 EPS = 1e-7  # added to the length of an update before dividing by it
 LEAST = 1e-3  # of a reputation, before they are scaled to sum one
@@ -82,8 +82,8 @@ class CGSV(Rule):
 
     owns = frozenset({"mask", "weights", "direction", "reward"})  # the cosines are those of whole updates
     alpha: float = number(0.95, low=0, high=1)
-    beta: float = number(1.0, low=0, search=values(0.5, 1.0, 1.2, 1.5, 2.0))
-    gamma: float = number(0.5, low=0, above=True, search=log(0.15, 1))
+    beta: float = number(1.0, low=0, search=among(0.5, 1.0, 1.2, 1.5, 2.0))
+    gamma: float = number(0.5, low=0, above=True, search=log_uniform(0.15, 1))
     sparsify: Literal["exact_layer", "released_layer", "paper_global"] = choice(
         "exact_layer", "released_layer", "paper_global"
     )

@@ -7,7 +7,7 @@ from torch import Tensor
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Rule, Setup, State, Visit
 from equipoise.system.ranges import number
-from equipoise.system.search import log
+from equipoise.system.search import log_uniform
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Ditto(Rule):
 
     owns = frozenset({"start"})
     reports = ""
-    lam: float = number(1.0, low=0, search=log(0.1, 2))
+    lam: float = number(1.0, low=0, search=log_uniform(0.1, 2))
 
     def client_state(self, setup: Setup) -> State:
         return {"v": setup.initial.clone()}
@@ -68,7 +68,7 @@ class DittoPersonal(Rule):
     """
 
     reports = ""
-    lam: float = number(1.0, low=0, search=log(0.1, 2))
+    lam: float = number(1.0, low=0, search=log_uniform(0.1, 2))
 
     def client_state(self, setup: Setup) -> State:
         return {"v": setup.initial.clone()}

@@ -11,7 +11,7 @@ from equipoise.core import cells
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Bounds, Cohort, Rule, State
 from equipoise.system.ranges import choice, number
-from equipoise.system.search import log
+from equipoise.system.search import log_uniform
 
 
 def shifted(w: Tensor, n: Tensor, step: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class FairBatch(Rule):
     reports = "samples of each class and group, and the sums of their losses"
     binary = True
     metric: Literal["eo", "eodds", "dp"] = choice("eo", "eodds", "dp")
-    alpha: float = number(0.005, low=0, high=1, search=log(5e-4, 0.05))
+    alpha: float = number(0.005, low=0, high=1, search=log_uniform(5e-4, 0.05))
     attribute: str = cells.attribute()
     least_count: int = cells.least_count()
     form: Literal["authors", "declearn"] = choice("authors", "declearn")

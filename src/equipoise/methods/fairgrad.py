@@ -10,7 +10,7 @@ from equipoise.core import cells
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.system.ranges import choice, number
-from equipoise.system.search import log
+from equipoise.system.search import log_uniform
 
 
 def constants(n: Tensor, metric: str) -> tuple[Tensor, Tensor]:
@@ -67,7 +67,7 @@ class FairGrad(Rule):
     reports = "samples of each class and group, and how many of them are recognised"
     ranges = cells.reported("right")
     metric: Literal["eo", "eodds", "acc", "dp"] = choice("eo", "eodds", "acc", "dp")
-    eta: float = number(0.05, low=0, high=100, search=log(5e-3, 0.5))
+    eta: float = number(0.05, low=0, high=100, search=log_uniform(5e-3, 0.5))
     eps: float = number(0.0, low=0, high=1)
     clip: bool = False
     attribute: str = cells.attribute()

@@ -12,7 +12,7 @@ from equipoise.core.maths import simplex, square_norms
 from equipoise.core.rule import Bounds, Briefing, Cohort, Rule, Setup, State, Visit, needed
 from equipoise.methods.cgsv import LEAST, rewarded, share, unit
 from equipoise.system.ranges import choice, number
-from equipoise.system.search import log, values
+from equipoise.system.search import among, log_uniform
 
 TINY = 1e-12
 
@@ -89,8 +89,8 @@ class FedAVE(Rule):
     owns = frozenset({"weights", "direction", "reward"})
     reports = "the divergence of its losses"
     alpha: float = number(0.95, low=0, high=1)
-    beta: float = number(2.0, low=0, search=values(2.0, 5.0))
-    gamma: float = number(0.5, low=0, above=True, search=log(0.15, 1))
+    beta: float = number(2.0, low=0, search=among(2.0, 5.0))
+    gamma: float = number(0.5, low=0, above=True, search=log_uniform(0.15, 1))
     sparsify: Literal["released_layer", "exact_layer", "paper_global"] = choice(
         "released_layer", "exact_layer", "paper_global"
     )

@@ -7,7 +7,7 @@ import torch
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.system.ranges import number
-from equipoise.system.search import log, values
+from equipoise.system.search import among, log_uniform
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class FedAvgM(Rule):
 
     owns = frozenset({"step"})
     sees = "sum"
-    beta: float = number(0.9, 0, 1, below=True, search=values(0.7, 0.9, 0.97, 0.99))
-    eta: float = number(1.0, 0, above=True, search=log(0.1, 1))
+    beta: float = number(0.9, 0, 1, below=True, search=among(0.7, 0.9, 0.97, 0.99))
+    eta: float = number(1.0, 0, above=True, search=log_uniform(0.1, 1))
 
     def server_state(self, setup: Setup) -> State:
         return {"v": torch.zeros_like(setup.theta)}

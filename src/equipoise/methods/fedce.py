@@ -11,7 +11,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import gram, simplex
 from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice, number
-from equipoise.system.search import values
+from equipoise.system.search import among
 
 # With all but ALONE of the weight a client leaves no model of the others; contributions up to TINY are the rounding of 0.
 ALONE, TINY = 1e-6, 1e-12
@@ -71,7 +71,7 @@ class FedCE(Rule):
     )  # the model of the others is known if weights alone made the step
     reports = "its accuracy without its own last update"
     ranges = MappingProxyType({"metric": Bounds(0, 1), "measured": Bounds(0, 1)})
-    mode: Literal["times", "plus"] = choice("times", "plus", search=values("times", "plus"))
+    mode: Literal["times", "plus"] = choice("times", "plus", search=among("times", "plus"))
     coef_average: bool = True
     prior: Literal["last", "uniform"] = choice("last", "uniform")
     first_zero: bool = False

@@ -9,7 +9,7 @@ from torch import Tensor
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Cohort, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice, number
-from equipoise.system.search import log
+from equipoise.system.search import log_uniform
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class FedDyn(Rule):
 
     sees = "sum"
     reports = ""
-    alpha: float = number(0.01, low=0, above=True, search=log(1e-3, 0.1))
+    alpha: float = number(0.01, low=0, above=True, search=log_uniform(1e-3, 0.1))
     evaluate: Literal["cloud", "mean_active"] = choice("cloud", "mean_active")
     server: bool = True
 

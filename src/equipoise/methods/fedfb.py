@@ -13,7 +13,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.methods.fairbatch import gaps, shifted
 from equipoise.system.ranges import choice, number
-from equipoise.system.search import log
+from equipoise.system.search import log_uniform
 
 
 def disparity(n: Tensor, loss: Tensor, times: int = 1) -> Tensor:
@@ -75,7 +75,7 @@ class FedFB(Rule):
     ranges = cells.reported("loss")
     binary = True
     metric: Literal["eo", "eodds", "dp"] = choice("eo", "eodds", "dp")
-    alpha: float = number(0.005, low=0, high=1, search=log(5e-4, 0.05))
+    alpha: float = number(0.005, low=0, high=1, search=log_uniform(5e-4, 0.05))
     attribute: str = cells.attribute()
     least_count: int = cells.least_count()
     form: Literal["means", "declearn", "released"] = choice("means", "declearn", "released")

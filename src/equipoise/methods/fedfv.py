@@ -12,7 +12,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import gram, put, take
 from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice, number
-from equipoise.system.search import uniform, values
+from equipoise.system.search import among, uniform
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class FedFV(Rule):
     reports = "the loss of its data"
     ranges = MappingProxyType({"loss": Bounds(0)})
     alpha: float = number(0.1, low=0, high=1, search=uniform(0, 0.5))
-    tau: int = number(1, low=0, search=values(0, 1, 3, 10))
+    tau: int = number(1, low=0, search=among(0, 1, 3, 10))
     lags: Literal["paper", "released"] = choice("paper", "released")
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:

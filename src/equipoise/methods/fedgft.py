@@ -10,7 +10,7 @@ from equipoise.core import cells
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice, number
-from equipoise.system.search import log
+from equipoise.system.search import log_uniform
 
 
 def soft_gap(n: Tensor, chance: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ class FedGFT(Rule):
     ranges = cells.reported("chance")
     binary = True
     metric: Literal["eo", "dp"] = choice("eo", "dp")
-    gamma: float = number(1.0, low=0, high=1000, search=log(0.01, 10))
+    gamma: float = number(1.0, low=0, high=1000, search=log_uniform(0.01, 10))
     reg: Literal["l2", "id"] = choice("l2", "id")
     attribute: str = cells.attribute()
     least_count: int = cells.least_count()

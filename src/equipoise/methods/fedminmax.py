@@ -10,7 +10,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import project_to_simplex
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.system.ranges import choice, number
-from equipoise.system.search import log
+from equipoise.system.search import log_uniform
 
 
 def project(v: Tensor, floor: float) -> Tensor:
@@ -50,7 +50,7 @@ class FedMinMax(Rule):
     ranges = cells.reported("loss")
     binary = False
     groups: Literal["a", "cells"] = choice("a", "cells")
-    eta: float = number(0.1, low=0, high=1000, search=log(0.01, 1))
+    eta: float = number(0.1, low=0, high=1000, search=log_uniform(0.01, 1))
     floor: float = number(0.001, low=0, high=0.1)
     attribute: str = cells.attribute()
     least_count: int = cells.least_count()

@@ -8,7 +8,7 @@ import torch
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.system.ranges import choice, number
-from equipoise.system.search import log
+from equipoise.system.search import log_uniform
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class FedOpt(Rule):
     owns = frozenset({"step"})
     sees = "sum"
     kind: Literal["adam", "yogi", "adagrad"] = choice("adam", "yogi", "adagrad")
-    eta: float = number(0.01, 0, above=True, search=log(1e-3, 0.1))
+    eta: float = number(0.01, 0, above=True, search=log_uniform(1e-3, 0.1))
     beta1: float = number(0.9, 0, 1, below=True)
     beta2: float = number(0.99, 0, 1, below=True)
-    tau: float = number(0.001, 1e-12, 1e12, search=log(1e-4, 0.1))
+    tau: float = number(0.001, 1e-12, 1e12, search=log_uniform(1e-4, 0.1))
 
     def server_state(self, setup: Setup) -> State:
         return {"m": torch.zeros_like(setup.theta), "v": torch.full_like(setup.theta, self.tau**2)}

@@ -11,7 +11,7 @@ from equipoise.core.maths import gram, min_on_simplex, pick
 from equipoise.core.rule import Bounds, Cohort, Out, Rule, Setup, State, Visit
 from equipoise.methods.fedproto import global_prototypes, local_prototypes, no_prototypes, of_prototypes
 from equipoise.system.ranges import number
-from equipoise.system.search import log
+from equipoise.system.search import log_uniform
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class FedPAC(Rule):
     owns = frozenset({"start"})
     needs = frozenset({"classes"})
     reports = "its class means and variances"
-    lam: float = number(1.0, low=0, search=log(0.1, 10))
-    head_lr: float = number(0.1, low=0, above=True, search=log(0.01, 1))
+    lam: float = number(1.0, low=0, search=log_uniform(0.1, 10))
+    head_lr: float = number(0.1, low=0, above=True, search=log_uniform(0.01, 1))
     threshold: float = number(0.001, low=0, high=1)
     weighted: bool = True
 

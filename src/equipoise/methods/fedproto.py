@@ -10,7 +10,7 @@ from equipoise.core import maths
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Bounds, Cohort, Out, Rule, Setup, State, Visit
 from equipoise.system.ranges import number
-from equipoise.system.search import log
+from equipoise.system.search import log_uniform
 
 
 def no_prototypes(setup: Setup) -> State:
@@ -77,7 +77,7 @@ class FedProto(Rule):
     uses = frozenset({"features"})
     sees = "sum"
     reports = "its class prototypes"
-    lam: float = number(1.0, low=0, search=log(0.1, 10))
+    lam: float = number(1.0, low=0, search=log_uniform(0.1, 10))
     weighted: bool = False
 
     @property

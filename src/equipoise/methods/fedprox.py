@@ -11,7 +11,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import directions
 from equipoise.core.rule import Rule, Visit
 from equipoise.system.ranges import choice, number
-from equipoise.system.search import log
+from equipoise.system.search import log_uniform
 
 
 def unit(vector: Tensor, layout: Sequence[int]) -> Tensor:
@@ -38,7 +38,7 @@ class FedProx(Rule):
     compared.
     """
 
-    mu: float = number(0.01, low=0, search=log(1e-3, 1))
+    mu: float = number(0.01, low=0, search=log_uniform(1e-3, 1))
     form: Literal["squared", "norm"] = choice("squared", "norm")
 
     def correction(self, theta: Tensor, visit: Visit) -> Tensor:

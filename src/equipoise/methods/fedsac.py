@@ -13,7 +13,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, needed
 from equipoise.submodels.importance import ablation
 from equipoise.system.ranges import choice, number
-from equipoise.system.search import log
+from equipoise.system.search import log_uniform
 
 log = logging.getLogger(__name__)
 SLACK = 1e-9  # of a cumulative score, against rounding
@@ -104,7 +104,7 @@ class FedSAC(Rule):
     ``reputation`` [M], r, and those of rounds in which importances are computed have ``importance`` [K], null where not finite.
     """
 
-    beta: float = number(10.0, low=0, search=log(1, 25))
+    beta: float = number(10.0, low=0, search=log_uniform(1, 25))
     every: int = number(10, low=1)
     source: Literal["standalone_val", "standalone_test"] = choice("standalone_val", "standalone_test")
     scores: Literal["clip", "paper"] = choice("clip", "paper")

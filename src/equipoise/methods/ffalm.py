@@ -10,7 +10,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.methods.fairbatch import gaps
 from equipoise.system.ranges import choice, number
-from equipoise.system.search import log
+from equipoise.system.search import log_uniform
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class FFALM(Rule):
     ranges = cells.reported("loss")
     binary = True
     metric: Literal["eo", "loss"] = choice("eo", "loss")
-    eta: float = number(0.01, low=0, high=1000, search=log(1e-3, 0.1))
+    eta: float = number(0.01, low=0, high=1000, search=log_uniform(1e-3, 0.1))
     beta: float = number(0.02, low=0, high=1000)
     attribute: str = cells.attribute()
     least_count: int = cells.least_count()

@@ -9,7 +9,7 @@ from equipoise.core.maths import directions
 from equipoise.core.rule import Gradient, Rule, Visit
 from equipoise.methods.sam import perturbation, radius
 from equipoise.system.ranges import number
-from equipoise.system.search import log, uniform
+from equipoise.system.search import log_uniform, uniform
 
 
 def orthogonal(g: Tensor, g_p: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ class GSAM(Rule):
     """
 
     owns = frozenset({"gradient"})
-    rho: float = number(0.05, low=0, search=log(0.01, 0.2))
+    rho: float = number(0.05, low=0, search=log_uniform(0.01, 0.2))
     tau: float = number(0.0, low=0)
     alpha: float = number(0.1, low=0, search=uniform(0.05, 0.5))
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Out, Rule, Visit
 from equipoise.system.ranges import choice, number
-from equipoise.system.search import log
+from equipoise.system.search import log_uniform
 
 LARGE = 2.0**50
 
@@ -34,7 +34,7 @@ class Margin(Rule):
     """
 
     needs = frozenset({"classes"})
-    lam: float = number(0.03, low=0, search=log(0.01, 0.1))
+    lam: float = number(0.03, low=0, search=log_uniform(0.01, 0.1))
     form: Literal["paper", "released"] = choice("paper", "released")
 
     def loss(self, out: Out, visit: Visit) -> Tensor:

@@ -10,7 +10,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import directions
 from equipoise.core.rule import Out, Rule, Setup, State, Visit
 from equipoise.system.ranges import number
-from equipoise.system.search import log, values
+from equipoise.system.search import among, log_uniform
 
 
 def contrast(z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float) -> Tensor:
@@ -47,8 +47,8 @@ class Moon(Rule):
 
     uses = frozenset({"features"})
     reports = ""
-    mu: float = number(1.0, low=0, search=log(0.1, 10))
-    temperature: float = number(0.5, low=1e-6, search=values(0.1, 0.5, 1.0))
+    mu: float = number(1.0, low=0, search=log_uniform(0.1, 10))
+    temperature: float = number(0.5, low=1e-6, search=among(0.1, 0.5, 1.0))
 
     def client_state(self, setup: Setup) -> State:
         return {"previous": setup.initial.clone(), "seen": torch.zeros_like(setup.initial[:1])}

@@ -13,7 +13,7 @@ from equipoise.core.rates import Layers
 from equipoise.core.rule import Bounds, Briefing, Cohort, Rule, Setup, State, Visit
 from equipoise.core.solver import Solver
 from equipoise.system.ranges import choice, number
-from equipoise.system.search import log
+from equipoise.system.search import log_uniform
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class QFFL(Rule):
     sees = "scalars+sum"  # loss and length of the update
     reports = "the loss of its data"
     ranges = MappingProxyType({"loss": Bounds(0)})
-    q: float = number(1.0, low=0, search=log(0.01, 5))
+    q: float = number(1.0, low=0, search=log_uniform(0.01, 5))
     form: Literal["weights", "full", "losses"] = choice("weights", "full", "losses")
     lipschitz: float | None = number(None, low=0, above=True)
     sample_weights: bool = False

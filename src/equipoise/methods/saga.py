@@ -12,7 +12,7 @@ from equipoise.core.maths import simplex
 from equipoise.core.rule import Bounds, Cohort, Power, Rule, Setup, State, Visit
 from equipoise.methods.sam import perturbation, radius
 from equipoise.system.ranges import choice, number
-from equipoise.system.search import log, uniform, values
+from equipoise.system.search import among, log_uniform, uniform
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class SAGA(Rule):
     stays = frozenset({"perturbed_loss"})
     reports = "its sharpness or perturbed loss"
     variant: Literal["S", "L"] = choice("S", "L")
-    rho: float = number(0.1, low=0, search=log(0.05, 0.2))
-    tau: float = number(0.5, low=0, search=values(0.0, 0.1, 0.5, 1.0))
-    q: float = number(2.0, low=0, search=log(0.5, 5))
+    rho: float = number(0.1, low=0, search=log_uniform(0.05, 0.2))
+    tau: float = number(0.5, low=0, search=among(0.0, 0.1, 0.5, 1.0))
+    q: float = number(2.0, low=0, search=log_uniform(0.5, 5))
     beta: float = number(0.5, low=0, high=1, above=True, search=uniform(0.1, 1))
     floor: float = number(1e-10, low=0, above=True)
     offset: float = number(0.0, low=0)

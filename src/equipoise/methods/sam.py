@@ -8,7 +8,7 @@ from torch import Tensor
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Gradient, Rule, Visit
 from equipoise.system.ranges import number
-from equipoise.system.search import log
+from equipoise.system.search import log_uniform
 
 
 def length(g: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class SAM(Rule):
     """
 
     owns = frozenset({"gradient"})
-    rho: float = number(0.05, low=0, search=log(0.01, 0.2))
+    rho: float = number(0.05, low=0, search=log_uniform(0.01, 0.2))
     tau: float = number(0.0, low=0)
     added: bool = False
 

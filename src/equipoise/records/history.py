@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,8 @@ from equipoise.metrics.measures import Measure, main_of, measures_of, named
 from equipoise.metrics.performance import Value, last_rounds
 from equipoise.records import summary, treatment
 from equipoise.records.directory import read
-from equipoise.records.meta import Meta, Sharing
-from equipoise.records.record import Record, by_client, check, clients_evaluated, judged_by, number, shorten
+from equipoise.records.meta import Meta, Sharing, Tuned
+from equipoise.records.record import Record, Score, by_client, check, clients_evaluated, judged_by, number, shorten
 from equipoise.records.results import GroupFairness, People
 from equipoise.records.threshold import Chosen, mark, masked
 from equipoise.records.validation import BEST, selected, worst_of
@@ -299,6 +299,33 @@ class History:
         """The same up to the round whose model is exported."""
         t = self.selected_round
         return self if t is None else replace(self, records=tuple(r for r in self.records if r["round"] <= t))
+
+    def on_held_out(self, *, clients: bool = False) -> Self:
+        """The same run, where what clients hold out of their own samples is the test sets: by group, or by client if ``clients`` or if no groups exist.
+
+        Settings are chosen by these numbers, which are those of the tables, so no set is too small for them.
+        """
+        records: list[Record] = []
+        for record in self.records:
+            if not (held_out := record.get("validation")):
+                continue
+            groups = held_out["groups"]
+            if (clients or len(groups) < 2) and (each := held_out.get("clients", {})).get(self.main.name):
+                pairs = zip(self.client_names, by_client(each, self.main), each["loss"], strict=False)
+                groups = {
+                    name: cast(Score, {self.main.name: value, "loss": loss})
+                    for name, value, loss in pairs
+                    if value is not None
+                }
+            by = {"by": {"groups": {next(iter(groups)): held_out["by"]}}} if "by" in held_out else {}
+            records.append(cast(Record, {"round": record["round"], "groups": groups, **by}))
+        meta = {"least_group": 1, "client_groups": None, "client_tests": False, "small_groups": []}
+        return replace(self, records=tuple(records), meta=cast(Meta, {**self.meta, **meta}))
+
+    @property
+    def tuned(self) -> Tuned | None:
+        """How the settings of this run were chosen; None of a run with given settings."""
+        return self.meta.get("tuned")
 
     @property
     def threshold(self) -> Chosen | None:

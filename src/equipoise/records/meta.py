@@ -78,6 +78,37 @@ class Hostile(TypedDict, total=False):
     clients: list[int]
 
 
+class Tuned(TypedDict, total=False):
+    """How the settings of a run were chosen, before any test data were built.
+
+    Attributes
+    ----------
+    by : the criterion, see `equipoise.records.criteria`.
+    draws : settings that were tried, the defaults with them; the same number for every method that was chosen with it.
+    settings : those that were chosen, by name; empty if they are the defaults.
+    score, default : the criterion of the chosen settings and of the defaults, as it is shown; null if not defined.
+    edges : settings whose chosen value is close to an end of the interval in which it was searched, and which end.
+    seeds : of the runs that chose.
+    validation : share of each client's training samples by which was chosen.
+    rounds : of a whole run, and `trained`, of all trial runs of this method together.
+    seconds : of training, of all trial runs of this method together.
+    chosen : hash of the file with the choices.
+    """
+
+    by: str
+    draws: int
+    settings: Content
+    score: float | None
+    default: float | None
+    edges: dict[str, str]
+    seeds: list[int]
+    validation: float
+    rounds: int
+    trained: int
+    seconds: float
+    chosen: str
+
+
 REPEATED: Final = "Some people have several rows, and intervals take rows as independent: they are too narrow, and chance explains more."
 
 
@@ -113,6 +144,7 @@ class Meta(TypedDict, total=False):
     data : about the samples, with their `"sha256"`, and `"rows"`, a hash of which went where.
     config : the run's configuration.
     threshold : that was chosen, if any, see `equipoise.records.threshold.Chosen`.
+    tuned : how the settings were chosen, if they were, see `Tuned`.
     small_groups : of runs that are compared: test sets that are too small in one of them.
     """
 
@@ -132,6 +164,7 @@ class Meta(TypedDict, total=False):
     attributes: dict[str, list[str]]
     task: str
     unit: str
+    tuned: Tuned
     least_group: int
     client_tests: bool
     personal: bool

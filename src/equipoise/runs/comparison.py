@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from equipoise.core.settings import simulated
+from equipoise.federation import checkpoint
 from equipoise.federation.history import History
 from equipoise.records.directory import ORDER
 from equipoise.runs import directory as runs
@@ -94,8 +95,9 @@ def complete(
     on_progress: Callable[[int, int], None] | None = None,
     *,
     lines: bool = False,
+    until: int | None = None,
 ) -> dict[Path, str]:
-    """Run to the end what the directories describe; why those that failed did.
+    """Run to the end what the directories describe, or ``until`` so many rounds; why those that failed did.
 
     Runs on the same data follow one another in one process, which reads the data once.
 
@@ -107,10 +109,11 @@ def complete(
     lines : write lines about every run to standard error, if that is no terminal.
     """
     resume = ("resume", "--quiet", "--workers", str(max(1, cores() // jobs)), "--")
-    left = [path for path in configs if not runs.finished(path)]
+    resume = (*resume[:-1], *(("--until", str(until)) if until else ()), "--")
+    left = [path for path in configs if not (runs.finished(path) or _reached(path, until))]
     watch = Watch([*configs], lines, jobs)
     ended: dict[Path, int] = {}  # their records are read once: of many long runs they are much
-    total, polls = sum(config.rounds for config in configs.values()), itertools.count()
+    total, polls = sum(min(config.rounds, until or config.rounds) for config in configs.values()), itertools.count()
 
     def look(_: int) -> None:
         if next(polls) % SELDOM == 0:
@@ -246,6 +249,12 @@ def _reason(status: int, text: str) -> str:
         return f"killed by signal {-status}"
     lines = text.strip().splitlines()
     return lines[-1].removeprefix("error: ").rstrip(".") if lines else f"ended with status {status}"
+
+
+def _reached(path: Path, until: int | None) -> bool:
+    """Whether a run has a state after so many rounds."""
+    about = path / "checkpoint"
+    return until is not None and checkpoint.exists(about) and checkpoint.about(about)["t"] >= until
 
 
 def _rounds(path: Path) -> int:

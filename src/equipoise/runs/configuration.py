@@ -34,7 +34,12 @@ FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messag
 PAIR = re.compile(r"""\s*(\w+)\s*=\s*+((?:[^,=()\[\]'"]|'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\])+)(?:,|$)""")
 
 
-NEWER = {"contribution_rounds": 1, "sealed": False, "left_out": None, "tuned": None}  # settings that earlier versions lack, and what those did
+NEWER = {
+    "contribution_rounds": 1,
+    "sealed": False,
+    "left_out": None,
+    "tuned": None,
+}  # settings that earlier versions lack, and what those did
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -493,11 +493,12 @@ def execute(
     workers: int | None = None,
     from_round: int | None = None,
     data: str | None = None,
+    until: int | None = None,
     **changes: Any,
 ) -> History:
     """Run to the end what a directory describes, from its last complete round on, or from the state after ``from_round`` rounds.
 
-    ``data`` is where the data are, if not where they were.
+    ``data`` is where the data are, if not where they were. After ``until`` rounds in all, the run pauses.
 
     ``workers`` is how many clients to visit at a time (default: as many as there are cores); no result depends on it. ``changes``
     are settings from now on: ``norm_limit``, ``quorum``.
@@ -518,7 +519,7 @@ def execute(
     unchanged.check(config, directory, says=False)  # the checkpoint says it
     try:
         with locked(directory / LOCK), noting_failure(directory):
-            return _execute(replace(config, **changes), directory, progress, on_round, workers, from_round)
+            return _execute(replace(config, **changes), directory, progress, on_round, workers, from_round, until)
     except BlockingIOError as error:
         raise RunError(f"Process {error} is at {directory} already. Wait until it ends, or stop it first.") from None
 
@@ -530,6 +531,7 @@ def _execute(
     on_round: Callable[[Record], None] | None,
     workers: int | None,
     from_round: int | None,
+    until: int | None,
 ) -> History:
     sweep(directory)
     torch.set_num_threads(config.threads)
@@ -558,12 +560,17 @@ def _execute(
     if config.weights is not None:
         manifest["weights"] = {"file": config.weights.name, "sha256": hashes.of_file(config.weights)}
     write_atomically(directory / "manifest.json", sealed_json(_private(manifest, config, directory)))
-    if rest > 0:
+
+    def shown(record: Record) -> bool:
+        paused = on_round is not None and on_round(record) is True
+        return paused or (until is not None and record["round"] + 1 >= until)
+
+    if rest > 0 and (until is None or fed.progress.t < until):
         fed.fit(
             rest,
             directory=directory,
             progress=progress,
-            on_round=on_round,
+            on_round=shown,
             stop=EarlyStopping.of(config),
             checkpoint_every=config.checkpoint_every,
             keep_checkpoints=config.keep_checkpoints,

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +61,7 @@ class Values:
 Space = Interval | Values
 
 
-def log(low: float, high: float) -> Interval:
+def log_uniform(low: float, high: float) -> Interval:
     """Numbers in [low, high], every order of magnitude as likely as any other."""
     return Interval(low, high, logarithmic=True)
 
@@ -72,7 +71,7 @@ def uniform(low: float, high: float) -> Interval:
     return Interval(low, high)
 
 
-def values(*options: Any) -> Values:
+def among(*options: Any) -> Values:
     """One of some values."""
     return Values(options)
 
@@ -102,8 +101,3 @@ def share(seed: int, draw: int, name: str) -> float:
     """A number in [0, 1) that follows from these three alone, so that methods with a setting of one name share its draws."""
     digest = hashlib.sha256(f"{seed}/{draw}/{name}".encode()).digest()
     return int.from_bytes(digest[:8]) / 2**64
-
-
-def ranked(scores: Sequence[float]) -> list[int]:
-    """Places in a list from the highest score to the lowest, of equal ones the first; what is not finite is last."""
-    return sorted(range(len(scores)), key=lambda k: (-scores[k] if math.isfinite(scores[k]) else math.inf, k))

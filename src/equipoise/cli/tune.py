@@ -1,0 +1,141 @@
+"""The command ``equipoise tune``, and what ``compare --tune`` shares with it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from equipoise.cli import completion
+from equipoise.cli.choices import Choices, for_parts, read
+from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
+from equipoise.cli.options import Base, Jobs, Json, Name, Values, training_options
+
+if TYPE_CHECKING:
+    from equipoise.runs.tuning import Tuning
+
+By = Annotated[
+    str | None,
+    typer.Option(
+        "--by",
+        metavar="CRITERION",
+        help="What the best settings are: `mean`, `worst`, `mean-std`, `worst10`, `eo` (equal opportunity), `leave-one-client-out`, "
+        "or `oracle`, which looks at test data [default: mean].",
+    ),
+]
+Search = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--search",
+        metavar="NAME=SPACE",
+        help="Where a setting is searched: `lr=log(0.001, 1)`, `fedprox.mu=0.01,0.1,1`. Repeatable.",
+    ),
+]
+
+
+@training_options
+def tune(
+    methods: Annotated[
+        list[str], typer.Argument(help="The methods; all have the same draws.", autocompletion=completion.methods)
+    ],
+    draws: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Settings to try per method, the defaults first.")
+    ] = 16,
+    by: By = None,
+    trials: Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each draw, with seeds of their own.")] = 1,
+    halving: Annotated[
+        bool, typer.Option(help="Continue only the better half after an eighth, a quarter and half of the rounds.")
+    ] = True,
+    sampler: Annotated[str, typer.Option(help="`random`, or `optuna` (an extra), which learns from draws.")] = "random",
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Decides the draws.")] = 0,
+    search: Search = None,
+    given: Values = {},  # noqa: B006 (never changed)
+    jobs: Jobs = None,
+    name: Name = None,
+    base: Base = Path("runs"),
+    json_: Json = False,
+) -> None:
+    """Choose the hyper-parameters and the learning rate of each method on held-out training samples; test data are not built."""
+    from equipoise.runs import directory as runs
+
+    chosen = read(given)
+    directory = runs.place(base, name, f"tune-{chosen.fields['scenario']}")
+    budget = {"draws": draws, "by": by, "trials": trials, "halving": halving, "sampler": sampler, "seed": seed}
+    tuning = choose(methods, chosen, budget, directory, search=search, jobs=jobs, json_=json_)
+    if json_:
+        print_json(tuning.document())
+        return
+    show(tuning)
+    path = directory / "chosen.toml"
+    again = shlex.join(["equipoise", "compare", *methods, "--config", str(path), "--seeds", "5"])
+    say(f"chosen: {path}\nTest them: {again}")
+
+
+def tuned_choices(
+    methods: Sequence[str], chosen: Choices, budget: Mapping[str, Any], directory: Path, **more: Any
+) -> Choices:
+    """The same with settings that are chosen first, in a folder of a comparison's directory."""
+    from equipoise.runs.choosing import FOLDER
+
+    if chosen.of_methods:
+        raise ValueError("--tune: the file has chosen settings already. Leave --tune or the file out.")
+    tuning = choose(methods, chosen, budget, directory / FOLDER, **more)
+    if not more.get("json_"):
+        show(tuning)
+    of_methods, tuned = tuning.settings(), {method: tuning.tuned(method) for method in methods}
+    return replace(chosen, of_methods=of_methods, tuned=tuned)
+
+
+def choose(
+    methods: Sequence[str],
+    chosen: Choices,
+    budget: Mapping[str, Any],
+    directory: Path,
+    *,
+    search: list[str] | None = None,
+    jobs: int | None = None,
+    json_: bool = False,
+) -> Tuning:
+    """Choose the settings of some methods in a directory, with a progress bar."""
+    from equipoise.runs import choosing, comparison
+    from equipoise.runs.tuning import Budget
+    from equipoise.system.search import read as read_space
+
+    fields = dict(chosen.fields)
+    validation = {"validation": share} if (share := fields.pop("validation", None)) else {}
+    spaces = dict(pair.split("=", 1) if "=" in pair else (pair, "") for pair in search or ())
+    candidates = choosing.Candidates(
+        {method: (method, for_parts({**chosen.of_file, **chosen.of_command}, method)) for method in methods},
+        fields.pop("scenario"),
+        fields,
+        {name: read_space(name, text) for name, text in spaces.items()},
+    )
+    given = Budget(**{key: value for key, value in budget.items() if value is not None}, **validation)
+    with progress_bar("rounds", shown=not json_) as bar:
+        task = bar.add_task("choosing", total=None)
+        return choosing.choose(
+            candidates,
+            given,
+            directory,
+            jobs=jobs or comparison.fitting([candidates.config(method, {}) for method in methods]),
+            on_progress=lambda done, total: bar.update(task, completed=done, total=total),
+            lines=not json_,
+        )
+
+
+def show(tuning: Tuning) -> None:
+    """Print what was chosen, how, and at what cost."""
+    from equipoise.report import tuning as report
+
+    document = tuning.document()
+    table = plain_table(*report.COLUMNS, right=report.COLUMNS[2:], fold=("chosen",), whole=("method",))
+    for row in report.rows(document):
+        table.add_row(*map(escape, row))
+    out.print(table)
+    for line in report.sentences(document):
+        say(line)

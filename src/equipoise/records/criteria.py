@@ -1,0 +1,65 @@
+"""By what settings are chosen: how good a run is on what clients hold out of their own training samples, the higher the better.
+
+Every number is that of the tables, over the last five rounds that were evaluated, never the best round.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Final, cast
+
+from equipoise.metrics.performance import last_rounds
+from equipoise.records.history import History
+from equipoise.records.meta import Content
+from equipoise.records.record import number
+from equipoise.records.results import People
+
+LAST: Final = 5  # rounds
+LEAVE_OUT: Final = "leave-one-client-out"
+ORACLE: Final = "oracle"
+CRITERIA: Final = {  # by name, in words
+    "mean": "the mean over groups (over clients if no groups exist)",
+    "worst": "the worst group (the worst client if no groups exist)",
+    "mean-std": "the mean over groups less their standard deviation",
+    "worst10": "the mean of the worst 10 % of the clients",
+    "eo": "the equal-opportunity gap between groups of people, as small as possible",
+    LEAVE_OUT: "the mean over clients that take no part, of the model that the others train",
+    ORACLE: "the mean over groups of the test data, which is no fair choice",
+}
+OF_HELD_OUT: Final = tuple(name for name in CRITERIA if name not in (LEAVE_OUT, ORACLE))
+
+
+def scores(history: History) -> dict[str, float]:
+    """Every criterion of `OF_HELD_OUT`, as tables show its number: percent, or the unit of the target with a minus; NaN if not defined."""
+    run, sign = history.on_held_out(), 1 if history.main.better == "higher" else -1
+    if not run.records:
+        return dict.fromkeys(OF_HELD_OUT, math.nan)
+    numbers = run.summary(LAST)
+    mean, std, worst = (number(numbers[key]) for key in ("avg", "std", "worst"))
+    of_clients = last_rounds(history.on_held_out(clients=True).group_table()[1], LAST)
+    tenth = run.main.shown(run.main.worst_share(of_clients))
+    return {
+        "mean": sign * mean,
+        "worst": sign * worst,
+        "mean-std": sign * mean - std,
+        "worst10": sign * number(tenth),
+        "eo": -_equal_opportunity(numbers.get("people", {})),
+    }
+
+
+def _equal_opportunity(people: Mapping[str, People]) -> float:
+    """The largest gap of any attribute; NaN where none can be computed."""
+    treated = [cast(Content, each["treated"] or {}) for each in people.values()]
+    gaps = [number(of_attribute.get("equal_opportunity")) for of_attribute in treated]
+    return max((gap for gap in gaps if not math.isnan(gap)), default=math.nan)
+
+
+def tested(history: History) -> float:
+    """The mean over the groups of the test sets, as tables show it, with a minus where a lower one is better."""
+    sign = 1 if history.main.better == "higher" else -1
+    return sign * number(history.summary(LAST)["avg"])
+
+
+def failed(history: History) -> str:
+    """Why a run is of no use by what clients hold out: it diverged, or it guesses; empty if it is of use."""
+    held_out = history.on_held_out()
+    return held_out.failure(LAST) if held_out.records else "no client had enough samples to hold one out"

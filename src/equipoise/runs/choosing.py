@@ -1,0 +1,201 @@
+"""Settings of methods chosen by runs in directories, which have no test data; the choice is on the disk before tests are built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from equipoise import scenarios
+from equipoise.federation.history import History
+from equipoise.federation.method import Method, MethodError, parse
+from equipoise.metrics.classification import RATES
+from equipoise.records.criteria import LEAVE_OUT, ORACLE
+from equipoise.runs import directory as runs
+from equipoise.runs import tuning, unchanged
+from equipoise.runs.comparison import complete
+from equipoise.runs.configuration import RunConfig, configure
+from equipoise.runs.tuning import RATE, Budget, Trial, Tuning
+from equipoise.scenarios.scenario import REGRESSION, kind_of
+from equipoise.system import files
+from equipoise.system.errors import RunError
+from equipoise.system.search import Space
+from equipoise.system.suggestions import unknown
+
+FOLDER: Final = "choosing"  # of a comparison whose settings are chosen
+TRIALS: Final = "trials"
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The methods to tune: by label the text and the user's hyper-parameters; and what they share.
+
+    ``chosen`` are fields of :class:`equipoise.runs.configuration.RunConfig`, ``search`` spaces of the user's own, by name.
+    """
+
+    methods: Mapping[str, tuple[str, Mapping[str, Any]]]
+    scenario: str
+    chosen: Mapping[str, Any]
+    search: Mapping[str, Space]
+
+    def config(self, label: str, settings: Mapping[str, Any], **more: Any) -> RunConfig:
+        """The configuration of a run of a method with settings by name."""
+        text, overrides = self.methods[label]
+        values = {name: value for name, value in settings.items() if name != RATE}
+        lr = {RATE: settings[RATE]} if RATE in settings else {}
+        config = configure(text, self.scenario, overrides={**overrides, **values}, **{**self.chosen, **lr, **more})
+        return replace(config, label=label)
+
+    def file(self) -> dict[str, Any]:
+        """What the methods share, as a configuration file has it."""
+        shared = {name: value for name, value in self.chosen.items() if value is not None}
+        options = {name: value for name, value in shared.pop("scenario_options", {}).items() if value is not None}
+        columns = {"columns": columns} if (columns := options.pop("columns", None)) else {}
+        if inside := ", ".join(f"{name}={value}" for name, value in shared.pop("network_options", {}).items()):
+            shared["network"] += f"({inside})"
+        return {"scenario": self.scenario, **shared, **({"set": options} if options else {}), **columns}
+
+    def parsed(self, label: str) -> Method:
+        """A method with the user's hyper-parameters."""
+        text, overrides = self.methods[label]
+        return parse(text, overrides)
+
+
+def check(
+    methods: Mapping[str, Method], budget: Budget, search: Mapping[str, Space], tests: Sequence[str] = ()
+) -> None:
+    """Refuse what would look at test data while settings are chosen, and spaces of settings that no method has.
+
+    Raises
+    ------
+    MethodError : naming the method, and what to use instead.
+    ValueError : naming the setting.
+    """
+    for label, method in methods.items():
+        if "contribution_on_test" in method.needs and budget.by != ORACLE:
+            raise MethodError(
+                f"{label} measures contributions on test data before the first round, and test data are sealed while settings are chosen. "
+                "Use a form that measures them on the server's validation data, such as fedsac, or leave it out."
+            )
+        if budget.by == LEAVE_OUT and not (method.sharing.global_model and method.sharing.clients):
+            raise MethodError(
+                f"{label} has no global model for a client that takes no part. Choose by another criterion, or leave it out."
+            )
+    names = {RATE, *(name for method in methods.values() for name in _hyper_parameters(method))}
+    for name in search:
+        if name not in names:
+            raise ValueError(f"--search {name}: {unknown('setting', name, sorted(names))}")
+
+
+def _hyper_parameters(method: Method) -> list[str]:
+    parts = zip(method.rules, method.parts, strict=True)
+    return [f"{part}.{name}" for rule, part in parts for name in vars(rule)]
+
+
+def choose(
+    candidates: Candidates,
+    budget: Budget,
+    base: Path,
+    *,
+    jobs: int = 1,
+    on_progress: Progress | None = None,
+    lines: bool = False,
+) -> Tuning:
+    """Choose the settings of every method, and write them to ``base``; the same call continues after a stop, bit for bit.
+
+    Raises
+    ------
+    MethodError, ValueError : see :func:`check`.
+    RunError : a directory that holds something else.
+    """
+    methods = {label: candidates.parsed(label) for label in candidates.methods}
+    check(methods, budget, candidates.search)
+    for name in ("patience", "select"):
+        if candidates.chosen.get(name) not in (None, "last"):
+            raise ValueError(f"--{name}: settings are chosen by the last rounds, the same for all draws. Leave it out.")
+    plain = {label: candidates.config(label, {}, seed=budget.seeds[0]) for label in methods}
+    rounds = next(iter(plain.values())).rounds
+    by_rule = {name: space for name, space in candidates.search.items()}
+    spaces = {label: tuning.space_of(method, by_rule) for label, method in methods.items()}
+    sealed = _sealed(candidates, budget, plain)
+    done, total = [0], _rounds_in_all(budget, rounds, len(methods))
+
+    def shown(now: int, _: int, before: int) -> None:
+        done[0] = before + now
+        if on_progress is not None:
+            on_progress(min(done[0], total), total)
+
+    def train(trials: Sequence[Trial], until: int) -> dict[Trial, list[History | str]]:
+        configs = {
+            (trial, seed): candidates.config(trial.label, trial.settings, seed=seed, **sealed)
+            for trial in trials
+            for seed in budget.seeds
+        }
+        return _trained(base, configs, jobs, partial(shown, before=done[0]), lines, until)
+
+    def leave_out(trials: Sequence[Trial]) -> dict[Trial, list[History | str]]:
+        names = unchanged.data_of(next(iter(plain.values()))).client_names
+        configs = {
+            (trial, f"{seed}-without-{name}"): candidates.config(trial.label, trial.settings, seed=seed, left_out=name)
+            for trial in trials
+            for seed in budget.seeds
+            for name in names
+        }
+        return _trained(base, configs, jobs, None, lines, None)
+
+    base.mkdir(parents=True, exist_ok=True)
+    try:
+        with files.locked(base / ".lock"):
+            chosen = tuning.choose(
+                spaces, {label: config.lr for label, config in plain.items()}, budget, rounds, train, leave_out
+            )
+            return tuning.write(chosen, base, candidates.file())
+    except BlockingIOError as error:
+        raise RunError(f"Process {error} is at {base} already. Wait until it ends, or stop it first.") from None
+
+
+def _sealed(candidates: Candidates, budget: Budget, plain: Mapping[str, RunConfig]) -> dict[str, Any]:
+    """What the runs that choose have: no test data, rows held out, and the counts by which a model that guesses is recognised."""
+    first = next(iter(plain.values()))
+    described = scenarios.describe(first.scenario, first.data, **first.scenario_options)
+    measured = str(candidates.chosen.get("measures") or "")
+    numbers = kind_of(described.task) == REGRESSION
+    more = {} if numbers else {"measures": ", ".join(filter(None, [measured, RATES * (RATES not in measured)]))}
+    return {"validation": budget.validation, "sealed": budget.by != ORACLE, **more}
+
+
+def _trained(
+    base: Path,
+    configs: Mapping[tuple[Trial, object], RunConfig],
+    jobs: int,
+    on_progress: Progress | None,
+    lines: bool,
+    until: int | None,
+) -> dict[Trial, list[History | str]]:
+    """The runs of trials, trained up to a round; text for one that failed, which says why."""
+    places = {
+        key: base / TRIALS / f"{runs.slug(key[0].label)}-draw{key[0].draw:02d}-seed{runs.slug(str(key[1]))}"
+        for key in configs
+    }
+    for key, config in configs.items():
+        runs.start(config, places[key])
+    failed = complete(
+        {places[key]: config for key, config in configs.items()}, jobs, on_progress, lines=lines, until=until
+    )
+    ended: dict[Trial, list[History | str]] = {}
+    for (trial, _), path in places.items():
+        ended.setdefault(trial, []).append(failed.get(path) or History.from_run(path))
+    return ended
+
+
+def _rounds_in_all(budget: Budget, rounds: int, methods: int) -> int:
+    """Rounds of all trials, rung by rung."""
+    total, alive = 0, budget.draws
+    for before, until in pairwise([0, *budget.rungs(rounds)]):
+        total += alive * (until - before)
+        alive = -(-alive // 2)
+    return total * methods * budget.trials

@@ -1,0 +1,423 @@
+"""Settings chosen in the open: equal draws for every method, successive halving, and a criterion on held-out training samples.
+
+Nothing here trains: :func:`choose` asks its caller to train runs up to a round, and ranks what they recorded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+import tomli_w
+from scipy.stats import spearmanr
+
+from equipoise.core.rates import Rate, rate, scaled, text
+from equipoise.federation.method import Method
+from equipoise.records.criteria import CRITERIA, LEAVE_OUT, OF_HELD_OUT, ORACLE, failed, scores, tested
+from equipoise.records.history import History
+from equipoise.records.meta import Content, Tuned
+from equipoise.system.files import write_atomically
+from equipoise.system.ranges import check_fields, choice, number
+from equipoise.system.search import Interval, Space, share
+from equipoise.system.seals import sealed_json, sealed_text
+
+RATE: Final = "lr"  # what every method is tuned by
+AROUND: Final = Interval(0.1, 10, logarithmic=True)  # as a multiple of the given learning rate
+FIRST_SEED: Final = 10_000  # of runs that choose; those that report have smaller ones
+CHOSEN, TUNING = "chosen.toml", "tuning.json"
+MOST_RUNGS: Final = 4  # T/8, T/4, T/2, T
+WAVES: Final = 4  # in which a sampler that learns asks for its draws
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How settings are chosen; the same for every method.
+
+    Parameters
+    ----------
+    draws : settings that are tried per method, the defaults with them.
+    by : the criterion, one of `equipoise.records.criteria.CRITERIA`.
+    trials : runs of each draw, with seeds of their own.
+    validation : share of each client's training samples that is held out and judged by.
+    halving : whether only the better half continues after an eighth, a quarter and a half of the rounds.
+    sampler : ``"random"``, or ``"optuna"``, which learns from the first rung of earlier draws.
+    seed : decides the draws.
+    """
+
+    draws: int = number(16, 1)
+    by: str = choice(*CRITERIA)
+    trials: int = number(1, 1)
+    validation: float = number(0.2, 0, 1, above=True, below=True)
+    halving: bool = True
+    sampler: str = choice("random", "optuna")
+    seed: int = number(0, 0)
+
+    def __post_init__(self) -> None:
+        check_fields(self, "tune: ")
+
+    def rungs(self, rounds: int) -> list[int]:
+        """The rounds after which draws are ranked; the last is the end."""
+        halvings = min(MOST_RUNGS - 1, int(math.log2(self.draws)) - 1) if self.halving and self.draws > 2 else 0
+        return sorted({max(1, rounds // 2**k) for k in range(halvings + 1)})
+
+    @property
+    def seeds(self) -> range:
+        """Of the runs that choose."""
+        return range(FIRST_SEED, FIRST_SEED + self.trials)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Settings to try for a method: its label, the number of the draw (0: the defaults), the values by name, and their shares of the spaces."""
+
+    label: str
+    draw: int
+    settings: Mapping[str, Any] = field(hash=False)
+    shares: Mapping[str, float] = field(hash=False, default_factory=dict)
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name}={shown(value)}" for name, value in self.settings.items())
+        return f"{self.label}, draw {self.draw}" + (f" ({values})" if values else "")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a trial reached by a rung: its criteria, the higher the better, why it is of no use (else empty), and its cost so far."""
+
+    rounds: int
+    scores: Mapping[str, float]
+    failed: str = ""
+    trained: int = 0
+    seconds: float = 0.0
+
+
+Train = Callable[[Sequence[Trial], int], Mapping[Trial, Sequence[History | str]]]  # up to a round; text: why one failed
+LeaveOut = Callable[[Sequence[Trial]], Mapping[Trial, Sequence[History | str]]]  # a history for every client left out
+
+
+def shown(value: object) -> str:
+    """A value as tables show it."""
+    return text(value) if isinstance(value, float) else str(value)
+
+
+def space_of(method: Method, search: Mapping[str, Space] | None = None) -> dict[str, Space]:
+    """Where the hyper-parameters of a method are searched, by ``part.name``: as its rules declare it, or as the user gave it.
+
+    A value that differs from the rule's default is the user's or a preset's, and stays.
+
+    Raises
+    ------
+    ValueError : a value of the user's space that the rule does not take.
+    """
+    given, spaces = dict(search or {}), dict[str, Space]()
+    for rule, part in zip(method.rules, method.parts, strict=True):
+        for parameter in fields(rule):
+            name = f"{part}.{parameter.name}"
+            space = given.get(name)
+            if space is None and getattr(rule, parameter.name) == parameter.default:
+                space = parameter.metadata.get("search")
+            if space is not None:
+                spaces[name] = space
+    return spaces
+
+
+def random_shares(spaces: Mapping[str, Space], seed: int, d: int) -> dict[str, float]:
+    """The shares of draw ``d``, which a name has for all methods: DomainBed's draws (Gulrajani, Lopez-Paz, ICLR 2021)."""
+    return {name: share(seed, d, name) for name in dict.fromkeys((RATE, *spaces))}
+
+
+def settled(spaces: Mapping[str, Space], lr: Rate, shares: Mapping[str, float]) -> dict[str, Any]:
+    """The values at some shares of their spaces; the learning rate is a multiple of the given one, unless it has a space."""
+    around = {RATE: _plain(scaled(lr, AROUND.low * (AROUND.high / AROUND.low) ** shares[RATE]))}
+    return around | {name: space.at(shares[name]) for name, space in spaces.items()}
+
+
+def _plain(lr: Rate) -> float | str:
+    return lr if isinstance(lr, float) else text(lr)
+
+
+def edges(spaces: Mapping[str, Space], lr: Rate, settings: Mapping[str, Any]) -> dict[str, str]:
+    """The chosen values that are close to an end of their interval, and which end."""
+    ends = {name: space.edge(settings[name]) for name, space in spaces.items() if name in settings}
+    if RATE in settings and RATE not in spaces and isinstance(lr, float):
+        ends[RATE] = AROUND.edge(float(settings[RATE]) / lr)
+    return {name: end for name, end in ends.items() if end}
+
+
+def judged(histories: Sequence[History | str], by: str, rounds: int) -> Result:
+    """The result of the runs of one trial: every criterion is the mean over its seeds."""
+    ended = [run for run in histories if isinstance(run, History)]
+    why = next((run for run in histories if isinstance(run, str)), "")
+    numbers = [{**scores(run), **({ORACLE: tested(run)} if by == ORACLE else {})} for run in ended]
+    if by == ORACLE:
+        why = why or next((text for run in ended if (text := run.failure())), "")
+    else:
+        why = why or next((text for run in ended if (text := failed(run))), "")
+    names = dict.fromkeys(name for each in numbers for name in each)
+    means = {name: fmean(each[name] for each in numbers) for name in names}
+    seconds = sum(float(record.get("seconds", 0)) for run in ended for record in run.records)
+    return Result(rounds, means, why, sum(len(run.records) for run in ended), seconds)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A trial with its results at the rungs that it reached."""
+
+    trial: Trial
+    results: tuple[Result, ...]
+
+    @property
+    def last(self) -> Result:
+        """The result at its last rung."""
+        return self.results[-1]
+
+    def rank(self, by: str) -> float:
+        """What it is ranked by: minus infinity if it is of no use, or the criterion is not defined."""
+        score = self.last.scores.get(by, math.nan)
+        return -math.inf if self.last.failed or math.isnan(score) else score
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What became of a method: all its trials, the best first, and the one that is taken.
+
+    ``spaces`` are where its values were searched, ``lr`` the given learning rate.
+    """
+
+    label: str
+    tried: tuple[Tried, ...]
+    spaces: Mapping[str, Space]
+    lr: Rate
+    by: str
+    rounds: int
+
+    @property
+    def finished(self) -> list[Tried]:
+        """Those that were trained to the end."""
+        return [tried for tried in self.tried if tried.last.rounds == self.rounds]
+
+    @property
+    def taken(self) -> Tried:
+        """The best by the criterion; the defaults if no draw is of any use."""
+        best = self.finished[0]
+        return best if best.rank(self.by) > -math.inf else next(t for t in self.tried if t.trial.draw == 0)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The chosen values by name; empty: the defaults."""
+        return self.taken.trial.settings
+
+    def by_criterion(self) -> dict[str, Tried]:
+        """The best trial by each criterion, of those trained to the end."""
+        every = [name for name in CRITERIA if any(name in tried.last.scores for tried in self.finished)]
+        best = {name: min(self.finished, key=partial(_order, name)) for name in every}
+        return {name: tried for name, tried in best.items() if tried.rank(name) > -math.inf}
+
+    def agreement(self) -> list[tuple[int, float]]:
+        """At each rung before the last the rank correlation (Spearman) with the final criterion, over those trained to the end."""
+        final = [tried.rank(self.by) for tried in self.finished]
+        if len({*final}) < 3:
+            return []
+        early = zip(
+            *([result.scores.get(self.by, math.nan) for result in t.results] for t in self.finished), strict=True
+        )
+        rounds = [result.rounds for result in self.taken.results[:-1]]
+        return [(n, float(spearmanr(values, final).statistic)) for n, values in zip(rounds, early, strict=False)]
+
+    @property
+    def cost(self) -> tuple[int, float]:
+        """Rounds and seconds of training of all its trials."""
+        return sum(t.last.trained for t in self.tried), sum(t.last.seconds for t in self.tried)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """All choices, and how they were made."""
+
+    choices: Mapping[str, Choice]
+    budget: Budget
+    rounds: int
+    digest: str = ""  # of the file with the choices
+
+    def tuned(self, label: str) -> Tuned:
+        """What a run with the chosen settings records about the choice."""
+        chosen, budget = self.choices[label], self.budget
+        default = next((t for t in chosen.tried if t.trial.draw == 0), None)
+        trained, seconds = chosen.cost
+        return {
+            "by": budget.by,
+            "draws": budget.draws,
+            "settings": {name: value for name, value in chosen.settings.items()},
+            "score": _defined(chosen.taken, budget.by),
+            "default": None if default is None or default not in chosen.finished else _defined(default, budget.by),
+            "edges": edges(chosen.spaces, chosen.lr, chosen.settings),
+            "seeds": [*budget.seeds],
+            "validation": budget.validation,
+            "rounds": self.rounds,
+            "trained": trained,
+            "seconds": round(seconds, 1),
+            "chosen": self.digest,
+        }
+
+    def document(self) -> Content:
+        """Everything in plain JSON types."""
+        return {
+            "budget": {f.name: getattr(self.budget, f.name) for f in fields(Budget)} | {"rounds": self.rounds},
+            "rungs": self.budget.rungs(self.rounds),
+            "methods": {label: self._of(label) for label in self.choices},
+            "chosen": self.digest,
+        }
+
+    def _of(self, label: str) -> Content:
+        chosen = self.choices[label]
+        return {
+            **self.tuned(label),
+            "draw": chosen.taken.trial.draw,
+            "spaces": {RATE: f"{AROUND} of {shown(chosen.lr)}", **{name: str(s) for name, s in chosen.spaces.items()}},
+            "by_criterion": {name: tried.trial.draw for name, tried in chosen.by_criterion().items()},
+            "agreement": [{"rounds": n, "spearman": _number(value)} for n, value in chosen.agreement()],
+            "trials": [
+                {
+                    "draw": tried.trial.draw,
+                    "settings": dict(tried.trial.settings),
+                    "failed": tried.last.failed or None,
+                    "seconds": round(tried.last.seconds, 1),
+                    "rungs": [
+                        {"rounds": r.rounds, **{name: _number(value) for name, value in r.scores.items()}}
+                        for r in tried.results
+                    ],
+                }
+                for tried in chosen.tried
+            ],
+        }
+
+    def toml(self, shared: Mapping[str, Any]) -> str:
+        """The choices as a configuration file for ``run``, ``compare`` and Flower: what methods share, and a table of settings for each."""
+        tuned = {label: {k: v for k, v in self.tuned(label).items() if v is not None} for label in self.choices}
+        about = f"# chosen by {self.budget.by}: {CRITERIA[self.budget.by]}\n"
+        return about + tomli_w.dumps({**shared, "methods": self.settings(), "tuned": tuned})
+
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """The chosen values by method, and the learning rate also where it is the given one."""
+        return {label: {RATE: _plain(each.lr), **each.settings} for label, each in self.choices.items()}
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _defined(tried: Tried, by: str) -> float | None:
+    return _number(tried.last.scores.get(by, math.nan))
+
+
+def choose(
+    spaces: Mapping[str, Mapping[str, Space]],
+    rates: Mapping[str, Any],
+    budget: Budget,
+    rounds: int,
+    train: Train,
+    leave_out: LeaveOut | None = None,
+) -> Tuning:
+    """Choose settings for every method.
+
+    Parameters
+    ----------
+    spaces : by label where hyper-parameters are searched.
+    rates : by label the given learning rate.
+    budget : how many draws, and by what they are judged.
+    rounds : of a whole run.
+    train : trains trials up to a round, from where they are, and returns their runs.
+    leave_out : trains trials without each client in turn; for the criterion of that name.
+    """
+    lrs = {label: rate(lr) for label, lr in rates.items()}
+    rungs = budget.rungs(rounds)
+    early = "mean" if budget.by == LEAVE_OUT else budget.by
+    tried: dict[Trial, list[Result]] = {}
+    alive: dict[str, list[Trial]] = {label: [] for label in spaces}
+
+    def advance(trials: Sequence[Trial], until: int) -> None:
+        runs = train(trials, until)
+        for trial in trials:
+            tried.setdefault(trial, []).append(judged(runs[trial], early, until))
+
+    for wave in _waves(budget):
+        drawn = []
+        for label, space in spaces.items():
+            told = [Tried(trial, tuple(tried[trial])) for trial in alive[label]]
+            for d in wave:
+                shares = _ask(space, budget, d, told, early) if d else {}
+                drawn.append(Trial(label, d, settled(space, lrs[label], shares) if d else {}, shares))
+        advance(drawn, rungs[0])
+        alive = {label: [*alive[label], *(trial for trial in drawn if trial.label == label)] for label in spaces}
+    for until in rungs[1:]:
+        alive = {label: _best(trials, tried, early)[: -(-len(trials) // 2)] for label, trials in alive.items()}
+        advance([trial for trials in alive.values() for trial in trials], until)
+    if budget.by == LEAVE_OUT and leave_out is not None:
+        last = [trial for trials in alive.values() for trial in trials]
+        for trial, runs in leave_out(last).items():
+            result = tried[trial][-1]
+            why = next((run for run in runs if isinstance(run, str)), "")
+            ended = [tested(run) for run in runs if isinstance(run, History)]
+            score = fmean(ended) if ended and not why else math.nan
+            more = {"scores": {**result.scores, LEAVE_OUT: score}, "failed": result.failed or why}
+            tried[trial][-1] = replace(result, **more)
+    choices = {}
+    for label in spaces:
+        every = [Tried(trial, tuple(results)) for trial, results in tried.items() if trial.label == label]
+        order = sorted(
+            every, key=lambda t: (-len(t.results), _order(budget.by if t.last.rounds == rounds else early, t))
+        )
+        choices[label] = Choice(label, tuple(order), spaces[label], lrs[label], budget.by, rounds)
+    return Tuning(choices, budget, rounds)
+
+
+def _waves(budget: Budget) -> list[range]:
+    """The draws that are asked for at once: all, or a quarter where the sampler learns from the results of earlier ones."""
+    size = budget.draws if budget.sampler == "random" else -(-budget.draws // WAVES)
+    return [range(k, min(k + size, budget.draws)) for k in range(0, budget.draws, size)]
+
+
+def _ask(spaces: Mapping[str, Space], budget: Budget, d: int, told: Sequence[Tried], by: str) -> dict[str, float]:
+    """The shares of draw ``d``: at random, or by a sampler that is told the results so far.
+
+    A new sampler with its own seed is told all of them in the order of the draws: one that is stopped and continued would draw otherwise.
+    """
+    if budget.sampler == "random" or not told:
+        return random_shares(spaces, budget.seed, d)
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    axes: dict[str, Any] = {name: optuna.distributions.FloatDistribution(0, 1) for name in random_shares(spaces, 0, d)}
+    seed = int(share(budget.seed, d, "sampler") * 2**32)
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
+    for tried in sorted(told, key=lambda each: each.trial.draw):
+        score, shares = tried.results[0].scores.get(by, math.nan), tried.trial.shares
+        if shares and math.isfinite(score) and not tried.results[0].failed:
+            study.add_trial(optuna.trial.create_trial(params=shares, distributions=axes, value=score))
+    return study.ask(axes).params
+
+
+def _order(by: str, tried: Tried) -> tuple[float, int]:
+    """What sorts trials from the best to the worst; of equal ones the lower draw is first."""
+    return -tried.rank(by), tried.trial.draw
+
+
+def _best(trials: Sequence[Trial], tried: Mapping[Trial, Sequence[Result]], by: str) -> list[Trial]:
+    return sorted(trials, key=lambda trial: _order(by, Tried(trial, tuple(tried[trial]))))
+
+
+def write(tuning: Tuning, directory: Path, shared: Mapping[str, Any]) -> Tuning:
+    """Write the choices, and a document with all draws and the hash of the choices, to the disk; both are there before tests are built."""
+    text = sealed_text(tuning.toml(shared))
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    written = replace(tuning, digest=digest)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_atomically(directory / CHOSEN, text)
+    write_atomically(directory / TUNING, sealed_json(written.document()))
+    return written
