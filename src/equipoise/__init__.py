@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from equipoise.networks import build as network
     from equipoise.report.audit import Audit, audit
     from equipoise.report.statistics import Comparison
-    from equipoise.runs.sweep import compare
+    from equipoise.runs.sweep import compare, tune
     from equipoise.runs.tracking import Tracking, track
+    from equipoise.runs.tuning import Tuning
     from equipoise.scenarios import SCENARIOS, Images, Scenario
     from equipoise.scenarios import load as scenario
     from equipoise.scenarios.shared import SharedSchema
     from equipoise.system.ranges import choice, number
+    from equipoise.system.search import among, log_uniform, uniform
     from equipoise.testing import check_rule
 
 # Large pages, see system/memory.py: PyTorch looks once, before its first large tensor.
@@ -82,7 +84,9 @@ __all__ = [
     "Step",
     "Threshold",
     "Tracking",
+    "Tuning",
     "Visit",
+    "among",
     "audit",
     "check_rule",
     "choice",
@@ -90,11 +94,14 @@ __all__ = [
     "compare",
     "forecast",
     "load",
+    "log_uniform",
     "network",
     "number",
     "parse",
     "scenario",
     "track",
+    "tune",
+    "uniform",
 ]
 
 _HOMES = {  # the public names of each module; two have another name there
@@ -120,10 +127,12 @@ _HOMES = {  # the public names of each module; two have another name there
     "runs.tracking": ("Tracking", "track"),
     "report.audit": ("Audit", "audit"),
     "report.statistics": ("Comparison",),
-    "runs.sweep": ("compare",),
+    "runs.sweep": ("compare", "tune"),
+    "runs.tuning": ("Tuning",),
     "scenarios": ("SCENARIOS", "Images", "Scenario", "scenario"),
     "scenarios.shared": ("SharedSchema",),
     "system.ranges": ("choice", "number"),
+    "system.search": ("among", "log_uniform", "uniform"),
     "testing": ("check_rule",),
 }
 _RENAMED = {"network": "build", "scenario": "load"}

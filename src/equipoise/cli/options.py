@@ -106,8 +106,9 @@ PANELS = {
     "Method and data": "method methods scenario data task config_file rounds set_ network seed seeds name",
     "Training": "epochs steps batch_size optimizer lr momentum weight_decay clip head",
     "Clients": "participation availability joins dropout time_limit speed_spread attack attackers attack_scale norm_limit quorum",
-    "Evaluation and output": "validation patience stop_on select measures positive least_group contribution_rounds tune draws by trials halving sampler search bounds track base label json_ "
+    "Evaluation and output": "validation patience stop_on select measures positive least_group contribution_rounds bounds track base label json_ "
     "report figures details",
+    "Choice of settings": "tune draws by trials halving sampler search",
     "Advanced": "dry_run engine workers jobs threads device precision chunk keep_checkpoints",
 }
 ORDER = {name: (panel, place) for panel, names in PANELS.items() for place, name in enumerate(names.split())}

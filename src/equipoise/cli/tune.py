@@ -108,7 +108,7 @@ def choose(
 
     fields = dict(chosen.fields)
     validation = {"validation": share} if (share := fields.pop("validation", None)) else {}
-    spaces = dict(pair.split("=", 1) if "=" in pair else (pair, "") for pair in search or ())
+    spaces = {name: text for name, _, text in (pair.partition("=") for pair in search or ())}
     candidates = choosing.Candidates(
         {method: (method, for_parts({**chosen.of_file, **chosen.of_command}, method)) for method in methods},
         fields.pop("scenario"),

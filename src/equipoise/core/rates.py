@@ -318,13 +318,18 @@ def scaled(of: Rate, factor: float) -> Rate:
     ValueError : a function of Python, which has no factor.
     """
     if isinstance(of, float | int):
-        return float(f"{of * factor:.3g}")
+        return _product(of, factor)
     if isinstance(of, Layers):
         return Layers(tuple((prefix, r and scaled(r, factor)) for prefix, r in of.rates))
-    if isinstance(of, Function | LayerRates):
-        raise ValueError("lr: a function of Python cannot be tuned. Give a number, or a schedule such as cosine(0.1).")
-    ends = {"final": scaled(of.final, factor)} if isinstance(of, Cosine) else {}
-    return replace(of, lr=scaled(of.lr, factor), **ends)
+    if isinstance(of, Cosine):
+        return replace(of, lr=_product(of.lr, factor), final=_product(of.final, factor))
+    if isinstance(of, Step | Exponential):
+        return replace(of, lr=_product(of.lr, factor))
+    raise ValueError("lr: a function of Python cannot be tuned. Give a number, or a schedule such as cosine(0.1).")
+
+
+def _product(value: float, factor: float) -> float:
+    return float(f"{value * factor:.3g}")
 
 
 def at(of: Rate, t: int, rounds: int) -> float | Layers:

@@ -15,7 +15,7 @@ from equipoise.core.task import Task
 from equipoise.data.samples import Absent, Samples, joined, loaded
 from equipoise.federation.evaluation import answers, costly, deployable, personal, published
 from equipoise.federation.trial import Progression, Trial
-from equipoise.records.record import Clients, Record
+from equipoise.records.record import Record, Validation
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,8 @@ class HeldOut:
                 None if d is None else measured(trial, deployable(trial, p, m), d, self._name(trial, m), p.server)
                 for m, d in enumerate(self.sets)
             ]
-            tallies, answered = [outputs and outputs.tally for outputs in each], [*filter(None, each)]
+            tallies = [None if outputs is None else outputs.tally for outputs in each]
+            answered = [*filter(None, each)]
         else:
             return {}
         record = pooled(trial.model.task, tallies, self.groups, measures)
@@ -126,4 +127,4 @@ def pooled(
     }
     groups_of = {group: tally.score(measures) for group, tally in by_group.items()}
     every = together(filter(None, tallies_of_clients)).score()
-    return {"validation": {**every, "groups": groups_of, "clients": cast(Clients, clients)}}
+    return {"validation": cast(Validation, {**every, "groups": groups_of, "clients": clients})}

@@ -319,8 +319,8 @@ class History:
                 }
             by = {"by": {"groups": {next(iter(groups)): held_out["by"]}}} if "by" in held_out else {}
             records.append(cast(Record, {"round": record["round"], "groups": groups, **by}))
-        meta = {"least_group": 1, "client_groups": None, "client_tests": False, "small_groups": []}
-        return replace(self, records=tuple(records), meta=cast(Meta, {**self.meta, **meta}))
+        meta: Meta = {**self.meta, "least_group": 1, "client_groups": None, "client_tests": False, "small_groups": []}
+        return replace(self, records=tuple(records), meta=meta)
 
     @property
     def tuned(self) -> Tuned | None:

@@ -87,6 +87,18 @@ def rows(document: Content) -> list[tuple[str, ...]]:
     ]
 
 
+def aligned(table: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Rows with cells of one width in each column, the first two to the left."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        [
+            cell.ljust(width) if k < 2 else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in table
+    ]
+
+
 def of_runs(histories: Sequence[History]) -> list[str]:
     """What the first screen of a comparison states about tuning; nothing of a single method."""
     labels = {history.label for history in histories if history.sharing.federated}

@@ -119,8 +119,7 @@ def choose(
             raise ValueError(f"--{name}: settings are chosen by the last rounds, the same for all draws. Leave it out.")
     plain = {label: candidates.config(label, {}, seed=budget.seeds[0]) for label in methods}
     rounds = next(iter(plain.values())).rounds
-    by_rule = {name: space for name, space in candidates.search.items()}
-    spaces = {label: tuning.space_of(method, by_rule) for label, method in methods.items()}
+    spaces = {label: tuning.space_of(method, candidates.search) for label, method in methods.items()}
     sealed = _sealed(candidates, budget, plain)
     done, total = [0], _rounds_in_all(budget, rounds, len(methods))
 
@@ -131,7 +130,7 @@ def choose(
 
     def train(trials: Sequence[Trial], until: int) -> dict[Trial, list[History | str]]:
         configs = {
-            (trial, seed): candidates.config(trial.label, trial.settings, seed=seed, **sealed)
+            (trial, str(seed)): candidates.config(trial.label, trial.settings, seed=seed, **sealed)
             for trial in trials
             for seed in budget.seeds
         }
@@ -170,7 +169,7 @@ def _sealed(candidates: Candidates, budget: Budget, plain: Mapping[str, RunConfi
 
 def _trained(
     base: Path,
-    configs: Mapping[tuple[Trial, object], RunConfig],
+    configs: Mapping[tuple[Trial, str], RunConfig],
     jobs: int,
     on_progress: Progress | None,
     lines: bool,
@@ -178,7 +177,7 @@ def _trained(
 ) -> dict[Trial, list[History | str]]:
     """The runs of trials, trained up to a round; text for one that failed, which says why."""
     places = {
-        key: base / TRIALS / f"{runs.slug(key[0].label)}-draw{key[0].draw:02d}-seed{runs.slug(str(key[1]))}"
+        key: base / TRIALS / f"{runs.slug(key[0].label)}-draw{key[0].draw:02d}-seed{runs.slug(key[1])}"
         for key in configs
     }
     for key, config in configs.items():

@@ -4,16 +4,19 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import is_dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import nn
 
 from equipoise.core.draws import seeded
 from equipoise.core.rule import Rule
+from equipoise.core.solver import Solver, checked
+from equipoise.core.task import task_of
 from equipoise.federation import checkpoint
 from equipoise.federation.checkpoint import CheckpointError
 from equipoise.federation.directory import MANIFEST, write_manifest
@@ -25,15 +28,21 @@ from equipoise.federation.method import Method
 from equipoise.federation.progress_bar import accuracies, progress_bar
 from equipoise.federation.standing import ProgressLog, Standing, shown_rate
 from equipoise.federation.stopping import Stop
+from equipoise.metrics.classification import RATES
+from equipoise.records.criteria import ORACLE
 from equipoise.records.directory import ORDER
+from equipoise.records.meta import Meta, Tuned
 from equipoise.records.record import Record
 from equipoise.report.statistics import Comparison
+from equipoise.runs.choosing import FOLDER, TRIALS, check
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import slug
+from equipoise.runs.tuning import Budget, Trial, Tuning, choose, space_of, tuned_method, write
 from equipoise.system.files import locked, write_atomically
 from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
 from equipoise.system.seals import open_json, sealed_json
+from equipoise.system.search import Space, read
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +50,7 @@ UNTESTED = (
     "Nothing is tested: there are no test data. Give tests={...} or client_tests=[...]; what clients hold out, validation=0.2, only "
     "chooses and stops."
 )
+OF_TESTS = ("tests", "client_tests", "collaborative")  # what runs that choose settings do not have
 Methods = Sequence[str | Rule | Method] | Mapping[str, str | Rule | Method]
 Network = nn.Module | Callable[..., nn.Module]
 
@@ -56,6 +66,8 @@ def compare(
     last: int | None = None,
     stop: Stop | None = None,
     progress: bool = True,
+    tune: int | None = None,
+    by: str = "mean",
     **given: Any,
 ) -> Comparison:
     """Train every method with every seed, and compare them: table, paired tests, figures, report.
@@ -73,6 +85,8 @@ def compare(
     last : rounds that are averaged, >= 1. Default: 5.
     stop : ends a run early, such as ``eq.EarlyStopping(10)``; called with all records of the run after each of its rounds.
     progress : show a progress bar on a terminal, and elsewhere lines of how far each run is.
+    tune : first choose the settings of each method among this number of draws, see :func:`tune`; None: as given.
+    by : the criterion of that choice.
     given : all else that :class:`Federation` takes, such as ``tests`` and ``solver``.
 
     Raises
@@ -89,9 +103,29 @@ def compare(
     labelled, numbers = _methods(methods), _seeds(seeds)
     each = list(clients) if isinstance(clients, Iterator) else clients
     base = None if directory is None else Path(directory)
+    solver, chosen = checked(given.pop("solver", None)), dict[str, Tuned]()
+    optimisers = dict.fromkeys(labelled, solver)
+    if tune is not None:
+        folder = None if base is None else base / FOLDER
+        share = given.get("validation") or Budget.validation
+        tuning = _tune(
+            net,
+            each,
+            labelled,
+            rounds,
+            Budget(draws=tune, by=by, validation=share),
+            {},
+            folder,
+            progress,
+            solver,
+            given,
+        )
+        for label in labelled:
+            labelled[label], optimisers[label] = tuned_method(labelled[label], solver, tuning.choices[label].settings)
+            chosen[label] = tuning.tuned(label)
     for method in labelled.values():
         if "sensitive" in method.needs and len(labelled) > 1:  # groups that are not there are told before others train
-            Federation(_network(net, numbers[0]), each, method, seed=numbers[0], **given)
+            Federation(_network(net, numbers[0]), each, method, solver, seed=numbers[0], **given)
     histories: list[History] = []
     lines = ProgressLog(progress)
     with nullcontext() if base is None else _settled(base, labelled, numbers), progress_bar(progress) as bar:
@@ -100,12 +134,12 @@ def compare(
             start = _network(net, seed)
             for label, method in labelled.items():
                 bar.update(task, description=f"{label}, seed {seed}")
-                fed = Federation(start, each, method, seed=seed, **given)
+                fed = Federation(start, each, method, optimisers[label], seed=seed, **given)
                 if not histories and not fed.tests.sets:
                     log.warning(UNTESTED)
                 path = None if base is None else _place(base, label, seed)
                 first = digest(fed.model.initial)
-                left = rounds if path is None else _resumed(fed, path, label, first, rounds, stop)
+                left = rounds if path is None else _resumed(fed, path, label, first, rounds, stop, chosen.get(label))
                 planned, begun = len(labelled) * len(numbers), len(histories) + 1
                 named, later = f"run {begun} of {planned}, " * (planned > 1) + f"{label}, seed {seed}", planned - begun
                 bar.update(task, advance=rounds - left)
@@ -126,8 +160,138 @@ def compare(
                         raise
                 bar.update(task, advance=rounds - fed.progress.t)
                 history = fed.history
-                histories.append(replace(history, meta={**history.meta, "label": label, "first": first}))
+                meta: Meta = {**history.meta, "label": label, "first": first}
+                if label in chosen:
+                    meta["tuned"] = chosen[label]
+                histories.append(replace(history, meta=meta))
     return Comparison.of(histories, last)
+
+
+def tune(
+    net: Network,
+    clients: Iterable[Any],
+    methods: Methods,
+    *,
+    rounds: int,
+    draws: int = 16,
+    by: str = "mean",
+    trials: int = 1,
+    validation: float = 0.2,
+    halving: bool = True,
+    sampler: str = "random",
+    seed: int = 0,
+    search: Mapping[str, str | Space] | None = None,
+    directory: str | Path | None = None,
+    progress: bool = True,
+    **given: Any,
+) -> Tuning:
+    """Choose the learning rate and the hyper-parameters of every method on what clients hold out of their training samples.
+
+    Every method has the same number of draws, of which the first are its defaults. Federations that choose are built without ``tests``.
+
+    Parameters
+    ----------
+    net, clients, methods, rounds : as for :func:`compare`.
+    draws : settings to try per method, >= 1.
+    by : the criterion: ``"mean"``, ``"worst"``, ``"mean-std"``, ``"worst10"``, ``"eo"``, ``"leave-one-client-out"``, or ``"oracle"``, which
+        looks at the test data.
+    trials : runs of each draw, >= 1; their seeds are 10,000 and above.
+    validation : share of each client's samples that is held out, in (0, 1).
+    halving : only the better half continues after an eighth, a quarter and half of the rounds.
+    sampler : ``"random"`` or ``"optuna"``, which needs the extra of that name.
+    seed : decides the draws, >= 0.
+    search : by name where a setting is searched, ``{"lr": "log(0.001, 1)", "fedprox.mu": "0.01,0.1"}``; otherwise as the rules declare it.
+    directory : where to keep the runs and the choice, ``chosen.toml``; the same call again continues after a stop, bit for bit.
+    progress : show a progress bar.
+    given : all else that :class:`Federation` takes; ``tests`` and ``client_tests`` are not looked at.
+
+    Returns
+    -------
+    A :class:`Tuning`: print it; ``tuning.chosen`` has by label the method and the solver that :class:`Federation` takes.
+
+    Raises
+    ------
+    ValueError, TypeError : as of :func:`compare`; a criterion or space that does not exist.
+    MethodError : a method that looks at test data before it trains, or at clients that take no part.
+    """
+    check_whole("rounds", rounds, 1)
+    if wrong := given.keys() & {"method"}:
+        raise TypeError(f"tune() takes no {min(wrong)}: give methods=[...].")
+    budget = Budget(
+        draws=draws, by=by, trials=trials, validation=validation, halving=halving, sampler=sampler, seed=seed
+    )
+    spaces = {name: read(name, space) if isinstance(space, str) else space for name, space in (search or {}).items()}
+    each = list(clients) if isinstance(clients, Iterator) else clients
+    solver, folder = checked(given.pop("solver", None)), None if directory is None else Path(directory)
+    return _tune(net, each, _methods(methods), rounds, budget, spaces, folder, progress, solver, given)
+
+
+def _tune(
+    net: Network,
+    clients: Iterable[Any],
+    methods: Mapping[str, Method],
+    rounds: int,
+    budget: Budget,
+    search: Mapping[str, Space],
+    directory: Path | None,
+    progress: bool,
+    solver: Solver,
+    given: Mapping[str, Any],
+) -> Tuning:
+    """Choose the settings of labelled methods, in a directory or a temporary one."""
+    check(methods, budget, search)
+    spaces = {label: space_of(method, search) for label, method in methods.items()}
+    base = {**given, "validation": budget.validation}
+    if not task_of(given.get("task", "classification")).dtype.is_floating_point:
+        base["measures"] = tuple(dict.fromkeys((*given.get("measures", ("accuracy",)), RATES)))
+    if budget.by != ORACLE:
+        base = {name: value for name, value in base.items() if name not in OF_TESTS}
+    every = len(methods) * budget.trials * budget.draws * rounds
+    with ExitStack() as stack:
+        place = directory or Path(stack.enter_context(TemporaryDirectory()))
+        bar = stack.enter_context(progress_bar(progress))
+        task = bar.add_task("choosing", total=every, accuracy="")
+
+        def run(
+            trial: Trial, seed: int, name: str, members: Iterable[Any], until: int, more: Mapping[str, Any]
+        ) -> History | str:
+            method, optimiser = tuned_method(methods[trial.label], solver, trial.settings)
+            start = _network(net, seed)
+            fed = Federation(start, members, method, optimiser, seed=seed, **more)
+            path = place / TRIALS / f"{slug(trial.label)}-draw{trial.draw:02d}-seed{name}"
+            left = _resumed(fed, path, trial.label, digest(fed.model.initial), rounds, None)
+            bar.update(task, description=str(trial))
+
+            def pause(_: Record) -> bool:
+                bar.update(task, advance=1)
+                return fed.progress.t >= until
+
+            try:
+                if left and fed.progress.t < until:
+                    fed.fit(left, directory=path, progress=False, on_round=pause, checkpoint_every=rounds)
+            except QuorumError as error:
+                return str(error)
+            return fed.history
+
+        def train(trials: Sequence[Trial], until: int) -> dict[Trial, list[History | str]]:
+            return {t: [run(t, seed, str(seed), clients, until, base) for seed in budget.seeds] for t in trials}
+
+        def leave_out(trials: Sequence[Trial]) -> dict[Trial, list[History | str]]:
+            members = list(clients)
+            names = [str(name) for name in given.get("names") or (f"client-{k}" for k in range(len(members)))]
+            plain = {key: value for key, value in base.items() if key not in ("validation", "groups", "names")}
+            results: dict[Trial, list[History | str]] = {trial: [] for trial in trials}
+            for trial in trials:
+                for seed in budget.seeds:
+                    for k, name in enumerate(names):
+                        kept, others = [*members[:k], *members[k + 1 :]], [*names[:k], *names[k + 1 :]]
+                        more = {**plain, "names": others, "tests": {name: members[k]}}
+                        results[trial].append(run(trial, seed, f"{seed}-without-{slug(name)}", kept, rounds, more))
+            return results
+
+        tuning = choose(spaces, dict.fromkeys(methods, solver.lr), budget, rounds, train, leave_out)
+        tuning = write(tuning, place, {})
+    return replace(tuning, methods=methods, solver=solver)
 
 
 def _methods(methods: Methods) -> dict[str, Method]:
@@ -191,17 +355,27 @@ def _settled(base: Path, methods: Iterable[str], seeds: Sequence[int]) -> Iterat
         raise RunError(f"Process {error} is at {base} already. Wait until it ends, or stop it first.") from None
 
 
-def _resumed(fed: Federation, path: Path, label: str, first: str, rounds: int, stop: Stop | None) -> int:
+def _resumed(
+    fed: Federation,
+    path: Path,
+    label: str,
+    first: str,
+    rounds: int,
+    stop: Stop | None,
+    tuned: Tuned | None = None,
+) -> int:
     """The rounds that are left of a run after going back to its last complete one.
 
-    Its manifest has the label, the hash of the ``first`` model, and what may stop it.
+    Its manifest has the label, the hash of the ``first`` model, what may stop it, and how its settings were chosen.
     """
     plain = stop is None or is_dataclass(stop)
     ends = str(stop) if plain else getattr(stop, "__qualname__", type(stop).__qualname__)
     if not checkpoint.exists(path / "checkpoint"):
         (path / MANIFEST).unlink(missing_ok=True)
         fed.prepare(rounds, progress=False)
-        meta = {**fed.history.meta, "rounds": rounds, "label": label, "first": first, "stop": ends}
+        meta = {**fed.history.meta, "rounds": rounds, "label": label, "first": first, "stop": ends} | (
+            {} if tuned is None else {"tuned": tuned}
+        )
         write_manifest(path, meta, fed.machines)
         return rounds
     left = fed.resume(path)

@@ -12,20 +12,22 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import tomli_w
 from scipy.stats import spearmanr
 
 from equipoise.core.rates import Rate, rate, scaled, text
+from equipoise.core.solver import Solver
 from equipoise.federation.method import Method
-from equipoise.records.criteria import CRITERIA, LEAVE_OUT, OF_HELD_OUT, ORACLE, failed, scores, tested
+from equipoise.records.criteria import CRITERIA, LEAVE_OUT, ORACLE, failed, scores, tested
 from equipoise.records.history import History
 from equipoise.records.meta import Content, Tuned
+from equipoise.report import tuning as report
 from equipoise.system.files import write_atomically
 from equipoise.system.ranges import check_fields, choice, number
-from equipoise.system.search import Interval, Space, share
 from equipoise.system.seals import sealed_json, sealed_text
+from equipoise.system.search import Interval, Space, share
 
 RATE: Final = "lr"  # what every method is tuned by
 AROUND: Final = Interval(0.1, 10, logarithmic=True)  # as a multiple of the given learning rate
@@ -142,6 +144,19 @@ def _plain(lr: Rate) -> float | str:
     return lr if isinstance(lr, float) else text(lr)
 
 
+def tuned_method(method: Method, solver: Solver, settings: Mapping[str, Any]) -> tuple[Method, Solver]:
+    """A method and a solver with settings by name."""
+    changes = [
+        {key.partition(".")[2]: value for key, value in settings.items() if key.partition(".")[0] == part}
+        for part in method.parts
+    ]
+    if any(changes):
+        rules = tuple(replace(rule, **own) for rule, own in zip(method.rules, changes, strict=True))
+        method = Method(rules, parts=method.parts)
+    lr = {RATE: rate(settings[RATE])} if RATE in settings else {}
+    return method, replace(cast(Any, solver), **lr)
+
+
 def edges(spaces: Mapping[str, Space], lr: Rate, settings: Mapping[str, Any]) -> dict[str, str]:
     """The chosen values that are close to an end of their interval, and which end."""
     ends = {name: space.edge(settings[name]) for name, space in spaces.items() if name in settings}
@@ -244,6 +259,20 @@ class Tuning:
     budget: Budget
     rounds: int
     digest: str = ""  # of the file with the choices
+    methods: Mapping[str, Method] = field(default_factory=dict)  # as they were given, from Python
+    solver: Solver | None = None
+
+    @property
+    def chosen(self) -> dict[str, tuple[Method, Solver]]:
+        """From Python: by label the method and the solver with the chosen settings, as a federation takes them."""
+        if self.solver is None:
+            return {}
+        return {label: tuned_method(m, self.solver, self.choices[label].settings) for label, m in self.methods.items()}
+
+    def __str__(self) -> str:
+        document = self.document()
+        lines = ["  ".join(row) for row in report.aligned([report.COLUMNS, *report.rows(document)])]
+        return "\n".join([*map(str.rstrip, lines), *report.sentences(document)])
 
     def tuned(self, label: str) -> Tuned:
         """What a run with the chosen settings records about the choice."""
@@ -253,7 +282,7 @@ class Tuning:
         return {
             "by": budget.by,
             "draws": budget.draws,
-            "settings": {name: value for name, value in chosen.settings.items()},
+            "settings": dict(chosen.settings),
             "score": _defined(chosen.taken, budget.by),
             "default": None if default is None or default not in chosen.finished else _defined(default, budget.by),
             "edges": edges(chosen.spaces, chosen.lr, chosen.settings),
@@ -365,15 +394,18 @@ def choose(
             why = next((run for run in runs if isinstance(run, str)), "")
             ended = [tested(run) for run in runs if isinstance(run, History)]
             score = fmean(ended) if ended and not why else math.nan
-            more = {"scores": {**result.scores, LEAVE_OUT: score}, "failed": result.failed or why}
-            tried[trial][-1] = replace(result, **more)
+            with_score = {**result.scores, LEAVE_OUT: score}
+            tried[trial][-1] = replace(result, scores=with_score, failed=result.failed or why)
+
+    def place(tried_trial: Tried) -> tuple[int, tuple[float, int]]:
+        ended = tried_trial.last.rounds == rounds
+        return -len(tried_trial.results), _order(budget.by if ended else early, tried_trial)
+
     choices = {}
     for label in spaces:
-        every = [Tried(trial, tuple(results)) for trial, results in tried.items() if trial.label == label]
-        order = sorted(
-            every, key=lambda t: (-len(t.results), _order(budget.by if t.last.rounds == rounds else early, t))
-        )
-        choices[label] = Choice(label, tuple(order), spaces[label], lrs[label], budget.by, rounds)
+        of_method = [Tried(trial, tuple(results)) for trial, results in tried.items() if trial.label == label]
+        order = tuple(sorted(of_method, key=place))
+        choices[label] = Choice(label, order, spaces[label], lrs[label], budget.by, rounds)
     return Tuning(choices, budget, rounds)
 
 
@@ -396,11 +428,11 @@ def _ask(spaces: Mapping[str, Space], budget: Budget, d: int, told: Sequence[Tri
     axes: dict[str, Any] = {name: optuna.distributions.FloatDistribution(0, 1) for name in random_shares(spaces, 0, d)}
     seed = int(share(budget.seed, d, "sampler") * 2**32)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
-    for tried in sorted(told, key=lambda each: each.trial.draw):
-        score, shares = tried.results[0].scores.get(by, math.nan), tried.trial.shares
-        if shares and math.isfinite(score) and not tried.results[0].failed:
+    for earlier in sorted(told, key=lambda each: each.trial.draw):
+        score, shares = earlier.results[0].scores.get(by, math.nan), earlier.trial.shares
+        if shares and math.isfinite(score) and not earlier.results[0].failed:
             study.add_trial(optuna.trial.create_trial(params=shares, distributions=axes, value=score))
-    return study.ask(axes).params
+    return dict(study.ask(axes).params)
 
 
 def _order(by: str, tried: Tried) -> tuple[float, int]:

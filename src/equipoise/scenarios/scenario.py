@@ -209,11 +209,15 @@ class Scenario(Description):
             raise ValueError(f"{client}: expected one of at least two clients; found {', '.join(self.client_names)}.")
         k = self.client_names.index(client)
         kept = [m for m in range(len(self.clients)) if m != k]
-        parts = {
-            name: None if (values := getattr(self, name)) is None else tuple(values[m] for m in kept)
-            for name in ("clients", "client_names", "people")
-        }
-        return replace(self, **parts, client_groups=None, client_tests=None, tests={client: self.clients[k]})
+        return replace(
+            self,
+            clients=tuple(self.clients[m] for m in kept),
+            client_names=tuple(self.client_names[m] for m in kept),
+            people=None if self.people is None else tuple(self.people[m] for m in kept),
+            client_groups=None,
+            client_tests=None,
+            tests={client: self.clients[k]},
+        )
 
     @property
     def holders(self) -> tuple[Data | OfPeople, ...]:
