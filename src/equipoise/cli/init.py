@@ -18,7 +18,7 @@ from equipoise.cli.options import SETTINGS, Json, Task, help_of
 from equipoise.core.settings import SCENARIO, meaning
 from equipoise.system import own_code, trust
 from equipoise.system.files import write_atomically
-from equipoise.system.seals import open_toml
+from equipoise.system.seals import CHANGED, open_toml
 from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
@@ -430,13 +430,20 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     from equipoise.runs.configuration import called, whole
 
     try:
-        table = open_toml(path.read_bytes().decode())
+        table = open_toml(text := path.read_bytes().decode())
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}). Write one with: equipoise init.") from None
     except ValueError as error:
+        if str(error) == CHANGED:
+            raise ValueError(
+                f"{path} was changed after it was written, so its settings are not those that were chosen. Put it back, or delete its first "
+                "line, and the settings count as yours."
+            ) from None
         raise ValueError(
             f"{path} is no TOML file: {str(error).rstrip('.')}. Correct it, or write one with: equipoise init."
         ) from None
+    if not text.startswith("# sha256"):  # settings that count as the user's
+        table.pop("tuned", None)
     settings = table.pop("set", {})
     for name in CHOSEN:
         if not (

@@ -70,7 +70,7 @@ def tune(
     if json_:
         print_json(tuning.document())
         return
-    show(tuning)
+    show(tuning, directory)
     path = directory / "chosen.toml"
     again = shlex.join(["equipoise", "compare", *methods, "--config", str(path), "--seeds", "5"])
     say(f"chosen: {path}\nTest them: {again}")
@@ -86,7 +86,7 @@ def tuned_choices(
         raise ValueError("--tune: the file has chosen settings already. Leave --tune or the file out.")
     tuning = choose(methods, chosen, budget, directory / FOLDER, **more)
     if not more.get("json_"):
-        show(tuning)
+        show(tuning, directory / FOLDER)
     of_methods, tuned = tuning.settings(), {method: tuning.tuned(method) for method in methods}
     return replace(chosen, of_methods=of_methods, tuned=tuned)
 
@@ -102,7 +102,7 @@ def choose(
     json_: bool = False,
 ) -> Tuning:
     """Choose the settings of some methods in a directory, with a progress bar."""
-    from equipoise.runs import choosing, comparison
+    from equipoise.runs import choosing
     from equipoise.runs.tuning import Budget
     from equipoise.system.search import read as read_space
 
@@ -122,14 +122,14 @@ def choose(
             candidates,
             given,
             directory,
-            jobs=jobs or comparison.fitting([candidates.config(method, {}) for method in methods]),
+            jobs=jobs,
             on_progress=lambda done, total: bar.update(task, completed=done, total=total),
             lines=not json_,
         )
 
 
-def show(tuning: Tuning) -> None:
-    """Print what was chosen, how, and at what cost."""
+def show(tuning: Tuning, directory: Path) -> None:
+    """Print what was chosen, how, and at what cost, and write the page with all draws."""
     from equipoise.report import tuning as report
 
     document = tuning.document()
@@ -139,3 +139,4 @@ def show(tuning: Tuning) -> None:
     out.print(table)
     for line in report.sentences(document):
         say(line)
+    say(f"all draws: {report.Page(document).save(directory / 'tuning.html')}")

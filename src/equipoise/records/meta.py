@@ -90,7 +90,8 @@ class Tuned(TypedDict, total=False):
     edges : settings whose chosen value is close to an end of the interval in which it was searched, and which end.
     seeds : of the runs that chose.
     validation : share of each client's training samples by which was chosen.
-    rounds : of a whole run, and `trained`, of all trial runs of this method together.
+    rounds : of a whole run.
+    runs, trained : runs that chose, and their rounds.
     seconds : of training, of all trial runs of this method together.
     chosen : hash of the file with the choices.
     """
@@ -104,6 +105,7 @@ class Tuned(TypedDict, total=False):
     seeds: list[int]
     validation: float
     rounds: int
+    runs: int
     trained: int
     seconds: float
     chosen: str

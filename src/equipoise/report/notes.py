@@ -6,16 +6,18 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from equipoise.metrics.measures import Measure
-from equipoise.records.meta import REPEATED
+from equipoise.records.criteria import CRITERIA, LEAVE_OUT, ORACLE
+from equipoise.records.meta import REPEATED, Tuned
 from equipoise.report.formatting import number
 from equipoise.report.provenance import at_real_sites
 from equipoise.system.environment import code, kind, release
 from equipoise.system.suggestions import some
+from equipoise.system.text import plural
 
 if TYPE_CHECKING:
     from equipoise.records.history import History
@@ -31,6 +33,10 @@ _CONTRIBUTIONS: Final = {  # the contributions that a method used
     "given": "that the user gave; the table uses them as the accuracies reached alone",
 }
 UNPROTECTED: Final = "This protects nobody for certain: what is not shown may follow from other numbers, and the files of a run hold exact counts."
+NOTHING: Final = (
+    "Nothing was tuned: every method has its default hyper-parameters and the same given learning rate, which may favour one of them. "
+    "`--tune 16` chooses both for each method on held-out training samples."
+)
 FEW: Final = 5  # clients: a correlation of fewer is unreliable
 LEAK: Final = re.compile(r"data: (.*: the columns? .+ tells?(?:, each alone,)? the (?:class|number to predict)\b.*)")
 
@@ -397,3 +403,46 @@ def of_areas(histories: Sequence[History]) -> Iterator[str]:
     for group, classes in missing.items():
         which = f"class{'es' * (len(classes) > 1)} {', '.join(map(str, sorted(classes)))}"
         yield f"{group} has no test sample of {which}, which the AUC leaves out."
+
+
+def settings_of(settings: Mapping[str, Any]) -> str:
+    """Chosen settings in a line."""
+    return ", ".join(f"{name} {value}" for name, value in settings.items()) or "the defaults"
+
+
+def chosen_by(by: str, draws: int, validation: float) -> str:
+    """By what settings were chosen, and on which data, in a sentence."""
+    held = f"on {100 * validation:g} % of each client's training samples"
+    how = {
+        ORACLE: f"Chosen by test data, which makes every number here too good: {CRITERIA[by]}",
+        LEAVE_OUT: f"Chosen by {CRITERIA[by]}, among draws with the best mean {held}",
+    }.get(by, f"Chosen by {CRITERIA[by]}, {held}")
+    return f"{how}; {plural(draws, 'draw')} for each method."
+
+
+def cost_of_choice(seconds: float, rounds: int, runs: int) -> str:
+    """What choosing took, in a sentence."""
+    return f"Choosing cost {runs:,} runs, {rounds:,} rounds, {number(seconds / 60, 1)} processor minutes."
+
+
+def of_tuning(histories: Sequence[History]) -> list[str]:
+    """What the first screen of a comparison states about tuning; nothing of a single method."""
+    labels = {history.label for history in histories if history.sharing.federated}
+    tuned = {history.label: history.tuned for history in histories if history.tuned}
+    if not tuned:
+        return [NOTHING] if len(labels) > 1 else []
+    first = next(iter(tuned.values()))
+    said = [chosen_by(first["by"], first["draws"], first["validation"])]
+    every = _settings_of_each(tuned)
+    costs = [
+        sum(values) for values in zip(*((t["seconds"], t["trained"], t["runs"]) for t in tuned.values()), strict=True)
+    ]
+    said.append(cost_of_choice(float(costs[0]), int(costs[1]), int(costs[2])))
+    said += [f"Chosen: {every}."]
+    if untuned := sorted(labels - tuned.keys()):
+        said.append(f"Not tuned: {', '.join(untuned)}.")
+    return said
+
+
+def _settings_of_each(tuned: Mapping[str, Tuned]) -> str:
+    return "; ".join(f"{label} ({settings_of(each['settings'])})" for label, each in tuned.items())

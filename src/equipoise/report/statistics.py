@@ -27,7 +27,7 @@ from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_ove
 from equipoise.records import results
 from equipoise.records.meta import Content, Sharing
 from equipoise.records.treatment import OF_SITES, gap_between
-from equipoise.report import columns, notes, tuning
+from equipoise.report import columns, notes
 from equipoise.report import document as content
 from equipoise.report.columns import Column
 from equipoise.report.provenance import at_real_sites
@@ -516,7 +516,7 @@ def _notes(
         rounds[label] = [len(run.groups[measure.name][0]) for run in seeds.values()]
     if measure.main:
         shown = {label: {seed: run.shown for seed, run in seeds.items()} for label, seeds in runs.items()}
-        yield from tuning.of_runs([run for seeds in histories.values() for run in seeds.values()])
+        yield from notes.of_tuning([run for seeds in histories.values() for run in seeds.values()])
         yield from notes.of_runs(histories)
         yield from notes.of_bounds(histories, methods, measure.sized(*_means(methods)))
         yield from notes.of_sizes(shown, last)

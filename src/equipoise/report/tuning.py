@@ -2,54 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from equipoise.records.criteria import CRITERIA, ORACLE
-from equipoise.records.meta import Content, Tuned
+from equipoise.records.meta import Content
+from equipoise.report import drawing
 from equipoise.report.formatting import number
+from equipoise.report.grid import Cell, Grid, Section
+from equipoise.report.html import svg, template
+from equipoise.report.notes import chosen_by, cost_of_choice, settings_of
+from equipoise.system.files import write_atomically
 from equipoise.system.text import plural
 
 if TYPE_CHECKING:
-    from equipoise.records.history import History
+    from matplotlib.figure import Figure
 
-NOTHING: Final = (
-    "Nothing was tuned: every method has its default hyper-parameters and the same given learning rate, which may favour one of them. "
-    "`--tune 16` chooses both for each method on held-out training samples."
-)
+
 COLUMNS: Final = ("method", "chosen", "score", "defaults", "draw", "rounds", "seconds")
 EDGE: Final = "its best value may be outside; search further with --search"
-
-
-def cost(seconds: float, rounds: int, runs: int) -> str:
-    """What choosing took."""
-    return f"{runs:,} runs, {rounds:,} rounds, {number(seconds / 60, 1)} processor minutes"
-
-
-def settings_of(settings: Mapping[str, Any]) -> str:
-    """Chosen settings in a line."""
-    return ", ".join(f"{name} {value}" for name, value in settings.items()) or "the defaults"
 
 
 def budget(document: Content) -> str:
     """What was chosen by, on which data, at what cost, in two sentences."""
     given, methods = document["budget"], document["methods"].values()
-    runs = sum(len(method["trials"]) for method in methods) * given["trials"]
     return (
-        _how(given["by"], given["draws"], given["validation"])
+        chosen_by(given["by"], given["draws"], given["validation"])
         + " "
-        + _cost(sum(m["seconds"] for m in methods), sum(m["trained"] for m in methods), runs)
+        + cost_of_choice(
+            sum(m["seconds"] for m in methods), sum(m["trained"] for m in methods), sum(m["runs"] for m in methods)
+        )
     )
-
-
-def _how(by: str, draws: int, validation: float) -> str:
-    oracle = "Chosen by test data, which makes every number here too good: " if by == ORACLE else "Chosen by "
-    on = "" if by == ORACLE else f", on {100 * validation:g} % of each client's training samples"
-    return f"{oracle}{CRITERIA[by]}{on}; {plural(draws, 'draw')} for each method."
-
-
-def _cost(seconds: float, rounds: int, runs: int) -> str:
-    return f"Choosing cost {cost(seconds, rounds, runs)}."
 
 
 def sentences(document: Content) -> Iterator[str]:
@@ -99,24 +84,93 @@ def aligned(table: Sequence[Sequence[str]]) -> list[list[str]]:
     ]
 
 
-def of_runs(histories: Sequence[History]) -> list[str]:
-    """What the first screen of a comparison states about tuning; nothing of a single method."""
-    labels = {history.label for history in histories if history.sharing.federated}
-    tuned = {history.label: history.tuned for history in histories if history.tuned}
-    if not tuned:
-        return [NOTHING] if len(labels) > 1 else []
-    first = next(iter(tuned.values()))
-    said = [_how(first["by"], first["draws"], first["validation"])]
-    every = _each(tuned)
-    runs = sum(each["draws"] * len(each["seeds"]) for each in tuned.values())
-    said.append(
-        _cost(sum(each["seconds"] for each in tuned.values()), sum(each["trained"] for each in tuned.values()), runs)
-    )
-    said += [f"Chosen: {every}."]
-    if untuned := sorted(labels - tuned.keys()):
-        said.append(f"Not tuned: {', '.join(untuned)}.")
-    return said
+@dataclass(frozen=True)
+class Page:
+    """The choice of settings as a page: what was chosen and how, and of every method all draws and what each setting does."""
+
+    document: Content
+
+    @property
+    def name(self) -> str:
+        """The heading."""
+        return "How settings were chosen"
+
+    @property
+    def summary(self) -> str:
+        """By what, on which data, at what cost."""
+        return budget(self.document)
+
+    @property
+    def code(self) -> list[str]:
+        """No code belongs to the page."""
+        return []
+
+    @property
+    def sections(self) -> list[Section]:
+        """The choices, then the draws of every method."""
+        summary = tuple((row[0], tuple(map(Cell, row[1:]))) for row in rows(self.document))
+        _, *known = sentences(self.document)
+        chosen = Section("What was chosen", [], Grid(COLUMNS[1:], summary), COLUMNS[0], known)
+        return [chosen, *(self._of(label, method) for label, method in self.document["methods"].items())]
+
+    def _of(self, label: str, method: Content) -> Section:
+        criteria = list(
+            dict.fromkeys(name for trial in method["trials"] for name in trial["rungs"][-1] if name != "rounds")
+        )
+        lines = tuple(
+            (
+                f"{trial['draw']}{' (chosen)' * (trial['draw'] == method['draw'])}",
+                (
+                    Cell(settings_of(trial["settings"])),
+                    Cell(str(trial["rungs"][-1]["rounds"])),
+                    *(Cell("–" if (x := trial["rungs"][-1].get(name)) is None else number(x, 2)) for name in criteria),
+                ),
+            )
+            for trial in method["trials"]
+        )
+        searched = "; ".join(f"{name}: {space}" for name, space in method["spaces"].items())
+        failures = [f"Draw {trial['draw']}: {trial['failed']}." for trial in method["trials"] if trial["failed"]]
+        figure = sensitivity(label, method, self.document["budget"]["by"])
+        return Section(
+            label,
+            [f"Searched: {searched}."],
+            Grid(("settings", "rounds", *criteria), lines),
+            "draw",
+            [
+                *failures,
+                "Numbers of draws that were trained for fewer rounds are those of their last round, and are not comparable with others.",
+            ],
+            "" if figure is None else svg(f"sensitivity-{label}", figure),
+        )
+
+    def html(self) -> str:
+        """The page, which needs nothing else."""
+        source = "Made by equipoise tune; no test data were built before the choice."
+        return template("card.html.j2").render(card=self, what="tuning", source=source)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page, atomically; return its path."""
+        return write_atomically(Path(path), self.html())
 
 
-def _each(tuned: Mapping[str, Tuned]) -> str:
-    return "; ".join(f"{label} ({settings_of(each['settings'])})" for label, each in tuned.items())
+def sensitivity(label: str, method: Content, by: str) -> Figure | None:
+    """The criterion against every setting that is a number: a point per draw, larger after more rounds; None if no draw has a number."""
+    trials = [t for t in method["trials"] if t["failed"] is None and t["rungs"][-1].get(by) is not None]
+    every = dict.fromkeys(name for trial in trials for name in trial["settings"])
+    names = [name for name in every if all(isinstance(t["settings"].get(name, 0.0), int | float) for t in trials)]
+    if not names:
+        return None
+    figure, axes = drawing.panels(len(names), height=1.6, columns=min(3, len(names)))
+    longest = max(trial["rungs"][-1]["rounds"] for trial in trials)
+    for panel, name in zip(axes, names, strict=True):
+        drawn = [(t["settings"][name], t["rungs"][-1]) for t in trials if name in t["settings"]]
+        for value, last in drawn:
+            size = 2.5 + 4 * last["rounds"] / longest
+            panel.plot([value], [last[by]], "o", markersize=size, color=drawing.color(0), alpha=0.7, mew=0)
+        if name in method["settings"]:
+            panel.axvline(method["settings"][name], color=drawing.INK, linewidth=0.6, linestyle=":")
+        if "log" in method["spaces"].get(name, ""):
+            panel.set_xscale("log")
+        drawing.labels(panel, name, by if panel is axes[0] else "")
+    drawing.title(axes[0], label)
+    return figure

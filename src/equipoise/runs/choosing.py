@@ -16,7 +16,7 @@ from equipoise.metrics.classification import RATES
 from equipoise.records.criteria import LEAVE_OUT, ORACLE
 from equipoise.runs import directory as runs
 from equipoise.runs import tuning, unchanged
-from equipoise.runs.comparison import complete
+from equipoise.runs.comparison import complete, fitting
 from equipoise.runs.configuration import RunConfig, configure
 from equipoise.runs.tuning import RATE, Budget, Trial, Tuning
 from equipoise.scenarios.scenario import REGRESSION, kind_of
@@ -101,7 +101,7 @@ def choose(
     budget: Budget,
     base: Path,
     *,
-    jobs: int = 1,
+    jobs: int | None = None,
     on_progress: Progress | None = None,
     lines: bool = False,
 ) -> Tuning:
@@ -120,7 +120,7 @@ def choose(
     plain = {label: candidates.config(label, {}, seed=budget.seeds[0]) for label in methods}
     rounds = next(iter(plain.values())).rounds
     spaces = {label: tuning.space_of(method, candidates.search) for label, method in methods.items()}
-    sealed = _sealed(candidates, budget, plain)
+    sealed, jobs = _sealed(candidates, budget, plain), jobs or fitting([*plain.values()])
     done, total = [0], _rounds_in_all(budget, rounds, len(methods))
 
     def shown(now: int, _: int, before: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -95,6 +96,7 @@ class Result:
     rounds: int
     scores: Mapping[str, float]
     failed: str = ""
+    runs: int = 0
     trained: int = 0
     seconds: float = 0.0
 
@@ -117,7 +119,8 @@ def space_of(method: Method, search: Mapping[str, Space] | None = None) -> dict[
     ------
     ValueError : a value of the user's space that the rule does not take.
     """
-    given, spaces = dict(search or {}), dict[str, Space]()
+    given = dict(search or {})
+    spaces = {RATE: given[RATE]} if RATE in given else dict[str, Space]()
     for rule, part in zip(method.rules, method.parts, strict=True):
         for parameter in fields(rule):
             name = f"{part}.{parameter.name}"
@@ -177,7 +180,7 @@ def judged(histories: Sequence[History | str], by: str, rounds: int) -> Result:
     names = dict.fromkeys(name for each in numbers for name in each)
     means = {name: fmean(each[name] for each in numbers) for name in names}
     seconds = sum(float(record.get("seconds", 0)) for run in ended for record in run.records)
-    return Result(rounds, means, why, sum(len(run.records) for run in ended), seconds)
+    return Result(rounds, means, why, len(histories), sum(len(run.records) for run in ended), seconds)
 
 
 @dataclass(frozen=True)
@@ -246,9 +249,10 @@ class Choice:
         return [(n, float(spearmanr(values, final).statistic)) for n, values in zip(rounds, early, strict=False)]
 
     @property
-    def cost(self) -> tuple[int, float]:
-        """Rounds and seconds of training of all its trials."""
-        return sum(t.last.trained for t in self.tried), sum(t.last.seconds for t in self.tried)
+    def cost(self) -> tuple[int, int, float]:
+        """Runs of all its trials, and their rounds and seconds of training."""
+        last = [tried.last for tried in self.tried]
+        return sum(each.runs for each in last), sum(each.trained for each in last), sum(each.seconds for each in last)
 
 
 @dataclass(frozen=True)
@@ -269,6 +273,10 @@ class Tuning:
             return {}
         return {label: tuned_method(m, self.solver, self.choices[label].settings) for label, m in self.methods.items()}
 
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page with all draws; return its path."""
+        return report.Page(self.document()).save(path)
+
     def __str__(self) -> str:
         document = self.document()
         lines = ["  ".join(row) for row in report.aligned([report.COLUMNS, *report.rows(document)])]
@@ -278,7 +286,7 @@ class Tuning:
         """What a run with the chosen settings records about the choice."""
         chosen, budget = self.choices[label], self.budget
         default = next((t for t in chosen.tried if t.trial.draw == 0), None)
-        trained, seconds = chosen.cost
+        n_runs, trained, seconds = chosen.cost
         return {
             "by": budget.by,
             "draws": budget.draws,
@@ -289,6 +297,7 @@ class Tuning:
             "seeds": [*budget.seeds],
             "validation": budget.validation,
             "rounds": self.rounds,
+            "runs": n_runs,
             "trained": trained,
             "seconds": round(seconds, 1),
             "chosen": self.digest,
@@ -394,8 +403,15 @@ def choose(
             why = next((run for run in runs if isinstance(run, str)), "")
             ended = [tested(run) for run in runs if isinstance(run, History)]
             score = fmean(ended) if ended and not why else math.nan
-            with_score = {**result.scores, LEAVE_OUT: score}
-            tried[trial][-1] = replace(result, scores=with_score, failed=result.failed or why)
+            more = judged(runs, ORACLE, rounds)
+            tried[trial][-1] = replace(
+                result,
+                scores={**result.scores, LEAVE_OUT: score},
+                failed=result.failed or why,
+                runs=result.runs + more.runs,
+                trained=result.trained + more.trained,
+                seconds=result.seconds + more.seconds,
+            )
 
     def place(tried_trial: Tried) -> tuple[int, tuple[float, int]]:
         ended = tried_trial.last.rounds == rounds

@@ -1,0 +1,470 @@
+"""Settings chosen with equal draws on held-out training samples, while test data are sealed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import equipoise as eq
+from equipoise.core.rates import rate, scaled
+from equipoise.federation.method import MethodError
+from equipoise.records.criteria import scores
+from equipoise.records.history import History
+from equipoise.report import tuning as shown
+from equipoise.report.notes import NOTHING
+from equipoise.runs import choosing, directory, unchanged
+from equipoise.runs.tuning import Budget, edges, random_shares, settled, space_of
+from equipoise.system.search import among, log_uniform, read, uniform
+from run_helpers import TINY, config
+from run_helpers import equipoise as equipoise
+
+GROUPS = ["a", "b", "b", "a"]
+
+
+def part(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(n, 4, generator=torch.Generator().manual_seed(seed))
+    return x, (x[:, 0] + 0.4 * seed > 0.5).long()
+
+
+def net() -> nn.Module:
+    return nn.Linear(4, 2)
+
+
+CLIENTS = [part(40, k) for k in range(4)]
+GIVEN: dict[str, Any] = {"groups": GROUPS, "solver": eq.SGD(0.05), "batch_size": 8, "progress": False}
+
+
+def tuned(methods: Any = ("fedavg", "fedprox"), rounds: int = 4, **more: Any) -> eq.Tuning:
+    return eq.tune(net, CLIENTS, methods, rounds=rounds, **{"draws": 4, **GIVEN, **more})
+
+
+def without_seconds(document: Any) -> Any:
+    if isinstance(document, dict):
+        return {key: without_seconds(value) for key, value in document.items() if key not in ("seconds", "chosen")}
+    return [without_seconds(each) for each in document] if isinstance(document, list) else document
+
+
+# draws and rungs
+def test_methods_share_the_draws_of_what_they_share() -> None:
+    fedavg, fedprox = (space_of(eq.parse(name)) for name in ("fedavg", "fedprox"))
+    assert fedavg == {}
+    assert fedprox == {"fedprox.mu": log_uniform(1e-3, 1)}
+    for d in (1, 2, 9):
+        one, other = (settled(space, 0.05, random_shares(space, 7, d)) for space in (fedavg, fedprox))
+        assert one["lr"] == other["lr"]
+        assert 0.005 <= one["lr"] <= 0.5
+        assert 1e-3 <= other["fedprox.mu"] <= 1
+    assert random_shares(fedprox, 7, 1) != random_shares(fedprox, 8, 1)
+
+
+def test_a_value_of_the_user_is_not_searched() -> None:
+    assert space_of(eq.parse("fedprox(mu=0.5)")) == {}
+    assert space_of(eq.parse("fedprox(mu=0.5)"), {"fedprox.mu": among(0.1, 1.0)}) == {"fedprox.mu": among(0.1, 1.0)}
+
+
+def test_sixteen_draws_cost_five_whole_runs() -> None:
+    budget = Budget(draws=16)
+    assert budget.rungs(40) == [5, 10, 20, 40]
+    alive, cost, before = 16, 0, 0
+    for until in budget.rungs(40):
+        cost, alive, before = cost + alive * (until - before), -(-alive // 2), until
+    assert cost == 16 * 5 + 8 * 5 + 4 * 10 + 2 * 20 == 5 * 40
+    assert Budget(draws=2).rungs(40) == [40]
+    assert Budget(draws=16, halving=False).rungs(40) == [40]
+    assert Budget(draws=16).rungs(3) == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "space"),
+    [("log(0.001, 1)", log_uniform(0.001, 1)), ("uniform(0,2)", uniform(0, 2)), ("1, 2,4", among(1, 2, 4))],
+)
+def test_spaces_are_read(text: str, space: object) -> None:
+    assert read("x", text) == space
+
+
+@pytest.mark.parametrize("text", ["log(0, 1)", "uniform(2, 1)", "log(1)", "1", "", "gauss(0, 1)", "uniform(0, inf)"])
+def test_spaces_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"--search fedprox\.mu=.*expected log\(0.001, 1\)"):
+        read("fedprox.mu", text)
+
+
+def test_draws_of_an_interval_are_as_likely_everywhere() -> None:
+    values = [log_uniform(0.01, 1).at((k + 0.5) / 100) for k in range(100)]
+    assert sum(value < 0.1 for value in values) == 50
+    assert [log_uniform(0.01, 1).edge(x) for x in (0.01, 0.1, 0.99)] == ["lower", "", "upper"]
+    assert [among(1, 2, 3).at(x) for x in (0.0, 0.34, 0.999)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("given", "twice"),
+    [("0.05", "0.1"), ("cosine(0.1, final=0.01)", "cosine(0.2, warmup=0, final=0.02)"), ("step(0.1)", "step(0.2)"),
+     ("layers(0.01, head=0.1, blocks=0)", "layers(0.02, head=0.2, blocks=0)")],
+)  # fmt: skip
+def test_a_learning_rate_is_scaled(given: str, twice: str) -> None:
+    assert scaled(rate(given), 2) == rate(twice)
+
+
+def test_a_function_of_python_is_not_tuned() -> None:
+    with pytest.raises(ValueError, match="cannot be tuned"):
+        scaled(rate(lambda t: 0.1), 2)
+
+
+# criteria
+def held_out_history(main: str = "accuracy", meta: dict[str, Any] | None = None) -> History:
+    rounds = [
+        {
+            "round": t,
+            "validation": {
+                main: 0.5, "loss": 1.0, "n": 40,
+                "groups": {"a": {main: 0.4 + t / 100, "loss": 1.0, "n": 20}, "b": {main: 0.8 - t / 100, "loss": 1.0, "n": 20}},
+                "clients": {main: [0.1 * (k + 1) for k in range(10)], "loss": [1.0] * 10},
+            },
+        }
+        for t in range(8)
+    ]  # fmt: skip
+    return History(tuple(rounds), {"method": "fedavg", "client_names": [str(k) for k in range(10)], **(meta or {})})  # type: ignore[arg-type, typeddict-item]
+
+
+def test_criteria_are_the_numbers_of_tables_over_the_last_five_rounds() -> None:
+    found = scores(held_out_history())
+    a, b = (100 * fmean(x) for x in ([0.4 + t / 100 for t in range(3, 8)], [0.8 - t / 100 for t in range(3, 8)]))
+    expected = {"mean": (a + b) / 2, "worst": a, "mean-std": (a + b) / 2 - np.std([a, b], ddof=1), "worst10": 10.0}
+    assert {k: v for k, v in found.items() if k != "eo"} == pytest.approx(expected)
+    assert math.isnan(found["eo"])
+
+
+def test_errors_are_better_the_lower() -> None:
+    found = scores(held_out_history("rmse", {"task": "regression"}))
+    assert found["mean"] == pytest.approx(-0.6)
+    assert found["worst"] == pytest.approx(-0.75)
+    assert found["worst10"] == pytest.approx(-1.0)
+
+
+def test_without_groups_the_clients_are_judged() -> None:
+    history = held_out_history()
+    for record in history.records:
+        record["validation"]["groups"] = {"all": record["validation"]["groups"]["a"]}
+    assert scores(history)["worst"] == pytest.approx(10)
+    assert scores(history)["mean"] == pytest.approx(55)
+
+
+def test_equal_opportunity_is_that_of_the_rows_held_out() -> None:
+    generator = torch.Generator().manual_seed(0)
+    clients = []
+    for k in range(3):
+        x, y = part(400, k)
+        clients.append((x, y, torch.randint(0, 2, (400,), generator=generator)))
+    fed = eq.Federation(net(), clients, "fedavg", eq.SGD(0.3), validation=0.5, seed=3)
+    fed.fit(5, progress=False)
+    held = [data for data in fed.held.sets if data is not None]  # type: ignore[union-attr]
+    rates = []
+    for value in (0, 1):
+        right = true = 0
+        for data in held:
+            batch = data.batch(torch.arange(data.size), None)
+            rows = (batch.y == 1) & (batch.s[:, 0] == value)
+            true += int(rows.sum())
+            right += int((fed.network()(batch.x[rows]).argmax(-1) == 1).sum())
+        rates.append(100 * right / true)
+    by_hand = -abs(rates[0] - rates[1])
+    last = History(fed.history.records[-1:], fed.history.meta)
+    assert scores(last)["eo"] == pytest.approx(by_hand)
+
+
+# choosing
+def test_the_best_draw_is_that_of_a_plain_search() -> None:
+    tuning = tuned(["fedprox"], draws=5, by="worst", halving=False)
+    reached = {}
+    for d in range(5):
+        space = space_of(eq.parse("fedprox"))
+        settings = settled(space, 0.05, random_shares(space, 0, d)) if d else {"lr": 0.05, "fedprox.mu": 0.01}
+        torch.manual_seed(10_000)
+        fed = eq.Federation(
+            net(), CLIENTS, f"fedprox(mu={settings['fedprox.mu']})", eq.SGD(settings["lr"]), seed=10_000, groups=GROUPS,
+            validation=0.2, batch_size=8,
+        )  # fmt: skip
+        fed.fit(4, progress=False)
+        groups = [record["validation"]["groups"] for record in fed.records]
+        reached[d] = 100 * min(fmean(float(g[name]["accuracy"] or 0) for g in groups) for name in ("a", "b"))
+    choice = tuning.choices["fedprox"]
+    assert {t.trial.draw: t.last.scores["worst"] for t in choice.tried} == pytest.approx(reached)
+    useful = [t.trial.draw for t in choice.tried if not t.last.failed]
+    assert choice.taken.trial.draw == max(useful, key=lambda d: (reached[d], -d))
+
+
+def test_halving_continues_the_better_half_bit_for_bit() -> None:
+    halved, whole = (tuned(["fedprox"], draws=8, by="mean", halving=halving, rounds=8) for halving in (True, False))
+    trials = {t.trial.draw: t for t in whole.choices["fedprox"].tried}
+    reached = [t.last.rounds for t in halved.choices["fedprox"].tried]
+    assert sorted(reached) == [2] * 4 + [4] * 2 + [8] * 2
+    for tried in halved.choices["fedprox"].finished:
+        assert tried.last.scores["mean"] == trials[tried.trial.draw].last.scores["mean"]
+    first = sorted(halved.choices["fedprox"].tried, key=lambda t: (-t.results[0].scores["mean"], t.trial.draw))
+    usable = [t for t in first if not t.results[0].failed]
+    assert {t.trial.draw for t in usable[:4]} >= {
+        t.trial.draw for t in halved.choices["fedprox"].tried if t.last.rounds > 2
+    } - {t.trial.draw for t in first if t.results[0].failed}
+
+
+def test_a_choice_that_is_stopped_and_continued_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = tuned(directory=tmp_path / "whole", rounds=6)
+    fits = []
+    fit = eq.Federation.fit
+
+    def failing(fed: Any, *arguments: Any, **more: Any) -> Any:
+        fits.append(fed)
+        if len(fits) == 7:
+            raise KeyboardInterrupt
+        return fit(fed, *arguments, **more)
+
+    monkeypatch.setattr(eq.Federation, "fit", failing)
+    with pytest.raises(KeyboardInterrupt):
+        tuned(directory=tmp_path / "stopped", rounds=6)
+    monkeypatch.undo()
+    assert not (tmp_path / "stopped" / "chosen.toml").exists()
+    assert without_seconds(tuned(directory=tmp_path / "stopped", rounds=6).document()) == without_seconds(
+        whole.document()
+    )
+
+
+def test_results_on_test_data_cannot_change_a_choice() -> None:
+    tests = {"a": part(100, 1), "b": part(100, 2)}
+    turned = {name: (x, 1 - y) for name, (x, y) in tests.items()}
+    documents = [tuned(tests=each, by="worst").document() for each in (tests, turned)]
+    assert without_seconds(documents[0]) == without_seconds(documents[1])
+    oracles = [tuned(tests=each, by="oracle").document() for each in (tests, turned)]
+    assert without_seconds(oracles[0]) != without_seconds(oracles[1])
+    assert "too good" in shown.budget(oracles[0])
+
+
+@dataclass(frozen=True)
+class Peeks(eq.Rule):
+    """A rule that measures contributions on test data."""
+
+    needs = frozenset({"contribution_on_test"})
+
+
+def test_a_rule_that_looks_at_test_data_is_refused() -> None:
+    with pytest.raises(MethodError, match="test data are sealed"):
+        tuned({"mine": Peeks()})
+    with pytest.raises(MethodError, match=r"fedsac:published measures contributions on test data"):
+        tuned(["fedsac:published"])
+
+
+def test_a_sealed_run_is_built_without_test_data() -> None:
+    sealed = config("fedavg", sealed=True, validation=0.25)
+    fed, data = directory.federation(sealed)
+    assert not data.tests
+    assert data.client_tests is None
+    assert not fed.tests.sets
+    assert directory.federation(config("fedavg"))[0].tests.sets  # or the test could not fail
+
+
+def test_a_client_that_is_left_out_is_the_test_set() -> None:
+    whole, less = unchanged.data_of(config("fedavg")), unchanged.data_of(config("fedavg", left_out="photo-1"))
+    k = whole.client_names.index("photo-1")
+    assert len(less.clients) == len(whole.clients) - 1
+    assert [*less.tests] == ["photo-1"]
+    assert torch.equal(less.tests["photo-1"][1], whole.clients[k][1])  # type: ignore[index]
+    with pytest.raises(ValueError, match="nobody: expected one of at least two clients"):
+        unchanged.data_of(config("fedavg", left_out="nobody"))
+
+
+def test_a_client_that_takes_no_part_can_be_the_criterion() -> None:
+    tuning = tuned(["fedavg"], draws=2, rounds=3, by="leave-one-client-out")
+    for tried in tuning.choices["fedavg"].finished:
+        lr = tried.trial.settings.get("lr", 0.05)
+        reached = []
+        for k in range(4):
+            torch.manual_seed(10_000)
+            others = [c for m, c in enumerate(CLIENTS) if m != k]
+            fed = eq.Federation(
+                net(), others, "fedavg", eq.SGD(lr), tests={"left": CLIENTS[k]}, seed=10_000, batch_size=8
+            )
+            fed.fit(3, progress=False)
+            reached.append(100 * fmean(float(r["groups"]["left"]["accuracy"] or 0) for r in fed.records))
+        assert tried.last.scores["leave-one-client-out"] == pytest.approx(fmean(reached))
+    with pytest.raises(MethodError, match="standalone has no global model"):
+        tuned(["standalone"], by="leave-one-client-out")
+
+
+def test_draws_that_diverge_are_last() -> None:
+    tuning = tuned(["fedavg"], draws=4, by="mean", search={"lr": "1e30,1e31"}, rounds=4, solver=eq.SGD(0.3))
+    choice = tuning.choices["fedavg"]
+    assert choice.settings == {}
+    assert all(tried.last.failed for tried in choice.tried if tried.trial.draw)
+    assert "3 of 4 draws diverged or guess" in str(tuning)
+
+
+def test_a_value_at_the_end_of_its_range_is_reported() -> None:
+    assert edges({"fedprox.mu": log_uniform(0.001, 1)}, 0.1, {"lr": 0.9, "fedprox.mu": 0.0011}) == {
+        "lr": "upper",
+        "fedprox.mu": "lower",
+    }
+    assert edges({"lr": uniform(0, 1)}, 0.1, {"lr": 0.5}) == {}
+    document = tuned().document()
+    document["methods"]["fedprox"] |= {"edges": {"lr": "upper"}, "settings": {"lr": 0.5}}
+    assert any(
+        text.startswith("fedprox: lr = 0.5 is at the upper end of its range") for text in shown.sentences(document)
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "text"),
+    [
+        ({"by": "best"}, ValueError, "by must be one of mean, worst"),
+        ({"draws": 0}, ValueError, "draws must be a whole number >= 1"),
+        ({"validation": 0}, ValueError, r"validation must be in \(0, 1\)"),
+        ({"search": {"fedprox.mo": "0.1,1"}}, ValueError, r"fedprox\.mu"),
+        ({"search": {"lr": "0.1"}}, ValueError, "expected log"),
+        ({"method": "fedavg"}, TypeError, "give methods"),
+        ({"sampler": "grid"}, ValueError, "sampler must be one of random, optuna"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_one_sentence(more: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        tuned(**more)
+
+
+def test_a_comparison_says_what_was_tuned_and_what_was_not() -> None:
+    tests = {"a": part(60, 1), "b": part(60, 2)}
+    plain = eq.compare(net, CLIENTS, ["fedavg", "fedprox"], 2, rounds=2, tests=tests, **GIVEN)
+    assert plain["notes"][0] == NOTHING
+    compared = eq.compare(net, CLIENTS, ["fedavg", "fedprox"], 2, rounds=2, tests=tests, tune=2, by="worst", **GIVEN)
+    assert compared["notes"][0] == (
+        "Chosen by the worst group (the worst client if no groups exist), on 20 % of each client's training samples; 2 draws for each method."
+    )
+    assert compared["notes"][1].startswith("Choosing cost 4 runs, 8 rounds, ")
+    assert compared["notes"][2].startswith("Chosen: fedavg (")
+    settings = {history.label: (history.tuned or {})["settings"] for history in compared.histories}
+    rates_of = {history.label: history.records[0] for history in compared.histories}
+    assert {*settings} == {*rates_of} == {"fedavg", "fedprox"}
+
+
+def test_an_own_rule_is_tuned_where_it_says() -> None:
+    @dataclass(frozen=True)
+    class Mine(eq.Rule):
+        strength: float = eq.number(0.5, low=0, high=9, search=eq.uniform(2, 3))
+
+    tuning = tuned({"mine": Mine()}, draws=3, halving=False)
+    drawn = [t.trial.settings["Mine.strength"] for t in tuning.choices["mine"].tried if t.trial.draw]
+    assert len(drawn) == 2
+    assert all(2 <= value <= 3 for value in drawn)
+    method, solver = tuning.chosen["mine"]
+    assert eq.Federation(net(), CLIENTS, method, solver).method.rules == method.rules
+
+
+def test_a_sampler_that_learns_is_repeatable(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    one, other = (tuned(["fedprox"], draws=8, sampler="optuna", rounds=4).document() for _ in range(2))
+    assert without_seconds(one) == without_seconds(other)
+    random = tuned(["fedprox"], draws=8, rounds=4).document()
+    drawn = [{t["draw"]: t["settings"] for t in each["methods"]["fedprox"]["trials"]} for each in (one, random)]
+    assert drawn[0][1] == drawn[1][1]  # nothing is known before the first quarter
+    assert drawn[0][7] != drawn[1][7]
+
+
+# the command line
+def test_a_choice_is_a_file_for_other_commands(tmp_path: Path, equipoise: Any) -> None:
+    base = ("--runs", tmp_path, "--rounds", 4, *TINY)
+    done = equipoise("tune", "fedavg", "fedprox", "--draws", 4, "--by", "worst", "--name", "t", *base, "--json")
+    document = json.loads(done.out)
+    path = tmp_path / "t" / "chosen.toml"
+    assert document["chosen"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    chosen = tomllib.loads(path.read_text())
+    assert {"lr"} <= chosen["methods"]["fedprox"].keys() <= {"lr", "fedprox.mu"}
+    compared = equipoise("compare", "fedavg", "fedprox", "--config", path, "--runs", tmp_path, "--name", "c", "--json")
+    notes = json.loads(compared.out)["notes"]
+    assert notes[0].startswith("Chosen by the worst group")
+    run = directory.load(tmp_path / "c" / "fedprox-seed0")
+    assert run.lr == chosen["methods"]["fedprox"]["lr"]
+    assert run.tuned is not None
+    assert run.tuned["settings"] == chosen["tuned"]["fedprox"]["settings"]
+    alone = equipoise("run", "--method", "fedprox", "--config", path, "--runs", tmp_path, "--json")
+    assert json.loads(alone.out)["methods"][0]["method"] == "fedprox"
+    unclear = equipoise("run", "--config", path, "--runs", tmp_path)
+    assert (unclear.status, "several methods" in unclear.err) == (2, True)
+    path.write_text(path.read_text().replace("lr = ", "lr = 1"))
+    again = ("run", "--method", "fedprox", "--config", path, "--runs", tmp_path, "--json")
+    assert "was changed after it was written" in equipoise(*again).err
+    path.write_text(path.read_text().split("\n", 1)[1])  # as the message advises: the settings are the user's now
+    assert "Chosen by" not in equipoise(*again).out
+
+
+def test_a_comparison_chooses_first(tmp_path: Path, equipoise: Any) -> None:
+    command = (
+        "compare",
+        "fedavg",
+        "fedprox",
+        "--tune",
+        2,
+        "--by",
+        "mean",
+        "--runs",
+        tmp_path,
+        "--name",
+        "c",
+        "--rounds",
+        2,
+        *TINY,
+    )
+    done = equipoise(*command)
+    assert "Chosen by the mean over groups" in done.out.replace("\n", " ")
+    assert (tmp_path / "c" / "choosing" / "chosen.toml").exists()
+    page = (tmp_path / "c" / "choosing" / "tuning.html").read_text()
+    assert "How settings were chosen" in page
+    assert "fedprox.mu" in page
+    assert equipoise(*command).out.splitlines()[-1] == done.out.splitlines()[-1]  # nothing is trained a second time
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("tune", "fedavg", "--by", "best"), "by must be one of mean"),
+        (("tune", "fedavg", "--patience", "3"), "patience"),
+        (("tune", "fedsac:published"), "test data are sealed"),
+        (("tune", "fedavg", "--search", "mu=1,2"), "setting 'mu'"),
+        (("compare", "fedavg", "--by", "worst"), "Add --tune 16"),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path: Path, equipoise: Any, words: tuple[str, ...], text: str) -> None:
+    assert text in equipoise(*words, "--runs", tmp_path, *TINY).err
+    assert not [*tmp_path.glob("*/trials")]
+
+
+@pytest.mark.slow
+def test_a_killed_choice_continues_to_the_same_bits(tmp_path: Path) -> None:
+    def command(name: str, jobs: int) -> list[str]:
+        words = ["tune", "fedavg", "fedprox", "--draws", "4", "--rounds", "8", "--runs", str(tmp_path), "--name", name]
+        return [sys.executable, "-m", "equipoise", *words, *TINY, "--jobs", str(jobs)]
+
+    subprocess.run(command("whole", 1), check=True, capture_output=True)
+    for pause in (4, 7, 10):
+        process = subprocess.Popen(
+            command("killed", 2), start_new_session=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+        time.sleep(pause)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    subprocess.run(command("killed", 2), check=True, capture_output=True)
+    whole, killed = (json.loads((tmp_path / name / "tuning.json").read_text()) for name in ("whole", "killed"))
+    for document in (whole, killed):
+        document.pop("sha256", None)
+    assert without_seconds(whole) == without_seconds(killed)
+    assert choosing.TRIALS == "trials"
