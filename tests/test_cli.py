@@ -102,7 +102,9 @@ def test_the_methods(equipoise: Call) -> None:
             "sees",
         }
         assert entry["sees"] in VISIBILITY
-        assert all(p.keys() == {"name", "default", "values", "part", "main"} for p in entry["hyper_parameters"])
+        assert all(
+            p.keys() == {"name", "default", "values", "search", "part", "main"} for p in entry["hyper_parameters"]
+        )
 
 
 @pytest.mark.parametrize("name", fast_first(METHODS))
@@ -673,7 +675,9 @@ def test_help_comes_in_panels_of_which_the_first_fits_a_screen(
     monkeypatch.setenv("COLUMNS", "80")
     lines = equipoise(command, "--help").out.splitlines()
     titles = [line.split(" ─")[0].removeprefix("╭─ ") for line in lines if line.startswith("╭")]
-    assert titles[-5:] == ["Method and data", "Training", "Clients", "Evaluation and output", "Advanced"]
+    choice = ["Choice of settings"] * (command == "compare")
+    panels = ["Method and data", "Training", "Clients", "Evaluation and output", *choice, "Advanced"]
+    assert titles[-len(panels) :] == panels
     assert next(i for i, line in enumerate(lines) if "Training ─" in line) < 50
 
 

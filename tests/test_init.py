@@ -80,6 +80,9 @@ def test_settings_are_those_of_a_run() -> None:
         "checkpoint_every",
         "own_code",
         "report",
+        "sealed",
+        "left_out",
+        "tuned",
     }
     assert set(MEANINGS) == known | {"task"}  # an option of the scenario, which is said at the top
 

@@ -118,6 +118,8 @@ def test_the_configuration_is_complete_and_makes_the_same_run_again(run: Path, t
         "measures",
         "positive",
         "report",
+        "left_out",
+        "tuned",
     }  # None, which TOML cannot say
     (tmp_path / "config.toml").write_bytes((run / "config.toml").read_bytes())
     runs.execute(tmp_path, progress=False)

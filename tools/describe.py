@@ -86,12 +86,14 @@ def describe_method(name: str) -> dict[str, Any]:
 
 
 def hyper_parameters(name: str) -> list[dict[str, Any]]:
-    """The hyper-parameters of a method: name, default, values in words, its rules, and whether it is a number with a range."""
+    """The hyper-parameters of a method: name, default, values in words, where it is searched, its rules, and whether it is a number with a range."""
     entry = METHODS[name]
     parameters: dict[str, dict[str, Any]] = {}
     for rule in entry.rules:
         for f in fields(rule):
             shown = parameters.setdefault(f.name, {"name": f.name, "default": entry.defaults[f.name], "part": ""})
+            search = f.metadata.get("search")
+            shown |= {"search": "" if search is None else str(search)}
             shown |= {"values": describe(f), "main": isinstance(f.metadata.get("allowed"), Range)}
             shown["part"] += (" and " if shown["part"] else "") + rule.__name__  # both rules of FedISM+ have a radius
     return list(parameters.values())

@@ -82,10 +82,10 @@ def method(name: str) -> str:
     text.append(entry.remarks)
     if shown["hyper_parameters"]:
         rows = [
-            row(code(p["name"]), code(p["default"]), p["values"], meaning(entry.rules, p["name"]))
+            row(code(p["name"]), code(p["default"]), p["values"], p["search"] or "–", meaning(entry.rules, p["name"]))
             for p in shown["hyper_parameters"]
         ]
-        text.append("\n".join([*table("parameter", "default", "values", "meaning"), *rows]))
+        text.append("\n".join([*table("parameter", "default", "values", "searched", "meaning"), *rows]))
     presets = [
         f"{code(f'{name}:{preset}')} ({', '.join(code(f'{k}={v}') for k, v in values.items())})"
         for preset, values in entry.presets.items()

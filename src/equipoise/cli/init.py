@@ -430,7 +430,7 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     from equipoise.runs.configuration import called, whole
 
     try:
-        table = open_toml(text := path.read_bytes().decode())
+        table = open_toml(written := path.read_bytes().decode())
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}). Write one with: equipoise init.") from None
     except ValueError as error:
@@ -442,7 +442,7 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
         raise ValueError(
             f"{path} is no TOML file: {str(error).rstrip('.')}. Correct it, or write one with: equipoise init."
         ) from None
-    if not text.startswith("# sha256"):  # settings that count as the user's
+    if not written.startswith("# sha256"):  # settings that count as the user's
         table.pop("tuned", None)
     settings = table.pop("set", {})
     for name in CHOSEN:

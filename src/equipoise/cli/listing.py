@@ -78,9 +78,9 @@ def _show_methods(described: dict[str, dict[str, Any]]) -> None:
 
 def _show_method(name: str, d: dict[str, Any]) -> None:
     out.print(f"[bold]{name}[/]: {d['summary']}\n{d['citation']}\nparts: {', '.join(d['parts'])}\n", highlight=False)
-    table = plain_table("hyper-parameter", "default", "values")
+    table = plain_table("hyper-parameter", "default", "values", "searched by tune")
     for p in d["hyper_parameters"]:
-        table.add_row(p["name"], str(p["default"]), p["values"])
+        table.add_row(p["name"], str(p["default"]), p["values"], p["search"])
     out.print(table)
     for preset, values in d["presets"].items():
         shown = ", ".join(f"{k}={v}" for k, v in values.items()) or "the defaults"

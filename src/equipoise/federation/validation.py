@@ -67,7 +67,7 @@ class HeldOut:
         else:
             return {}
         record = pooled(trial.model.task, tallies, self.groups, measures)
-        if record and costly(p.t, rounds) and (people := Outputs.joined(answered).people):
+        if record and costly(p.t, rounds) and (people := Outputs.joined(answered).people(joined=False)):
             record["validation"]["by"] = people
         return record
 

@@ -13,6 +13,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import bounded, simplex
 from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice
+from equipoise.system.search import among
 
 MANY = 200  # clients, from which on the quadratic problem of ``silo`` takes long
 CURVATURE = 4.0  # alpha
@@ -69,7 +70,7 @@ class AAggFF(Rule):
     reports = "the loss of its data"
     ranges = MappingProxyType({"loss": Bounds(0)})
     form: Literal["silo", "device"] = choice("silo", "device")
-    cdf: str = choice(*CDFS)
+    cdf: str = choice(*CDFS, search=among(*CDFS))
     released: bool = False
 
     def doubt(self, setup: Setup) -> str:

@@ -10,6 +10,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import simplex
 from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
 from equipoise.system.ranges import number
+from equipoise.system.search import log_uniform
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class EAGLE(Rule):
     sees = "scalars+sum"
     reports = "the loss of its data, less the least one"
     ranges = MappingProxyType({"gap": Bounds(0)})
-    lam: float = number(1.0, low=0, high=1000)
+    lam: float = number(1.0, low=0, high=1000, search=log_uniform(0.01, 10))
     alone: int = number(5, low=0, high=100)
 
     def client_state(self, setup: Setup) -> State:

@@ -11,6 +11,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import directions, gram, min_on_simplex, put, take
 from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
 from equipoise.system.ranges import number
+from equipoise.system.search import among
 
 SHORTEST = 1e-6  # an update that is not longer is left out
 EQUAL = 1e-12  # sine of the angle within which losses are equal
@@ -64,7 +65,7 @@ class FedMDFG(Rule):
     owns = frozenset({"weights", "mask", "direction"})
     reports = "the loss of its data"
     ranges = MappingProxyType({"loss": Bounds(0)})
-    theta: float = number(11.25, low=0, high=90)
+    theta: float = number(11.25, low=0, high=90, search=among(5.625, 11.25))
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         return {"loss": visit.oracle.loss(visit.received)}, visit.state

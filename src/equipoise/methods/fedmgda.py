@@ -9,6 +9,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import bounded, gram, simplex
 from equipoise.core.rule import Cohort, Rule, State
 from equipoise.system.ranges import choice, number
+from equipoise.system.search import log_uniform, uniform
 
 SHORTEST = 1e-12  # an update that is not longer has no direction
 
@@ -37,8 +38,8 @@ class FedMGDA(Rule):
     """
 
     owns = frozenset({"weights", "mask", "direction"})
-    eps: float = number(0.1, low=0, high=1)
-    eta: float = number(1.0, low=0, above=True)
+    eps: float = number(0.1, low=0, high=1, search=uniform(0, 1))
+    eta: float = number(1.0, low=0, above=True, search=log_uniform(0.01, 3))
     prior: Literal["uniform", "samples"] = choice("uniform", "samples")
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:

@@ -10,6 +10,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import SLACK, combine, directions, dots, simplex
 from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
 from equipoise.system.ranges import number
+from equipoise.system.search import uniform
 
 EVERY = 10  # entry of which the mean is taken
 CANCELS = 1e-12  # of the sum of sizes: a smaller sum is rounding
@@ -68,8 +69,8 @@ class FedPW(Rule):
     owns = frozenset({"weights", "mask", "direction"})
     reports = "the loss of its data"
     ranges = MappingProxyType({"loss": Bounds(0)})
-    beta: float = number(0.3, low=0, high=1)
-    rate: float = number(0.3, low=0, high=1)
+    beta: float = number(0.3, low=0, high=1, search=uniform(0.1, 0.5))
+    rate: float = number(0.3, low=0, high=1, search=uniform(0.1, 0.5))
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         return {"loss": visit.oracle.loss(visit.received)}, visit.state

@@ -12,6 +12,7 @@ from equipoise.core.maths import simplex
 from equipoise.core.rule import Bounds, Cohort, Out, Rule, Setup, State, Visit, read_per_client
 from equipoise.core.solver import Solver, proportional
 from equipoise.system.ranges import choice, number, numbers
+from equipoise.system.search import uniform
 
 
 def group_losses(loss: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,7 +64,7 @@ class GIFAIR(Rule):
     sees = "scalars+sum"
     reports = "the loss of its data"
     ranges = MappingProxyType({"loss": Bounds(0)})
-    coeff: float = number(0.1, low=0, high=1, below=True)
+    coeff: float = number(0.1, low=0, high=1, below=True, search=uniform(0, 0.9))
     groups: tuple[int, ...] | None = numbers(whole=True)
     form: Literal["server", "local"] = choice("server", "local")
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Out, Rule, Visit
 from equipoise.system.ranges import number
+from equipoise.system.search import among
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class PropFair(Rule):
     rates change: by 1 / M on the linear branch, by 1 / (M - loss) on the other. Tune the learning rate together with M.
     """
 
-    M: float = number(2.0, low=0, above=True)
+    M: float = number(2.0, low=0, above=True, search=among(2.0, 3.0, 5.0))
     eps: float = number(0.2, low=0, above=True)
     huber: bool = False
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Bounds, Cohort, Out, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice, number
+from equipoise.system.search import log_uniform
 
 LEAST = -1e30  # a tilted loss of padding: it counts as nothing next to a sample's
 
@@ -41,7 +42,7 @@ class Term(Rule):
     sees = "scalars+sum"
     reports = "the loss of its data"
     ranges = MappingProxyType({"loss": Bounds(0)})
-    t: float = number(1.0, low=-1000, high=1000)
+    t: float = number(1.0, low=-1000, high=1000, search=log_uniform(0.01, 10))
     prior: Literal["samples", "uniform"] = choice("samples", "uniform")
     form: Literal["normalised", "released"] = choice("normalised", "released")
 
@@ -82,7 +83,7 @@ class TermSample(Rule):
     of `digits-pow` diverge, so the default is 0.1.
     """
 
-    t: float = number(0.1, low=-1000, high=1000)
+    t: float = number(0.1, low=-1000, high=1000, search=log_uniform(0.01, 10))
 
     def loss(self, out: Out, visit: Visit) -> Tensor | float:
         if self.t == 0:

@@ -34,8 +34,8 @@ _CONTRIBUTIONS: Final = {  # the contributions that a method used
 }
 UNPROTECTED: Final = "This protects nobody for certain: what is not shown may follow from other numbers, and the files of a run hold exact counts."
 NOTHING: Final = (
-    "Nothing was tuned: every method has its default hyper-parameters and the same given learning rate, which may favour one of them. "
-    "`--tune 16` chooses both for each method on held-out training samples."
+    "Nothing was tuned: the learning rate is the same for all, and hyper-parameters are as given, which may favour one of them. "
+    "`--tune 16` (tune=16 in Python) chooses both for each on held-out training samples."
 )
 FEW: Final = 5  # clients: a correlation of fewer is unreliable
 LEAK: Final = re.compile(r"data: (.*: the columns? .+ tells?(?:, each alone,)? the (?:class|number to predict)\b.*)")
@@ -430,7 +430,8 @@ def of_tuning(histories: Sequence[History]) -> list[str]:
     labels = {history.label for history in histories if history.sharing.federated}
     tuned = {history.label: history.tuned for history in histories if history.tuned}
     if not tuned:
-        return [NOTHING] if len(labels) > 1 else []
+        of_runs = all(history.meta.get("config") or history.meta.get("first") for history in histories)
+        return [NOTHING] if len(labels) > 1 and of_runs else []
     first = next(iter(tuned.values()))
     said = [chosen_by(first["by"], first["draws"], first["validation"])]
     every = _settings_of_each(tuned)
