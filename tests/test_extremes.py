@@ -125,7 +125,7 @@ def faults(method: str, losses: Sequence[float], updates: Tensor, sizes: Sequenc
     server.setup = dataclasses.replace(server.setup, head=torch.arange(P) < 2)
     server.state = [rule.server_state(server.setup) for rule in server.rules]
     given: dict[str, Any] = {"oracle": Judge(), "contribution": tensor([0.0, 0.1, 0.5, 1.0]), "rounds": 9}
-    if method.startswith("fedsac"):
+    if method.startswith(("fedsac", "fedrac")):
         given["held"] = HELD
         updates = updates * HELD
     for _ in range(rounds):

@@ -158,8 +158,12 @@ LONGER = {  # file: its limit, and why
         "histograms on the client, two ways to choose, decisions about each person, and edges for a bundle",
     ),
     "fael_exact": (41, "a problem of least squares, its conditions of optimality, and what is recorded of it"),
+    "fedrac": (
+        55,
+        "reputations that change with the round, submodels that are measured, and the choice of one as released",
+    ),
     "fedsac": (
-        90,
+        92,
         "every reading of the paper's equations that it leaves open is an option, and each equation a function",
     ),
     "fedpac": (53, "both phases of local training, the statistics, and a quadratic problem per client"),

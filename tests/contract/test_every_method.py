@@ -205,7 +205,10 @@ def test_hooks_are_pure(name: str, engine: str) -> None:
 
 
 # (d) renumbering
-IN_ORDER = {"fedgh": "fedgh(form=accumulate)"}  # as published it projects pair after pair, in the order of the clients
+IN_ORDER = {
+    "fedgh": "fedgh(form=accumulate)",  # as published it projects pair after pair, in the order of the clients
+    "iafl": "iafl(kappa=1)",  # it draws by the numbers of the clients
+}
 
 
 @any_case
@@ -367,6 +370,10 @@ NEUTRAL: dict[str, Neutral] = {
     "fedhgd": Neutral("fedhgd", "fedavg:uniform", 1, why=FIRST),
     "fedbn": Neutral("fedbn(by=name)", "fedavg", why="no tensor of these networks has 'bn' in its name"),
     "fedsac": Neutral("fedsac(beta=0)", "fedavg:uniform"),
+    "fedrac": Neutral(
+        "fedrac", "fedavg:uniform", 1, why="no neutral value: in the first round all hold the whole network"
+    ),
+    "iafl": Neutral("iafl(kappa=1)", "fedavg:uniform"),
     "fedsac-no-allocation": Neutral("fedsac-no-allocation(beta=0)", "fedavg:uniform"),
     "fedsac-no-aggregation": Neutral("fedsac-no-aggregation(beta=0)", "fedavg"),
     "cffl": Neutral("cffl(clip=1e9)", "fedavg", 1, why=FIRST),
@@ -491,6 +498,8 @@ def test_neutral_value_gives_the_reference(case: Neutral, kind: str) -> None:
         "fedhgd",
         "fedpac",
         "cffl",
+        "fedrac",
+        "iafl",
         "finetune(form=every_round)",
         "dp:clip(clip=0.05)",
         "median",

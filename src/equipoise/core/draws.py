@@ -23,7 +23,7 @@ from torch import Tensor
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 # what a number is for: no two purposes share numbers
-PARTICIPANTS, ORDER, SHIFT, NOISE, THERE, DROPOUT, SPEED, ATTACKS = range(8)
+PARTICIPANTS, ORDER, SHIFT, NOISE, THERE, DROPOUT, SPEED, ATTACKS, REWARDS, RECOVERY = range(10)
 PAIRS = 1 << 14  # normal numbers drawn at a time: they fit in the cache, and torch does not split them over threads
 
 

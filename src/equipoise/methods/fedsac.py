@@ -59,6 +59,16 @@ def allocate(order: Tensor, k: Tensor, sizes: Sequence[int] = (), least: int = 0
     return units
 
 
+def average_holders(cohort: Cohort, count: str) -> Cohort:
+    """Each parameter averaged over the clients that hold it, or, with ``"update_nonzero"``, that also changed it."""
+    held = needed(cohort.held, "submodels")
+    mask, buffer_mask = held.tensor_split([cohort.updates.shape[1]], 1)
+    if count == "update_nonzero":
+        mask = (cohort.updates != 0).logical_and_(mask)
+        buffer_mask = (cohort.buffer_updates != 0).logical_and_(buffer_mask)
+    return replace(cohort, weights=cohort.uniform, mask=mask, buffer_mask=buffer_mask)
+
+
 @dataclass(frozen=True)
 class FedSAC(Rule):
     r"""Give every client a submodel as good as its contribution; average each parameter over those who hold it.
@@ -173,12 +183,7 @@ class FedSAC(Rule):
         cohort = replace(cohort, notes=notes)
         if self.aggregation == "samples":
             return state, cohort
-        held = needed(cohort.held, "submodels")
-        mask, buffer_mask = held.tensor_split([cohort.updates.shape[1]], 1)
-        if self.count == "update_nonzero":
-            mask = (cohort.updates != 0).logical_and_(mask)
-            buffer_mask = (cohort.buffer_updates != 0).logical_and_(buffer_mask)
-        return state, replace(cohort, weights=cohort.uniform, mask=mask, buffer_mask=buffer_mask)
+        return state, average_holders(cohort, self.count)
 
 
 PAPER = "Wang et al.: FedSAC: Dynamic Submodel Allocation for Collaborative Fairness, KDD 2024"
