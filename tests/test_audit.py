@@ -150,7 +150,7 @@ def test_a_probability_of_a_class_that_no_name_tells_is_refused() -> None:
 def test_several_rows_of_a_person_are_told(task: str | None) -> None:
     frame = drawn(subject=[f"p{k % 130}" for k in range(400)], pred=drawn()["y"])
     made = eq.audit(frame, label="y", prediction="pred", group="sex", task=task)
-    assert made.document["notes"][0].startswith("400 rows of 130 people. Some people have several rows")
+    assert made.document["notes"][0].startswith("400 rows of 130 people. Intervals take the rows of a person together")
     assert made.document["notes"][0] in made.html()
     once = frame.assign(subject=[f"p{k}" for k in range(400)])
     assert eq.audit(once, label="y", prediction="pred", group="sex", task=task).document["notes"] == []

@@ -106,6 +106,9 @@ def test_one_seed_tests_nothing_and_few_people_have_no_gap() -> None:
 def test_numbers_to_predict_have_two_gaps_too() -> None:
     rng = np.random.default_rng(0)
     y, s = rng.normal(size=90), rng.integers(0, 2, 90)
-    p = y + 0.1 * s
+    p = y + rng.normal(s, 0.1)
     said = Comparison.of([history([{"all": (p, y, s)}], task="regression")]).verdict
-    assert re.search(r"By sex, m's gaps are 0\.10+ in mean error and 0\.10+ in MAE\.$", said), said
+    assert re.search(
+        r"By sex, m's gaps are [\d.]+ in mean error and [\d.]+ in MAE; the people of one test set alone leave ±[\d.]+ and ±[\d.]+ \(95",
+        said,
+    ), said

@@ -37,7 +37,10 @@ def audit(
     ] = None,
     subject: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="The person, where one has several rows: it warns [default: subject]."),
+        typer.Option(
+            metavar="COLUMN",
+            help="The person, if one has several rows: intervals take these together [default: subject].",
+        ),
     ] = None,
     positive: Annotated[
         str | None, typer.Option(metavar="CLASS", help="The class that rates are about [default: the second of two].")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any, cast
@@ -28,7 +28,8 @@ Decide = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # predictions, outpu
 class Outputs:
     """What a model gives for samples, ``values`` [n, C], their targets [n], and codes of their sensitive attributes [n, A].
 
-    ``decide`` is what the method makes of predictions, see :meth:`equipoise.core.rule.Rule.decide`; None: nothing.
+    ``decide`` is what the method makes of predictions, see :meth:`equipoise.core.rule.Rule.decide`; None: nothing. ``person`` is whom each sample
+    is about [n]; None: each is about another.
     """
 
     task: Task
@@ -36,6 +37,7 @@ class Outputs:
     y: Tensor
     s: Tensor | None = None
     decide: Decide | None = None
+    person: Tensor | None = None
 
     @staticmethod
     def joined(parts: Sequence[Outputs]) -> Outputs:
@@ -46,7 +48,7 @@ class Outputs:
         A = max(0 if part.s is None else part.s.shape[-1] for part in parts)
         unknown = (y.new_full((len(part.y), A), -1, dtype=torch.int64) for part in parts)
         s = [rows if part.s is None else part.s for part, rows in zip(parts, unknown, strict=True)]
-        return Outputs(parts[0].task, values, y, torch.cat(s) if A else None, parts[0].decide)
+        return Outputs(parts[0].task, values, y, torch.cat(s) if A else None, parts[0].decide, _persons(parts))
 
     @cached_property
     def predicted(self) -> Tensor:
@@ -66,7 +68,7 @@ class Outputs:
         width = self.values.shape[-1]
         two = isinstance(self.task, Classification) and width == 2
         probability = self.task.outputs(self.values)[:, 1] if two else None
-        return self.task.people(self.predicted, self.y, self.s, width, probability, joined=joined)
+        return self.task.people(self.predicted, self.y, self.s, width, probability, joined=joined, person=self.person)
 
     @cached_property
     def given(self) -> tuple[np.typing.NDArray[Any], np.typing.NDArray[Any]]:
@@ -77,6 +79,18 @@ class Outputs:
         """The main measure, the loss, the number of samples, and other measures."""
         score = self.tally.score(measures) | self.task.whole(self.values, self.predicted, self.y, measures)
         return cast(Score, {key: score[key] for key in Score.__annotations__ if key in score})  # type: ignore[literal-required]
+
+
+def _persons(parts: Sequence[Outputs]) -> Tensor | None:
+    """Whom each sample in several parts is about [n], nobody in two parts; None if no part tells."""
+    if all(part.person is None for part in parts):
+        return None
+    each = [
+        torch.arange(len(part.y)) if part.person is None else part.person.unique(return_inverse=True)[1]
+        for part in parts
+    ]
+    first = torch.tensor([0, *(len(part.y) for part in parts[:-1])]).cumsum(0)
+    return torch.cat([codes + k for codes, k in zip(each, first, strict=True)])
 
 
 def outputs_of(bound: Bound, vector: Tensor, sets: Sequence[Samples], workers: int = 1) -> list[Outputs]:
@@ -106,4 +120,6 @@ def outputs_of(bound: Bound, vector: Tensor, sets: Sequence[Samples], workers: i
         results = iter(run_in_order(blocks, make, n))
     for each in used:
         each.require_unchanged(vector)
-    return [Outputs.joined(list(islice(results, -(-d.size // w)))) for d, w in zip(sets, width, strict=True)]
+    every = [Outputs.joined(list(islice(results, -(-d.size // w)))) for d, w in zip(sets, width, strict=True)]
+    people = [None if d.people is None else torch.from_numpy(d.people) for d in sets]
+    return [replace(outputs, person=person) for outputs, person in zip(every, people, strict=True)]

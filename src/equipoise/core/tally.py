@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.metrics.classification import RATES, balanced
+from equipoise.metrics.clusters import moments
 from equipoise.records.record import Score, Sums
 
 Array = NDArray[Any]
@@ -51,8 +52,8 @@ class Tally(ABC):
 
     @staticmethod
     @abstractmethod
-    def of_values(predicted: Array, y: Array, value: Array, V: int, width: int) -> Sums:
-        """Sums over the samples with each of V values of a sensitive attribute, given by ``value`` [n]; all in one pass."""
+    def of_values(predicted: Array, y: Array, value: Array, V: int, width: int, person: Array | None = None) -> Sums:
+        """Sums over the samples with each of V values of a sensitive attribute, given by ``value`` [n], also by ``person`` [n]; all in one pass."""
 
     def __add__(self, other: Self) -> Self:
         return together([self, other])
@@ -137,18 +138,25 @@ class ClassTally(Tally):
         return cls(n, loss, right, true, chosen)
 
     @staticmethod
-    def of_values(predicted: Array, y: Array, value: Array, V: int, width: int) -> Sums:
+    def of_values(predicted: Array, y: Array, value: Array, V: int, width: int, person: Array | None = None) -> Sums:
         """As :meth:`Tally.of_values`, by class."""
 
         def counts(classes: Array, which: Array) -> list[list[int]]:
             cell = value[which] * width + classes[which]
             return np.bincount(cell, minlength=V * width).reshape(V, width).tolist()
 
-        return {
+        sums: Sums = {
             "right": counts(y, predicted == y),
             "true": counts(y, y >= 0),
             "chosen": counts(predicted, predicted >= 0),
         }
+        if person is not None:
+            hit, one = predicted == y, np.ones((len(y), width))
+            true, chosen = (each[:, None] == np.arange(width) for each in (y, predicted))
+            parts = np.stack([true & hit[:, None], true, chosen, one, one * hit[:, None]], -1).astype(float)
+            sums["persons"], products = moments(parts, value, V, person)
+            sums["moments"] = products.tolist()
+        return sums
 
     @property
     def main(self) -> float:
@@ -226,12 +234,15 @@ class NumberTally(Tally):
         return cls(n, loss, squares, absolute, nan, spread if sets == 1 else nan)
 
     @staticmethod
-    def of_values(predicted: Array, y: Array, value: Array, V: int, width: int) -> Sums:
+    def of_values(predicted: Array, y: Array, value: Array, V: int, width: int, person: Array | None = None) -> Sums:
         """As :meth:`Tally.of_values`."""
         error = predicted - y
         of = {"squares": error**2, "absolute": np.abs(error), "error": error, "target": y}
         sums = {name: np.bincount(value, weights=x, minlength=V).tolist() for name, x in of.items()}
-        return cast(Sums, {"n": np.bincount(value, minlength=V).tolist(), **sums})
+        parts = np.stack([np.ones(len(y)), error, of["absolute"], of["squares"], predicted], -1)
+        persons, products = moments(parts, value, V, person)
+        n = np.bincount(value, minlength=V).tolist()
+        return cast(Sums, {"n": n, **sums, "persons": persons, "moments": products.tolist()})
 
     def _union(self, parts: Sequence[Self]) -> Self:
         whole = super()._union(parts)

@@ -15,6 +15,7 @@ from torch.nn import functional
 from equipoise.core.tally import ClassTally, NumberTally, Tally
 from equipoise.metrics.calibration import sums_of_scores
 from equipoise.metrics.classification import AREAS, CORRECT, classification
+from equipoise.metrics.clusters import moments
 from equipoise.metrics.measures import TASKS as MEASURES_OF
 from equipoise.records.record import Score, Sums
 from equipoise.system import own_code
@@ -83,25 +84,32 @@ class Task(ABC):
         probability: Tensor | None = None,
         *,
         joined: bool = False,
+        person: Tensor | None = None,
     ) -> list[Sums]:
         """What a record keeps of predictions [n] for targets [n] by each of the sensitive attributes s [n, A], -1 where one is not known.
 
         With the probability [n] of the second of two classes also what its calibration follows from; one that is no number counts in none.
-        If ``joined``, the last sums are by all of several attributes together.
+        If ``joined``, the last sums are by all of several attributes together. ``person`` [n] is whom each row is about, if several may be
+        about one.
         """
         classes, targets, codes = (x.cpu().numpy() for x in (predicted, y, s))
+        persons = None if person is None else person.cpu().numpy()
         every = list[Sums]()
         for column in [*codes.T, *([codes] if joined and codes.shape[1] > 1 else ())]:
             known = (column >= 0) if column.ndim == 1 else (column >= 0).all(1)
             values, value = np.unique(column[known], axis=0, return_inverse=True)
             value = value.reshape(-1)
-            sums = self.sums.of_values(classes[known], targets[known], value, len(values), width)
+            who = None if persons is None else persons[known]
+            sums = self.sums.of_values(classes[known], targets[known], value, len(values), width, who)
             sums_of_attribute: Sums = {"value": values.tolist(), **sums}
             if probability is not None:
                 p, true = probability.cpu().numpy()[known], targets[known] == 1
                 finite = np.isfinite(p)
                 scores = sums_of_scores(p[finite], true[finite], value[finite], len(values))
                 sums_of_attribute["scores"] = scores.round(6).tolist()
+                large = np.stack([np.ones(finite.sum()), (p - true)[finite]], -1)
+                of_scores = moments(large, value[finite], len(values), None if who is None else who[finite])
+                sums_of_attribute["scored"], sums_of_attribute["bias"] = of_scores[0], of_scores[1].round(6).tolist()
             every.append(
                 {**sums_of_attribute, "unknown": int((~known).sum())} if not known.all() else sums_of_attribute
             )

@@ -235,7 +235,9 @@ class Lazy:
 
 @dataclass(frozen=True)
 class OfPeople:
-    """A client's data of which several samples may be of one person: these are held out for validation together, or not at all.
+    """Data of which several samples may be of one person: a client's, which holds these out for validation together, or not at all; or a test set's.
+
+    Intervals of gaps between people with several samples in test sets take these together.
 
     Parameters
     ----------

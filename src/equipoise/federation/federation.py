@@ -192,7 +192,7 @@ class Federation(Arrangement):
         called = _classes(classes, inputs.n_classes)
         target = positive_class(positive, called)
         away = population is not None
-        of_people = repeated(inputs.data)
+        of_people = repeated(inputs.data, (*inputs.tests.values(), *(inputs.client_tests or ())))
         inputs, held = (inputs, None) if away else held_out(inputs, settings, sets.groups)  # sites hold out their own
         check_away(rules, select, away=away, held=held is not None)
         measured = contributions.to_measure(

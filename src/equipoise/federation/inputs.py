@@ -42,7 +42,7 @@ from equipoise.data.samples import (
     trained_on,
 )
 from equipoise.federation.method import Method
-from equipoise.records.meta import REPEATED
+from equipoise.records.meta import REPEATED, TOGETHER
 from equipoise.submodels.discovery import find
 from equipoise.system import memory as freed
 from equipoise.system import text
@@ -215,10 +215,12 @@ class Frame:
         return find(self.model, x, groups)
 
 
-def repeated(data: Sequence[Samples | Absent]) -> list[str]:
-    """That several samples of a client are of one person, in a sentence; nothing where that is not known."""
-    people = [d.people for d in data if isinstance(d, Samples) and d.people is not None]
-    return [REPEATED] * any(len(np.unique(each)) < len(each) for each in people)
+def repeated(data: Iterable[Samples | Absent | None], tests: Iterable[Samples | None] = ()) -> list[str]:
+    """That several samples of a client, or in a test set, are of one person, in a sentence; nothing where that is not known."""
+    held = [d for d in tests if d is not None]
+    people = [d.people for d in (*data, *held) if isinstance(d, Samples) and d.people is not None]
+    together = held and all(d.people is not None and d.attributes for d in held)
+    return [TOGETHER if together else REPEATED] * any(len(np.unique(each)) < len(each) for each in people)
 
 
 def require_people(method: Method, sensitive: Mapping[str, Sequence[str]], *, here: bool) -> None:

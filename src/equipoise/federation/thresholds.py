@@ -20,7 +20,7 @@ from equipoise.metrics.decision import Decision
 from equipoise.metrics.intervals import Interval
 from equipoise.metrics.performance import Value
 from equipoise.metrics.thresholds import Aim, choose, decided, rates_at
-from equipoise.records.meta import REPEATED
+from equipoise.records.meta import REPEATED, TOGETHER
 from equipoise.records.threshold import FILE, USES_GROUP, ByGroup, Chosen, Estimate, RatesAt, Recalibrated, mark, masked
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import sealed_json
@@ -202,7 +202,8 @@ def _notes(federation: Federation, rows: Rows, groups: ByGroup | None) -> Iterat
     """What to know about the choice: that it uses the group, and on how few rows it was made."""
     if federation.personal:
         yield "Clients predict with models of their own: this threshold, and its rates, are of the global model."
-    yield from (text for text in federation.header if text == REPEATED)
+    if {REPEATED, TOGETHER} & {*federation.header}:
+        yield REPEATED
     counts = {"": int(rows.positive.sum())}
     if groups is not None:
         yield USES_GROUP.format(groups["attribute"])

@@ -5,12 +5,13 @@ They say nothing about another seed. Groups are drawn apart from each other, so 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.metrics.groups import Counts, parity, sizes_of
+from equipoise.metrics.clusters import effective
+from equipoise.metrics.groups import Counts, Gap, parity, rates_of, sizes_of
 from equipoise.metrics.performance import tenth
 
 Table = NDArray[np.float64]
@@ -183,13 +184,74 @@ def newcombe(first: float, m: float, second: float, n: float, level: float = 0.9
     )
 
 
+def log_ratio(first: float, m: float, second: float, n: float, level: float = 0.95) -> Interval:
+    """Interval of the ratio of two shares of independent samples, p / q, on the scale of its logarithm, with half a success more in each (Walter 1975).
+
+    With successes x = m p and y = n q: `log((x + 1/2) / (m + 1/2)) - log((y + 1/2) / (n + 1/2)) -+ z sqrt(v)`, where
+    `v = 1 / (x + 1/2) - 1 / (m + 1/2) + 1 / (y + 1/2) - 1 / (n + 1/2)`.
+
+    Parameters
+    ----------
+    first, second : p and q, in [0, 1].
+    m, n : samples they are of, > 0.
+    level : in (0, 1).
+    """
+    from statistics import NormalDist
+
+    x, y, m, n = m * first + 0.5, n * second + 0.5, m + 0.5, n + 0.5
+    half = NormalDist().inv_cdf((1 + level) / 2) * math.sqrt(max(0.0, 1 / x - 1 / m + 1 / y - 1 / n))
+    middle = math.log(x / m) - math.log(y / n)
+    return Interval(math.exp(middle - half), math.exp(middle + half))
+
+
+def welch(difference: float, first: float, m: float, second: float, n: float, level: float = 0.95) -> Interval:
+    """Interval of the difference of two means of m and n people with the variances ``first`` and ``second`` of these means (Welch 1947)."""
+    from scipy.special import stdtrit
+
+    spread = first + second
+    if not (math.isfinite(spread) and min(m, n) > 1):
+        return Interval(math.nan, math.nan)
+    free = spread**2 / (first**2 / (m - 1) + second**2 / (n - 1)) if spread > 0 else m + n - 2
+    half = float(stdtrit(free, (1 + level) / 2)) * math.sqrt(spread)
+    return Interval(difference - half, difference + half)
+
+
+def of_means(means: Mapping[str, tuple[float, float, float]], level: float = 0.95) -> Interval:
+    """Interval of the gap between the highest and the lowest of means of groups, each with its variance and its number of people.
+
+    It is Welch's of the pair of groups that attains it, with the correction of `of_rates`, and ends at 0.
+    """
+    if len(means) < 2:
+        return Interval(math.nan, math.nan)
+    ordered = sorted(means.values())
+    (low, first, m), (high, second, n) = ordered[0], ordered[-1]
+    below, above = welch(high - low, first, m, second, n, 1 - (1 - level) / (len(means) * (len(means) - 1) / 2))
+    return Interval(max(0.0, below), above)
+
+
+def sizes_by(counts: Mapping[str, Any], rounds: float = 1) -> dict[str, list[float]]:
+    """By the name of a rate, how many independent samples it is about for each class, in each of the rounds that counts are the sum of.
+
+    These are the samples, or fewer if people have several rows: see `equipoise.metrics.clusters.effective`.
+    """
+    sizes = {key: [n / rounds for n in every] for key, every in sizes_of(counts).items()}
+    if "moments" not in counts:
+        return sizes
+    rates, people = rates_of(counts), float(counts["persons"]) / rounds
+    return {
+        key: [effective(np.asarray(counts["moments"][c]) / rounds, people, n, rates.of(key, c).value, key) for c, n in enumerate(every)]
+        for key, every in sizes.items()
+    }  # fmt: skip
+
+
 def of_rates(
     groups: Mapping[str, Counts], positive: int | None = None, rounds: int = 1, least: int = 1, level: float = 0.95
 ) -> dict[str, Interval]:
     """Intervals of the gaps of `equipoise.metrics.parity`, in [0, 1], over the people who were tested, and over no seeds.
 
     That of a rate is Newcombe's of the pair of groups that attains it, at level `1 - (1 - level) / (A (A - 1) / 2)` for A groups
-    (Bonferroni), and ends at 0. If several rates or classes count, the ends are the largest of theirs.
+    (Bonferroni), and ends at 0; that of the ratio of selection rates is `log_ratio`, and ends at 1. If several rates or classes count, the ends
+    are the largest of theirs. Of people with several rows the samples are those of `sizes_by`.
 
     Parameters
     ----------
@@ -201,19 +263,33 @@ def of_rates(
     """
     fairness = parity(groups, positive, least * rounds)
 
-    def of_gap(key: str, c: int) -> Interval:
-        gap = fairness.gaps[key, c]
-        if gap.groups < 2:
-            return Interval(math.nan, math.nan)
+    sizes = {name: sizes_by(counts, rounds) for name, counts in groups.items()}
+
+    def pair(key: str, c: int, gap: Gap) -> tuple[tuple[float, float], tuple[float, float], float]:
+        """Share and size of the group with the highest rate and of that with the lowest, and the level of their interval."""
 
         def share(name: str) -> tuple[float, float]:
             rates = fairness.rates[name]
             rate, of_class = ("tpr", cast(int, rates.hardest)) if key == "worst_recall" else (key, c)
-            return rates.of(rate, of_class).value, sizes_of(groups[name])[rate][of_class] / rounds
+            return rates.of(rate, of_class).value, sizes[name][rate][of_class]
 
-        pairs = gap.groups * (gap.groups - 1) / 2
-        low, high = newcombe(*share(gap.highest), *share(gap.lowest), 1 - (1 - level) / pairs)
+        return share(gap.highest), share(gap.lowest), 1 - (1 - level) / (gap.groups * (gap.groups - 1) / 2)
+
+    def of_gap(key: str, c: int) -> Interval:
+        gap = fairness.gaps[key, c]
+        if gap.groups < 2:
+            return Interval(math.nan, math.nan)
+        highest, lowest, corrected = pair(key, c, gap)
+        low, high = newcombe(*highest, *lowest, corrected)
         return Interval(max(0.0, low), high)
+
+    def of_ratio() -> Interval:
+        c = fairness.widest.get("demographic_parity")
+        if c is None or not (gap := fairness.gaps["selection_rate", c]).ratio.defined:
+            return Interval(math.nan, math.nan)
+        highest, lowest, corrected = pair("selection_rate", c, gap)
+        low, high = log_ratio(*lowest, *highest, corrected)
+        return Interval(low, min(1.0, high)).holding(gap.ratio.value)
 
     def largest(*keys: str) -> Interval:
         every = [[of_gap(key, c) for key in keys] for c in fairness.classes]
@@ -227,6 +303,7 @@ def of_rates(
         "equal_opportunity": largest("tpr"),
         "equalised_odds": largest("tpr", "fpr"),
         "demographic_parity": largest("selection_rate"),
+        "demographic_parity_ratio": of_ratio(),
         "predictive_parity": largest("ppv"),
         "worst_recall": of_gap("worst_recall", 0),
     }

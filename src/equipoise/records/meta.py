@@ -111,6 +111,10 @@ class Tuned(TypedDict, total=False):
     chosen: str
 
 
+TOGETHER: Final = (
+    "Some people have several rows. Intervals by sensitive attribute take these together; all others take rows as independent, and are too "
+    "narrow."
+)
 REPEATED: Final = "Some people have several rows, and intervals take rows as independent: they are too narrow, and chance explains more."
 
 

@@ -79,6 +79,9 @@ class Sums(TypedDict, total=False):
     right, true, chosen : of classification, counts per class [V, C], see `equipoise.metrics.class_counts`.
     scores : of two classes, samples, sums of the probability of the second, and how many are of it, in ten bins of it [V, 3, 10].
     n : of regression, samples.
+    persons, moments : of regression, and of people with several rows: people [V], and sums over them of the products of their sums, from which
+        variances follow, see `equipoise.metrics.clusters`.
+    scored, bias : as these, of the samples with a probability, and of probability less class.
     squares, absolute, error, target : of regression, sums of the squares and sizes of the errors, of the errors (predicted less true), and
         of the targets.
     """
@@ -89,6 +92,10 @@ class Sums(TypedDict, total=False):
     true: list[list[int]]
     chosen: list[list[int]]
     scores: list[list[list[float]]]
+    persons: list[int]
+    moments: list[Any]
+    scored: list[int]
+    bias: list[Any]
     n: list[int]
     squares: list[float]
     absolute: list[float]

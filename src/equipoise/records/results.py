@@ -108,8 +108,12 @@ class ValueErrors(TypedDict):
 
 
 class GroupErrors(TypedDict):
-    """How different the errors of a model are between groups: the largest less the smallest of each, and those of every group."""
+    """How different the errors of a model are between groups: the largest less the smallest of each, and those of every group.
 
+    `intervals` are `[low, high]` of each difference, 95 % over the people who were tested.
+    """
+
+    intervals: dict[str, Ends]
     rmse_gap: float | None
     mae_gap: float | None
     error_gap: float | None

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from equipoise.metrics.calibration import calibration_of_sums
 from equipoise.metrics.classification import RATES
-from equipoise.metrics.groups import ESTIMABLE, OF_CLASS, Counts, Positive, Rates, parity, rates_of, sizes_of
-from equipoise.metrics.intervals import of_rates, wilson
+from equipoise.metrics.clusters import OF_NUMBERS, variance
+from equipoise.metrics.groups import ESTIMABLE, OF_CLASS, Counts, Positive, Rates, parity, rates_of
+from equipoise.metrics.intervals import of_means, of_rates, sizes_by, wilson
 from equipoise.metrics.measures import ACCURACY
 from equipoise.metrics.performance import UNDEFINED, Value, gap
 from equipoise.records.record import Record, Sums
@@ -78,7 +79,7 @@ def summed(history: "History", k: int, sets: Iterable[Sequence[Sequence[Sums]]])
     Each data set has the sums of every model that was tested on it, of which it is the mean.
     """
     rows: dict[tuple[int, ...], dict[str, NDArray[np.float64]]] = {}
-    unknown = 0
+    unknown, told = 0, list[set[str]]()
     for models in sets:
         each = [cast(dict[str, list[Any]], sums[k]) for sums in models if k < len(sums)]
         columns = {key: np.mean([sums[key] for sums in each], axis=0) for key in each[0]} if each else {}
@@ -87,7 +88,11 @@ def summed(history: "History", k: int, sets: Iterable[Sequence[Sequence[Sums]]])
             row = rows.setdefault((*np.atleast_1d(code).tolist(),), {})
             for key, column in columns.items():
                 row[key] = row.get(key, np.zeros(())) + column[at]
+        told.append({*columns})
     names = [history.attributes[name] for name in history.divisions[k]]
+    for row in rows.values():  # a sum is known if every set with people has it
+        for key in row.keys() - set.intersection(*filter(None, told)):
+            row.pop(key)
     return {
         ", ".join(each[c] if c < len(each) else str(c) for c, each in zip(code, names, strict=True)): rows[code]
         for code in sorted(rows)
@@ -153,10 +158,10 @@ def sites(rounds: Sequence[Mapping[str, Mapping[str, Row]]], about: Positive | N
     counts: dict[str, dict[str, Counts]] = {}
     for name in dict.fromkeys(name for by in rounds for name in by):
         each = [by[name] for by in rounds if name in by]
-        values = dict.fromkeys(value for rows in each for value in rows)
+        values = {value: row for rows in each for value, row in rows.items()}
         counts[name] = {
-            v: {key: (R / len(each) * np.sum([rows[v][key] for rows in each if v in rows], axis=0)).tolist() for key in ("right", "true", "chosen")}
-            for v in values
+            v: {key: (R / len(each) * np.sum([rows[v][key] for rows in each if v in rows], axis=0)).tolist() for key in keys}
+            for v, keys in values.items()
         }  # fmt: skip
     large = {name: sum(sum(sums["true"]) >= enough * R for sums in groups.values()) for name, groups in counts.items()}
     gaps = {name: parity(groups, c, enough * R) for name, groups in counts.items() if large[name] > 1}
@@ -239,13 +244,40 @@ def errors(rounds: Sequence[Mapping[str, Row]], least: int) -> GroupErrors | Non
     def between(key: str) -> float | None:
         return gap_between(values[key] for values in by_group.values())  # type: ignore[literal-required]
 
+    def interval(key: str) -> list[float] | None:
+        known = {name: _mean(rounds, name, key) for name, values in by_group.items() if values[key] is not None}  # type: ignore[literal-required]
+        ends = of_means({name: of for name, of in known.items() if of is not None})
+        return [*ends] if len(known) > 1 and None not in known.values() and math.isfinite(ends.low) else None
+
     return {
+        "intervals": {f"{key}_gap": interval(key) for key in ("rmse", "mae", "error", "prediction")},
         "rmse_gap": between("rmse"),
         "mae_gap": between("mae"),
         "error_gap": between("error"),
         "prediction_gap": between("prediction"),
         "groups": by_group,
     }
+
+
+def _mean(rounds: Sequence[Mapping[str, Row]], group: str, key: str) -> tuple[float, float, float] | None:
+    """An error of a group, the mean over some rounds, with its variance over people (that of one round) and their number; None if unknown.
+
+    The variance of the root of a mean square follows from that of the mean square (delta method).
+    """
+    rows = [groups[group] for groups in rounds if group in groups]
+    if not all("moments" in row for row in rows):
+        return None
+    name = {"rmse": "squares", "mae": "absolute"}.get(key, key)
+    top, bottom = (np.array(OF_NUMBERS) == each for each in (name, "n"))
+    means, spreads = [], []
+    for row in rows:
+        total = row["error"] + row["target"] if key == "prediction" else row[name]
+        mean = float(total / row["n"])
+        spread = variance(row["moments"], float(row["persons"]), float(row["n"]), mean, top, bottom)
+        root = math.sqrt(mean) if key == "rmse" else mean
+        means.append(root)
+        spreads.append(spread / (4 * mean) if key == "rmse" and mean > 0 else spread)
+    return float(np.mean(means)), float(np.mean(spreads)), float(rows[-1]["persons"])
 
 
 def rates(
@@ -292,7 +324,12 @@ def rates(
             name: _rates(rates, added[name], every[name][-1], calibrated[name], fairness.classes, R, least)
             for name, rates in fairness.rates.items()
         },
-        "intervals": {key: ends.percent for key, ends in of_rates(added, positive, R, least).items()},
+        "intervals": {
+            **{key: ends.percent for key, ends in of_rates(added, positive, R, least).items()},
+            "calibration_gap": of_means(
+                {name: of for name, counts in added.items() if (of := _bias(counts, R, least))}
+            ).percent,
+        },
         "undefined": [list(what) for what in fairness.undefined],
         "averaged": [t for t, _ in rounds],
     }
@@ -303,6 +340,14 @@ def _calibrated(counts: Mapping[str, Any], positive: int | None, least: int) -> 
     error, bias = calibration_of_sums(counts["scores"], least) if "scores" in counts else (UNDEFINED, UNDEFINED)
     sign = -1 if positive == 0 and len(counts["true"]) == 2 else 1  # sums are of the second of two classes
     return {"bias": percent(Value(sign * bias.value, bias.defined)), "calibration_error": percent(error)}
+
+
+def _bias(counts: Mapping[str, Any], rounds: int, least: int) -> tuple[float, float, float] | None:
+    """Mean probability less class of one group, its variance, and the people, from counts that are the sum of so many rounds."""
+    if "bias" not in counts or (n := float(np.asarray(counts["scores"])[0].sum()) / rounds) < least:
+        return None
+    error, people = calibration_of_sums(counts["scores"])[1].value, float(counts["scored"]) / rounds
+    return error, variance(np.asarray(counts["bias"]) / rounds, people, n, error, (0, 1), (1, 0)), people
 
 
 def _rates(
@@ -316,7 +361,7 @@ def _rates(
 ) -> GroupRates:
     """The rates of one group with their intervals, from counts that are the sum of so many rounds, and those of its last round."""
     hardest = rates.hardest
-    sizes = {key: [k / rounds for k in every] for key, every in sizes_of(counts).items()}
+    sizes = sizes_by(counts, rounds)
     ends = {key: [wilson(rates.of(key, c).value, sizes[key][c]).percent for c in classes] for key in OF_CLASS}
     worst = None if hardest is None else wilson(rates.worst_recall.value, sizes["tpr"][hardest]).percent
     intervals = {**ends, "accuracy": wilson(rates.accuracy.value, sizes["accuracy"][0]).percent, "worst_recall": worst}

@@ -19,13 +19,12 @@ from equipoise.data.own.predictions import Predictions
 from equipoise.metrics.calibration import auc
 from equipoise.metrics.measures import ACCURACY
 from equipoise.records.history import History
-from equipoise.records.meta import REPEATED, Meta
+from equipoise.records.meta import Meta
 from equipoise.records.record import Record
 from equipoise.records.treatment import gap_between
 from equipoise.report import document as content
-from equipoise.report import layout, rates, sentences
+from equipoise.report import gaps, layout, rates, sentences
 from equipoise.report.formatting import PERCENT, number
-from equipoise.report.gaps import NOT_ESTIMABLE
 from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.html import svg, template
 from equipoise.report.statistics import Comparison, gaps_of
@@ -34,6 +33,7 @@ from equipoise.system.ranges import check_number, check_whole
 from equipoise.system.suggestions import some
 
 MODEL: Final = "the model"
+CLUSTERED: Final = "Intervals take the rows of a person together, by the variance of sums over them."
 SITE: Final = "Site"
 PREDICTIVE: Final[dict[rates.RateName, str]] = {"ppv": "predictive value"}
 CALIBRATION: Final[dict[rates.RateName, str]] = {"bias": "bias", "calibration_error": "calibration error"}
@@ -83,7 +83,8 @@ def audit(
     group : columns of groups of people, ``"sex"`` or ``["sex", "age:40,60"]``, which divides numbers into bands; by default ``group``. Of
         several their intersection is measured, too.
     site : column of the site, in each of which people are compared, too; by default ``site``, if there is one.
-    subject : column of the person whom a row is about; by default ``subject``, if there is one. Of several rows per person it warns.
+    subject : column of the person whom a row is about; by default ``subject``, if there is one. Of several rows per person
+        intervals take these together.
     positive : the class that rates are about; by default the second of two, or the one whose name says so.
     threshold : the positive class is predicted from this probability on, in [0, 1].
     least : people that a number must be about, >= 1: it is counted in the denominator of each rate.
@@ -147,6 +148,7 @@ class Audit:
         about, scores = data.positive, data.scores
         if about is not None and scores is not None and about.number == 0 and len(data.classes) == 2:
             scores = 1 - scores  # records have that of the second class
+        who = None if data.person is None else torch.from_numpy(data.person)
         record: dict[str, Any] = {"round": 0, "groups": {}, "by": {"groups": {}}}
         for name, rows in sites.items():
             y, predicted = data.y[rows], data.predicted[rows]
@@ -154,7 +156,9 @@ class Audit:
             record["groups"][name] = {main: float(value), "n": len(rows)}
             p, true, s = (torch.from_numpy(each) for each in (predicted, y, data.s[rows]))
             second = None if scores is None else torch.from_numpy(scores[rows])
-            record["by"]["groups"][name] = task.people(p, true, s, len(data.classes), second, joined=True)
+            record["by"]["groups"][name] = task.people(
+                p, true, s, len(data.classes), second, joined=True, person=None if who is None else who[rows]
+            )
         meta: dict[str, Any] = {
             "method": MODEL,
             "attributes": {name: [*values] for name, values in data.attributes.items()},
@@ -199,12 +203,13 @@ class Audit:
     def notes(self) -> tuple[str, ...]:
         """What to doubt: several rows of one person, a positive class that was assumed, and predictions that are right less often than chance."""
         data, about = self.data, self.data.positive
-        said = [f"{len(data):,} rows of {data.people:,} people. {REPEATED}"] if data.people < len(data) else []
+        first = np.arange(len(data)) if data.person is None else np.unique(data.person, return_index=True)[1]
+        said = [f"{len(data):,} rows of {len(first):,} people. {CLUSTERED}{self._elsewhere}"] * (len(first) < len(data))
         if about is None:
             return (*said,)
         said += [about.sentence] if about.why == "assumed" else []
         ranks = (data.predicted == about.number).astype(float) if data.scores is None else data.scores
-        area, ends = auc(ranks, data.y == about.number)
+        area, ends = auc(ranks[first], data.y[first] == about.number)  # rows of a person are not independent
         if ends[1] < 0.5:
             what = "its probability is lower" if data.scores is not None else "it is predicted less often"
             said.append(
@@ -212,6 +217,16 @@ class Audit:
                 "Is the positive class the other one?"
             )
         return (*said,)
+
+    @property
+    def _elsewhere(self) -> str:
+        """That people have rows at several sites; empty if none has."""
+        person, sites = self.data.person, self.data.sites
+        if person is None or sites is None:
+            return ""
+        _, at = np.unique(sites, return_inverse=True)
+        n = np.bincount(np.unique(np.stack([person, at]), axis=1)[0])
+        return f" Of {(n > 1).sum():,} people with rows at several sites, only those of one site." * bool((n > 1).any())
 
     @property
     def name(self) -> str:
@@ -226,15 +241,22 @@ class Audit:
             (method,) = treated.parity["methods"]
             if not said and self.data.positive is not None:
                 said.append(rates.missed(treated.parity))
-            keys = ("demographic_parity", "equal_opportunity") if self.data.positive else ("accuracy_gap", "mae_gap")
+            keys = gaps.columns(treated, self.history.main)
             parts = []
             for column in gaps_of(treated.parity, self.history.main):
                 if column.key in keys:
                     gap, ends = content.number_of(method, column.key)["mean"], content.ends_of(method, column.key)
-                    shown = NOT_ESTIMABLE if gap is None else f"{number(gap, 1)}{_ends(ends)}"
+                    shown = (
+                        gaps.NOT_ESTIMABLE if gap is None else f"{number(gap, self._digits)}{_ends(ends, self._digits)}"
+                    )
                     parts.append(f"{column.title} {shown}")
             said.append(f"By {treated.attribute}: {', '.join(parts)}.")
         return " ".join(filter(None, said))
+
+    @property
+    def _digits(self) -> int:
+        """Digits of gaps."""
+        return self.history.main.digits if self.history.main.of_target else 1
 
     @cached_property
     def treated(self) -> list[content.Treated]:
@@ -268,7 +290,6 @@ class Audit:
     def _gaps(self, treated: content.Treated) -> Grid:
         """The gaps as rows: the number, its interval, and the groups that attain it."""
         (method,) = treated.parity["methods"]
-        digits = self.history.main.digits if self.history.main.of_target else 1
         rows = []
         for column in gaps_of(treated.parity, self.history.main, calibration=self.data.scores is not None):
             gap = content.number_of(method, column.key)["mean"]
@@ -277,7 +298,7 @@ class Audit:
                 k: {g: v for g, of in every.items() if (v := of[k]["mean"]) is not None} for k in BEHIND[column.key]
             }
             values = max(each.values(), key=lambda values: gap_between(values.values()) or 0.0)
-            rows.append((column.title, _row(gap, content.ends_of(method, column.key), values, digits)))
+            rows.append((column.title, _row(gap, content.ends_of(method, column.key), values, self._digits)))
         return Grid(
             (f"gap{' (points)' * bool(self.data.classes)}", f"95{PERCENT} interval", "lowest", "highest"), tuple(rows)
         )
@@ -289,6 +310,7 @@ class Audit:
         (method,) = parity["methods"]
         skipped: tuple[str, ...] = (
             "Differences",
+            "One seed",
             "±",
             MODEL,
             "The worst value",
@@ -303,7 +325,7 @@ class Audit:
         if small:
             yield f"Left out of equal opportunity, with {few} people of class {parity['positive']}: {some(small, 10)}."
         if any(content.number_of(method, column.key)["mean"] is None for column in gaps_of(parity, self.history.main)):
-            yield f"{NOT_ESTIMABLE.capitalize()}: {few} people are behind the rate in all groups, or in all but one."
+            yield f"{gaps.NOT_ESTIMABLE.capitalize()}: {few} people are behind the rate in all groups, or in all but one."
 
     def _limits(self) -> Iterator[str]:
         data = self.data
@@ -337,17 +359,17 @@ class Audit:
         return f"Audit({len(self.data):,} people: {self.summary})"
 
 
-def _ends(ends: Sequence[float] | None) -> str:
-    return "" if ends is None else f" [{number(ends[0], 1)}, {number(ends[1], 1)}]"
+def _ends(ends: Sequence[float] | None, digits: int) -> str:
+    return "" if ends is None else f" [{number(ends[0], digits)}, {number(ends[1], digits)}]"
 
 
 def _row(gap: float | None, ends: Sequence[float] | None, values: Mapping[str, float], digits: int) -> tuple[Cell, ...]:
     """A gap, its interval, and the groups with the lowest and the highest value."""
     if gap is None:
-        return (Cell(NOT_ESTIMABLE), Cell(""), Cell(""), Cell(""))
+        return (Cell(gaps.NOT_ESTIMABLE), Cell(""), Cell(""), Cell(""))
     low, high = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
     return (
         Cell(number(gap, digits)),
-        Cell(_ends(ends).strip()),
+        Cell(_ends(ends, digits).strip()),
         *(Cell(f"{g} {number(values[g], digits)}") for g in (low, high)),
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from equipoise.metrics.measures import Measure
 from equipoise.records.criteria import CRITERIA, LEAVE_OUT, ORACLE
-from equipoise.records.meta import REPEATED, Tuned
+from equipoise.records.meta import REPEATED, TOGETHER, Tuned
 from equipoise.report.formatting import number
 from equipoise.report.provenance import at_real_sites
 from equipoise.system.environment import code, kind, release
@@ -78,7 +78,8 @@ def leaks(histories: Iterable[History]) -> list[str]:
 
 def repeated(histories: Iterable[History]) -> list[str]:
     """That rows are not independent, where some are of one person."""
-    return [REPEATED] * any(REPEATED in (run.meta.get("header") or ()) for run in histories)
+    stated = {text for run in histories for text in run.meta.get("header") or ()}
+    return [str(text) for text in (REPEATED, TOGETHER) if text in stated][:1]
 
 
 def _each(runs: Runs) -> Iterator[tuple[str, History]]:

@@ -751,7 +751,7 @@ def _of_few_seeds(n: int, histories: Sequence[History], measure: Measure) -> Ite
     changed = notes.listed(seeds_change(histories))
     if n == 1 and measure.unit != "%":  # no interval is known
         yield f"One seed: no number here shows what another seed changes: {changed}."
-        yield "No interval over the test samples: it needs the error of each sample, and runs record sums of errors only."
+        yield "No interval over the test samples, except of gaps between people: it needs the error of each sample, and runs record sums of errors only."
     elif n == 1:
         yield (
             "One seed: intervals are over the test samples of these models, and do not cover what another seed changes: "

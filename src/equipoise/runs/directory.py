@@ -393,8 +393,9 @@ def federation(
     data, net = _made(config)
     if trains:
         _check_memory(config, data, net)
+    tests, client_tests = data.test_sets
     same: dict[str, Any] = {
-        "tests": data.tests,
+        "tests": tests,
         "transform": data.transform,
         "names": data.client_names,
         "groups": data.client_groups,
@@ -418,7 +419,7 @@ def federation(
         return fed, data
     if config.engine == FLOWER:  # to look at: it asks one client after the other, too
         settings = replace(settings, engine="sequential")
-    same |= {"client_tests": data.client_tests, "select": config.select}
+    same |= {"client_tests": client_tests, "select": config.select}
     return Federation(net, data.holders, config.method, config.solver, settings=settings, **same), data
 
 

@@ -519,7 +519,7 @@ def federate(
     beside = bool(parts.test) and of_clients != tuple(parts.train)  # clients have rows of their own in other sets
     samples, standard, doubts = _samples(own, size, parts, held)
     standard |= {"held_out": {"share": held[0], "seed": held[1]}} if held[0] else {}
-    federated = {
+    federated: dict[str, Any] = {
         "clients": tuple(take(samples, rows) for rows in parts.train.values()),
         "client_names": tuple(parts.train),
         "client_groups": of_clients,
@@ -531,6 +531,10 @@ def federate(
         "attributes": own.values,
         "people": None if (people := _people(own, parts.train)) is None else tuple(map(torch.from_numpy, people)),
     }
+    if own.subject is not None:
+        who = torch.from_numpy(own.people)
+        mine = tuple(who[parts.test[name]] if name in parts.test else None for name in parts.train) if beside else None
+        federated["tested"] = {name: who[rows] for name, rows in sets.items()}, mine
     notes = [*own.notes, *parts.notes, *doubts]
     return federated, {"sha256": _digest(own), **standard, "notes": notes, "clients": parts.train, "tests": sets}
 

@@ -139,6 +139,7 @@ class Scenario(Description):
     client_tests : per client its own test samples, or ``None``, where ``tests`` divide them otherwise.
     server_validation : samples that the server holds; ``None`` if it holds none.
     attributes : by the name of each sensitive attribute the names of its values, in the order of their codes.
+    tested : by test set, and per client of its own test set, the person of each sample; ``None`` if they are not known.
     people : per client the person of each sample, as of :class:`equipoise.OfPeople`; ``None`` if they are not known.
 
     Raises
@@ -155,6 +156,7 @@ class Scenario(Description):
     server_validation: Data | None = None
     attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     people: tuple[torch.Tensor, ...] | None = None
+    tested: tuple[Mapping[str, torch.Tensor], tuple[torch.Tensor | None, ...] | None] | None = None
 
     def __post_init__(self) -> None:
         for what, values in (("client_names", self.client_names), ("client_groups", self.client_groups)):
@@ -225,6 +227,18 @@ class Scenario(Description):
         if self.people is None:
             return self.clients
         return tuple(OfPeople(data, people) for data, people in zip(self.clients, self.people, strict=True))
+
+    @property
+    def test_sets(self) -> tuple[Mapping[str, Data | OfPeople], tuple[Data | OfPeople | None, ...] | None]:
+        """The test sets, and those of clients, as :class:`equipoise.Federation` takes them, with their people, if these are known."""
+        if self.tested is None:
+            return self.tests, self.client_tests
+        of_sets, of_clients = self.tested
+        sets = {name: OfPeople(data, of_sets[name]) for name, data in self.tests.items()}
+        if self.client_tests is None or of_clients is None:
+            return sets, self.client_tests
+        pairs = zip(self.client_tests, of_clients, strict=True)
+        return sets, tuple(None if data is None else OfPeople(data, people) for data, people in pairs)
 
     @property
     def sizes(self) -> tuple[int, ...]:

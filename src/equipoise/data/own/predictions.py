@@ -42,7 +42,7 @@ class Predictions:
     attributes : by the name of an attribute the names of its values.
     s : the codes of the attributes [n, A]; -1 is not known.
     sites : of every person [n]; None if none were given.
-    people : how many there are in the n rows.
+    person : the code of whom each row is about [n]; None if each is about another.
     """
 
     source: str
@@ -54,7 +54,7 @@ class Predictions:
     attributes: Mapping[str, tuple[str, ...]]
     s: NDArray[np.int64]
     sites: NDArray[Any] | None
-    people: int
+    person: NDArray[np.int64] | None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -137,7 +137,10 @@ def read(
                 f"{what}, column {group.column}: everybody is {values[0]!r}, and two groups or more are compared. Name another --group."
             )
     sites = np.array(words(str(used["site"]), "site")) if used["site"] is not None else None
-    people = n if used["subject"] is None else len({*words(str(used["subject"]), "subject")})
+    person = None
+    if used["subject"] is not None:
+        _, codes_of_people = np.unique(words(str(used["subject"]), "subject"), return_inverse=True)
+        person = codes_of_people if len({*codes_of_people.tolist()}) < n else None
     label = str(used["label"])
     truth = words(label, "label") if not columns.regression else ()
     classes: tuple[str, ...] = ()
@@ -172,7 +175,7 @@ def read(
             predicted = np.where(decided(scores, threshold), about.number, 1 - about.number)
     if problems:
         raise _error(what, problems)
-    return Predictions(what, classes, about, y, predicted, scores, attributes, np.stack(codes, 1), sites, people)
+    return Predictions(what, classes, about, y, predicted, scores, attributes, np.stack(codes, 1), sites, person)
 
 
 def _used(
