@@ -447,7 +447,7 @@ def _ask(spaces: Mapping[str, Space], budget: Budget, d: int, told: Sequence[Tri
     for earlier in sorted(told, key=lambda each: each.trial.draw):
         score, shares = earlier.results[0].scores.get(by, math.nan), earlier.trial.shares
         if shares and math.isfinite(score) and not earlier.results[0].failed:
-            study.add_trial(optuna.trial.create_trial(params=shares, distributions=axes, value=score))
+            study.add_trial(optuna.trial.create_trial(params=dict(shares), distributions=axes, value=score))
     return dict(study.ask(axes).params)
 
 
