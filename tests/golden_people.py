@@ -202,7 +202,7 @@ def fedminmax_rounds(i: Inputs) -> Fields:
 
 def fedgft_step(i: Inputs) -> Fields:
     n, chance, batch = tensor(i["n"]), tensor(i["p_sum"]), i["batch"]
-    server = PeopleServer(method_of("fedgft", {key: i[key] for key in ("gamma", "reg", "metric")}), n)
+    server = PeopleServer(method_of("fedgft:published", {key: i[key] for key in ("gamma", "reg", "metric")}), n)
     server.reported(chance=chance)
     rows = slice(1, None) if i["metric"] == "eo" else slice(None)
     share = n[:, rows].sum((0, 1)) / n.sum()
@@ -403,7 +403,8 @@ ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {
     "people.fairfed.exponential": fairfed_under(("disparity", "site_disparity", "weight"), "form=fedfb"),
     "people.fairfed.fedgft_authors": fairfed_weights("fedgft"),
     "people.fairfed.ffalm_authors": fairfed_weights("ffalm"),
-    **{f"people.round.{name}": whole_rounds(name) for name in ("fedfb", "fedminmax", "fedgft", "fairfed")},
+    **{f"people.round.{name}": whole_rounds(name) for name in ("fedfb", "fedminmax", "fairfed")},
+    "people.round.fedgft": whole_rounds("fedgft:published"),
 }
 LAG = "an exchange before training, which the contract has not; measured, it changes accuracy by 0.1 points at most"
 SKIPPED = {

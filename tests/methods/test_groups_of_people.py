@@ -12,7 +12,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.core import cells
-from equipoise.core.rule import Cohort, Setup, State
+from equipoise.core.rule import Cohort, Out, Setup, State, Visit
 from equipoise.federation.method import parse
 from equipoise.methods.fairbatch import shifted
 from helpers import Server, federation, in_one, tensor
@@ -209,6 +209,51 @@ def test_fairfed_counts_are_of_the_model_that_was_sent() -> None:
     bar = (p - 0.4 * (delta - delta.mean())).clamp(min=0)
     fed.fit(1, progress=False)
     assert fed.records[0]["weights"] == pytest.approx((bar / bar.sum()).tolist(), abs=1e-9)
+
+
+# FedGFT, whose gap is of the batch
+def test_the_penalty_has_the_gradient_of_half_the_squared_gap() -> None:
+    """Of a batch whose groups have the shares of all samples; and a batch of one group is compared with the others' mean in the round before."""
+    n = tensor([[[2.0, 1.0], [3.0, 2.0]]])
+    server = People("fedgft(metric=dp, gamma=3)", n)
+    server.told(n, n * tensor([0.25, 0.5]))
+    y, a = torch.tensor([0, 0, 1, 1, 1, 0, 1, 1]), torch.tensor([0, 0, 0, 0, 0, 1, 1, 1])
+    logit = torch.linspace(-2, 1, 8, dtype=torch.float64).requires_grad_()
+
+    def penalty(rows: slice) -> Tensor:
+        z, nothing = torch.stack([torch.zeros_like(logit), logit], -1)[rows], logit[rows, None]
+        out = Out(z, nothing, y[rows], None, lambda _: (z, nothing), s=a[rows, None])
+        oracle: Any = None
+        visit = Visit(server.theta, 1, {}, server.rules[0].message(server.state[0], 0), oracle, 0, 1)
+        return torch.as_tensor(server.rules[0].loss(out, visit))
+
+    p = logit.sigmoid()
+    F = p[:5].mean() - p[5:].mean()
+    expected = torch.autograd.grad(1.5 * F.square(), logit, retain_graph=True)[0]
+    assert torch.allclose(torch.autograd.grad(penalty(slice(None)), logit)[0], expected)
+    one = (p[:5].mean() - 0.5) * 3 * p[:5].mean() * 8 / 5
+    assert float(penalty(slice(5)).detach()) == pytest.approx(float(one.detach()))
+
+
+def test_long_local_training_does_not_overshoot() -> None:
+    """Of the last rounds of ten; with the gap of the round before, that of the model swings ever more."""
+    draw = torch.Generator().manual_seed(0)
+    s = (torch.arange(400) % 4 > 0).long()
+    y = (torch.rand(400, generator=draw) < torch.where(s == 0, 0.35, 0.65)).long()
+    x = torch.stack([s.float(), y + torch.randn(400, generator=draw)], 1)
+    swing = {}
+    for name in ("fedgft", "fedgft:published"):
+        net, gaps = torch.nn.Linear(2, 2), []
+        fed = eq.Federation(
+            net, [(x[k::2], y[k::2], s[k::2]) for k in (0, 1)], f"{name}(metric=dp, gamma=4)", eq.SGD(0.3), steps=60
+        )
+        for _ in range(10):
+            fed.fit(1, progress=False)
+            p = fed.predict_proba(x)[:, 1]
+            gaps.append(float(p[s == 0].mean() - p[s == 1].mean()))
+        swing[name] = max(gaps[5:]) - min(gaps[5:])
+    assert swing["fedgft"] < 0.1
+    assert swing["fedgft:published"] > 0.5
 
 
 # what is suppressed
