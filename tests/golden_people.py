@@ -19,6 +19,7 @@ from equipoise.methods.fairgrad import constants
 from equipoise.methods.fedfb import disparity
 from equipoise.methods.fedgft import soft_gap
 from equipoise.methods.fedminmax import project
+from equipoise.methods.logofair import cost, shift
 from equipoise.methods.reweighing import independent
 from equipoise.metrics.group_thresholds import chances, edges, rates, taken
 from helpers import Server, tensor
@@ -319,6 +320,21 @@ def thresholds(i: Inputs) -> Fields:
     return {"probability": chance.tolist(), "objective": right / n.sum(), "rate": r[np.abs(r - common[0]).argmin()]}
 
 
+def logofair(i: Inputs) -> Fields:
+    """The cost of a client has the prices of its own budget, and its part of that of all."""
+    mu, lam, thresholds, costs = tensor(i["mu"]), tensor([i["lam"]]), [], []
+    sites = [*zip(*i["score"], strict=True)]
+    n = tensor([[float(len(scores)) for scores in site] for site in sites])
+    for k, site in enumerate(sites):
+        score = torch.nn.utils.rnn.pad_sequence([tensor(scores) for scores in site], batch_first=True)
+        weight = (torch.arange(score.shape[1]) < n[k][:, None]).double()
+        u = (mu[k, 0] - mu[k, 1])[None]
+        thresholds.append(0.5 + shift(n.sum(0), n[k], lam, u)[0] / (2 * n[k] / n.sum()))
+        price = i["delta_local"] * mu[k].sum() + i["delta_global"] * abs(i["lam"]) / len(sites)
+        costs.append(cost(score, weight, n.sum(0), lam, u)[0] + price)
+    return {"threshold": thresholds, "H": costs, "H_total": sum(costs)}
+
+
 # whole rounds of logistic regression
 def whole_rounds(name: str, counted: bool = False) -> Callable[[Inputs], Fields]:
     """By the product's federation; if ``counted``, the server knows the clients' counts before the first round, which ours learns in it."""
@@ -391,6 +407,7 @@ ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {
     **{f"people.fedminmax.{case}": fedminmax_rounds for case in ("rounds", "boundary", "absent")},
     **{f"people.fedgft.{case}": fedgft_step for case in ("dp.l2", "eo.l2", "eo.id")},
     "people.ffalm.global": ffalm_global,
+    "people.logofair.dp": logofair,
     **{
         f"people.fairfed.{case}": fairfed_rounds("clip=false")
         for case in ("round.eod", "round.spd", "fallback", "rounds")
@@ -419,6 +436,3 @@ NOT_OFFERED = {  # though they are not optional
     "people.fedfb.cp.released": "depends on which client is first, which the contract forbids; afl does the same",
     "people.ffalm.round": "the gap of the last batch of local training, which no hook sees",
 }
-
-
-SKIPPED["people.logofair.dp"] = "local and global budgets for demographic parity; not offered"

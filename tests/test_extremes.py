@@ -103,6 +103,7 @@ def report(rule: Rule, losses: Sequence[float]) -> State:
         "FedPAC": lambda: {**protos, "H": wide, "V": x},
         "FedAVE": lambda: {"kl": x.double()},
         "CFFL": lambda: {"classes": x.clamp(0, 1)},
+        "LoGoFair": lambda: {"n": torch.ones(M, 2) * x.clamp(0, 1)[:, None], "cost": torch.ones(M, 31) * x[:, None]},
         "Thresholds": lambda: {"hist": torch.ones(M, 2, 2, rule.bins) * x.clamp(0, 1)[:, None, None, None]},  # type: ignore[attr-defined]
     }
     return known.get(type(rule).__name__, lambda: of_cells(rule, x))()

@@ -153,6 +153,11 @@ LONGER = {  # file: its limit, and why
     ),
     "fairgrad": (44, "the constants of four definitions of fairness"),
     "gifair": (49, "groups of clients, and two forms, of which one changes what clients train"),
+    "fedgft": (51, "the gap of a batch, with the mean of the others for a group it lacks, and the published gap"),
+    "logofair": (
+        84,
+        "a dual problem in two variables on the client, one of which the server searches, and decisions with and without it",
+    ),
     "thresholds": (
         57,
         "histograms on the client, two ways to choose, decisions about each person, and edges for a bundle",

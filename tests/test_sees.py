@@ -184,4 +184,14 @@ def shapes(trees: Iterator[list[State]]) -> dict[str, str]:
 
 
 CELLS, OF_CELLS = "RA", {(2, 2), (N_CLASSES, 2)}  # rows, all classes or two, and groups
-LETTERS = {N_CLASSES: "C", 7: "D", 24: "h", 80: "P", 94: "G", 1: "1", 100: "B"}  # of the network with BatchNorm
+LETTERS = {
+    N_CLASSES: "C",
+    7: "D",
+    24: "h",
+    80: "P",
+    94: "G",
+    1: "1",
+    2: "A",
+    31: "31",
+    100: "B",
+}  # of the network with BatchNorm

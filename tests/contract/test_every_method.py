@@ -308,6 +308,7 @@ NEUTRAL: dict[str, Neutral] = {
     "fedminmax": Neutral("fedminmax(eta=0)", "fedavg"),
     "fedgft": Neutral("fedgft(gamma=0)", "fedavg", within=0),
     "ffalm": Neutral("ffalm(eta=0, beta=0)", "fedavg"),
+    "logofair": Neutral("logofair", "fedavg", within=0, why="it decides, and trains nothing"),
     "thresholds": Neutral("thresholds", "fedavg", within=0, why="it decides, and trains nothing"),
     "fedavgm": Neutral("fedavgm(beta=0)", "fedavg"),
     "fedadam": Neutral(

@@ -48,7 +48,8 @@ class Outputs:
         A = max(0 if part.s is None else part.s.shape[-1] for part in parts)
         unknown = (y.new_full((len(part.y), A), -1, dtype=torch.int64) for part in parts)
         s = [rows if part.s is None else part.s for part, rows in zip(parts, unknown, strict=True)]
-        return Outputs(parts[0].task, values, y, torch.cat(s) if A else None, parts[0].decide, _persons(parts))
+        decided = None if parts[0].decide is None else lambda *_: torch.cat([part.predicted for part in parts])
+        return Outputs(parts[0].task, values, y, torch.cat(s) if A else None, decided, _persons(parts))
 
     @cached_property
     def predicted(self) -> Tensor:

@@ -597,7 +597,8 @@ class Rule:
     def decide(self, predicted: Tensor, outputs: Tensor, s: Tensor | None, state: State) -> Tensor:
         """The class [n] of each sample, from the one ``predicted`` [n], the outputs [n, C], and the codes ``s`` [n, A] where they are known.
 
-        ``state`` is the server's. Losses and probabilities stay those of the outputs.
+        ``state`` is the server's; for the model with which a client predicts it also has what the client remembers, under other keys. Losses
+        and probabilities stay those of the outputs.
         """
         return predicted
 

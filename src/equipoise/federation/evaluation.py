@@ -185,11 +185,20 @@ def costly(t: int, rounds: int) -> bool:
 
 def personal(trial: Trial, p: Progression) -> bool:
     """Whether clients predict with personalised models."""
-    return trial.private is not None or p.given is not None or any(map(trial.method.overriding, ("deploy", "submodel")))
+    changes = any(map(trial.method.overriding, ("deploy", "submodel")))
+    return trial.private is not None or p.given is not None or changes or bool(trial.method.own_decisions)
+
+
+def deciding(trial: Trial, p: Progression, m: int | None) -> list[State]:
+    """The states by which rules decide what is predicted: the server's, with client ``m``'s own; None for what is no client's."""
+    if m is None or not trial.method.own_decisions:
+        return p.server
+    clients = [{key: x[m] for key, x in state.items()} for state in p.clients]
+    return [{**server, **client} for server, client in zip(p.server, clients, strict=True)]
 
 
 def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples], server: Sequence[State]) -> list[Outputs]:
-    """The outputs of a whole vector [G] on each data set, computed by all workers, with decisions by the states of the ``server``, () for none."""
+    """The outputs of a whole vector [G] on each data set, computed by all workers, with decisions by states, see :func:`deciding`; () for none."""
     every = outputs_of(trial.bound, vector, sets, trial.workers)
     for k in trial.method.overriding("decide") if server else ():
         decide = partial(_decided, trial.method.rules[k], server[k])
@@ -314,19 +323,19 @@ class EvaluationSets:
             return
         for m in range(self.n):
             lacks = sets is not None and sets[m] is None
-            yield None if lacks else answers(trial, deployable(trial, p, m), self._tests(m), p.server)
+            yield None if lacks else answers(trial, deployable(trial, p, m), self._tests(m), deciding(trial, p, m))
 
     def _alone(self, trial: Trial, p: Progression) -> Record:
         """The main measure on every set, the mean over its clients, each with its own model; NaN of a set without clients."""
         reached: dict[str, list[float]] = {name: [] for name in self.sets}
         judged: list[Judged | None] = []
         for m in range(self.n):
-            names, vector = self._own(m), deployable(trial, p, m)
-            parts = answers(trial, vector, [self.sets[name] for name in names], p.server)
+            names, vector, states = self._own(m), deployable(trial, p, m), deciding(trial, p, m)
+            parts = answers(trial, vector, [self.sets[name] for name in names], states)
             for name, outputs in zip(names, parts, strict=True):
                 reached[name].append(outputs.tally.main)
             if self.of_clients is not None:
-                parts = [] if self.of_clients[m] is None else answers(trial, vector, self._tests(m), p.server)
+                parts = [] if self.of_clients[m] is None else answers(trial, vector, self._tests(m), states)
             judged.append(_judged(self.own, parts, joined=_joined(trial)) if parts else None)
         means = {name: float(np.mean(values)) if values else math.nan for name, values in reached.items()}
         groups = {name: cast(Score, {trial.model.task.main: mean}) for name, mean in means.items()}

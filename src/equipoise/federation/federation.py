@@ -545,16 +545,14 @@ class Federation(Arrangement):
         set. With ``s``, ``by`` has the measures that are sums over samples for each attribute and value, by their names.
         """
         vector, called = self._vector(client), self.attributes
+        states = evaluation.deciding(self.trial, self.chosen, client)
         if x is None:
-            return {
-                n: self.tests.score(self.trial, vector, d, called, self.chosen.server)
-                for n, d in self.tests.sets.items()
-            }
+            return {n: self.tests.score(self.trial, vector, d, called, states) for n, d in self.tests.sets.items()}
         given = x if y is None else (x, y) if s is None else (x, y, s)
         data = loaded(self.inputs.reading(given, "evaluation data"))
         check(data, "evaluation data", None, self.trial.setup.n_classes)
         with taking(data, "evaluation data"):
-            return self.tests.score(self.trial, vector, data, called, self.chosen.server)
+            return self.tests.score(self.trial, vector, data, called, states)
 
     def predict(self, x: object, s: object = None, *, client: int | None = None) -> Tensor:
         """Classes [n] of inputs ``x`` [n, *shape] by the global model, or by the model a client predicts with.
@@ -584,7 +582,8 @@ class Federation(Arrangement):
         blank = torch.zeros(count(given), dtype=self.model.task.dtype)
         data = loaded(self.inputs.reading((given, blank) if s is None else (given, blank, s), "prediction"))
         with taking(data, "prediction"):
-            return evaluation.answers(self.trial, vector, [data], self.chosen.server)[0]
+            states = evaluation.deciding(self.trial, self.chosen, client)
+            return evaluation.answers(self.trial, vector, [data], states)[0]
 
     def _vector(self, client: int | None) -> Tensor:
         if client is not None:
@@ -667,7 +666,7 @@ class Federation(Arrangement):
                 samples=self.inputs.first,
                 client="" if client is None else self.names[client],
                 data=data or {},
-                server=self.chosen.server if decides else (),
+                server=evaluation.deciding(self.trial, self.chosen, client) if decides else (),
             ),
             threshold=threshold if isinstance(threshold, float | int) else threshold.value,
             chosen=None if isinstance(threshold, float | int) else threshold.document,

@@ -189,6 +189,11 @@ class Method:
         """Positions of the rules that define a hook."""
         return [k for k, rule in enumerate(self.rules) if overrides(rule, hook)]
 
+    @property
+    def own_decisions(self) -> bool:
+        """Whether what is predicted depends on the state of the client that predicts."""
+        return any(overrides(rule, "decide") and overrides(rule, "client_state") for rule in self.rules)
+
 
 def _check_frozen(rule: type[Rule], part: str) -> None:
     if "__dataclass_params__" not in vars(rule):

@@ -13,7 +13,7 @@ from equipoise.core.rule import State
 from equipoise.core.tally import Tally, together
 from equipoise.core.task import Task
 from equipoise.data.samples import Absent, Samples, joined, loaded
-from equipoise.federation.evaluation import answers, costly, deployable, personal, published
+from equipoise.federation.evaluation import answers, costly, deciding, deployable, personal, published
 from equipoise.federation.trial import Progression, Trial
 from equipoise.records.record import Record, Validation
 
@@ -59,7 +59,9 @@ class HeldOut:
             tallies, answered = self._shared(trial, published(trial, p), p.server)
         elif costly(p.t, rounds):
             each = [
-                None if d is None else measured(trial, deployable(trial, p, m), d, self._name(trial, m), p.server)
+                None
+                if d is None
+                else measured(trial, deployable(trial, p, m), d, self._name(trial, m), deciding(trial, p, m))
                 for m, d in enumerate(self.sets)
             ]
             tallies = [None if outputs is None else outputs.tally for outputs in each]

@@ -35,6 +35,7 @@ MODULES = (
     "fedgft",
     "ffalm",
     "thresholds",
+    "logofair",
     "fedce",
     "fedga",
     "fedfv",

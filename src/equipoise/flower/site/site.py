@@ -401,23 +401,25 @@ def _evaluate(site: Site, asked: Parcel) -> Parcel:
         )
     vector = site._used(asked) if fields["own"] else site._received(asked)[0]
     shown = site.shown
-    server = _decisions(site, asked)
-    answered, own = shown.answered(trial, vector, server), {}
+    answered, own = shown.answered(trial, vector, _decisions(site, asked, vector if fields["own"] else None)), {}
     if "global" in asked.tensors and answered:
         own = {"own": _sums(site, *_tallies(answered))}
-        answered = shown.answered(
-            trial, changed({"values": asked.tensors["global"]}, None, trial.setup.initial), server
-        )
+        shared = changed({"values": asked.tensors["global"]}, None, trial.setup.initial)
+        answered = shown.answered(trial, shared, _decisions(site, asked))
     return Parcel(
         {"scores": {name: _told(site, outputs, fields["measures"]) for name, outputs in answered.items()}, **own}
     )
 
 
-def _decisions(site: Site, asked: Parcel) -> Sequence[State]:
-    """The states of the server by which rules decide what is predicted; () if none does."""
-    if not site.trial.method.overriding("decide"):
+def _decisions(site: Site, asked: Parcel, used: Tensor | None = None) -> Sequence[State]:
+    """The states by which rules decide what is predicted, () if none does: the server's, with the site's own for the model ``used`` [G] there."""
+    method = site.trial.method
+    if not method.overriding("decide"):
         return ()
-    return unpacked(asked, "decisions", len(site.trial.method.rules), lambda _: None)
+    states = unpacked(asked, "decisions", len(method.rules), lambda _: None)
+    if used is None or not method.own_decisions:
+        return states
+    return [{**server, **own} for server, own in zip(states, site._remembered(asked, used)[0], strict=True)]
 
 
 def _told(site: Site, outputs: Outputs, measures: Sequence[str]) -> dict[str, Any]:
@@ -444,7 +446,13 @@ def _validate(site: Site, asked: Parcel) -> Parcel:
     vector = site._used(asked) if asked.fields["own"] else site._received(asked)[0]
     enough = site.held is not None and site.held.size >= site.least
     outputs = (
-        measured(site.trial, vector, site.held, "this site", _decisions(site, asked))
+        measured(
+            site.trial,
+            vector,
+            site.held,
+            "this site",
+            _decisions(site, asked, vector if asked.fields["own"] else None),
+        )
         if enough and site.held is not None
         else None
     )
@@ -459,7 +467,7 @@ def _finish(site: Site, asked: Parcel) -> Parcel:
     if not site.simulated:
         from equipoise.flower.site.home import keep_bundle  # which builds on this module
 
-        keep_bundle(site, vector, fields["t"], fields["rounds"], _decisions(site, asked))
+        keep_bundle(site, vector, fields["t"], fields["rounds"], _decisions(site, asked, vector))
     return Parcel()
 
 
