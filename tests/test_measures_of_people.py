@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import ttest_ind
 from statsmodels.stats.proportion import confint_proportions_2indep
 
 import equipoise as eq
@@ -186,8 +187,6 @@ def test_sites_are_those_of_a_plain_loop() -> None:
 def test_people_without_a_positive_class_have_no_sites() -> None:
     three = history([{"a": site((0.8, 0.5))}], classes=["x", "y", "z"])
     assert three.people()["sex"]["sites"] == {}
-    numbers: Any = {"a": ([0.0] * 12, [1.0] * 12, [0] * 6 + [1] * 6)}
-    assert history([numbers], task="regression").people()["sex"]["sites"] == {}
 
 
 # calibration
@@ -222,3 +221,40 @@ def test_probabilities_that_are_no_numbers_count_in_no_calibration() -> None:
     zeros = torch.zeros(3, dtype=torch.long)
     (sums,) = CLASSIFICATION.people(zeros, zeros, zeros[:, None], 2, nan)
     assert np.asarray(sums["scores"])[0].sum(1).tolist() == [2, 0.75, 0]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_errors_inside_sites_are_those_of_a_plain_loop(own: bool) -> None:
+    """With too few women in the south for a gap there, and intervals for the one site that has it."""
+    rng = np.random.default_rng(0)
+    sexes = {"north": np.arange(80) % 2, "south": (np.arange(60) < 20).astype(int)}
+    sets: Any = {
+        name: (rng.normal(size=len(s)) + (3 * s if name == "north" else 0), rng.normal(size=len(s)), s)
+        for name, s in sexes.items()
+    }
+    meta: Any = {"client_names": [*sets], "client_tests": True} if own else {}
+    run_ = history([sets, sets], [*sets.values()] if own else None, task="regression", **(meta | {"least_group": 10}))
+    found = run_.people(2)["sex"]["sites"]
+    for name, (p, y, s) in sets.items():
+        errors = [(p - y)[s == k] for k in (0, 1)]
+        for value, of in zip("fm", errors, strict=True):
+            assert found[name]["groups"][value] == {
+                "n": len(of),
+                "mae": pytest.approx(np.abs(of).mean()),
+                "error": pytest.approx(of.mean()),
+            }
+        large = min(map(len, errors)) >= 30
+        expected = {
+            "mae_gap": abs(np.subtract(*(np.abs(of).mean() for of in errors))),
+            "error_gap": abs(np.subtract(*(of.mean() for of in errors))),
+        }
+        assert found[name]["gaps"] == (pytest.approx(expected) if large else dict.fromkeys(expected))
+        ends = ttest_ind(errors[1], errors[0], equal_var=False).confidence_interval()
+        assert found[name]["intervals"]["error_gap"] == (pytest.approx([ends.low, ends.high]) if large else None)
+    text = legend(Comparison.of([run_]))
+    assert "mean error gap" in text.partition("Largest gap inside a site")[2]
+    assert "1 of 2 sites has too few people" in text
+    assert "hides sites with a larger one in mean error gap, beyond chance: m in north." in text
+    page = html.render([run_])
+    assert "Inside every site by sex" in page
+    assert "mean error gap" in page[page.index("Inside every site by sex") :]

@@ -128,22 +128,27 @@ class Inside(TypedDict):
     main: float | None
 
 
-class SiteRates(TypedDict):
-    """The people of one site with one value: test samples, those of the positive class, and rates in percent; null if too few."""
+class SiteRates(TypedDict, total=False):
+    """The people of one site with one value: test samples, those of the positive class, and rates in percent; null if too few.
+
+    Of regression `mae` and `error` instead of rates, in the unit of the target.
+    """
 
     n: int | None
     of_class: int | None
     selection_rate: float | None
     tpr: float | None
+    mae: float | None
+    error: float | None
 
 
 class Site(TypedDict):
-    """How people are treated inside one site, in percent.
+    """How people are treated inside one site, in percent; of regression in the unit of the target.
 
     Attributes
     ----------
     groups : by value.
-    gaps : demographic parity and equal opportunity, between the values with 30 people or more; null of fewer than two.
+    gaps : demographic parity and equal opportunity, or of MAE and mean error, between the values with 30 people or more; null of fewer than two.
     intervals : of these, 95 % for all sites together (Bonferroni).
     """
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from equipoise.records.history import History
 
 OF_SITES: Final = ("demographic_parity", "equal_opportunity")  # gaps inside sites
+OF_NUMBERS_AT_SITES: Final = ("mae_gap", "error_gap")  # those of numbers
 Row = Mapping[str, NDArray[np.float64]]  # sums over the samples with one value of an attribute
 
 
@@ -115,6 +116,7 @@ def people(history: "History", k: int, last: int) -> People | None:
         treated: GroupFairness | GroupErrors | None = rates(counts, about and about.number, history.least_group)
     else:
         treated = errors([rows for _, rows, _ in rounds], history.least_group)
+    inside = [{name: summed(history, k, [each])[0] for name, each in _of_sites(history, by).items()} for by in by_round]
     return {
         "treated": treated,
         "unknown": rounds[-1][2],
@@ -127,11 +129,9 @@ def people(history: "History", k: int, last: int) -> People | None:
             _inside(history, [summed(history, k, sets)[0] for sets in rounds_of_client]) if rounds_of_client else None
             for rounds_of_client in own
         ],
-        "sites": sites(
-            [{name: summed(history, k, [each])[0] for name, each in _of_sites(history, by).items()} for by in by_round],
-            history.positive,
-            history.least_group,
-        ),
+        "sites": sites(inside, history.positive, history.least_group)
+        if history.main == ACCURACY
+        else sites_of_numbers(inside, history.least_group),
         "averaged": [t for t, _, _ in rounds],
     }
 
@@ -178,6 +178,24 @@ def sites(rounds: Sequence[Mapping[str, Mapping[str, Row]]], about: Positive | N
     return by_site
 
 
+def sites_of_numbers(rounds: Sequence[Mapping[str, Mapping[str, Row]]], least: int) -> dict[str, Site]:
+    """As :func:`sites`, the errors of numbers that are predicted."""
+    enough = max(least, ESTIMABLE)
+    each = {
+        name: [by[name] for by in rounds if name in by] for name in dict.fromkeys(name for by in rounds for name in by)
+    }
+    estimable = sum(_errors(rows, enough)["mae_gap"] is not None for rows in each.values())
+    by_site: dict[str, Site] = {}
+    for name, rows in each.items():
+        gaps, shown = _errors(rows, enough, 1 - 0.05 / max(1, estimable)), _errors(rows, least)["groups"]
+        by_site[name] = {
+            "groups": {value: {"n": of["n"], "mae": of["mae"], "error": of["error"]} for value, of in shown.items()},
+            "gaps": {key: gaps[key] for key in OF_NUMBERS_AT_SITES},
+            "intervals": {key: gaps["intervals"][key] for key in OF_NUMBERS_AT_SITES},
+        }
+    return by_site
+
+
 def _site_rates(counts: Counts, c: int, rounds: int, least: int) -> SiteRates:
     rates, true, n = rates_of(counts, least * rounds), counts["true"][c] / rounds, sum(counts["true"]) / rounds
     return {
@@ -218,11 +236,13 @@ def errors(rounds: Sequence[Mapping[str, Row]], least: int) -> GroupErrors | Non
     rounds : of each the sums of every group, see `equipoise.records.record.Sums`.
     least : >= 1, people that a number must be about.
     """
-    names = list(dict.fromkeys(name for groups in rounds for name in groups))
-    if len(names) < 2:
-        return None
+    return _errors(rounds, least) if len({name for groups in rounds for name in groups}) > 1 else None
+
+
+def _errors(rounds: Sequence[Mapping[str, Row]], least: int, level: float = 0.95) -> GroupErrors:
+    """As :func:`errors` of any number of groups, with intervals of a level."""
     by_group: dict[str, ValueErrors] = {}
-    for name in names:
+    for name in dict.fromkeys(name for groups in rounds for name in groups):
         rows = [groups[name] for groups in rounds if name in groups]
         n = int(rows[-1]["n"])
         numbers = {
@@ -246,7 +266,7 @@ def errors(rounds: Sequence[Mapping[str, Row]], least: int) -> GroupErrors | Non
 
     def interval(key: str) -> list[float] | None:
         known = {name: _mean(rounds, name, key) for name, values in by_group.items() if values[key] is not None}  # type: ignore[literal-required]
-        ends = of_means({name: of for name, of in known.items() if of is not None})
+        ends = of_means({name: of for name, of in known.items() if of is not None}, level)
         return [*ends] if len(known) > 1 and None not in known.values() and math.isfinite(ends.low) else None
 
     return {

@@ -12,10 +12,11 @@ from equipoise.metrics.attendance import ATTENDANCE
 from equipoise.metrics.communication import full_model, overhead, traffic
 from equipoise.metrics.definitions import INDICES, spread
 from equipoise.metrics.groups import ESTIMABLE
-from equipoise.metrics.measures import Measure
+from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.metrics.performance import last_rounds
 from equipoise.records.history import History
 from equipoise.records.record import Record
+from equipoise.records.treatment import OF_NUMBERS_AT_SITES, OF_SITES
 from equipoise.report import document as content
 from equipoise.report import rates, sentences
 from equipoise.report.columns import COLLABORATION, OWN, Column, blocks_over_clients, spread_of
@@ -43,7 +44,14 @@ from equipoise.report.statistics import (
 )
 
 FEW: Final = 3  # values of an attribute whose rates at every site are shown
-OF_SITES: Final = {"demographic parity": "demographic_parity", "equal opportunity": "equal_opportunity"}
+RATES: Final = {
+    "n": "n",
+    "selection_rate": "selection rate",
+    "of_class": "",
+    "tpr": "true-positive rate",
+}  # at sites, with their titles
+ERRORS: Final = {"n": "n", "mae": "MAE", "error": "mean error"}
+COUNTED: Final = ("n", "of_class")
 MANY: Final = 100  # clients: more are in the figure only
 
 
@@ -401,38 +409,60 @@ def people_of_clients(comparison: Comparison) -> Iterator[Sheet]:
 
 
 def of_sites(treated: content.Treated, comparison: content.Document) -> Iterator[Sheet]:
-    """How the people of every site are treated, by value of a sensitive attribute: rates of one method, of several the gaps."""
-    parity = treated.parity
+    """How the people of every site are treated, by value of a sensitive attribute: rates, or errors of numbers, of one method, of several the gaps."""
+    parity, measure = treated.parity, measure_of(comparison)
     methods = [method for method in parity["methods"] if method.get("sites")]
     sites = list(dict.fromkeys(site for method in methods for site in method["sites"]))
     if not 1 < len(sites) <= MANY:
         return
+    numbers = measure != ACCURACY
+    titles = {column.key: column.title for column in gaps_of(parity, measure)}
+    gaps = {key: titles[key] for key in (OF_NUMBERS_AT_SITES if numbers else OF_SITES)}
+    shown = ERRORS if numbers else {**RATES, "of_class": f"of {parity['positive']},"}
     values = [*methods[0]["groups"]] if len(methods) == 1 and len(methods[0]["groups"]) <= FEW else []
-    rows = tuple((site, tuple(_in_site(methods, site, values, parity["least"]))) for site in sites)
+    digits = measure.digits if measure.of_target else 1
+    rows = tuple(
+        (site, tuple(_in_site(methods, site, [*gaps], [*shown], values, parity["least"], digits))) for site in sites
+    )
     several = len(methods) > 1
-    titles = [f"{method['method']}, {gap}" if several else gap for method in methods for gap in OF_SITES]
-    for what in ("n", "selection rate", f"of {parity['positive']},", "true-positive rate"):
-        titles += [f"{what} {value}" for value in values]
+    head = [f"{method['method']}, {gap}" if several else gap for method in methods for gap in gaps.values()]
+    head += [f"{what} {value}" for what in shown.values() for value in values]
+    what = (
+        f"{measure.words}. Gaps are of the mean absolute error, and of the mean error, predicted less true"
+        if numbers
+        else ", in percent. Demographic parity: the gap of the selection rate; equal opportunity: of the true-positive rate"
+    )
     text = (
-        f"How the people of every site are treated by {treated.attribute}, in percent. Demographic parity: the gap of the selection rate; equal "
-        f"opportunity: of the true-positive rate. –: not estimable, without two groups of {ESTIMABLE} people or more."
+        f"How the people of every site are treated by {treated.attribute}{what}. –: not estimable, without two groups of {ESTIMABLE} people or "
+        "more."
     )
     name, heading = f"{treated.rates}-sites", f"Inside every site by {treated.attribute}"
-    grid = Grid((*titles,), rows)
-    yield Sheet(name, heading, f"{heading}.", grid, [text, *sentences.plus_minus_of(comparison)], head="Site")
+    yield Sheet(
+        name, heading, f"{heading}.", Grid((*head,), rows), [text, *sentences.plus_minus_of(comparison)], head="Site"
+    )
 
 
-def _in_site(methods: Sequence[content.Gaps], site: str, values: Sequence[str], least: int) -> Iterator[Cell]:
+def _in_site(
+    methods: Sequence[content.Gaps],
+    site: str,
+    gaps: Sequence[str],
+    shown: Sequence[str],
+    values: Sequence[str],
+    least: int,
+    digits: int,
+) -> Iterator[Cell]:
     """The cells of a site: the gaps of every method, then for some values the numbers and rates of the first."""
     for method in methods:
-        gaps = method["sites"][site]["gaps"] if site in method["sites"] else {}
-        yield from (_cell(gaps[key], 1) if gaps else Cell(UNDEFINED) for key in OF_SITES.values())
+        inside = method["sites"][site]["gaps"] if site in method["sites"] else {}
+        yield from (_cell(inside[key], digits) if inside else Cell(UNDEFINED) for key in gaps)
     groups = methods[0]["sites"][site]["groups"] if values else {}
-    for counted, rate in (("n", "selection_rate"), ("of_class", "tpr")):
-        each = [groups.get(value) for value in values]
-        sizes = ["" if rates is None else rates[counted] for rates in each]
-        yield from (Cell(f"< {least}" if n is None else f"{n:,}" if n != "" else UNDEFINED) for n in sizes)
-        yield from (Cell(UNDEFINED) if rates is None else _cell(rates[rate], 1) for rates in each)
+    for key in shown:
+        for value in values:
+            rates = groups.get(value)
+            if rates is None or key not in COUNTED:
+                yield Cell(UNDEFINED) if rates is None else _cell(rates[key], digits)
+            else:
+                yield Cell(f"< {least}" if rates[key] is None else f"{rates[key]:,}")
 
 
 def _of_value(inside: content.Inside | None, few: str, digits: int) -> Cell:

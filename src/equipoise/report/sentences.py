@@ -251,7 +251,7 @@ def parity_legend(comparison: content.OfMeasure, treated: content.Treated) -> li
         *_gaps(parity, measure),
         *_not_estimable(parity, measure),
         *_calibration(parity),
-        *_inside(parity),
+        *_inside(parity, measure),
         *parity["notes"],
         *(plus_minus_of(comparison) if numbers else plus_minus(parity["methods"])),
     ]
@@ -265,7 +265,8 @@ def _gaps(parity: content.Parity, measure: Measure) -> Iterator[str]:
         shown = gaps_of(parity, measure)
         intervals = {column.title: ends for column in shown if (ends := method["intervals"][column.key])}
         if intervals:
-            listed = ", ".join(f"{title}{_interval(*ends)}" for title, ends in intervals.items())
+            digits = measure.digits if measure.of_target else 2
+            listed = ", ".join(f"{title}{_interval(*ends, digits)}" for title, ends in intervals.items())
             yield f"{method['method']}, 95{PERCENT} intervals over the test samples{averaged}: {listed}."
 
 
@@ -285,21 +286,23 @@ def _calibration(parity: content.Parity) -> Iterator[str]:
         yield f"Calibration of {method['method']}, mean probability less share of the class in points{lowest}: {', '.join(listed)}; calibration gap {number(gap, 1)}."
 
 
-def _inside(parity: content.Parity) -> Iterator[str]:
+def _inside(parity: content.Parity, measure: Measure) -> Iterator[str]:
     """The largest gaps inside sites, and where a site is less fair than all people together."""
     methods = [method for method in parity["methods"] if method.get("largest")]
+    titles = {column.key: column.title for column in gaps_of(parity, measure)}
+    digits = measure.digits if measure.of_target else 1
     for method in methods[:1]:
         parts = []
         for key, inside in method["largest"].items():
             low, high = inside["few"]
             few = f"{low}" if low == high else f"{low} to {high}"
             size = (
-                f"{number(inside['gap']['mean'], 1)} in {' or '.join([*inside['worst']][:3])}"
+                f"{number(inside['gap']['mean'], digits)} in {' or '.join([*inside['worst']][:3])}"
                 if inside["worst"]
                 else "not estimable"
             )
             left = f", {few} of {inside['sites']} sites {'has' if high == 1 else 'have'} too few people" * bool(high)
-            parts.append(f"{key.replace('_', ' ')} {size}{left}")
+            parts.append(f"{titles[key]} {size}{left}")
         yield f"Largest gap inside a site between groups of {ESTIMABLE} people or more, {method['method']}: {'; '.join(parts)}."
     several = len(parity["seeds"]) > 1
     for key in dict.fromkeys(key for method in methods for key in method["largest"]):
@@ -309,7 +312,7 @@ def _inside(parity: content.Parity) -> Iterator[str]:
             if (larger := method["largest"][key]["larger"])
         ]
         if where:
-            yield f"The gap of all people hides sites with a larger one in {key.replace('_', ' ')}, beyond chance: {'; '.join(where)}."
+            yield f"The gap of all people hides sites with a larger one in {titles[key]}, beyond chance: {'; '.join(where)}."
 
 
 def _seen(name: str, seeds: int, several: bool) -> str:

@@ -26,7 +26,7 @@ from equipoise.metrics.pooling import Moments, last_rounds_together, moments
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
 from equipoise.records import results
 from equipoise.records.meta import Content, Sharing
-from equipoise.records.treatment import OF_SITES, gap_between
+from equipoise.records.treatment import gap_between
 from equipoise.report import columns, notes
 from equipoise.report import document as content
 from equipoise.report.columns import Column
@@ -950,7 +950,8 @@ def _people(runs: Runs) -> dict[str, content.Parity]:
                 site: _site([e["sites"][site] for e in people if site in e["sites"]])
                 for site in dict.fromkeys(site for e in people for site in e["sites"])
             }
-            method["largest"] = {key: _largest_inside(people, key) for key in OF_SITES if method["sites"]}
+            gaps = next(iter(method["sites"].values()))["gaps"] if method["sites"] else {}
+            method["largest"] = {key: _largest_inside(people, key) for key in gaps}
         every = [people for entry in of_runs.values() for people in entry]
         unknown = [entry["unknown"] for entry in every]
         by_attribute[name] = {
@@ -985,11 +986,12 @@ def _site(seeds: Sequence[results.Site]) -> content.InsideSite:
     by_value: dict[str, dict[str, Any]] = {}
     for value in dict.fromkeys(value for site in seeds for value in site["groups"]):
         each = [cast(Numbers, site["groups"][value]) for site in seeds if value in site["groups"]]
-        by_value[value] = {key: _usual(each, key) for key in ("n", "of_class")}
-        by_value[value] |= {key: over_seeds(_numbers(each, key)) for key in ("selection_rate", "tpr")}
+        by_value[value] = {
+            key: _usual(each, key) if key in ("n", "of_class") else over_seeds(_numbers(each, key)) for key in each[0]
+        }
     return {
         "groups": by_value,
-        "gaps": {key: over_seeds(_numbers([site["gaps"] for site in seeds], key)) for key in OF_SITES},
+        "gaps": {key: over_seeds(_numbers([site["gaps"] for site in seeds], key)) for key in seeds[0]["gaps"]},
     }
 
 
