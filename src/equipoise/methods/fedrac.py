@@ -11,6 +11,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, needed
 from equipoise.methods.fedsac import allocate, average_holders, reputations
 from equipoise.system.ranges import choice, number
+from equipoise.system.search import log_uniform
 
 ZETA, KAPPA = 0.3, 3.0
 
@@ -68,7 +69,7 @@ class FedRAC(Rule):
     """
 
     owns = frozenset({"submodel", "start", "reward", "mask", "weights"})
-    beta: float = number(80.0, low=0)
+    beta: float = number(80.0, low=0, search=log_uniform(1, 100))
     lam: float = number(0.2, low=0, high=1)
     late: float = number(0.8, low=0, high=1)
     turn: int = number(100, low=0)

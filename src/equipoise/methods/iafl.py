@@ -12,6 +12,7 @@ from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import combine
 from equipoise.core.rule import Cohort, Rule, Setup, State, needed
 from equipoise.system.ranges import choice, number
+from equipoise.system.search import uniform
 
 SLACK = 1e-9  # of a number of clients, against rounding
 
@@ -53,8 +54,8 @@ class IAFL(Rule):
     """
 
     owns = frozenset({"mask", "weights", "direction", "reward"})
-    q: float = number(0.0, low=0, high=1)
-    kappa: float = number(0.0, low=0, high=1)
+    q: float = number(0.0, low=0, high=1, search=uniform(0, 0.5))
+    kappa: float = number(0.0, low=0, high=1, search=uniform(0, 0.9))
     contribution: Literal["samples", "accuracy"] = choice("samples", "accuracy")
 
     @property
