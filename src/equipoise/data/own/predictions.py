@@ -8,25 +8,24 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import Columns, check_purposes, column, numbered, option, ordered, together
+from equipoise.data.own.columns import Columns, check_purposes, column, numbered, ordered, together
 from equipoise.data.own.groups import Group, groups_of
-from equipoise.data.own.numbers import faults
 from equipoise.data.own.parquet import Frame
 from equipoise.data.own.tables import opened
-from equipoise.data.own.targets import read_column
-from equipoise.data.own.words import COMMAS, Origin, missing, number_pattern, twins
+from equipoise.data.own.targets import read_column, read_numbers
+from equipoise.data.own.words import Origin, alike, missing
 from equipoise.data.schema.cells import word_of
 from equipoise.metrics.groups import Positive, positive_class
 from equipoise.metrics.thresholds import decided
 from equipoise.system.suggestions import some
 
-Cells = Sequence[Any]
+USUAL: Final = ("label", "site", "subject")  # roles whose columns may have these names
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,8 @@ def read(
     what = "the frame" if frame else str(source)
     table = _table_of(source) if frame else opened(Path(source), columns)
     names, at = table.names, table.at
-    used, groups = _used(what, names, columns, probability, prediction, site, subject)
+    given = {"site": site, "subject": subject, "probability": probability, "prediction": prediction}
+    used, groups = _used(what, names, columns, given)
     problems: list[str] = []
     wanted = dict.fromkeys((*used.values(), *(group.column for group in groups.values())))
     cells, n = table.words([name for name in wanted if name is not None]), len(table)
@@ -104,13 +104,16 @@ def read(
     def words(name: str, role: str, rows: Sequence[int] = range(n), noun: str = "") -> tuple[str, ...]:
         """The names in a column; a problem calls them by a noun, if not by their role."""
         read_names = read_column([cells[name][k] for k in rows], role, origin(name, rows), columns)
-        place = f"{what}, column {name}"
         problems.extend(text.replace(f"the {role}", f"the {noun or role}") for text in read_names.problems)
-        for first, other in twins(read_names.words):
-            problems.append(
-                f"{place}: {first!r} and {other!r} differ only in capital letters or spaces. Write them the same way, or rename one."
-            )
+        problems.extend(alike(f"{what}, column {name}", read_names.words))
         return read_names.words
+
+    def numbers(name: str) -> NDArray[np.float64]:
+        """The numbers in a column; NaN where a cell is none."""
+        todo = "Correct these cells, or remove their rows."
+        values, wrong = read_numbers(cells[name], origin(name), columns, "a number in every row", todo)
+        problems.extend(wrong)
+        return np.array(values)
 
     attributes: dict[str, tuple[str, ...]] = {}
     codes: list[NDArray[np.int64]] = []
@@ -149,15 +152,13 @@ def read(
     y: NDArray[Any]
     predicted: NDArray[Any]
     if columns.regression:
-        y, predicted = (
-            _numbers(cells[str(name)], origin(str(name)), columns, problems) for name in (label, prediction)
-        )
+        y, predicted = (numbers(str(name)) for name in (label, prediction))
     else:
         classes = ordered(truth)
         y, predicted = numbered(truth, classes), np.zeros(n, np.int64)
         about = _positive(positive, classes, f"{what}, column {label}", probability, problems)
         if probability is not None:
-            scores = _numbers(cells[probability], origin(probability), columns, problems)
+            scores = numbers(probability)
             problems += _outside(scores, origin(probability))
         if prediction is not None:
             said = words(prediction, "label", noun="prediction")
@@ -179,41 +180,29 @@ def read(
 
 
 def _used(
-    what: str,
-    names: Sequence[str],
-    columns: Columns,
-    probability: str | None,
-    prediction: str | None,
-    site: str | None,
-    subject: str | None,
+    what: str, names: Sequence[str], columns: Columns, given: Mapping[str, str | None]
 ) -> tuple[dict[str, str | None], dict[str, Group]]:
-    """The columns by role, and those of groups."""
+    """The columns by role, of those that are ``given`` or usual, and those of groups."""
     problems: list[str] = []
-
-    def named(role: str, asked: str | None, usual: str = "") -> str | None:
+    used: dict[str, str | None] = {}
+    groups: dict[str, Group] = {}
+    for role, asked in {"label": columns.label, **given}.items():
         try:
-            return column(names, asked, usual, what)
+            used[role] = column(names, asked, role if role in USUAL else "", what)
         except DataError as error:
             problems.append(str(error))
-            return None
-
-    used = {"label": named("label", columns.label, "label"), "site": named("site", site, "site")}
-    used["subject"] = named("subject", subject, "subject")
-    used |= {"probability": named("probability", probability), "prediction": named("prediction", prediction)}
-    if columns.label is None and used["label"] is None:
-        problems.append(
-            f"{what}: name the column with what is true of everybody, --label COLUMN. Columns: {some(names)}."
-        )
-    if probability is None and prediction is None:
-        problems.append(
-            f"{what}: name what was predicted, --probability COLUMN or --prediction COLUMN. Columns: {some(names)}."
-        )
     try:
         groups = groups_of(columns, names, what)
-        if not groups:
-            problems.append(f"{what}: name a column of groups of people, --group COLUMN. Columns: {some(names)}.")
     except DataError as error:
         problems.append(str(error))
+    lacking = {
+        "the column with what is true of everybody, --label COLUMN": used.get("label", "") is None,
+        "what was predicted, --probability COLUMN or --prediction COLUMN": given["probability"]
+        is None
+        is given["prediction"],
+        "a column of groups of people, --group COLUMN": not groups and columns.group is None,
+    }
+    problems += [f"{what}: name {role}. Columns: {some(names)}." for role, lacks in lacking.items() if lacks]
     if problems:
         raise _error(what, problems)
     check_purposes({**used, **{role: group.column for role, group in groups.items()}}, what)
@@ -260,23 +249,6 @@ def _positive(
             "the predicted classes, --prediction COLUMN."
         )
     return about
-
-
-def _numbers(cells: Cells, origin: Origin, columns: Columns, problems: list[str]) -> NDArray[np.float64]:
-    """A column of numbers [n]; NaN where a cell is none."""
-    decimal = columns.decimal or "."
-    texts = [("" if cell is None else str(cell)).strip() for cell in cells]
-    pattern = re.compile(number_pattern(decimal), re.ASCII)
-    numbers = np.array([float(text.replace(decimal, ".")) if pattern.fullmatch(text) else np.nan for text in texts])
-    if len(bad := np.flatnonzero(~np.isfinite(numbers))):
-        wrong = [texts[k] for k in bad.tolist()]
-        todo = "Correct these cells, or remove their rows."
-        if columns.decimal is None and all(map(COMMAS.fullmatch, wrong)):
-            todo = f"Write fractions with a point; or: {option('decimal', ',')}."
-        problems.append(
-            f"{origin.what}: expected a number in every row; {faults(wrong, bad.tolist(), origin.at, len(texts))}. {todo}"
-        )
-    return numbers
 
 
 def _outside(scores: NDArray[np.float64], origin: Origin) -> Iterator[str]:

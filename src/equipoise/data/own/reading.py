@@ -7,7 +7,7 @@ from pathlib import Path
 from equipoise.data.contents import DataError
 from equipoise.data.own.columns import INTEGER, Column, Columns, UserData, listed
 from equipoise.data.own.doubts import doubts
-from equipoise.data.own.words import twins
+from equipoise.data.own.words import alike
 from equipoise.data.pictures import Pictures, Range, plain
 from equipoise.system import own_code, text
 
@@ -160,11 +160,8 @@ def _checked(own: UserData, columns: Columns) -> UserData:
     groups = [("group", words) for words in attributes.values()]
     classes = () if own.regression else own.label
     for what, names in (("class", classes), ("client", own.client), ("subject", own.subject), *groups):
-        for first, other in twins(names or ()):
-            raise DataError(
-                f"{own.source}: {what} {first!r} and {what} {other!r} differ only in capital letters or spaces. "
-                "Rename one if they are the same, or make the names differ more."
-            )
+        for problem in alike(own.source, names or (), what):
+            raise DataError(problem)
     if not own.regression and len(own.classes) < 2 and not columns.agreed:
         raise DataError(
             f"{own.source}: all {len(own)} samples are of one class, {own.classes[0]!r}. There is nothing to learn."

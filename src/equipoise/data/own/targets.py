@@ -1,5 +1,6 @@
 """Columns that are no features: names of classes, clients and groups, or numbers to predict."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -71,25 +72,39 @@ def read_column(values: Iterable[Any], role: str, origin: Origin, columns: Colum
     """The names in a column, see :func:`read_role`; in regression labels are numbers, as Python writes float64: no digit is lost."""
     if role != "label" or not columns.regression:
         return read_role(values, role, origin, columns.not_missing)
-    cells, pattern = _cells(values), re.compile(number_pattern(columns.decimal or "."), re.ASCII)
-    words = [cell.replace(columns.decimal or ".", ".") if pattern.fullmatch(cell) else "" for cell in cells]
-    bad = [k for k, word in enumerate(words) if not word or not abs(float(word)) <= LARGEST]
-    if bad:
-        wrong = [cells[k] for k in bad]
-        todo = "Correct these cells, or remove their samples."
-        if not any(words):
-            todo = "If these are classes, leave task=regression out; else name the column with the number to predict."
-        if columns.decimal is None and all(map(COMMAS.fullmatch, wrong)):
-            todo = f"Write fractions with a point; or, in a table that is text: {option('decimal', ',')}."
-        said = faults(wrong, bad, origin.at, len(cells))
-        return Names((), (f"{origin.what}: expected a number to predict of every sample; {said}. {todo}",))
-    label = tuple(repr(float(word)) for word in words)
+    classes = "If these are classes, leave task=regression out; else name the column with the number to predict."
+    expected, todo = "a number to predict of every sample", "Correct these cells, or remove their samples."
+    numbers, problems = read_numbers(values, origin, columns, expected, todo, classes)
+    if problems:
+        return Names((), problems)
+    label = tuple(map(repr, numbers))
     if len(set(label)) == 1:
         every = f"in all {len(label):,} samples ({origin.places(range(len(label)))})"
         return Names(
             label, (f"{origin.what}: the number to predict is {label[0]} {every}, so there is nothing to learn.",)
         )
     return Names(label)
+
+
+def read_numbers(
+    values: Iterable[Any], origin: Origin, columns: Columns, expected: str, todo: str, no_number: str = ""
+) -> tuple[list[float], tuple[str, ...]]:
+    """The numbers in a column, NaN where a cell is none, and a problem if there is such a cell: what was ``expected``, and what ``todo``.
+
+    ``no_number`` is what to do if no cell is a number.
+    """
+    decimal, cells = columns.decimal or ".", _cells(values)
+    pattern = re.compile(number_pattern(decimal), re.ASCII)
+    numbers = [float(cell.replace(decimal, ".")) if pattern.fullmatch(cell) else math.nan for cell in cells]
+    bad = [k for k, number in enumerate(numbers) if not abs(number) <= LARGEST]
+    if not bad:
+        return numbers, ()
+    wrong = [cells[k] for k in bad]
+    if all(map(math.isnan, numbers)):
+        todo = no_number or todo
+    if columns.decimal is None and all(map(COMMAS.fullmatch, wrong)):
+        todo = f"Write fractions with a point; or, in a table that is text: {option('decimal', ',')}."
+    return numbers, (f"{origin.what}: expected {expected}; {faults(wrong, bad, origin.at, len(cells))}. {todo}",)
 
 
 def _cells(values: Iterable[Any]) -> list[str]:

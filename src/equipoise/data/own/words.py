@@ -210,3 +210,10 @@ def twins(words: Iterable[str]) -> Iterable[tuple[str, str]]:
         if key in seen:
             yield seen[key], word
         seen[key] = word
+
+
+def alike(where: str, words: Iterable[str], noun: str = "") -> Iterable[str]:
+    """A sentence for every pair of names that differ only in capital letters or spaces."""
+    for first, other in twins(words):
+        pair = f"{noun} {first!r} and {noun} {other!r}" if noun else f"{first!r} and {other!r}"
+        yield f"{where}: {pair} differ only in capital letters or spaces. Rename one if they are the same, or make the names differ more."
