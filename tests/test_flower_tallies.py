@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,13 +48,14 @@ def sites(
     one_name: bool = True,
     node: dict[str, Any] | None = None,
     measures: tuple[str, ...] = ("accuracy",),
+    values: Mapping[str, Sequence[str]] | None = None,
     **given: Any,
 ) -> eq.Federation:
     """Four sites with test sets of 12 samples each, of one name, or of their own."""
     settings = Settings(batch_size=8, seed=3, **given)
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2 if task == "classification" else 1))
-    server = Task(net, task=task, measures=measures)
+    server = Task(net, task=task, measures=measures, attributes=values)
     tasks = {}
     for m, name in enumerate(NAMES):
         test = {"all" if one_name else name: rows(12, m + 9, task)}
@@ -64,7 +65,7 @@ def sites(
     told = description(Method.of(method), eq.SGD(0.05), settings, measures, "run")
     asked = Sites(Exchange(grid, told, deadline=1e9))
     asked.roster.gather(len(NAMES), NAMES, 0.0)
-    return federation(server, asked, method, eq.SGD(0.05), settings=settings)
+    return federation(server, asked, method, eq.SGD(0.05), settings=settings, attributes=values)
 
 
 def saying(fed: eq.Federation, sums: list[float], who: tuple[str, ...] = ("ward-1",), kind: str = "evaluate") -> Any:

@@ -184,7 +184,8 @@ class Federation(Arrangement):
         belongs = named("groups", groups, "clients, that of its test set")
         sets = EvaluationSets(inputs.tests, belongs, recorded, inputs.client_tests, len(inputs.data), own)
         sensitive = inputs.sensitive(attributes, away=population is not None)
-        people = sensitive or attributes or {}  # sites' attributes are known by name where no test set here has them
+        # sites' attributes are known by name where no test set here has them
+        people = sensitive or {name: (*values,) for name, values in (attributes or {}).items()}
         inputs.require_data_for(rules)
         here = population is None and all(isinstance(d, Samples) for d in inputs.data)
         require_people(rules, people, here=here)
@@ -221,7 +222,7 @@ class Federation(Arrangement):
             positive=None if target is None else target.number,
         )
         super().__init__(
-            inputs, sets, held, called, sensitive, target, least_group, select, population, choice, measured, of_people
+            inputs, sets, held, called, people, target, least_group, select, population, choice, measured, of_people
         )
         self.alone = None if contribution is None else contributions.given(contribution, len(self.names))
         self._solo: Progression | None = None  # how far the clients have trained alone

@@ -191,8 +191,8 @@ class Record(TypedDict, total=False):
     diverged : why the test loss is that of a training that diverged, see `equipoise.metrics.failure`.
     clients : `{"accuracy": [N]}`, of regression `{"rmse": [N]}`: the model each client predicts with, on its own test set or that of its
         group; null for one that was not tested; of test sets of their own also `"n"` [N].
-    by : where samples have sensitive attributes, sums by the values of each, in rounds with costly evaluations, see `People`; not of sites,
-        which keep them.
+    by : where samples have sensitive attributes, sums by the values of each, in rounds with costly evaluations, see `People`; of sites
+        only if their node-config has `least-count`.
     validation : `{"accuracy", "loss", "n", "groups": {group: {...}}, "clients": {"accuracy": [N], "loss": [N]}}`, the model each client
         predicts with, on what the clients hold out of their own samples.
     stopped : in the last round, why training ended before its planned rounds.

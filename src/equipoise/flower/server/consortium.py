@@ -21,7 +21,7 @@ from equipoise.federation.validation import pooled as pooled_validation
 from equipoise.flower.codec import UNFIT, CodecError, Parcel, changed, hiding, packed
 from equipoise.flower.secagg.server import MaskedSites
 from equipoise.flower.server.roster import SitesError
-from equipoise.flower.server.scores import UNUSABLE, Tested, heard, held_out, judged, pooled, reached
+from equipoise.flower.server.scores import UNUSABLE, Tested, heard, held_out, judged, people_together, pooled, reached
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.store import Receipt
 from equipoise.flower.site.task import Task
@@ -194,7 +194,7 @@ class Consortium:
         if self.complete and not own_models:
             return {**tests.record(trial, now, rounds), **_sent(sites)}
         testing, C = [m for m, site in enumerate(sites.known) if site.tests], trial.setup.n_classes
-        task = trial.model.task
+        task, values = trial.model.task, [*trial.setup.attributes.values()]
         here = bool(tests.sets) and not (hides and testing) and trial.method.sharing.global_model
         vector = now.vector if self.masked else published(trial, now)  # a guarded site measures what it trains from
         record: Record = (
@@ -215,7 +215,7 @@ class Consortium:
             if isinstance(answer, str):
                 away[m] = answer
                 continue
-            tested = Tested.of(answer.fields, sites.known[m].test_sizes, measures, C, task, both)
+            tested = Tested.of(answer.fields, sites.known[m].test_sizes, measures, C, task, both, values)
             if isinstance(tested, str):
                 lost[m] = tested
             elif tested.classes and tested.classes != sites.classes.setdefault(m, tested.classes):
@@ -227,6 +227,14 @@ class Consortium:
         if not here:
             sound = [tested for m, tested in results.items() if m not in broken]
             record["groups"] = heard(pooled([*results.values()], measures), pooled(sound, measures))
+        if not here and (by := people_together([*results.values()], values, C)):
+            of_sites = [
+                [*people_together([results[m]], values, C).items()] if m in results else []
+                for m in range(len(sites.known))
+            ]
+            record["by"] = {"groups": by} if both or not own else {}
+            if not both:
+                record["by"]["clients"] = [site[0][1] if len(site) == 1 else None for site in of_sites]
         if counts or not own_models:
             own_scores = [results[m].own if m in results else None for m in range(len(sites.known))]
             main = [None if tally is None else tally.main for tally in own_scores]

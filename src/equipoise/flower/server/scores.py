@@ -6,17 +6,18 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
+from torch import Tensor
 
-from equipoise.core.tally import Tally, together
+from equipoise.core.tally import ClassTally, Tally, together
 from equipoise.core.task import Task
 from equipoise.data.samples import n_held
 from equipoise.federation.guard import LARGEST
 from equipoise.flower.codec import UNFIT
 from equipoise.metrics.classification import RATES
-from equipoise.records.record import Score, number
+from equipoise.records.record import Score, Sums, number
 
 Classes = dict[str, list[int]]  # samples by class of test sets by name
 
@@ -26,7 +27,7 @@ class Tested:
     """A site's results on its test sets: tallies, measures that do not follow from these, and the tally of the model it predicts with over all samples.
 
     ``hidden`` are the sets that are too small for the site to send a number of, ``classes`` the samples by class of the others, where the site
-    was asked for rates.
+    was asked for rates. ``people`` are sums by sensitive attribute, of the sets of which the site sends them.
     """
 
     tallies: dict[str, Tally]
@@ -35,6 +36,7 @@ class Tested:
     hidden: tuple[str, ...] = ()
 
     classes: Classes = field(default_factory=dict)
+    people: dict[str, list[Sums]] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -44,10 +46,12 @@ class Tested:
         n_classes: int,
         task: Task,
         own: bool = False,
+        values: Sequence[int] = (),
     ) -> Tested | str:
         """The results in the answer of a site with these ``tests``, and their samples; or the reason why they cannot be used.
 
-        ``own`` is true where the site predicts with another model than that of the scores; else its tally follows from these.
+        ``own`` is true where the site predicts with another model than that of the scores; else its tally follows from these. ``values`` are the
+        number of values of each sensitive attribute.
         """
         try:
             sent, width = fields["scores"], n_classes if RATES in measures else 1
@@ -61,7 +65,12 @@ class Tested:
             every = read(task, fields["own"], 1, sum(tests.values())) if own else together(tallies.values())
             counts = {name: tally.score([RATES]).get(RATES) for name, tally in tallies.items()} if width > 1 else {}
             classes = {name: [*count["true"]] for name, count in counts.items() if isinstance(count, Mapping)}
-            return Tested(tallies, more, every, hidden, classes)
+            people = {
+                name: _people(sent[name]["people"], tally, values)
+                for name, tally in tallies.items()
+                if "people" in sent[name] and width > 1 and values
+            }
+            return Tested(tallies, more, every, hidden, classes, people)
         except UNFIT:
             return UNUSABLE
 
@@ -81,6 +90,65 @@ def read(task: Task, sums: Any, width: int, n: int) -> Tally:
     if int(tally.n) != n:
         raise ValueError("samples")
     return tally
+
+
+COUNTS: tuple[Literal["right", "true", "chosen"], ...] = ("right", "true", "chosen")
+
+
+def _people(sent: Any, tally: Tally, values: Sequence[int]) -> list[Sums]:
+    """A site's sums by sensitive attribute on a test set, whose own sums they do not exceed.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError, OverflowError : they cannot be.
+    """
+    whole = cast(ClassTally, tally)
+    every = list[Sums]()
+    for sums, V in zip(sent, values, strict=True):
+        codes = [int(value) for value in sums["value"]]
+        counts = {key: _table(sums[key], len(codes), whole) for key in COUNTS}
+        unknown = int(tally.n - counts["true"].sum())
+        fits = all((counts[key].sum(0) <= getattr(whole, key)).all() for key in COUNTS)
+        fits = fits and all((counts["right"] <= counts[key]).all() for key in ("true", "chosen"))
+        if not fits or codes != sorted({*codes} & {*range(V)}) or sums.get("unknown", 0) != unknown:
+            raise ValueError("people")
+        right, true, chosen = (counts[key].tolist() for key in COUNTS)
+        every.append({"value": codes, "unknown": unknown, "right": right, "true": true, "chosen": chosen})
+    return every
+
+
+def _table(sent: Any, V: int, whole: ClassTally) -> Tensor:
+    """Counts [V, C] of up to all samples; whatever else a message holds is a ``ValueError``."""
+    C, table = len(whole.true), [[int(x) for x in row] for row in sent]
+    if len(table) != V or any(len(row) != C or not all(0 <= x <= whole.n for x in row) for row in table):
+        raise ValueError("people")
+    return torch.tensor(table, dtype=torch.int64).view(V, C)
+
+
+def people_together(found: Sequence[Tested], values: Sequence[int], C: int) -> dict[str, list[Sums]]:
+    """By test set the sums of the people at all sites that have it; those of a site that sends none are unknown. Empty if no site sends any."""
+    parts: dict[str, list[Tested]] = {}
+    for tested in found:
+        for name in tested.tallies:
+            parts.setdefault(name, []).append(tested)
+    sets = {name: few for name, few in parts.items() if any(name in tested.people for tested in few)}
+    return {name: [_added(few, name, k, V, C) for k, V in enumerate(values)] for name, few in sets.items()}
+
+
+def _added(found: Sequence[Tested], name: str, k: int, V: int, C: int) -> Sums:
+    """The sums of the k-th attribute on one test set, over sites."""
+    totals, unknown = torch.zeros(len(COUNTS), V, C, dtype=torch.int64), 0
+    for tested in found:
+        if name not in tested.people:
+            unknown += int(tested.tallies[name].n)
+            continue
+        sums = tested.people[name][k]
+        unknown += sums["unknown"]
+        totals[:, sums["value"]] += torch.tensor([sums[key] for key in COUNTS])
+    there = totals[1].sum(-1).nonzero().flatten()
+    shown = totals[:, there].tolist()
+    merged: Sums = {"value": there.tolist(), "right": shown[0], "true": shown[1], "chosen": shown[2]}
+    return {**merged, "unknown": unknown} if unknown else merged
 
 
 def held_out(

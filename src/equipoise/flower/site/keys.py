@@ -10,6 +10,7 @@ from equipoise.system.suggestions import near
 KEYS: Final[Mapping[str, Range | Options]] = {
     "threads": Range(0, whole=True),
     "least-group": Range(1, whole=True),
+    "least-count": Range(1, whole=True),
     "max-steps": Range(1),
     "max-epsilon": Range(0, above=True, below=True),
     "delta": Range(0, 1, above=True, below=True),

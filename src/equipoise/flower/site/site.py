@@ -30,6 +30,7 @@ from equipoise.federation.round import plain
 from equipoise.federation.trial import Trial
 from equipoise.federation.validation import measured
 from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
+from equipoise.flower.site.people import of_people
 from equipoise.flower.site.store import Receipt, Store
 from equipoise.flower.site.task import Task
 from equipoise.methods.dp import DP
@@ -99,6 +100,11 @@ class Site:
     def least(self) -> int:
         """The fewest samples of which numbers leave the site: ``least-group`` of its node config."""
         return 1 if self.simulated else int(self.node_config.get("least-group", LEAST))
+
+    @property
+    def least_count(self) -> int:
+        """The fewest people of a class and group of whom counts leave the site: ``least-count`` of its node config; 0: none do."""
+        return 1 if self.simulated else int(self.node_config.get("least-count", 0))
 
     @property
     def shown(self) -> EvaluationSets:
@@ -423,11 +429,15 @@ def _decisions(site: Site, asked: Parcel, used: Tensor | None = None) -> Sequenc
 
 
 def _told(site: Site, outputs: Outputs, measures: Sequence[str]) -> dict[str, Any]:
-    """The tally of a test set, by class if rates are asked for, and the measures that do not follow from it."""
+    """The tally of a test set, by class and groups of people if rates are asked for, and the measures that do not follow from it."""
     follow = (*outputs.tally.score(), RATES)
     more = {name: value for name, value in outputs.score(measures).items() if name not in follow}
     short = {name: round(x, DIGITS) if site.guarded and isinstance(x, float) else x for name, x in more.items()}
-    return {"sums": _sums(site, outputs.tally, classes=RATES in measures), **short}
+    told = {"sums": _sums(site, outputs.tally, classes=RATES in measures), **short}
+    people = (
+        of_people(outputs, site.least_count) if RATES in measures and site.least_count and site.attributes else None
+    )
+    return told if people is None else {**told, "people": people}
 
 
 def _tallies(answered: Mapping[str, Outputs]) -> list[Tally]:
