@@ -258,3 +258,24 @@ def test_errors_inside_sites_are_those_of_a_plain_loop(own: bool) -> None:
     page = html.render([run_])
     assert "Inside every site by sex" in page
     assert "mean error gap" in page[page.index("Inside every site by sex") :]
+
+
+def test_rounds_of_an_earlier_version_join_those_of_this_one() -> None:
+    """Which recorded less: what only some rounds have is left out, and the gaps are the same."""
+    rng = np.random.default_rng(1)
+    y, s = rng.integers(0, 2, (2, 120))
+    sets: Any = [{name: (rng.integers(0, 2, 120), y, s) for name in "ab"} for _ in range(2)]
+    plain, mixed = (history(sets, positive="yes") for _ in range(2))
+    for sums in mixed.records[1]["by"]["groups"].values():
+        sums[0] |= {"scored": [60, 60], "bias": [[[60, 0], [0, 3]]] * 2}  # type: ignore[typeddict-item]
+    assert mixed.people(2) == plain.people(2)
+    numbers: Any = [{"a": (rng.normal(size=120), rng.normal(size=120), s)} for _ in range(2)]
+    old = history(numbers, task="regression")
+    new = old.people(2)["sex"]["treated"]
+    for key in ("persons", "moments"):
+        old.records[0]["by"]["groups"]["a"][0].pop(key)  # type: ignore[misc]
+    early = old.people(2)["sex"]["treated"]
+    assert early is not None
+    assert new is not None
+    assert {*early["intervals"].values()} == {None}
+    assert {**early, "intervals": None} == {**new, "intervals": None}

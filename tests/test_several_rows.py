@@ -124,7 +124,13 @@ def test_rows_of_a_person_count_together_in_runs(tmp_path: Path) -> None:
     sets, own = made.test_sets
     small = eq.network("mlp", made.shape, 2, hidden=[2])
     fed = eq.Federation(
-        small, made.holders, tests=sets, client_tests=own, attributes=made.attributes, names=made.client_names
+        small,
+        made.holders,
+        tests=sets,
+        client_tests=own,
+        attributes=made.attributes,
+        names=made.client_names,
+        measures=["accuracy", "rates"],
     )
     fed.fit(1, progress=False)
     by = fed.records[-1]["by"]["groups"]
@@ -133,6 +139,12 @@ def test_rows_of_a_person_count_together_in_runs(tmp_path: Path) -> None:
         assert sum(sums["persons"]) == len(people)
         assert sum(map(sum, sums["true"])) == 4 * len(people)
     assert TOGETHER in fed.header
+    people_of = fed.history.people(1)["group"]["treated"]
+    by_group = fed.history.group_fairness(1)
+    assert by_group is not None
+    assert people_of is not None
+    assert {*by_group["groups"]} == {"0", "1"} == {*people_of["groups"]}  # the test sets are the groups
+    assert by_group["intervals"]["demographic_parity"] == pytest.approx(people_of["intervals"]["demographic_parity"])
 
 
 def test_variances_are_those_of_cluster_robust_regression() -> None:

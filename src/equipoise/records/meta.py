@@ -112,8 +112,8 @@ class Tuned(TypedDict, total=False):
 
 
 TOGETHER: Final = (
-    "Some people have several rows. Intervals by sensitive attribute take these together; all others take rows as independent, and are too "
-    "narrow."
+    "Some people have several rows. Intervals of the rates of groups, and of gaps between these, take them together; all others take rows as "
+    "independent, and are too narrow."
 )
 REPEATED: Final = "Some people have several rows, and intervals take rows as independent: they are too narrow, and chance explains more."
 

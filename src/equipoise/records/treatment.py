@@ -37,12 +37,12 @@ Row = Mapping[str, NDArray[np.float64]]  # sums over the samples with one value 
 
 
 def of_groups(records: Sequence[Record]) -> list[tuple[int, dict[str, Counts]]]:
-    """The rounds with counts of the test sets, and these."""
+    """The rounds with counts of the test sets, and these; if the people of all samples are known, with sums over them."""
     counted = [
         (
             record["round"],
             {
-                g: counts
+                g: cast(Counts, {**counts, **_of_persons(record.get("by", {}).get("groups", {}).get(g, ())[:1])})
                 for g, score in record.get("groups", {}).items()
                 if isinstance(counts := score.get(RATES), Mapping)
             },
@@ -50,6 +50,13 @@ def of_groups(records: Sequence[Record]) -> list[tuple[int, dict[str, Counts]]]:
         for record in records
     ]
     return [(t, groups) for t, groups in counted if groups]
+
+
+def _of_persons(by_first: Sequence[Sums]) -> dict[str, Any]:
+    """The sums over the people of a test set, from those by its first attribute; nothing if these lack some of them."""
+    if not by_first or "moments" not in by_first[0] or "unknown" in by_first[0]:
+        return {}
+    return {key: np.sum(by_first[0][key], axis=0).tolist() for key in ("persons", "moments")}
 
 
 def of_people(history: "History", k: int) -> list[tuple[int, dict[str, Row], int]]:
@@ -158,11 +165,10 @@ def sites(rounds: Sequence[Mapping[str, Mapping[str, Row]]], about: Positive | N
     counts: dict[str, dict[str, Counts]] = {}
     for name in dict.fromkeys(name for by in rounds for name in by):
         each = [by[name] for by in rounds if name in by]
-        values = {value: row for rows in each for value, row in rows.items()}
+        values = dict.fromkeys(value for rows in each for value in rows)
         counts[name] = {
-            v: {key: (R / len(each) * np.sum([rows[v][key] for rows in each if v in rows], axis=0)).tolist() for key in keys}
-            for v, keys in values.items()
-        }  # fmt: skip
+            value: _added([rows[value] for rows in each if value in rows], R / len(each)) for value in values
+        }
     large = {name: sum(sum(sums["true"]) >= enough * R for sums in groups.values()) for name, groups in counts.items()}
     gaps = {name: parity(groups, c, enough * R) for name, groups in counts.items() if large[name] > 1}
     level = 1 - 0.05 / max(1, sum(each.demographic_parity.defined for each in gaps.values()))
@@ -204,6 +210,12 @@ def _site_rates(counts: Counts, c: int, rounds: int, least: int) -> SiteRates:
         "selection_rate": percent(rates.selection_rate[c]),
         "tpr": percent(rates.tpr[c]),
     }
+
+
+def _added(each: Sequence[Mapping[str, Any]], factor: float) -> dict[str, Any]:
+    """The sums over rounds of what all of these have, times a factor."""
+    keys = [key for key in each[0] if all(key in counts for counts in each)]  # earlier versions recorded less
+    return {key: (factor * np.sum([counts[key] for counts in each], axis=0)).tolist() for key in keys}
 
 
 def _counts(row: Row) -> Counts:
@@ -320,10 +332,7 @@ def rates(
     if len(every) < 2:
         return None
     R = len(rounds)
-    added = {  # as if each had been counted in all of these rounds
-        name: {key: (R / len(each) * np.sum([counts[key] for counts in each], axis=0)).tolist() for key in each[0]}
-        for name, each in every.items()
-    }
+    added = {name: _added(each, R / len(each)) for name, each in every.items()}  # as if counted in all of these rounds
     fairness = parity(added, positive, least * R)
     calibrated = {name: _calibrated(counts, positive, least * R) for name, counts in added.items()}
     return {
