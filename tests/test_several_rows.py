@@ -195,10 +195,10 @@ def test_of_independent_rows_nothing_changes() -> None:
 def test_intervals_hold_the_truth_where_people_have_several_rows() -> None:
     """Two groups of equal rates: with the people known the interval begins above 0 in about 1 of 20 cases, without more often."""
     above = np.zeros(2)
-    for seed in range(150):
+    for seed in range(80):
         frame = table(80, 6, seed, effect=2.0)
         for k, name in enumerate(("subject", "other")):
             ends = measured(frame.rename(columns={"who": name}))["intervals"]["demographic_parity"]
             above[k] += ends[0] > 0
-    assert above[0] <= 15
-    assert above[1] >= 30
+    assert above[0] <= 9
+    assert above[1] >= 16
