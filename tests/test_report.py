@@ -81,7 +81,7 @@ def unevaluated(method="fedavg", **meta):
 class Page(HTMLParser):
     """Text, tables and attributes of a page; fails on a tag that is closed wrongly."""
 
-    VOID = ("meta", "wbr", "br", "link")
+    VOID = ("meta", "wbr", "br", "link", "input")
 
     def __init__(self, html):
         super().__init__()

@@ -104,7 +104,9 @@ def _folded(sheet: Sheet, width: int) -> list[Sheet]:
     blocks: list[list[int]] = [[]]
     free = room = width - names - 2  # an edge on either side
     for k, title in enumerate(sheet.grid.titles):
-        cells = [text for _, row in sheet.grid.rows for text in (*row[k].mean.split("\n"), f"±{row[k].half}")]
+        cells = [
+            text for _, row in sheet.grid.rows for text in (*row[k].mean.split("\n"), f"±{row[k].half}", row[k].ends)
+        ]
         need = 1 + max(6, len(title), *map(len, cells))
         if blocks[-1] and need > free:
             blocks.append([])
