@@ -94,7 +94,7 @@ def test_gaps_and_failures_are_named_and_count(gaps: Leaderboard) -> None:
     assert gaps.headline.startswith(
         "Not complete (24 of 25 cells have run). 1 method beats tuned fedavg: qffl by the mean"
     )
-    assert "Not run yet on adult: fedheal." in gaps.notes
+    assert "Not run on adult: fedheal." in gaps.notes
     assert "Failed on digits: afl (diverged in round 3)." in gaps.notes
     mean = gaps.standings["mean"]
     assert mean["afl"][:3] == (0, 4, 1)
@@ -118,6 +118,26 @@ def test_a_failed_reference_loses(gaps: Leaderboard) -> None:
     board = leaderboard(made)
     assert "Tuned fedavg has not run on every scenario, so nothing can be stated." in board.headline
     assert board.standings["mean"]["qffl"].probabilities is None
+
+
+def test_a_method_that_is_left_out_loses_nothing() -> None:
+    made = document(qffl=(3.0, 0.001, 0.0))
+    for method in ("qffl", "afl"):
+        made["cells"]["adult"][method] = {
+            **dict.fromkeys(cell("adult", method)),
+            "settings": {},
+            "skipped": "needs a server's data",
+        }
+    made["scenarios"][2]["report"] = ""
+    board = leaderboard(made)
+    assert board.standings["mean"]["qffl"][:3] == (4, 0, 0)
+    assert board.standings["mean"]["qffl"].rank is None
+    assert board.headline.startswith("1 method beats tuned fedavg: qffl")
+    assert "Left out on adult: qffl (needs a server's data), afl (needs a server's data)." in board.notes
+    assert board.as_dict["left out"] == {"adult": [f"{m} (needs a server's data)" for m in ("qffl", "afl")]}
+    assert "adult,qffl,,," in board.csv()
+    assert ">left out</a>" in board.html()
+    assert 'href=""' not in board.html()
 
 
 def test_before_anything_has_run() -> None:
@@ -165,7 +185,7 @@ def test_csv_has_every_number_and_latex_every_table(gaps: Leaderboard, tmp_path:
 
 
 def test_plain_types_and_the_terminal(gaps: Leaderboard) -> None:
-    plain = json.loads(json.dumps(gaps.as_dict(), allow_nan=False))
+    plain = json.loads(json.dumps(gaps.as_dict, allow_nan=False))
     assert plain["standings"]["mean"]["qffl"]["probabilities"]["better"] > 0.9
     assert plain["standings"]["mean"]["fedavg"]["probabilities"] is None
     console = Console(width=100, record=True, file=io.StringIO())

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,7 @@ from equipoise.system.text import plural
 REGION: Final = 1.0  # points: smaller differences do not matter in practice
 SURE: Final = 0.95  # the probability from which a method is called better
 LEVEL: Final = 0.05  # of p-values by Holm
-MISSING, FAILED = "not run", "failed"
+MISSING, FAILED, SKIPPED = "not run", "failed", "left out"
 OF_TUNING: Final = ("tuning_seconds", "tuning_rounds")
 
 
@@ -149,7 +149,7 @@ class Leaderboard:
         """1 if a method is better than the reference in a scenario (Holm), -1 if worse, 0 if neither; None if not compared."""
         cells = self.document["cells"].get(scenario, {})
         cell, other = cells.get(method), cells.get(self.reference)
-        if cell is None or other is None or method == self.reference:
+        if cell is None or other is None or method == self.reference or SKIPPED in (absent(cell), absent(other)):
             return None
         if cell["failed"] or other["failed"]:
             return None if cell["failed"] and other["failed"] else -1 if cell["failed"] else 1
@@ -170,22 +170,14 @@ class Leaderboard:
         ranks = {method: standing.rank for method, standing in standings.items()}
         return sorted(ranks, key=lambda method: ranks[method] or math.inf)
 
-    @property
-    def missing(self) -> dict[str, list[str]]:
-        """By scenario, the methods that have not run."""
-        return self._named(lambda cell: cell is None)
-
-    @property
-    def failed(self) -> dict[str, list[str]]:
-        """By scenario, the methods that failed, and why."""
-        return self._named(lambda cell: cell is not None and cell["failed"])
-
-    def _named(self, chosen: Callable[[Content | None], object]) -> dict[str, list[str]]:
+    def absent(self, kind: str) -> dict[str, list[str]]:
+        """By scenario, the methods without numbers, of which the kind is `MISSING`, `FAILED` or `SKIPPED`, and why."""
         names: dict[str, list[str]] = {}
         for method in self.document["methods"]:
             for scenario, cell in zip(self._scenarios, self.cells(method), strict=True):
-                if chosen(cell):
-                    names.setdefault(scenario, []).append(f"{method} ({cell['failed']})" if cell else method)
+                if absent(cell) == kind:
+                    why = cell and (cell.get("skipped") or cell["failed"])
+                    names.setdefault(scenario, []).append(f"{method} ({why})" if why else method)
         return names
 
     def better(self, by: Criterion) -> list[str]:
@@ -196,7 +188,10 @@ class Leaderboard:
     @cached_property
     def headline(self) -> str:
         """Whether any method beats the tuned reference; if none does, that is the headline."""
-        cells, waiting = len(self._scenarios) * len(self.document["methods"]), sum(map(len, self.missing.values()))
+        cells, waiting = (
+            len(self._scenarios) * len(self.document["methods"]),
+            sum(map(len, self.absent(MISSING).values())),
+        )
         so_far = f"Not complete ({cells - waiting} of {cells} cells have run). " if waiting else ""
         if None in self.cells(self.reference):
             return f"{so_far}Tuned {self.reference} has not run on every scenario, so nothing can be stated."
@@ -221,6 +216,7 @@ class Leaderboard:
 
     def _notes(self) -> Iterator[str]:
         given, n = self.document["budget"], len(self._scenarios)
+        scenarios = [f"{s['name']} ({s['title']}, {s['rounds']} rounds)" for s in self.document["scenarios"]]
         yield (
             f"A method beats another over the scenarios if it is better by more than {REGION:g} point with a probability above "
             f"{100 * SURE:g}{PERCENT} (Bayesian signed-rank test over {plural(n, 'scenario')})."
@@ -231,12 +227,14 @@ class Leaderboard:
             yield f"By {by.noun}, in single scenarios: {plural(wins, 'win')}, {ties} ties, {losses} losses against {self.reference} (Holm)."
         powers = {str(ranking) for ranking in self.rankings.values()}
         yield from sorted(powers)
+        yield f"Scenarios: {'; '.join(scenarios)}."
         yield f"{chosen_by(given['by'], given['draws'], given['validation'])} Reported with {plural(given['seeds'], 'other seed')}."
         every_cell = [cell for m in self.document["methods"] for cell in self.cells(m) if cell]
         seconds, rounds = (sum(cell[key] or 0 for cell in every_cell) for key in OF_TUNING)
         yield f"Choosing cost {rounds:,} rounds and {number(seconds / 60, 1)} processor minutes."
-        yield from (f"Not run yet on {scenario}: {', '.join(names)}." for scenario, names in self.missing.items())
-        yield from (f"Failed on {scenario}: {', '.join(names)}." for scenario, names in self.failed.items())
+        for kind in (MISSING, FAILED, SKIPPED):
+            for scenario, names in self.absent(kind).items():
+                yield f"{kind.capitalize()} on {scenario}: {', '.join(names)}."
 
     def sheets(self) -> list[Sheet]:
         """The standing over the scenarios; per scenario mean, worst, STD; seconds, bytes, cost of tuning."""
@@ -274,23 +272,24 @@ class Leaderboard:
             "In bold: a win.",
         ]
         heading, better = by.noun.removeprefix("the "), "higher" if by.sign == 1 else "lower"
-        caption = f"{heading[0].upper()}{heading[1:]} in percent, {better} is better."
+        unit = "percent" if by.sign == 1 else "points, over groups or clients"
+        caption = f"{heading[0].upper()}{heading[1:]} in {unit}, {better} is better."
         return Sheet(
             by.key, heading[0].upper() + heading[1:], caption, Grid(tuple(self._scenarios), tuple(rows)), texts
         )
 
     def _result(self, method: str, scenario: str, cell: Content | None, by: Criterion) -> Cell:
-        if cell is None or cell["failed"]:
-            return Cell(MISSING if cell is None else FAILED)
+        if cell is None or absent(cell):
+            return Cell(absent(cell))
         test = (cell["versus"] or {}).get(by.key) or {}
         return Cell(number(cell[by.key], 2), ends=_difference(test), best=self.outcome(method, scenario, by.key) == 1)
 
     def _of_costs(self, name: str, heading: str, caption: str, keys: Sequence[str], unit: float) -> Sheet:
         def of(cell: Content | None) -> Cell:
-            if cell is None:
-                return Cell(MISSING)
+            if cell is None or absent(cell):
+                return Cell(absent(cell))
             first, *more = (cell[key] for key in keys)
-            shown = UNDEFINED if first is None else number(first / unit, 2 if abs(first / unit) < 100 else 0)
+            shown = UNDEFINED if first is None else number(first / unit, 2 if first < 10 * unit else 1)
             return Cell(shown, ends=", ".join(f"{n:,}" for n in more if n is not None))
 
         rows = [(m, tuple(map(of, self.cells(m)))) for m in self.order]
@@ -316,10 +315,11 @@ class Leaderboard:
                     continue
                 tests = {by.key: (cell["versus"] or {}).get(by.key) or {} for by in CRITERIA}
                 numbers = [x for by in CRITERIA for x in (cell[by.key], *map(tests[by.key].get, parts))]
-                texts = (settings_of(cell["settings"]), cell["failed"] or "")
+                texts = (settings_of(cell["settings"]), cell.get("skipped") or cell["failed"] or "")
                 writer.writerow([safe(scenario), safe(method), *numbers, *map(cell.get, costs), *map(safe, texts)])
         return file.getvalue()
 
+    @property
     def as_dict(self) -> Content:
         """Headline, notes, and of every method its standing by each criterion, as plain JSON types."""
         plain = {
@@ -337,8 +337,7 @@ class Leaderboard:
             "rankings": {
                 key: r._asdict() | {"p": None if math.isnan(r.p) else r.p} for key, r in self.rankings.items()
             },
-            "missing": self.missing,
-            "failed": self.failed,
+            **{kind: self.absent(kind) for kind in (MISSING, FAILED, SKIPPED)},
         }
 
     def html(self) -> str:
@@ -349,9 +348,9 @@ class Leaderboard:
             for m in self.order
             for s, cell in zip(self.document["scenarios"], self.cells(m), strict=True)
         ]
-        reports = {s["name"]: s["report"] for s in self.document["scenarios"]}
+        scenarios = {s["name"]: s for s in self.document["scenarios"]}
         return template("leaderboard.html.j2").render(
-            board=self, anchors=anchors, choices=choices, reports=reports, missing=MISSING
+            board=self, anchors=anchors, choices=choices, scenarios=scenarios, absent=absent
         )
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -368,7 +367,7 @@ def leaderboard(document: Content) -> Leaderboard:
     Parameters
     ----------
     document : title, about, reference, budget (draws, by, seeds, validation), scenarios (name, title, rounds, report), methods, and
-        cells by scenario and method: None, or mean, worst and std in percent, costs, settings, failed, versus and tuning.
+        cells by scenario and method: None, or mean, worst and std in percent, costs, settings, failed, versus and tuning, and `skipped`, why a method is left out.
 
     Raises
     ------
@@ -384,12 +383,14 @@ def leaderboard(document: Content) -> Leaderboard:
 
 def score(cell: Content | None, by: Criterion) -> float:
     """The number of a cell, higher is better; minus infinity if it failed, NaN if it does not exist."""
-    if cell is None:
+    if cell is None or cell.get("skipped"):
         return math.nan
-    if cell["failed"]:
-        return -math.inf
-    value = cell[by.key]
-    return math.nan if value is None else by.sign * float(value)
+    return -math.inf if cell["failed"] else math.nan if cell[by.key] is None else by.sign * float(cell[by.key])
+
+
+def absent(cell: Content | None) -> str:
+    """Why a cell has no numbers, in a word or two; empty if it has."""
+    return MISSING if cell is None else SKIPPED if cell.get("skipped") else FAILED if cell["failed"] else ""
 
 
 def _difference(test: Mapping[str, float | None]) -> str:
