@@ -18,6 +18,7 @@ from equipoise.metrics.definitions import spread
 from equipoise.metrics.failure import diverged, guesses
 from equipoise.metrics.groups import Parity, Rates, class_counts, parity, rates_of
 from equipoise.metrics.performance import Value
+from equipoise.metrics.ranking import Probabilities, critical_difference, friedman, mean_ranks, signed_rank
 from equipoise.metrics.statistics import Paired, Summary, holm, paired, seeds_needed, summary_over_seeds
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Gain",
     "Paired",
     "Parity",
+    "Probabilities",
     "Rates",
     "Summary",
     "Traffic",
@@ -36,16 +38,20 @@ __all__ = [
     "client_range",
     "collaboration_gain",
     "collaborative_fairness",
+    "critical_difference",
     "diverged",
+    "friedman",
     "full_model",
     "guesses",
     "holm",
+    "mean_ranks",
     "overhead",
     "paired",
     "parity",
     "rank_fairness",
     "rates_of",
     "seeds_needed",
+    "signed_rank",
     "spread",
     "summary_over_seeds",
     "traffic",

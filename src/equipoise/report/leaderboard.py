@@ -225,6 +225,7 @@ class Leaderboard:
             every = [self.standings[by.key][m] for m in self.document["methods"]]
             wins, ties, losses = (sum(counts) for counts in zip(*(s[:3] for s in every), strict=True))
             yield f"By {by.noun}, in single scenarios: {plural(wins, 'win')}, {ties} ties, {losses} losses against {self.reference} (Holm)."
+        yield f"Nothing corrects these probabilities for the number of methods: of {len(self.document['methods']) - 1}, one can pass by chance."
         powers = {str(ranking) for ranking in self.rankings.values()}
         yield from sorted(powers)
         yield f"Scenarios: {'; '.join(scenarios)}."
