@@ -21,7 +21,7 @@ class Term(Rule):
 
     .. math:: w_m = p_m e^{t F_m} \Big/ \sum_{j \in S} p_j e^{t F_j}
 
-    with :math:`F_m = F_m(\theta)` of the model sent out on the client's training data. Li, Beirami, Sanjabi, Smith, ICLR 2021, Eq. 2.
+    with :math:`F_m = F_m(\theta)` of the model sent out on the client's training data. Li, Beirami, Sanjabi, Smith, ICLR 2021.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class TermSample(Rule):
 
     .. math:: F_m(\theta) = \tfrac1t \log \operatorname{mean}_i e^{t \ell_i}
 
-    over the samples i of the batch, whose gradients count by the softmax of :math:`t \ell_i`. Li, Beirami, Sanjabi, Smith, ICLR 2021, Eq. 1.
+    over the samples i of the batch, whose gradients count by the softmax of :math:`t \ell_i`. Li, Beirami, Sanjabi, Smith, ICLR 2021.
 
     Parameters
     ----------
