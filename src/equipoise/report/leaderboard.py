@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,10 +28,11 @@ from equipoise.system.text import cell as safe
 from equipoise.system.text import plural
 
 REGION: Final = 1.0  # points: smaller differences do not matter in practice
-SURE: Final = 0.95  # the probability from which a method is called better
+SURE: Final = 0.95  # the probability above which a method is called better
 LEVEL: Final = 0.05  # of p-values by Holm
 MISSING, FAILED, SKIPPED = "not run", "failed", "left out"
-OF_TUNING: Final = ("tuning_seconds", "tuning_rounds")
+TESTED: Final = ("difference", "low", "high", "p", "holm")
+COSTS: Final = ("seconds", "bytes", "tuning_seconds", "tuning_rounds")
 
 
 class Criterion(NamedTuple):
@@ -44,8 +45,8 @@ class Criterion(NamedTuple):
 
 
 CRITERIA: Final = (
-    Criterion("mean", "mean", "the mean", 1),
-    Criterion("worst", "worst", "the worst group or client", 1),
+    Criterion("mean", "Mean", "the mean", 1),
+    Criterion("worst", "Worst", "the worst group or client", 1),
     Criterion("std", "STD", "the STD", -1),
 )
 
@@ -69,13 +70,11 @@ class Ranking(NamedTuple):
     critical: float
 
     def __str__(self) -> str:
-        n, k = plural(self.scenarios, "scenario"), self.methods
-        power = (
-            "can show next to nothing" if self.critical > (k - 1) / 2 else "are distinguishable beyond this difference"
-        )
+        weak = self.critical > (self.methods - 1) / 2
+        power = "can show next to nothing" if weak else "are distinguishable beyond this difference"
         return (
-            f"Nemenyi's critical difference is {number(self.critical, 1)} of at most {k - 1} ranks: "
-            f"with {k} methods and {n}, mean ranks {power}."
+            f"Nemenyi's critical difference is {number(self.critical, 1)} of at most {self.methods - 1} ranks: "
+            f"with {self.methods} methods and {plural(self.scenarios, 'scenario')}, mean ranks {power}."
         )
 
 
@@ -95,38 +94,33 @@ class Leaderboard:
         """The method that all others are compared with."""
         return str(self.document["reference"])
 
-    @property
-    def _scenarios(self) -> list[str]:
-        return [scenario["name"] for scenario in self.document["scenarios"]]
-
-    def cells(self, method: str) -> list[Content | None]:
-        """The results of a method, in the order of the scenarios; None if it has not run."""
-        return [self.document["cells"].get(scenario, {}).get(method) for scenario in self._scenarios]
+    def cells(self, method: str) -> dict[str, Content]:
+        """The results of a method by scenario; empty where it has not run."""
+        names = (scenario["name"] for scenario in self.document["scenarios"])
+        return {name: self.document["cells"].get(name, {}).get(method) or {} for name in names}
 
     def scores(self, by: Criterion) -> NDArray[np.float64]:
         """Higher is better: minus infinity for a failed cell, NaN for a missing one; shape [scenarios, methods]."""
-        columns = [[score(cell, by) for cell in self.cells(method)] for method in self.document["methods"]]
-        return np.array(columns, dtype=np.float64).reshape(len(columns), -1).T
+        columns = [[score(cell, by) for cell in self.cells(method).values()] for method in self.document["methods"]]
+        return np.array(columns, dtype=np.float64).T
 
     @cached_property
     def standings(self) -> Mapping[str, Mapping[str, Standing]]:
         """By criterion and method."""
-        return {by.key: self._standings(by) for by in CRITERIA}
+        return {by.key: dict(self._standings(by)) for by in CRITERIA}
 
-    def _standings(self, by: Criterion) -> dict[str, Standing]:
+    def _standings(self, by: Criterion) -> Iterator[tuple[str, Standing]]:
         scores, methods = self.scores(by), self.document["methods"]
-        reference = scores[:, methods.index(self.reference)]
         names, complete = self._complete(by)
         ranks = dict(zip(names, mean_ranks(complete).tolist(), strict=True)) if names else {}
-        standings = {}
-        for method, column in zip(methods, scores.T, strict=True):
-            outcomes = [self.outcome(method, scenario, by.key) for scenario in self._scenarios]
-            both = ~np.isnan(column) & ~np.isnan(reference) & (np.isfinite(column) | np.isfinite(reference))
-            differences = np.clip(column[both] - reference[both], -100, 100)  # a failure is 100 points lower
-            odds = signed_rank(differences, REGION) if method != self.reference and differences.size else None
+        with np.errstate(invalid="ignore"):  # if both failed
+            differences = scores.T - scores[:, methods.index(self.reference)]
+        for method, of_method in zip(methods, differences, strict=True):
+            outcomes = [self.outcome(method, scenario, by) for scenario in self.cells(method)]
+            compared = np.clip(of_method[~np.isnan(of_method)], -100, 100)  # a failure is 100 points lower
+            odds = signed_rank(compared, REGION) if method != self.reference and compared.size else None
             wins, ties, losses = map(outcomes.count, (1, 0, -1))
-            standings[method] = Standing(wins, ties, losses, odds, ranks.get(method))
-        return standings
+            yield method, Standing(wins, ties, losses, odds, ranks.get(method))
 
     def _complete(self, by: Criterion) -> tuple[list[str], NDArray[np.float64]]:
         """The methods with scores on all scenarios on which any method has one, and these scores; shape [scenarios, methods]."""
@@ -145,67 +139,55 @@ class Leaderboard:
             if scores.shape[1] > 1
         }
 
-    def outcome(self, method: str, scenario: str, key: str) -> int | None:
+    def outcome(self, method: str, scenario: str, by: Criterion) -> int | None:
         """1 if a method is better than the reference in a scenario (Holm), -1 if worse, 0 if neither; None if not compared."""
-        cells = self.document["cells"].get(scenario, {})
-        cell, other = cells.get(method), cells.get(self.reference)
-        if cell is None or other is None or method == self.reference or SKIPPED in (absent(cell), absent(other)):
+        cell = self.cells(method)[scenario]
+        difference = score(cell, by) - score(self.cells(self.reference)[scenario], by)
+        if method == self.reference or math.isnan(difference):
             return None
-        if cell["failed"] or other["failed"]:
-            return None if cell["failed"] and other["failed"] else -1 if cell["failed"] else 1
-        if cell[key] is None or other[key] is None:
-            return None
-        test = (cell["versus"] or {}).get(key) or {}
-        if test.get("holm") is None or test["holm"] >= LEVEL:
+        holm = tested(cell, by).get("holm")
+        if math.isfinite(difference) and (holm is None or holm >= LEVEL):
             return 0
-        better = test["difference"] > 0
-        return 1 if better == (key != "std") else -1
+        return 1 if difference > 0 else -1
 
     @cached_property
     def order(self) -> list[str]:
         """The methods, best mean rank first, by the criterion that settings were chosen by (the mean, if it is none of the three)."""
-        by = self.document["budget"]["by"]
-        standings = self.standings[by if by in self.standings else "mean"]
-
-        ranks = {method: standing.rank for method, standing in standings.items()}
-        return sorted(ranks, key=lambda method: ranks[method] or math.inf)
+        standings = self.standings.get(self.document["budget"]["by"], self.standings["mean"])
+        return sorted(standings, key=lambda method: standings[method].rank or math.inf)
 
     def absent(self, kind: str) -> dict[str, list[str]]:
         """By scenario, the methods without numbers, of which the kind is `MISSING`, `FAILED` or `SKIPPED`, and why."""
         names: dict[str, list[str]] = {}
         for method in self.document["methods"]:
-            for scenario, cell in zip(self._scenarios, self.cells(method), strict=True):
+            for scenario, cell in self.cells(method).items():
                 if absent(cell) == kind:
-                    why = cell and (cell.get("skipped") or cell["failed"])
-                    names.setdefault(scenario, []).append(f"{method} ({why})" if why else method)
+                    names.setdefault(scenario, []).append(f"{method} ({why})" if (why := reason(cell)) else method)
         return names
 
     def better(self, by: Criterion) -> list[str]:
-        """The methods with results on all scenarios that are better than the reference with a probability above .95."""
-        whole = [m for m in self.document["methods"] if None not in self.cells(m)]
+        """The methods that have run on all scenarios and are better than the reference with a probability above .95."""
+        whole = [method for method in self.order if all(self.cells(method).values())]
         return [m for m in whole if (odds := self.standings[by.key][m].probabilities) and odds.better > SURE]
 
     @cached_property
     def headline(self) -> str:
         """Whether any method beats the tuned reference; if none does, that is the headline."""
-        cells, waiting = (
-            len(self._scenarios) * len(self.document["methods"]),
-            sum(map(len, self.absent(MISSING).values())),
-        )
-        so_far = f"Not complete ({cells - waiting} of {cells} cells have run). " if waiting else ""
-        if None in self.cells(self.reference):
+        every = [cell for method in self.document["methods"] for cell in self.cells(method).values()]
+        so_far = "" if all(every) else f"Not complete ({sum(map(bool, every))} of {len(every)} cells have run). "
+        if not all(self.cells(self.reference).values()):
             return f"{so_far}Tuned {self.reference} has not run on every scenario, so nothing can be stated."
         winners = {by.noun: names for by in CRITERIA if (names := self.better(by))}
         if not winners:
             return f"{so_far}No method beats tuned {self.reference}: neither by the mean nor by the worst group or client nor by the STD."
-        every = [m for m in self.order if any(m in names for names in winners.values())]
-        won = [f"{m} by {listed([noun for noun in winners if m in winners[noun]])}{self._cost(m)}" for m in every]
+        named = [method for method in self.order if any(method in names for names in winners.values())]
+        won = [f"{m} by {listed([noun for noun in winners if m in winners[noun]])}{self._price(m)}" for m in named]
         losers = [by.noun for by in CRITERIA if by.noun not in winners]
         none = f" None does by {' or by '.join(losers)}." if losers else ""
-        beat = f"{plural(len(every), 'method')} beat{'s' * (len(every) == 1)} tuned {self.reference}"
+        beat = f"{plural(len(named), 'method')} beat{'s' * (len(named) == 1)} tuned {self.reference}"
         return f"{so_far}{beat}: {'; '.join(won)}.{none}"
 
-    def _cost(self, method: str) -> str:
+    def _price(self, method: str) -> str:
         odds = self.standings["mean"][method].probabilities
         return ", with a lower mean" if odds and odds.worse > SURE else ""
 
@@ -215,23 +197,22 @@ class Leaderboard:
         return list(self._notes())
 
     def _notes(self) -> Iterator[str]:
-        given, n = self.document["budget"], len(self._scenarios)
-        scenarios = [f"{s['name']} ({s['title']}, {s['rounds']} rounds)" for s in self.document["scenarios"]]
+        given, scenarios, methods = (self.document[key] for key in ("budget", "scenarios", "methods"))
         yield (
             f"A method beats another over the scenarios if it is better by more than {REGION:g} point with a probability above "
-            f"{100 * SURE:g}{PERCENT} (Bayesian signed-rank test over {plural(n, 'scenario')})."
+            f"{100 * SURE:g}{PERCENT} (Bayesian signed-rank test over {plural(len(scenarios), 'scenario')})."
         )
+        yield f"Nothing corrects these probabilities for the number of methods: of {len(methods) - 1}, one can pass by chance."
         for by in CRITERIA:
-            every = [self.standings[by.key][m] for m in self.document["methods"]]
-            wins, ties, losses = (sum(counts) for counts in zip(*(s[:3] for s in every), strict=True))
+            counts = zip(*(standing[:3] for standing in self.standings[by.key].values()), strict=True)
+            wins, ties, losses = map(sum, counts)
             yield f"By {by.noun}, in single scenarios: {plural(wins, 'win')}, {ties} ties, {losses} losses against {self.reference} (Holm)."
-        yield f"Nothing corrects these probabilities for the number of methods: of {len(self.document['methods']) - 1}, one can pass by chance."
-        powers = {str(ranking) for ranking in self.rankings.values()}
-        yield from sorted(powers)
-        yield f"Scenarios: {'; '.join(scenarios)}."
+        yield from sorted({str(ranking) for ranking in self.rankings.values()})
+        named = "; ".join(f"{s['name']} ({s['title']}, {s['rounds']} rounds)" for s in scenarios)
+        yield f"Scenarios: {named}."
         yield f"{chosen_by(given['by'], given['draws'], given['validation'])} Reported with {plural(given['seeds'], 'other seed')}."
-        every_cell = [cell for m in self.document["methods"] for cell in self.cells(m) if cell]
-        seconds, rounds = (sum(cell[key] or 0 for cell in every_cell) for key in OF_TUNING)
+        every = [cell for method in methods for cell in self.cells(method).values()]
+        seconds, rounds = (sum(cell.get(key) or 0 for cell in every) for key in COSTS[2:])
         yield f"Choosing cost {rounds:,} rounds and {number(seconds / 60, 1)} processor minutes."
         for kind in (MISSING, FAILED, SKIPPED):
             for scenario, names in self.absent(kind).items():
@@ -239,120 +220,106 @@ class Leaderboard:
 
     def sheets(self) -> list[Sheet]:
         """The standing over the scenarios; per scenario mean, worst, STD; seconds, bytes, cost of tuning."""
-        return [
-            self._over_scenarios(),
-            *map(self._of_criterion, CRITERIA),
-            self._of_costs("seconds", "Seconds", "Seconds of training of a run, mean over seeds.", ("seconds",), 1),
-            self._of_costs("bytes", "Traffic", "MB that all clients receive and send in a round.", ("bytes",), 1e6),
-            self._of_costs("tuning", "Cost of tuning", "Seconds of choosing, and below them its rounds.", OF_TUNING, 1),
-        ]
+        return [self._over_scenarios(), *map(self._of_criterion, CRITERIA), *self._of_costs()]
 
     def _over_scenarios(self) -> Sheet:
-        parts = ("W/T/L", "B/E/W", "rank")
-        titles = tuple(f"{by.title} {part}" for by in CRITERIA for part in parts)
-        rows = [
+        titles = tuple(f"{by.title} {part}" for by in CRITERIA for part in ("W/T/L", "B/E/W", "rank"))
+        rows = (
             (m, tuple(cell for by in CRITERIA for cell in _standing(self.standings[by.key][m]))) for m in self.order
-        ]
-        ps = [f"{by.title} {p_value(self.rankings[by.key].p)}" for by in CRITERIA if by.key in self.rankings]
+        )
+        ps = [f"{by.title} {p_value(r.p)}" for by in CRITERIA if (r := self.rankings.get(by.key)) and r.p >= 0]
         texts = [
             f"W/T/L: wins, ties and losses against {self.reference}. A win or a loss has a p-value by Holm below .05, paired over seeds; a failure is a loss.",
             f"B/E/W: probabilities to be better by more than {REGION:g} point over such scenarios, equal, or worse (Bayesian signed-rank test).",
             "Rank: mean over the scenarios, 1 for the best. A failure ranks last.",
             *([f"Friedman's p: {', '.join(ps)}."] if ps else []),
         ]
-        caption = f"Over {plural(len(self._scenarios), 'scenario')}, every method against tuned {self.reference}."
+        caption = (
+            f"Every method against tuned {self.reference}, over {plural(len(self.document['scenarios']), 'scenario')}."
+        )
         return Sheet("overall", "Over the scenarios", caption, Grid(titles, tuple(rows)), texts)
 
     def _of_criterion(self, by: Criterion) -> Sheet:
-        rows = [
-            (m, tuple(self._result(m, s, cell, by) for s, cell in zip(self._scenarios, self.cells(m), strict=True)))
+        def shown(method: str, scenario: str, cell: Content) -> Cell:
+            best = self.outcome(method, scenario, by) == 1
+            return Cell(number(cell[by.key]), ends=_difference(tested(cell, by)), best=best)
+
+        unit = "in percent, higher is better" if by.sign == 1 else "over groups or clients in points, lower is better"
+        below = f"Below each number: the difference to {self.reference}, its 95{PERCENT} interval over seeds, and its p-value by Holm."
+        title = by.noun.removeprefix("the ")
+        return self._table(by.key, title[0].upper() + title[1:], unit, shown, (below, "In bold: a win."))
+
+    def _of_costs(self) -> list[Sheet]:
+        def cost(key: str, digits: int, unit: float = 1.0) -> Callable[[str, str, Content], Cell]:
+            return lambda _, __, cell: Cell(number(None if cell[key] is None else cell[key] / unit, digits))
+
+        return [
+            self._table("seconds", "Seconds", "of training of a run, mean over seeds", cost("seconds", 1)),
+            self._table("traffic", "MB", "that all clients receive and send in a round", cost("bytes", 2, 1e6)),
+            self._table("choosing", "Seconds of choosing", "the settings, all draws", cost("tuning_seconds", 0)),
+            self._table("rounds", "Rounds of choosing", "the settings, all draws", cost("tuning_rounds", 0)),
+        ]
+
+    def _table(
+        self, name: str, heading: str, about: str, shown: Callable[[str, str, Content], Cell], texts: Sequence[str] = ()
+    ) -> Sheet:
+        """A table with a column per scenario."""
+        rows = tuple(
+            (m, tuple(Cell(why) if (why := absent(cell)) else shown(m, s, cell) for s, cell in self.cells(m).items()))
             for m in self.order
-        ]
-        texts = [
-            f"Below each number: the difference to {self.reference}, its 95{PERCENT} interval over seeds, and its p-value by Holm.",
-            "In bold: a win.",
-        ]
-        heading, better = by.noun.removeprefix("the "), "higher" if by.sign == 1 else "lower"
-        unit = "percent" if by.sign == 1 else "points, over groups or clients"
-        caption = f"{heading[0].upper()}{heading[1:]} in {unit}, {better} is better."
-        return Sheet(
-            by.key, heading[0].upper() + heading[1:], caption, Grid(tuple(self._scenarios), tuple(rows)), texts
         )
-
-    def _result(self, method: str, scenario: str, cell: Content | None, by: Criterion) -> Cell:
-        if cell is None or absent(cell):
-            return Cell(absent(cell))
-        test = (cell["versus"] or {}).get(by.key) or {}
-        return Cell(number(cell[by.key], 2), ends=_difference(test), best=self.outcome(method, scenario, by.key) == 1)
-
-    def _of_costs(self, name: str, heading: str, caption: str, keys: Sequence[str], unit: float) -> Sheet:
-        def of(cell: Content | None) -> Cell:
-            if cell is None or absent(cell):
-                return Cell(absent(cell))
-            first, *more = (cell[key] for key in keys)
-            shown = UNDEFINED if first is None else number(first / unit, 2 if first < 10 * unit else 1)
-            return Cell(shown, ends=", ".join(f"{n:,}" for n in more if n is not None))
-
-        rows = [(m, tuple(map(of, self.cells(m)))) for m in self.order]
-        return Sheet(name, heading, caption, Grid(tuple(self._scenarios), tuple(rows)))
+        return Sheet(name, heading, f"{heading} {about}.", Grid(tuple(self.cells(self.reference)), rows), texts)
 
     def latex(self) -> str:
         """The tables in LaTeX, for the package booktabs; those per scenario fit a page turned on its side."""
-        comments = (f"% {text}" for text in (self.headline, *self.notes))
-        return "\n".join(["% needs the package booktabs", *comments, *map(latex_sheet, self.sheets())])
+        comments = (f"% {text}" for text in ("needs the package booktabs", self.headline, *self.notes))
+        return "\n".join([*comments, *map(latex_sheet, self.sheets())])
 
     def csv(self) -> str:
         """A line per scenario and method, with every number, setting and failure."""
         file = io.StringIO()
-        parts = ("difference", "low", "high", "p", "holm")
-        costs = ("seconds", "bytes", *OF_TUNING)
-        measured = [by.key if part is None else f"{by.key}_{part}" for by in CRITERIA for part in (None, *parts)]
+        measured = [name for by in CRITERIA for name in (by.key, *(f"{by.key}_{part}" for part in TESTED))]
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["scenario", "method", *measured, *costs, "settings", "failed"])
+        writer.writerow(["scenario", "method", *measured, *COSTS, "settings", "failed"])
         for method in self.document["methods"]:
-            for scenario, cell in zip(self._scenarios, self.cells(method), strict=True):
-                if cell is None:
-                    writer.writerow([safe(scenario), safe(method), *[None] * (len(measured) + len(costs) + 1), MISSING])
-                    continue
-                tests = {by.key: (cell["versus"] or {}).get(by.key) or {} for by in CRITERIA}
-                numbers = [x for by in CRITERIA for x in (cell[by.key], *map(tests[by.key].get, parts))]
-                texts = (settings_of(cell["settings"]), cell.get("skipped") or cell["failed"] or "")
-                writer.writerow([safe(scenario), safe(method), *numbers, *map(cell.get, costs), *map(safe, texts)])
+            for scenario, cell in self.cells(method).items():
+                numbers = [x for by in CRITERIA for x in (cell.get(by.key), *map(tested(cell, by).get, TESTED))]
+                texts = (settings_of(cell["settings"]) if cell else "", reason(cell) or absent(cell))
+                writer.writerow([safe(scenario), safe(method), *numbers, *map(cell.get, COSTS), *map(safe, texts)])
         return file.getvalue()
 
     @property
     def as_dict(self) -> Content:
         """Headline, notes, and of every method its standing by each criterion, as plain JSON types."""
-        plain = {
+        standings = {
             key: {
-                method: s._asdict() | {"probabilities": s.probabilities and s.probabilities._asdict()}
-                for method, s in standings.items()
+                method: standing._asdict() | {"probabilities": (odds := standing.probabilities) and odds._asdict()}
+                for method, standing in of_criterion.items()
             }
-            for key, standings in self.standings.items()
+            for key, of_criterion in self.standings.items()
         }
+        rankings = {key: each._asdict() | {"p": each.p if each.p >= 0 else None} for key, each in self.rankings.items()}
         return {
             "headline": self.headline,
             "notes": self.notes,
             "reference": self.reference,
-            "standings": plain,
-            "rankings": {
-                key: r._asdict() | {"p": None if math.isnan(r.p) else r.p} for key, r in self.rankings.items()
-            },
-            **{kind: self.absent(kind) for kind in (MISSING, FAILED, SKIPPED)},
+            "standings": standings,
+            "rankings": rankings,
+            "missing": self.absent(MISSING),
+            "failed": self.absent(FAILED),
+            "skipped": self.absent(SKIPPED),
         }
 
     def html(self) -> str:
         """The page; it needs nothing else, and sorts and filters its tables."""
-        anchors = {(m, s): f"choice-{i}-{j}" for i, m in enumerate(self.order) for j, s in enumerate(self._scenarios)}
-        choices = [
-            (anchors[m, s["name"]], m, s, cell, settings_of(cell["settings"]) if cell else "")
-            for m in self.order
-            for s, cell in zip(self.document["scenarios"], self.cells(m), strict=True)
-        ]
-        scenarios = {s["name"]: s for s in self.document["scenarios"]}
+        scenarios = {scenario["name"]: scenario for scenario in self.document["scenarios"]}
+        cells = [(m, scenarios[name], cell) for m in self.order for name, cell in self.cells(m).items()]
+        anchors = {(method, scenario["name"]): f"choice-{k}" for k, (method, scenario, _) in enumerate(cells)}
+        criteria = {by.key: by for by in CRITERIA}
         return template("leaderboard.html.j2").render(
-            board=self, anchors=anchors, choices=choices, scenarios=scenarios, absent=absent
-        )
+            board=self, cells=cells, anchors=anchors, scenarios=scenarios, criteria=criteria,
+            settings_of=settings_of, reason=reason, absent=absent,
+        )  # fmt: skip
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page, and next to it leaderboard.csv and leaderboard.tex, atomically; return the page's path."""
@@ -368,47 +335,45 @@ def leaderboard(document: Content) -> Leaderboard:
     Parameters
     ----------
     document : title, about, reference, budget (draws, by, seeds, validation), scenarios (name, title, rounds, report), methods, and
-        cells by scenario and method: None, or mean, worst and std in percent, costs, settings, failed, versus and tuning, and `skipped`, why a method is left out.
-
-    Raises
-    ------
-    ValueError : the reference is not among the methods.
+        cells by scenario and method: None, or mean, worst and std in percent, costs, settings, failed, versus and tuning. A cell with
+        `skipped`, the reason, is left out.
     """
-    if document["reference"] not in document["methods"]:
-        raise ValueError(
-            f"the reference must be one of the methods: expected one of {', '.join(document['methods'])}, found {document['reference']}. "
-            "Add it to the methods of the suite."
-        )
     return Leaderboard(document)
 
 
-def score(cell: Content | None, by: Criterion) -> float:
+def score(cell: Content, by: Criterion) -> float:
     """The number of a cell, higher is better; minus infinity if it failed, NaN if it does not exist."""
-    if cell is None or cell.get("skipped"):
-        return math.nan
-    return -math.inf if cell["failed"] else math.nan if cell[by.key] is None else by.sign * float(cell[by.key])
+    if absent(cell):
+        return -math.inf if absent(cell) == FAILED else math.nan
+    return math.nan if cell[by.key] is None else by.sign * float(cell[by.key])
 
 
-def absent(cell: Content | None) -> str:
+def tested(cell: Content, by: Criterion) -> Content:
+    """The difference of a cell to the reference; empty if there is none."""
+    return (cell.get("versus") or {}).get(by.key) or {}
+
+
+def absent(cell: Content) -> str:
     """Why a cell has no numbers, in a word or two; empty if it has."""
-    return MISSING if cell is None else SKIPPED if cell.get("skipped") else FAILED if cell["failed"] else ""
+    return MISSING if not cell else SKIPPED if cell.get("skipped") else FAILED if cell["failed"] else ""
+
+
+def reason(cell: Content) -> str:
+    """Why a cell failed or is left out; empty if it is neither."""
+    return str(cell.get("skipped") or cell.get("failed") or "")
 
 
 def _difference(test: Mapping[str, float | None]) -> str:
-    if (difference := test.get("difference")) is None:
+    if test.get("difference") is None:
         return ""
-    shown = number(difference, 1, sign=True)
-    if test.get("low") is None or test.get("high") is None:
-        return shown
-    holm = "" if test.get("holm") is None else f" {p_value(float(test['holm'] or 0))}"
-    return f"{shown} [{number(test['low'], 1, sign=True)}, {number(test['high'], 1, sign=True)}]{holm}"
+    shown, low, high = (number(test.get(key), 1, sign=True) for key in TESTED[:3])
+    holm = "" if (p := test.get("holm")) is None else f" {p_value(p)}"
+    return shown if test.get("low") is None else f"{shown} [{low}, {high}]{holm}"
 
 
 def _standing(standing: Standing) -> Iterator[Cell]:
     odds = standing.probabilities
-    yield Cell(UNDEFINED if odds is None else f"{standing.wins}/{standing.ties}/{standing.losses}")
-    yield Cell(
-        UNDEFINED if odds is None else "/".join(f"{p:.2f}".removeprefix("0") for p in odds[::-1]),
-        best=odds is not None and odds.better > SURE,
-    )
+    yield Cell(f"{standing.wins}/{standing.ties}/{standing.losses}" if odds else UNDEFINED)
+    shares = "/".join(f"{p:.2f}".removeprefix("0") for p in odds[::-1]) if odds else UNDEFINED
+    yield Cell(shares, best=odds is not None and odds.better > SURE)
     yield Cell(number(standing.rank, 1))
