@@ -20,6 +20,7 @@ from typer.core import TyperCommand
 from equipoise import __version__
 from equipoise.cli.analyse import app as analyse
 from equipoise.cli.audit import audit
+from equipoise.cli.benchmark import benchmark
 from equipoise.cli.catalogue import catalogue
 from equipoise.cli.console import err, out
 from equipoise.cli.data import app as data_sets
@@ -77,6 +78,7 @@ COMMANDS: dict[Callable[..., Any], str] = {  # with an example
     run: "equipoise run --method fedproto+fedheal --rounds 40 --set fedheal.tau=0.4",
     compare: "equipoise compare fedavg afl qffl fedheal --seeds 3 --jobs 2",
     tune: "equipoise tune fedavg fedprox qffl --scenario digits --draws 16 --by worst",
+    benchmark: "equipoise benchmark fair-small --shard 1/2",
     resume: "equipoise resume runs/fedheal-digits-seed0",
     status: "equipoise status runs",
     report: "equipoise report runs/quickstart/*/ --output report.html --figures",

@@ -5,12 +5,14 @@ Every number is that of the tables, over the last five rounds that were evaluate
 
 import math
 from collections.abc import Mapping
+from statistics import fmean
 from typing import Final, cast
 
+from equipoise.metrics.failure import diverged
 from equipoise.metrics.performance import last_rounds
 from equipoise.records.history import History
 from equipoise.records.meta import Content
-from equipoise.records.record import number
+from equipoise.records.record import Validation, number
 from equipoise.records.results import People
 
 LAST: Final = 5  # rounds
@@ -18,6 +20,7 @@ LEAVE_OUT: Final = "leave-one-client-out"
 ORACLE: Final = "oracle"
 CRITERIA: Final = {  # by name, in words
     "mean": "the mean over groups (over clients if no groups exist)",
+    "samples": "all held-out samples together",
     "worst": "the worst group (the worst client if no groups exist)",
     "mean-std": "the mean over groups less their standard deviation",
     "worst10": "the mean of the worst 10 % of the clients",
@@ -39,11 +42,17 @@ def scores(history: History) -> dict[str, float]:
     tenth = run.main.shown(run.main.worst_share(of_clients))
     return {
         "mean": sign * mean,
+        "samples": sign * fmean(run.main.scale * number(held_out.get(run.main.name)) for held_out in _last(history)),
         "worst": sign * worst,
         "mean-std": sign * mean - std,
         "worst10": sign * number(tenth),
         "eo": -_equal_opportunity(numbers.get("people", {})),
     }
+
+
+def _last(history: History) -> list[Validation]:
+    """What clients held out did in the last rounds in which that was measured."""
+    return [record["validation"] for record in history.records if record.get("validation")][-LAST:]
 
 
 def _equal_opportunity(people: Mapping[str, People]) -> float:
@@ -61,5 +70,7 @@ def tested(history: History) -> float:
 
 def failed(history: History) -> str:
     """Why a run is of no use by what clients hold out: it diverged, or it guesses; empty if it is of use."""
-    held_out = history.on_held_out()
-    return held_out.failure(LAST) if held_out.records else "no client had enough samples to hold one out"
+    if not (last := _last(history)):
+        return "no client had enough samples to hold one out"
+    scores_of_rounds = {str(k): cast(Content, held_out) for k, held_out in enumerate(last)}
+    return diverged(scores_of_rounds, which="validation loss") or history.on_held_out().failure(LAST)

@@ -16,7 +16,7 @@ from equipoise.metrics.classification import RATES
 from equipoise.records.criteria import LEAVE_OUT, ORACLE
 from equipoise.runs import directory as runs
 from equipoise.runs import tuning, unchanged
-from equipoise.runs.comparison import complete, fitting
+from equipoise.runs.comparison import Workers, complete, fitting
 from equipoise.runs.configuration import RunConfig, configure
 from equipoise.runs.tuning import RATE, Budget, Trial, Tuning
 from equipoise.scenarios.scenario import REGRESSION, kind_of
@@ -104,8 +104,11 @@ def choose(
     jobs: int | None = None,
     on_progress: Progress | None = None,
     lines: bool = False,
+    trials_in: Path | None = None,
 ) -> Tuning:
     """Choose the settings of every method, and write them to ``base``; the same call continues after a stop, bit for bit.
+
+    The runs are kept in the folder ``trials_in``, by default one in ``base``.
 
     Raises
     ------
@@ -121,6 +124,7 @@ def choose(
     rounds = next(iter(plain.values())).rounds
     spaces = {label: tuning.space_of(method, candidates.search) for label, method in methods.items()}
     sealed, jobs = _sealed(candidates, budget, plain), jobs or fitting([*plain.values()])
+    folder = trials_in or base / TRIALS
     done, total = [0], _rounds_in_all(budget, rounds, len(methods))
 
     def shown(now: int, _: int, before: int) -> None:
@@ -134,7 +138,7 @@ def choose(
             for trial in trials
             for seed in budget.seeds
         }
-        return _trained(base, configs, jobs, partial(shown, before=done[0]), lines, until)
+        return _trained(folder, configs, jobs, partial(shown, before=done[0]), lines, until, workers)
 
     def leave_out(trials: Sequence[Trial]) -> dict[Trial, list[History | str]]:
         names = unchanged.data_of(next(iter(plain.values()))).client_names
@@ -144,11 +148,11 @@ def choose(
             for seed in budget.seeds
             for name in names
         }
-        return _trained(base, configs, jobs, None, lines, None)
+        return _trained(folder, configs, jobs, None, lines, None, workers)
 
     base.mkdir(parents=True, exist_ok=True)
     try:
-        with files.locked(base / ".lock"):
+        with files.locked(base / ".lock"), Workers() as workers:
             chosen = tuning.choose(
                 spaces, {label: config.lr for label, config in plain.items()}, budget, rounds, train, leave_out
             )
@@ -168,22 +172,27 @@ def _sealed(candidates: Candidates, budget: Budget, plain: Mapping[str, RunConfi
 
 
 def _trained(
-    base: Path,
+    trials_in: Path,
     configs: Mapping[tuple[Trial, str], RunConfig],
     jobs: int,
     on_progress: Progress | None,
     lines: bool,
     until: int | None,
+    workers: Workers,
 ) -> dict[Trial, list[History | str]]:
     """The runs of trials, trained up to a round; text for one that failed, which says why."""
     places = {
-        key: base / TRIALS / f"{runs.slug(key[0].label)}-draw{key[0].draw:02d}-seed{runs.slug(key[1])}"
-        for key in configs
+        key: trials_in / f"{runs.slug(key[0].label)}-draw{key[0].draw:02d}-seed{runs.slug(key[1])}" for key in configs
     }
     for key, config in configs.items():
         runs.start(config, places[key])
     failed = complete(
-        {places[key]: config for key, config in configs.items()}, jobs, on_progress, lines=lines, until=until
+        {places[key]: config for key, config in configs.items()},
+        jobs,
+        on_progress,
+        lines=lines,
+        until=until,
+        workers=workers,
     )
     ended: dict[Trial, list[History | str]] = {}
     for (trial, _), path in places.items():

@@ -1,5 +1,7 @@
 """Several runs at once: every method with every seed, side by side in a few processes."""
 
+from __future__ import annotations
+
 import itertools
 import json
 import logging
@@ -11,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from equipoise.core.settings import simulated
 from equipoise.federation import checkpoint
@@ -96,6 +98,7 @@ def complete(
     *,
     lines: bool = False,
     until: int | None = None,
+    workers: Workers | None = None,
 ) -> dict[Path, str]:
     """Run to the end what the directories describe, or ``until`` so many rounds; why those that failed did.
 
@@ -107,6 +110,8 @@ def complete(
     jobs : processes at a time, >= 1.
     on_progress : called with the rounds done and to do, over all runs.
     lines : write lines about every run to standard error, if that is no terminal.
+    until : rounds after which a run pauses; None: it goes to its end.
+    workers : processes that are kept for further calls; None: new ones.
     """
     resume = ("resume", "--quiet", "--workers", str(max(1, cores() // jobs)), "--")
     resume = (*resume[:-1], *(("--until", str(until)) if until else ()), "--")
@@ -123,7 +128,8 @@ def complete(
             on_progress(sum(ended.get(path) or _rounds(path) for path in configs), total)
 
     commands = {path: [*resume, str(path)] for path in left}
-    failed = side_by_side(commands, jobs, look, data={path: _data(configs[path]) for path in left})
+    data = {path: _data(configs[path]) for path in left}
+    failed = side_by_side(commands, jobs, look, data=data, kept=workers)
     watch.look()
     return failed
 
@@ -172,12 +178,30 @@ class Worker:
         self.errors.close()
 
 
+class Workers:
+    """Processes by slot, and the data that each had last; they end with the block."""
+
+    def __init__(self) -> None:
+        self.by_slot: dict[int, Worker] = {}
+        self.last: dict[int, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for worker in self.by_slot.values():
+            if error[0] is not None:
+                worker.process.terminate()
+            worker.close()
+
+
 def side_by_side(
     commands: Mapping[Path, Sequence[str]],
     jobs: int,
     on_poll: Callable[[int], None] | None = None,
     *,
     data: Mapping[Path, str] | None = None,
+    kept: Workers | None = None,
 ) -> dict[Path, str]:
     """Run an ``equipoise`` command for each path, some at a time; why those that failed did.
 
@@ -187,11 +211,14 @@ def side_by_side(
     jobs : processes at a time, >= 1.
     on_poll : called after each look at the processes with the number of commands that have ended.
     data : what data the command of each path needs; a process prefers those that it had last, then those that no other has.
+    kept : processes that are kept for further calls; None: new ones.
     """
+    if kept is None:
+        with Workers() as own:
+            return side_by_side(commands, jobs, on_poll, data=data, kept=own)
     needed = dict.fromkeys(commands, "") | dict(data or {})
     waiting, ended, failed = list(commands), list[Path](), dict[Path, str]()
-    workers: dict[int, Worker] = {}
-    last: dict[int, str] = {}
+    workers, last = kept.by_slot, kept.last
     lock = threading.Lock()
 
     def take(slot: int) -> tuple[Path, Worker] | None:
@@ -236,8 +263,6 @@ def side_by_side(
                 for worker in workers.values():
                     worker.process.terminate()
             raise
-    for worker in workers.values():
-        worker.close()
     for future in serving:
         future.result()
     return {path: failed[path] for path in commands if path in failed}

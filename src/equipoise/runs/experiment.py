@@ -105,11 +105,15 @@ class Row(Strict):
 
 
 class Choice(Strict):
-    """How rows choose: trial runs with these seeds, in which every client holds out a share of its own training samples."""
+    """How rows choose: trial runs with these seeds, in which every client holds out a share of its own training samples.
+
+    ``by`` is the criterion, see `equipoise.records.criteria`.
+    """
 
     seeds: list[Annotated[int, Field(ge=0)]] = Field(min_length=1)
     validation: float = Field(gt=0, lt=1, default=0.2)
     rounds: int | None = Field(ge=1, default=None)
+    by: Literal["samples", "mean", "worst", "mean-std", "worst10", "eo"] = "samples"
 
 
 class Quick(Strict):

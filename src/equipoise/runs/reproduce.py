@@ -17,8 +17,6 @@ from equipoise import scenarios
 from equipoise.data.contents import DataError
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
-from equipoise.metrics.failure import diverged
-from equipoise.records.record import number
 from equipoise.report.claims import Chosen, Tried
 from equipoise.runs import directory as runs
 from equipoise.runs.comparison import complete
@@ -34,6 +32,7 @@ from equipoise.runs.experiment import (
     published,
     read_experiment,
 )
+from equipoise.runs.tuning import judged
 from equipoise.scenarios.scenario import CLASSIFICATION, kind_of
 from equipoise.system import hashes, own_code
 from equipoise.system.files import locked
@@ -373,7 +372,8 @@ def _decided(planned: ReproductionPlan, failed: Mapping[Path, str] | None = None
         if (part, row) in chosen or not {run.path for c in candidates for run in c.trials} <= ended:
             continue
         title = next(p.title or p.name for p in planned.experiment.part if p.name == part)
-        tried = tuple(_tried(c, failed or {}) for c in candidates)
+        by = "samples" if planned.experiment.choice is None else planned.experiment.choice.by
+        tried = tuple(_tried(c, by, failed or {}) for c in candidates)
         chosen[part, row] = choice = Chosen(part, title, row, tried)
         taken[part, row] = () if choice.taken is None else candidates[tried.index(choice.taken)].runs
         if choice.taken is None:
@@ -383,19 +383,16 @@ def _decided(planned: ReproductionPlan, failed: Mapping[Path, str] | None = None
     return replace(planned, runs=tuple(run for several in left for run in several), chosen=chosen, skipped=skipped)
 
 
-def _tried(candidate: Candidate, failed: Mapping[Path, str]) -> Tried:
-    """The mean over trial runs of the validation accuracy in the last five rounds that were validated."""
-    accuracies = []
+def _tried(candidate: Candidate, by: str, failed: Mapping[Path, str]) -> Tried:
+    """The mean over trial runs of a criterion on what clients held out."""
+    scores = []
     for trial in candidate.trials:
         why = failed.get(trial.path, "").partition(". ")[0]
-        if not why:
-            records = History.from_run(trial.path).records
-            last = {str(r["round"]): r["validation"] for r in [r for r in records if r.get("validation")][-5:]}
-            why = diverged(last, which="validation loss") if last else "no client had enough samples to hold one out"
-            accuracies += [100 * mean(number(scores["accuracy"]) for scores in last.values())] if last else []
-        if why:
-            return Tried(candidate.settings, math.nan, f"seed {trial.seed}: {why}")
-    return Tried(candidate.settings, mean(accuracies))
+        result = judged([why or History.from_run(trial.path)], by, trial.rounds)
+        if result.failed:
+            return Tried(candidate.settings, math.nan, f"seed {trial.seed}: {result.failed}")
+        scores.append(result.scores[by])
+    return Tried(candidate.settings, mean(scores))
 
 
 def run(

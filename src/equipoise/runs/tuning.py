@@ -282,6 +282,10 @@ class Tuning:
         lines = ["  ".join(row) for row in report.aligned([report.COLUMNS, *report.rows(document)])]
         return "\n".join([*map(str.rstrip, lines), *report.sentences(document)])
 
+    def only(self, label: str) -> Tuning:
+        """The choice for one method."""
+        return replace(self, choices={label: self.choices[label]})
+
     def tuned(self, label: str) -> Tuned:
         """What a run with the chosen settings records about the choice."""
         chosen, budget = self.choices[label], self.budget

@@ -1,0 +1,351 @@
+"""A suite of scenarios on which methods are tuned and tested alike, cell by cell: a cell is a method on a scenario."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from equipoise.federation.history import History
+from equipoise.federation.method import parse
+from equipoise.records.meta import Content, Tuned
+from equipoise.report import tuning as page
+from equipoise.report.html import write as write_report
+from equipoise.report.statistics import Comparison
+from equipoise.runs import choosing, tuning
+from equipoise.runs import directory as runs
+from equipoise.runs.comparison import complete, fitting
+from equipoise.runs.configuration import RunConfig, configure
+from equipoise.runs.tuning import CHOSEN, TUNING, Budget
+from equipoise.scenarios import SCENARIOS
+from equipoise.system import own_code
+from equipoise.system.errors import ExpectedError
+from equipoise.system.files import write_atomically
+from equipoise.system.seals import open_json, open_toml, sealed_json
+from equipoise.system.suggestions import unknown
+
+log = logging.getLogger(__name__)
+
+FOLDER: Final = resources.files("equipoise.runs") / "suites"
+FAILED: Final = "failed.json"
+RUNS, TRIALS, REPORT = "runs", "trials", "report.html"
+SHOWN: Final = {"mean": "avg", "worst": "worst", "std": "std"}  # by their names in a comparison
+Progress = Callable[[str, int, int], None]
+
+
+class Strict(BaseModel):
+    """A table of a suite's file: no key that is not known."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Part(Strict):
+    """A scenario of a suite, with its options, and settings of training that differ from those it recommends."""
+
+    name: str
+    scenario: str
+    title: str = ""
+    options: dict[str, Any] = {}
+    train: dict[str, Any] = {}
+    skip: dict[str, str] = {}  # methods that cannot be run here, and why
+
+
+class Suite(Strict):
+    """What is run: methods, of which the first is the reference, scenarios, and how settings are chosen."""
+
+    title: str
+    about: str
+    methods: list[str] = Field(min_length=2)
+    draws: int = Field(ge=1, default=8)
+    by: str = "worst"
+    validation: float = Field(gt=0, lt=1, default=0.2)
+    seeds: int = Field(ge=1, default=5)
+    scenario: list[Part] = Field(min_length=1)
+
+    @property
+    def budget(self) -> Budget:
+        """How settings are chosen."""
+        return Budget(draws=self.draws, by=self.by, validation=self.validation)
+
+
+class SuiteError(ExpectedError):
+    """A suite that does not exist, or whose file is not right."""
+
+
+def suites() -> list[str]:
+    """The suites that come with the library."""
+    return sorted(file.name.removesuffix(".toml") for file in FOLDER.iterdir() if file.name.endswith(".toml"))
+
+
+def read_suite(name: str) -> Suite:
+    """A suite by its name, or of a file that ends in ``.toml``.
+
+    Raises
+    ------
+    SuiteError : naming the file, the entry, what was expected and what was found.
+    """
+    own = name.endswith(".toml")
+    if not own and name not in suites():
+        raise SuiteError(unknown("suite", name, suites()))
+    try:
+        suite = Suite(**open_toml((Path(name) if own else FOLDER / f"{name}.toml").read_text(encoding="utf-8")))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
+        raise SuiteError(f"{name}: {where}: {first['msg']}; found {first['input']!r}.") from None
+    except (OSError, ValueError) as error:
+        raise SuiteError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    names = [part.name for part in suite.scenario]
+    for part in suite.scenario:
+        if part.scenario not in SCENARIOS:
+            raise SuiteError(f"{name}: scenario {part.name}: {unknown('scenario', part.scenario, SCENARIOS)}")
+        if names.count(part.name) > 1:
+            raise SuiteError(f"{name}: two scenarios are called {part.name}. Give each its own name.")
+    for method in suite.methods:
+        parse(method)
+    return suite
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method on a scenario of a suite, whose results are in folders below ``base``."""
+
+    part: Part
+    method: str
+    base: Path
+
+    @property
+    def folder(self) -> Path:
+        """Where its choice is."""
+        return self.base / self.part.name / self.stem
+
+    @property
+    def stem(self) -> str:
+        """The method as a part of file names."""
+        return runs.slug(own_code.short(self.method))
+
+    @property
+    def failure(self) -> dict[str, str]:
+        """Why it has no results, as `"failed"`, or as `"skipped"` if the method does not fit the scenario; empty if it has, or may have."""
+        if why := self.part.skip.get(self.method):
+            return {"skipped": why}
+        path = self.folder / FAILED
+        return dict(open_json(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+    @property
+    def chosen(self) -> bool:
+        """Whether its settings are chosen."""
+        return (self.folder / CHOSEN).exists()
+
+    def place(self, seed: int) -> Path:
+        """The directory of a run that is reported."""
+        return self.base / self.part.name / RUNS / f"{self.stem}-seed{seed}"
+
+    def finished(self, seeds: int) -> bool:
+        """Whether nothing is left to run."""
+        return bool(self.failure) or (self.chosen and all(runs.finished(self.place(seed)) for seed in range(seeds)))
+
+    def fail(self, why: str, kind: Literal["failed", "skipped"] = "failed") -> None:
+        """Record why it has no results."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.folder / FAILED, sealed_json({kind: why}))
+        log.warning("%s on %s: %s", self.method, self.part.name, why)
+
+    def candidates(self, methods: Sequence[str]) -> choosing.Candidates:
+        """Methods to tune on its scenario."""
+        fields = {**self.part.train, "scenario_options": self.part.options}
+        return choosing.Candidates({method: (method, {}) for method in methods}, self.part.scenario, fields, {})
+
+    def config(self, seed: int) -> RunConfig:
+        """A run that is reported, with the chosen settings."""
+        document = open_json((self.folder / TUNING).read_text(encoding="utf-8"))
+        told = document["methods"][self.method]
+        tuned = {key: told[key] for key in Tuned.__annotations__ if told.get(key) is not None}
+        settings = dict(told["settings"])
+        lr = {"lr": settings.pop("lr")} if "lr" in settings else {}
+        config = configure(
+            self.method,
+            self.part.scenario,
+            overrides=settings,
+            seed=seed,
+            **{**self.part.train, "scenario_options": self.part.options, **lr, "tuned": tuned},
+        )
+        return replace(config, label=own_code.short(self.method))
+
+
+def cells(suite: Suite, base: Path, methods: Sequence[str] = (), shard: tuple[int, int] = (1, 1)) -> list[Cell]:
+    """The cells of a suite, or those of the k-th of n machines that share its folder; ``methods`` instead of the suite's."""
+    every = [Cell(part, method, base) for part in suite.scenario for method in methods or suite.methods]
+    return every[shard[0] - 1 :: shard[1]]
+
+
+def run(
+    suite: Suite,
+    base: Path,
+    *,
+    methods: Sequence[str] = (),
+    shard: tuple[int, int] = (1, 1),
+    jobs: int | None = None,
+    on_progress: Progress | None = None,
+    lines: bool = False,
+) -> None:
+    """Tune and test the cells that are missing; what is finished is taken as it is, and what was stopped continues.
+
+    Parameters
+    ----------
+    suite, base : what to run, and the folder that all shards share.
+    methods : instead of those of the suite.
+    shard : which of how many machines this is, from 1.
+    jobs : processes at a time; no result depends on it.
+    on_progress : called with the scenario, the rounds done and to do.
+    lines : write lines about every run to standard error, if that is no terminal.
+    """
+    own = cells(suite, base, methods, shard)
+    for part in suite.scenario:
+        left = [cell for cell in own if cell.part == part and not cell.finished(suite.seeds)]
+        _choose(suite, [cell for cell in left if not cell.chosen], shard, jobs, on_progress, lines)
+        _test(suite, [cell for cell in left if cell.chosen], jobs, on_progress, lines)
+
+
+def _choose(
+    suite: Suite,
+    missing: Sequence[Cell],
+    shard: tuple[int, int],
+    jobs: int | None,
+    on_progress: Progress | None,
+    lines: bool,
+) -> None:
+    """Choose the settings of cells of one scenario, together, so that processes are not started for each."""
+    usable = []
+    for cell in missing:
+        try:
+            runs.check_networks([cell.candidates([cell.method]).config(cell.method, {})])
+            choosing.check({cell.method: parse(cell.method)}, suite.budget, {})
+            usable.append(cell)
+        except (ValueError, TypeError, ExpectedError) as error:
+            cell.fail(str(error), "skipped")
+    if not usable:
+        return
+    first = usable[0]
+    where = first.base / first.part.name
+    candidates = first.candidates([cell.method for cell in usable])
+    every = choosing.choose(
+        candidates,
+        suite.budget,
+        where / f"shard-{shard[0]}-of-{shard[1]}",
+        jobs=jobs,
+        on_progress=None if on_progress is None else lambda done, total: on_progress(first.part.name, done, total),
+        lines=lines,
+        trials_in=where / TRIALS,
+    )
+    for cell in usable:
+        written = tuning.write(every.only(cell.method), cell.folder, candidates.file())
+        page.Page(written.document()).save(cell.folder / "tuning.html")
+
+
+def _test(suite: Suite, chosen: Sequence[Cell], jobs: int | None, on_progress: Progress | None, lines: bool) -> None:
+    """Test the chosen settings with the seeds of the suite, in new processes, which build test data."""
+    if not chosen:
+        return
+    configs = {cell.place(seed): cell.config(seed) for cell in chosen for seed in range(suite.seeds)}
+    for path, config in configs.items():
+        runs.start(config, path)
+    name = chosen[0].part.name
+    failed = complete(
+        configs,
+        jobs or fitting([*configs.values()]),
+        None if on_progress is None else lambda done, total: on_progress(name, done, total),
+        lines=lines,
+    )
+    for cell in chosen:
+        for seed in range(suite.seeds):
+            if why := failed.get(cell.place(seed)):
+                cell.fail(f"seed {seed}: {why}")
+
+
+def document(suite: Suite, base: Path, methods: Sequence[str] = ()) -> Content:
+    """The results of a suite so far, as :func:`equipoise.report.leaderboard.leaderboard` takes them; writes a report of each scenario."""
+    every = [*suite.methods, *(method for method in methods if method not in suite.methods)]
+    parts: list[Content] = []
+    results: dict[str, dict[str, Content | None]] = {}
+    for part in suite.scenario:
+        of_part = {method: Cell(part, method, base) for method in every}
+        histories = {
+            method: [History.from_run(cell.place(seed)) for seed in range(suite.seeds)]
+            for method, cell in of_part.items()
+            if not cell.failure and cell.finished(suite.seeds)
+        }
+        report, rounds = base / part.name / REPORT, 0
+        compared: Comparison | None = None
+        if histories:
+            compared = Comparison.of([run for of_method in histories.values() for run in of_method])
+            rounds = int(compared["rounds"])
+            write_report(compared, report)
+        results[part.name] = {
+            method: _result(cell, histories.get(method), compared) for method, cell in of_part.items()
+        }
+        shown = f"{part.name}/{REPORT}" if histories else ""
+        parts.append({"name": part.name, "title": part.title or part.name, "rounds": rounds, "report": shown})
+    budget = {"draws": suite.draws, "by": suite.by, "seeds": suite.seeds, "validation": suite.validation}
+    return {
+        "title": suite.title,
+        "about": suite.about,
+        "reference": suite.methods[0],
+        "budget": budget,
+        "scenarios": parts,
+        "methods": every,
+        "cells": results,
+    }
+
+
+def _result(cell: Cell, histories: Sequence[History] | None, compared: Comparison | None) -> Content | None:
+    """The numbers of a cell; None if it was not run yet."""
+    if cell.failure:
+        return _empty() | cell.failure
+    if histories is None or compared is None:
+        return None
+    label = histories[0].label
+    row = next(method for method in compared["methods"] if method["method"] == label)
+    tuned = histories[0].tuned or {}
+    versus = row["versus"]
+    return _empty() | {
+        **{name: row[key]["mean"] for name, key in SHOWN.items()},
+        "seconds": fmean(sum(float(r.get("seconds", 0)) for r in run.records) for run in histories),
+        "bytes": _bytes(histories[0]),
+        "tuning_seconds": tuned.get("seconds"),
+        "tuning_rounds": tuned.get("trained"),
+        "settings": dict(tuned.get("settings", {})),
+        "failed": "; ".join(dict.fromkeys(map(str, row["failed"].values()))) or None,
+        "versus": {name: versus[key] for name, key in SHOWN.items()} if versus else None,
+        "tuning": f"{cell.part.name}/{cell.stem}/tuning.html",
+    }
+
+
+def _empty() -> Content:
+    numbers = ("mean", "worst", "std", "seconds", "bytes", "tuning_seconds", "tuning_rounds", "failed", "versus")
+    return {**dict.fromkeys(numbers), "settings": {}, "tuning": ""}
+
+
+def _bytes(history: History) -> float | None:
+    """Bytes to and from all clients in a round, on average."""
+    rounds = [record["bytes"] for record in history.records if "bytes" in record]
+    return fmean(sum(each["down"]) + sum(each["up"]) for each in rounds) if rounds else None
+
+
+def shard_of(text: str) -> tuple[int, int]:
+    """Which of how many machines, from ``3/8``.
+
+    Raises
+    ------
+    ValueError : it is not K/N with 1 <= K <= N.
+    """
+    k, slash, n = text.partition("/")
+    if not (slash and k.isdigit() and n.isdigit() and 1 <= int(k) <= int(n)):
+        raise ValueError(f"--shard must be K/N with K from 1 to N, such as 3/8; found {text!r}.")
+    return int(k), int(n)

@@ -1,0 +1,131 @@
+"""A suite of scenarios: methods tuned and tested alike, cell by cell, on several machines, and beside them a method of one's own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import equipoise as eq
+from equipoise.runs import benchmark
+from equipoise.runs.benchmark import Cell, SuiteError, cells, document, read_suite, run, shard_of
+from run_helpers import SIZES
+from run_helpers import equipoise as equipoise
+
+FILE = f"""
+title = "Tiny"
+about = "For tests."
+methods = ["fedavg", "qffl", "fedsac"]
+draws = 2
+by = "mean"
+seeds = 2
+
+[[scenario]]
+name = "tiny"
+scenario = "digits"
+options = {{ train = {SIZES["train"]}, test = {SIZES["test"]}, clients = 4 }}
+train = {{ rounds = 2, epochs = 1, batch_size = 8, network = "mlp", network_options = {{ hidden = [8] }} }}
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> benchmark.Suite:
+    (tmp_path / "tiny.toml").write_text(FILE)
+    return read_suite(str(tmp_path / "tiny.toml"))
+
+
+def test_shards_divide_the_cells() -> None:
+    suite = read_suite("fair-small")
+    every = cells(suite, Path())
+    assert len(every) == len(suite.scenario) * len(suite.methods)
+    parts = [cells(suite, Path(), shard=(k, 3)) for k in (1, 2, 3)]
+    names = sorted((cell.part.name, cell.method) for part in parts for cell in part)
+    assert names == sorted((cell.part.name, cell.method) for cell in every)
+
+
+def test_the_small_suite_is_what_it_promises() -> None:
+    suite = read_suite("fair-small")
+    assert (len(suite.methods) >= 20, len(suite.scenario), suite.seeds, suite.draws) == (True, 5, 5, 8)
+    assert suite.methods[0] == "fedavg"
+    for part in suite.scenario:
+        Cell(part, "fedavg", Path()).candidates(["fedavg"]).config("fedavg", {})  # or a wrong option
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0"])
+def test_wrong_shards_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="--shard must be K/N"):
+        shard_of(text)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        ("draws = 2", "draws = 0", "draws: Input should be greater than or equal to 1; found 0"),
+        ("draws = 2", "drows = 2", "drows: Extra inputs are not permitted"),
+        ('scenario = "digits"', 'scenario = "digots"', "Did you mean 'digits'"),
+        ('"qffl"', '"qfll"', "Did you mean 'qffl'"),
+        ('title = "Tiny"', "title = ", "cannot be read"),
+    ],
+)
+def test_wrong_files_are_refused(tmp_path: Path, before: str, after: str, text: str) -> None:
+    (tmp_path / "x.toml").write_text(FILE.replace(before, after))
+    with pytest.raises((SuiteError, ValueError)) as error:
+        read_suite(str(tmp_path / "x.toml"))
+    assert text in str(error.value)
+    with pytest.raises(SuiteError, match="fair-small"):
+        read_suite("fair-smal")
+
+
+def test_cells_are_the_same_on_one_machine_and_on_two(suite: benchmark.Suite, tmp_path: Path) -> None:
+    for k in (2, 1):
+        run(suite, tmp_path / "two", shard=(k, 2), jobs=1)
+    run(suite, tmp_path / "one", jobs=2)
+    one, two = (document(suite, tmp_path / name) for name in ("one", "two"))
+    for results in (one, two):
+        for result in results["cells"]["tiny"].values():
+            result.pop("seconds"), result.pop("tuning_seconds")
+    assert one == two
+    failed = one["cells"]["tiny"]["fedsac"]
+    assert failed["mean"] is None
+    assert failed["failed"] is None
+    assert "validation data of the server's own" in failed["skipped"]
+    cell = one["cells"]["tiny"]["qffl"]
+    histories = [
+        eq.History.from_run(tmp_path / "one" / "tiny" / "runs" / f"{method}-seed{seed}")
+        for method in ("fedavg", "qffl")
+        for seed in (0, 1)
+    ]
+    compared = eq.Comparison.of(histories)
+    row = compared["methods"][1]
+    assert (cell["mean"], cell["worst"], cell["std"]) == tuple(row[key]["mean"] for key in ("avg", "worst", "std"))
+    assert cell["versus"]["mean"] == row["versus"]["avg"]
+    assert compared["notes"][0].startswith("Chosen by the mean over groups")
+    assert (tmp_path / "one" / cell["tuning"]).exists()
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "one").rglob("metrics.jsonl")}
+    shutil.rmtree(tmp_path / "one" / "tiny" / "runs" / "qffl-seed1")
+    run(suite, tmp_path / "one", jobs=1)  # of what is missing only
+    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "one").rglob("metrics.jsonl")}
+    assert [path.parent.name for path in after if before.get(path) != after[path]] == ["qffl-seed1"]
+
+
+def test_a_rule_of_ones_own_joins_the_stored_results(suite: benchmark.Suite, tmp_path: Path, equipoise: Any) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\n\nimport equipoise as eq\n\n\n@dataclass(frozen=True)\nclass Mine(eq.Rule):\n"
+        "    strength: float = eq.number(0.5, low=0, search=eq.uniform(1, 2))\n"
+    )
+    own = f"{tmp_path / 'mine.py'}:Mine"
+    words = ("--suite", tmp_path / "tiny.toml", "--runs", tmp_path, "--name", "b", "--jobs", 1, "--json")
+    done = equipoise("benchmark", "submit", own, *words)
+    assert done.status == 0, done.err
+    board = json.loads(done.out)
+    assert board["cells"]["tiny"]["fedavg"] is None  # was not run here
+    result = board["cells"]["tiny"][own]
+    assert result["mean"] is not None
+    assert 1 <= result["settings"].get("Mine.strength", 1) <= 2
+    for name in ("leaderboard.html", "leaderboard.csv", "leaderboard.tex"):
+        assert (tmp_path / "b" / name).exists()
+    wrong = equipoise("benchmark", "submit")
+    assert (wrong.status, "name your rule" in wrong.err) == (2, True)
