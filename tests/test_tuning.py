@@ -230,25 +230,30 @@ def test_halving_continues_the_better_half_bit_for_bit() -> None:
     } - {t.trial.draw for t in first if t.results[0].failed}
 
 
-def test_a_choice_that_is_stopped_and_continued_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = tuned(directory=tmp_path / "whole", rounds=6)
+@pytest.mark.parametrize("stop", [7, 14, 17])  # in the first, second and last rung
+def test_a_choice_that_is_stopped_and_continued_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    more: dict[str, Any] = {"methods": ["fedprox"], "draws": 10, "rounds": 8, "by": "worst"}
+    whole = tuned(directory=tmp_path / "whole", **more)
+    again = tuned(directory=tmp_path / "whole", **more)
+    assert (again.digest, again.document()) == (whole.digest, whole.document())
     fits = []
     fit = eq.Federation.fit
 
     def failing(fed: Any, *arguments: Any, **more: Any) -> Any:
         fits.append(fed)
-        if len(fits) == 7:
+        if len(fits) == stop:
             raise KeyboardInterrupt
         return fit(fed, *arguments, **more)
 
     monkeypatch.setattr(eq.Federation, "fit", failing)
     with pytest.raises(KeyboardInterrupt):
-        tuned(directory=tmp_path / "stopped", rounds=6)
+        tuned(directory=tmp_path / "stopped", **more)
     monkeypatch.undo()
     assert not (tmp_path / "stopped" / "chosen.toml").exists()
-    assert without_seconds(tuned(directory=tmp_path / "stopped", rounds=6).document()) == without_seconds(
-        whole.document()
-    )
+    continued = tuned(directory=tmp_path / "stopped", **more)
+    assert without_seconds(continued.document()) == without_seconds(whole.document())
 
 
 def test_results_on_test_data_cannot_change_a_choice() -> None:

@@ -169,8 +169,8 @@ def edges(spaces: Mapping[str, Space], lr: Rate, settings: Mapping[str, Any]) ->
 
 
 def judged(histories: Sequence[History | str], by: str, rounds: int) -> Result:
-    """The result of the runs of one trial: every criterion is the mean over its seeds."""
-    ended = [run for run in histories if isinstance(run, History)]
+    """The result of the runs of one trial after so many rounds, whether or not they went on: every criterion is the mean over its seeds."""
+    ended = [replace(run, records=run.records[:rounds]) for run in histories if isinstance(run, History)]
     why = next((run for run in histories if isinstance(run, str)), "")
     numbers = [{**scores(run), **({ORACLE: tested(run)} if by == ORACLE else {})} for run in ended]
     if by == ORACLE:
