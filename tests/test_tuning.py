@@ -370,6 +370,19 @@ def test_a_comparison_says_what_was_tuned_and_what_was_not() -> None:
     assert {*settings} == {*rates_of} == {"fedavg", "fedprox"}
 
 
+def test_a_comparison_of_methods_that_were_not_tuned_alike_says_so() -> None:
+    tests = {"a": part(60, 1), "b": part(60, 2)}
+    runs = [
+        eq.compare(net, CLIENTS, [method], 1, rounds=2, tests=tests, **({"tune": 2, "by": by} if by else {}), **GIVEN)
+        for method, by in (("fedavg", "worst"), ("fedprox", "mean"), ("scaffold", ""))
+    ]
+    notes = eq.Comparison.of([history for compared in runs for history in compared.histories])["notes"]
+    assert notes[0] == "Methods were not tuned alike, so a difference between them may be one of tuning."
+    assert notes[1].startswith("fedavg: Chosen by the worst group")
+    assert notes[2].startswith("fedprox: Chosen by the mean over groups")
+    assert "Not tuned: scaffold." in notes
+
+
 def test_an_own_rule_is_tuned_where_it_says() -> None:
     @dataclass(frozen=True)
     class Mine(eq.Rule):
@@ -409,6 +422,13 @@ def test_a_choice_is_a_file_for_other_commands(tmp_path: Path, equipoise: Any) -
     assert run.lr == chosen["methods"]["fedprox"]["lr"]
     assert run.tuned is not None
     assert run.tuned["settings"] == chosen["tuned"]["fedprox"]["settings"]
+    assert run.tuned["chosen"] == document["chosen"]
+    assert not run.tuned["changed"]
+    words = ("compare", "fedavg", "fedprox", "--config", path, "--runs", tmp_path, "--json")
+    other = json.loads(equipoise(*words, "--lr", 0.3, "--set", "fedprox.mu=0.7", "--rounds", 3).out)["notes"]
+    changed = "fedavg (rounds, lr); fedprox(mu=0.7) (rounds, lr, fedprox.mu)"
+    assert f"Changed after the choice, so not as chosen: {changed}." in other
+    assert "chosen already" in equipoise("tune", "fedavg", "--config", path, "--runs", tmp_path).err
     alone = equipoise("run", "--method", "fedprox", "--config", path, "--runs", tmp_path, "--json")
     assert json.loads(alone.out)["methods"][0]["method"] == "fedprox"
     unclear = equipoise("run", "--config", path, "--runs", tmp_path)
@@ -418,6 +438,30 @@ def test_a_choice_is_a_file_for_other_commands(tmp_path: Path, equipoise: Any) -
     assert "was changed after it was written" in equipoise(*again).err
     path.write_text(path.read_text().split("\n", 1)[1])  # as the message advises: the settings are the user's now
     assert "Chosen by" not in equipoise(*again).out
+
+
+@pytest.mark.parametrize("value", [0.5, 0.01])  # 0.01 is the default
+def test_a_value_of_the_users_stays_in_the_choice(tmp_path: Path, equipoise: Any, value: float) -> None:
+    base = ("--runs", tmp_path, "--rounds", 2, *TINY, "--set", f"fedprox.mu={value}", "--name", "t")
+    document = json.loads(equipoise("tune", "fedavg", "fedprox", "--draws", 2, *base, "--json").out)
+    assert not [trial for trial in document["methods"]["fedprox"]["trials"] if "fedprox.mu" in trial["settings"]]
+    assert "Leave one of them out" in equipoise("tune", "fedprox", *base, "--search", "fedprox.mu=1,2").err
+    chosen = tomllib.loads((tmp_path / "t" / "chosen.toml").read_text())
+    assert [each.get("fedprox.mu") for each in chosen["methods"].values()] == [None, value]
+    words = (
+        "run",
+        "--method",
+        "fedprox",
+        "--config",
+        tmp_path / "t" / "chosen.toml",
+        "--runs",
+        tmp_path,
+        "--name",
+        "r",
+    )
+    equipoise(*words)
+    run = directory.load(tmp_path / "r")
+    assert (run.method, run.tuned and run.tuned["changed"]) == ("fedprox" + "(mu=0.5)" * (value == 0.5), [])
 
 
 def test_a_comparison_chooses_first(tmp_path: Path, equipoise: Any) -> None:

@@ -26,6 +26,7 @@ class Choices:
     fields : fields of :class:`equipoise.runs.directory.RunConfig`.
     of_methods : settings by method that ``equipoise tune`` chose: the learning rate, and hyper-parameters by ``part.name``.
     tuned : by method how they were chosen, see :class:`equipoise.records.meta.Tuned`.
+    changed : fields of the command that differ from those with which the settings were chosen.
     """
 
     method: str
@@ -35,6 +36,7 @@ class Choices:
     fields: Mapping[str, Any]
     of_methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     tuned: Mapping[str, Any] = field(default_factory=dict)
+    changed: Sequence[str] = ()
 
     @property
     def only_method(self) -> str:
@@ -66,9 +68,10 @@ class Choices:
         config = configure(method, overrides=overrides, seed=seed, **self.fields)
         if method not in self.of_methods:
             return config
-        own = dict(self.of_methods[method])
+        own = {name: value for name, value in self.of_methods[method].items() if name not in self.changed}
+        changed = [*self.changed, *(name for name, value in overrides.items() if own.get(name) != value)]
         lr = {"lr": own.pop("lr")} if "lr" in own else {}
-        more = {"tuned": self.tuned[method]} if method in self.tuned else {}
+        more = {"tuned": {**self.tuned[method], "changed": changed}} if method in self.tuned else {}
         chosen = configure(method, overrides={**own, **overrides}, seed=seed, **{**self.fields, **lr, **more})
         return replace(chosen, label=config.label)
 
@@ -80,6 +83,9 @@ def read(given: Values) -> Choices:
     ------
     ValueError : a file that cannot be used, options that contradict each other, or that cannot be read.
     """
+    from equipoise.scenarios.scenario import Protocol
+    from equipoise.system import hashes
+
     file = given["config_file"]
     method, of_file, seed, fields = ("fedavg", {}, 0, {}) if file is None else read_file(file)
     of_command, options = _settings(given["set_"])
@@ -89,10 +95,12 @@ def read(given: Values) -> Choices:
         options["task"] = task
     fields = dict(fields)
     of_methods, tuned = fields.pop("methods", {}), fields.pop("tuned", {})
-    if given["lr"] is not None:  # which overrides the file
-        of_methods = {name: {k: v for k, v in own.items() if k != "lr"} for name, own in of_methods.items()}
-        tuned = {}
-    return Choices(method, seed, of_file, of_command, _fields(fields, options, given), of_methods, tuned)
+    chosen, changed = _fields(fields, options, given), []
+    if file is not None and of_methods:
+        tuned = {name: {**each, "chosen": hashes.of_file(file)} for name, each in tuned.items()}
+        names = ["data", "scenario", "scenario_options", "network", "network_options", *Protocol.__annotations__]
+        changed = [name for name in names if chosen.get(name) != fields.get(name) or (name == "lr" and given["lr"])]
+    return Choices(method, seed, of_file, of_command, chosen, of_methods, tuned, changed)
 
 
 def for_parts(hyper_parameters: Mapping[str, Any], method: str) -> dict[str, Any]:

@@ -82,8 +82,6 @@ def tuned_choices(
     """The same with settings that are chosen first, in a folder of a comparison's directory."""
     from equipoise.runs.choosing import FOLDER
 
-    if chosen.of_methods:
-        raise ValueError("--tune: the file has chosen settings already. Leave --tune or the file out.")
     tuning = choose(methods, chosen, budget, directory / FOLDER, **more)
     if not more.get("json_"):
         show(tuning, directory / FOLDER)
@@ -106,6 +104,8 @@ def choose(
     from equipoise.runs.tuning import Budget
     from equipoise.system.search import read as read_space
 
+    if chosen.of_methods:
+        raise ValueError("--config: the settings in the file are chosen already. Leave out the file, or --tune.")
     fields = dict(chosen.fields)
     validation = {"validation": share} if (share := fields.pop("validation", None)) else {}
     spaces = {name: text for name, _, text in (pair.partition("=") for pair in search or ())}

@@ -94,6 +94,7 @@ class Tuned(TypedDict, total=False):
     runs, trained : runs that chose, and their rounds.
     seconds : of training, of all trial runs of this method together.
     chosen : hash of the file with the choices.
+    changed : settings that the run has otherwise than those that were chosen, or that chose.
     """
 
     by: str
@@ -109,6 +110,7 @@ class Tuned(TypedDict, total=False):
     trained: int
     seconds: float
     chosen: str
+    changed: list[str]
 
 
 TOGETHER: Final = (

@@ -429,22 +429,26 @@ def cost_of_choice(seconds: float, rounds: int, runs: int) -> str:
 def of_tuning(histories: Sequence[History]) -> list[str]:
     """What the first screen of a comparison states about tuning; nothing of a single method."""
     labels = {history.label for history in histories if history.sharing.federated}
-    tuned = {history.label: history.tuned for history in histories if history.tuned}
-    if not tuned:
+    every: list[tuple[str, Tuned]] = []
+    for history in histories:
+        if history.tuned and (history.label, history.tuned) not in every:
+            every.append((history.label, history.tuned))
+    if not every:
         of_runs = all(history.meta.get("config") or history.meta.get("first") for history in histories)
         return [NOTHING] if len(labels) > 1 and of_runs else []
-    first = next(iter(tuned.values()))
-    said = [chosen_by(first["by"], first["draws"], first["validation"])]
-    every = _settings_of_each(tuned)
-    costs = [
-        sum(values) for values in zip(*((t["seconds"], t["trained"], t["runs"]) for t in tuned.values()), strict=True)
-    ]
+    ways: dict[tuple[str, int, float], dict[str, None]] = {}
+    for label, each in every:
+        ways.setdefault((each["by"], each["draws"], each["validation"]), {})[label] = None
+    if len(ways) == 1:
+        said = [chosen_by(*next(iter(ways)))]
+    else:
+        said = ["Methods were not tuned alike, so a difference between them may be one of tuning."]
+        said += [f"{listed([*whose])}: {chosen_by(*way)}" for way, whose in ways.items()]
+    costs = [sum(values) for values in zip(*((t["seconds"], t["trained"], t["runs"]) for _, t in every), strict=True)]
     said.append(cost_of_choice(float(costs[0]), int(costs[1]), int(costs[2])))
-    said += [f"Chosen: {every}."]
-    if untuned := sorted(labels - tuned.keys()):
+    said.append("Chosen: " + "; ".join(f"{label} ({settings_of(each['settings'])})" for label, each in every) + ".")
+    if changed := [f"{label} ({', '.join(each['changed'])})" for label, each in every if each.get("changed")]:
+        said.append(f"Changed after the choice, so not as chosen: {'; '.join(changed)}.")
+    if untuned := sorted({run.label for run in histories if run.sharing.federated and not run.tuned}):
         said.append(f"Not tuned: {', '.join(untuned)}.")
     return said
-
-
-def _settings_of_each(tuned: Mapping[str, Tuned]) -> str:
-    return "; ".join(f"{label} ({settings_of(each['settings'])})" for label, each in tuned.items())

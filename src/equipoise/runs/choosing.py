@@ -122,7 +122,13 @@ def choose(
             raise ValueError(f"--{name}: settings are chosen by the last rounds, the same for all draws. Leave it out.")
     plain = {label: candidates.config(label, {}, seed=budget.seeds[0]) for label in methods}
     rounds = next(iter(plain.values())).rounds
-    spaces = {label: tuning.space_of(method, candidates.search) for label, method in methods.items()}
+    given = {label: overrides for label, (_, overrides) in candidates.methods.items()}
+    if twice := sorted({name for each in given.values() for name in each} & candidates.search.keys()):
+        raise ValueError(f"--search {twice[0]}: it has a value, by --set or in the file. Leave one of them out.")
+    spaces = {
+        label: {name: at for name, at in tuning.space_of(method, candidates.search).items() if name not in given[label]}
+        for label, method in methods.items()
+    }
     sealed, jobs = _sealed(candidates, budget, plain), jobs or fitting([*plain.values()])
     folder = trials_in or base / TRIALS
     done, total = [0], _rounds_in_all(budget, rounds, len(methods))
@@ -156,7 +162,7 @@ def choose(
             chosen = tuning.choose(
                 spaces, {label: config.lr for label, config in plain.items()}, budget, rounds, train, leave_out
             )
-            return tuning.write(chosen, base, candidates.file())
+            return tuning.write(replace(chosen, given=given), base, candidates.file())
     except BlockingIOError as error:
         raise RunError(f"Process {error} is at {base} already. Wait until it ends, or stop it first.") from None
 

@@ -263,6 +263,7 @@ class Tuning:
     budget: Budget
     rounds: int
     digest: str = ""  # of the file with the choices
+    given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # hyper-parameters of the user's, by label
     methods: Mapping[str, Method] = field(default_factory=dict)  # as they were given, from Python
     solver: Solver | None = None
 
@@ -346,8 +347,11 @@ class Tuning:
         return about + tomli_w.dumps({**shared, "methods": self.settings(), "tuned": tuned})
 
     def settings(self) -> dict[str, dict[str, Any]]:
-        """The chosen values by method, and the learning rate also where it is the given one."""
-        return {label: {RATE: _plain(each.lr), **each.settings} for label, each in self.choices.items()}
+        """The chosen values by method, the user's, and the learning rate also where it is the given one."""
+        return {
+            label: {RATE: _plain(each.lr), **self.given.get(label, {}), **each.settings}
+            for label, each in self.choices.items()
+        }
 
 
 def _number(value: float) -> float | None:
