@@ -90,6 +90,15 @@ def test_a_lower_std_is_a_win_and_the_headline_names_it() -> None:
     )
 
 
+def test_a_reference_that_failed_is_no_victory_of_its_own() -> None:
+    made = document()
+    for n, scenario in enumerate(SCENARIOS, 1):
+        made["cells"][scenario]["fedavg"] |= {"failed": "diverged", "mean": None, "worst": None, "std": None}
+        headline = leaderboard(copy.deepcopy(made)).headline
+        assert headline.startswith("Tuned fedavg has no result on digits")
+        assert headline.endswith("So nothing can be stated.") == (n == len(SCENARIOS))
+
+
 def test_gaps_and_failures_are_named_and_count(gaps: Leaderboard) -> None:
     assert gaps.headline.startswith(
         "Not complete (24 of 25 cells have run). 1 method beats tuned fedavg: qffl by the mean"

@@ -68,6 +68,7 @@ def test_wrong_shards_are_refused(text: str) -> None:
         ('scenario = "digits"', 'scenario = "digots"', "Did you mean 'digits'"),
         ('"qffl"', '"qfll"', "Did you mean 'qffl'"),
         ('title = "Tiny"', "title = ", "cannot be read"),
+        ('scenario = "digits"\noptions', 'scenario = "diabetes"\n# options', "numbers to predict"),
     ],
 )
 def test_wrong_files_are_refused(tmp_path: Path, before: str, after: str, text: str) -> None:
@@ -111,6 +112,17 @@ def test_cells_are_the_same_on_one_machine_and_on_two(suite: benchmark.Suite, tm
     assert [path.parent.name for path in after if before.get(path) != after[path]] == ["qffl-seed1"]
 
 
+def test_results_are_those_of_the_suite_and_against_its_reference(suite: benchmark.Suite, tmp_path: Path) -> None:
+    run(suite, tmp_path / "b", methods=["qffl", "fedprox"], jobs=1)
+    results = document(suite, tmp_path / "b", ["fedprox"])["cells"]["tiny"]
+    assert results["fedavg"] is None
+    assert [results[method]["versus"] for method in ("qffl", "fedprox")] == [None, None]
+    other = suite.scenario[0].model_copy(update={"train": {**suite.scenario[0].train, "rounds": 3}})
+    for change in ({"draws": 3}, {"by": "worst"}, {"scenario": [other]}):
+        with pytest.raises(SuiteError, match=rf"another {next(iter(change))}"):
+            run(suite.model_copy(update=change), tmp_path / "b", jobs=1)
+
+
 def test_a_rule_of_ones_own_joins_the_stored_results(suite: benchmark.Suite, tmp_path: Path, equipoise: Any) -> None:
     (tmp_path / "mine.py").write_text(
         "from dataclasses import dataclass\n\nimport equipoise as eq\n\n\n@dataclass(frozen=True)\nclass Mine(eq.Rule):\n"
@@ -127,5 +139,8 @@ def test_a_rule_of_ones_own_joins_the_stored_results(suite: benchmark.Suite, tmp
     assert 1 <= result["settings"].get("Mine.strength", 1) <= 2
     for name in ("leaderboard.html", "leaderboard.csv", "leaderboard.tex"):
         assert (tmp_path / "b" / name).exists()
+    (tmp_path / "mine.py").write_text((tmp_path / "mine.py").read_text().replace("uniform(1, 2)", "uniform(5, 6)"))
+    changed = json.loads(equipoise("benchmark", "submit", own, *words).out)["cells"]["tiny"][own]["tuning"]
+    assert changed != result["tuning"]  # a rule whose code has changed is another one
     wrong = equipoise("benchmark", "submit")
     assert (wrong.status, "name your rule" in wrong.err) == (2, True)

@@ -177,6 +177,10 @@ class Leaderboard:
         so_far = "" if all(every) else f"Not complete ({sum(map(bool, every))} of {len(every)} cells have run). "
         if not all(self.cells(self.reference).values()):
             return f"{so_far}Tuned {self.reference} has not run on every scenario, so nothing can be stated."
+        if failed := [name for name, cell in self.cells(self.reference).items() if absent(cell)]:
+            so_far += f"Tuned {self.reference} has no result on {listed(failed)}, because it failed there. "
+        if len(failed) == len(self.document["scenarios"]):
+            return f"{so_far}So nothing can be stated."
         winners = {by.noun: names for by in CRITERIA if (names := self.better(by))}
         if not winners:
             return f"{so_far}No method beats tuned {self.reference}: neither by the mean nor by the worst group or client nor by the STD."

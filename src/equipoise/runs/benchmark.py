@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from equipoise import scenarios
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
 from equipoise.records.meta import Content, Tuned
@@ -24,6 +26,7 @@ from equipoise.runs.comparison import complete, fitting
 from equipoise.runs.configuration import RunConfig, configure
 from equipoise.runs.tuning import CHOSEN, TUNING, Budget
 from equipoise.scenarios import SCENARIOS
+from equipoise.scenarios.scenario import REGRESSION, kind_of
 from equipoise.system import own_code
 from equipoise.system.errors import ExpectedError
 from equipoise.system.files import write_atomically
@@ -34,7 +37,7 @@ log = logging.getLogger(__name__)
 
 FOLDER: Final = resources.files("equipoise.runs") / "suites"
 FAILED: Final = "failed.json"
-RUNS, TRIALS, REPORT = "runs", "trials", "report.html"
+RUNS, TRIALS, REPORT, CONDITIONS = "runs", "trials", "report.html", "conditions.json"
 SHOWN: Final = {"mean": "avg", "worst": "worst", "std": "std"}  # by their names in a comparison
 Progress = Callable[[str, int, int], None]
 
@@ -105,6 +108,10 @@ def read_suite(name: str) -> Suite:
     for part in suite.scenario:
         if part.scenario not in SCENARIOS:
             raise SuiteError(f"{name}: scenario {part.name}: {unknown('scenario', part.scenario, SCENARIOS)}")
+        if kind_of(scenarios.describe(part.scenario, part.train.get("data"), **part.options).task) == REGRESSION:
+            raise SuiteError(
+                f"{name}: scenario {part.name} has numbers to predict, and a suite compares percent. Leave it out."
+            )
         if names.count(part.name) > 1:
             raise SuiteError(f"{name}: two scenarios are called {part.name}. Give each its own name.")
     for method in suite.methods:
@@ -127,8 +134,14 @@ class Cell:
 
     @property
     def stem(self) -> str:
-        """The method as a part of file names."""
-        return runs.slug(own_code.short(self.method))
+        """The method as a part of file names; a rule whose code has changed is another method."""
+        return runs.slug("-".join([own_code.short(self.method), *self.code]))
+
+    @property
+    def code(self) -> list[str]:
+        """What tells the user's code from another of the same name; empty if there is none."""
+        digests = sorted(own_code.hashes(self.method).values())
+        return [hashlib.sha256("".join(digests).encode()).hexdigest()[:8]] if digests else []
 
     @property
     def failure(self) -> dict[str, str]:
@@ -206,11 +219,33 @@ def run(
     on_progress : called with the scenario, the rounds done and to do.
     lines : write lines about every run to standard error, if that is no terminal.
     """
+    _settle(suite, base)
     own = cells(suite, base, methods, shard)
     for part in suite.scenario:
         left = [cell for cell in own if cell.part == part and not cell.finished(suite.seeds)]
         _choose(suite, [cell for cell in left if not cell.chosen], shard, jobs, on_progress, lines)
         _test(suite, [cell for cell in left if cell.chosen], jobs, on_progress, lines)
+
+
+def _settle(suite: Suite, base: Path) -> None:
+    """Require that results in a folder were reached under the conditions of the suite, and note these.
+
+    Raises
+    ------
+    SuiteError : naming the condition that differs.
+    """
+    path = base / CONDITIONS
+    before = open_json(path.read_text(encoding="utf-8")) if path.exists() else {}
+    now = {"draws": suite.draws, "by": suite.by, "validation": suite.validation}
+    now |= {
+        f"scenario {part.name}": part.model_dump(include={"scenario", "options", "train"}) for part in suite.scenario
+    }
+    for name, what in now.items():
+        if before.get(name, what) != what:
+            values = "" if isinstance(what, dict) else f": {before[name]}, and the suite has {what}"
+            raise SuiteError(f"{base} has results with another {name}{values}. Choose another --name.")
+    base.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, sealed_json({**before, **now}))
 
 
 def _choose(
@@ -242,7 +277,7 @@ def _choose(
         jobs=jobs,
         on_progress=None if on_progress is None else lambda done, total: on_progress(first.part.name, done, total),
         lines=lines,
-        trials_in=where / TRIALS,
+        trials_in=where / "-".join([TRIALS, *(each for cell in usable for each in cell.code)]),
     )
     for cell in usable:
         written = tuning.write(every.only(cell.method), cell.folder, candidates.file())
@@ -288,7 +323,8 @@ def document(suite: Suite, base: Path, methods: Sequence[str] = ()) -> Content:
             rounds = int(compared["rounds"])
             write_report(compared, report)
         results[part.name] = {
-            method: _result(cell, histories.get(method), compared) for method, cell in of_part.items()
+            method: _result(cell, histories.get(method), compared, suite.methods[0] in histories)
+            for method, cell in of_part.items()
         }
         shown = f"{part.name}/{REPORT}" if histories else ""
         parts.append({"name": part.name, "title": part.title or part.name, "rounds": rounds, "report": shown})
@@ -304,8 +340,10 @@ def document(suite: Suite, base: Path, methods: Sequence[str] = ()) -> Content:
     }
 
 
-def _result(cell: Cell, histories: Sequence[History] | None, compared: Comparison | None) -> Content | None:
-    """The numbers of a cell; None if it was not run yet."""
+def _result(
+    cell: Cell, histories: Sequence[History] | None, compared: Comparison | None, referred: bool
+) -> Content | None:
+    """The numbers of a cell, with the differences if they are ``referred`` to the reference; None if it was not run yet."""
     if cell.failure:
         return _empty() | cell.failure
     if histories is None or compared is None:
@@ -322,7 +360,7 @@ def _result(cell: Cell, histories: Sequence[History] | None, compared: Compariso
         "tuning_rounds": tuned.get("trained"),
         "settings": dict(tuned.get("settings", {})),
         "failed": "; ".join(dict.fromkeys(map(str, row["failed"].values()))) or None,
-        "versus": {name: versus[key] for name, key in SHOWN.items()} if versus else None,
+        "versus": {name: versus[key] for name, key in SHOWN.items()} if versus and referred else None,
         "tuning": f"{cell.part.name}/{cell.stem}/tuning.html",
     }
 
