@@ -280,7 +280,9 @@ class Audit:
                     "in ten bins of the probability."
                 )
             grid = rates.grid(parity, measure, titles)
-            made.append(Section(treated.rates_heading(measure), [], grid, treated.attribute, texts, figure))
+            heading = treated.rates_heading(measure)
+            caption = f"{heading}, with 95{PERCENT} intervals."
+            made.append(Section(heading, [], grid, treated.attribute, texts, figure, caption))
             made += [
                 Section(sheet.heading, [], sheet.grid, SITE, sheet.explanations[:1])
                 for sheet in layout.of_sites(treated, self.compared.document)

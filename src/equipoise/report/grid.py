@@ -31,7 +31,7 @@ class Grid(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A heading with paragraphs, then a table, sentences below it, and a figure, which is SVG."""
+    """A heading with paragraphs, then a table, sentences below it, and a figure, which is SVG, with its caption."""
 
     title: str
     paragraphs: Sequence[str]
@@ -39,3 +39,4 @@ class Section(NamedTuple):
     head: str = ""
     below: Sequence[str] = ()
     figure: str = ""
+    caption: str = ""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from equipoise.records.criteria import CRITERIA
 from equipoise.records.meta import Content
 from equipoise.report import drawing
 from equipoise.report.formatting import number
@@ -18,6 +19,7 @@ from equipoise.system.files import write_atomically
 from equipoise.system.text import plural
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -114,9 +116,8 @@ class Page:
         return [chosen, *(self._of(label, method) for label, method in self.document["methods"].items())]
 
     def _of(self, label: str, method: Content) -> Section:
-        criteria = list(
-            dict.fromkeys(name for trial in method["trials"] for name in trial["rungs"][-1] if name != "rounds")
-        )
+        last = [trial["rungs"][-1] for trial in method["trials"]]
+        criteria = [name for name in CRITERIA if any(rung.get(name) is not None for rung in last)]
         lines = tuple(
             (
                 f"{trial['draw']}{' (chosen)' * (trial['draw'] == method['draw'])}",
@@ -141,6 +142,7 @@ class Page:
                 "Numbers of draws that were trained for fewer rounds are those of their last round, and are not comparable with others.",
             ],
             "" if figure is None else svg(f"sensitivity-{label}", figure),
+            "The criterion against each setting that is a number: a point per draw, larger after more rounds; dotted: the chosen value.",
         )
 
     def html(self) -> str:
@@ -170,7 +172,17 @@ def sensitivity(label: str, method: Content, by: str) -> Figure | None:
         if name in method["settings"]:
             panel.axvline(method["settings"][name], color=drawing.INK, linewidth=0.6, linestyle=":")
         if "log" in method["spaces"].get(name, ""):
-            panel.set_xscale("log")
+            _logarithmic(panel)
         drawing.labels(panel, name, by if panel is axes[0] else "")
     drawing.title(axes[0], label)
     return figure
+
+
+def _logarithmic(panel: Axes) -> None:
+    """A logarithmic axis below, with plain numbers at 1 and 3 of each decade."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    panel.set_xscale("log")
+    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.xaxis.set_minor_formatter(NullFormatter())
