@@ -147,7 +147,7 @@ class Listed(Rule):
     pull: Any = 0.1
 
     def correction(self, theta: Tensor, visit: Visit) -> Tensor:
-        return self.pull[0] * theta
+        return self.pull["x"] * theta
 
 
 @dataclass(frozen=True)
@@ -395,7 +395,7 @@ BROKEN: dict[
     "returns": (OnlyReport(), "OnlyReport.finish", r"\(report, state\), two dictionaries of tensors"),
     "trains": (Raises(), "Raises.finish", "KeyError: 'loss'"),
     "pure": (InPlace(), "InPlace.finish", "x \\+ 1 instead of x \\+= 1"),
-    "text": (Listed([0.1]), "", "unhashable type: 'list'.*every hyper-parameter by number or choice"),
+    "text": (Listed({"x": 0.1}), "", "unhashable type: 'dict'.*every hyper-parameter by number or choice"),
     "stack": (Item(), "Item.correction", r"no \.item\(\)"),
     "engines": (WholeSum(), "WholeSum.correction", "over the last dimensions only"),
     "workers": (Threaded(), "Threaded.correction", "several threads and one"),

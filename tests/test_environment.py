@@ -34,6 +34,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_machine_says_what_the_last_bits_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MKL_CBWR", "AVX2")
+    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
     machine = environment.machine()
     assert machine["instructions"] == torch.backends.cpu.get_cpu_capability()
     assert machine["threads"] == torch.get_num_threads()

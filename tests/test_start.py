@@ -86,7 +86,7 @@ print([name for name in {HEAVY} if name in sys.modules])
 """
     done = python(code)
     assert done.stderr == ""
-    assert done.stdout.splitlines()[-5:] == ["fedprox", "fedproc", "fedproto", "fedpac", "[]"]
+    assert done.stdout.splitlines()[-6:] == ["fedprox", "fedproc", "fedproto", "fedpw", "fedpac", "[]"]
 
 
 def test_a_report_is_made_without_pytorch(tmp_path: Path) -> None:

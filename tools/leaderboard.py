@@ -25,7 +25,14 @@ def main() -> None:
     lines = [f"**{board.headline}**", "", *(f"- {note}" for note in board.notes)]
     for sheet in board.sheets():
         if sheet.name in SHOWN:
-            lines += ["", f"### {sheet.heading}", "", *markdown_grid(sheet), "", *(f"- {text}" for text in sheet.sentences)]
+            lines += [
+                "",
+                f"### {sheet.heading}",
+                "",
+                *markdown_grid(sheet),
+                "",
+                *(f"- {text}" for text in sheet.sentences),
+            ]
     PAGE.write_text(filled(PAGE.read_text(), directory.name, lines))
 
 
