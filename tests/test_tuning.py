@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -295,6 +295,9 @@ def test_a_client_that_is_left_out_is_the_test_set() -> None:
     assert len(less.clients) == len(whole.clients) - 1
     assert [*less.tests] == ["photo-1"]
     assert torch.equal(less.tests["photo-1"][1], whole.clients[k][1])  # type: ignore[index]
+    people = tuple(torch.arange(n) for n in whole.sizes)
+    known = replace(whole, people=people, tested=(dict.fromkeys(whole.tests, people[0]), None)).leaving("photo-1")
+    assert torch.equal(known.test_sets[0]["photo-1"].people, people[k])  # type: ignore[union-attr]
     with pytest.raises(ValueError, match="nobody: expected one of at least two clients"):
         unchanged.data_of(config("fedavg", left_out="nobody"))
 
@@ -348,6 +351,9 @@ def test_a_value_at_the_end_of_its_range_is_reported() -> None:
         ({"search": {"lr": "0.1"}}, ValueError, "expected log"),
         ({"method": "fedavg"}, TypeError, "give methods"),
         ({"sampler": "grid"}, ValueError, "sampler must be one of random, optuna"),
+        ({"by": "eo"}, ValueError, r"by=eo: .* needs groups of people"),
+        ({"by": "oracle"}, ValueError, r"by=oracle: .* needs test data"),
+        ({"search": {"lr": [0.1, 1]}}, TypeError, "search must be a dictionary"),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_sentence(more: dict[str, Any], error: type[Exception], text: str) -> None:
@@ -381,6 +387,15 @@ def test_a_comparison_of_methods_that_were_not_tuned_alike_says_so() -> None:
     assert notes[1].startswith("fedavg: Chosen by the worst group")
     assert notes[2].startswith("fedprox: Chosen by the mean over groups")
     assert "Not tuned: scaffold." in notes
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [({"by": "worst"}, "Add tune=16"), ({"tune": 2, "seeds": [10_000]}, "settings are chosen with 10000")],
+)
+def test_a_comparison_from_python_refuses_what_it_would_not_do(more: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        eq.compare(net, CLIENTS, ["fedavg"], rounds=2, tests={"a": part(60, 1), "b": part(60, 2)}, **GIVEN, **more)
 
 
 def test_an_own_rule_is_tuned_where_it_says() -> None:
@@ -497,12 +512,30 @@ def test_a_comparison_chooses_first(tmp_path: Path, equipoise: Any) -> None:
         (("tune", "fedavg", "--patience", "3"), "patience"),
         (("tune", "fedsac:published"), "test data are sealed"),
         (("tune", "fedavg", "--search", "mu=1,2"), "setting 'mu'"),
+        (("tune", "fedavg", "fedavg"), "given twice"),
+        (("tune", "fedavg", "--set", "fedprox.mu=1"), "is not part of any of fedavg"),
+        (("tune", "fedavg", "--validation", "0"), "validation must be in"),
         (("compare", "fedavg", "--by", "worst"), "Add --tune 16"),
     ],
 )
 def test_wrong_options_are_refused(tmp_path: Path, equipoise: Any, words: tuple[str, ...], text: str) -> None:
     assert text in equipoise(*words, "--runs", tmp_path, *TINY).err
     assert not [*tmp_path.glob("*/trials")]
+
+
+def test_a_trial_that_fails_whatever_its_settings_is_no_bad_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whys = ["killed by signal 9", "training diverged in 2 of 2 clients"]
+    monkeypatch.setattr(choosing, "complete", lambda paths, *_, **__: dict(zip(paths, whys, strict=True)))
+    candidates = choosing.Candidates({"fedavg": ("fedavg", {})}, "digits", {"rounds": 2}, {})
+    with pytest.raises(choosing.TrialError, match="fedavg cannot be tuned: killed by signal 9"):
+        choosing.choose(candidates, Budget(draws=2), tmp_path / "killed")
+    whys[0] = whys[1]
+    assert choosing.choose(candidates, Budget(draws=2), tmp_path / "diverged").choices["fedavg"].settings == {}
+    whys[:] = ["the table has no column age"] * 2
+    with pytest.raises(choosing.TrialError, match="no column age"):
+        choosing.choose(candidates, Budget(draws=2), tmp_path / "wrong")
 
 
 @pytest.mark.slow

@@ -71,6 +71,8 @@ class Choices:
         own = {name: value for name, value in self.of_methods[method].items() if name not in self.changed}
         changed = [*self.changed, *(name for name, value in overrides.items() if own.get(name) != value)]
         lr = {"lr": own.pop("lr")} if "lr" in own else {}
+        if seed in self.tuned.get(method, {}).get("seeds", ()):
+            raise ValueError(f"--seed {seed}: the settings of {method} were chosen with this seed. Take another.")
         more = {"tuned": {**self.tuned[method], "changed": changed}} if method in self.tuned else {}
         chosen = configure(method, overrides={**own, **overrides}, seed=seed, **{**self.fields, **lr, **more})
         return replace(chosen, label=config.label)
@@ -109,6 +111,16 @@ def for_parts(hyper_parameters: Mapping[str, Any], method: str) -> dict[str, Any
 
     parts = parse(method).parts
     return {key: value for key, value in hyper_parameters.items() if key.split(".", 1)[0] in parts}
+
+
+def check_parts(chosen: Choices, methods: Sequence[str]) -> None:
+    """Refuse a hyper-parameter of the command whose part none of the methods has."""
+    from equipoise.federation.method import MethodError
+
+    used = {key for method in methods for key in for_parts(chosen.of_command, method)}
+    for key in chosen.of_command:
+        if key not in used:
+            raise MethodError(f"--set {key}: {key.split('.', 1)[0]!r} is not part of any of {', '.join(methods)}.")
 
 
 def _fields(file: Mapping[str, Any], options: Mapping[str, str], given: Values) -> dict[str, Any]:

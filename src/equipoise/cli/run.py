@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from equipoise.cli import completion
-from equipoise.cli.choices import Choices, for_parts, read
+from equipoise.cli.choices import Choices, check_parts, read
 from equipoise.cli.console import out, print_json, progress_bar, say
 from equipoise.cli.options import (
     Base,
@@ -133,17 +133,13 @@ def compare(
     details: Details = False,
 ) -> None:
     """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test."""
-    from equipoise.federation.method import MethodError
     from equipoise.runs import comparison
     from equipoise.runs import directory as runs
     from equipoise.runs.tracking import Tracking
 
     chosen = read(given)
     bound = [name for name in ("standalone", "centralised") if bounds and name not in methods]
-    used = {key for method in (*methods, *bound) for key in for_parts(chosen.of_command, method)}
-    for key in chosen.of_command:
-        if key not in used:
-            raise MethodError(f"--set {key}: {key.split('.', 1)[0]!r} is not part of any of {', '.join(methods)}.")
+    check_parts(chosen, [*methods, *bound])
     if tune is None and (by or search):
         raise ValueError(f"{'--by' if by else '--search'} belongs to --tune. Add --tune 16, or leave it out.")
     first = chosen.config(methods[0], 0)

@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 
 from equipoise.cli import completion
-from equipoise.cli.choices import Choices, for_parts, read
+from equipoise.cli.choices import Choices, check_parts, for_parts, read
 from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
 from equipoise.cli.options import Base, Jobs, Json, Name, Values, training_options
 
@@ -106,8 +106,11 @@ def choose(
 
     if chosen.of_methods:
         raise ValueError("--config: the settings in the file are chosen already. Leave out the file, or --tune.")
+    if twice := [method for k, method in enumerate(methods) if method in methods[:k]]:
+        raise ValueError(f"The method {twice[0]} is given twice. Name each once.")
+    check_parts(chosen, methods)
     fields = dict(chosen.fields)
-    validation = {"validation": share} if (share := fields.pop("validation", None)) else {}
+    validation = {} if (share := fields.pop("validation", None)) is None else {"validation": share}
     spaces = {name: text for name, _, text in (pair.partition("=") for pair in search or ())}
     candidates = choosing.Candidates(
         {method: (method, for_parts({**chosen.of_file, **chosen.of_command}, method)) for method in methods},

@@ -449,6 +449,6 @@ def of_tuning(histories: Sequence[History]) -> list[str]:
     said.append("Chosen: " + "; ".join(f"{label} ({settings_of(each['settings'])})" for label, each in every) + ".")
     if changed := [f"{label} ({', '.join(each['changed'])})" for label, each in every if each.get("changed")]:
         said.append(f"Changed after the choice, so not as chosen: {'; '.join(changed)}.")
-    if untuned := sorted({run.label for run in histories if run.sharing.federated and not run.tuned}):
+    if untuned := sorted({run.label for run in histories if not run.tuned}):
         said.append(f"Not tuned: {', '.join(untuned)}.")
     return said

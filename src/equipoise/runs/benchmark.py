@@ -270,15 +270,22 @@ def _choose(
     first = usable[0]
     where = first.base / first.part.name
     candidates = first.candidates([cell.method for cell in usable])
-    every = choosing.choose(
-        candidates,
-        suite.budget,
-        where / f"shard-{shard[0]}-of-{shard[1]}",
-        jobs=jobs,
-        on_progress=None if on_progress is None else lambda done, total: on_progress(first.part.name, done, total),
-        lines=lines,
-        trials_in=where / "-".join([TRIALS, *(each for cell in usable for each in cell.code)]),
-    )
+    try:
+        every = choosing.choose(
+            candidates,
+            suite.budget,
+            where / f"shard-{shard[0]}-of-{shard[1]}",
+            jobs=jobs,
+            on_progress=None if on_progress is None else lambda done, total: on_progress(first.part.name, done, total),
+            lines=lines,
+            trials_in=where / "-".join([TRIALS, *(each for cell in usable for each in cell.code)]),
+        )
+    except choosing.TrialError as error:
+        for cell in usable[1:] and usable:  # the others are chosen all the same
+            _choose(suite, [cell], shard, jobs, on_progress, lines)
+        if len(usable) == 1:
+            first.fail(str(error))
+        return
     for cell in usable:
         written = tuning.write(every.only(cell.method), cell.folder, candidates.file())
         page.Page(written.document()).save(cell.folder / "tuning.html")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +28,13 @@ from equipoise.system.suggestions import unknown
 
 FOLDER: Final = "choosing"  # of a comparison whose settings are chosen
 TRIALS: Final = "trials"
+BY_SETTINGS: Final = re.compile("diverged|finite|answered well")  # why a trial failed
+NEVER: Final = re.compile("killed by signal|ended with status|defect of Equipoise")
 Progress = Callable[[int, int], None]
+
+
+class TrialError(RunError):
+    """A trial that failed for another reason than its settings."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +120,7 @@ def choose(
     Raises
     ------
     MethodError, ValueError : see :func:`check`.
-    RunError : a directory that holds something else.
+    RunError : a directory that holds something else; or a :class:`TrialError`.
     """
     methods = {label: candidates.parsed(label) for label in candidates.methods}
     check(methods, budget, candidates.search)
@@ -149,10 +156,12 @@ def choose(
     def leave_out(trials: Sequence[Trial]) -> dict[Trial, list[History | str]]:
         names = unchanged.data_of(next(iter(plain.values()))).client_names
         configs = {
-            (trial, f"{seed}-without-{name}"): candidates.config(trial.label, trial.settings, seed=seed, left_out=name)
+            (trial, f"{seed}-without-{k}-{name}"): candidates.config(
+                trial.label, trial.settings, seed=seed, left_out=name
+            )
             for trial in trials
             for seed in budget.seeds
-            for name in names
+            for k, name in enumerate(names)
         }
         return _trained(folder, configs, jobs, None, lines, None, workers)
 
@@ -186,7 +195,7 @@ def _trained(
     until: int | None,
     workers: Workers,
 ) -> dict[Trial, list[History | str]]:
-    """The runs of trials, trained up to a round; text for one that failed, which says why."""
+    """The runs of trials, trained up to a round; text for one that failed by its settings, which says why."""
     places = {
         key: trials_in / f"{runs.slug(key[0].label)}-draw{key[0].draw:02d}-seed{runs.slug(key[1])}" for key in configs
     }
@@ -200,6 +209,11 @@ def _trained(
         until=until,
         workers=workers,
     )
+    for label in {trial.label for trial, _ in configs}:
+        whys = [failed.get(path, "") for (trial, _), path in places.items() if trial.label == label]
+        others = [why for why in whys if why and not BY_SETTINGS.search(why)]
+        if others and (len(others) == len(whys) or any(map(NEVER.search, others))):
+            raise TrialError(f"{label} cannot be tuned: {others[0]}.")
     ended: dict[Trial, list[History | str]] = {}
     for (trial, _), path in places.items():
         ended.setdefault(trial, []).append(failed.get(path) or History.from_run(path))

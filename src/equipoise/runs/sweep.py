@@ -37,7 +37,7 @@ from equipoise.report.statistics import Comparison
 from equipoise.runs.choosing import FOLDER, TRIALS, check
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import slug
-from equipoise.runs.tuning import Budget, Trial, Tuning, choose, space_of, tuned_method, write
+from equipoise.runs.tuning import FIRST_SEED, Budget, Trial, Tuning, choose, space_of, tuned_method, write
 from equipoise.system.files import locked, write_atomically
 from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
@@ -105,7 +105,11 @@ def compare(
     base = None if directory is None else Path(directory)
     solver, chosen = checked(given.pop("solver", None)), dict[str, Tuned]()
     optimisers = dict.fromkeys(labelled, solver)
+    if tune is None and by != "mean":
+        raise ValueError(f"by={by!r} is what settings are chosen by. Add tune=16, or leave it out.")
     if tune is not None:
+        if FIRST_SEED in numbers:
+            raise ValueError(f"seeds: settings are chosen with {FIRST_SEED}. Take others for the report.")
         folder = None if base is None else base / FOLDER
         share = given.get("validation") or Budget.validation
         tuning = _tune(
@@ -220,6 +224,11 @@ def tune(
     budget = Budget(
         draws=draws, by=by, trials=trials, validation=validation, halving=halving, sampler=sampler, seed=seed
     )
+    given_as: object = search or {}
+    if not isinstance(given_as, Mapping) or not all(isinstance(space, str | Space) for space in given_as.values()):
+        raise TypeError(
+            f"search must be a dictionary such as {{'lr': 'log(0.001, 1)', 'fedprox.mu': '0.1,1'}}; found {search!r}."
+        )
     spaces = {name: read(name, space) if isinstance(space, str) else space for name, space in (search or {}).items()}
     each = list(clients) if isinstance(clients, Iterator) else clients
     solver, folder = checked(given.pop("solver", None)), None if directory is None else Path(directory)
@@ -286,7 +295,7 @@ def _tune(
                     for k, name in enumerate(names):
                         kept, others = [*members[:k], *members[k + 1 :]], [*names[:k], *names[k + 1 :]]
                         more = {**plain, "names": others, "tests": {name: members[k]}}
-                        results[trial].append(run(trial, seed, f"{seed}-without-{slug(name)}", kept, rounds, more))
+                        results[trial].append(run(trial, seed, f"{seed}-without-{k}-{slug(name)}", kept, rounds, more))
             return results
 
         tuning = choose(spaces, dict.fromkeys(methods, solver.lr), budget, rounds, train, leave_out)

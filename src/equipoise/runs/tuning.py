@@ -400,6 +400,7 @@ def choose(
                 shares = _ask(space, budget, d, told, early) if d else {}
                 drawn.append(Trial(label, d, settled(space, lrs[label], shares) if d else {}, shares))
         advance(drawn, rungs[0])
+        _check_defined([result for results in tried.values() for result in results], early)
         alive = {label: [*alive[label], *(trial for trial in drawn if trial.label == label)] for label in spaces}
     for until in rungs[1:]:
         alive = {label: _best(trials, tried, early)[: -(-len(trials) // 2)] for label, trials in alive.items()}
@@ -431,6 +432,16 @@ def choose(
         order = tuple(sorted(of_method, key=place))
         choices[label] = Choice(label, order, spaces[label], lrs[label], budget.by, rounds)
     return Tuning(choices, budget, rounds)
+
+
+def _check_defined(results: Sequence[Result], by: str) -> None:
+    """Refuse a criterion that is defined for no trial."""
+    numbers = [result.scores.get(by, math.nan) for result in results if result.scores]
+    if numbers and all(map(math.isnan, numbers)):
+        needed = {"eo": "groups of people (sensitive attributes)", ORACLE: "test data"}.get(by, "samples held out")
+        raise ValueError(
+            f"by={by}: {CRITERIA[by]}, is defined for no draw. It needs {needed}. Choose another criterion."
+        )
 
 
 def _waves(budget: Budget) -> list[range]:

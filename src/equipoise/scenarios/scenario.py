@@ -219,6 +219,7 @@ class Scenario(Description):
             client_groups=None,
             client_tests=None,
             tests={client: self.clients[k]},
+            tested=None if self.people is None else ({client: self.people[k]}, None),
         )
 
     @property
