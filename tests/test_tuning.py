@@ -513,6 +513,7 @@ def test_a_comparison_chooses_first(tmp_path: Path, equipoise: Any) -> None:
         (("tune", "fedsac:published"), "test data are sealed"),
         (("tune", "fedavg", "--search", "mu=1,2"), "setting 'mu'"),
         (("tune", "fedavg", "fedavg"), "given twice"),
+        (("tune", "fedavg", "--engine", "flower-inproc"), "settings are chosen in simulations"),
         (("tune", "fedavg", "--set", "fedprox.mu=1"), "is not part of any of fedavg"),
         (("tune", "fedavg", "--validation", "0"), "validation must be in"),
         (("compare", "fedavg", "--by", "worst"), "Add --tune 16"),

@@ -18,7 +18,7 @@ from equipoise.records.criteria import LEAVE_OUT, ORACLE
 from equipoise.runs import directory as runs
 from equipoise.runs import tuning, unchanged
 from equipoise.runs.comparison import Workers, complete, fitting
-from equipoise.runs.configuration import RunConfig, configure
+from equipoise.runs.configuration import FLOWER, RunConfig, configure
 from equipoise.runs.tuning import RATE, Budget, Trial, Tuning
 from equipoise.scenarios.scenario import REGRESSION, kind_of
 from equipoise.system import files
@@ -127,6 +127,10 @@ def choose(
     for name in ("patience", "select"):
         if candidates.chosen.get(name) not in (None, "last"):
             raise ValueError(f"--{name}: settings are chosen by the last rounds, the same for all draws. Leave it out.")
+    if candidates.chosen.get("engine") == FLOWER:
+        raise ValueError(
+            f"--engine {FLOWER}: settings are chosen in simulations. Choose another engine, or leave it out."
+        )
     plain = {label: candidates.config(label, {}, seed=budget.seeds[0]) for label in methods}
     rounds = next(iter(plain.values())).rounds
     given = {label: overrides for label, (_, overrides) in candidates.methods.items()}
