@@ -376,6 +376,21 @@ def test_a_comparison_says_what_was_tuned_and_what_was_not() -> None:
     assert {*settings} == {*rates_of} == {"fedavg", "fedprox"}
 
 
+def test_a_comparison_that_chooses_first_is_kept_and_continued(tmp_path: Path) -> None:
+    tests = {"a": part(60, 1), "b": part(60, 2)}
+    one, other = (
+        eq.compare(net, CLIENTS, ["fedavg"], 2, rounds=2, tests=tests, tune=2, directory=tmp_path / "c", **GIVEN)
+        for _ in range(2)
+    )
+    assert one["notes"] == other["notes"]
+    kept = History.from_run(tmp_path / "c" / "fedavg-seed0").tuned
+    assert kept == one.histories[0].tuned
+    last = eq.compare(
+        net, CLIENTS, ["fedavg"], 2, rounds=2, tests=tests, tune=2, by="worst", directory=tmp_path / "c", **GIVEN
+    )
+    assert last.histories[0].tuned == History.from_run(tmp_path / "c" / "fedavg-seed0").tuned != kept
+
+
 def test_a_comparison_of_methods_that_were_not_tuned_alike_says_so() -> None:
     tests = {"a": part(60, 1), "b": part(60, 2)}
     runs = [

@@ -349,7 +349,7 @@ def _place(base: Path, label: str, seed: int) -> Path:
 def _settled(base: Path, methods: Iterable[str], seeds: Sequence[int]) -> Iterator[None]:
     """Hold a directory that is new or of a comparison, and note its runs, the reference first."""
     order = base / ORDER
-    if base.exists() and not order.exists() and any(base.iterdir()):
+    if base.exists() and not order.exists() and any(entry.name != FOLDER for entry in base.iterdir()):
         raise RunError(f"{base} is not empty and holds no comparison. Choose another directory.")
     paths = [_place(base, label, seed) for label in methods for seed in seeds]
     for path in paths:
@@ -395,5 +395,7 @@ def _resumed(
     elif manifest.get("stop") != ends:
         differs = f"was begun with stop={manifest.get('stop')}, and stop={ends} was given"
     else:
+        if manifest.get("tuned") != tuned:  # the same settings may be chosen otherwise
+            write_atomically(path / MANIFEST, sealed_json({**manifest, "tuned": tuned}))
         return left
     raise CheckpointError(f"The run in {path} {differs}. Give the same, or choose another directory.")
