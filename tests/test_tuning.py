@@ -572,3 +572,20 @@ def test_a_killed_choice_continues_to_the_same_bits(tmp_path: Path) -> None:
     whole, killed = (json.loads((tmp_path / name / "tuning.json").read_text()) for name in ("whole", "killed"))
     assert without_seconds(whole) == without_seconds(killed)
     assert choosing.TRIALS == "trials"
+
+
+def test_draws_that_guess_are_last_and_the_better_of_them_first() -> None:
+    noise = [
+        (x, torch.randint(0, 2, (len(x),), generator=torch.Generator().manual_seed(k)))
+        for k, (x, _) in enumerate(CLIENTS)
+    ]
+    given = {name: value for name, value in GIVEN.items() if name != "groups"}
+    tuning = eq.tune(
+        net, noise, ["fedavg"], rounds=2, draws=5, halving=False, search={"lr": "log(1e-6, 1e-5)"}, **given
+    )
+    tried = tuning.choices["fedavg"].tried
+    assert all("no better than guessing" in each.last.failed for each in tried)
+    assert [each.last.scores["mean"] for each in tried] == sorted(
+        (each.last.scores["mean"] for each in tried), reverse=True
+    )
+    assert tuning.choices["fedavg"].settings == {}

@@ -73,4 +73,4 @@ def failed(history: History) -> str:
     if not (last := _last(history)):
         return "no client had enough samples to hold one out"
     scores_of_rounds = {str(k): cast(Content, held_out) for k, held_out in enumerate(last)}
-    return diverged(scores_of_rounds, which="validation loss") or history.on_held_out().failure(LAST)
+    return diverged(scores_of_rounds, which="validation loss") or history.on_held_out(clients=False).failure(LAST)

@@ -300,8 +300,8 @@ class History:
         t = self.selected_round
         return self if t is None else replace(self, records=tuple(r for r in self.records if r["round"] <= t))
 
-    def on_held_out(self, *, clients: bool = False) -> Self:
-        """The same run, where what clients hold out of their own samples is the test sets: by group, or by client if ``clients`` or if no groups exist.
+    def on_held_out(self, *, clients: bool | None = None) -> Self:
+        """The same run, where what clients hold out of their own samples is the test sets: by client, or by group; None: by group if groups exist.
 
         Settings are chosen by these numbers, which are those of the tables, so no set is too small for them.
         """
@@ -310,7 +310,8 @@ class History:
             if not (held_out := record.get("validation")):
                 continue
             groups = held_out["groups"]
-            if (clients or len(groups) < 2) and (each := held_out.get("clients", {})).get(self.main.name):
+            by_each = len(groups) < 2 if clients is None else clients
+            if by_each and (each := held_out.get("clients", {})).get(self.main.name):
                 pairs = zip(self.client_names, by_client(each, self.main), each["loss"], strict=False)
                 groups = {
                     name: cast(Score, {self.main.name: value, "loss": loss})

@@ -422,7 +422,7 @@ def choose(
                 seconds=result.seconds + more.seconds,
             )
 
-    def place(tried_trial: Tried) -> tuple[int, tuple[float, int]]:
+    def place(tried_trial: Tried) -> tuple[int, tuple[bool, float, int]]:
         ended = tried_trial.last.rounds == rounds
         return -len(tried_trial.results), _order(budget.by if ended else early, tried_trial)
 
@@ -470,9 +470,10 @@ def _ask(spaces: Mapping[str, Space], budget: Budget, d: int, told: Sequence[Tri
     return dict(study.ask(axes).params)
 
 
-def _order(by: str, tried: Tried) -> tuple[float, int]:
-    """What sorts trials from the best to the worst; of equal ones the lower draw is first."""
-    return -tried.rank(by), tried.trial.draw
+def _order(by: str, tried: Tried) -> tuple[bool, float, int]:
+    """What sorts trials from the best to the worst, those of no use last; of equal ones the lower draw is first."""
+    score = tried.last.scores.get(by, math.nan)
+    return tried.rank(by) == -math.inf, math.inf if math.isnan(score) else -score, tried.trial.draw
 
 
 def _best(trials: Sequence[Trial], tried: Mapping[Trial, Sequence[Result]], by: str) -> list[Trial]:
