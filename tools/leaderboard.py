@@ -14,7 +14,7 @@ from equipoise.report.rendering import markdown_grid
 from equipoise.runs import benchmark
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-SHOWN = ("overall", "worst", "mean", "std", "choosing")  # tables of the leaderboard
+SHOWN = ("overall", "worst")  # tables of the leaderboard
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("directory", type=Path, help="RUNS/SUITE")
     directory = parser.parse_args().directory
     board = leaderboard(benchmark.document(benchmark.read_suite(directory.name), directory))
-    lines = [f"**{board.headline}**", "", *(f"- {note}" for note in board.notes)]
+    lines = [f"**{board.headline}**"]
     for sheet in board.sheets():
         if sheet.name in SHOWN:
             lines += [
