@@ -589,3 +589,13 @@ def test_draws_that_guess_are_last_and_the_better_of_them_first() -> None:
         (each.last.scores["mean"] for each in tried), reverse=True
     )
     assert tuning.choices["fedavg"].settings == {}
+
+
+def test_a_choice_from_python_names_no_data(tmp_path: Path, equipoise: Any) -> None:
+    tuned(["fedavg"], draws=2, rounds=2, directory=tmp_path / "t")
+    ended = equipoise("run", "--config", tmp_path / "t" / "chosen.toml", "--runs", tmp_path)
+    assert (ended.status, "names no data" in ended.err) == (2, True)
+    assert (
+        equipoise("run", "--config", tmp_path / "t" / "chosen.toml", "--runs", tmp_path, "--rounds", 2, *TINY).status
+        == 0
+    )

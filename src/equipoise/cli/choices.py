@@ -97,6 +97,10 @@ def read(given: Values) -> Choices:
         options["task"] = task
     fields = dict(fields)
     of_methods, tuned = fields.pop("methods", {}), fields.pop("tuned", {})
+    if of_methods and not ("scenario" in fields or given["scenario"] or given["data"]):
+        raise ValueError(
+            f"{file} was written from Python and names no data. Give the same ones with --scenario or --data."
+        )
     chosen, changed = _fields(fields, options, given), []
     if file is not None and of_methods:
         tuned = {name: {**each, "chosen": hashes.of_file(file)} for name, each in tuned.items()}

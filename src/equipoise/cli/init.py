@@ -477,9 +477,11 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     if "data" in table and not own_code.split(table["data"])[0]:
         beside = path.parent / Path(table["data"]).expanduser()
         table["data"] = whole(table["data"] if table["data"].startswith(HUB) else str(beside))
-    table["scenario"], bracketed = called(
+    of_python = "methods" in table and not {"scenario", "data"} & table.keys()  # which names no data
+    scenario, bracketed = called(
         f"{path}: scenario =", table.get("scenario") or ("own" if "data" in table else "digits"), "digits(clients=8)"
     )
+    table |= {} if of_python else {"scenario": scenario}
     for name in options.keys() & bracketed.keys():
         raise ValueError(f"{path}: {name} is given twice, in scenario and in [set]. Leave one out.")
     table["scenario_options"] = {**bracketed, **options}

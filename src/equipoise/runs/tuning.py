@@ -28,7 +28,7 @@ from equipoise.report import tuning as report
 from equipoise.system.files import write_atomically
 from equipoise.system.ranges import check_fields, choice, number
 from equipoise.system.seals import sealed_json, sealed_text
-from equipoise.system.search import Interval, Space, share
+from equipoise.system.search import Interval, Space, log_uniform, share
 
 RATE: Final = "lr"  # what every method is tuned by
 AROUND: Final = Interval(0.1, 10, logarithmic=True)  # as a multiple of the given learning rate
@@ -135,6 +135,13 @@ def space_of(method: Method, search: Mapping[str, Space] | None = None) -> dict[
 def random_shares(spaces: Mapping[str, Space], seed: int, d: int) -> dict[str, float]:
     """The shares of draw ``d``, which a name has for all methods: DomainBed's draws (Gulrajani, Lopez-Paz, ICLR 2021)."""
     return {name: share(seed, d, name) for name in dict.fromkeys((RATE, *spaces))}
+
+
+def around(lr: Rate) -> str:
+    """Where a given learning rate is searched, in words."""
+    if isinstance(lr, float):
+        return str(log_uniform(AROUND.low * lr, AROUND.high * lr))
+    return f"{AROUND.low:g} to {AROUND.high:g} times {shown(lr)}"
 
 
 def settled(spaces: Mapping[str, Space], lr: Rate, shares: Mapping[str, float]) -> dict[str, Any]:
@@ -322,7 +329,7 @@ class Tuning:
         return {
             **self.tuned(label),
             "draw": chosen.taken.trial.draw,
-            "spaces": {RATE: f"{AROUND} of {shown(chosen.lr)}", **{name: str(s) for name, s in chosen.spaces.items()}},
+            "spaces": {RATE: around(chosen.lr), **{name: str(s) for name, s in chosen.spaces.items()}},
             "by_criterion": {name: tried.trial.draw for name, tried in chosen.by_criterion().items()},
             "agreement": [{"rounds": n, "spearman": _number(value)} for n, value in chosen.agreement()],
             "trials": [
