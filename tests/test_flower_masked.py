@@ -590,7 +590,8 @@ def test_which_methods_need_only_sums() -> None:
 
 
 MASKED = [
-    *SUMMED,
+    *(name for name in SUMMED if name != "thresholds"),
+    "thresholds(bins=10)",  # with 100, its report is longer than this network, and sites ask for larger sums
     "fedavg:uniform",
     "fedavg(weights=population)",
     "scaffold(option=1)+fedbn",
