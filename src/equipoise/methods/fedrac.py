@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, needed
-from equipoise.methods.fedsac import allocate, average_holders, reputations
+from equipoise.methods.fedsac import FedSAC, allocate, average_holders, reputations
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import log_uniform
 
@@ -79,10 +79,7 @@ class FedRAC(Rule):
     min_per_layer: int = number(1, low=0)
     count: Literal["structural", "update_nonzero"] = choice("structural", "update_nonzero")
 
-    @property
-    def needs(self) -> frozenset[str]:
-        judged = "contribution" if self.source == "standalone_val" else "contribution_on_test"
-        return frozenset({"neurons", "validation", judged})
+    needs = FedSAC.needs  # by the source
 
     def server_state(self, setup: Setup) -> State:
         K = 0 if setup.neurons is None else setup.neurons.n

@@ -113,8 +113,8 @@ class Page:
     def sections(self) -> list[Section]:
         """The choices, then the draws of every method."""
         summary = tuple((row[0], tuple(map(Cell, row[1:]))) for row in rows(self.document))
-        _, *known = sentences(self.document)
-        chosen = Section("What was chosen", [], Grid(COLUMNS[1:], summary), COLUMNS[0], known)
+        _, *limits = sentences(self.document)
+        chosen = Section("What was chosen", [], Grid(COLUMNS[1:], summary), COLUMNS[0], limits)
         return [chosen, *(self._of(label, method) for label, method in self.document["methods"].items())]
 
     def _of(self, label: str, method: Content) -> Section:

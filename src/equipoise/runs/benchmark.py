@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from equipoise import scenarios
 from equipoise.federation.history import History
@@ -23,7 +23,8 @@ from equipoise.report.statistics import Comparison
 from equipoise.runs import choosing, tuning
 from equipoise.runs import directory as runs
 from equipoise.runs.comparison import complete, fitting
-from equipoise.runs.configuration import RunConfig, configure
+from equipoise.runs.configuration import RunConfig
+from equipoise.runs.experiment import Strict, first_fault
 from equipoise.runs.tuning import CHOSEN, TUNING, Budget
 from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
@@ -42,21 +43,15 @@ SHOWN: Final = {"mean": "avg", "worst": "worst", "std": "std"}  # by their names
 Progress = Callable[[str, int, int], None]
 
 
-class Strict(BaseModel):
-    """A table of a suite's file: no key that is not known."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 class Part(Strict):
     """A scenario of a suite, with its options, and settings of training that differ from those it recommends."""
 
     name: str
     scenario: str
     title: str = ""
-    options: dict[str, Any] = {}
-    train: dict[str, Any] = {}
-    skip: dict[str, str] = {}  # methods that cannot be run here, and why
+    options: dict[str, Any] = Field(default={})
+    train: dict[str, Any] = Field(default={})
+    skip: dict[str, str] = Field(default={})  # methods that cannot be run here, and why
 
 
 class Suite(Strict):
@@ -99,9 +94,7 @@ def read_suite(name: str) -> Suite:
     try:
         suite = Suite(**open_toml((Path(name) if own else FOLDER / f"{name}.toml").read_text(encoding="utf-8")))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
-        raise SuiteError(f"{name}: {where}: {first['msg']}; found {first['input']!r}.") from None
+        raise SuiteError(f"{name}: {first_fault(error)}") from None
     except (OSError, ValueError) as error:
         raise SuiteError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
     names = [part.name for part in suite.scenario]
@@ -178,17 +171,9 @@ class Cell:
     def config(self, seed: int) -> RunConfig:
         """A run that is reported, with the chosen settings."""
         document = open_json((self.folder / TUNING).read_text(encoding="utf-8"))
-        told = document["methods"][self.method]
-        tuned = {key: told[key] for key in Tuned.__annotations__ if told.get(key) is not None}
-        settings = dict(told["settings"])
-        lr = {"lr": settings.pop("lr")} if "lr" in settings else {}
-        config = configure(
-            self.method,
-            self.part.scenario,
-            overrides=settings,
-            seed=seed,
-            **{**self.part.train, "scenario_options": self.part.options, **lr, "tuned": tuned},
-        )
+        choice = document["methods"][self.method]
+        tuned = {key: choice[key] for key in Tuned.__annotations__ if choice.get(key) is not None}
+        config = self.candidates([self.method]).config(self.method, choice["settings"], seed=seed, tuned=tuned)
         return replace(config, label=own_code.short(self.method))
 
 

@@ -33,7 +33,7 @@ TRAINED = {f.name for f in (*fields(Settings), *fields(RunSettings))} - {"method
 
 
 class Strict(BaseModel):
-    """A table of an experiment file: no key that is not known."""
+    """A table of a file of an experiment or a suite: no key that is not known."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -266,6 +266,15 @@ def experiment_file(name: str) -> Traversable:
     return FOLDER / paper / f"{item}.toml"
 
 
+def first_fault(error: ValidationError) -> str:
+    """The first entry of a file that is not right, what was expected and what was found."""
+    first = error.errors()[0]
+    where = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
+    return (
+        f"{where} is missing." if first["type"] == "missing" else f"{where}: {first['msg']}; found {first['input']!r}."
+    )
+
+
 def read_experiment(name: str) -> PaperExperiment:
     """Read an experiment by name or file.
 
@@ -276,11 +285,7 @@ def read_experiment(name: str) -> PaperExperiment:
     try:
         experiment = PaperExperiment(**_written(name))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
-        if first["type"] == "missing":
-            raise ExperimentError(f"{name}: {where} is missing.") from None
-        raise ExperimentError(f"{name}: {where}: {first['msg']}; found {first['input']!r}.") from None
+        raise ExperimentError(f"{name}: {first_fault(error)}") from None
     _check(name, experiment)
     return experiment
 

@@ -402,9 +402,9 @@ def choose(
     for wave in _waves(budget):
         drawn = []
         for label, space in spaces.items():
-            told = [Tried(trial, tuple(tried[trial])) for trial in alive[label]]
+            earlier = [Tried(trial, tuple(tried[trial])) for trial in alive[label]]
             for d in wave:
-                shares = _ask(space, budget, d, told, early) if d else {}
+                shares = _ask(space, budget, d, earlier, early) if d else {}
                 drawn.append(Trial(label, d, settled(space, lrs[label], shares) if d else {}, shares))
         advance(drawn, rungs[0])
         _check_defined([result for results in tried.values() for result in results], early)
