@@ -56,7 +56,8 @@ def keep_bundle(site: Site, vector: Tensor, t: int, rounds: int, server: Sequenc
         rows, name, data = loaded(trial.data[0]), trial.names[0], site.task.about
         of_site = trained(trial, vector, t, tests, meta, samples=rows, client=name, data=data, server=server)
         save(folder, of_site, name=files.KEPT)
-        folder.chmod(0o700)  # it has numbers about the site's own people
+        for path in (folder, *folder.rglob("*")):  # they have numbers about the site's own people
+            path.chmod(0o700 if path.is_dir() else 0o600)
     except (OSError, ValueError) as error:
         why = str(error)
     except Exception as error:  # of the user's network: the model itself is stored
