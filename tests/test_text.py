@@ -125,7 +125,7 @@ def test_full_memory_is_no_defect(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         def full(*_: Any, error: BaseException = error, **__: Any) -> None:
             raise error
 
-        monkeypatch.setattr(cli, "app", full)
+        monkeypatch.setattr(cli, "commands", lambda full=full: full)
         for words, less in {
             "compare fedavg": "fewer --jobs, a smaller --participation, a smaller --batch-size, smaller images (--set size=32)",
             "run": "fewer --workers, a smaller --participation",

@@ -8,14 +8,16 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from io import TextIOWrapper
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
-from click import Context, NoSuchOption
+from click import Context, Group, NoSuchOption
 from rich.markup import escape
 from typer.core import TyperCommand
+from typer.main import get_group
 
 from equipoise import __version__
 from equipoise.cli.analyse import app as analyse
@@ -124,6 +126,12 @@ def _main(
         os.execve(sys.executable, [sys.executable, "-P", "-m", "equipoise", *arguments], environment.portable())
 
 
+@cache
+def commands() -> Group:
+    """All commands; a process that runs one after another makes them once."""
+    return get_group(app)
+
+
 LESS = {  # what takes less memory, by the parameter that a command has for it
     "jobs": "fewer --jobs",
     "workers": "fewer --workers",
@@ -153,7 +161,7 @@ def main() -> NoReturn:
             stream.reconfigure(errors="replace")
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        app(arguments, prog_name="equipoise", standalone_mode=True)
+        commands()(arguments, prog_name="equipoise", standalone_mode=True)
     except ExpectedError as error:
         _fail(str(error), 1, debug)
     except OSError as error:
