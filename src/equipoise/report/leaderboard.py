@@ -183,13 +183,22 @@ class Leaderboard:
             return f"{so_far}So nothing can be stated."
         winners = {by.noun: names for by in CRITERIA if (names := self.better(by))}
         if not winners:
-            return f"{so_far}No method beats tuned {self.reference}: neither by the mean nor by the worst group or client nor by the STD."
+            none = "no method beats it, neither by the mean nor by the worst group or client nor by the STD"
+            return f"{so_far}If {self.reference} is tuned as well, over the scenarios {none}.{self._in_single()}"
         named = [method for method in self.order if any(method in names for names in winners.values())]
         won = [f"{m} by {listed([noun for noun in winners if m in winners[noun]])}{self._price(m)}" for m in named]
         losers = [by.noun for by in CRITERIA if by.noun not in winners]
         none = f" None does by {' or by '.join(losers)}." if losers else ""
         beat = f"{plural(len(named), 'method')} beat{'s' * (len(named) == 1)} tuned {self.reference}"
         return f"{so_far}{beat}: {'; '.join(won)}.{none}"
+
+    def _in_single(self) -> str:
+        """The scenarios on which methods beat the reference by the worst group or client, and which they are."""
+        (worst,) = (by for by in CRITERIA if by.key == "worst")
+        names = (scenario["name"] for scenario in self.document["scenarios"])
+        won = {name: [m for m in self.order if self.outcome(m, name, worst) == 1] for name in names}
+        where = [f"on {name} {listed(methods)}" for name, methods in won.items() if methods]
+        return f" In single scenarios some do, by {worst.noun}: {'; '.join(where)}." if where else ""
 
     def _price(self, method: str) -> str:
         odds = self.standings["mean"][method].probabilities
