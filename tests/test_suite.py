@@ -110,6 +110,10 @@ def test_cells_are_the_same_on_one_machine_and_on_two(suite: benchmark.Suite, tm
     run(suite, tmp_path / "one", jobs=1)  # of what is missing only
     after = {path: path.stat().st_mtime_ns for path in (tmp_path / "one").rglob("metrics.jsonl")}
     assert [path.parent.name for path in after if before.get(path) != after[path]] == ["qffl-seed1"]
+    Cell(suite.scenario[0], "qffl", tmp_path / "one").fail("the disk was full")
+    for retry, mean in {False: None, True: cell["mean"]}.items():
+        run(suite, tmp_path / "one", jobs=1, retry=retry)
+        assert document(suite, tmp_path / "one")["cells"]["tiny"]["qffl"]["mean"] == mean
 
 
 def test_results_are_those_of_the_suite_and_against_its_reference(suite: benchmark.Suite, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def benchmark(
     jobs: Jobs = None,
     name: Annotated[str | None, typer.Option(help="Keep the results in RUNS/NAME [default: the suite's name].")] = None,
     base: Base = Path("runs"),
+    retry: Annotated[bool, typer.Option("--retry", help="Run cells that failed once more.")] = False,
     json_: Json = False,
 ) -> None:
     """Tune and test the methods of a suite on all of its scenarios alike, and write the leaderboard."""
@@ -57,6 +58,7 @@ def benchmark(
             jobs=jobs,
             on_progress=lambda part, done, total: bar.update(task, description=part, completed=done, total=total),
             lines=not json_,
+            retry=retry,
         )
     results = suites.document(chosen, directory, submitted)
     board = leaderboard(results)

@@ -192,6 +192,7 @@ def run(
     jobs: int | None = None,
     on_progress: Progress | None = None,
     lines: bool = False,
+    retry: bool = False,
 ) -> None:
     """Tune and test the cells that are missing; what is finished is taken as it is, and what was stopped continues.
 
@@ -203,9 +204,12 @@ def run(
     jobs : processes at a time; no result depends on it.
     on_progress : called with the scenario, the rounds done and to do.
     lines : write lines about every run to standard error, if that is no terminal.
+    retry : run cells that failed once more, from where they are.
     """
     _settle(suite, base)
     own = cells(suite, base, methods, shard)
+    for cell in own if retry else ():
+        (cell.folder / FAILED).unlink(missing_ok=True)
     for part in suite.scenario:
         left = [cell for cell in own if cell.part == part and not cell.finished(suite.seeds)]
         _choose(suite, [cell for cell in left if not cell.chosen], shard, jobs, on_progress, lines)
