@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from equipoise.records.criteria import CRITERIA
+from equipoise.records.criteria import CRITERIA, ORACLE
 from equipoise.records.meta import Content
 from equipoise.report import drawing
 from equipoise.report.formatting import number
@@ -144,12 +144,13 @@ class Page:
                 "Numbers of draws that were trained for fewer rounds are those of their last round, and are not comparable with others.",
             ],
             "" if figure is None else svg(f"sensitivity-{label}", figure),
-            "The criterion against each setting that is a number: a point per draw, larger after more rounds; dotted: the chosen value.",
+            "The criterion against each setting that is a number: a point per draw, larger after more rounds; dotted: the chosen value; dashed: the defaults.",
         )
 
     def html(self) -> str:
         """The page, which needs nothing else."""
-        source = "Made by equipoise tune; no test data were built before the choice."
+        asked = self.document["budget"]["by"] == ORACLE
+        source = f"Made by equipoise tune; the runs that chose had {'the' if asked else 'no'} test data."
         return template("card.html.j2").render(card=self, what="tuning", source=source)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -165,16 +166,19 @@ def sensitivity(label: str, method: Content, by: str) -> Figure | None:
     if not names:
         return None
     figure, axes = drawing.panels(len(names), height=1.6, columns=min(3, len(names)))
+    default = [trial["rungs"][-1][by] for trial in trials if trial["draw"] == 0]
     longest = max(trial["rungs"][-1]["rounds"] for trial in trials)
     for panel, name in zip(axes, names, strict=True):
+        if "log" in method["spaces"].get(name, ""):
+            _logarithmic(panel)
         drawn = [(t["settings"][name], t["rungs"][-1]) for t in trials if name in t["settings"]]
         for value, last in drawn:
             size = 2.5 + 4 * last["rounds"] / longest
             panel.plot([value], [last[by]], "o", markersize=size, color=drawing.color(0), alpha=0.7, mew=0)
+        if default:
+            panel.axhline(default[0], color=drawing.INK, linewidth=0.6, linestyle="--")
         if name in method["settings"]:
             panel.axvline(method["settings"][name], color=drawing.INK, linewidth=0.6, linestyle=":")
-        if "log" in method["spaces"].get(name, ""):
-            _logarithmic(panel)
         drawing.labels(panel, name, by if panel is axes[0] else "")
     drawing.title(axes[0], label)
     return figure

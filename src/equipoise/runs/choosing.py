@@ -1,4 +1,4 @@
-"""Settings of methods chosen by runs in directories, which have no test data; the choice is on the disk before tests are built."""
+"""Settings of methods chosen by runs in directories, which have no test data; the choice is on the disk before any run has them."""
 
 from __future__ import annotations
 

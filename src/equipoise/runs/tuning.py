@@ -488,7 +488,7 @@ def _best(trials: Sequence[Trial], tried: Mapping[Trial, Sequence[Result]], by: 
 
 
 def write(tuning: Tuning, directory: Path, shared: Mapping[str, Any]) -> Tuning:
-    """Write the choices, and a document with all draws and the hash of the choices, to the disk; both are there before tests are built."""
+    """Write the choices, and a document with all draws and the hash of the choices, to the disk; both are there before any run has test data."""
     text = sealed_text(tuning.toml(shared))
     digest = hashlib.sha256(text.encode()).hexdigest()
     written = replace(tuning, digest=digest)
