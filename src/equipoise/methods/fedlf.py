@@ -14,8 +14,8 @@ from equipoise.methods.fedmdfg import ROUNDING, pull, stretch
 
 def lag(last: Tensor, M: int) -> int:
     """How many rounds an absent client counts for, by the ``last`` rounds [N] of all; none if no more than M were ever seen."""
-    seen = int((last >= 0).sum())
-    return seen // M if seen > M else 0
+    participants = int((last >= 0).sum())
+    return participants // M if participants > M else 0
 
 
 @dataclass(frozen=True)

@@ -100,10 +100,10 @@ class GIFAIR(Rule):
             pull, most = pulls(loss, p, group[cohort.ids])
             return state, replace(cohort, weights=simplex((p + self.coeff * most * pull).clamp(min=0)))
         last = state["loss"].index_copy(0, cohort.ids, loss.to(state["loss"].dtype))
-        seen = (last >= 0).nonzero().flatten()
-        p = state["p"][seen].double()
-        pull, most = pulls(last[seen].double(), p, group[seen])
-        multiplier = state["multiplier"].index_copy(0, seen, (1 + self.coeff * most * pull / p).to(last.dtype))
+        members = (last >= 0).nonzero().flatten()
+        p = state["p"][members].double()
+        pull, most = pulls(last[members].double(), p, group[members])
+        multiplier = state["multiplier"].index_copy(0, members, (1 + self.coeff * most * pull / p).to(last.dtype))
         return {**state, "loss": last, "multiplier": multiplier}, cohort
 
 

@@ -457,12 +457,12 @@ def _waves(budget: Budget) -> list[range]:
     return [range(k, min(k + size, budget.draws)) for k in range(0, budget.draws, size)]
 
 
-def _ask(spaces: Mapping[str, Space], budget: Budget, d: int, told: Sequence[Tried], by: str) -> dict[str, float]:
+def _ask(spaces: Mapping[str, Space], budget: Budget, d: int, trials: Sequence[Tried], by: str) -> dict[str, float]:
     """The shares of draw ``d``: at random, or by a sampler that is told the results so far.
 
     A new sampler with its own seed is told all of them in the order of the draws: one that is stopped and continued would draw otherwise.
     """
-    if budget.sampler == "random" or not told:
+    if budget.sampler == "random" or not trials:
         return random_shares(spaces, budget.seed, d)
     import optuna
 
@@ -470,7 +470,7 @@ def _ask(spaces: Mapping[str, Space], budget: Budget, d: int, told: Sequence[Tri
     axes: dict[str, Any] = {name: optuna.distributions.FloatDistribution(0, 1) for name in random_shares(spaces, 0, d)}
     seed = int(share(budget.seed, d, "sampler") * 2**32)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
-    for earlier in sorted(told, key=lambda each: each.trial.draw):
+    for earlier in sorted(trials, key=lambda each: each.trial.draw):
         score, shares = earlier.results[0].scores.get(by, math.nan), earlier.trial.shares
         if shares and math.isfinite(score) and not earlier.results[0].failed:
             study.add_trial(optuna.trial.create_trial(params=dict(shares), distributions=axes, value=score))

@@ -125,29 +125,29 @@ def _table(sent: Any, V: int, whole: ClassTally) -> Tensor:
     return torch.tensor(table, dtype=torch.int64).view(V, C)
 
 
-def people_together(found: Sequence[Tested], values: Sequence[int], C: int) -> dict[str, list[Sums]]:
+def people_together(of_sites: Sequence[Tested], values: Sequence[int], C: int) -> dict[str, list[Sums]]:
     """By test set the sums of the people at all sites that have it; those of a site that sends none are unknown. Empty if no site sends any."""
     parts: dict[str, list[Tested]] = {}
-    for tested in found:
+    for tested in of_sites:
         for name in tested.tallies:
             parts.setdefault(name, []).append(tested)
     sets = {name: few for name, few in parts.items() if any(name in tested.people for tested in few)}
     return {name: [_added(few, name, k, V, C) for k, V in enumerate(values)] for name, few in sets.items()}
 
 
-def _added(found: Sequence[Tested], name: str, k: int, V: int, C: int) -> Sums:
+def _added(parts: Sequence[Tested], name: str, k: int, V: int, C: int) -> Sums:
     """The sums of the k-th attribute on one test set, over sites."""
     totals, unknown = torch.zeros(len(COUNTS), V, C, dtype=torch.int64), 0
-    for tested in found:
+    for tested in parts:
         if name not in tested.people:
             unknown += int(tested.tallies[name].n)
             continue
         sums = tested.people[name][k]
         unknown += sums["unknown"]
         totals[:, sums["value"]] += torch.tensor([sums[key] for key in COUNTS])
-    there = totals[1].sum(-1).nonzero().flatten()
-    shown = totals[:, there].tolist()
-    merged: Sums = {"value": there.tolist(), "right": shown[0], "true": shown[1], "chosen": shown[2]}
+    codes = totals[1].sum(-1).nonzero().flatten()
+    shown = totals[:, codes].tolist()
+    merged: Sums = {"value": codes.tolist(), "right": shown[0], "true": shown[1], "chosen": shown[2]}
     return {**merged, "unknown": unknown} if unknown else merged
 
 

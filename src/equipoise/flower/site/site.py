@@ -433,11 +433,11 @@ def _told(site: Site, outputs: Outputs, measures: Sequence[str]) -> dict[str, An
     follow = (*outputs.tally.score(), RATES)
     more = {name: value for name, value in outputs.score(measures).items() if name not in follow}
     short = {name: round(x, DIGITS) if site.guarded and isinstance(x, float) else x for name, x in more.items()}
-    told = {"sums": _sums(site, outputs.tally, classes=RATES in measures), **short}
+    report = {"sums": _sums(site, outputs.tally, classes=RATES in measures), **short}
     people = (
         of_people(outputs, site.least_count) if RATES in measures and site.least_count and site.attributes else None
     )
-    return told if people is None else {**told, "people": people}
+    return report if people is None else {**report, "people": people}
 
 
 def _tallies(answered: Mapping[str, Outputs]) -> list[Tally]:
