@@ -14,10 +14,11 @@ from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
-from click import Context, Group, NoSuchOption
+from click import Command as AnyCommand
+from click import Context, NoSuchOption
 from rich.markup import escape
 from typer.core import TyperCommand
-from typer.main import get_group
+from typer.main import get_command
 
 from equipoise import __version__
 from equipoise.cli.analyse import app as analyse
@@ -127,9 +128,9 @@ def _main(
 
 
 @cache
-def commands() -> Group:
+def commands() -> AnyCommand:
     """All commands; a process that runs one after another makes them once."""
-    return get_group(app)
+    return get_command(app)
 
 
 LESS = {  # what takes less memory, by the parameter that a command has for it
