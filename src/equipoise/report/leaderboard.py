@@ -44,9 +44,10 @@ class Criterion(NamedTuple):
     sign: int
 
 
+WORST: Final = Criterion("worst", "Worst", "the worst group or client", 1)
 CRITERIA: Final = (
     Criterion("mean", "Mean", "the mean", 1),
-    Criterion("worst", "Worst", "the worst group or client", 1),
+    WORST,
     Criterion("std", "STD", "the STD", -1),
 )
 
@@ -194,11 +195,10 @@ class Leaderboard:
 
     def _in_single(self) -> str:
         """The scenarios on which methods beat the reference by the worst group or client, and which they are."""
-        (worst,) = (by for by in CRITERIA if by.key == "worst")
         names = (scenario["name"] for scenario in self.document["scenarios"])
-        won = {name: [m for m in self.order if self.outcome(m, name, worst) == 1] for name in names}
+        won = {name: [m for m in self.order if self.outcome(m, name, WORST) == 1] for name in names}
         where = [f"on {name} {listed(methods)}" for name, methods in won.items() if methods]
-        return f" In single scenarios some do, by {worst.noun}: {'; '.join(where)}." if where else ""
+        return f" In single scenarios some do, by {WORST.noun}: {'; '.join(where)}." if where else ""
 
     def _price(self, method: str) -> str:
         odds = self.standings["mean"][method].probabilities

@@ -146,8 +146,8 @@ def around(lr: Rate) -> str:
 
 def settled(spaces: Mapping[str, Space], lr: Rate, shares: Mapping[str, float]) -> dict[str, Any]:
     """The values at some shares of their spaces; the learning rate is a multiple of the given one, unless it has a space."""
-    around = {RATE: _plain(scaled(lr, AROUND.low * (AROUND.high / AROUND.low) ** shares[RATE]))}
-    return around | {name: space.at(shares[name]) for name, space in spaces.items()}
+    multiple = AROUND.low * (AROUND.high / AROUND.low) ** shares[RATE]
+    return {RATE: _plain(scaled(lr, multiple)), **{name: space.at(shares[name]) for name, space in spaces.items()}}
 
 
 def _plain(lr: Rate) -> float | str:
