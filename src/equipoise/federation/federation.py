@@ -342,17 +342,18 @@ class Federation(Arrangement):
             while self.progress.t < total and not pause:
                 record = self._round(total, stop)
                 ends = self.progress.t == total or "stopped" in record
+                kept = ends or self.progress.t % checkpoint_every == 0
                 if path is not None:
                     files.append(path, record)
-                    if ends or self.progress.t % checkpoint_every == 0:
+                    if kept:
                         self.save(path, total, keep_checkpoints)
                 bar.update(task, advance=1, accuracy=accuracies(record, self.least_group))
                 if lines.due(called, ends=ends):
                     standing = Standing.of(self.records, total, self.least_group)
                     lines.say(called, standing, shown_rate(self.solver.lr, self.progress.t, total))
                 pause = (on_round is not None and on_round(record) is True) or "stopped" in record
-            if path is not None and pause:
-                self.save(path, total, keep_checkpoints)
+                if path is not None and pause and not kept:
+                    self.save(path, total, keep_checkpoints)
         return self.history
 
     def _doubts(self, total: int) -> Iterator[str]:

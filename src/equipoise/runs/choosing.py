@@ -181,12 +181,16 @@ def choose(
 
 
 def _sealed(candidates: Candidates, budget: Budget, plain: Mapping[str, RunConfig]) -> dict[str, Any]:
-    """What the runs that choose have: no test data, rows held out, and the counts by which a model that guesses is recognised."""
+    """What the runs that choose have: no test data, rows held out, counts to recognise a model that guesses, and few checkpoints."""
     first = next(iter(plain.values()))
     described = scenarios.describe(first.scenario, first.data, **first.scenario_options)
     measured = str(candidates.chosen.get("measures") or "")
     numbers = kind_of(described.task) == REGRESSION
-    more = {} if numbers else {"measures": ", ".join(filter(None, [measured, RATES * (RATES not in measured)]))}
+    more: dict[str, Any] = (
+        {} if numbers else {"measures": ", ".join(filter(None, [measured, RATES * (RATES not in measured)]))}
+    )
+    if first.checkpoint_every == 1:  # a kill costs no more than the first rung
+        more["checkpoint_every"] = max(1, first.rounds // 2 ** (tuning.MOST_RUNGS - 1))
     return {"validation": budget.validation, "sealed": budget.by != ORACLE, **more}
 
 

@@ -49,7 +49,7 @@ from equipoise.system.suggestions import some
 from equipoise.system.threads import cores
 
 # Settings that no training depends on: a run goes on with others.
-SHOWN = ("track", "keep_checkpoints", "positive", "least_group", "report", "tuned")
+SHOWN = ("track", "checkpoint_every", "keep_checkpoints", "positive", "least_group", "report", "tuned")
 MEASURED = ("standalone_test", "standalone_val")
 OWN = (
     "method",
