@@ -32,11 +32,16 @@ def status(
     You can call it while they run: it changes nothing and waits for nothing.
     """
     from equipoise.metrics.measures import ACCURACY
+    from equipoise.records.directory import CHOSEN
     from equipoise.runs.status import below
 
     runs = list(below(folder))
     if not runs:
-        raise ValueError(f"There is no run in {folder}. Give a folder with runs in it: equipoise status runs")
+        choices = [
+            f"Settings were chosen in {path.parent}: see its tuning.html." for path in sorted(folder.rglob(CHOSEN))[:1]
+        ]
+        advice = choices or ["Give a folder with runs in it: equipoise status runs"]
+        raise ValueError(f"There is no run in {folder}. {advice[0]}")
     if json_:
         print_json([_row(run) for run in runs])
         return

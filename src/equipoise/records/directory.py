@@ -14,6 +14,10 @@ from equipoise.system.errors import RunError
 from equipoise.system.seals import CHANGED, open_json, open_toml
 
 ORDER = "comparison.json"  # in a directory of several runs: which they are, the reference first
+CHOSEN, TRIALS = (
+    "chosen.toml",
+    "trials",
+)  # in a directory in which settings were chosen: which, and the runs that chose them
 
 Parsed = TypeVar("Parsed")
 
@@ -52,8 +56,14 @@ def all_members(directories: Sequence[Path]) -> list[Path]:
 
     Raises
     ------
-    ValueError : a directory holds no run.
+    ValueError : a directory holds no run, or only runs that chose settings.
     """
+    for directory in directories:
+        base = directory.parent if directory.name == TRIALS else directory
+        if (base / CHOSEN).exists():
+            raise ValueError(
+                f"The runs in {base} chose settings, and have no results on test data. How they did is in {base / 'tuning.html'}."
+            )
     runs = [members(directory) for directory in directories]
     if empty := [str(directory) for directory, inside in zip(directories, runs, strict=True) if not inside]:
         raise ValueError(f"No run in {', '.join(empty)}: expected directories with a config.toml.")

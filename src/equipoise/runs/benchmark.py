@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 from equipoise import scenarios
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
+from equipoise.records.directory import CHOSEN, TRIALS
 from equipoise.records.meta import Content, Tuned
 from equipoise.report import tuning as page
 from equipoise.report.html import write as write_report
@@ -25,7 +26,7 @@ from equipoise.runs import directory as runs
 from equipoise.runs.comparison import complete, fitting
 from equipoise.runs.configuration import RunConfig
 from equipoise.runs.experiment import Strict, first_fault
-from equipoise.runs.tuning import CHOSEN, TUNING, Budget
+from equipoise.runs.tuning import TUNING, Budget
 from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
 from equipoise.system import own_code
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 
 FOLDER: Final = resources.files("equipoise.runs") / "suites"
 FAILED: Final = "failed.json"
-RUNS, TRIALS, REPORT, CONDITIONS = "runs", "trials", "report.html", "conditions.json"
+RUNS, REPORT, CONDITIONS = "runs", "report.html", "conditions.json"
 SHOWN: Final = {"mean": "avg", "worst": "worst", "std": "std"}  # by their names in a comparison
 Progress = Callable[[str, int, int], None]
 

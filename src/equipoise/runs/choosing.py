@@ -15,6 +15,7 @@ from equipoise.federation.history import History
 from equipoise.federation.method import Method, MethodError, parse
 from equipoise.metrics.classification import RATES
 from equipoise.records.criteria import LEAVE_OUT, ORACLE
+from equipoise.records.directory import TRIALS
 from equipoise.runs import directory as runs
 from equipoise.runs import tuning, unchanged
 from equipoise.runs.comparison import Workers, complete, fitting
@@ -27,7 +28,6 @@ from equipoise.system.search import Space
 from equipoise.system.suggestions import unknown
 
 FOLDER: Final = "choosing"  # of a comparison whose settings are chosen
-TRIALS: Final = "trials"
 BY_SETTINGS: Final = re.compile("diverged|finite|answered well")  # why a trial failed
 NEVER: Final = re.compile("killed by signal|ended with status|defect of Equipoise")
 Progress = Callable[[int, int], None]

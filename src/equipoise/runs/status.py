@@ -12,6 +12,7 @@ from typing import Any
 from equipoise.federation.checkpoint import POINTER
 from equipoise.federation.directory import CHECKPOINT, FAILED, LOCK, MANIFEST, METRICS
 from equipoise.federation.standing import LAST, ProgressLog, Standing, shown_rate
+from equipoise.records.directory import CHOSEN, TRIALS
 from equipoise.records.history import LEAST
 from equipoise.records.record import Record
 from equipoise.runs.directory import finished
@@ -100,11 +101,12 @@ def _of_run(directory: Path) -> RunStatus:
 
 
 def below(folder: Path) -> Iterator[RunStatus]:
-    """How every run in a folder, or deeper, is going."""
+    """How every run in a folder, or deeper, is going, without those of a finished choice of settings."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder. Give one with runs in it: equipoise status runs")
     for path, inner, files in os.walk(folder):
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        settled = {TRIALS} if CHOSEN in files else set()
+        inner[:] = sorted(name for name in inner if not name.startswith(".") and name not in settled)
         if "config.toml" in files or (MANIFEST in files and {*files, *inner} & {METRICS, FAILED, CHECKPOINT}):
             inner[:] = []
             yield of_run(Path(path))

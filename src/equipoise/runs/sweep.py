@@ -30,11 +30,11 @@ from equipoise.federation.standing import ProgressLog, Standing, shown_rate
 from equipoise.federation.stopping import Stop
 from equipoise.metrics.classification import RATES
 from equipoise.records.criteria import ORACLE
-from equipoise.records.directory import ORDER
+from equipoise.records.directory import ORDER, TRIALS
 from equipoise.records.meta import Meta, Tuned
 from equipoise.records.record import Record
 from equipoise.report.statistics import Comparison
-from equipoise.runs.choosing import FOLDER, TRIALS, check
+from equipoise.runs.choosing import FOLDER, check
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import slug
 from equipoise.runs.tuning import FIRST_SEED, Budget, Trial, Tuning, choose, space_of, tuned_method, write

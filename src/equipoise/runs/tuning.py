@@ -22,6 +22,7 @@ from equipoise.core.rates import Rate, rate, scaled, text
 from equipoise.core.solver import Solver
 from equipoise.federation.method import Method
 from equipoise.records.criteria import CRITERIA, LEAVE_OUT, ORACLE, failed, scores, tested
+from equipoise.records.directory import CHOSEN
 from equipoise.records.history import History
 from equipoise.records.meta import Content, Tuned
 from equipoise.report import tuning as report
@@ -33,7 +34,7 @@ from equipoise.system.search import Interval, Space, log_uniform, share
 RATE: Final = "lr"  # what every method is tuned by
 AROUND: Final = Interval(0.1, 10, logarithmic=True)  # as a multiple of the given learning rate
 FIRST_SEED: Final = 10_000  # of runs that choose; those that report have smaller ones
-CHOSEN, TUNING = "chosen.toml", "tuning.json"
+TUNING = "tuning.json"
 MOST_RUNGS: Final = 4  # T/8, T/4, T/2, T
 WAVES: Final = 4  # in which a sampler that learns asks for its draws
 
@@ -167,11 +168,9 @@ def tuned_method(method: Method, solver: Solver, settings: Mapping[str, Any]) ->
     return method, replace(cast(Any, solver), **lr)
 
 
-def edges(spaces: Mapping[str, Space], lr: Rate, settings: Mapping[str, Any]) -> dict[str, str]:
-    """The chosen values that are close to an end of their interval, and which end."""
-    ends = {name: space.edge(settings[name]) for name, space in spaces.items() if name in settings}
-    if RATE in settings and RATE not in spaces and isinstance(lr, float):
-        ends[RATE] = AROUND.edge(float(settings[RATE]) / lr)
+def edges(spaces: Mapping[str, Space], shares: Mapping[str, float]) -> dict[str, str]:
+    """The settings whose values are close to an end of their interval, by their shares of it, and which end."""
+    ends = {name: space.edge(shares[name]) for name, space in {RATE: AROUND, **spaces}.items() if name in shares}
     return {name: end for name, end in ends.items() if end}
 
 
@@ -305,7 +304,7 @@ class Tuning:
             "settings": dict(chosen.settings),
             "score": _defined(chosen.taken, budget.by),
             "default": None if default is None or default not in chosen.finished else _defined(default, budget.by),
-            "edges": edges(chosen.spaces, chosen.lr, chosen.settings),
+            "edges": edges(chosen.spaces, chosen.taken.trial.shares),
             "seeds": [*budget.seeds],
             "validation": budget.validation,
             "rounds": self.rounds,

@@ -30,10 +30,8 @@ class Interval:
             value = self.low + (self.high - self.low) * share
         return min(max(float(f"{value:.3g}"), self.low), self.high)
 
-    def edge(self, value: float) -> str:
-        """Which end a value is close to, ``"lower"`` or ``"upper"``: within a tenth of the interval; empty if neither."""
-        parts = [math.log(x) if self.logarithmic else x for x in (self.low, value, self.high)]
-        share = (parts[1] - parts[0]) / (parts[2] - parts[0])
+    def edge(self, share: float) -> str:
+        """Which end the value at this share is close to, ``"lower"`` or ``"upper"``: within a tenth; empty if neither."""
         return "lower" if share < 0.1 else "upper" if share > 0.9 else ""
 
     def __str__(self) -> str:
@@ -50,7 +48,7 @@ class Values:
         """The value at this share of the list."""
         return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
 
-    def edge(self, value: float) -> str:
+    def edge(self, share: float) -> str:
         """Empty: a list has no edges."""
         return ""
 
