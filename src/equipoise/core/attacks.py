@@ -55,11 +55,11 @@ class Attackers:
         Every client draws a number from the seed and its name; of a share, those with the least attack.
         """
         attack, scale = settings.attack, settings.attack_scale
-        shares, of = by_whom(settings, "attackers", names, groups)
+        shares, entries = by_whom(settings, "attackers", names, groups)
         lots = draws.uniform(settings.seed, 0, keys_of(names), draws.ATTACKS)
         attacking: list[int] = []
         for name, share in shares.items():
-            members = [m for m, its in enumerate(of) if its == name]
+            members = [m for m, its in enumerate(entries) if its == name]
             count = math.floor(share * len(members) + 1e-9)
             if share and members and not count:
                 given = f"{name}={share:g}" if name else f"{share:g}"

@@ -99,9 +99,9 @@ def uniform(seed: int, t: int, clients: Sequence[int], purpose: int) -> NDArray[
 
 def generator_states() -> tuple[object, ...]:
     """The states of all global generators (torch, NumPy, ``random``), which change with every number drawn."""
-    found = np.random.get_state(legacy=False)  # noqa: NPY002
-    numpy_state = [x.tobytes() if isinstance(x, np.ndarray) else x for x in found["state"].values()]
-    return torch.get_rng_state().numpy().tobytes(), numpy_state, found["has_gauss"], random.getstate()
+    state = np.random.get_state(legacy=False)  # noqa: NPY002
+    numpy_state = [x.tobytes() if isinstance(x, np.ndarray) else x for x in state["state"].values()]
+    return torch.get_rng_state().numpy().tobytes(), numpy_state, state["has_gauss"], random.getstate()
 
 
 @contextmanager

@@ -362,7 +362,7 @@ def square_norms(rows: Tensor, mask: Mask | None = None, layout: Sequence[int] =
     def some(parts: list[slice]) -> Tensor:
         lanes = torch.zeros(len(borders) - 1, len(rows), LANES, dtype=torch.float64, device=rows.device)
         if fast is not None:
-            for k, piece in (found for part in parts for found in pieces(part)):
+            for k, piece in (pair for part in parts for pair in pieces(part)):
                 fast.square_sums(as_rows(rows), bits, piece.start, piece.stop, lanes[k].numpy())
         else:
             for part, u in _doubled(rows.detach(), mask, parts):

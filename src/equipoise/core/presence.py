@@ -26,13 +26,13 @@ Ids = dict[str, list[int]]
 class Presence:
     """What decides who takes part, one entry per client.
 
-    ``keys`` stand for the clients' names, so that a client draws the same numbers wherever it is in the list; ``there``
+    ``keys`` stand for the clients' names, so that a client draws the same numbers wherever it is in the list; ``availability``
     is the chance that it is there, ``dropout`` that it fails, ``joins`` its first round, ``late`` whether it misses every round.
     """
 
     seed: int
     keys: tuple[int, ...]
-    there: NDArray[np.float64]
+    availability: NDArray[np.float64]
     joins: NDArray[np.int64]
     dropout: NDArray[np.float64]
     late: NDArray[np.bool_]
@@ -50,16 +50,16 @@ class Presence:
         if not simulated(settings, COMING):
             return None
         given = (by_whom(settings, setting, names, groups) for setting in ("availability", "joins", "dropout"))
-        there, joins, dropout = (np.array([value[name] for name in of]) for value, of in given)
+        availability, joins, dropout = (np.array([value[name] for name in entries]) for value, entries in given)
         late = _late(settings, keys := keys_of(names), sizes)
-        return Presence(settings.seed, keys, there, joins, dropout, late)
+        return Presence(settings.seed, keys, availability, joins, dropout, late)
 
     def round(self, t: int, share: float) -> tuple[Tensor, Record]:
         """The clients whose work counts in round ``t``, and the ids of those absent, late and dropped.
 
         ``share`` of all clients are selected, or all that are there if these are fewer.
         """
-        present = (draws.uniform(self.seed, t, self.keys, draws.THERE) < self.there) & (self.joins <= t)
+        present = (draws.uniform(self.seed, t, self.keys, draws.THERE) < self.availability) & (self.joins <= t)
         asked = draws.participants(self.seed, t, len(self.keys), share, present).numpy()
         fails = (draws.uniform(self.seed, t, self.keys, draws.DROPOUT) < self.dropout)[asked]
         slow = self.late[asked] & ~fails

@@ -108,17 +108,17 @@ class Exponential(Shown):
 class Function:
     """A user's function of the round ``t``; its values identify it."""
 
-    of: Callable[[int], float]
+    function: Callable[[int], float]
 
     def __call__(self, t: int, rounds: int) -> float:
         """The rate of round ``t``."""
-        return self.of(t)
+        return self.function(t)
 
     def __repr__(self) -> str:
         values = []
         for t in range(LOOK):
             try:
-                values.append(float(self.of(t)))
+                values.append(float(self.function(t)))
             except Exception:  # beyond its rounds
                 break
         digest = hashlib.sha256(repr(values).encode()).hexdigest()[:16]
@@ -205,7 +205,7 @@ def rate(given: Any, owner: str = "lr") -> Rate:
     if isinstance(given, Mapping):
         if strange := [prefix for prefix in given if not isinstance(prefix, str)]:
             raise ValueError(f"{owner}: a table of rates has names of parameters as keys; found {strange[0]!r}.")
-        return Layers(tuple((prefix, _of_layer(of, owner)) for prefix, of in given.items()))
+        return Layers(tuple((prefix, _of_layer(value, owner)) for prefix, value in given.items()))
     if isinstance(given, Schedule | Layers | LayerRates):
         return given
     if callable(given):
@@ -310,21 +310,21 @@ def text(rate: Rate) -> str:
     return f"{name}({', '.join([text(getattr(rate, first.name)), *more])})"
 
 
-def scaled(of: Rate, factor: float) -> Rate:
+def scaled(lr: Rate, factor: float) -> Rate:
     """A learning rate times a factor, with three significant digits: of a schedule all rates, of layers each.
 
     Raises
     ------
     ValueError : a function of Python, which has no factor.
     """
-    if isinstance(of, float | int):
-        return _product(of, factor)
-    if isinstance(of, Layers):
-        return Layers(tuple((prefix, r and scaled(r, factor)) for prefix, r in of.rates))
-    if isinstance(of, Cosine):
-        return replace(of, lr=_product(of.lr, factor), final=_product(of.final, factor))
-    if isinstance(of, Step | Exponential):
-        return replace(of, lr=_product(of.lr, factor))
+    if isinstance(lr, float | int):
+        return _product(lr, factor)
+    if isinstance(lr, Layers):
+        return Layers(tuple((prefix, r and scaled(r, factor)) for prefix, r in lr.rates))
+    if isinstance(lr, Cosine):
+        return replace(lr, lr=_product(lr.lr, factor), final=_product(lr.final, factor))
+    if isinstance(lr, Step | Exponential):
+        return replace(lr, lr=_product(lr.lr, factor))
     raise ValueError("lr: a function of Python cannot be tuned. Give a number, or a schedule such as cosine(0.1).")
 
 
@@ -332,41 +332,41 @@ def _product(value: float, factor: float) -> float:
     return float(f"{value * factor:.3g}")
 
 
-def at(of: Rate, t: int, rounds: int) -> float | Layers:
+def at(lr: Rate, t: int, rounds: int) -> float | Layers:
     """The rate of round ``t`` of ``rounds``; of layers those of each.
 
     Raises
     ------
     ValueError : it is not a number above 0 there, or ends before.
     """
-    if isinstance(of, Layers):
-        return Layers(tuple((prefix, r and at(r, t, rounds)) for prefix, r in of.rates))
-    if isinstance(of, LayerRates):
+    if isinstance(lr, Layers):
+        return Layers(tuple((prefix, r and at(r, t, rounds)) for prefix, r in lr.rates))
+    if isinstance(lr, LayerRates):
         raise ValueError("the rates of one round have no other round.")
-    if isinstance(of, float | int):
-        return float(of)
+    if isinstance(lr, float | int):
+        return float(lr)
     try:
-        value = float(of(t, rounds))
+        value = float(lr(t, rounds))
     except ValueError as error:
-        raise ValueError(f"lr {of}: the schedule {error}. Give it as many rounds.") from None
+        raise ValueError(f"lr {lr}: the schedule {error}. Give it as many rounds.") from None
     if not (0 < value < math.inf):
-        raise ValueError(f"lr {of}: the rate must be > 0 and finite in every round; in round {t} it is {value}.")
+        raise ValueError(f"lr {lr}: the rate must be > 0 and finite in every round; in round {t} it is {value}.")
     return value
 
 
-def check_rounds(of: Rate, rounds: int) -> None:
+def check_rounds(lr: Rate, rounds: int) -> None:
     """Require a rate in every round of a run.
 
     Raises
     ------
     ValueError : see :func:`at`; a warm-up that is as long as the run, or longer.
     """
-    for each in [r for _, r in of.rates] if isinstance(of, Layers) else [of]:
+    for each in [r for _, r in lr.rates] if isinstance(lr, Layers) else [lr]:
         if isinstance(each, Cosine) and each.warmup >= min(rounds, each.rounds or rounds):
             raise ValueError(
                 f"lr {text(each)}: a warm-up of {each.warmup} rounds leaves none of {min(rounds, each.rounds or rounds)}. "
                 "Make it shorter."
             )
-    if not isinstance(of, float):
+    if not isinstance(lr, float):
         for t in range(rounds):
-            at(of, t, rounds)
+            at(lr, t, rounds)

@@ -57,8 +57,8 @@ def at(solver: Of, t: int, rounds: int, model: Model) -> Of:
     if isinstance(solver.lr, float | int | LayerRates):
         return solver
     now = rates.at(rates.rate(solver.lr), t, rounds)
-    found = now.of(model.names, model.head_name) if isinstance(now, Layers) else [now]
-    lr = LayerRates(tuple(found), model.layout) if len(set(found)) > 1 else found[0]
+    values = now.of(model.names, model.head_name) if isinstance(now, Layers) else [now]
+    lr = LayerRates(tuple(values), model.layout) if len(set(values)) > 1 else values[0]
     return replace(solver, lr=lr)  # type: ignore[type-var]  # those with a schedule are frozen dataclasses
 
 
@@ -69,8 +69,8 @@ def proportional(solver: Solver) -> None:
     ------
     TypeError : those of Adam are not.
     """
-    known = isinstance(solver.lr, float | int)
-    (solver if known else replace(solver, lr=1.0)).travel(torch.ones(1))  # type: ignore[type-var]
+    constant = isinstance(solver.lr, float | int)
+    (solver if constant else replace(solver, lr=1.0)).travel(torch.ones(1))  # type: ignore[type-var]
 
 
 def _each(lr: RateLike, parts: Parts) -> list[Any]:

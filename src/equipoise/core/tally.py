@@ -151,9 +151,9 @@ class ClassTally(Tally):
             "chosen": counts(predicted, predicted >= 0),
         }
         if person is not None:
-            hit, one = predicted == y, np.ones((len(y), width))
+            hit, ones = predicted == y, np.ones((len(y), width))
             true, chosen = (each[:, None] == np.arange(width) for each in (y, predicted))
-            parts = np.stack([true & hit[:, None], true, chosen, one, one * hit[:, None]], -1).astype(float)
+            parts = np.stack([true & hit[:, None], true, chosen, ones, ones * hit[:, None]], -1).astype(float)
             sums["persons"], products = moments(parts, value, V, person)
             sums["moments"] = products.tolist()
         return sums
@@ -237,9 +237,9 @@ class NumberTally(Tally):
     def of_values(predicted: Array, y: Array, value: Array, V: int, width: int, person: Array | None = None) -> Sums:
         """As :meth:`Tally.of_values`."""
         error = predicted - y
-        of = {"squares": error**2, "absolute": np.abs(error), "error": error, "target": y}
-        sums = {name: np.bincount(value, weights=x, minlength=V).tolist() for name, x in of.items()}
-        parts = np.stack([np.ones(len(y)), error, of["absolute"], of["squares"], predicted], -1)
+        terms = {"squares": error**2, "absolute": np.abs(error), "error": error, "target": y}
+        sums = {name: np.bincount(value, weights=x, minlength=V).tolist() for name, x in terms.items()}
+        parts = np.stack([np.ones(len(y)), error, terms["absolute"], terms["squares"], predicted], -1)
         persons, products = moments(parts, value, V, person)
         n = np.bincount(value, minlength=V).tolist()
         return cast(Sums, {"n": n, **sums, "persons": persons, "moments": products.tolist()})

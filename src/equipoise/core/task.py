@@ -96,23 +96,21 @@ class Task(ABC):
         persons = None if person is None else person.cpu().numpy()
         every = list[Sums]()
         for column in [*codes.T, *([codes] if joined and codes.shape[1] > 1 else ())]:
-            known = (column >= 0) if column.ndim == 1 else (column >= 0).all(1)
-            values, value = np.unique(column[known], axis=0, return_inverse=True)
+            rows = (column >= 0) if column.ndim == 1 else (column >= 0).all(1)
+            values, value = np.unique(column[rows], axis=0, return_inverse=True)
             value = value.reshape(-1)
-            who = None if persons is None else persons[known]
-            sums = self.sums.of_values(classes[known], targets[known], value, len(values), width, who)
+            who = None if persons is None else persons[rows]
+            sums = self.sums.of_values(classes[rows], targets[rows], value, len(values), width, who)
             sums_of_attribute: Sums = {"value": values.tolist(), **sums}
             if probability is not None:
-                p, true = probability.cpu().numpy()[known], targets[known] == 1
+                p, true = probability.cpu().numpy()[rows], targets[rows] == 1
                 finite = np.isfinite(p)
                 scores = sums_of_scores(p[finite], true[finite], value[finite], len(values))
                 sums_of_attribute["scores"] = scores.round(6).tolist()
                 large = np.stack([np.ones(finite.sum()), (p - true)[finite]], -1)
                 of_scores = moments(large, value[finite], len(values), None if who is None else who[finite])
                 sums_of_attribute["scored"], sums_of_attribute["bias"] = of_scores[0], of_scores[1].round(6).tolist()
-            every.append(
-                {**sums_of_attribute, "unknown": int((~known).sum())} if not known.all() else sums_of_attribute
-            )
+            every.append({**sums_of_attribute, "unknown": int((~rows).sum())} if not rows.all() else sums_of_attribute)
         return every
 
     def tallies(self, outputs: Tensor, predicted: Tensor, y: Tensor, sizes: Sequence[int]) -> list[Tally]:
@@ -318,7 +316,9 @@ def _called(task: Task) -> str:
 
 def _options(task: Task) -> str:
     """What a task was made with, as text: a checkpoint and sites tell by it one task from another of the same class."""
-    cached = {name for cls in type(task).__mro__ for name, of in vars(cls).items() if isinstance(of, cached_property)}
+    cached = {
+        name for cls in type(task).__mro__ for name, member in vars(cls).items() if isinstance(member, cached_property)
+    }
     given = {key: str(value) for key, value in vars(task).items() if key not in cached and not callable(value)}
     return ", ".join(f"{key}={value}" for key, value in given.items() if value not in ("None", ""))
 

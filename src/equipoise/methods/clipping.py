@@ -50,9 +50,9 @@ class Clipping(Rule):
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         parts = cohort.updates, cohort.buffer_updates
-        of = factors([square_norms(x).sqrt() for x in parts], self.c)
-        short = [x * by[:, None].to(x.dtype) if bool((by < 1).any()) else x for x, by in zip(parts, of, strict=True)]
-        notes = {**cohort.notes, "clipped": int((of[0] < 1).sum())}
+        clips = factors([square_norms(x).sqrt() for x in parts], self.c)
+        short = [x * by[:, None].to(x.dtype) if bool((by < 1).any()) else x for x, by in zip(parts, clips, strict=True)]
+        notes = {**cohort.notes, "clipped": int((clips[0] < 1).sum())}
         return state, replace(cohort, updates=short[0], buffer_updates=short[1], notes=notes)
 
 

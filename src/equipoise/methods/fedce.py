@@ -93,9 +93,9 @@ class FedCE(Rule):
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         ask = visit.oracle.accuracy if self.metric == "accuracy" else visit.oracle.balanced_accuracy
         c = visit.message["c"].to(visit.received.dtype).unsqueeze(-1)
-        there = (c >= 0) & (c < 1 - ALONE)
-        others = torch.where(there, without(visit.received, visit.state["previous"], c), visit.received)
-        measured = there.squeeze(-1).to(others.dtype)
+        defined = (c >= 0) & (c < 1 - ALONE)
+        others = torch.where(defined, without(visit.received, visit.state["previous"], c), visit.received)
+        measured = defined.squeeze(-1).to(others.dtype)
         return {"metric": ask(others) * measured, "measured": measured}, {"previous": visit.trained}
 
     def coefficients(self, a: Tensor, b: Tensor) -> Tensor:
@@ -114,8 +114,8 @@ class FedCE(Rule):
             now["measured"] = torch.where(state["visits"][i] == 0, 1, now["measured"])
         new = {k: state[k][i] + v for k, v in now.items()}
         b = 1 - new["metric"] / new["measured"].clamp(min=1)
-        known = new["measured"] > 0
-        b = torch.where(known, b, b[known].mean()) if known.any() else b
+        measured = new["measured"] > 0
+        b = torch.where(measured, b, b[measured].mean()) if measured.any() else b
         c = self.coefficients(1 - new["cos"] / new["visits"], b)
         new["total"] = state["total"][i] + mass * c
         weights = simplex(new["total"] / new["visits"] if self.coef_average else c)

@@ -81,9 +81,9 @@ class FedPAC(Rule):
 
     def targets(self, y: Tensor, visit: Visit) -> Tensor:
         """What the features of samples with labels ``y`` [..., B] are pulled to [..., B, D]."""
-        proto, known = visit.message["proto"], visit.message["known"]
+        proto, defined = visit.message["proto"], visit.message["known"]
         own, _, _ = visit.oracle.moments(visit.received, proto.shape[-2])
-        return pick(torch.where(known > 0, proto, own.to(proto.dtype)), y)
+        return pick(torch.where(defined > 0, proto, own.to(proto.dtype)), y)
 
     def loss(self, out: Out, visit: Visit) -> Tensor:
         gap = (out.features - self.targets(out.y, visit)).square().mean(-1)  # [..., B]

@@ -57,17 +57,17 @@ class FedProc(Rule):
 
     def contrast(self, out: Out, visit: Visit) -> Tensor:
         """The contrastive loss of the batch [...]."""
-        proto, known = visit.message["proto"], visit.message["known"]
+        proto, defined = visit.message["proto"], visit.message["known"]
         cos = maths.directions(out.features) @ maths.directions(proto).mT / self.temperature
-        cos = torch.where(known.mT > 0, cos, torch.finfo(cos.dtype).min)  # [..., B, C]
-        here = maths.pick(known, out.y).squeeze(-1)
+        cos = torch.where(defined.mT > 0, cos, torch.finfo(cos.dtype).min)  # [..., B, C]
+        here = maths.pick(defined, out.y).squeeze(-1)
         term = cos.logsumexp(-1) - cos.gather(-1, out.y.unsqueeze(-1)).squeeze(-1)
         return out.mean(torch.where(here > 0, term, 0.0))
 
     def blend(self, out: Out, visit: Visit, a: float) -> Tensor:
         """What is added to the cross-entropy of the batch [...] at the weight ``a``."""
-        known = 1.0 if self.strict else visit.message["known"].amax((-2, -1))
-        return a * known * (self.contrast(out, visit) - out.cross_entropy)
+        begun = 1.0 if self.strict else visit.message["known"].amax((-2, -1))
+        return a * begun * (self.contrast(out, visit) - out.cross_entropy)
 
     def loss(self, out: Out, visit: Visit) -> Tensor:
         return self.blend(out, visit, self.share(visit.t, visit.rounds))

@@ -92,8 +92,8 @@ class FedProto(Rule):
 
     def loss(self, out: Out, visit: Visit) -> Tensor:
         gap = (out.features - maths.pick(visit.message["proto"], out.y)).square().mean(-1)  # [..., B]
-        known = maths.pick(visit.message["known"], out.y).squeeze(-1)
-        return self.lam * out.mean(gap * known)
+        defined = maths.pick(visit.message["known"], out.y).squeeze(-1)
+        return self.lam * out.mean(gap * defined)
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         return local_prototypes(visit, visit.message["proto"].shape[-2], self.weighted), visit.state

@@ -124,11 +124,11 @@ class LoGoFair(Rule):
         sums, (lam, width) = cells.total(cohort), (state["lam"], state["width"])
         tried = lam + width * TRIED.to(lam)
         k = (sums["cost"] + self.budget * tried.abs()).argmin()
-        inside, known = (k > 0) & (k < len(TRIED) - 1), (state["n"] > 0).all()
+        inside, counted = (k > 0) & (k < len(TRIED) - 1), (state["n"] > 0).all()
         return {
             **state,
-            "lam": torch.where(known, tried[k], lam),
-            "width": torch.where(known, torch.where(inside, width / 2, width * 2).clamp(0.002, 0.5), width),
+            "lam": torch.where(counted, tried[k], lam),
+            "width": torch.where(counted, torch.where(inside, width / 2, width * 2).clamp(0.002, 0.5), width),
             "n": torch.where((sums["n"] > 0).all(), sums["n"], state["n"]),
         }, cohort
 

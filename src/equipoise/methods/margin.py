@@ -44,8 +44,8 @@ class Margin(Rule):
             squares = (out.logits / large.unsqueeze(-1)).square().sum(-1)
             return self.lam * out.mean((squares + (large**-2 - 1)).log1p() + 2 * large.log())
         squares = out.logits.softmax(-1).square().sum(-1)  # [..., B]
-        there = squares if out.ok is None else squares * out.ok
-        return self.lam * there.sum(-1).log1p()
+        masked = squares if out.ok is None else squares * out.ok
+        return self.lam * masked.sum(-1).log1p()
 
 
 PAPER = "Zeng et al.: Tackling Data Heterogeneity in Federated Learning via Loss Decomposition, MICCAI 2024"
