@@ -156,10 +156,10 @@ def test_only_files_with_a_known_checksum_are_judged(
     name: str, write: Write, known: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path)
-    judged = {one.genuine for one in check(name, tmp_path) if one.found}
+    judged = {one.genuine for one in check(name, tmp_path) if one.counts}
     assert judged == {None if known is None else False}
     publish(monkeypatch, name, tmp_path)
-    assert {one.genuine for one in check(name, tmp_path) if one.found} == {known}
+    assert {one.genuine for one in check(name, tmp_path) if one.counts} == {known}
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_sets_without_published_splits_are_compared_as_a_whole(tmp_path: Path, m
     entry = replace(catalog.SETS["rsna-ich"], classes=("healthy", "ill"), read=read, whole=each(2, 2))
     monkeypatch.setitem(catalog.SETS, "rsna-ich", entry)
     findings = check("rsna-ich", tmp_path)
-    assert [(one.split, one.found, one.verdict) for one in findings] == [
+    assert [(one.split, one.counts, one.verdict) for one in findings] == [
         ("train", (1, 2), "nothing to compare with"),
         ("test", (1, 0), "nothing to compare with"),
         (WHOLE, (2, 2), "OK"),
@@ -555,7 +555,7 @@ def test_get_fetches_nothing_that_is_there_in_another_form(write: Write, plain: 
 )
 def test_get_sees_what_check_reads(name: str, write: Write) -> None:
     write(Path("sets"))
-    assert all(one.found for one in check(name, Path("sets")) if one.needed)
+    assert all(one.counts for one in check(name, Path("sets")) if one.needed)
     done = ask("get", name, "--data", "sets").stdout
     assert "Nothing was fetched" not in done
     assert done.count("is there, and is not the published file. To fetch that one, first: mv ") == len(
@@ -605,7 +605,7 @@ def test_get_knows_the_package_of_the_system(monkeypatch: pytest.MonkeyPatch, tm
     ]
     Path("my sets").mkdir()
     subprocess.run(line.partition("with other sets: ")[2], shell=True, check=True)
-    assert all(one.found for one in check("fashion-mnist", Path("my sets")))
+    assert all(one.counts for one in check("fashion-mnist", Path("my sets")))
     assert "apt-get" not in ask("get", "mnist").stdout
 
 

@@ -200,7 +200,7 @@ def _require_same(chosen: Chosen, trained: Trained) -> None:
 
 
 def _inputs(trained: Trained) -> Inputs:
-    shape = None if trained.samples.known is None else trained.samples.known[0]
+    shape = None if trained.samples.shape_and_labels is None else trained.samples.shape_and_labels[0]
     if shape is None or isinstance(shape, dict):
         raise BundleError(
             "A bundle holds networks of one tensor of inputs, and samples that are in memory or in files of images; this one has others."

@@ -100,8 +100,8 @@ def checked(
         raise ValueError(f"{data}: no data set found there. See what is looked for: equipoise data list --json.")
     results = {name_of_set: check(name_of_set, data.expanduser()) for name_of_set in names}
     for name_of_set, parts in results.items():
-        if only_present and any(part.found for part in parts):
-            results[name_of_set] = tuple(replace(part, needed=part.there) for part in parts)
+        if only_present and any(part.counts for part in parts):
+            results[name_of_set] = tuple(replace(part, needed=part.present) for part in parts)
     if json_:
         print_json([_record(name_of_set, catalog.SETS[name_of_set], parts) for name_of_set, parts in results.items()])
     else:
@@ -115,8 +115,8 @@ def _record(name: str, entry: DataSet, parts: tuple[SplitCheck, ...]) -> dict[st
     splits = {
         part.split: {
             "verdict": part.verdict,
-            "found": part.found and dict(zip(part.classes, part.found, strict=True)),
-            "images": part.found and sum(part.found),
+            "found": part.counts and dict(zip(part.classes, part.counts, strict=True)),
+            "images": part.counts and sum(part.counts),
             "published": part.published
             and {
                 "images": part.published.images,
@@ -136,7 +136,7 @@ def _record(name: str, entry: DataSet, parts: tuple[SplitCheck, ...]) -> dict[st
 def _show(name: str, entry: DataSet, parts: tuple[SplitCheck, ...], data: Path) -> None:
     """One set in words and numbers; a count that differs is followed by the published one."""
     out.print(f"[bold]{name}[/]  {escape(entry.title)}, in {escape(str(data))}", highlight=False)
-    if present := [part for part in parts if part.found is not None]:
+    if present := [part for part in parts if part.counts is not None]:
         out.print(_counts(present))
     for part in parts:
         colour = {"OK": "green", "nothing to compare with": "dim"}.get(part.verdict, "red" if not part.good else "dim")
@@ -160,7 +160,7 @@ def _counts(parts: list[SplitCheck]) -> Table:
     table.add_column("class", no_wrap=True)
     columns: list[list[str]] = []
     for part in parts:
-        counts = [*(part.found or ()), sum(part.found or ())]
+        counts = [*(part.counts or ()), sum(part.counts or ())]
         table.add_column(part.split, justify="right")
         columns.append([f"{n:,}" for n in counts])
         if part.published is not None:

@@ -75,7 +75,7 @@ class Batch:
         return self.y
 
     @property
-    def known(self) -> tuple[Shape, Tensor]:
+    def shape_and_labels(self) -> tuple[Shape, Tensor]:
         """Shape of one sample and the labels [n]."""
         return shape_of(self.x), self.y
 

@@ -41,10 +41,10 @@ def check_bytes(what: object, size: int) -> None:
 def check_pixels(*sides: int) -> None:
     """Require an image of a size that is decoded."""
     limit = _limit()
-    if (found := math.prod(sides)) > limit:
+    if (pixels := math.prod(sides)) > limit:
         size = " x ".join(f"{side:,}" for side in sides)
         raise ValueError(
-            f"it declares {size} pixels, and at most {limit:,} are decoded; if it is right, set {SWITCH}={found}"
+            f"it declares {size} pixels, and at most {limit:,} are decoded; if it is right, set {SWITCH}={pixels}"
         )
 
 

@@ -30,9 +30,9 @@ def holdings(
     where labels are numbers to predict.
     """
 
-    def known(name: str, data: Known) -> dict[str, Any]:
+    def described(name: str, data: Known) -> dict[str, Any]:
         held = _at_hand(data)
-        y = None if held.known is None else held.known[1]
+        y = None if held.shape_and_labels is None else held.shape_and_labels[1]
         return {
             "name": name,
             "size": held.size,
@@ -41,8 +41,8 @@ def holdings(
 
     of_clients = zip(names, groups or [""] * len(names), clients, strict=True)
     return {
-        "clients": [known(name, data) | {"group": group} for name, group, data in of_clients],
-        "tests": [known(name, data) for name, data in tests.items()],
+        "clients": [described(name, data) | {"group": group} for name, group, data in of_clients],
+        "tests": [described(name, data) for name, data in tests.items()],
     }
 
 
@@ -75,9 +75,9 @@ def _at_hand(data: Known) -> Samples | Absent:
 def _images(given: Known) -> tuple[Tensor, Callable[[int], Tensor]] | None:
     """Labels, and the image of a row, where these are images [C, H, W] with one or three channels."""
     data = _at_hand(given)
-    if not isinstance(data, Samples) or data.known is None:
+    if not isinstance(data, Samples) or data.shape_and_labels is None:
         return None
-    shape, y = data.known
+    shape, y = data.shape_and_labels
     if isinstance(shape, dict) or len(shape) != 3 or shape[0] not in (1, 3) or min(shape[1:]) <= 4:
         return None
     return y, lambda row: flatten(data.store.gather(torch.tensor([row], device=y.device)).x)[""][0]

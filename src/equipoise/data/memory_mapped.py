@@ -77,7 +77,7 @@ class Mapped(Dataset[tuple[Any, ...]]):
         return self.gather(rows).rows
 
     @property
-    def known(self) -> tuple[torch.Size, Tensor]:
+    def shape_and_labels(self) -> tuple[torch.Size, Tensor]:
         """Shape of one sample and the labels [n]."""
         return torch.Size(self.shape), self.targets
 

@@ -58,7 +58,7 @@ class Source(Protocol):
         ...
 
     @property
-    def known(self) -> tuple[Shape, Tensor] | None:
+    def shape_and_labels(self) -> tuple[Shape, Tensor] | None:
         """Shape of one sample and the labels [n], if that takes no reading of samples."""
         ...
 
@@ -83,7 +83,7 @@ class Items(Dataset[tuple[Any, ...]]):
     target: torch.dtype
     attributes: int = 0
     turned: int = 0
-    known: ClassVar[None] = None
+    shape_and_labels: ClassVar[None] = None
     s: ClassVar[None] = None
 
     def __len__(self) -> int:
@@ -166,9 +166,9 @@ class Samples:
         return max(self.each, default=len(self.store))
 
     @property
-    def known(self) -> tuple[Shape, Tensor] | None:
+    def shape_and_labels(self) -> tuple[Shape, Tensor] | None:
         """Shape of one sample and the labels [n], if that takes no reading of samples."""
-        return self.store.known
+        return self.store.shape_and_labels
 
     @property
     def s(self) -> Tensor | None:
@@ -273,7 +273,7 @@ class Absent:
     n_classes: int = 0
     attributes: int | None = None
     content: ClassVar[None] = None
-    known: ClassVar[None] = None
+    shape_and_labels: ClassVar[None] = None
     s: ClassVar[None] = None
     people: ClassVar[None] = None
     part: tuple[float, int, bool] | None = None
@@ -331,7 +331,7 @@ def divided(
         return data, None
     if isinstance(data, Absent):
         return replace(data, part=(share, seed, False)), replace(data, part=(share, seed, True))
-    y = None if data.known is None else data.known[1].cpu().numpy()
+    y = None if data.shape_and_labels is None else data.shape_and_labels[1].cpu().numpy()
     held = held_rows(n, y, share, seed, who, data.people)
     if not held.any():
         return data, None
@@ -401,9 +401,9 @@ class Awaited:
         return torch.tensor(self.size, device=self.absent.device)
 
     @property
-    def known(self) -> tuple[Shape, Tensor] | None:
+    def shape_and_labels(self) -> tuple[Shape, Tensor] | None:
         """Shape of one sample and the labels [n], if they are known once the client's data are loaded."""
-        return self.data.known
+        return self.data.shape_and_labels
 
     def batch(self, rows: Tensor, shift: Tensor | None) -> Batch:
         """The samples ``rows`` [B], as inputs of the network."""
@@ -416,22 +416,22 @@ class Awaited:
 
 def at_once(data: Source, most: int) -> int:
     """How many samples to evaluate in one pass: ``most``, or fewer large ones, so that activations do not fill the memory."""
-    about = data.known
+    about = data.shape_and_labels
     if about is None:
         return most
     numbers = sum(part.numel() for part in (about[0].values() if isinstance(about[0], dict) else [about[0]]))
     return max(1, min(most, VALUES // max(1, numbers)))
 
 
-def check_attributes(found: Mapping[str, int]) -> None:
+def check_attributes(counts: Mapping[str, int]) -> None:
     """Require that all clients have as many sensitive attributes, or none.
 
     Raises
     ------
     ValueError : naming clients with each number.
     """
-    if len({*found.values()}) > 1:
-        by_number = {n: some([name for name in found if found[name] == n], 3) for n in sorted({*found.values()})}
+    if len({*counts.values()}) > 1:
+        by_number = {n: some([name for name in counts if counts[name] == n], 3) for n in sorted({*counts.values()})}
         have = "; ".join(f"{n or 'none'}: {names}" for n, names in by_number.items())
         raise ValueError(
             f"All clients, and test sets that have any, must have as many sensitive attributes s; found {have}. Give -1 where one is unknown."
@@ -452,9 +452,9 @@ def check(data: Samples, who: str, like: tuple[str, Shape] | None, n_classes: in
     ------
     ValueError : naming the client, what was expected and what was found.
     """
-    if data.known is None:
+    if data.shape_and_labels is None:
         return
-    shape, y = data.known
+    shape, y = data.shape_and_labels
     if like is not None and shape != like[1]:
         shapes = f"{listed(shape)}, those of {like[0]} have {listed(like[1])}"
         raise ValueError(f"{who}: samples have shape {shapes}. All must agree.")
@@ -565,9 +565,9 @@ def _unloaded(data: Dataset[Any], who: str, memory: int, target: torch.dtype) ->
     return _collated([_sample(data, k, who, target) for k in range(size)], who)
 
 
-def _equal(one: Batch, other: Batch) -> bool:
+def _equal(first: Batch, second: Batch) -> bool:
     """Whether samples are the same to the last bit."""
-    return one.kind == other.kind and all(map(torch.equal, one.leaves.values(), other.leaves.values()))
+    return first.kind == second.kind and all(map(torch.equal, first.leaves.values(), second.leaves.values()))
 
 
 def _checked(given: Any, who: str, dtype: torch.dtype, target: torch.dtype, transform: Transform | None) -> Batch:

@@ -181,7 +181,7 @@ def differing(its: Content, ours: Content) -> str | None:
 
 
 def _validation(oracle: Oracle) -> str:
-    shape_and_labels = oracle.source.known
+    shape_and_labels = oracle.source.shape_and_labels
     return str(int(oracle.source.sizes)) if shape_and_labels is None else digest(shape_and_labels[1])
 
 

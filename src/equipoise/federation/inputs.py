@@ -303,7 +303,7 @@ def frame(
     held_out = None if server_validation is None else _of_server(reading, server_validation)
     bound = Bound(model)
     n_classes, n_features = _probe(bound, model, called[0], first)
-    like = None if first.known is None else (called[0], first.known[0])
+    like = None if first.shape_and_labels is None else (called[0], first.shape_and_labels[0])
     every = [*zip(called, data, strict=True), *((f"test set {n!r}", d) for n, d in sets.items())]
     every += [(f"test set of {name}", d) for name, d in (own or {}).items() if d is not None]
     every += [] if held_out is None else [("server_validation", held_out)]
@@ -444,8 +444,8 @@ def taking(data: Samples | Shape, whose: str) -> Iterator[None]:
         NotImplementedError,
         AssertionError,
     ) as error:
-        known = data if not isinstance(data, Samples) else None if data.known is None else data.known[0]
-        shape = "" if known is None else f" of shape {listed(known, 1)}"
+        about = data.shape_and_labels if isinstance(data, Samples) else (data,)
+        shape = "" if about is None else f" of shape {listed(about[0], 1)}"
         raise ValueError(
             f"The network does not take {whose}: an input{shape} gives {type(error).__name__}: {error}"
         ) from error

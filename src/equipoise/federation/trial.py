@@ -69,8 +69,8 @@ class Trial:
         """Hash of the labels of all clients, as far as they are known without reading samples."""
         total = hashlib.sha256()
         for d in self.data:
-            if d.known is not None:
-                total.update(d.known[1].cpu().numpy().tobytes())
+            if d.shape_and_labels is not None:
+                total.update(d.shape_and_labels[1].cpu().numpy().tobytes())
         return total.hexdigest()
 
 

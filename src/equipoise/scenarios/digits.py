@@ -214,12 +214,12 @@ def _handwriting(samples: Indices) -> tuple[Array, Indices]:
     """Real digits in [0, 1], enlarged from 8x8 to masks [n, CELL, CELL], and their labels [n]."""
     from sklearn.datasets import load_digits  # here, because it takes a second that cached data need not spend
 
-    known = load_digits()
-    small = np.pad(known.images[samples] / 16, ((0, 0), (1, 1), (1, 1)))
+    digits = load_digits()
+    small = np.pad(digits.images[samples] / 16, ((0, 0), (1, 1), (1, 1)))
     enlarge = _cubic(small.shape[1], 56)  # 5.6 pixels for one: the ink is as high as that of the glyphs
     margin = (CELL - len(enlarge)) // 2
     large = np.clip(enlarge @ small @ enlarge.T, 0, 1)
-    return np.pad(large, ((0, 0), (margin, margin), (margin, margin))), known.target[samples].astype(np.int64)
+    return np.pad(large, ((0, 0), (margin, margin), (margin, margin))), digits.target[samples].astype(np.int64)
 
 
 def _print(n: int, split: str, rng: Generator) -> tuple[Array, Indices, Indices]:
@@ -387,7 +387,7 @@ def joined(data: Mapping[str, Tensor], split: str) -> tuple[Tensor, Tensor]:
 
 
 def divided(
-    known: Description,
+    description: Description,
     seed: int,
     train: Sequence[int],
     test: Sequence[int],
@@ -404,7 +404,7 @@ def divided(
 
     Parameters
     ----------
-    known, seed, train, test : what it is made from.
+    description, seed, train, test : what it is made from.
     data : the tensors whose checksum goes into the manifest.
     parts : per client, positions in the training images of all domains, joined in the order of ``DOMAINS``.
     groups : per client the test group that it belongs to; None if the clients are alike.
@@ -416,14 +416,14 @@ def divided(
     x, y = joined(data, "train") if images is None else images
     names = numbered(groups or ["client"] * len(parts))
     return Scenario(
-        **vars(known),
+        **vars(description),
         server_validation=None if held is None else (x[held], y[held]),
         clients=tuple((x[part], y[part]) for part in parts),
         client_names=names,
         client_groups=None if groups is None else tuple(groups),
         tests=tests,
         manifest={
-            "scenario": known.name,
+            "scenario": description.name,
             "generator": "digits",
             "version": VERSION,
             "seed": seed,

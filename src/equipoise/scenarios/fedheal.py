@@ -180,10 +180,10 @@ def _groups(name: str, domains: Sequence[str], clients: int | None, share: float
     return tuple(domain for domain in domains for _ in range(total // len(domains)))
 
 
-def _drawn(known: Mapping[str, Tensor], groups: Sequence[str], share: float, seed: int, **how: bool) -> list[list[int]]:
+def _drawn(train: Mapping[str, Tensor], groups: Sequence[str], share: float, seed: int, **how: bool) -> list[list[int]]:
     """The positions of each client's samples in its domain."""
-    number = [list(known).index(domain) for domain in groups]
-    return partition.domain_samples(list(known.values()), number, share, seed, names=tuple(known), **how)
+    number = [list(train).index(domain) for domain in groups]
+    return partition.domain_samples(list(train.values()), number, share, seed, names=tuple(train), **how)
 
 
 @contextmanager

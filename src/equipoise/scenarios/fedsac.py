@@ -71,7 +71,7 @@ FASHION = _Set(
 
 
 def _scenario(
-    of: _Set,
+    dataset: _Set,
     data: Path | None,
     *,
     scene: str = "pow",
@@ -85,7 +85,7 @@ def _scenario(
 
     Parameters
     ----------
-    of : the data set.
+    dataset : the data set.
     data : the folder that holds the data set.
     scene : "pow" (sizes grow, labels are alike), "cla" (classes grow, sizes are alike) or "dir" (a random share of each
         class).
@@ -103,7 +103,7 @@ def _scenario(
     ------
     ValueError if an option is out of its range or unknown, or there are too few images. DataError if the data are not there.
     """
-    name = of.scenario
+    name = dataset.scenario
     if scene not in RECIPES:
         raise ValueError(unknown(f"scene of {name}:", scene, RECIPES))
     if alpha is not None and scene != "dir":
@@ -122,22 +122,22 @@ def _scenario(
     division = Division(
         name, scene, clients, each, "mixtures" if released else how, kept, 1.0 if alpha is None else alpha
     )
-    papers.require(data, {of.reads: ("train", "test")})
+    papers.require(data, {dataset.reads: ("train", "test")})
     description = Description(
         name=name,
-        summary=of.summary,
-        sample=of.sample,
-        transform=of.transform,
+        summary=dataset.summary,
+        sample=dataset.sample,
+        transform=dataset.transform,
         n_classes=10,
         network="mlp",
         network_options=NETWORK,
-        protocol=of.protocol,
+        protocol=dataset.protocol,
         has_server_validation=True,
         collaborative=True,
     )
 
     def build(seed: int) -> Scenario:
-        train, test = (papers.read(of.reads, data, split) for split in ("train", "test"))
+        train, test = (papers.read(dataset.reads, data, split) for split in ("train", "test"))
         y = labels(train.data)
         rest = len(y) - int(np.rint(HELD * len(y)))
         pool = rest if scene == "cla" or (scene == "dir" and samples is None) else each * clients

@@ -16,7 +16,7 @@ STD: Final = (0.229, 0.224, 0.225)
 
 
 def scenario(
-    known: Description,
+    description: Description,
     seed: int,
     recipe: Mapping[str, Any],
     files: Mapping[str, Contents],
@@ -35,7 +35,7 @@ def scenario(
 
     Parameters
     ----------
-    known, seed, recipe : what the scenario was made by; raise ``version`` of the recipe whenever a part of it changes.
+    description, seed, recipe : what the scenario was made by; raise ``version`` of the recipe whenever a part of it changes.
     files : what was read, by name.
     parts : the positions of each client's samples in the training part of what was read.
     clients, tests, names, groups : as in ``Scenario``.
@@ -51,14 +51,14 @@ def scenario(
         total.update(json.dumps(about, sort_keys=True, default=str).encode())
         total.update(labels(contents.data).numpy().tobytes())
     return Scenario(
-        **vars(known),
+        **vars(description),
         clients=tuple(clients),
         client_names=tuple(names),
         client_groups=None if groups is None else tuple(groups),
         tests=tests,
         server_validation=None if held is None else held[0],
         manifest={
-            "scenario": known.name,
+            "scenario": description.name,
             "seed": seed,
             "recipe": recipe,
             "read": {what: {"samples": len(contents), **contents.about} for what, contents in files.items()},

@@ -327,14 +327,14 @@ def read(name: str, root: Path, split: str, **options: Any) -> Contents:
     ValueError : there is no such set or split.
     DataError : files that are missing or not what they should be.
     """
-    known = data_set(name)
-    if split not in known.splits:
-        raise ValueError(unknown(f"split of {name}", split, known.splits))
+    entry = data_set(name)
+    if split not in entry.splits:
+        raise ValueError(unknown(f"split of {name}", split, entry.splits))
     root = root.expanduser()
-    if not known.needs:
-        return known.read(root, split, **options)
+    if not entry.needs:
+        return entry.read(root, split, **options)
     require(root, {name: [split]})
-    return known.read([path for path, *_ in copies(name, root, [split])], **options)
+    return entry.read([path for path, *_ in copies(name, root, [split])], **options)
 
 
 def present(name: str, root: Path) -> bool:
@@ -348,8 +348,8 @@ def copies(name: str, root: Path, splits: Iterable[str]) -> tuple[tuple[Path, ..
 
 
 def _files(name: str, splits: Iterable[str]) -> Files:
-    known = data_set(name)
-    return tuple(places for split in splits for places in known.needs.get(split, (known.places,)))
+    entry = data_set(name)
+    return tuple(places for split in splits for places in entry.needs.get(split, (entry.places,)))
 
 
 def require(root: Path, wanted: Mapping[str, Iterable[str]]) -> None:
@@ -395,6 +395,6 @@ def genuine(name: str, path: Path) -> bool | None:
 
 def installed(name: str) -> bool:
     """Whether a package of the system has put a data set into ``INSTALLED``, whole."""
-    known = data_set(name)
-    needed = [split for split in known.splits if split not in known.optional]
-    return known.package is not None and all(copies(name, INSTALLED, needed))
+    entry = data_set(name)
+    needed = [split for split in entry.splits if split not in entry.optional]
+    return entry.package is not None and all(copies(name, INSTALLED, needed))

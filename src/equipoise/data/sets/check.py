@@ -25,10 +25,10 @@ class SplitCheck:
     ----------
     split : its name, or ``WHOLE`` for all.
     classes : names of the classes.
-    found : images of each class; ``None`` if it could not be read.
+    counts : images of each class; ``None`` if it could not be read.
     published : what it should be; ``None`` if nothing is known, or it depends on how the split is drawn.
     needed : whether a set without it is incomplete.
-    there : whether any of it is there.
+    present : whether any of it is there.
     problem : why it could not be read.
     parts : images of each client or site that the set ships with.
     genuine : whether all of its files are the publisher's; None where no checksums of them are known.
@@ -37,10 +37,10 @@ class SplitCheck:
 
     split: str
     classes: tuple[str, ...]
-    found: tuple[int, ...] | None
+    counts: tuple[int, ...] | None
     published: Count | None
     needed: bool = True
-    there: bool = True
+    present: bool = True
     problem: str | None = None
     parts: Mapping[str, int] = field(default_factory=dict)
     genuine: bool | None = None
@@ -49,11 +49,11 @@ class SplitCheck:
     @property
     def verdict(self) -> Verdict:
         """What to think of it."""
-        if self.found is None:
-            return "cannot be used" if self.there else "missing"
+        if self.counts is None:
+            return "cannot be used" if self.present else "missing"
         if self.published is None:
             return "nothing to compare with"
-        same = sum(self.found) == self.published.images and self.published.classes in (None, self.found)
+        same = sum(self.counts) == self.published.images and self.published.classes in (None, self.counts)
         return "OK" if same else "differs"
 
     @property
@@ -82,7 +82,7 @@ def check(name: str, root: Path) -> tuple[SplitCheck, ...]:
     """
     findings = tuple(_findings(name, catalog.data_set(name), root))
     whole = catalog.data_set(name).whole
-    if whole is not None and all(counts := [finding.found for finding in findings]):
+    if whole is not None and all(counts := [finding.counts for finding in findings]):
         together = tuple(map(sum, zip(*filter(None, counts), strict=True)))
         findings += (SplitCheck(WHOLE, findings[0].classes, together, whole),)
     return findings

@@ -44,7 +44,7 @@ def _read(name: str, folder: Path, classes: Sequence[str], side: int) -> Content
         "missing": [label for key, label in keys.items() if key not in by_class],
         "unknown": [folders[0].name for key, folders in by_class.items() if key not in keys],
         "one class in two folders": [
-            " and ".join(entry_of_class.name for entry_of_class in of) for of in by_class.values() if len(of) > 1
+            " and ".join(path.name for path in paths) for paths in by_class.values() if len(paths) > 1
         ],
     }
     if any(wrong.values()):

@@ -57,10 +57,10 @@ def array(path: Path, dimensions: int) -> NDArray[np.uint8]:
             f"{path}: expected an idx file of bytes in {dimensions} dimension{'s' * (dimensions > 1)}, which begins with "
             f"{magic.hex(' ')}; found {content[:4].hex(' ') or 'an empty file'}. Get it again."
         )
-    if (found := len(content) - start) != math.prod(shape):
+    if (length := len(content) - start) != math.prod(shape):
         raise DataError(
             f"{path}: its header states {' x '.join(map(str, shape))} = {math.prod(shape)} bytes, and there are "
-            f"{found}{' or more' * (found > math.prod(shape))}. It is cut short or damaged: get it again."
+            f"{length}{' or more' * (length > math.prod(shape))}. It is cut short or damaged: get it again."
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 

@@ -91,13 +91,13 @@ def _number(text: str, path: Path, name: str) -> float:
         raise DataError(f"{path}: {name}: expected 0.0 or 1.0, found '{text}'.") from None
 
 
-def _agree(path: Path, classes: Mapping[str, int], known: Mapping[str, int]) -> None:
+def _agree(path: Path, classes: Mapping[str, int], truth: Mapping[str, int]) -> None:
     """Require of a list what the challenge's table says of its images."""
     for name, k in classes.items():
-        if known.get(name, k) != k:
+        if truth.get(name, k) != k:
             numbers = ", ".join(f"{i} {c}" for i, c in enumerate(CLASSES))
             raise DataError(
-                f"{path}: {name} has class {k} ({CLASSES[k]}), and {TRUTH} says {CLASSES[known[name]]}. Classes are {numbers}."
+                f"{path}: {name} has class {k} ({CLASSES[k]}), and {TRUTH} says {CLASSES[truth[name]]}. Classes are {numbers}."
             )
 
 

@@ -70,5 +70,5 @@ def fundus(path: Path) -> NDArray[np.uint8]:
     from PIL import Image, ImageFilter
 
     image = Image.fromarray(picture(path)).resize((2 * SIDE, 2 * SIDE), Image.Resampling.BILINEAR)
-    sharp, soft = (np.asarray(one, np.int16) for one in (image, image.filter(ImageFilter.GaussianBlur(2 * SIDE / 30))))
+    sharp, soft = (np.asarray(x, np.int16) for x in (image, image.filter(ImageFilter.GaussianBlur(2 * SIDE / 30))))
     return (4 * (sharp - soft) + 128).clip(0, 255).astype(np.uint8)
