@@ -125,16 +125,16 @@ def standalone(
     for reason, names in failed.items():
         log.warning("%s cannot train alone to the end (%s); the last good model counts", some(list(names)), reason)
     on_tests, on_validation = (
-        list(zip(*of, strict=True)) if of[0] is not None else None for of in zip(*measured, strict=True)
+        list(zip(*rows, strict=True)) if rows[0] is not None else None for rows in zip(*measured, strict=True)
     )
     means = [
-        None if of_clients is None else [fmean(of) for of in of_clients] for of_clients in (on_tests, on_validation)
+        None if of_clients is None else [fmean(each) for each in of_clients] for of_clients in (on_tests, on_validation)
     ]
     alone: Contribution = {"standalone_test": means[0], "standalone_val": means[1], "rounds": rounds}
     if last > 1:
         alone["averaged"] = last
         if on_tests:
-            alone["spread"] = [stdev(of) for of in on_tests]
+            alone["spread"] = [stdev(each) for each in on_tests]
     return alone, now
 
 

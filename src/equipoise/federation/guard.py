@@ -71,8 +71,8 @@ def misfit(answer: Answer, like: Tensor, states: Sequence[State]) -> str:
     m = len(answer.rows)
     expected = (m, *like.shape)
     if answer.trained.shape != expected or answer.trained.dtype != like.dtype:
-        found = f"{list(answer.trained.shape)} of {answer.trained.dtype}"
-        return f"the update has the wrong shape: expected {list(expected)} of {like.dtype}, found {found}"
+        form = f"{list(answer.trained.shape)} of {answer.trained.dtype}"
+        return f"the update has the wrong shape: expected {list(expected)} of {like.dtype}, found {form}"
     after, before = flatten(answer.states), flatten(list(states))
     if after.keys() != before.keys() or any(
         after[k].shape[1:] != before[k].shape or after[k].dtype != before[k].dtype for k in after
@@ -99,9 +99,9 @@ def not_finite(answer: Answer) -> dict[int, str]:
     for what, value in _values(answer):
         for row, x in zip(answer.rows, value, strict=True):
             if value.is_floating_point() and x.numel() and not bool((x.abs() <= LARGEST).all()):
-                far = f"{float(x.flatten()[x.abs().argmax()]):.3g}, which no training gives (beyond {LARGEST:.2g})"
-                found = "NaN" if bool(x.isnan().any()) else "infinity" if bool(x.isinf().any()) else far
-                problems.setdefault(row, f"the {what} holds {found}")
+                beyond = f"{float(x.flatten()[x.abs().argmax()]):.3g}, which no training gives (beyond {LARGEST:.2g})"
+                extreme = "NaN" if bool(x.isnan().any()) else "infinity" if bool(x.isinf().any()) else beyond
+                problems.setdefault(row, f"the {what} holds {extreme}")
     return problems
 
 
@@ -206,15 +206,15 @@ def far(lengths: Mapping[int, float], limit: float, growth: float = 1.0, what: s
     longest of the round is the first to be asked: the limit is then as many times less, but not below :data:`NEAR`. Of fewer
     than three there is no median: which of them is wrong is unknown.
     """
-    median, found = _median(lengths.values()), dict[int, str]()
+    median, reasons = _median(lengths.values()), dict[int, str]()
     for row, length in lengths.items():
         times = length / median if median else 0.0
         if times > max(limit / growth, min(limit, NEAR)):
             grown = "" if times > limit else f", while all have grown {growth:.3g}-fold"
-            found[row] = (
+            reasons[row] = (
                 f"the {what} is {times:.3g} times as long as the median of the round, and norm_limit is {limit:g}{grown}"
             )
-    return found
+    return reasons
 
 
 def far_from_own(lengths: Mapping[int, float], limit: float, past: Mapping[int, Sequence[float]]) -> dict[int, str]:

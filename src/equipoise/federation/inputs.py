@@ -492,8 +492,8 @@ def _batch(data: Samples, who: str) -> Inputs:
 def _check_network(net: object) -> None:
     """Require a network whose numbers are there."""
     if not isinstance(net, nn.Module):
-        found = f"the class {net.__name__}: write {net.__name__}(...)" if isinstance(net, type) else type(net).__name__
-        raise TypeError(f"net must be an nn.Module that gives logits [batch, classes]; found {found}.")
+        shown = f"the class {net.__name__}: write {net.__name__}(...)" if isinstance(net, type) else type(net).__name__
+        raise TypeError(f"net must be an nn.Module that gives logits [batch, classes]; found {shown}.")
     for name, x in (*net.named_parameters(), *net.named_buffers()):
         if isinstance(x, (UninitializedParameter, UninitializedBuffer)):
             raise ValueError(
@@ -525,18 +525,18 @@ def _numbers(value: object) -> bool:
     return hasattr(value, "shape") and not isinstance(value, Dataset)  # tensors, arrays, tables
 
 
-def named(what: str, given: Iterable[object] | None, of: str) -> tuple[str, ...] | None:
+def named(what: str, given: Iterable[object] | None, owners: str) -> tuple[str, ...] | None:
     """Names as the user gave them, safe to print; None where none were given.
 
     Parameters
     ----------
     what : the argument.
-    of : what has these names.
+    owners : what has these names.
     """
     if given is None:
         return None
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        raise TypeError(f"{what} must be a list with a name for each of the {of}; found {given!r}.")
+        raise TypeError(f"{what} must be a list with a name for each of the {owners}; found {given!r}.")
     each = list(given)
     for name in each:
         if not isinstance(name, (str, int)):

@@ -178,10 +178,10 @@ class Method:
         rules = tuple(given) if isinstance(given, Iterable) and not isinstance(given, type) else (given,)
         for rule in rules:
             if not isinstance(rule, Rule):
-                found = f"the class {rule.__name__}: write {rule.__name__}()" if isinstance(rule, type) else repr(rule)
+                shown = f"the class {rule.__name__}: write {rule.__name__}()" if isinstance(rule, type) else repr(rule)
                 more = " Join names by +, such as 'fedprox+fedheal'." if isinstance(rule, str) else ""
                 raise TypeError(
-                    f"method must be text such as 'fedavg', a Rule, several Rules, or a Method; found {found}.{more}"
+                    f"method must be text such as 'fedavg', a Rule, several Rules, or a Method; found {shown}.{more}"
                 )
         return Method(rules)
 
@@ -285,8 +285,8 @@ def _own(reference: str) -> CatalogueEntry:
     """The entry of a user's own rule."""
     rule = own_code.load(reference)
     if not isinstance(rule, type) or not issubclass(rule, Rule):
-        found = f"the class {rule.__name__}" if isinstance(rule, type) else repr(rule)
-        raise MethodError(f"{reference} must be a class that inherits from equipoise.Rule; found {found}.")
+        shown = f"the class {rule.__name__}" if isinstance(rule, type) else repr(rule)
+        raise MethodError(f"{reference} must be a class that inherits from equipoise.Rule; found {shown}.")
     _check_frozen(rule, reference)
     return CatalogueEntry((rule,), "", "")
 

@@ -55,7 +55,7 @@ class Standing:
         seconds = [record["seconds"] for record in records[-LAST:] if "seconds" in record]
         measure = judged_by(records) or ACCURACY
         now = cls(records[-1]["round"] + 1, rounds, seconds=fmean(seconds) if seconds else None)
-        tested, groups = next(((r["round"], of) for r in reversed(records) if (of := _groups(r, least))), (-1, {}))
+        tested, groups = next(((r["round"], by) for r in reversed(records) if (by := _groups(r, least))), (-1, {}))
         asked, clients = next(((r["round"], each) for r in reversed(records) if (each := _clients(r, least))), (-1, []))
         if groups:
             over = next(iter(groups)) if len(groups) == 1 else f"mean of {len(groups)} groups"

@@ -38,13 +38,13 @@ def moments(parts: Array, value: Array, V: int, person: Array | None = None) -> 
     person : the person of each row [n]; None: each row is a person.
     """
     if person is None:
-        sums, of = parts, value
+        sums, values = parts, value
     else:
-        (of, _), at = np.unique(np.stack([value, person]), axis=1, return_inverse=True)
-        sums = np.zeros((len(of), *parts.shape[1:]))
+        (values, _), at = np.unique(np.stack([value, person]), axis=1, return_inverse=True)
+        sums = np.zeros((len(values), *parts.shape[1:]))
         np.add.at(sums, at.reshape(-1), parts)
-    products = [np.einsum("p...j,p...k->...jk", rows, rows) for rows in (sums[of == v] for v in range(V))]
-    return np.bincount(of, minlength=V).tolist(), np.array(products).reshape(V, *parts.shape[1:], parts.shape[-1])
+    products = [np.einsum("p...j,p...k->...jk", rows, rows) for rows in (sums[values == v] for v in range(V))]
+    return np.bincount(values, minlength=V).tolist(), np.array(products).reshape(V, *parts.shape[1:], parts.shape[-1])
 
 
 def variance(

@@ -81,8 +81,8 @@ def _ece(p: Array, y: Array) -> float:
 
 
 KNOWN: Final = {
-    of.name: of
-    for of in (
+    measure.name: measure
+    for measure in (
         Measure(_sklearn("f1_score", mixed=False, average="macro", zero_division=0), "f1", "higher"),
         Measure(_sklearn("matthews_corrcoef"), "mcc", "higher"),
         Measure(_sklearn("cohen_kappa_score"), "kappa", "higher"),

@@ -89,8 +89,8 @@ def noise_for(epsilon: float, answers: int, delta: float, relation: Relation = "
     if answers == 0:
         return 0.0
     wanted = _accountant("common").DifferentialPrivacyParameters(epsilon, delta)
-    one = _accountant("privacy_loss_mechanism").GaussianPrivacyLoss.from_privacy_guarantee(wanted)
-    return float(one.standard_deviation) * SENSITIVITY[relation] * math.sqrt(answers)
+    loss = _accountant("privacy_loss_mechanism").GaussianPrivacyLoss.from_privacy_guarantee(wanted)
+    return float(loss.standard_deviation) * SENSITIVITY[relation] * math.sqrt(answers)
 
 
 def answers(records: Iterable[Mapping[str, Any]]) -> Counter[int]:

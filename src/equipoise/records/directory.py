@@ -76,12 +76,12 @@ def read(run: Path) -> tuple[tuple[Record, ...], Meta]:
     if (run / "config.toml").exists() or not (run / "manifest.json").exists():  # a run from Python has no config
         hint = "This is not the directory of a run; pass runs/<name>."
         config = places.shown(_opened(run / "config.toml", open_toml, hint))
-    known: Content = {}
+    stored: Content = {}
     for name in ("summary.json", "manifest.json"):
         if (run / name).exists():
-            known |= _opened(run / name, _parse_object, "")
+            stored |= _opened(run / name, _parse_object, "")
     # of these the manifest has what was measured, the configuration only the request
-    merged = known | config | {key: known.get(key) for key in ("contribution", "units", "data", "measures")}
+    merged = stored | config | {key: stored.get(key) for key in ("contribution", "units", "data", "measures")}
     if isinstance(merged["data"], dict):  # which sample went to which client is in the manifest only
         rows = [merged["data"].get(key) for key in ROWS]
         merged["data"] = {key: value for key, value in merged["data"].items() if key not in ROWS}

@@ -206,8 +206,8 @@ class History:
     @property
     def measures(self) -> tuple[str, ...]:
         """What was recorded of the global model on some group, in the order of `equipoise.metrics.measures`."""
-        results = [result for record in self.records for result in record.get("groups", {}).values()]
-        return tuple(one.name for one in measures_of(self.meta) if any(one.name in result for result in results))
+        recorded = {name for record in self.records for result in record.get("groups", {}).values() for name in result}
+        return tuple(measure.name for measure in measures_of(self.meta) if measure.name in recorded)
 
     @cached_property
     def spreads(self) -> bool:
@@ -355,9 +355,9 @@ class History:
     @property
     def group_counts(self) -> tuple[int, ...] | None:
         """Honest clients of each group of `groups`; None if the group of some client is unknown."""
-        of = self.client_groups
-        honest = self.of_honest(np.array(of)).tolist()
-        return tuple(map(honest.count, self.groups)) if of and set(of) <= set(self.groups) else None
+        groups = self.client_groups
+        honest = self.of_honest(np.array(groups)).tolist()
+        return tuple(map(honest.count, self.groups)) if groups and set(groups) <= set(self.groups) else None
 
     def group_table(self, measure: str = "") -> tuple[list[int], Table]:
         """Rounds with an evaluation, and the scores of the global model on every group in them.
@@ -461,8 +461,8 @@ class History:
         """
         import pandas as pd
 
-        known = self.attendance
-        table = np.empty((0, 0)) if known is None else known
+        kinds = self.attendance
+        table = np.empty((0, 0)) if kinds is None else kinds
         n = table.shape[1]
         who = {"client": range(n), "name": self.client_names[:n], "group": self.client_groups[:n]}
         return pd.DataFrame(who | {what: (table == k).sum(axis=0) for k, what in enumerate(ATTENDANCE)})
@@ -475,9 +475,9 @@ class History:
         import pandas as pd
 
         rows = [
-            (record["round"], number(found.get(self.main.name)), number(found["loss"]), worst_of(found))
+            (record["round"], number(result.get(self.main.name)), number(result["loss"]), worst_of(result))
             for record in self.records
-            if (found := record.get("validation"))
+            if (result := record.get("validation"))
         ]
         return pd.DataFrame(rows, columns=["round", self.main.name, "loss", "worst"])
 
@@ -548,7 +548,7 @@ class History:
         """
         _check_last(last)
         every = {" and ".join(names): treatment.people(self, k, last) for k, names in enumerate(self.divisions)}
-        return {name: found for name, found in every.items() if found is not None}
+        return {name: people for name, people in every.items() if people is not None}
 
     def __len__(self) -> int:
         return len(self.records)
@@ -558,8 +558,8 @@ class History:
         results = self.summary()
         shown = replace(self.main, scale=1)  # results are in the unit that is shown
         unit = f" {shown.unit}" if shown.of_target and shown.unit else ""
-        known = {key: results[key] for key in ("avg", "std", "worst") if results[key] is not None}
-        numbers = [f"{key} {shown.brief(value)}{unit}" for key, value in known.items()]
+        measured = {key: results[key] for key in ("avg", "std", "worst") if results[key] is not None}
+        numbers = [f"{key} {shown.brief(value)}{unit}" for key, value in measured.items()]
         worst = f" ({results['worst_group']})" if results["worst"] is not None else ""
         return (
             f"History({self.label}{where}, seed {self.seed}, {len(self)} round{'s' * (len(self) != 1)}: "
@@ -577,16 +577,16 @@ def _check_contribution(contribution: object, evaluated: set[int]) -> None:
     """Require one contribution per client that was evaluated, or none."""
     if contribution is None:
         return
-    found = contribution.get("standalone_test") if isinstance(contribution, Mapping) else 0
-    if found is not None and not (
-        isinstance(found, Sequence) and all(a is None or isinstance(a, int | float) for a in found)
+    accuracies = contribution.get("standalone_test") if isinstance(contribution, Mapping) else 0
+    if accuracies is not None and not (
+        isinstance(accuracies, Sequence) and all(a is None or isinstance(a, int | float) for a in accuracies)
     ):
         raise ValueError(
             'expected meta["contribution"] as {"standalone_test": [one accuracy per client]}, '
             f"found {shorten(contribution)}."
         )
-    if found and not evaluated <= {len(found)}:
+    if accuracies and not evaluated <= {len(accuracies)}:
         raise ValueError(
             f"there must be one contribution per client of the federation: expected {evaluated.pop()}, "
-            f"found {len(found)}."
+            f"found {len(accuracies)}."
         )

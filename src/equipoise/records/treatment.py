@@ -195,7 +195,7 @@ def sites_of_numbers(rounds: Sequence[Mapping[str, Mapping[str, Row]]], least: i
     for name, rows in each.items():
         gaps, shown = _errors(rows, enough, 1 - 0.05 / max(1, estimable)), _errors(rows, least)["groups"]
         by_site[name] = {
-            "groups": {value: {"n": of["n"], "mae": of["mae"], "error": of["error"]} for value, of in shown.items()},
+            "groups": {value: {"n": x["n"], "mae": x["mae"], "error": x["error"]} for value, x in shown.items()},
             "gaps": {key: gaps[key] for key in OF_NUMBERS_AT_SITES},
             "intervals": {key: gaps["intervals"][key] for key in OF_NUMBERS_AT_SITES},
         }
@@ -277,9 +277,9 @@ def _errors(rounds: Sequence[Mapping[str, Row]], least: int, level: float = 0.95
         return gap_between(values[key] for values in by_group.values())  # type: ignore[literal-required]
 
     def interval(key: str) -> list[float] | None:
-        known = {name: _mean(rounds, name, key) for name, values in by_group.items() if values[key] is not None}  # type: ignore[literal-required]
-        ends = of_means({name: of for name, of in known.items() if of is not None}, level)
-        return [*ends] if len(known) > 1 and None not in known.values() and math.isfinite(ends.low) else None
+        defined = {name: _mean(rounds, name, key) for name, values in by_group.items() if values[key] is not None}  # type: ignore[literal-required]
+        ends = of_means({name: mean for name, mean in defined.items() if mean is not None}, level)
+        return [*ends] if len(defined) > 1 and None not in defined.values() and math.isfinite(ends.low) else None
 
     return {
         "intervals": {f"{key}_gap": interval(key) for key in ("rmse", "mae", "error", "prediction")},
@@ -356,7 +356,7 @@ def rates(
         "intervals": {
             **{key: ends.percent for key, ends in of_rates(added, positive, R, least).items()},
             "calibration_gap": of_means(
-                {name: of for name, counts in added.items() if (of := _bias(counts, R, least))}
+                {name: bias for name, counts in added.items() if (bias := _bias(counts, R, least))}
             ).percent,
         },
         "undefined": [list(what) for what in fairness.undefined],
