@@ -394,8 +394,8 @@ def test_an_interval_over_divisions_is_of_their_means(
     assert reproduction.ours(entry) == f"56.33 ±{entry.ci95:.2f} ({entry.within:.2f}, {entry.std:.2f})"
     assert "over 3 divisions of the data" in reproduction.sentences(result, part)[0]
     claim = next(claim for claim in result.claims if claim.part == "pow")
-    assert (claim.found.n, claim.planned) == (3, 3)
-    assert claim.found.mean == pytest.approx(100 * (0.2 + 0.1 + 0.1) / 3)
+    assert (claim.judgement.n, claim.planned) == (3, 3)
+    assert claim.judgement.mean == pytest.approx(100 * (0.2 + 0.1 + 0.1) / 3)
     assert not part.doubts
     monkeypatch.setattr(agreement, "histories", ended({key: of[:3] for key, of in runs.items()}))
     (part,) = agreement.collect(planned(mine, tmp_path, parts=["pow"])).parts

@@ -400,7 +400,7 @@ def judged(name: str, tmp_path: Path) -> Callable[..., JudgedClaim]:
 
 def test_seeds_are_paired_and_what_lacks_is_left_out(judged: Callable[..., JudgedClaim]) -> None:
     claim = judged({0: 0.5, 1: 0.7, 2: math.nan, 3: 0.6}, {3: 0.1, 1: 0.5, 2: 0.5})
-    assert (claim.found.mean, claim.found.n) == pytest.approx((100 * (0.2 + 0.5) / 2, 2))
+    assert (claim.judgement.mean, claim.judgement.n) == pytest.approx((100 * (0.2 + 0.5) / 2, 2))
     assert claim.cells[4] == "2 of 4"
     one = judged({0: 0.5}, {0: 0.1}, seeds=1)
     assert one.cells[5] == "cannot be told: one seed gives no interval"
@@ -423,9 +423,9 @@ def test_a_claim_may_have_more_seeds_than_the_table(name: str, tmp_path: Path) -
     result = agreement.collect(plan, {}, found)
     assert result.parts[0].entries["Plain", "AVG"].values == pytest.approx((50, 52))
     claim, lonely = (claim for claim in result.claims if claim.part == "one")
-    assert (claim.found.n, claim.planned) == (4, 4)
-    assert claim.found.mean == pytest.approx((10 + 9 + 5 + 6) / 4)
-    assert (lonely.found.n, lonely.planned) == (4, 4)
+    assert (claim.judgement.n, claim.planned) == (4, 4)
+    assert claim.judgement.mean == pytest.approx((10 + 9 + 5 + 6) / 4)
+    assert (lonely.judgement.n, lonely.planned) == (4, 4)
 
 
 @pytest.mark.parametrize(
@@ -447,7 +447,7 @@ def test_seeds_that_are_left_decide_nothing(judged: Callable[..., JudgedClaim]) 
     all_, some = {0: 0.6, 1: 0.61, 2: 0.6}, {0: 0.5, 1: 0.5, 2: 0.5}
     assert judged(all_, some, seeds=3).verdict == "holds"
     crashed = judged({0: 0.6, 1: 0.61}, some, {("one", "Proximal"): "seed 2: it broke"}, seeds=3)
-    assert crashed.found.verdict == "holds"  # of two seeds
+    assert crashed.judgement.verdict == "holds"  # of two seeds
     assert crashed.cells[4:] == ("2 of 3", "cannot be told: Proximal: seed 2: it broke")
     assert crashed.plain()["seeds_needed"] is None
     for lacking in ({**all_, 2: math.nan}, {0: 0.6, 1: 0.61}):
@@ -461,7 +461,11 @@ def test_a_row_is_not_compared_with_itself(name: str, tmp_path: Path) -> None:
     plan = reproduce.plan(name, tmp_path)
     found = {("one", row): [history(seed, 0.5) for seed in (0, 1)] for row in ("Same", "Plain")}
     claim = agreement.collect(plan, {}, found).claims[0]
-    assert (claim.found.verdict, claim.verdict, claim.why) == ("holds", "cannot be told", "both rows are the same runs")
+    assert (claim.judgement.verdict, claim.verdict, claim.why) == (
+        "holds",
+        "cannot be told",
+        "both rows are the same runs",
+    )
 
 
 def test_rows_of_other_data_are_not_compared(

@@ -117,7 +117,7 @@ def settled(planned: reproduce.ReproductionPlan, claim: JudgedClaim) -> bool:
     """Whether all runs of a claim are there, and what its rows choose is known."""
     rows = {claim.row} | ({claim.than} if claim.than else set())
     unchosen = {row for part, row in planned.candidates.keys() - planned.chosen.keys() if part == claim.part}
-    return claim.found.n == claim.planned and not rows & unchosen
+    return claim.judgement.n == claim.planned and not rows & unchosen
 
 
 def lines(planned: reproduce.ReproductionPlan, claims: Sequence[JudgedClaim], kept: Iterable[str]) -> Iterator[str]:

@@ -180,7 +180,7 @@ def main() -> None:
         for doubt in part.doubts:
             print(f"{part.title}: {doubt}")
         chosen = {row: told for (where, row), told in planned.chosen.items() if where == part.name}
-        claims = [claim for claim in result.claims if claim.part == part.name and claim.found.n]
+        claims = [claim for claim in result.claims if claim.part == part.name and claim.judgement.n]
         for what, lines in (
             ("results", results(part, chosen, runs)),
             ("claims", markdown_grid(tables(claims, (), embedded=False)[0]) if claims else ()),

@@ -135,7 +135,7 @@ def up(
         changes = {"min-sites": len(names)} | changes
         changes["run-dir"] = str((directory / str(({**settings, **changes})["run-dir"])).resolve())
         base = directory / "local"
-        states = {name: {"state-dir": str(base.resolve() / "sites" / name), **of} for name, of in nodes.items()}
+        states = {name: {"state-dir": str(base.resolve() / "sites" / name), **node} for name, node in nodes.items()}
         certificates = base / "certs" if tls and (base / "certs").exists() else None
         findings = look(directory, certificates=certificates, node_configs=states, config=changes, present=names)
         if only_check:

@@ -58,10 +58,10 @@ class Command(TyperCommand):
         except NoSuchOption as error:
             name = error.option_name.lstrip("-").replace("-", "_")
             methods = catalogue()["methods"].items()
-            of = [m for m, entry in methods if any(name == each["name"] for each in entry["hyper_parameters"])]
-            if (name in OPTIONS or of) and any(parameter.name == "set_" for parameter in self.params):
-                what = "an option of your data" if name in OPTIONS else f"a hyper-parameter of {some(of, 3)}"
-                given = f"{name}={COLUMNS.get(name, 'VALUE')}" if name in OPTIONS else f"{of[0]}.{name}=VALUE"
+            having = [m for m, entry in methods if any(name == each["name"] for each in entry["hyper_parameters"])]
+            if (name in OPTIONS or having) and any(parameter.name == "set_" for parameter in self.params):
+                what = "an option of your data" if name in OPTIONS else f"a hyper-parameter of {some(having, 3)}"
+                given = f"{name}={COLUMNS.get(name, 'VALUE')}" if name in OPTIONS else f"{having[0]}.{name}=VALUE"
                 message = f"No such option '{error.option_name}'. It is {what}: --set {given}."
                 raise NoSuchOption(error.option_name, message, ctx=error.ctx) from None
             raise

@@ -176,14 +176,14 @@ def _run(
             bar.update(task, completed=done, total=total)
 
         plan = reproductions.choose(plan, jobs=at_once, on_progress=shown, lines=not quiet)
-        failed = {cell: plan.skipped[cell] for cell, of in plan.chosen.items() if of.taken is None}
+        failed = {cell: plan.skipped[cell] for cell, choice in plan.chosen.items() if choice.taken is None}
         if not plan.runs:
             raise ExpectedError("\n".join(f"{p}/{r}: {why}" for (p, r), why in failed.items()))
         if plan.calibration is not None and plan.first:
             bar.update(task, description=f"{len(plan.first)} runs that calibrate")
             failed |= reproductions.run(plan.calibration, jobs=at_once, on_progress=shown, lines=not quiet)
-            for part, of in () if quiet else groupby(agreement.calibrated(plan, failed), key=lambda one: one.part):
-                say(f"{part}: {reproduction.calibration([*of])}")
+            for part, rows in () if quiet else groupby(agreement.calibrated(plan, failed), key=lambda row: row.part):
+                say(f"{part}: {reproduction.calibration([*rows])}")
         bar.update(task, description=f"{len(plan.runs)} runs")
         return plan, failed | reproductions.run(plan, jobs=at_once, on_progress=shown, lines=not quiet)
 
@@ -206,10 +206,10 @@ def _write(
     seeds = {part: plan.seeds(part, [row for where, row in histories if where == part]) for part, _ in histories}
     if (plan.experiment.divisions or 1) > 1:  # reports and figures are of the first
         plan = replace(plan, runs=tuple(run for run in plan.runs if not run.config.scenario_options[DATA_SEED]))
-        histories = {cell: [h for h in of if not division(h)] for cell, of in histories.items()}
-    histories = {(part, row): [h for h in of if h.seed in seeds[part]] for (part, row), of in histories.items()}
+        histories = {cell: [h for h in runs if not division(h)] for cell, runs in histories.items()}
+    histories = {(part, row): [h for h in runs if h.seed in seeds[part]] for (part, row), runs in histories.items()}
     for part in seeds:
-        of_part: list[History] = [run for (where, _), of in histories.items() if where == part for run in of]
+        of_part: list[History] = [run for (where, _), runs in histories.items() if where == part for run in runs]
         reports[part] = f"{part}/report.html"
         write_report(of_part, folder / reports[part])
     figures: dict[str, Figure] = {}

@@ -191,11 +191,11 @@ class Audit:
             "notes": [*self.notes],
             "people": {
                 name: {
-                    "treated": of["treated"],
-                    "unknown": of["unknown"] if not 0 < of["unknown"] < self.least else None,
-                    "sites": of["sites"],
+                    "treated": treatment["treated"],
+                    "unknown": treatment["unknown"] if not 0 < treatment["unknown"] < self.least else None,
+                    "sites": treatment["sites"],
                 }
-                for name, of in people.items()
+                for name, treatment in people.items()
             },
         }
 
@@ -297,7 +297,7 @@ class Audit:
             gap = content.number_of(method, column.key)["mean"]
             every = cast(Mapping[str, Any], method["groups"])
             each = {
-                k: {g: v for g, of in every.items() if (v := of[k]["mean"]) is not None} for k in BEHIND[column.key]
+                k: {g: v for g, row in every.items() if (v := row[k]["mean"]) is not None} for k in BEHIND[column.key]
             }
             values = max(each.values(), key=lambda values: gap_between(values.values()) or 0.0)
             rows.append((column.title, _row(gap, content.ends_of(method, column.key), values, self._digits)))

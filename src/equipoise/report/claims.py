@@ -33,7 +33,7 @@ CHOSEN = (
 class JudgedClaim:
     """A claim in one part: ``row``, less the row ``than`` or less ``value``, has a direction.
 
-    ``planned`` is how many seeds it should have, ``found`` what those say that all its rows have, and ``why`` the reason that they say
+    ``planned`` is how many seeds it should have, ``judgement`` what those say that all its rows have, and ``why`` the reason that they say
     nothing, or that there are none.
     """
 
@@ -48,20 +48,20 @@ class JudgedClaim:
     direction: str
     margin: float | None
     planned: int
-    found: Judgement
+    judgement: Judgement
     why: str = ""
 
     @property
     def verdict(self) -> str:
         """``holds``, ``does not hold here``, ``cannot be told`` or ``not run``."""
         if self.why:
-            return "cannot be told" if self.found.n else "not run"
-        return self.found.verdict + " here" * (self.found.verdict == "does not hold")
+            return "cannot be told" if self.judgement.n else "not run"
+        return self.judgement.verdict + " here" * (self.judgement.verdict == "does not hold")
 
     @property
     def cells(self) -> tuple[str, ...]:
         """Its line of the table."""
-        judged, why = self.found, self.why
+        judged, why = self.judgement, self.why
         equal = "" if self.margin is None else f" (up to {self.margin:g} counts as equal)"
         ends = "" if math.isnan(judged.low) else f" [{number(judged.low, sign=True)}, {number(judged.high, sign=True)}]"
         if not why and not math.isnan(n := judged.seeds_needed):
@@ -77,7 +77,7 @@ class JudgedClaim:
 
     def plain(self) -> Content:
         """Plain JSON types."""
-        judged, needed = self.found, self.found.seeds_needed
+        judged, needed = self.judgement, self.judgement.seeds_needed
         numbers = {"mean": judged.mean, "low": judged.low, "high": judged.high}
         return {
             "text": self.text, "source": self.source, "part": self.part, "row": self.row, "than": self.than, "value": self.value,

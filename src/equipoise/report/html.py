@@ -136,7 +136,7 @@ def render(histories: Sequence[History] | Comparison) -> str:
 def _thresholds(compared: Comparison) -> list[tuple[str, list[str], Grid, Grid, str, str]]:
     """Of every run with a threshold: what it is, sentences, tables of rates and of probabilities, a figure, and what the tables are."""
     runs = [
-        (f"{label}, seed {s}", run.history.threshold) for label, of in compared.runs.items() for s, run in of.items()
+        (f"{label}, seed {s}", run.history.threshold) for label, by in compared.runs.items() for s, run in by.items()
     ]
     return [
         (

@@ -79,7 +79,7 @@ class RunConfig(Settings, RunSettings):
         By this a run is found again.
         """
         said = ("report", "tuned")
-        return {name: of for name, of in self.table().items() if NEWER.get(name, ...) != of and name not in said}
+        return {name: v for name, v in self.table().items() if NEWER.get(name, ...) != v and name not in said}
 
 
 def configure(
@@ -152,7 +152,7 @@ def _check_options(scenario: str, options: Content, parts: Sequence[str]) -> Non
     if scenario not in scenarios.SCENARIOS:
         return
     for option, value in options.items():
-        having = [name for name, of in METHODS.items() if option in of.defaults]
+        having = [name for name, entry in METHODS.items() if option in entry.defaults]
         if option not in scenarios.SCENARIOS[scenario].options and having:
             part = next((name for name in parts if name in having), "PART")
             written = shlex.quote(f"{part}.{option}={value}")

@@ -427,13 +427,13 @@ def plan(config: RunConfig, base: Path, *, workers: int | None = None, progress:
     """What a run would take, after one round that is thrown away; ``base`` is where the run would be kept."""
     torch.set_num_threads(config.threads)
     fed, data = federation(config, workers, trains=True)
-    if fed.collaborative and (known := _kept(_alone_path(config, fed, data), len(data.clients))):
-        fed.alone = known
+    if fed.collaborative and (alone := _kept(_alone_path(config, fed, data), len(data.clients))):
+        fed.alone = alone
         fed.prepare(config.rounds, progress=progress)
-    found = forecasts.forecast(fed, config.rounds, directory=base, keep=config.keep_checkpoints, progress=progress)
+    forecast = forecasts.forecast(fed, config.rounds, directory=base, keep=config.keep_checkpoints, progress=progress)
     if config.engine != FLOWER:
-        return found
-    return replace(found, engine=FLOWER, why="one client after the other; what its messages take comes on top")
+        return forecast
+    return replace(forecast, engine=FLOWER, why="one client after the other; what its messages take comes on top")
 
 
 def prepare(config: RunConfig, fed: Federation, data: Scenario, *, progress: bool = True) -> None:
@@ -453,8 +453,8 @@ def _alone_path(config: RunConfig, fed: Federation, data: Scenario) -> Path:
     made = {"engine": fed.engine_choice.engine, "data": data.manifest.get("sha256"), "version": ALONE}
     if config.weights is not None:
         made["weights"] = hashes.of_file(config.weights)  # the file's path says little
-    known = fed.fingerprint  # of the validation data only if the method needs them: they follow from the scenario
-    contents = {"labels": known["labels"], "data": {k: v for k, v in known["data"].items() if k != "validation"}}
+    marks = fed.fingerprint  # of the validation data only if the method needs them: they follow from the scenario
+    contents = {"labels": marks["labels"], "data": {k: v for k, v in marks["data"].items() if k != "validation"}}
     recipe = {**about, **made, **contents, **versions}
     key = hashlib.sha256(json.dumps(recipe, sort_keys=True, default=str).encode()).hexdigest()[:32]
     return cache_directory() / f"alone-{key}.json"
@@ -464,9 +464,9 @@ def _alone(config: RunConfig, fed: Federation, data: Scenario, progress: bool) -
     path = _alone_path(config, fed, data)
 
     def make() -> Contribution:
-        found = fed.standalone(config.rounds, progress=progress)
-        write_atomically(path, json.dumps(found))
-        return found
+        contribution = fed.standalone(config.rounds, progress=progress)
+        write_atomically(path, json.dumps(contribution))
+        return contribution
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -479,11 +479,11 @@ def _alone(config: RunConfig, fed: Federation, data: Scenario, progress: bool) -
 def _kept(path: Path, n: int) -> Contribution | None:
     """What is in a file of the cache, or None if there is nothing of use."""
     try:
-        found = json.loads(path.read_text())
-        useful = all(values is None or len(values) == n for values in (found[name] for name in MEASURED))
+        contribution = json.loads(path.read_text())
+        useful = all(values is None or len(values) == n for values in (contribution[name] for name in MEASURED))
     except (OSError, ValueError, TypeError, KeyError):  # missing or damaged: that costs only the time
         return None
-    return found if useful else None
+    return contribution if useful else None
 
 
 def execute(
@@ -549,12 +549,12 @@ def _execute(
     prepare(config, fed, data, progress=progress)
     header = [*fed.header, f"{config.threads} processor thread{'s' * (config.threads > 1)}, {config.device}"]
     header += [f"data: {note}" for note in data.manifest.get("notes", ())]
-    known = fed.history.meta
+    meta = fed.history.meta
     manifest = {
         **environment(),
         "data": data.manifest,
         "contents": unchanged.contents(config, data, before),
-        **{key: known.get(key) for key in MANIFEST if key in known},
+        **{key: meta.get(key) for key in MANIFEST if key in meta},
         "header": header,
         "holdings": _holdings(config, fed, data),
     }
@@ -597,8 +597,8 @@ def _private(manifest: dict[str, Any], config: RunConfig, directory: Path) -> di
 
 def _holdings(config: RunConfig, fed: Federation, data: Scenario) -> dict[str, Any]:
     """Who has what; with example images only of data that come with Equipoise, not of the user's files."""
-    known = fed.holdings | {"classes": data.manifest.get("classes")}
-    return known | ({"examples": examples(data.client_groups, data.clients)} if config.data is None else {})
+    holdings = fed.holdings | {"classes": data.manifest.get("classes")}
+    return holdings | ({"examples": examples(data.client_groups, data.clients)} if config.data is None else {})
 
 
 def trained(directory: Path, data: str | None = None) -> Federation:
@@ -629,8 +629,8 @@ def _check_agreement(config: RunConfig, directory: Path, fed: Federation, rest: 
             f"{directory / 'config.toml'} plans {config.rounds} rounds, and the run was begun with {t + rest}. "
             "Set it back, or start another run."
         )
-    found = [record["round"] for record in fed.records]
-    if missing := sorted(set(range(t)) - set(found)):
+    rounds = [record["round"] for record in fed.records]
+    if missing := sorted(set(range(t)) - set(rounds)):
         raise RunError(
             f"{directory / 'metrics.jsonl'} lacks round {missing[0]}, and the checkpoint is after round {t - 1}. "
             f"Put the file back, or delete {directory / 'checkpoint'} to start the run again."
