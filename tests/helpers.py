@@ -259,7 +259,7 @@ class Quadratic:
 
     def __init__(self, A: Tensor, b: Tensor) -> None:
         self.A, self.b = A, b
-        self.size, self.content, self.known = 1, None, None
+        self.size, self.content, self.shape_and_labels = 1, None, None
 
     @property
     def sizes(self) -> Tensor:

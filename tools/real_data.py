@@ -174,7 +174,7 @@ def main() -> None:
         return
     planned = reproduce.plan(NAME, given.runs, data=str(Path(given.data).absolute()))
     runs = reproduce.histories(planned)
-    result = agreement.collect(planned, found=runs)
+    result = agreement.collect(planned, ended=runs)
     text = PAGE.read_text(encoding="utf-8")
     for part in result.parts:
         for doubt in part.doubts:
