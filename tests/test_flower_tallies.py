@@ -287,7 +287,7 @@ def test_values_of_sensitive_attributes_are_agreed_on_by_codes(
         return change
 
     fed = sites(tmp_path / "a", change=named(("female", "male")))
-    told = [site.agreement for site in fed.population.sites.known]  # type: ignore[union-attr]
+    told = [site.agreement for site in fed.population.sites.members]  # type: ignore[union-attr]
     assert len({tuple(of.items()) for of in told}) == 1
     assert not any("male" in str(of) for of in told)
     with pytest.raises(SitesError, match="ward-1 has other values of sensitive attributes"):

@@ -146,8 +146,8 @@ def make_client_app(
         return Message(reply.records(), reply_to=message)
 
     for kind in (*KINDS, *masked_site.KINDS):
-        of, _, action = kind.partition(".")
-        getattr(app, of)(*([action] if action else []))(answered)
+        category, _, action = kind.partition(".")
+        getattr(app, category)(*([action] if action else []))(answered)
     return app
 
 
@@ -268,7 +268,7 @@ def _serve(grid: Grid, task: Task, settings: AppSettings, directory: Path, made:
 def _train(
     grid: Grid, task: Task, settings: AppSettings, directory: Path, made: Method, run: tuple[str, list[Known], int]
 ) -> History:
-    name, known, stops = run
+    name, earlier, stops = run
     fields = description(made, settings.solver, settings.settings, measures=task.measures, name=name)
     sites = Sites(Exchange(grid, fields, settings.deadline, settings.poll))
     log.info("%s: waiting for sites", directory)
@@ -277,8 +277,8 @@ def _train(
     if settings.secure_scores:
         masked_site.require_score(made)
     sites.roster.most = settings.max_samples
-    sites.roster.gather(settings.min_sites, settings.names, settings.wait, known)
-    about = {"experiment": name, "sites": [asdict(s) for s in sites.known], "unfinished": stops}
+    sites.roster.gather(settings.min_sites, settings.names, settings.wait, earlier)
+    about = {"experiment": name, "sites": [asdict(s) for s in sites.members], "unfinished": stops}
     write_atomically(directory / "sites.json", sealed_json(about))
     fed = federation(
         task,
@@ -309,7 +309,7 @@ def _train(
         write_atomically(directory / "metrics.prom", text)
 
     if rest > 0:
-        log.info("round %d of %d begins: %d sites train", fed.progress.t + 1, settings.rounds, len(sites.known))
+        log.info("round %d of %d begins: %d sites train", fed.progress.t + 1, settings.rounds, len(sites.members))
         fed.fit(
             rest,
             directory=directory,

@@ -4,9 +4,9 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 
-def near(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """``" Did you mean 'fedheal'?"``, or nothing where no known word is near: as alike as ``cutoff``, in [0, 1]."""
-    names = list(known)
+def near(word: str, choices: Iterable[str], cutoff: float = 0.5) -> str:
+    """``" Did you mean 'fedheal'?"``, or nothing where none of the choices is near: as alike as ``cutoff``, in [0, 1]."""
+    names = list(choices)
     close = [name for name in names if name.casefold() == word.casefold()]
     close = close or difflib.get_close_matches(word, names, n=1, cutoff=cutoff)
     return f" Did you mean '{close[0]}'?" if close else ""
@@ -17,9 +17,9 @@ def some(names: Sequence[str], most: int = 10) -> str:
     return ", ".join(names[:most]) + f" and {len(names) - most:,} more" * (len(names) > most)
 
 
-def unknown(what: str, name: object, known: Iterable[str]) -> str:
+def unknown(what: str, name: object, choices: Iterable[str]) -> str:
     """One sentence about a name that does not exist, with the nearest one and all of them."""
-    names = list(known)
+    names = list(choices)
     return f"Unknown {what} '{name}'.{near(str(name), names)} All: {', '.join(names)}."
 
 

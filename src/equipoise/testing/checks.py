@@ -100,11 +100,11 @@ def _same_bits(subject: Subject, a: Federation, b: Federation, what: str, advice
         )
 
 
-def _require_none(subject: Subject, bad: Sequence[str], found: str, expected: str, advice: str) -> None:
-    """Require that no tensor of the state broke a promise; the names of those in ``bad`` stand at ``{}`` in ``found``."""
+def _require_none(subject: Subject, bad: Sequence[str], actual: str, expected: str, advice: str) -> None:
+    """Require that no tensor of the state broke a promise; the names of those in ``bad`` stand at ``{}`` in ``actual``."""
     if bad:
         names = some(list(dict.fromkeys(bad)))
-        raise ContractError(found.format(names), expected, advice, hooks_behind(subject.method, bad[0]))
+        raise ContractError(actual.format(names), expected, advice, hooks_behind(subject.method, bad[0]))
 
 
 def _needs_clients(subject: Subject) -> None:

@@ -101,14 +101,14 @@ class Check:
 
     def _broken(self, subject: Subject, error: Exception, errors: Sequence[Raised]) -> ContractError:
         """The broken promise, from the error of a check and the errors that hooks raised before."""
-        found, expected, advice = f"{type(error).__name__}: {error}", self.promise, self.hint
+        actual, expected, advice = f"{type(error).__name__}: {error}", self.promise, self.hint
         hook = hooks_behind(subject.method, "server") if isinstance(error, ServerError) else ""
         if isinstance(error, ContractError):
-            found, expected, advice, hook = error.found, error.expected, error.advice, error.hook
+            actual, expected, advice, hook = error.found, error.expected, error.advice, error.hook
         if errors and not hook.startswith(errors[0].hook):
             hook, raised = errors[0]
-            found = f"{type(raised).__name__}: {raised}"
-        return ContractError(found + WHERE[subject.kind], expected, advice, hook)
+            actual = f"{type(raised).__name__}: {raised}"
+        return ContractError(actual + WHERE[subject.kind], expected, advice, hook)
 
 
 CHECKS = (

@@ -234,8 +234,8 @@ def misfit(cls: type[Rule], hook: str, args: Sequence[Any], result: object) -> C
         return ContractError(f"{where} returned {_described(result)}", expected, SAID, where)
     begun, ended = _states(hook, args, result)
     if form(begun) != form(ended):
-        found = f"{where} changed the form of its state from {_described(begun)} to {_described(ended)}"
-        return ContractError(found, "a state with the same keys, shapes and dtypes as at the start", STATE, where)
+        actual = f"{where} changed the form of its state from {_described(begun)} to {_described(ended)}"
+        return ContractError(actual, "a state with the same keys, shapes and dtypes as at the start", STATE, where)
     return None
 
 

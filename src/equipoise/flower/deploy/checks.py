@@ -126,9 +126,11 @@ def _project(
     yield from _apps(app, names, *(({}, {}) if wrong else (sites, run_config)))
 
 
-def _apps(app: Path, names: Sequence[str], sites: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[CheckResult]:
+def _apps(
+    app: Path, names: Sequence[str], sites: Mapping[str, Any], config: Mapping[str, Any]
+) -> Iterator[CheckResult]:
     """Whether server app and client app can be imported here, and what ``sites`` find in a run of it, in another process."""
-    command, asked = [sys.executable, "-c", APPS, *names], json.dumps([sites, known], default=str)
+    command, asked = [sys.executable, "-c", APPS, *names], json.dumps([sites, config], default=str)
     done = subprocess.run(command, cwd=app, env=environment(), input=asked, capture_output=True, text=True, check=False)
     ok = done.returncode == 0
     yield CheckResult("apps", ok, " and ".join(names) if ok else last_lines(done.stderr, 3))

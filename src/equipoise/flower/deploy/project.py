@@ -147,8 +147,8 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 6 else f"{names[0]} to {names[-1]}"
 
 
-def overrides(texts: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Read ``rounds=40 method="fedavg"`` as changes of the run configuration ``known``, with the types it has.
+def overrides(texts: Sequence[str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Read ``rounds=40 method="fedavg"`` as changes of the run configuration ``config``, with the types it has.
 
     Raises
     ------
@@ -160,11 +160,11 @@ def overrides(texts: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
         if not pairs or re.sub(r"\s", "", "".join(f"{k}={v}" for k, v in pairs)) != re.sub(r"\s", "", text):
             raise ValueError(f"--config {text}: expected NAME=VALUE with blanks between them, for example 'rounds=40'.")
         for key, value in pairs:
-            if key not in known:
+            if key not in config:
                 raise ValueError(
-                    f"--config {key}: the project's pyproject.toml has no such key in [tool.flwr.app.config].{near(key, known)}"
+                    f"--config {key}: the project's pyproject.toml has no such key in [tool.flwr.app.config].{near(key, config)}"
                 )
-            changes[key] = _typed(key, value, known[key])
+            changes[key] = _typed(key, value, config[key])
     return changes
 
 

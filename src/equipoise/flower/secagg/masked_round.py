@@ -57,7 +57,7 @@ class MaskedRound:
         ids, total = self.total(training, ids)
         if self.server.scores:
             return ids, self._weighted(training, ids, total)
-        sites = [self.server.sites.known[m] for m in ids]
+        sites = [self.server.sites.members[m] for m in ids]
         weights = own_weights(self.trial, {site.name: site.size for site in sites})
         self.server.silent = len(ids) - round(float(total[-1]))
         if self.server.silent == len(ids):
@@ -81,7 +81,7 @@ class MaskedRound:
                 updates[m] = x.double()
             else:
                 why = got if isinstance(got, str) else "sent an unusable answer"
-                missing.append(f"{self.server.sites.known[m].name} {why}")
+                missing.append(f"{self.server.sites.members[m].name} {why}")
         if missing:
             raise LostRoundError(
                 f"added its score to a sum, and some updates are missing: {'; '.join(missing)}. Run again when they are back"
@@ -132,7 +132,7 @@ class MaskedRound:
         ------
         LostRoundError : too few are left, or too many dropped out between their masked vectors and their seeds.
         """
-        sites, job = self.server.sites.known, self.job
+        sites, job = self.server.sites.members, self.job
         if before := self.server.opened.get(job.t):  # in an earlier attempt at this round
             others = [m for m in ids if sites[m].name not in before]
             self.lost |= dict.fromkeys(others, "did not take part when a sum of this round was unmasked")
@@ -156,7 +156,7 @@ class MaskedRound:
         """The masked vectors of the sites, by name."""
         sites, vectors = self.server.sites, {}
         for m, got in sites.ask("train.sum", self.job.t, ids, lambda _: parcel):
-            name = sites.known[m].name
+            name = sites.members[m].name
             if isinstance(got, str):
                 self.lost[m] = f"sent a masked vector earlier, and now {got}" if name in self.hashes else got
             elif (y := got.tensors.get("masked")) is None or y.dtype != torch.int64 or y.shape != (n + sums.ZEROS,):
@@ -187,7 +187,7 @@ class MaskedRound:
         LostRoundError : too few sites answer. None of the others can be left out: a late seed would unmask what its site sent.
         """
         sites, seeds = self.server.sites, dict[str, bytes]()
-        names = {m: sites.known[m].name for m in ids}
+        names = {m: sites.members[m].name for m in ids}
         self.server.opened[self.job.t] = request.sites
         missing, end = dict.fromkeys(ids, ""), time.monotonic() + self.server.sites.exchange.deadline
         parcel = Parcel({"told": request.transcript})
@@ -220,7 +220,7 @@ class MaskedRound:
             return
 
         def make(m: int) -> Parcel:
-            hidden = {name: self.shares[name, sites.known[m].name] for name in gone}
+            hidden = {name: self.shares[name, sites.members[m].name] for name in gone}
             return Parcel({"told": request.transcript, "shares": hidden})
 
         received: dict[str, list[bytes]] = {name: [] for name in gone}
@@ -230,7 +230,7 @@ class MaskedRound:
                 continue
             for name in gone:
                 share = _bytes(shares.get(name))
-                if share is not None and sha256(share) == self.hashes[name][sites.known[m].name]:
+                if share is not None and sha256(share) == self.hashes[name][sites.members[m].name]:
                     received[name].append(share)
         for name, shares in received.items():
             if len(shares) >= least:

@@ -55,7 +55,7 @@ class MaskedSites:
     @property
     def sizes(self) -> dict[str, int]:
         """The samples of all sites of the experiment."""
-        return {site.name: site.size for site in self.sites.known}
+        return {site.name: site.size for site in self.sites.members}
 
     def engine(self, trial: Trial) -> Engine:
         """The engine of one round, instead of the sites."""
@@ -92,7 +92,7 @@ class MaskedSites:
 
     def meet(self, current: MaskedRound) -> list[int]:
         """The clients of a round whose keys are known; each is asked once, and also names the sums that it helped to unmask."""
-        names, before = [site.name for site in self.sites.known], set(self.introductions)
+        names, before = [site.name for site in self.sites.members], set(self.introductions)
         new = [m for m, name in enumerate(names) if name not in before]
         for m, got in self.sites.ask("query.keys", current.job.t, new, lambda _: Parcel()) if new else ():
             introduction = got if isinstance(got, str) else SiteIntroduction.of(got.fields)
@@ -131,7 +131,7 @@ class MaskedSites:
     def request_sum(self, t: int, training: str, ids: Sequence[int]) -> tuple[Parcel, SumRequest]:
         """The message that asks for a new sum, with a number that was never used, and its content."""
         self.number = max(self.number + 1, time.time_ns() // 10**6)
-        sites, sizes = sorted(self.sites.known[m].name for m in ids), {name: self.sizes[name] for name in self.keys}
+        sites, sizes = sorted(self.sites.members[m].name for m in ids), {name: self.sizes[name] for name in self.keys}
         fields = {
             "number": self.number,
             "t": t,

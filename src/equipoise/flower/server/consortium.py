@@ -94,14 +94,14 @@ def federation(
     if secure and secure_scores:
         raise ValueError("secure masks the updates, secure-scores only the scores: set one of the two to false.")
     own = task.tests("server")
-    tested = [set(site.tests) for site in sites.known]
+    tested = [set(site.tests) for site in sites.members]
     one_each = all(len(names) == 1 and names <= own.keys() for names in tested)
     groups = [next(iter(names)) for names in tested] if own and one_each else None
     complete = bool(own) and (groups is not None or all(names == set(own) for names in tested))
     consortium = Consortium(sites, complete, MaskedSites(sites, secure_scores) if secure or secure_scores else None)
     fed = Federation(
         task.net,
-        [site.data for site in sites.known],
+        [site.data for site in sites.members],
         method,
         solver,
         tests=own,
@@ -111,7 +111,7 @@ def federation(
         neurons=task.neurons,
         task=task.meaning,
         measures=task.measures,
-        names=[site.name for site in sites.known],
+        names=[site.name for site in sites.members],
         groups=groups,
         settings=replace(settings, engine=sites),
         memory=0,  # these samples are never read
@@ -123,7 +123,7 @@ def federation(
             f"{fed.tests.own[0].name} cannot be measured here: sites keep their test sets, and the models that they predict with. Leave it "
             "out, or choose an engine whose clients are in this process."
         )
-    sites.roster.check(task.agreement(fed.trial, sites.known[0].shape))
+    sites.roster.check(task.agreement(fed.trial, sites.members[0].shape))
     if consortium.masked is not None:
         consortium.masked.check(fed.trial, fed.collaborative)
     return fed
@@ -149,7 +149,7 @@ class Consortium:
     @property
     def tested(self) -> bool:
         """Whether every site has test sets."""
-        return all(site.tests for site in self.sites.known)
+        return all(site.tests for site in self.sites.members)
 
     def train(self, trial: Trial, now: Progression, rounds: int) -> tuple[Progression, Record]:
         """Let the sites of a round train, and the server aggregate; records the seconds of training and until a site answered."""
@@ -177,7 +177,7 @@ class Consortium:
         """
         if personal(trial, now):
             raise ValueError(
-                f"The model that {self.sites.known[m].name} predicts with is made at the site, and kept there as "
+                f"The model that {self.sites.members[m].name} predicts with is made at the site, and kept there as "
                 "model.safetensors in its state directory. Leave client out for the global model."
             )
         return deployed(trial, now, m)
@@ -193,7 +193,7 @@ class Consortium:
         measures = list(tests.measures) if counts else []
         if self.complete and not own_models:
             return {**tests.record(trial, now, rounds), **_sent(sites)}
-        testing, C = [m for m, site in enumerate(sites.known) if site.tests], trial.setup.n_classes
+        testing, C = [m for m, site in enumerate(sites.members) if site.tests], trial.setup.n_classes
         task, values = trial.model.task, [*trial.setup.attributes.values()]
         here = bool(tests.sets) and not (hides and testing) and trial.method.sharing.global_model
         vector = now.vector if self.masked else published(trial, now)  # a guarded site measures what it trains from
@@ -215,7 +215,7 @@ class Consortium:
             if isinstance(answer, str):
                 away[m] = answer
                 continue
-            tested = Tested.of(answer.fields, sites.known[m].test_sizes, measures, C, task, both, values)
+            tested = Tested.of(answer.fields, sites.members[m].test_sizes, measures, C, task, both, values)
             if isinstance(tested, str):
                 lost[m] = tested
             elif tested.classes and tested.classes != sites.classes.setdefault(m, tested.classes):
@@ -230,25 +230,25 @@ class Consortium:
         if not here and (by := people_together([*results.values()], values, C)):
             of_sites = [
                 [*people_together([results[m]], values, C).items()] if m in results else []
-                for m in range(len(sites.known))
+                for m in range(len(sites.members))
             ]
             record["by"] = {"groups": by} if both or not own else {}
             if not both:
                 record["by"]["clients"] = [site[0][1] if len(site) == 1 else None for site in of_sites]
         if counts or not own_models:
-            own_scores = [results[m].own if m in results else None for m in range(len(sites.known))]
+            own_scores = [results[m].own if m in results else None for m in range(len(sites.members))]
             main = [None if tally is None else tally.main for tally in own_scores]
             sizes = [0 if tally is None else int(tally.n) for tally in own_scores]
             record["clients"] = cast(Clients, {task.main: main, "n": sizes})
         if lost := lost | broken:
-            record["unmeasured"] = {sites.known[m].name: lost[m] for m in sorted(lost)}
+            record["unmeasured"] = {sites.members[m].name: lost[m] for m in sorted(lost)}
         self._tell("evaluated", now.t, away | lost)
         return {**record, **_sent(sites)}
 
     def _tell(self, how: str, t: int, lost: Mapping[int, str]) -> None:
         """Write into the log whose scores do not count, or not all, and why."""
         for m, why in sorted(lost.items()):
-            log.warning("%s is not %s as others are after round %d: it %s", self.sites.known[m].name, how, t, why)
+            log.warning("%s is not %s as others are after round %d: it %s", self.sites.members[m].name, how, t, why)
 
     def validate(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
         """How the model with which each site predicts does on what it holds out, measured by the sites."""
@@ -261,8 +261,8 @@ class Consortium:
             return Parcel(*_model(sites, trial, now, m, None if own else vector, {"own": own}))
 
         task, tallies, lost = trial.model.task, dict[int, Found](), dict[int, str]()
-        for m, answer in sites.ask("evaluate.validation", now.t, range(len(sites.known)), make):
-            site, share = sites.known[m], trial.settings.validation
+        for m, answer in sites.ask("evaluate.validation", now.t, range(len(sites.members)), make):
+            site, share = sites.members[m], trial.settings.validation
             counted = (
                 answer
                 if isinstance(answer, str)
@@ -280,7 +280,7 @@ class Consortium:
             )
         broken = judged({m: [tally] for m, tally in tallies.items() if tally})
         self._tell("validated", now.t, lost | broken)
-        every = [None if broken.get(m) == UNUSABLE else tallies.get(m) for m in range(len(sites.known))]
+        every = [None if broken.get(m) == UNUSABLE else tallies.get(m) for m in range(len(sites.members))]
         sound = [None if m in broken else tally for m, tally in enumerate(every)]
         record = pooled_validation(task, every, tests.groups)
         if broken:
@@ -299,7 +299,7 @@ class Consortium:
         SitesError : a site does not answer; or part of its model is private, or there are several, so that the server cannot measure it.
         """
         sites = self.sites
-        N = len(sites.known)
+        N = len(sites.members)
         last = min(trial.settings.contribution_rounds, rounds)
         judged = trial.oracle is not None and not _hides(trial) and last == 1  # sites send one model
         if last > 1 and "contribution" in trial.method.needs:
@@ -319,13 +319,13 @@ class Consortium:
         tested: list[float | None] = [None] * N
         scores: list[float] = [0.0] * N
         for m, answer in sites.ask("train.alone", 0, range(N), make, sites.exchange.deadline * rounds):
-            name = sites.known[m].name
+            name = sites.members[m].name
             if isinstance(answer, str):
                 raise SitesError(f"What {name} reaches alone is not known: it {answer}.")
             if failed := answer.fields.get("failed"):
                 log.warning("%s cannot train alone to the end (it %s); its last good model counts", name, failed)
             try:
-                tested[m] = reached(answer.fields, sum(sites.known[m].test_sizes.values()), last, trial.model.task)
+                tested[m] = reached(answer.fields, sum(sites.members[m].test_sizes.values()), last, trial.model.task)
                 vector = (
                     changed(answer.part("model"), None, trial.setup.initial.cpu()) if judged else trial.setup.initial
                 )
@@ -354,16 +354,16 @@ class Consortium:
             fields, tensors = _handed(sites, trial, now, m)
             return Parcel({**fields, "saved": sites.saved[m] if sites.saved else []}, tensors)
 
-        for m, answer in sites.ask("query.finish", now.t, range(len(sites.known)), make):
+        for m, answer in sites.ask("query.finish", now.t, range(len(sites.members)), make):
             if isinstance(answer, str):
-                log.warning("%s did not get its model: it %s", sites.known[m].name, answer)
-                lost.append(sites.known[m].name)
+                log.warning("%s did not get its model: it %s", sites.members[m].name, answer)
+                lost.append(sites.members[m].name)
         return lost
 
 
 def _sent(sites: Sites) -> Record:
     """Bytes of the tensors that each site received and sent in this round, by kind of message, counted in the messages."""
-    N = range(len(sites.known))
+    N = range(len(sites.members))
     ways = {kind: [[counts.get(m, [0, 0])[k] for m in N] for k in (0, 1)] for kind, counts in sites.traffic.items()}
     sites.traffic.clear()
     return {"sent": {kind: {"down": down, "up": up} for kind, (down, up) in ways.items()}}

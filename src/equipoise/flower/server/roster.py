@@ -110,25 +110,25 @@ class Roster:
 
     exchange: Exchange
     most: int = 2**53
-    known: list[Known] = field(default_factory=list)
+    members: list[Known] = field(default_factory=list)
     nodes: dict[str, int] = field(default_factory=dict)  # where each site is now
     agreed: dict[str, tuple[str, str]] = field(default_factory=dict)  # who decides on each aspect, and its code
     _seen: dict[int, str] = field(default_factory=dict)  # the site at each node
     _refused: dict[int, str] = field(default_factory=dict)  # why a connected node does not take part
     _failed: dict[int, tuple[float, float]] = field(default_factory=dict)  # when a node is asked again, next delay
 
-    def gather(self, least: int, names: Sequence[str], wait: float, known: Sequence[Known] = ()) -> list[Known]:
+    def gather(self, least: int, names: Sequence[str], wait: float, earlier: Sequence[Known] = ()) -> list[Known]:
         """Wait for the sites: all of ``names`` if there are any, else at least ``least``, in the natural order of names.
 
-        ``known`` are the sites of a run that is resumed, of which at least ``least`` must be connected.
+        ``earlier`` are the sites of a run that is resumed, of which at least ``least`` must be connected.
 
         Raises
         ------
         SitesError : they did not connect in ``wait`` seconds, or have samples of several shapes.
         """
         end = time.monotonic() + wait
-        self.known = list(known)
-        names = [] if known else names
+        self.members = list(earlier)
+        names = [] if earlier else names
         met: dict[str, Known] = {}
         while True:
             met |= {site.name: site for site in self.meet(names)}
@@ -144,11 +144,11 @@ class Roster:
                     "SuperNodes (the log of each says why it does not connect), or change sites, min-sites or wait."
                 )
             time.sleep(self.exchange.poll)
-        before = {site.name: site for site in known}
-        self.known = [(before | present)[name] for name in [*before] or names or sorted(present, key=natural)]
+        before = {site.name: site for site in earlier}
+        self.members = [(before | present)[name] for name in [*before] or names or sorted(present, key=natural)]
         # one of the shape agreed on is made next
-        _require_agreed({site.name: {"samples": site.agreement["samples"]} for site in self.known}, {})
-        return self.known
+        _require_agreed({site.name: {"samples": site.agreement["samples"]} for site in self.members}, {})
+        return self.members
 
     def meet(self, names: Sequence[str] = ()) -> list[Known]:
         """Let new nodes describe themselves, and forget nodes that are no longer connected; returns the new sites."""
@@ -185,7 +185,8 @@ class Roster:
             self._refused.pop(node, None)
             self.nodes[site.name] = node
             log.info("%s is connected with %s samples (%d so far)", site.name, f"{site.size:,}", len(self.nodes))
-            self.known = [site if old == site and not old.test_sizes else old for old in self.known]  # of an old run
+            # in an old run sites had no sizes of their test sets
+            self.members = [site if old == site and not old.test_sizes else old for old in self.members]
             met.append(site)
         return met
 
@@ -207,8 +208,8 @@ class Roster:
             return f"says that it has {largest:,} samples, and max-samples is {self.most:,}"
         if names and site.name not in names:
             return f"is not one of the sites {', '.join(names)}"
-        if self.known and site not in self.known:
-            same = [old for old in self.known if old.name == site.name]
+        if self.members and site not in self.members:
+            same = [old for old in self.members if old.name == site.name]
             return "has other data than when the run began" if same else "came after the run began, with others"
         return ""
 
@@ -219,7 +220,7 @@ class Roster:
         ------
         SitesError : naming all that differ, and in what.
         """
-        here = {site.name: site.agreement for site in self.known if site.name in self.nodes}
+        here = {site.name: site.agreement for site in self.members if site.name in self.nodes}
         self.agreed = _require_agreed(here, server)
         for what in self.agreed.keys() & {"features", "classes", VALUES, "scaling", "grey levels"}:
             if silent := [name for name, codes in here.items() if what not in codes]:

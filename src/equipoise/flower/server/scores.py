@@ -230,15 +230,15 @@ def _more(fields: Mapping[str, Any], tally: Tally, measures: Iterable[str], n_cl
     return cast(Score, {**more, "missing": missing} if missing else more)
 
 
-def pooled(found: Sequence[Tested], measures: Sequence[str]) -> dict[str, Score]:
+def pooled(results: Sequence[Tested], measures: Sequence[str]) -> dict[str, Score]:
     """Scores by test set, of the samples of all sites with a set of this name. One that is too small at all of them has none.
 
     Of a measure that does not follow from tallies it is the mean by samples, over the sites where it is defined.
     """
-    names = dict.fromkeys(name for tested in found for name in tested.tallies)
-    scores: dict[str, Score] = {name: {"n": 0} for tested in found for name in tested.hidden if name not in names}
+    names = dict.fromkeys(name for tested in results for name in tested.tallies)
+    scores: dict[str, Score] = {name: {"n": 0} for tested in results for name in tested.hidden if name not in names}
     for name in names:
-        parts = [(tested.tallies[name], tested.more[name]) for tested in found if name in tested.tallies]
+        parts = [(tested.tallies[name], tested.more[name]) for tested in results if name in tested.tallies]
         every = together(tally for tally, _ in parts)
         more = parts[0][1] if len(parts) == 1 else _means([(int(tally.n), more) for tally, more in parts])
         scores[name] = every.score([RATES] if RATES in measures else []) | more

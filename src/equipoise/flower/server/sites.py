@@ -46,9 +46,9 @@ class Sites:
         self.roster = Roster(self.exchange)
 
     @property
-    def known(self) -> list[Known]:
+    def members(self) -> list[Known]:
         """The sites, in the order of the clients."""
-        return self.roster.known
+        return self.roster.members
 
     def ask(
         self, kind: str, t: int, clients: Iterable[int], make: Callable[[int], Parcel], deadline: float | None = None
@@ -65,7 +65,7 @@ class Sites:
         counts, began = self.traffic.setdefault(kind, {}), dict[int, float]()
         rest = list(clients)
         for last in (False, True):
-            nodes = {m: self.roster.nodes.get(self.known[m].name) for m in rest}
+            nodes = {m: self.roster.nodes.get(self.members[m].name) for m in rest}
             yield from ((m, "is not connected") for m, node in nodes.items() if node is None)
             here = {node: m for m, node in nodes.items() if node is not None}
 
@@ -132,7 +132,7 @@ class Sites:
     def masked_training(self, job: Job) -> Parcel:
         """What every client of a masked round is sent: the same, the states of all among it."""
         receipts = [Receipt.of({key: x[row] for key, x in job.states[0].items()}) for row in range(len(job.ids))]
-        clients = {self.known[m].name: [m, *receipt.fields] for m, receipt in zip(job.ids, receipts, strict=True)}
+        clients = {self.members[m].name: [m, *receipt.fields] for m, receipt in zip(job.ids, receipts, strict=True)}
         fields: dict[str, Any] = {"t": job.t, "rounds": job.rounds, "clients": clients, "model": {}}
         fields["saved"] = sorted(set().union(*self.saved)) if self.saved else []
         messages, fields["cut"] = self.messages(job, 0)  # the same to all, or their sum stays masked
