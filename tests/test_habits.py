@@ -1,7 +1,8 @@
-"""The tools around a commit: its subject, a version, the files that a host of repositories reads."""
+"""The names in the code, and the tools around a commit: its subject, a version, files that a host of repositories reads."""
 
 from __future__ import annotations
 
+import ast
 import re
 from datetime import date
 from pathlib import Path
@@ -13,6 +14,22 @@ import subject
 from helpers import in_one
 
 ROOT = Path(__file__).parents[1]
+UNTELLING = ("found", "known", "one", "of", "there")
+PUBLIC = {
+    "runs/experiment.py: of",  # a key of [calibration] in the files of experiments
+    "testing/hooks.py: found",  # users read ContractError.found
+}
+
+
+def test_values_are_called_by_what_they_hold() -> None:
+    source, names = ROOT / "src/equipoise", set()
+    for path in source.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Name(name, ast.Store()) | ast.arg(name) | ast.ExceptHandler(_, name) | ast.MatchAs(_, name):
+                    if name in UNTELLING:
+                        names.add(f"{path.relative_to(source).as_posix()}: {name}")
+    assert names == PUBLIC
 
 
 @in_one(
