@@ -203,14 +203,22 @@ def pretend(monkeypatch):
         yield stack.enter_context(Pretend(places))
 
 
-def clients(n: int = 5) -> list[tuple[np.ndarray, np.ndarray]]:
+def clients(n: int = 5, *, people: bool = False) -> list[tuple[np.ndarray, ...]]:
+    """Clients of three classes; of two classes, with an attribute, where groups of ``people`` are treated."""
     draw = np.random.default_rng(0)
-    sizes = [9, 9, 7, 12, 5][:n]
-    return [(draw.normal(size=(k, 6)).astype(np.float32), draw.integers(3, size=k)) for k in sizes]
+    each = [
+        (
+            draw.normal(size=(k, 6)).astype(np.float32),
+            draw.integers(2 if people else 3, size=k),
+            draw.integers(2, size=k),
+        )
+        for k in [9, 9, 7, 12, 5][:n]
+    ]
+    return each if people else [pair[:2] for pair in each]
 
 
-def network() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+def network(outputs: int = 3) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, outputs))
 
 
 def test_the_pretence_holds(pretend):
@@ -240,10 +248,12 @@ def test_the_pretence_holds(pretend):
 @pytest.mark.parametrize("engine", ["sequential", pytest.param("stacked", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", fast_first(sorted(METHODS)))
 def test_a_round_stays_on_its_device(pretend, method, engine, tmp_path):
-    held_out, test = clients(2)
+    people = "sensitive" in eq.parse(method).needs
+    held_out, test = clients(2, people=people)
+    more = {"attributes": {"sex": ("f", "m")}, "positive": 1} if people else {}
     fed = eq.Federation(
-        network(),
-        clients(),
+        network(2 if people else 3),
+        clients(people=people),
         method,
         eq.SGD(lr=0.05, momentum=0.9),
         engine=engine,
@@ -256,11 +266,13 @@ def test_a_round_stays_on_its_device(pretend, method, engine, tmp_path):
         server_validation=held_out,
         contribution=[0.5, 0.6, 0.7, 0.8, 0.9],
         measures=("accuracy", "balanced"),
+        **more,
     )
     fed.fit(2, progress=False, directory=tmp_path)
     assert not [r["quarantined"] for r in fed.records if "quarantined" in r]
     assert all(x.device == GPU for x in fed.progress.tensors().values())
-    assert fed.predict(test[0], client=0 if method == "standalone" else None).device == GPU
+    sexes = test[2] if people else None
+    assert fed.predict(test[0], sexes, client=0 if method == "standalone" else None).device == GPU
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
