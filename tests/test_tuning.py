@@ -153,8 +153,9 @@ def test_criteria_are_the_numbers_of_tables_over_the_last_five_rounds() -> None:
         "mean-std": (a + b) / 2 - np.std([a, b], ddof=1),
         "worst10": 10.0,
     }
-    assert {k: v for k, v in found.items() if k != "eo"} == pytest.approx(expected)
-    assert math.isnan(found["eo"])
+    undefined = {name for name, value in found.items() if math.isnan(value)}
+    assert undefined == {"eo", "collaboration"}
+    assert {k: v for k, v in found.items() if k not in undefined} == pytest.approx(expected)
 
 
 def test_errors_are_better_the_lower() -> None:
@@ -264,6 +265,28 @@ def test_results_on_test_data_cannot_change_a_choice() -> None:
     oracles = [tuned(tests=each, by="oracle").document() for each in (tests, turned)]
     assert without_seconds(oracles[0]) != without_seconds(oracles[1])
     assert "too good" in shown.budget(oracles[0])
+
+
+def test_collaborative_fairness_is_that_on_the_servers_data(tmp_path: Path) -> None:
+    held_out, test = part(50, 2), part(60, 3)
+    given = {"groups": None, "collaborative": True, "server_validation": held_out, "by": "collaboration", "draws": 2}
+    documents = [
+        tuned(["finetune", "fedavg"], 5, tests={"all": (x, y)}, directory=tmp_path / str(k), **given).document()
+        for k, (x, y) in enumerate([test, (test[0], 1 - test[1])])
+    ]
+    assert without_seconds(documents[0]) == without_seconds(documents[1])
+    chosen = documents[0]["methods"]
+    run = History.from_run(tmp_path / "0" / "trials" / f"finetune-draw{chosen['finetune']['draw']:02d}-seed10000")
+    alone = np.array(run.meta["contribution"]["standalone_test"])
+    received = [record["clients"]["accuracy"] for record in run.records if "clients" in record]
+    fairness = [100 * np.corrcoef(alone, each)[0, 1] for each in received[-5:]]
+    assert chosen["finetune"]["score"] == pytest.approx(fmean(fairness))
+    assert chosen["fedavg"]["score"] is None
+    text = "fedavg: collaboration is not defined for any of its draws, so the defaults are taken."
+    assert text in list(shown.sentences(documents[0]))
+    for lacking in ("collaborative", "server_validation"):
+        with pytest.raises(ValueError, match="by='collaboration' needs collaborative=True and server_validation"):
+            tuned(**{**given, lacking: None})
 
 
 @dataclass(frozen=True)
@@ -529,6 +552,7 @@ def test_a_comparison_chooses_first(tmp_path: Path, equipoise: Any) -> None:
         (("tune", "fedsac:published"), "test data are sealed"),
         (("tune", "fedavg", "--search", "mu=1,2"), "setting 'mu'"),
         (("tune", "fedavg", "fedavg"), "given twice"),
+        (("tune", "fedavg", "--by", "collaboration"), "needs data for collaborative fairness"),
         (("tune", "fedavg", "--engine", "flower-inproc"), "settings are chosen in simulations"),
         (("tune", "fedavg", "--set", "fedprox.mu=1"), "is not part of any of fedavg"),
         (("tune", "fedavg", "--validation", "0"), "validation must be in"),

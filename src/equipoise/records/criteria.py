@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Final, cast
 
+from equipoise.metrics.collaborative import SERVER
 from equipoise.metrics.failure import diverged
 from equipoise.metrics.performance import last_rounds
 from equipoise.records.history import History
@@ -16,6 +17,7 @@ from equipoise.records.record import Validation, number
 from equipoise.records.results import People
 
 LAST: Final = 5  # rounds
+COLLABORATION: Final = "collaboration"
 LEAVE_OUT: Final = "leave-one-client-out"
 ORACLE: Final = "oracle"
 CRITERIA: Final = {  # by name, in words
@@ -25,6 +27,7 @@ CRITERIA: Final = {  # by name, in words
     "mean-std": "the mean over groups less their standard deviation",
     "worst10": "the mean of the worst 10 % of the clients",
     "eo": "the equal-opportunity gap between groups of people, as small as possible",
+    COLLABORATION: "collaborative fairness, how closely what clients receive follows what they reach alone, on the server's validation data",
     LEAVE_OUT: "the mean over clients that take no part, of the model that the others train",
     ORACLE: "the mean over groups of the test data, which is no fair choice",
 }
@@ -47,12 +50,21 @@ def scores(history: History) -> dict[str, float]:
         "mean-std": sign * mean - std,
         "worst10": sign * number(tenth),
         "eo": -_equal_opportunity(numbers.get("people", {})),
+        COLLABORATION: _collaboration(history),
     }
 
 
 def _last(history: History) -> list[Validation]:
     """What clients held out did in the last rounds in which that was measured."""
     return [record["validation"] for record in history.records if record.get("validation")][-LAST:]
+
+
+def _collaboration(history: History) -> float:
+    """Collaborative fairness as tables show it; NaN where it is not measured on the server's validation data alone."""
+    if {*history.sizes} != {SERVER}:
+        return math.nan
+    rewards = history.summary(LAST)["collaboration"]
+    return number(rewards and rewards["fairness_mean"])
 
 
 def _equal_opportunity(people: Mapping[str, People]) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from equipoise.metrics.measures import Measure
-from equipoise.records.criteria import CRITERIA, LEAVE_OUT, ORACLE
+from equipoise.records.criteria import COLLABORATION, CRITERIA, LEAVE_OUT, ORACLE
 from equipoise.records.meta import REPEATED, TOGETHER, Tuned
 from equipoise.report.formatting import number
 from equipoise.report.provenance import at_real_sites
@@ -416,6 +416,7 @@ def chosen_by(by: str, draws: int, validation: float) -> str:
     held = f"on {100 * validation:g} % of each client's training samples"
     how = {
         ORACLE: f"Chosen by test data, which makes every number here too good: {CRITERIA[by]}",
+        COLLABORATION: f"Chosen by {CRITERIA[by]}",
         LEAVE_OUT: f"Chosen by {CRITERIA[by]}, among draws with the best mean {held}",
     }.get(by, f"Chosen by {CRITERIA[by]}, {held}")
     return f"{how}; {plural(draws, 'draw')} for each method."

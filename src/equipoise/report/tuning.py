@@ -49,7 +49,9 @@ def sentences(document: Content) -> Iterator[str]:
         others = {name: draw for name, draw in method["by_criterion"].items() if draw != method["draw"] and name != by}
         if others:
             yield f"{label}: another draw is the best by {', '.join(f'{name} ({draw})' for name, draw in others.items())}."
-        if method["default"] is None:
+        if method["score"] is None:
+            yield f"{label}: {by} is not defined for any of its draws, so the defaults are taken."
+        elif method["default"] is None:
             yield f"{label}: the defaults were not trained to the end, so they have no score to compare with."
         if useless := sum(trial["failed"] is not None for trial in method["trials"]):
             yield f"{label}: {useless} of {plural(len(method['trials']), 'draw')} diverged or guess."

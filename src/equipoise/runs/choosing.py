@@ -14,7 +14,7 @@ from equipoise import scenarios
 from equipoise.federation.history import History
 from equipoise.federation.method import Method, MethodError, parse
 from equipoise.metrics.classification import RATES
-from equipoise.records.criteria import LEAVE_OUT, ORACLE
+from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE
 from equipoise.records.directory import TRIALS
 from equipoise.runs import directory as runs
 from equipoise.runs import tuning, unchanged
@@ -72,9 +72,7 @@ class Candidates:
         return parse(text, overrides)
 
 
-def check(
-    methods: Mapping[str, Method], budget: Budget, search: Mapping[str, Space], tests: Sequence[str] = ()
-) -> None:
+def check(methods: Mapping[str, Method], budget: Budget, search: Mapping[str, Space]) -> None:
     """Refuse what would look at test data while settings are chosen, and spaces of settings that no method has.
 
     Raises
@@ -184,6 +182,11 @@ def _sealed(candidates: Candidates, budget: Budget, plain: Mapping[str, RunConfi
     """What the runs that choose have: no test data, rows held out, counts to recognise a model that guesses, and few checkpoints."""
     first = next(iter(plain.values()))
     described = scenarios.describe(first.scenario, first.data, **first.scenario_options)
+    if budget.by == COLLABORATION and not (described.collaborative and described.has_server_validation):
+        raise ValueError(
+            f"--by {COLLABORATION} needs data for collaborative fairness, with validation data of the server's; found {first.scenario}. "
+            "Choose digits-pow, digits-cla, digits-dir or a scenario of FedSAC, or another criterion."
+        )
     measured = str(candidates.chosen.get("measures") or "")
     numbers = kind_of(described.task) == REGRESSION
     more: dict[str, Any] = (

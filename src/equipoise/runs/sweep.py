@@ -29,7 +29,8 @@ from equipoise.federation.progress_bar import accuracies, progress_bar
 from equipoise.federation.standing import ProgressLog, Standing, shown_rate
 from equipoise.federation.stopping import Stop
 from equipoise.metrics.classification import RATES
-from equipoise.records.criteria import ORACLE
+from equipoise.metrics.collaborative import SERVER
+from equipoise.records.criteria import COLLABORATION, ORACLE
 from equipoise.records.directory import ORDER, TRIALS
 from equipoise.records.meta import Meta, Tuned
 from equipoise.records.record import Record
@@ -50,7 +51,7 @@ UNTESTED = (
     "Nothing is tested: there are no test data. Give tests={...} or client_tests=[...]; what clients hold out, validation=0.2, only "
     "chooses and stops."
 )
-OF_TESTS = ("tests", "client_tests", "collaborative")  # what runs that choose settings do not have
+OF_TESTS = ("tests", "client_tests")  # what runs that choose settings do not have
 Methods = Sequence[str | Rule | Method] | Mapping[str, str | Rule | Method]
 Network = nn.Module | Callable[..., nn.Module]
 
@@ -197,8 +198,8 @@ def tune(
     ----------
     net, clients, methods, rounds : as for :func:`compare`.
     draws : settings to try per method, >= 1.
-    by : the criterion: ``"mean"``, ``"worst"``, ``"mean-std"``, ``"worst10"``, ``"eo"``, ``"leave-one-client-out"``, or ``"oracle"``, which
-        looks at the test data.
+    by : the criterion: ``"mean"``, ``"worst"``, ``"mean-std"``, ``"worst10"``, ``"eo"``, ``"collaboration"``, ``"leave-one-client-out"``, or
+        ``"oracle"``, which looks at the test data.
     trials : runs of each draw, >= 1; their seeds are 10,000 and above.
     validation : share of each client's samples that is held out, in (0, 1).
     halving : only the better half continues after an eighth, a quarter and half of the rounds.
@@ -255,6 +256,13 @@ def _tune(
         base["measures"] = tuple(dict.fromkeys((*given.get("measures", ("accuracy",)), RATES)))
     if budget.by != ORACLE:
         base = {name: value for name, value in base.items() if name not in OF_TESTS}
+        rewards = bool(base.pop("collaborative", False)) and base.get("groups") is None
+        if rewards and (held_out := base.get("server_validation")) is not None:
+            base |= {"collaborative": True, "tests": {SERVER: held_out}}
+        elif budget.by == COLLABORATION:
+            raise ValueError(
+                f"by={COLLABORATION!r} needs collaborative=True and server_validation=(x, y), and no groups. Give them, or choose by another criterion."
+            )
     every = len(methods) * budget.trials * budget.draws * rounds
     with ExitStack() as stack:
         place = directory or Path(stack.enter_context(TemporaryDirectory()))

@@ -20,8 +20,9 @@ from scipy.stats import spearmanr
 
 from equipoise.core.rates import Rate, rate, scaled, text
 from equipoise.core.solver import Solver
+from equipoise.federation.evaluation import EVERY
 from equipoise.federation.method import Method
-from equipoise.records.criteria import CRITERIA, LEAVE_OUT, ORACLE, failed, scores, tested
+from equipoise.records.criteria import COLLABORATION, CRITERIA, LEAVE_OUT, ORACLE, failed, scores, tested
 from equipoise.records.directory import CHOSEN
 from equipoise.records.history import History
 from equipoise.records.meta import Content, Tuned
@@ -68,7 +69,8 @@ class Budget:
     def rungs(self, rounds: int) -> list[int]:
         """The rounds after which draws are ranked; the last is the end."""
         halvings = min(MOST_RUNGS - 1, int(math.log2(self.draws)) - 1) if self.halving and self.draws > 2 else 0
-        return sorted({max(1, rounds // 2**k) for k in range(halvings + 1)})
+        every = EVERY if self.by == COLLABORATION else 1  # rounds between tests of the models that clients receive
+        return sorted({min(rounds, -(-max(1, rounds // 2**k) // every) * every) for k in range(halvings + 1)})
 
     @property
     def seeds(self) -> range:
@@ -444,7 +446,11 @@ def _check_defined(results: Sequence[Result], by: str) -> None:
     """Refuse a criterion that is defined for no trial."""
     numbers = [result.scores.get(by, math.nan) for result in results if result.scores]
     if numbers and all(map(math.isnan, numbers)):
-        needed = {"eo": "groups of people (sensitive attributes)", ORACLE: "test data"}.get(by, "samples held out")
+        needed = {
+            "eo": "groups of people (sensitive attributes)",
+            COLLABORATION: "methods that give clients models of different accuracies",
+            ORACLE: "test data",
+        }.get(by, "samples held out")
         raise ValueError(
             f"by={by}: {CRITERIA[by]}, is defined for no draw. It needs {needed}. Choose another criterion."
         )

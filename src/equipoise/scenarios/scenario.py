@@ -11,6 +11,7 @@ import torch
 from equipoise.data.memory_mapped import Data, Mapped, labels, shape
 from equipoise.data.samples import OfPeople, Transform
 from equipoise.data.transforms import Images as Images
+from equipoise.metrics.collaborative import SERVER
 from equipoise.metrics.measures import TASKS as TASKS
 from equipoise.system import own_code
 from equipoise.system.suggestions import unknown
@@ -197,8 +198,10 @@ class Scenario(Description):
         object.__setattr__(self, "has_server_validation", self.server_validation is not None)
 
     def sealed(self) -> Scenario:
-        """The same without any test data, for the choice of settings."""
-        return replace(self, tests={}, client_tests=None)
+        """The same without any test data, for the choice of settings; rewards are compared on the server's validation data."""
+        rewards = self.collaborative and self.client_groups is None
+        held_out = self.server_validation if rewards else None
+        return replace(self, tests={} if held_out is None else {SERVER: held_out}, client_tests=None)
 
     def leaving(self, client: str) -> Scenario:
         """The same without test data and without a client, whose training samples are the test set.
