@@ -139,6 +139,7 @@ class Watch:
         self.paths, self.jobs = paths, jobs
         self.left = {path: _changed(path / METRICS) for path in paths if not finished(path)} if self.log.wanted else {}
         self.numbers: dict[Path, int] = {}  # which run in turn each is, as they begin
+        self.statuses: dict[Path, tuple[tuple[float, ...], RunStatus]] = {}  # by when their files changed last
         self.before = len(paths) - len(self.left)
 
     def look(self) -> None:
@@ -151,7 +152,7 @@ class Watch:
             self.left[path] = changed
             if not ended and not self.log.due(str(path)):
                 continue
-            run = of_run(path)
+            run = self._status(path)
             name = run.method if run.seed is None else f"{run.method}, seed {run.seed}"
             if ended:
                 del self.left[path]
@@ -159,8 +160,15 @@ class Watch:
             if len(self.paths) > 1:
                 number = self.numbers.setdefault(path, self.before + len(self.numbers) + 1)
                 name = f"run {number} of {len(self.paths)}, {name}"
-                end = all_end([of_run(each) for each in self.paths], self.jobs) if self.left else None
+                end = all_end([self._status(each) for each in self.paths], self.jobs) if self.left else None
             self.log.say(name, f"complete, {run.standing}" if ended else run.standing, run.lr, run.written, end)
+
+    def _status(self, path: Path) -> RunStatus:
+        """How a run is going; its files are read only if they have changed."""
+        changed = tuple(_changed(path / name) for name in (METRICS, "summary.json", FAILED))
+        if path not in self.statuses or self.statuses[path][0] != changed:
+            self.statuses[path] = changed, of_run(path)
+        return self.statuses[path][1]
 
 
 def _changed(path: Path) -> float:
