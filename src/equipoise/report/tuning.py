@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from equipoise.records.criteria import CRITERIA, ORACLE
+from equipoise.records.criteria import COLLABORATION, CRITERIA, ORACLE
 from equipoise.records.meta import Content
 from equipoise.report import drawing
 from equipoise.report.formatting import number
@@ -50,7 +50,8 @@ def sentences(document: Content) -> Iterator[str]:
         if others:
             yield f"{label}: another draw is the best by {', '.join(f'{name} ({draw})' for name, draw in others.items())}."
         if method["score"] is None:
-            yield f"{label}: {by} is not defined for any of its draws, so the defaults are taken."
+            same = ", because all clients receive the same or equally good models" if by == COLLABORATION else ""
+            yield f"{label}: {by} is not defined for any of its draws{same}; the defaults are taken."
         elif method["default"] is None:
             yield f"{label}: the defaults were not trained to the end, so they have no score to compare with."
         if useless := sum(trial["failed"] is not None for trial in method["trials"]):
