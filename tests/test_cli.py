@@ -564,7 +564,10 @@ def test_a_stop_is_told_in_one_line_and_nothing_is_lost(
     os.kill(pid, number)
     assert zygote.end() == 128 + number
     *logged, said = (tmp_path / "errors").read_text().splitlines(keepends=True)
-    assert said == "error: Stopped. The same command (or equipoise resume) continues after the last complete round.\n"
+    assert (
+        said
+        == "error: Stopped. The same command continues after the last complete round; of a single run, equipoise resume does, too.\n"
+    )
     assert all(LINE.match(line) for line in logged)  # that of the first round, if the stop came after it
     assert equipoise(*given, "--json").status == 0
     assert_same_run(tmp_path / "x", executed(tmp_path / "whole", runs.load(tmp_path / "x")))

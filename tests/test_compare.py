@@ -272,7 +272,10 @@ def test_a_stopped_comparison_leaves_no_process_and_goes_on(
     os.kill(pid, number)
     assert zygote.end() == 128 + number
     said = (tmp_path / "errors").read_text()
-    assert said == "error: Stopped. The same command (or equipoise resume) continues after the last complete round.\n"
+    assert (
+        said
+        == "error: Stopped. The same command continues after the last complete round; of a single run, equipoise resume does, too.\n"
+    )
     with files.locked(first / ".lock"):  # its process is gone
         assert 0 < len(records(first)) < 30
     assert not (second / "metrics.jsonl").exists()

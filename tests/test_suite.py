@@ -69,6 +69,8 @@ def test_wrong_shards_are_refused(text: str) -> None:
         ('"qffl"', '"qfll"', "Did you mean 'qffl'"),
         ('title = "Tiny"', "title = ", "cannot be read"),
         ('scenario = "digits"\noptions', 'scenario = "diabetes"\n# options', "numbers to predict"),
+        ("rounds = 2", "runds = 2", "Did you mean 'rounds'"),
+        ('name = "tiny"', 'name = "tiny"\nskip = { qfll = "slow" }', "Did you mean 'qffl'"),
     ],
 )
 def test_wrong_files_are_refused(tmp_path: Path, before: str, after: str, text: str) -> None:
@@ -78,6 +80,19 @@ def test_wrong_files_are_refused(tmp_path: Path, before: str, after: str, text: 
     assert text in str(error.value)
     with pytest.raises(SuiteError, match="fair-small"):
         read_suite("fair-smal")
+
+
+def test_the_users_own_data_are_a_scenario(tmp_path: Path) -> None:
+    rows = [f"{k % 7},{k % 5},{'yes' if k % 7 > 3 else 'no'},{'ab'[k % 2]}" for k in range(300)]
+    (tmp_path / "t.csv").write_text("\n".join(["age,weight,sick,hospital", *rows]))
+    options = 'scenario = "own"\ndata = "PATH"\noptions = { label = "sick", client = "hospital" }\n# options'
+    text = FILE.replace('scenario = "digits"\noptions', options.replace("PATH", (tmp_path / "t.csv").as_posix()))
+    (tmp_path / "x.toml").write_text(text)
+    suite = read_suite(str(tmp_path / "x.toml"))
+    run(suite, tmp_path / "b", jobs=1)
+    cell = document(suite, tmp_path / "b")["cells"]["tiny"]["qffl"]
+    assert cell["failed"] is None
+    assert cell["mean"] >= 0
 
 
 def test_cells_are_the_same_on_one_machine_and_on_two(suite: benchmark.Suite, tmp_path: Path) -> None:
@@ -133,6 +148,7 @@ def test_a_rule_of_ones_own_joins_the_stored_results(suite: benchmark.Suite, tmp
         "    strength: float = eq.number(0.5, low=0, search=eq.uniform(1, 2))\n"
     )
     own = f"{tmp_path / 'mine.py'}:Mine"
+    assert "Did you mean 'Mine'" in equipoise("benchmark", "submit", own[:-1], "--suite", tmp_path / "tiny.toml").err
     words = ("--suite", tmp_path / "tiny.toml", "--runs", tmp_path, "--name", "b", "--jobs", 1, "--json")
     done = equipoise("benchmark", "submit", own, *words)
     assert done.status == 0, done.err

@@ -30,6 +30,7 @@ from equipoise.report import tuning as shown
 from equipoise.report.notes import NOTHING
 from equipoise.runs import choosing, directory, unchanged
 from equipoise.runs.tuning import Budget, edges, random_shares, settled, space_of
+from equipoise.system.seals import sealed_text
 from equipoise.system.search import among, log_uniform, read, uniform
 from run_helpers import TINY, config
 from run_helpers import equipoise as equipoise
@@ -269,7 +270,14 @@ def test_results_on_test_data_cannot_change_a_choice() -> None:
 
 def test_collaborative_fairness_is_that_on_the_servers_data(tmp_path: Path) -> None:
     held_out, test = part(50, 2), part(60, 3)
-    given = {"groups": None, "collaborative": True, "server_validation": held_out, "by": "collaboration", "draws": 2}
+    given = {
+        "groups": None,
+        "collaborative": True,
+        "server_validation": held_out,
+        "by": "collaboration",
+        "draws": 2,
+        "solver": eq.SGD(0.5),
+    }
     documents = [
         tuned(["finetune", "fedavg"], 5, tests={"all": (x, y)}, directory=tmp_path / str(k), **given).document()
         for k, (x, y) in enumerate([test, (test[0], 1 - test[1])])
@@ -397,7 +405,9 @@ def test_a_comparison_says_what_was_tuned_and_what_was_not() -> None:
     assert {*settings} == {*rates_of} == {"fedavg", "fedprox"}
 
 
-def test_a_comparison_that_chooses_first_is_kept_and_continued(tmp_path: Path) -> None:
+def test_a_comparison_that_chooses_first_is_kept_and_continued(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     tests = {"a": part(60, 1), "b": part(60, 2)}
     one, other = (
         eq.compare(net, CLIENTS, ["fedavg"], 2, rounds=2, tests=tests, tune=2, directory=tmp_path / "c", **GIVEN)
@@ -406,9 +416,11 @@ def test_a_comparison_that_chooses_first_is_kept_and_continued(tmp_path: Path) -
     assert one["notes"] == other["notes"]
     kept = History.from_run(tmp_path / "c" / "fedavg-seed0").tuned
     assert kept == one.histories[0].tuned
-    last = eq.compare(
-        net, CLIENTS, ["fedavg"], 2, rounds=2, tests=tests, tune=2, by="worst", directory=tmp_path / "c", **GIVEN
-    )
+    with caplog.at_level("WARNING"):
+        last = eq.compare(
+            net, CLIENTS, ["fedavg"], 2, rounds=2, tests=tests, tune=2, by="worst", directory=tmp_path / "c", **GIVEN
+        )
+    assert "holds a choice with by=mean; it is made again with worst." in caplog.text
     assert last.histories[0].tuned == History.from_run(tmp_path / "c" / "fedavg-seed0").tuned != kept
 
 
@@ -482,6 +494,11 @@ def test_a_choice_is_a_file_for_other_commands(tmp_path: Path, equipoise: Any) -
     assert "chosen already" in equipoise("tune", "fedavg", "--config", path, "--runs", tmp_path).err
     alone = equipoise("run", "--method", "fedprox", "--config", path, "--runs", tmp_path, "--json")
     assert json.loads(alone.out)["methods"][0]["method"] == "fedprox"
+    text = path.read_text()
+    path.write_text(sealed_text(text.partition("\n")[2].replace('code = ""', 'code = "of before"')))
+    recoded = equipoise("compare", "fedavg", "fedprox", "--config", path, "--runs", tmp_path, "--name", "d", "--json")
+    assert "Changed after the choice, so not as chosen: fedavg (its code); fedprox (its code)." in recoded.out
+    path.write_text(text)
     unclear = equipoise("run", "--config", path, "--runs", tmp_path)
     assert (unclear.status, "several methods" in unclear.err) == (2, True)
     path.write_text(path.read_text().replace("lr = ", "lr = 1"))
@@ -521,7 +538,7 @@ def test_a_comparison_chooses_first(tmp_path: Path, equipoise: Any) -> None:
         "fedavg",
         "fedprox",
         "--tune",
-        2,
+        4,  # so that the defaults may be dropped halfway, and have no score
         "--by",
         "mean",
         "--runs",
@@ -529,7 +546,7 @@ def test_a_comparison_chooses_first(tmp_path: Path, equipoise: Any) -> None:
         "--name",
         "c",
         "--rounds",
-        2,
+        4,
         *TINY,
     )
     done = equipoise(*command)

@@ -46,8 +46,9 @@ def benchmark(
         raise ValueError(
             f"{suite or words[1]}: name one suite. To add your own method: equipoise benchmark submit mine.py:Rule."
         )
-    chosen = suites.read_suite((suite or "fair-small") if submitted else words[0])
-    directory = base / (name or slug((suite or "fair-small") if submitted else words[0]))
+    called = (suite or "fair-small") if submitted else words[0]
+    chosen = suites.read_suite(called)
+    directory = base / (name or slug(Path(called).stem if called.endswith(".toml") else called))
     with progress_bar("rounds", shown=not json_) as bar:
         task = bar.add_task("", total=None)
         suites.run(

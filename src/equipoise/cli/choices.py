@@ -62,6 +62,7 @@ class Choices:
         ValueError : see :func:`equipoise.runs.configuration.configure`.
         """
         from equipoise.runs.configuration import configure
+        from equipoise.system import own_code
 
         of_file = for_parts(self.of_file, method)
         overrides = {**of_file, **(self.of_command if every else for_parts(self.of_command, method))}
@@ -70,10 +71,12 @@ class Choices:
             return config
         own = {name: value for name, value in self.of_methods[method].items() if name not in self.changed}
         changed = [*self.changed, *(name for name, value in overrides.items() if own.get(name) != value)]
+        tuned = self.tuned.get(method, {})
+        changed += ["its code"] * (tuned.get("code", "") != own_code.version(method))
         lr = {"lr": own.pop("lr")} if "lr" in own else {}
-        if seed in self.tuned.get(method, {}).get("seeds", ()):
+        if seed in tuned.get("seeds", ()):
             raise ValueError(f"--seed {seed}: the settings of {method} were chosen with this seed. Take another.")
-        more = {"tuned": {**self.tuned[method], "changed": changed}} if method in self.tuned else {}
+        more = {"tuned": {**tuned, "changed": changed}} if tuned else {}
         chosen = configure(method, overrides={**own, **overrides}, seed=seed, **{**self.fields, **lr, **more})
         return replace(chosen, label=config.label)
 

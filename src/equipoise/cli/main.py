@@ -177,7 +177,7 @@ def main() -> NoReturn:
     except MemoryError as error:
         _fail(_full(arguments, error), 1, debug)
     except Stopped as stop:
-        message = "Stopped. The same command (or equipoise resume) continues after the last complete round."
+        message = "Stopped. The same command continues after the last complete round; of a single run, equipoise resume does, too."
         _fail(" ".join(getattr(stop, "__notes__", ())) or message, 128 + int(stop.args[0]), debug)
     except Exception as error:
         # PyTorch's, of any device

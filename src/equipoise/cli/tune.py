@@ -24,7 +24,7 @@ By = Annotated[
     typer.Option(
         "--by",
         metavar="CRITERION",
-        help="What the best settings are: `mean`, `worst`, `mean-std`, `worst10`, `eo` (equal opportunity), `collaboration`, "
+        help="What the best settings are: `mean`, `samples`, `worst`, `mean-std`, `worst10`, `eo` (equal opportunity), `collaboration`, "
         "`leave-one-client-out`, or `oracle`, which looks at test data [default: mean].",
     ),
 ]

@@ -85,8 +85,9 @@ class Tuned(TypedDict, total=False):
     ----------
     by : the criterion, see `equipoise.records.criteria`.
     draws : settings that were tried, the defaults with them; the same number for every method that was chosen with it.
+    useless : how many of them diverged or guess.
     settings : those that were chosen, by name; empty if they are the defaults.
-    score, default : the criterion of the chosen settings and of the defaults, as it is shown; null if not defined.
+    score, default : the criterion of the chosen settings and of the defaults, as it is shown; missing if not defined.
     edges : settings whose chosen value is close to an end of the interval in which it was searched, and which end.
     seeds : of the runs that chose.
     validation : share of each client's training samples by which was chosen.
@@ -94,14 +95,16 @@ class Tuned(TypedDict, total=False):
     runs, trained : runs that chose, and their rounds.
     seconds : of training, of all trial runs of this method together.
     chosen : hash of the file with the choices.
+    code : what tells the user's code that was tuned from other code of that name; empty without any.
     changed : settings that the run has otherwise than those that were chosen, or that chose.
     """
 
     by: str
     draws: int
+    useless: int
     settings: Content
-    score: float | None
-    default: float | None
+    score: float
+    default: float
     edges: dict[str, str]
     seeds: list[int]
     validation: float
@@ -110,6 +113,7 @@ class Tuned(TypedDict, total=False):
     trained: int
     seconds: float
     chosen: str
+    code: str
     changed: list[str]
 
 

@@ -424,7 +424,15 @@ def chosen_by(by: str, draws: int, validation: float) -> str:
 
 def cost_of_choice(seconds: float, rounds: int, runs: int) -> str:
     """What choosing took, in a sentence."""
-    return f"Choosing cost {runs:,} runs, {rounds:,} rounds, {number(seconds / 60, 1)} processor minutes."
+    time = (
+        f"{number(seconds / 60, 1)} processor minutes" if seconds >= 60 else f"{number(seconds, 1)} processor seconds"
+    )
+    return f"Choosing cost {runs:,} runs, {rounds:,} rounds, {time}."
+
+
+def none_of_use(label: str, draws: int) -> str:
+    """That all draws of a method are of no use, and what follows."""
+    return f"{label}: all {draws} draws diverged or guess, so the defaults are taken, and nothing is learnt of its settings."
 
 
 def of_tuning(histories: Sequence[History]) -> list[str]:
@@ -448,6 +456,7 @@ def of_tuning(histories: Sequence[History]) -> list[str]:
     costs = [sum(values) for values in zip(*((t["seconds"], t["trained"], t["runs"]) for _, t in every), strict=True)]
     said.append(cost_of_choice(float(costs[0]), int(costs[1]), int(costs[2])))
     said.append("Chosen: " + "; ".join(f"{label} ({settings_of(each['settings'])})" for label, each in every) + ".")
+    said += [none_of_use(label, each["draws"]) for label, each in every if each.get("useless") == each["draws"]]
     if changed := [f"{label} ({', '.join(each['changed'])})" for label, each in every if each.get("changed")]:
         said.append(f"Changed after the choice, so not as chosen: {'; '.join(changed)}.")
     if untuned := sorted({run.label for run in histories if not run.tuned}):

@@ -14,7 +14,7 @@ from equipoise.report import drawing
 from equipoise.report.formatting import number
 from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.html import svg, template
-from equipoise.report.notes import chosen_by, cost_of_choice, settings_of
+from equipoise.report.notes import chosen_by, cost_of_choice, none_of_use, settings_of
 from equipoise.system.files import write_atomically
 from equipoise.system.text import plural
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 COLUMNS: Final = ("method", "chosen", "score", "defaults", "draw", "rounds", "seconds")
-EDGE: Final = "its best value may be outside; search further with --search"
+EDGE: Final = "its best value may be outside; search further: --search, in Python search={...}"
 
 
 def budget(document: Content) -> str:
@@ -49,12 +49,15 @@ def sentences(document: Content) -> Iterator[str]:
         others = {name: draw for name, draw in method["by_criterion"].items() if draw != method["draw"] and name != by}
         if others:
             yield f"{label}: another draw is the best by {', '.join(f'{name} ({draw})' for name, draw in others.items())}."
+        if method["useless"] == len(method["trials"]):
+            yield none_of_use(label, method["useless"])
+            continue
         if method["score"] is None:
             same = ", because all clients receive the same or equally good models" if by == COLLABORATION else ""
             yield f"{label}: {by} is not defined for any of its draws{same}; the defaults are taken."
         elif method["default"] is None:
             yield f"{label}: the defaults were not trained to the end, so they have no score to compare with."
-        if useless := sum(trial["failed"] is not None for trial in method["trials"]):
+        if useless := method["useless"]:
             yield f"{label}: {useless} of {plural(len(method['trials']), 'draw')} diverged or guess."
         for early in method["agreement"]:
             if early["spearman"] is not None and early["spearman"] < 0.5:

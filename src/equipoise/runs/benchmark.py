@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,8 +23,8 @@ from equipoise.report.statistics import Comparison
 from equipoise.runs import choosing, tuning
 from equipoise.runs import directory as runs
 from equipoise.runs.comparison import complete, fitting
-from equipoise.runs.configuration import RunConfig
-from equipoise.runs.experiment import Strict, first_fault
+from equipoise.runs.configuration import RunConfig, whole
+from equipoise.runs.experiment import TRAINED, Strict, first_fault
 from equipoise.runs.tuning import TUNING, Budget
 from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
@@ -40,6 +39,7 @@ log = logging.getLogger(__name__)
 FOLDER: Final = resources.files("equipoise.runs") / "suites"
 FAILED: Final = "failed.json"
 RUNS, REPORT, CONDITIONS = "runs", "report.html", "conditions.json"
+SETTABLE: Final = TRAINED | {"rounds", "network", "network_options"}  # in a scenario of a suite
 SHOWN: Final = {"mean": "avg", "worst": "worst", "std": "std"}  # by their names in a comparison
 Progress = Callable[[str, int, int], None]
 
@@ -50,6 +50,7 @@ class Part(Strict):
     name: str
     scenario: str
     title: str = ""
+    data: str | None = None  # the user's files, from the current folder
     options: dict[str, Any] = Field(default={})
     train: dict[str, Any] = Field(default={})
     skip: dict[str, str] = Field(default={})  # methods that cannot be run here, and why
@@ -102,10 +103,14 @@ def read_suite(name: str) -> Suite:
     for part in suite.scenario:
         if part.scenario not in SCENARIOS:
             raise SuiteError(f"{name}: scenario {part.name}: {unknown('scenario', part.scenario, SCENARIOS)}")
-        if kind_of(scenarios.describe(part.scenario, part.train.get("data"), **part.options).task) == REGRESSION:
+        if kind_of(scenarios.describe(part.scenario, part.data, **part.options).task) == REGRESSION:
             raise SuiteError(
                 f"{name}: scenario {part.name} has numbers to predict, and a suite compares percent. Leave it out."
             )
+        if wrong := [key for key in part.train if key not in SETTABLE]:
+            raise SuiteError(f"{name}: scenario {part.name}: {unknown('setting', wrong[0], sorted(SETTABLE))}")
+        if wrong := [method for method in part.skip if method not in suite.methods]:
+            raise SuiteError(f"{name}: scenario {part.name}: skip: {unknown('method', wrong[0], suite.methods)}")
         if names.count(part.name) > 1:
             raise SuiteError(f"{name}: two scenarios are called {part.name}. Give each its own name.")
     for method in suite.methods:
@@ -129,13 +134,7 @@ class Cell:
     @property
     def stem(self) -> str:
         """The method as a part of file names; a rule whose code has changed is another method."""
-        return runs.slug("-".join([own_code.short(self.method), *self.code]))
-
-    @property
-    def code(self) -> list[str]:
-        """What tells the user's code from another of the same name; empty if there is none."""
-        digests = sorted(own_code.hashes(self.method).values())
-        return [hashlib.sha256("".join(digests).encode()).hexdigest()[:8]] if digests else []
+        return runs.slug("-".join(filter(None, [own_code.short(self.method), own_code.version(self.method)])))
 
     @property
     def failure(self) -> dict[str, str]:
@@ -166,7 +165,8 @@ class Cell:
 
     def candidates(self, methods: Sequence[str]) -> choosing.Candidates:
         """Methods to tune on its scenario."""
-        fields = {**self.part.train, "scenario_options": self.part.options}
+        data = None if self.part.data is None else whole(self.part.data)
+        fields = {**self.part.train, "data": data, "scenario_options": self.part.options}
         return choosing.Candidates({method: (method, {}) for method in methods}, self.part.scenario, fields, {})
 
     def config(self, seed: int) -> RunConfig:
@@ -207,6 +207,8 @@ def run(
     lines : write lines about every run to standard error, if that is no terminal.
     retry : run cells that failed once more, from where they are.
     """
+    for method in methods:
+        parse(method)
     _settle(suite, base)
     own = cells(suite, base, methods, shard)
     for cell in own if retry else ():
@@ -228,7 +230,8 @@ def _settle(suite: Suite, base: Path) -> None:
     before = open_json(path.read_text(encoding="utf-8")) if path.exists() else {}
     now = {"draws": suite.draws, "by": suite.by, "validation": suite.validation}
     now |= {
-        f"scenario {part.name}": part.model_dump(include={"scenario", "options", "train"}) for part in suite.scenario
+        f"scenario {part.name}": part.model_dump(include={"scenario", "data", "options", "train"}, exclude_none=True)
+        for part in suite.scenario
     }
     for name, what in now.items():
         if before.get(name, what) != what:
@@ -268,7 +271,7 @@ def _choose(
             jobs=jobs,
             on_progress=None if on_progress is None else lambda done, total: on_progress(first.part.name, done, total),
             lines=lines,
-            trials_in=where / "-".join([TRIALS, *(each for cell in usable for each in cell.code)]),
+            trials_in=where / "-".join([TRIALS, *filter(None, (own_code.version(cell.method) for cell in usable))]),
         )
     except choosing.TrialError as error:
         for cell in usable[1:] and usable:  # the others are chosen all the same

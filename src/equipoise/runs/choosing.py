@@ -138,6 +138,7 @@ def choose(
         label: {name: at for name, at in tuning.space_of(method, candidates.search).items() if name not in given[label]}
         for label, method in methods.items()
     }
+    tuning.claim(base, budget, rounds)
     sealed, jobs = _sealed(candidates, budget, plain), jobs or fitting([*plain.values()])
     folder = trials_in or base / TRIALS
     done, total = [0], _rounds_in_all(budget, rounds, len(methods))
@@ -185,7 +186,12 @@ def _sealed(candidates: Candidates, budget: Budget, plain: Mapping[str, RunConfi
     if budget.by == COLLABORATION and not (described.collaborative and described.has_server_validation):
         raise ValueError(
             f"--by {COLLABORATION} needs data for collaborative fairness, with validation data of the server's; found {first.scenario}. "
-            "Choose digits-pow, digits-cla, digits-dir or a scenario of FedSAC, or another criterion."
+            "Choose digits-pow, digits-cla, digits-dir or a scenario of FedSAC, or another criterion. With your own data: eq.tune in Python."
+        )
+    if budget.by == "eo" and not unchanged.data_of(first).attributes:
+        raise ValueError(
+            f"--by eo needs groups of people (sensitive attributes); {first.scenario} has none here. Name their column, "
+            "--set group=COLUMN, or choose by another criterion."
         )
     measured = str(candidates.chosen.get("measures") or "")
     numbers = kind_of(described.task) == REGRESSION

@@ -38,7 +38,7 @@ from equipoise.report.statistics import Comparison
 from equipoise.runs.choosing import FOLDER, check
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import slug
-from equipoise.runs.tuning import FIRST_SEED, Budget, Trial, Tuning, choose, space_of, tuned_method, write
+from equipoise.runs.tuning import FIRST_SEED, Budget, Trial, Tuning, choose, claim, space_of, tuned_method, write
 from equipoise.system.files import locked, write_atomically
 from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
@@ -198,7 +198,7 @@ def tune(
     ----------
     net, clients, methods, rounds : as for :func:`compare`.
     draws : settings to try per method, >= 1.
-    by : the criterion: ``"mean"``, ``"worst"``, ``"mean-std"``, ``"worst10"``, ``"eo"``, ``"collaboration"``, ``"leave-one-client-out"``, or
+    by : the criterion: ``"mean"``, ``"samples"``, ``"worst"``, ``"mean-std"``, ``"worst10"``, ``"eo"``, ``"collaboration"``, ``"leave-one-client-out"``, or
         ``"oracle"``, which looks at the test data.
     trials : runs of each draw, >= 1; their seeds are 10,000 and above.
     validation : share of each client's samples that is held out, in (0, 1).
@@ -208,7 +208,7 @@ def tune(
     search : by name where a setting is searched, ``{"lr": "log(0.001, 1)", "fedprox.mu": "0.01,0.1"}``; otherwise as the rules declare it.
     directory : where to keep the runs and the choice, ``chosen.toml``; the same call again continues after a stop, bit for bit.
     progress : show a progress bar.
-    given : all else that :class:`Federation` takes; ``tests`` and ``client_tests`` are not looked at.
+    given : all else that :class:`Federation` takes; only ``by="oracle"`` looks at ``tests`` and ``client_tests``.
 
     Returns
     -------
@@ -264,6 +264,8 @@ def _tune(
                 f"by={COLLABORATION!r} needs collaborative=True and server_validation=(x, y), and no groups. Give them, or choose by another criterion."
             )
     every = len(methods) * budget.trials * budget.draws * rounds
+    if directory is not None:
+        claim(directory, budget, rounds)
     with ExitStack() as stack:
         place = directory or Path(stack.enter_context(TemporaryDirectory()))
         bar = stack.enter_context(progress_bar(progress))

@@ -6,6 +6,7 @@ Nothing here trains: :func:`choose` asks its caller to train runs up to a round,
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -23,14 +24,18 @@ from equipoise.core.solver import Solver
 from equipoise.federation.evaluation import EVERY
 from equipoise.federation.method import Method
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LEAVE_OUT, ORACLE, failed, scores, tested
-from equipoise.records.directory import CHOSEN
+from equipoise.records.directory import CHOSEN, ORDER
 from equipoise.records.history import History
 from equipoise.records.meta import Content, Tuned
 from equipoise.report import tuning as report
+from equipoise.system import own_code
+from equipoise.system.errors import RunError
 from equipoise.system.files import write_atomically
 from equipoise.system.ranges import check_fields, choice, number
-from equipoise.system.seals import sealed_json, sealed_text
+from equipoise.system.seals import open_json, sealed_json, sealed_text
 from equipoise.system.search import Interval, Space, log_uniform, share
+
+log = logging.getLogger(__name__)
 
 RATE: Final = "lr"  # what every method is tuned by
 AROUND: Final = Interval(0.1, 10, logarithmic=True)  # as a multiple of the given learning rate
@@ -231,8 +236,12 @@ class Choice:
     @property
     def taken(self) -> Tried:
         """The best by the criterion; the defaults if no draw is of any use."""
-        best = self.finished[0]
-        return best if best.rank(self.by) > -math.inf else next(t for t in self.tried if t.trial.draw == 0)
+        return self.finished[0] if self.settled else next(t for t in self.tried if t.trial.draw == 0)
+
+    @property
+    def settled(self) -> bool:
+        """Whether a draw that was trained to the end is of use by the criterion."""
+        return self.finished[0].rank(self.by) > -math.inf
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -298,14 +307,15 @@ class Tuning:
     def tuned(self, label: str) -> Tuned:
         """What a run with the chosen settings records about the choice."""
         chosen, budget = self.choices[label], self.budget
-        default = next((t for t in chosen.tried if t.trial.draw == 0), None)
+        default = next((t for t in chosen.finished if t.trial.draw == 0), None)
+        of_use = {"score": chosen.taken if chosen.settled else None, "default": default}
+        defined = {name: score for name, t in of_use.items() if t and math.isfinite(score := t.rank(budget.by))}
         n_runs, trained, seconds = chosen.cost
-        return {
+        tuned: Content = {
             "by": budget.by,
             "draws": budget.draws,
+            "useless": sum(bool(tried.last.failed) for tried in chosen.tried),
             "settings": dict(chosen.settings),
-            "score": _defined(chosen.taken, budget.by),
-            "default": None if default is None or default not in chosen.finished else _defined(default, budget.by),
             "edges": edges(chosen.spaces, chosen.taken.trial.shares),
             "seeds": [*budget.seeds],
             "validation": budget.validation,
@@ -314,7 +324,9 @@ class Tuning:
             "trained": trained,
             "seconds": round(seconds, 1),
             "chosen": self.digest,
+            "code": own_code.version(label),
         }
+        return cast(Tuned, tuned | defined)
 
     def document(self) -> Content:
         """Everything in plain JSON types."""
@@ -328,6 +340,8 @@ class Tuning:
     def _of(self, label: str) -> Content:
         chosen = self.choices[label]
         return {
+            "score": None,
+            "default": None,
             **self.tuned(label),
             "draw": chosen.taken.trial.draw,
             "spaces": {RATE: around(chosen.lr), **{name: str(s) for name, s in chosen.spaces.items()}},
@@ -350,7 +364,7 @@ class Tuning:
 
     def toml(self, shared: Mapping[str, Any]) -> str:
         """The choices as a configuration file for ``run``, ``compare`` and Flower: what methods share, and a table of settings for each."""
-        tuned = {label: {k: v for k, v in self.tuned(label).items() if v is not None} for label in self.choices}
+        tuned = {label: self.tuned(label) for label in self.choices}
         about = f"# chosen by {self.budget.by}: {CRITERIA[self.budget.by]}\n"
         return about + tomli_w.dumps({**shared, "methods": self.settings(), "tuned": tuned})
 
@@ -364,10 +378,6 @@ class Tuning:
 
 def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _defined(tried: Tried, by: str) -> float | None:
-    return _number(tried.last.scores.get(by, math.nan))
 
 
 def choose(
@@ -490,6 +500,23 @@ def _order(by: str, tried: Tried) -> tuple[bool, float, int]:
 
 def _best(trials: Sequence[Trial], tried: Mapping[Trial, Sequence[Result]], by: str) -> list[Trial]:
     return sorted(trials, key=lambda trial: _order(by, Tried(trial, tuple(tried[trial]))))
+
+
+def claim(directory: Path, budget: Budget, rounds: int) -> None:
+    """Require that a directory has no other runs, and say if a choice in it is made again under another condition.
+
+    Raises
+    ------
+    RunError : a directory of runs that do not choose.
+    """
+    if (directory / ORDER).exists() or (directory / "config.toml").exists():
+        raise RunError(f"{directory} holds runs that choose no settings. Choose another --name.")
+    path = directory / TUNING
+    before = open_json(path.read_text(encoding="utf-8"))["budget"] if path.exists() else {}
+    now = {f.name: getattr(budget, f.name) for f in fields(Budget)} | {"rounds": rounds}
+    for name, value in now.items():
+        if before.get(name, value) != value:
+            log.warning("%s holds a choice with %s=%s; it is made again with %s.", directory, name, before[name], value)
 
 
 def write(tuning: Tuning, directory: Path, shared: Mapping[str, Any]) -> Tuning:

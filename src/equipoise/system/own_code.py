@@ -167,6 +167,12 @@ def hashes(*texts: str | None) -> dict[str, str]:
     return digests | {file: digest(file) for where in wheres for file in beside(where) if file not in digests}
 
 
+def version(text: str) -> str:
+    """What tells the code that references in a text name from other code under the same names; empty without references."""
+    digests = sorted(hashes(text).values())
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:8] if digests else ""
+
+
 def beside(where: str) -> list[str]:
     """The files that the code of a reference imports, directly or not, from its folder, or the folder of its package.
 
