@@ -219,6 +219,11 @@ def test_limits_of_engines_are_those_of_the_code() -> None:
     assert f"to {stacked.MEMORY >> 20} MiB" in text
 
 
+def test_every_name_is_on_the_page_of_the_interface() -> None:
+    text = (ROOT / "docs" / "api.md").read_text()
+    assert not [name for name in eq.__all__ if f"::: equipoise.{name}\n" not in text and f"`{name}" not in text]
+
+
 def test_every_hook_is_described() -> None:
     hooks = [n for n, f in vars(eq.Rule).items() if inspect.isfunction(f) and not n.startswith("_")]
     text = (ROOT / "docs/architecture.md").read_text()

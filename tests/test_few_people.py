@@ -140,7 +140,7 @@ def test_guessing_is_judged_by_the_groups_that_are_shown(men: int, said: bool) -
 
     groups = {"men": scored(men // 2 + 4 if said else 90, men), "other": scored(8, 8)}
     why = History([{"round": 0, "groups": groups}], {"method": "fedavg"}).failure()
-    text = "its accuracy is 56.25\u00a0%, and always answering with the most frequent class gives 50.00\u00a0%, which 64 test samples cannot"
+    text = "its accuracy is 56.25\u00a0%, and always answering with the most frequent class gives 50.00\u00a0%, which 64 samples cannot"
     assert (text in why) == said == bool(why)
 
 

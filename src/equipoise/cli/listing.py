@@ -37,7 +37,9 @@ def methods(
         from equipoise.federation.method import MethodError, parse
 
         parse(name)  # says what is wrong, with a suggestion
-        raise MethodError(f"{name!r} is a sum; ask for its parts one by one.")
+        if "+" in name:
+            raise MethodError(f"{name!r} is a sum; ask for its parts one by one.")
+        raise MethodError(f"{name!r} is your own: its docstring describes it, and --check tests it.")
     if json_:
         print_json(described if name is None else {name: described[name]})
     elif name is not None:

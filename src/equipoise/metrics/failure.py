@@ -67,7 +67,7 @@ def guesses(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
     deviation = math.sqrt((1 / C) * (1 - 1 / C) * float((total / n / true[present]).sum())) / C
     if C < 2 or accuracy > most + LEVEL * math.sqrt(most * (1 - most) / n) or recall > 1 / C + LEVEL * deviation:
         return ""
-    above = f", which {round(n):,} test samples cannot distinguish (95\u00a0% interval)" * (accuracy > most)
+    above = f", which {round(n):,} samples cannot distinguish (95\u00a0% interval)" * (accuracy > most)
     share = float(chosen.max() / max(1, chosen.sum()))
     beside = f"its accuracy is {100 * accuracy:.2f}\u00a0%, and always answering with the most frequent class gives {100 * most:.2f}\u00a0%{above}"
     if share == 1:
