@@ -106,7 +106,7 @@ def test_least_square_in_a_box(seed: int, M: int, rank: int, scale: float, slope
     low, high = tensor([max(1 / M - width, 0)] * M), tensor([min(1 / M + width, 1)] * M)
     a = maths.bounded(P, q, low, high)
     assert bool(((a >= low) & (a <= high)).all())
-    assert float(a.sum()) == pytest.approx(1, abs=1e-11)
+    assert float(a.sum()) == pytest.approx(1, abs=1e-12)
     of_scale_one = (P / scale).numpy(), (q / scale).numpy()  # the enumeration's own systems are accurate only there
     least = scale * least_by_enumeration(*of_scale_one, low.numpy(), high.numpy())
     assert float(0.5 * a @ P @ a + q @ a) == pytest.approx(least, abs=1e-9 * scale * (1 + slope))

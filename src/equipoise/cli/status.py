@@ -37,11 +37,10 @@ def status(
 
     runs = list(below(folder))
     if not runs:
-        choices = [
-            f"Settings were chosen in {path.parent}: see its tuning.html." for path in sorted(folder.rglob(CHOSEN))[:1]
-        ]
-        advice = choices or ["Give a folder with runs in it: equipoise status runs"]
-        raise ValueError(f"There is no run in {folder}. {advice[0]}")
+        advice = "Give a folder with runs in it: equipoise status runs"
+        if (chosen := min(folder.rglob(CHOSEN), default=None)) is not None:
+            advice = f"Settings were chosen in {chosen.parent}: see its tuning.html."
+        raise ValueError(f"There is no run in {folder}. {advice}")
     if json_:
         print_json([_row(run) for run in runs])
         return

@@ -124,7 +124,10 @@ def bounded(P: Tensor, q: Tensor, low: Tensor, high: Tensor) -> Tensor:
     a = least + (most - least) * ((1 - least.sum()) / ((most - least).sum() or 1.0))
     for _ in range(100 * len(Q) if free.any() else 0):
         inner = np.block([[Q[free][:, free], np.ones((free.sum(), 1))], [np.ones(free.sum()), 0]])
-        *best, level = np.linalg.solve(inner, np.append(-c[free] - Q[free][:, ~free] @ a[~free], 1 - a[~free].sum()))
+        rest = 1 - a[~free].sum()
+        solution = np.linalg.solve(inner, np.append(-c[free] - Q[free][:, ~free] @ a[~free], rest))
+        best, level = solution[:-1], solution[-1]
+        best += (rest - best.sum()) / free.sum()  # rounding may miss it where slopes are steep
         way = np.zeros_like(a)
         way[free] = best - a[free]
         room = np.where(way > 0, most - a, a - least)

@@ -77,6 +77,10 @@ class Budget:
         every = EVERY if self.by == COLLABORATION else 1  # rounds between tests of the models that clients receive
         return sorted({min(rounds, -(-max(1, rounds // 2**k) // every) * every) for k in range(halvings + 1)})
 
+    def conditions(self, rounds: int) -> Content:
+        """Everything that decides a choice, by name, with the rounds of a whole run."""
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"rounds": rounds}
+
     @property
     def seeds(self) -> range:
         """Of the runs that choose."""
@@ -331,7 +335,7 @@ class Tuning:
     def document(self) -> Content:
         """Everything in plain JSON types."""
         return {
-            "budget": {f.name: getattr(self.budget, f.name) for f in fields(Budget)} | {"rounds": self.rounds},
+            "budget": self.budget.conditions(self.rounds),
             "rungs": self.budget.rungs(self.rounds),
             "methods": {label: self._of(label) for label in self.choices},
             "chosen": self.digest,
@@ -513,8 +517,7 @@ def claim(directory: Path, budget: Budget, rounds: int) -> None:
         raise RunError(f"{directory} holds runs that choose no settings. Choose another --name.")
     path = directory / TUNING
     before = open_json(path.read_text(encoding="utf-8"))["budget"] if path.exists() else {}
-    now = {f.name: getattr(budget, f.name) for f in fields(Budget)} | {"rounds": rounds}
-    for name, value in now.items():
+    for name, value in budget.conditions(rounds).items():
         if before.get(name, value) != value:
             log.warning("%s holds a choice with %s=%s; it is made again with %s.", directory, name, before[name], value)
 
