@@ -18,9 +18,9 @@ from equipoise.federation.history import History
 from equipoise.report import render, rich_table
 from equipoise.report.sentences import limits, verdict
 from equipoise.report.statistics import Comparison
-from equipoise.runs import comparison
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import configure
+from equipoise.system import workers
 from helpers import clients, consortium, federation, in_one, samples
 from run_helpers import TINY, InProcess, cache, config, equipoise, started
 
@@ -227,7 +227,7 @@ def test_sites_keep_their_data() -> None:
 def test_the_command_line_adds_both(
     equipoise: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparison, "Worker", InProcess)
+    monkeypatch.setattr(workers, "Worker", InProcess)
     given = ("--bounds", *TINY, "--rounds", 2, "--name", "b", "--runs", tmp_path, "--no-report", "--json", "--jobs", 1)
     done = equipoise("compare", "fedavg", "standalone", *given)
     assert done.status == 0, done.err

@@ -21,7 +21,7 @@ from equipoise.data import samples
 from equipoise.data.contents import DataError
 from equipoise.data.decoding import ahead, array, decoded, picture, resized
 from equipoise.data.memory_mapped import Mapped
-from equipoise.system.threads import cores
+from equipoise.system.workers import cores
 from helpers import in_one
 
 LOADED: list[str] = []

@@ -16,10 +16,10 @@ from equipoise.cli.main import app
 from equipoise.cli.run import STARTS
 from equipoise.data.sets import catalog
 from equipoise.data.sets.check import check
-from equipoise.runs import comparison
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import called, configure
 from equipoise.scenarios import load
+from equipoise.system import workers
 from run_helpers import InProcess
 
 SMALL = "fedsac-fashion(clients=2, samples=80)"
@@ -53,7 +53,7 @@ def test_every_quickstart_is_a_comparison_that_is_understood(name: str, elsewher
 
 
 def test_a_quickstart_shows_the_command_that_it_runs(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "Worker", InProcess)
+    monkeypatch.setattr(workers, "Worker", InProcess)
     made.mnist(elsewhere, 200, 20, folder="fashion-mnist")
     monkeypatch.setitem(
         STARTS, "fashion", f"fedavg fedprox --scenario '{SMALL}' --rounds 1 --steps 1 --no-report --name q"

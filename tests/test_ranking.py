@@ -7,9 +7,9 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from scipy.stats import chi2
+from scipy.stats import chi2, spearmanr
 
-from equipoise.metrics.ranking import Probabilities, critical_difference, friedman, mean_ranks, signed_rank
+from equipoise.metrics.ranking import Probabilities, critical_difference, friedman, mean_ranks, signed_rank, spearman
 from helpers import in_one
 
 # J48 less naive Bayes on 54 data sets, mean accuracy in percent: the example in the documentation of baycomp.
@@ -34,6 +34,15 @@ def test_ranks_of_the_published_example() -> None:
     ties = 60 + 3 * 6  # t^3 - t of four equal values once, of two equal values three times
     assert friedman(AUC) == pytest.approx(chi2.sf(9.28 / (1 - ties / (14 * 60)), 3), abs=1e-3)
     assert critical_difference(4, 14, 0.1) == pytest.approx(1.12, abs=5e-3)
+
+
+def test_rank_correlation_is_that_of_scipy() -> None:
+    generator = np.random.default_rng(0)
+    for n in range(3, 20):
+        x, y = generator.integers(0, 6, n) / 3, generator.normal(size=n)
+        assert spearman(x, y) == spearmanr(x, y).statistic
+    assert math.isnan(spearman([1, 1, 1], [1, 2, 3]))
+    assert math.isnan(spearman([1, 2, 3], [1, math.nan, 3]))
 
 
 @in_one(("methods", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])

@@ -32,6 +32,7 @@ from equipoise.runs.experiment import ExperimentError, read_experiment
 from equipoise.runs.reproduce import plan
 from equipoise.scenarios import SCENARIOS, Images, Scenario, describe, load, papers, partition
 from equipoise.scenarios.corrupted import corrupted
+from equipoise.system import workers
 from helpers import others_slow
 from run_helpers import InProcess
 
@@ -883,7 +884,7 @@ def test_a_comparison_reads_its_files_once_per_seed(tmp_path: Path, monkeypatch:
         return read(name, root, split, **options)
 
     monkeypatch.setattr(catalog, "read", counted)
-    monkeypatch.setattr(comparison, "Worker", InProcess)
+    monkeypatch.setattr(workers, "Worker", InProcess)
     small = {"network": "mlp", "network_options": {"hidden": [4]}, "rounds": 1, "steps": 1}
     configs = [
         configure(

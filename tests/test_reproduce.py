@@ -21,8 +21,9 @@ from equipoise.federation.history import History
 from equipoise.networks.resnet import resnet18
 from equipoise.report import reproduction
 from equipoise.report.reproduction import Block, ReproducedValue, Result
-from equipoise.runs import agreement, comparison, reproduce
+from equipoise.runs import agreement, reproduce
 from equipoise.runs.experiment import ExperimentError, read_experiment
+from equipoise.system import workers
 from run_helpers import InProcess
 
 MINE = """
@@ -176,7 +177,7 @@ def test_a_cell_that_fails_does_not_take_the_others_along(mine: str, tmp_path: P
 
 
 def test_experiments_share_their_runs(mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "Worker", InProcess)
+    monkeypatch.setattr(workers, "Worker", InProcess)
     other = tmp_path / "other.toml"
     other.write_text(MINE.replace('name = "FedHEAL"', 'name = "Ours"').replace("beta = 0.2", "beta = 0.20"))
     first, second = (

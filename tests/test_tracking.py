@@ -19,6 +19,7 @@ from equipoise.runs import comparison, tracking
 from equipoise.runs import directory as runs
 from equipoise.runs.trackers import TRACKERS, Tracked, numbers
 from equipoise.runs.tracking import Follower, Tracking, TrackingError, of_round, track
+from equipoise.system import workers
 from run_helpers import TINY, InProcess, cache, config, equipoise, started  # noqa: F401 (fixtures)
 
 NOWHERE = "mlflow:http://127.0.0.1:9"  # a port that nobody listens at
@@ -85,7 +86,7 @@ def test_each_round_arrives_once_however_often_it_is_sent(tmp_path: Path, fake: 
 def test_a_comparison_is_one_group(tmp_path: Path, fake: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     configs = [config("fedavg", rounds=2, seed=seed, track="json") for seed in (0, 1)]
     with Tracking(tmp_path / "sweep", "json"):
-        monkeypatch.setattr(comparison, "Worker", InProcess)
+        monkeypatch.setattr(workers, "Worker", InProcess)
         comparison.compare(configs, tmp_path / "sweep", jobs=1)
     assert {(kept["group"], kept["name"]) for kept in fake.values()} == {
         ("sweep", "fedavg-seed0"),

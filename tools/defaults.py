@@ -23,7 +23,7 @@ from equipoise.report.notes import mixed_machines, releases
 from equipoise.runs.comparison import compare
 from equipoise.runs.configuration import RunConfig, RunError, configure
 from equipoise.scenarios import SCENARIOS, describe
-from equipoise.system.threads import cores
+from equipoise.system.workers import cores
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "defaults.md"

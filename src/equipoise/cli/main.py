@@ -3,6 +3,8 @@
 No module that a command's options need imports PyTorch: the body of a command imports what it uses.
 """
 
+import atexit
+import gc
 import inspect
 import os
 import signal
@@ -130,6 +132,7 @@ def _main(
 @cache
 def commands() -> AnyCommand:
     """All commands; a process that runs one after another makes them once."""
+    atexit.register(gc.freeze)  # the end looks through everything that is loaded for garbage, several times
     return get_command(app)
 
 

@@ -34,8 +34,9 @@ from equipoise.cli.options import (
     relabelled,
     training_options,
 )
-from equipoise.cli.tune import By, Search, tuned_choices
+from equipoise.cli.tune import By, Search, started, tuned_choices
 from equipoise.system.suggestions import some, unknown
+from equipoise.system.workers import loading
 
 if TYPE_CHECKING:
     from equipoise.federation.forecast import Forecast
@@ -133,38 +134,48 @@ def compare(
     details: Details = False,
 ) -> None:
     """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test."""
-    from equipoise.runs import comparison
-    from equipoise.runs import directory as runs
-    from equipoise.runs.tracking import Tracking
+    with started(given, jobs, len(methods) * max(seeds, tune or 1), name and base / name) as kept:
+        with loading():
+            from equipoise.runs import comparison
+            from equipoise.runs import directory as runs
+            from equipoise.runs.tracking import Tracking
 
-    chosen = read(given)
-    bound = [name for name in ("standalone", "centralised") if bounds and name not in methods]
-    check_parts(chosen, [*methods, *bound])
-    if tune is None and (by or search):
-        raise ValueError(f"{'--by' if by else '--search'} belongs to --tune. Add --tune 16, or leave it out.")
-    first = chosen.config(methods[0], 0)
-    directory = runs.place(base, name, f"compare-{first.scenario}")
-    if tune is not None:
-        chosen = tuned_choices(
-            methods, chosen, {"draws": tune, "by": by}, directory, search=search, jobs=jobs, json_=json_
-        )
-    configs = [chosen.config(method, k) for method in (*methods, *bound) for k in range(seeds)]
-    called = {
-        text: config.label
-        for method, config in zip((*methods, *bound), configs[::seeds], strict=True)
-        for text in (method, config.method, config.label)
-    }
-    labels = new_labels(label, called)
-    _say_data(configs[0], chosen, json_)
-    with Tracking(directory, configs[0].track), progress_bar("rounds", shown=not json_) as bar:
-        task = bar.add_task(f"{len(configs)} runs", total=sum(c.rounds for c in configs))
-        histories = comparison.compare(
-            configs,
-            directory,
-            jobs=jobs or comparison.fitting(configs),
-            on_progress=lambda done, total: bar.update(task, completed=done, total=total),
-            lines=not json_,
-        )
+        chosen = read(given)
+        bound = [name for name in ("standalone", "centralised") if bounds and name not in methods]
+        check_parts(chosen, [*methods, *bound])
+        if tune is None and (by or search):
+            raise ValueError(f"{'--by' if by else '--search'} belongs to --tune. Add --tune 16, or leave it out.")
+        first = chosen.config(methods[0], 0)
+        directory = runs.place(base, name, f"compare-{first.scenario}")
+        if tune is not None:
+            chosen = tuned_choices(
+                methods,
+                chosen,
+                {"draws": tune, "by": by},
+                directory,
+                search=search,
+                jobs=jobs,
+                json_=json_,
+                workers=kept,
+            )
+        configs = [chosen.config(method, k) for method in (*methods, *bound) for k in range(seeds)]
+        called = {
+            text: config.label
+            for method, config in zip((*methods, *bound), configs[::seeds], strict=True)
+            for text in (method, config.method, config.label)
+        }
+        labels = new_labels(label, called)
+        _say_data(configs[0], chosen, json_)
+        with Tracking(directory, configs[0].track), progress_bar("rounds", shown=not json_) as bar:
+            task = bar.add_task(f"{len(configs)} runs", total=sum(c.rounds for c in configs))
+            histories = comparison.compare(
+                configs,
+                directory,
+                jobs=jobs or comparison.fitting(configs),
+                on_progress=lambda done, total: bar.update(task, completed=done, total=total),
+                lines=not json_,
+                workers=kept,
+            )
     histories = relabelled(histories, labels)
     _show_results(histories, directory, json_=json_, report=report, figures=figures, details=details)
 

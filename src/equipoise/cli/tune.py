@@ -15,6 +15,7 @@ from equipoise.cli import completion
 from equipoise.cli.choices import Choices, check_parts, for_parts, read
 from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
 from equipoise.cli.options import Base, Jobs, Json, Name, Values, training_options
+from equipoise.system.workers import Workers, cores, loading
 
 if TYPE_CHECKING:
     from equipoise.runs.tuning import Tuning
@@ -61,12 +62,14 @@ def tune(
     json_: Json = False,
 ) -> None:
     """Choose the hyper-parameters and the learning rate of each method on held-out training samples; test data are not built."""
-    from equipoise.runs import directory as runs
+    with started(given, jobs, len(methods) * draws * trials, name and base / name) as workers:
+        with loading():
+            from equipoise.runs import directory as runs
 
-    chosen = read(given)
-    directory = runs.place(base, name, f"tune-{chosen.fields['scenario']}")
-    budget = {"draws": draws, "by": by, "trials": trials, "halving": halving, "sampler": sampler, "seed": seed}
-    tuning = choose(methods, chosen, budget, directory, search=search, jobs=jobs, json_=json_)
+        chosen = read(given)
+        directory = runs.place(base, name, f"tune-{chosen.fields['scenario']}")
+        budget = {"draws": draws, "by": by, "trials": trials, "halving": halving, "sampler": sampler, "seed": seed}
+        tuning = choose(methods, chosen, budget, directory, search=search, jobs=jobs, json_=json_, workers=workers)
     if json_:
         print_json(tuning.document())
         return
@@ -74,6 +77,14 @@ def tune(
     path = directory / "chosen.toml"
     again = shlex.join(["equipoise", "compare", *methods, "--config", str(path), "--seeds", "5"])
     say(f"chosen: {path}\nTest them: {again}")
+
+
+def started(given: Values, jobs: int | None, runs: int, directory: Path | str | None) -> Workers:
+    """Processes for new runs, which load PyTorch while this one does: as many as their settings let expect."""
+    if directory and Path(directory).exists():  # perhaps all are complete
+        return Workers()
+    fitting = max(1, cores() // (given["threads"] or 1)) if given["device"] in (None, "cpu") else 1
+    return Workers(min(jobs or fitting, runs))
 
 
 def tuned_choices(
@@ -98,6 +109,7 @@ def choose(
     search: list[str] | None = None,
     jobs: int | None = None,
     json_: bool = False,
+    workers: Workers | None = None,
 ) -> Tuning:
     """Choose the settings of some methods in a directory, with a progress bar."""
     from equipoise.runs import choosing
@@ -128,6 +140,7 @@ def choose(
             jobs=jobs,
             on_progress=lambda done, total: bar.update(task, completed=done, total=total),
             lines=not json_,
+            workers=workers,
         )
 
 

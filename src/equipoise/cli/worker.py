@@ -11,14 +11,20 @@ from contextlib import redirect_stderr, redirect_stdout
 def work() -> None:
     """Run the commands that come in on standard input, and answer each by its status and what it said on standard error.
 
-    A command is a line with a JSON list of arguments; an answer is a line with the two as a JSON list.
+    A command is a line with a JSON list: what the user trusts, and the arguments. An answer is a line with the two as a JSON list.
     """
     from equipoise.cli.main import main
+    from equipoise.system import trust
+    from equipoise.system.workers import loading
+
+    with loading():
+        import equipoise.runs.directory  # noqa: F401 (while the process that sends the commands loads it, too)
+    gc.freeze()  # what is loaded stays
 
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what a library prints is no answer
     for line in sys.stdin:
-        sys.argv[1:] = json.loads(line)
+        os.environ[trust.VARIABLE], *sys.argv[1:] = json.loads(line)
         said, status = io.StringIO(), 0
         with redirect_stderr(said), redirect_stdout(io.StringIO()):
             try:

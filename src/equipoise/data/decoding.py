@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_pixels, opened
 from equipoise.system.files import PART, cache_directory, locked
-from equipoise.system.threads import cores
+from equipoise.system.workers import cores
 
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile

@@ -30,6 +30,24 @@ def mean_ranks(scores: ArrayLike, *, higher: bool = True) -> NDArray[np.float64]
     return ranks
 
 
+def spearman(x: ArrayLike, y: ArrayLike) -> float:
+    """Spearman's rank correlation (1904), where equal numbers share the mean of their ranks; NaN if all of a list are equal, or one is NaN.
+
+    SciPy's needs ``scipy.stats``, whose import takes as long as that of a third of PyTorch.
+
+    Parameters
+    ----------
+    x, y : numbers, of equal length.
+    """
+    ranks = []
+    for values in (np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)):
+        distinct, at, counts = np.unique(values, return_inverse=True, return_counts=True)
+        if len(distinct) < 2 or np.isnan(values).any():
+            return math.nan
+        ranks.append((np.cumsum(counts) - (counts - 1) / 2)[at])
+    return float(np.atleast_2d(np.corrcoef(np.column_stack(ranks), rowvar=False))[1, 0])
+
+
 def friedman(scores: ArrayLike) -> float:
     """p-value of Friedman's test (1937) that all methods have the same mean rank.
 

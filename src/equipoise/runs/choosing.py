@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -18,7 +19,7 @@ from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE
 from equipoise.records.directory import TRIALS
 from equipoise.runs import directory as runs
 from equipoise.runs import tuning, unchanged
-from equipoise.runs.comparison import Workers, complete, fitting
+from equipoise.runs.comparison import complete, fitting
 from equipoise.runs.configuration import FLOWER, RunConfig, configure
 from equipoise.runs.tuning import RATE, Budget, Trial, Tuning
 from equipoise.scenarios.scenario import REGRESSION, kind_of
@@ -26,6 +27,7 @@ from equipoise.system import files
 from equipoise.system.errors import RunError
 from equipoise.system.search import Space
 from equipoise.system.suggestions import unknown
+from equipoise.system.workers import Workers
 
 FOLDER: Final = "choosing"  # of a comparison whose settings are chosen
 BY_SETTINGS: Final = re.compile("diverged|finite|answered well")  # why a trial failed
@@ -110,10 +112,11 @@ def choose(
     on_progress: Progress | None = None,
     lines: bool = False,
     trials_in: Path | None = None,
+    workers: Workers | None = None,
 ) -> Tuning:
     """Choose the settings of every method, and write them to ``base``; the same call continues after a stop, bit for bit.
 
-    The runs are kept in the folder ``trials_in``, by default one in ``base``.
+    The runs are kept in the folder ``trials_in``, by default one in ``base``; ``workers`` are processes that train them, else new ones.
 
     Raises
     ------
@@ -154,7 +157,7 @@ def choose(
             for trial in trials
             for seed in budget.seeds
         }
-        return _trained(folder, configs, jobs, partial(shown, before=done[0]), lines, until, workers)
+        return _trained(folder, configs, jobs, partial(shown, before=done[0]), lines, until, kept)
 
     def leave_out(trials: Sequence[Trial]) -> dict[Trial, list[History | str]]:
         names = unchanged.data_of(next(iter(plain.values()))).client_names
@@ -166,11 +169,11 @@ def choose(
             for seed in budget.seeds
             for k, name in enumerate(names)
         }
-        return _trained(folder, configs, jobs, None, lines, None, workers)
+        return _trained(folder, configs, jobs, None, lines, None, kept)
 
     base.mkdir(parents=True, exist_ok=True)
     try:
-        with files.locked(base / ".lock"), Workers() as workers:
+        with files.locked(base / ".lock"), nullcontext(workers) if workers else Workers() as kept:
             chosen = tuning.choose(
                 spaces, {label: config.lr for label, config in plain.items()}, budget, rounds, train, leave_out
             )

@@ -5,15 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import subprocess
-import sys
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import IO, Self
 
 from equipoise.core.settings import simulated
 from equipoise.federation import checkpoint
@@ -24,12 +20,12 @@ from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.runs.status import Watch
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import sealed_json
-from equipoise.system.threads import cores
+from equipoise.system.workers import Worker, Workers, cores
 
 log = logging.getLogger(__name__)
 
-POLL = 0.2  # seconds between looks at the running processes
-SELDOM = 10  # of these looks, between which lines about the runs are not due
+POLL = 0.5  # seconds between looks at the running processes
+SELDOM = 4  # of these looks, between which lines about the runs are not due
 
 
 def directories(base: Path, configs: Sequence[RunConfig]) -> list[Path]:
@@ -51,6 +47,7 @@ def compare(
     jobs: int = 1,
     on_progress: Callable[[int, int], None] | None = None,
     lines: bool = False,
+    workers: Workers | None = None,
 ) -> list[History]:
     """Run what is not finished yet, and return every history in the order of ``configs``.
 
@@ -61,6 +58,7 @@ def compare(
     jobs : processes at a time, >= 1. The results do not depend on it.
     on_progress : called with the rounds done and to do, over all runs.
     lines : write lines about every run to standard error, if that is no terminal.
+    workers : processes that are there already; None: new ones.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be >= 1; found {jobs}.")
@@ -84,7 +82,7 @@ def compare(
     for config, path in zip(configs, paths, strict=True):
         runs.start(config, path)
     write_atomically(base / ORDER, sealed_json({"runs": [path.name for path in paths]}))
-    if failed := complete(dict(zip(paths, configs, strict=True)), jobs, on_progress, lines=lines):
+    if failed := complete(dict(zip(paths, configs, strict=True)), jobs, on_progress, lines=lines, workers=workers):
         named = "\n".join(f"{path.name}: {reason}" for path, reason in failed.items())
         rest = f"\nThe others are complete, in {base}." if len(failed) < len(paths) else ""
         raise RunError(f"{len(failed)} of {len(paths)} runs failed.\n{named}{rest}")
@@ -139,62 +137,6 @@ def _data(config: RunConfig) -> str:
     return json.dumps([config.scenario, config.scenario_options, config.seed, config.data], sort_keys=True)
 
 
-class Worker:
-    """A process that runs ``equipoise`` commands one after another."""
-
-    def __init__(self) -> None:
-        self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed below; a pipe would block the process when full)
-        # -P: what lies in the current directory must not be imported in place of a module.
-        command = [sys.executable, "-P", "-m", "equipoise", "work"]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, encoding="utf-8"
-        )
-
-    @property
-    def alive(self) -> bool:
-        """Whether it can run another command."""
-        return self.process.poll() is None
-
-    def run(self, arguments: Sequence[str]) -> str | None:
-        """Run a command; why it failed, if it did."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        try:
-            self.process.stdin.write(json.dumps(list(arguments)) + "\n")
-            self.process.stdin.flush()
-            answer = self.process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        if answer:
-            status, text = json.loads(answer)
-            return _reason(status, text) if status else None
-        status = self.process.wait()
-        self.errors.seek(0)
-        return _reason(status, self.errors.read().decode(errors="replace"))
-
-    def close(self) -> None:
-        """End it; it has nothing to do any more."""
-        self.process.communicate()
-        self.errors.close()
-
-
-class Workers:
-    """Processes by slot, and the data that each had last; they end with the block."""
-
-    def __init__(self) -> None:
-        self.by_slot: dict[int, Worker] = {}
-        self.last: dict[int, str] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for worker in self.by_slot.values():
-            if error[0] is not None:
-                worker.process.terminate()
-            worker.close()
-
-
 def side_by_side(
     commands: Mapping[Path, Sequence[str]],
     jobs: int,
@@ -218,7 +160,7 @@ def side_by_side(
             return side_by_side(commands, jobs, on_poll, data=data, kept=own)
     needed = dict.fromkeys(commands, "") | dict(data or {})
     waiting, ended, failed = list(commands), list[Path](), dict[Path, str]()
-    workers, last = kept.by_slot, kept.last
+    last = kept.last
     lock = threading.Lock()
 
     def take(slot: int) -> tuple[Path, Worker] | None:
@@ -235,9 +177,7 @@ def side_by_side(
             path = min(waiting, key=cost)  # the first of those that are alike
             waiting.remove(path)
             last[slot] = needed[path]
-            if slot not in workers or not workers[slot].alive:
-                workers[slot] = Worker()
-            return path, workers[slot]
+            return path, kept.worker(slot)
 
     def serve(slot: int) -> None:
         while (taken := take(slot)) is not None:
@@ -260,20 +200,12 @@ def side_by_side(
         except BaseException:
             with lock:
                 waiting.clear()
-                for worker in workers.values():
+                for worker in kept.by_slot.values():
                     worker.process.terminate()
             raise
     for future in serving:
         future.result()
     return {path: failed[path] for path in commands if path in failed}
-
-
-def _reason(status: int, text: str) -> str:
-    """What a command said last."""
-    if status < 0:
-        return f"killed by signal {-status}"
-    lines = text.strip().splitlines()
-    return lines[-1].removeprefix("error: ").rstrip(".") if lines else f"ended with status {status}"
 
 
 def _reached(path: Path, until: int | None) -> bool:

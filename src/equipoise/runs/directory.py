@@ -46,7 +46,7 @@ from equipoise.system.environment import environment
 from equipoise.system.files import PART, cache_directory, locked, sweep, write_atomically
 from equipoise.system.seals import open_toml, sealed_json, sealed_text
 from equipoise.system.suggestions import some
-from equipoise.system.threads import cores
+from equipoise.system.workers import cores
 
 # Settings that no training depends on: a run goes on with others.
 SHOWN = ("track", "checkpoint_every", "keep_checkpoints", "positive", "least_group", "report", "tuned")

@@ -17,12 +17,12 @@ from statistics import fmean
 from typing import Any, Final, cast
 
 import tomli_w
-from scipy.stats import spearmanr
 
 from equipoise.core.rates import Rate, rate, scaled, text
 from equipoise.core.solver import Solver
 from equipoise.federation.evaluation import EVERY
 from equipoise.federation.method import Method
+from equipoise.metrics.ranking import spearman
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LEAVE_OUT, ORACLE, failed, scores, tested
 from equipoise.records.directory import CHOSEN, ORDER
 from equipoise.records.history import History
@@ -267,7 +267,7 @@ class Choice:
             *([result.scores.get(self.by, math.nan) for result in t.results] for t in self.finished), strict=True
         )
         rounds = [result.rounds for result in self.taken.results[:-1]]
-        return [(n, float(spearmanr(values, final).statistic)) for n, values in zip(rounds, early, strict=False)]
+        return [(n, spearman(values, final)) for n, values in zip(rounds, early, strict=False)]
 
     @property
     def cost(self) -> tuple[int, int, float]:

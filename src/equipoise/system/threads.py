@@ -1,6 +1,5 @@
 """Work spread over threads that each use one processor core, so that results never depend on how many there are."""
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -12,11 +11,6 @@ import torch
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-def cores() -> int:
-    """How many processor cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 _allowed: ContextVar[int] = ContextVar("allowed", default=0)

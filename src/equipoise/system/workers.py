@@ -1,0 +1,105 @@
+"""Processes that run ``equipoise`` commands, and how many of them a processor has cores for; without PyTorch, so that they start at once."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import IO, Self
+
+from equipoise.system import trust
+
+
+def cores() -> int:
+    """How many processor cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Look for no garbage while libraries are imported: there is none, and that takes a sixth of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+class Worker:
+    """A process that runs ``equipoise`` commands one after another."""
+
+    def __init__(self) -> None:
+        self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed below; a pipe would block the process when full)
+        # -P: what lies in the current directory must not be imported in place of a module.
+        command = [sys.executable, "-P", "-m", "equipoise", "work"]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, encoding="utf-8"
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can run another command."""
+        return self.process.poll() is None
+
+    def run(self, arguments: Sequence[str]) -> str | None:
+        """Run a command; why it failed, if it did."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps([os.environ.get(trust.VARIABLE, ""), *arguments]) + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if answer:
+            status, text = json.loads(answer)
+            return _reason(status, text) if status else None
+        status = self.process.wait()
+        self.errors.seek(0)
+        return _reason(status, self.errors.read().decode(errors="replace"))
+
+    def close(self) -> None:
+        """End it; it has nothing to do any more."""
+        self.process.communicate()
+        self.errors.close()
+
+
+class Workers:
+    """Processes by slot, and the data that each had last; they end with the block.
+
+    The first ``n`` start at once, to load PyTorch while this process does, and the others when they are needed.
+    """
+
+    def __init__(self, n: int = 0) -> None:
+        self.by_slot = {slot: Worker() for slot in range(n)}
+        self.last: dict[int, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for slot, worker in self.by_slot.items():
+            if error[0] is not None or slot not in self.last:  # one without a command may still be loading
+                worker.process.terminate()
+        with ThreadPoolExecutor() as pool:
+            [*pool.map(lambda worker: worker.close(), self.by_slot.values())]
+
+    def worker(self, slot: int) -> Worker:
+        """The process of a slot; a new one if there is none, or if it has ended."""
+        if slot not in self.by_slot or not self.by_slot[slot].alive:
+            self.by_slot[slot] = Worker()
+        return self.by_slot[slot]
+
+
+def _reason(status: int, text: str) -> str:
+    """What a command said last."""
+    if status < 0:
+        return f"killed by signal {-status}"
+    lines = text.strip().splitlines()
+    return lines[-1].removeprefix("error: ").rstrip(".") if lines else f"ended with status {status}"
