@@ -29,7 +29,8 @@ from equipoise.records.history import History
 from equipoise.report import tuning as shown
 from equipoise.report.notes import NOTHING
 from equipoise.runs import choosing, directory, unchanged
-from equipoise.runs.tuning import Budget, edges, random_shares, settled, space_of
+from equipoise.runs.configuration import RunError
+from equipoise.runs.tuning import Budget, choose, edges, random_shares, settled, space_of
 from equipoise.system.seals import sealed_text
 from equipoise.system.search import among, log_uniform, read, uniform
 from run_helpers import TINY, config
@@ -63,6 +64,11 @@ def without_seconds(document: Any) -> Any:
     return [without_seconds(each) for each in document] if isinstance(document, list) else document
 
 
+@dataclass(frozen=True)
+class Counted(eq.Rule):
+    n: int = eq.number(3, low=1, high=9, whole=True, search=log_uniform(1, 9))
+
+
 # draws and rungs
 def test_methods_share_the_draws_of_what_they_share() -> None:
     fedavg, fedprox = (space_of(eq.parse(name)) for name in ("fedavg", "fedprox"))
@@ -83,14 +89,35 @@ def test_a_value_of_the_user_is_not_searched() -> None:
 
 def test_sixteen_draws_cost_five_whole_runs() -> None:
     budget = Budget(draws=16)
-    assert budget.rungs(40) == [5, 10, 20, 40]
-    alive, cost, before = 16, 0, 0
-    for until in budget.rungs(40):
-        cost, alive, before = cost + alive * (until - before), -(-alive // 2), until
-    assert cost == 16 * 5 + 8 * 5 + 4 * 10 + 2 * 20 == 5 * 40
-    assert Budget(draws=2).rungs(40) == [40]
-    assert Budget(draws=16, halving=False).rungs(40) == [40]
-    assert Budget(draws=16).rungs(3) == [1, 3]
+    assert budget.rungs(40) == {5: 1, 10: 1, 20: 1, 40: 0}
+    assert budget.planned(40) == 16 * 5 + 8 * 5 + 4 * 10 + 2 * 20 == 5 * 40
+    assert Budget(draws=2).rungs(40) == {40: 0}
+    assert Budget(draws=16, halving=False, trials=3).planned(40) == 16 * 40 * 3
+    assert Budget(draws=16).rungs(3) == {1: 3, 3: 0}  # three halvings after one round
+    assert Budget(draws=16).planned(3) == 16 + 2 * 2
+    assert Budget(draws=16).rungs(1) == {1: 0}
+
+
+def test_a_parameter_has_only_values_that_it_may_have() -> None:
+    for space, values in ((log_uniform(1, 4), {1, 2, 3, 4}), (uniform(0.5, 3.2), {1, 2, 3})):
+        searched = space_of(eq.Method.of(Counted()), {"Counted.n": space})["Counted.n"]
+        drawn = [searched.at(k / 200) for k in range(200)]
+        assert set(drawn) == values
+        assert all(isinstance(value, int) for value in drawn)
+        assert min(map(drawn.count, values)) >= 20
+    for text, fault in (("uniform(1.2, 1.8)", "ends"), ("log(1, 40)", "n: must be"), ("1,2.5", "found 2.5")):
+        with pytest.raises(ValueError, match=fault):
+            tuned([Counted()], search={"Counted.n": text})
+    assert tuned([Counted()], draws=2, rounds=1).choices["Counted"].spaces["Counted.n"].whole  # type: ignore[union-attr]
+
+
+def test_a_schedule_is_not_replaced_by_numbers() -> None:
+    solver, text = eq.SGD("cosine(0.05)"), r"numbers would replace the schedule cosine\(0.05\)"
+    for search in ("log(0.01, 1)", "0.01,0.1"):
+        with pytest.raises(ValueError, match=text):
+            tuned(solver=solver, search={"lr": search})
+    schedules = among("cosine(0.1)", "cosine(0.2)")
+    assert tuned(["fedavg"], solver=solver, rounds=2, search={"lr": schedules}).choices["fedavg"].tried
 
 
 @pytest.mark.parametrize(
@@ -258,6 +285,52 @@ def test_a_choice_that_is_stopped_and_continued_is_the_same(
     assert without_seconds(continued.document()) == without_seconds(whole.document())
 
 
+@pytest.mark.parametrize("by", ["mean", "eo"])
+def test_every_draw_has_its_criterion_at_every_rung(by: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    people = [(x, y, torch.randint(0, 2, (len(x),), generator=generator)) for x, y in CLIENTS]
+    given = {**GIVEN, "groups": None, "rounds": 12, "draws": 8, "by": by, "solver": eq.SGD(0.3)}
+    for method in ("fedavg", "ditto-personal", "cgsv"):
+        choice = eq.tune(net, people, [method], **given).choices[method]
+        assert sorted(tried.last.rounds for tried in choice.tried) == [3] * 4 + [6] * 2 + [12] * 2
+        assert all(math.isfinite(result.scores[by]) for tried in choice.tried for result in tried.results)
+        useful = [t for t in choice.tried if not t.results[0].failed]
+        first = sorted(useful, key=lambda t: (-t.results[0].scores[by], t.trial.draw))
+        assert {t.trial.draw for t in first[:4]} <= {t.trial.draw for t in choice.tried if t.last.rounds > 3}
+
+
+def test_a_criterion_that_is_defined_late_is_no_bad_draw() -> None:
+    def histories(trials: Any, until: int) -> dict[Any, list[History | str]]:
+        return {trial: [fake(trial.draw, until)] for trial in trials}
+
+    def fake(draw: int, until: int) -> History:  # the models of clients are equal until the last rounds
+        received = [{"accuracy": [0.5, 0.5 + draw / 100 * (t > 2)]} for t in range(until)]
+        held_out = {
+            "accuracy": 0.5 + draw / 10,
+            "loss": 0.5,
+            "groups": {"all": {"accuracy": 0.5 + draw / 10, "loss": 0.5}},
+        }
+        name = "the server's validation data"
+        records = [
+            {
+                "round": t,
+                "groups": {name: {"accuracy": 0.5, "loss": 0.5, "n": 50}},
+                "clients": each,
+                "validation": held_out,
+            }
+            for t, each in enumerate(received)
+        ]
+        alone = {"standalone_test": [0.4, 0.6], "rounds": 8, "seconds": 2.0}
+        return History(records, {"method": "cgsv", "contribution": alone})  # type: ignore[arg-type]
+
+    chosen = choose({"cgsv": {}}, {"cgsv": 0.1}, Budget(draws=4, by="collaboration"), 8, histories).choices["cgsv"]
+    assert [t.trial.draw for t in chosen.finished] == [2, 3]  # the better means went on, and both are then equally fair
+    assert [t.results[0].scores["collaboration"] for t in chosen.finished] == pytest.approx([math.nan] * 2, nan_ok=True)
+    assert chosen.cost == (4, 4 * 8 + 4 * 4 + 2 * 4, 8.0)  # with the rounds and seconds of clients alone
+    with pytest.raises(ValueError, match="is defined for no draw"):
+        choose({"cgsv": {}}, {"cgsv": 0.1}, Budget(draws=4, by="collaboration"), 4, histories)
+
+
 def test_results_on_test_data_cannot_change_a_choice() -> None:
     tests = {"a": part(100, 1), "b": part(100, 2)}
     turned = {name: (x, 1 - y) for name, (x, y) in tests.items()}
@@ -293,8 +366,18 @@ def test_collaborative_fairness_is_that_on_the_servers_data(tmp_path: Path) -> N
     text = "fedavg: collaboration is not defined for any of its draws, because all clients receive the same"
     assert any(sentence.startswith(text) for sentence in shown.sentences(documents[0]))
     for lacking in ("collaborative", "server_validation"):
-        with pytest.raises(ValueError, match="by='collaboration' needs collaborative=True and server_validation"):
-            tuned(**{**given, lacking: None})
+        with pytest.raises(ValueError, match="by=collaboration needs data for collaborative fairness"):
+            tuned(["cgsv"], **{**given, lacking: None})
+    with pytest.raises(ValueError, match="every client receives the same model by fedavg, fedprox"):
+        tuned(**given)
+
+
+def test_clients_train_alone_only_where_that_decides() -> None:
+    given: dict[str, Any] = {"groups": None, "collaborative": True, "server_validation": part(50, 2), "draws": 2}
+    hidden = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    for method, by, rounds in (("fedavg", "mean", 6), ("fedsac", "mean", 12), ("cgsv", "collaboration", 12)):
+        tuning = eq.tune(hidden, CLIENTS, [method], rounds=3, by=by, **{**GIVEN, **given, "solver": eq.SGD(0.5)})
+        assert tuning.choices[method].cost[:2] == (2, rounds)
 
 
 @dataclass(frozen=True)
@@ -347,6 +430,11 @@ def test_a_client_that_takes_no_part_can_be_the_criterion() -> None:
             fed.fit(3, progress=False)
             reached.append(100 * fmean(float(r["groups"]["left"]["accuracy"] or 0) for r in fed.records))
         assert tried.last.scores["leave-one-client-out"] == pytest.approx(fmean(reached))
+    few = [part(6, 0), part(40, 1), part(40, 2)]
+    choice = eq.tune(net, few, ["fedavg"], rounds=2, by="leave-one-client-out", draws=2, progress=False).choices[
+        "fedavg"
+    ]
+    assert all(math.isfinite(tried.last.scores["leave-one-client-out"]) for tried in choice.finished)
     with pytest.raises(MethodError, match="standalone has no global model"):
         tuned(["standalone"], by="leave-one-client-out")
 
@@ -380,8 +468,9 @@ def test_a_value_at_the_end_of_its_range_is_reported() -> None:
         ({"search": {"lr": "0.1"}}, ValueError, "expected log"),
         ({"method": "fedavg"}, TypeError, "give methods"),
         ({"sampler": "grid"}, ValueError, "sampler must be one of random, optuna"),
-        ({"by": "eo"}, ValueError, r"by=eo: .* needs groups of people"),
-        ({"by": "oracle"}, ValueError, r"by=oracle: .* needs test data"),
+        ({"by": "eo"}, ValueError, r"by=eo needs classes, and groups of people"),
+        ({"by": "oracle"}, ValueError, r"by=oracle needs test data"),
+        ({"methods": {"a b": "fedavg", "a-b": "fedprox"}}, ValueError, "'a b' and 'a-b' would share the folder a-b"),
         ({"search": {"lr": [0.1, 1]}}, TypeError, "search must be a dictionary"),
     ],
 )
@@ -569,7 +658,8 @@ def test_a_comparison_chooses_first(tmp_path: Path, equipoise: Any) -> None:
         (("tune", "fedsac:published"), "test data are sealed"),
         (("tune", "fedavg", "--search", "mu=1,2"), "setting 'mu'"),
         (("tune", "fedavg", "fedavg"), "given twice"),
-        (("tune", "fedavg", "--by", "collaboration"), "needs data for collaborative fairness"),
+        (("tune", "cgsv", "--by", "collaboration"), "needs data for collaborative fairness"),
+        (("tune", "fedavg", "--by", "eo", "--scenario", "diabetes"), "needs classes, and groups of people"),
         (("tune", "fedavg", "--engine", "flower-inproc"), "settings are chosen in simulations"),
         (("tune", "fedavg", "--set", "fedprox.mu=1"), "is not part of any of fedavg"),
         (("tune", "fedavg", "--validation", "0"), "validation must be in"),
@@ -630,6 +720,31 @@ def test_draws_that_guess_are_last_and_the_better_of_them_first() -> None:
         (each.last.scores["mean"] for each in tried), reverse=True
     )
     assert tuning.choices["fedavg"].settings == {}
+
+
+def test_a_choice_is_made_again_only_from_runs_that_can_serve_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tuned(["fedavg"], 2, directory=tmp_path / "t", draws=2)
+    for name, value in (("validation", 0.3), ("seed", 1), ("by", "oracle"), ("sampler", "optuna"), ("rounds", 3)):
+        more = {"rounds": 2, "draws": 2, "tests": {"a": part(50, 1), "b": part(50, 2)}, name: value}
+        with pytest.raises(RunError, match=f"holds a choice with {name}="):
+            tuned(["fedavg"], directory=tmp_path / "t", **more)
+    assert not caplog.records
+    tuned(["fedavg"], 2, directory=tmp_path / "t", draws=3, by="worst")
+    assert "holds a choice with draws=2; it is made again with 3" in caplog.text
+
+
+def test_the_defaults_without_a_score_are_explained() -> None:
+    document = tuned(["fedavg"], draws=4, rounds=8).document()
+    assert "After 4 of 8 rounds only the better 2 of 4 draws went on." in shown.sentences(document)
+    method = document["methods"]["fedavg"]
+    method["default"] = None
+    for trial in method["trials"]:
+        if trial["draw"] == 0:
+            trial["rungs"] = [{"rounds": 4}, {"rounds": 8}]
+            trial["failed"] = "the global model is no better than guessing"
+    assert any("the defaults are of no use (the global model is no" in text for text in shown.sentences(document))
 
 
 def test_a_choice_from_python_names_no_data(tmp_path: Path, equipoise: Any) -> None:

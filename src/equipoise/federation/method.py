@@ -78,11 +78,7 @@ class Method:
     def _whole(self, by: str) -> None:
         """Refuse a rule that keeps something of single clients, together with ``by``, which has one client with all data."""
         for rule, part in zip(self.rules, self.parts, strict=True):
-            own = (
-                any(overrides(rule, hook) for hook in ("private", "submodel", "deploy"))
-                or "reward" in rule.declared.owns
-            )
-            if own:
+            if _of_single_clients(rule):
                 raise MethodError(
                     f"{part!r} keeps or changes something of each client, and {by!r} has one client with the data of all. Leave one out."
                 )
@@ -190,6 +186,11 @@ class Method:
         return [k for k, rule in enumerate(self.rules) if overrides(rule, hook)]
 
     @property
+    def differing(self) -> bool:
+        """Whether clients may predict with different models."""
+        return self.own_decisions or not self.sharing.global_model or any(map(_of_single_clients, self.rules))
+
+    @property
     def own_decisions(self) -> bool:
         """Whether what is predicted depends on the state of the client that predicts."""
         return any(overrides(rule, "decide") and overrides(rule, "client_state") for rule in self.rules)
@@ -200,6 +201,11 @@ def _check_frozen(rule: type[Rule], part: str) -> None:
         raise MethodError(
             f"{part}: a rule must be a frozen dataclass, which shows its hyper-parameters. Decorate it with @dataclass(frozen=True)."
         )
+
+
+def _of_single_clients(rule: Rule) -> bool:
+    """Whether a rule keeps or changes something of each client, so that they predict with different models."""
+    return any(overrides(rule, hook) for hook in ("private", "submodel", "deploy")) or "reward" in rule.declared.owns
 
 
 def _rank(rule: Rule) -> int:

@@ -4,7 +4,9 @@ Every number is that of the tables, over the last five rounds that were evaluate
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import fmean
 from typing import Final, cast
 
@@ -12,11 +14,12 @@ from equipoise.metrics.collaborative import SERVER
 from equipoise.metrics.failure import diverged
 from equipoise.metrics.performance import last_rounds
 from equipoise.records.history import History
-from equipoise.records.meta import Content
+from equipoise.records.meta import Content, Meta
 from equipoise.records.record import Validation, number
 from equipoise.records.results import People
 
 LAST: Final = 5  # rounds
+MOST: Final = 3  # times that draws are halved
 COLLABORATION: Final = "collaboration"
 LEAVE_OUT: Final = "leave-one-client-out"
 ORACLE: Final = "oracle"
@@ -32,6 +35,11 @@ CRITERIA: Final = {  # by name, in words
     ORACLE: "the mean over groups of the test data, which is no fair choice",
 }
 OF_HELD_OUT: Final = tuple(name for name in CRITERIA if name not in (LEAVE_OUT, ORACLE))
+
+
+def rungs(rounds: int, halvings: int = MOST) -> dict[int, int]:
+    """After which of so many rounds draws are ranked, and how often they are halved there: an eighth, a quarter, half; the last is the end."""
+    return {**Counter(max(1, rounds // 2**k) for k in range(halvings, 0, -1)), rounds: 0}
 
 
 def scores(history: History) -> dict[str, float]:
@@ -80,9 +88,15 @@ def tested(history: History) -> float:
     return sign * number(history.summary(LAST)["avg"])
 
 
+def left_out(history: History) -> float:
+    """The same where the test set is a client that took no part, however few samples it has."""
+    meta: Meta = {**history.meta, "least_group": 1, "small_groups": []}
+    return tested(replace(history, meta=meta))
+
+
 def failed(history: History) -> str:
     """Why a run is of no use by what clients hold out: it diverged, or it guesses; empty if it is of use."""
     if not (last := _last(history)):
-        return "no client had enough samples to hold one out"
+        return "nothing was measured on what clients hold out: all have too few samples, or an earlier version began the run"
     scores_of_rounds = {str(k): cast(Content, held_out) for k, held_out in enumerate(last)}
     return diverged(scores_of_rounds, which="validation loss") or history.on_held_out(clients=False).failure(LAST)

@@ -50,6 +50,7 @@ class Contribution(TypedDict, total=False):
     given : each client's contribution as given by the user.
     used : what the method used: `"standalone_val"`, `"standalone_test"` or `"given"`.
     rounds : of the training alone; null of what was given.
+    seconds : that it took.
     averaged : over how many of its last rounds the accuracies are the mean, where it is more than one.
     spread : [N], the standard deviation between these rounds.
     """
@@ -59,6 +60,7 @@ class Contribution(TypedDict, total=False):
     given: Sequence[float]
     used: str | None
     rounds: int | None
+    seconds: float
     averaged: int
     spread: Sequence[float]
 

@@ -14,7 +14,7 @@ from equipoise.report import drawing
 from equipoise.report.formatting import number
 from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.html import svg, template
-from equipoise.report.notes import chosen_by, cost_of_choice, none_of_use, settings_of
+from equipoise.report.notes import chosen_by, cost_of_choice, listed, none_of_use, settings_of
 from equipoise.system.files import write_atomically
 from equipoise.system.text import plural
 
@@ -42,7 +42,10 @@ def budget(document: Content) -> str:
 def sentences(document: Content) -> Iterator[str]:
     """What to know of the choices: edges of ranges, disagreement between criteria, early ranks that misled, useless draws."""
     yield budget(document)
-    by = document["budget"]["by"]
+    by, (*early, last) = document["budget"]["by"], document["rungs"]
+    if early and (first := next(iter(document["methods"].values()), None)):
+        draws = [sum(len(trial["rungs"]) > k for trial in first["trials"]) for k in range(len(early) + 1)]
+        yield f"After {listed([*map(str, early)])} of {last} rounds only the better {listed([*map(str, draws[1:])])} of {draws[0]} draws went on."
     for label, method in document["methods"].items():
         for name, end in method["edges"].items():
             yield f"{label}: {name} = {method['settings'][name]} is at the {end} end of its range; {EDGE}."
@@ -56,7 +59,14 @@ def sentences(document: Content) -> Iterator[str]:
             same = ", because all clients receive the same or equally good models" if by == COLLABORATION else ""
             yield f"{label}: {by} is not defined for any of its draws{same}; the defaults are taken."
         elif method["default"] is None:
-            yield f"{label}: the defaults were not trained to the end, so they have no score to compare with."
+            default = next(trial for trial in method["trials"] if trial["draw"] == 0)
+            ended = default["rungs"][-1]["rounds"] == document["rungs"][-1]
+            why = (
+                f"are of no use ({default['failed'] or by + ' is not defined'})"
+                if ended
+                else "were not trained to the end"
+            )
+            yield f"{label}: the defaults {why}, so they have no score to compare with."
         if useless := method["useless"]:
             yield f"{label}: {useless} of {plural(len(method['trials']), 'draw')} diverged or guess."
         for early in method["agreement"]:

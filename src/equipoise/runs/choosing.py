@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ from equipoise import scenarios
 from equipoise.federation.history import History
 from equipoise.federation.method import Method, MethodError, parse
 from equipoise.metrics.classification import RATES
-from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE
+from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE, rungs
 from equipoise.records.directory import TRIALS
 from equipoise.runs import directory as runs
 from equipoise.runs import tuning, unchanged
@@ -74,6 +73,26 @@ class Candidates:
         return parse(text, overrides)
 
 
+LACKING: Final = {  # what criteria need of the data
+    "eo": "classes, and groups of people (sensitive attributes). Name their column, --set group=COLUMN, in Python give clients (x, y, s)",
+    COLLABORATION: "data for collaborative fairness, with validation data of the server's. Choose digits-pow, digits-cla, digits-dir or a "
+    "scenario of FedSAC, in Python give collaborative=True, server_validation=(x, y) and no groups",
+    LEAVE_OUT: "at least two clients. Divide the data among more",
+    ORACLE: "test data. Give tests={...} or client_tests=[...]",
+}
+
+
+def require(by: str, present: Mapping[str, Callable[[], bool]]) -> None:
+    """Refuse a criterion whose data are not ``present``.
+
+    Raises
+    ------
+    ValueError : naming what it needs.
+    """
+    if by in present and not present[by]():
+        raise ValueError(f"by={by} needs {LACKING[by]}, or choose by another criterion.")
+
+
 def check(methods: Mapping[str, Method], budget: Budget, search: Mapping[str, Space]) -> None:
     """Refuse what would look at test data while settings are chosen, and spaces of settings that no method has.
 
@@ -92,6 +111,11 @@ def check(methods: Mapping[str, Method], budget: Budget, search: Mapping[str, Sp
             raise MethodError(
                 f"{label} has no global model for a client that takes no part. Choose by another criterion, or leave it out."
             )
+    if budget.by == COLLABORATION and not any(method.differing for method in methods.values()):
+        raise ValueError(
+            f"by={COLLABORATION}: every client receives the same model by {', '.join(methods)}, so that nothing is to compare. "
+            "Add a method such as fedsac or cgsv, or choose by another criterion."
+        )
     names = {RATE, *(name for method in methods.values() for name in _hyper_parameters(method))}
     for name in search:
         if name not in names:
@@ -144,7 +168,7 @@ def choose(
     tuning.claim(base, budget, rounds)
     sealed, jobs = _sealed(candidates, budget, plain), jobs or fitting([*plain.values()])
     folder = trials_in or base / TRIALS
-    done, total = [0], _rounds_in_all(budget, rounds, len(methods))
+    done, total = [0], budget.planned(rounds) * len(methods)
 
     def shown(now: int, _: int, before: int) -> None:
         done[0] = before + now
@@ -186,24 +210,21 @@ def _sealed(candidates: Candidates, budget: Budget, plain: Mapping[str, RunConfi
     """What the runs that choose have: no test data, rows held out, counts to recognise a model that guesses, and few checkpoints."""
     first = next(iter(plain.values()))
     described = scenarios.describe(first.scenario, first.data, **first.scenario_options)
-    if budget.by == COLLABORATION and not (described.collaborative and described.has_server_validation):
-        raise ValueError(
-            f"--by {COLLABORATION} needs data for collaborative fairness, with validation data of the server's; found {first.scenario}. "
-            "Choose digits-pow, digits-cla, digits-dir or a scenario of FedSAC, or another criterion. With your own data: eq.tune in Python."
-        )
-    if budget.by == "eo" and not unchanged.data_of(first).attributes:
-        raise ValueError(
-            f"--by eo needs groups of people (sensitive attributes); {first.scenario} has none here. Name their column, "
-            "--set group=COLUMN, or choose by another criterion."
-        )
-    measured = str(candidates.chosen.get("measures") or "")
     numbers = kind_of(described.task) == REGRESSION
+    present = {
+        "eo": lambda: not numbers and bool(unchanged.data_of(first).attributes),
+        COLLABORATION: lambda: described.collaborative and described.has_server_validation,
+        LEAVE_OUT: lambda: len(unchanged.data_of(first).clients) > 1,
+    }
+    require(budget.by, present)
+    measured = str(candidates.chosen.get("measures") or "")
     more: dict[str, Any] = (
         {} if numbers else {"measures": ", ".join(filter(None, [measured, RATES * (RATES not in measured)]))}
     )
     if first.checkpoint_every == 1:  # a kill costs no more than the first rung
-        more["checkpoint_every"] = max(1, first.rounds // 2 ** (tuning.MOST_RUNGS - 1))
-    return {"validation": budget.validation, "sealed": budget.by != ORACLE, **more}
+        more["checkpoint_every"] = min(rungs(first.rounds))
+    rewarded = {"rewarded": True} if budget.by == COLLABORATION else {}
+    return {"validation": budget.validation, "sealed": budget.by != ORACLE, **rewarded, **more}
 
 
 def _trained(
@@ -238,12 +259,3 @@ def _trained(
     for (trial, _), path in places.items():
         ended.setdefault(trial, []).append(failed.get(path) or History.from_run(path))
     return ended
-
-
-def _rounds_in_all(budget: Budget, rounds: int, methods: int) -> int:
-    """Rounds of all trials, rung by rung."""
-    total, alive = 0, budget.draws
-    for before, until in pairwise([0, *budget.rungs(rounds)]):
-        total += alive * (until - before)
-        alive = -(-alive // 2)
-    return total * methods * budget.trials

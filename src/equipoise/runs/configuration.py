@@ -37,6 +37,7 @@ PAIR = re.compile(r"""\s*(\w+)\s*=\s*+((?:[^,=()\[\]'"]|'[^']*'|"[^"]*"|\([^()]*
 NEWER = {
     "contribution_rounds": 1,
     "sealed": False,
+    "rewarded": False,
     "left_out": None,
     "tuned": None,
 }  # settings that earlier versions lack, and what those did
@@ -57,6 +58,7 @@ class RunConfig(Settings, RunSettings):
     network_options: dict[str, Any] = field(default_factory=dict)
     checkpoint_every: int = number(1, 1)
     sealed: bool = False  # without any test data, because settings are being chosen
+    rewarded: bool = False  # of these, by what clients get for what they contribute
     left_out: str | None = text(None)  # a client whose training samples are the test set instead, for the same purpose
     own_code: dict[str, str] | None = None  # files of the user's code, and their SHA-256
     tuned: dict[str, Any] | None = None  # how the settings were chosen, see `equipoise.records.meta.Tuned`

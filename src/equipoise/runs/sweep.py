@@ -3,6 +3,7 @@
 import inspect
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import is_dataclass, replace
@@ -30,12 +31,12 @@ from equipoise.federation.standing import ProgressLog, Standing, shown_rate
 from equipoise.federation.stopping import Stop
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.collaborative import SERVER
-from equipoise.records.criteria import COLLABORATION, ORACLE
+from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE
 from equipoise.records.directory import ORDER, TRIALS
-from equipoise.records.meta import Meta, Tuned
+from equipoise.records.meta import Contribution, Meta, Tuned
 from equipoise.records.record import Record
 from equipoise.report.statistics import Comparison
-from equipoise.runs.choosing import FOLDER, check
+from equipoise.runs.choosing import FOLDER, check, require
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import slug
 from equipoise.runs.tuning import FIRST_SEED, Budget, Trial, Tuning, choose, claim, space_of, tuned_method, write
@@ -252,24 +253,35 @@ def _tune(
     check(methods, budget, search)
     spaces = {label: space_of(method, search) for label, method in methods.items()}
     base = {**given, "validation": budget.validation}
-    if not task_of(given.get("task", "classification")).dtype.is_floating_point:
+    numbers = task_of(given.get("task", "classification")).dtype.is_floating_point
+    rewarded = bool(given.get("collaborative")) and given.get("groups") is None
+    rewarded = rewarded and given.get("server_validation") is not None
+
+    def grouped() -> bool:
+        method, seed = next(iter(methods.values())), budget.seeds[0]
+        return bool(Federation(_network(net, seed), clients, method, solver, seed=seed, **base).trial.setup.attributes)
+
+    present = {
+        "eo": lambda: not numbers and grouped(),
+        COLLABORATION: lambda: rewarded,
+        LEAVE_OUT: lambda: len([*clients]) > 1,
+        ORACLE: lambda: any(given.get(name) for name in OF_TESTS),
+    }
+    require(budget.by, present)
+    if not numbers:
         base["measures"] = tuple(dict.fromkeys((*given.get("measures", ("accuracy",)), RATES)))
     if budget.by != ORACLE:
         base = {name: value for name, value in base.items() if name not in OF_TESTS}
-        rewards = bool(base.pop("collaborative", False)) and base.get("groups") is None
-        if rewards and (held_out := base.get("server_validation")) is not None:
-            base |= {"collaborative": True, "tests": {SERVER: held_out}}
-        elif budget.by == COLLABORATION:
-            raise ValueError(
-                f"by={COLLABORATION!r} needs collaborative=True and server_validation=(x, y), and no groups. Give them, or choose by another criterion."
-            )
-    every = len(methods) * budget.trials * budget.draws * rounds
+        base["collaborative"] = budget.by == COLLABORATION
+        if budget.by == COLLABORATION:
+            base["tests"] = {SERVER: base["server_validation"]}
     if directory is not None:
         claim(directory, budget, rounds)
     with ExitStack() as stack:
         place = directory or Path(stack.enter_context(TemporaryDirectory()))
         bar = stack.enter_context(progress_bar(progress))
-        task = bar.add_task("choosing", total=every, accuracy="")
+        alone = dict[tuple[str, str], Contribution]()
+        task = bar.add_task("choosing", total=budget.planned(rounds) * len(methods), accuracy="")
 
         def run(
             trial: Trial, seed: int, name: str, members: Iterable[Any], until: int, more: Mapping[str, Any]
@@ -277,8 +289,12 @@ def _tune(
             method, optimiser = tuned_method(methods[trial.label], solver, trial.settings)
             start = _network(net, seed)
             fed = Federation(start, members, method, optimiser, seed=seed, **more)
+            if fed.collaborative:  # what each client reaches alone is the same for all methods
+                fed.alone = alone.get((name, str(optimiser.lr)))
             path = place / TRIALS / f"{slug(trial.label)}-draw{trial.draw:02d}-seed{name}"
             left = _resumed(fed, path, trial.label, digest(fed.model.initial), rounds, None)
+            if fed.alone is not None:
+                alone[name, str(optimiser.lr)] = fed.alone
             bar.update(task, description=str(trial))
 
             def pause(_: Record) -> bool:
@@ -322,6 +338,9 @@ def _methods(methods: Methods) -> dict[str, Method]:
     labelled = {short(label if isinstance(label, str) else str(Method.of(m))): Method.of(m) for label, m in pairs}
     if not 0 < len(labelled) == len(methods):
         raise ValueError(f"methods must hold at least one, and each once; found {', '.join(labelled) or 'none'}.")
+    if twice := [folder for folder, n in Counter(map(slug, labelled)).items() if n > 1]:
+        alike = " and ".join(repr(label) for label in labelled if slug(label) == twice[0])
+        raise ValueError(f"methods: the runs of {alike} would share the folder {twice[0]}. Give them other labels.")
     return labelled
 
 

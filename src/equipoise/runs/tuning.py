@@ -10,8 +10,9 @@ import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, cast
@@ -20,18 +21,28 @@ import tomli_w
 
 from equipoise.core.rates import Rate, rate, scaled, text
 from equipoise.core.solver import Solver
-from equipoise.federation.evaluation import EVERY
 from equipoise.federation.method import Method
 from equipoise.metrics.ranking import spearman
-from equipoise.records.criteria import COLLABORATION, CRITERIA, LEAVE_OUT, ORACLE, failed, scores, tested
+from equipoise.records.criteria import (
+    COLLABORATION,
+    CRITERIA,
+    LEAVE_OUT,
+    MOST,
+    ORACLE,
+    failed,
+    left_out,
+    rungs,
+    scores,
+    tested,
+)
 from equipoise.records.directory import CHOSEN, ORDER
 from equipoise.records.history import History
-from equipoise.records.meta import Content, Tuned
+from equipoise.records.meta import Content, Contribution, Tuned
 from equipoise.report import tuning as report
 from equipoise.system import own_code
 from equipoise.system.errors import RunError
 from equipoise.system.files import write_atomically
-from equipoise.system.ranges import check_fields, choice, number
+from equipoise.system.ranges import Range, check_fields, choice, misfit, number
 from equipoise.system.seals import open_json, sealed_json, sealed_text
 from equipoise.system.search import Interval, Space, log_uniform, share
 
@@ -41,7 +52,7 @@ RATE: Final = "lr"  # what every method is tuned by
 AROUND: Final = Interval(0.1, 10, logarithmic=True)  # as a multiple of the given learning rate
 FIRST_SEED: Final = 10_000  # of runs that choose; those that report have smaller ones
 TUNING = "tuning.json"
-MOST_RUNGS: Final = 4  # T/8, T/4, T/2, T
+REMADE: Final = ("draws", "by", "trials", "halving")  # what a choice may change that is made again from the same runs
 WAVES: Final = 4  # in which a sampler that learns asks for its draws
 
 
@@ -71,11 +82,17 @@ class Budget:
     def __post_init__(self) -> None:
         check_fields(self, "tune: ")
 
-    def rungs(self, rounds: int) -> list[int]:
-        """The rounds after which draws are ranked; the last is the end."""
-        halvings = min(MOST_RUNGS - 1, int(math.log2(self.draws)) - 1) if self.halving and self.draws > 2 else 0
-        every = EVERY if self.by == COLLABORATION else 1  # rounds between tests of the models that clients receive
-        return sorted({min(rounds, -(-max(1, rounds // 2**k) // every) * every) for k in range(halvings + 1)})
+    def rungs(self, rounds: int) -> dict[int, int]:
+        """The rounds after which draws are ranked, and how often they are halved there; the last is the end."""
+        return rungs(rounds, min(MOST, int(math.log2(self.draws)) - 1) if self.halving and self.draws > 2 else 0)
+
+    def planned(self, rounds: int) -> int:
+        """The rounds of all trials of a method."""
+        total, before, alive = 0, 0, self.draws
+        for until, halvings in self.rungs(rounds).items():
+            total += alive * (until - before)
+            before, alive = until, -(-alive // 2**halvings)
+        return total * self.trials
 
     def conditions(self, rounds: int) -> Content:
         """Everything that decides a choice, by name, with the rounds of a whole run."""
@@ -129,7 +146,7 @@ def space_of(method: Method, search: Mapping[str, Space] | None = None) -> dict[
 
     Raises
     ------
-    ValueError : a value of the user's space that the rule does not take.
+    ValueError : a value of a space that the rule does not take.
     """
     given = dict(search or {})
     spaces = {RATE: given[RATE]} if RATE in given else dict[str, Space]()
@@ -140,8 +157,20 @@ def space_of(method: Method, search: Mapping[str, Space] | None = None) -> dict[
             if space is None and getattr(rule, parameter.name) == parameter.default:
                 space = parameter.metadata.get("search")
             if space is not None:
-                spaces[name] = space
+                spaces[name] = _fitting(name, space, parameter)
     return spaces
+
+
+def _fitting(name: str, space: Space, parameter: Field[Any]) -> Space:
+    """A space for a parameter: of whole numbers where it has only these."""
+    allowed = parameter.metadata.get("allowed")
+    whole = allowed.whole if isinstance(allowed, Range) else type(parameter.default) is int
+    if isinstance(space, Interval) and whole:
+        space = space.of_whole_numbers()
+    for end in space.ends:
+        if fault := misfit(parameter, end):
+            raise ValueError(f"--search {name}: {fault}.")
+    return space
 
 
 def random_shares(spaces: Mapping[str, Space], seed: int, d: int) -> dict[str, float]:
@@ -197,7 +226,11 @@ def judged(histories: Sequence[History | str], by: str, rounds: int) -> Result:
     names = dict.fromkeys(name for each in numbers for name in each)
     means = {name: fmean(each[name] for each in numbers) for name in names}
     seconds = sum(float(record.get("seconds", 0)) for run in ended for record in run.records)
-    return Result(rounds, means, why, len(histories), sum(len(run.records) for run in ended), seconds)
+    trained = sum(len(run.records) for run in ended)
+    for run in ended:  # what each client reaches alone was found before the first round
+        alone = run.meta.get("contribution") or Contribution()
+        trained, seconds = trained + (alone.get("rounds") or 0), seconds + alone.get("seconds", 0)
+    return Result(rounds, means, why, len(histories), trained, seconds)
 
 
 @dataclass(frozen=True)
@@ -263,9 +296,8 @@ class Choice:
         final = [tried.rank(self.by) for tried in self.finished]
         if len({*final}) < 3:
             return []
-        early = zip(
-            *([result.scores.get(self.by, math.nan) for result in t.results] for t in self.finished), strict=True
-        )
+        by = _early(self.by)
+        early = zip(*([result.scores.get(by, math.nan) for result in t.results] for t in self.finished), strict=True)
         rounds = [result.rounds for result in self.taken.results[:-1]]
         return [(n, spearman(values, final)) for n, values in zip(rounds, early, strict=False)]
 
@@ -336,7 +368,7 @@ class Tuning:
         """Everything in plain JSON types."""
         return {
             "budget": self.budget.conditions(self.rounds),
-            "rungs": self.budget.rungs(self.rounds),
+            "rungs": [*self.budget.rungs(self.rounds)],
             "methods": {label: self._of(label) for label in self.choices},
             "chosen": self.digest,
         }
@@ -404,8 +436,14 @@ def choose(
     leave_out : trains trials without each client in turn; for the criterion of that name.
     """
     lrs = {label: rate(lr) for label, lr in rates.items()}
-    rungs = budget.rungs(rounds)
-    early = "mean" if budget.by == LEAVE_OUT else budget.by
+    halvings, early = budget.rungs(rounds), _early(budget.by)
+    for label, lr in lrs.items():
+        searched = spaces[label][RATE].ends if RATE in spaces[label] else ()
+        if not isinstance(lr, float) and any(isinstance(end, int | float) for end in searched):
+            raise ValueError(
+                f"--search {RATE}: numbers would replace the schedule {shown(lr)}. Leave it out, so that multiples of the schedule are "
+                "searched, or give a learning rate that is a number."
+            )
     tried: dict[Trial, list[Result]] = {}
     alive: dict[str, list[Trial]] = {label: [] for label in spaces}
 
@@ -421,18 +459,21 @@ def choose(
             for d in wave:
                 shares = _ask(space, budget, d, earlier, early) if d else {}
                 drawn.append(Trial(label, d, settled(space, lrs[label], shares) if d else {}, shares))
-        advance(drawn, rungs[0])
-        _check_defined([result for results in tried.values() for result in results], early)
+        advance(drawn, min(halvings))
         alive = {label: [*alive[label], *(trial for trial in drawn if trial.label == label)] for label in spaces}
-    for until in rungs[1:]:
-        alive = {label: _best(trials, tried, early)[: -(-len(trials) // 2)] for label, trials in alive.items()}
+    for before, until in pairwise(halvings):
+        alive = {
+            label: _best(trials, tried, early)[: -(-len(trials) // 2 ** halvings[before])]
+            for label, trials in alive.items()
+        }
         advance([trial for trials in alive.values() for trial in trials], until)
+    _check_defined([tried[trial][-1] for trials in alive.values() for trial in trials], early)
     if budget.by == LEAVE_OUT and leave_out is not None:
         last = [trial for trials in alive.values() for trial in trials]
         for trial, runs in leave_out(last).items():
             result = tried[trial][-1]
             why = next((run for run in runs if isinstance(run, str)), "")
-            ended = [tested(run) for run in runs if isinstance(run, History)]
+            ended = [left_out(run) for run in runs if isinstance(run, History)]
             score = fmean(ended) if ended and not why else math.nan
             more = judged(runs, ORACLE, rounds)
             tried[trial][-1] = replace(
@@ -444,7 +485,7 @@ def choose(
                 seconds=result.seconds + more.seconds,
             )
 
-    def place(tried_trial: Tried) -> tuple[int, tuple[bool, float, int]]:
+    def place(tried_trial: Tried) -> tuple[int, tuple[bool, bool, float, int]]:
         ended = tried_trial.last.rounds == rounds
         return -len(tried_trial.results), _order(budget.by if ended else early, tried_trial)
 
@@ -456,15 +497,16 @@ def choose(
     return Tuning(choices, budget, rounds)
 
 
+def _early(by: str) -> str:
+    """By what draws are ranked while they train."""
+    return "mean" if by == LEAVE_OUT else by
+
+
 def _check_defined(results: Sequence[Result], by: str) -> None:
     """Refuse a criterion that is defined for no trial."""
     numbers = [result.scores.get(by, math.nan) for result in results if result.scores]
     if numbers and all(map(math.isnan, numbers)):
-        needed = {
-            "eo": "groups of people (sensitive attributes)",
-            COLLABORATION: "methods that give clients models of different accuracies",
-            ORACLE: "test data",
-        }.get(by, "samples held out")
+        needed = "clients whose models differ in accuracy" if by == COLLABORATION else "samples held out"
         raise ValueError(
             f"by={by}: {CRITERIA[by]}, is defined for no draw. It needs {needed}. Choose another criterion."
         )
@@ -496,10 +538,14 @@ def _ask(spaces: Mapping[str, Space], budget: Budget, d: int, trials: Sequence[T
     return dict(study.ask(axes).params)
 
 
-def _order(by: str, tried: Tried) -> tuple[bool, float, int]:
-    """What sorts trials from the best to the worst, those of no use last; of equal ones the lower draw is first."""
-    score = tried.last.scores.get(by, math.nan)
-    return tried.rank(by) == -math.inf, math.inf if math.isnan(score) else -score, tried.trial.draw
+def _order(by: str, tried: Tried) -> tuple[bool, bool, float, int]:
+    """What sorts trials from the best to the worst, those of no use last; of equal ones the lower draw is first.
+
+    Those for which the criterion is not defined, or not yet, come after the others, by their means.
+    """
+    score, mean = (tried.last.scores.get(name, math.nan) for name in (by, "mean"))
+    place = mean if (undefined := math.isnan(score)) else score
+    return bool(tried.last.failed), undefined, math.inf if math.isnan(place) else -place, tried.trial.draw
 
 
 def _best(trials: Sequence[Trial], tried: Mapping[Trial, Sequence[Result]], by: str) -> list[Trial]:
@@ -507,19 +553,25 @@ def _best(trials: Sequence[Trial], tried: Mapping[Trial, Sequence[Result]], by: 
 
 
 def claim(directory: Path, budget: Budget, rounds: int) -> None:
-    """Require that a directory has no other runs, and say if a choice in it is made again under another condition.
+    """Require that a directory has no other runs, and say if a choice in it is made again, from the same runs.
 
     Raises
     ------
-    RunError : a directory of runs that do not choose.
+    RunError : a directory of runs that do not choose, or that cannot serve this choice.
     """
     if (directory / ORDER).exists() or (directory / "config.toml").exists():
         raise RunError(f"{directory} holds runs that choose no settings. Choose another --name.")
     path = directory / TUNING
     before = open_json(path.read_text(encoding="utf-8"))["budget"] if path.exists() else {}
     for name, value in budget.conditions(rounds).items():
-        if before.get(name, value) != value:
-            log.warning("%s holds a choice with %s=%s; it is made again with %s.", directory, name, before[name], value)
+        if (earlier := before.get(name, value)) == value:
+            continue
+        if name not in REMADE or {earlier, value} & {ORACLE, COLLABORATION}:
+            raise RunError(
+                f"{directory} holds a choice with {name}={earlier}, whose runs cannot serve one with {name}={value}. "
+                "Choose another name or directory."
+            )
+        log.warning("%s holds a choice with %s=%s; it is made again with %s.", directory, name, earlier, value)
 
 
 def write(tuning: Tuning, directory: Path, shared: Mapping[str, Any]) -> Tuning:

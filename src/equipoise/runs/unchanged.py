@@ -40,7 +40,7 @@ def data_of(config: RunConfig) -> Scenario:
     )
     if config.left_out is not None:
         return data.leaving(config.left_out)
-    return data.sealed() if config.sealed else data
+    return data.sealed(rewarded=config.rewarded) if config.sealed else data
 
 
 def contents(config: RunConfig, data: Scenario | None = None, before: str | None = None) -> dict[str, Any]:

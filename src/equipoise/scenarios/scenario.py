@@ -197,11 +197,10 @@ class Scenario(Description):
         object.__setattr__(self, "sample", shape(self.clients[0]))
         object.__setattr__(self, "has_server_validation", self.server_validation is not None)
 
-    def sealed(self) -> Scenario:
-        """The same without any test data, for the choice of settings; rewards are compared on the server's validation data."""
-        rewards = self.collaborative and self.client_groups is None
-        held_out = self.server_validation if rewards else None
-        return replace(self, tests={} if held_out is None else {SERVER: held_out}, client_tests=None)
+    def sealed(self, *, rewarded: bool = False) -> Scenario:
+        """The same without any test data, for the choice of settings; where what clients get counts, that is on the server's validation data."""
+        tests = {SERVER: self.server_validation} if rewarded and self.server_validation is not None else {}
+        return replace(self, collaborative=rewarded, tests=tests, client_tests=None)
 
     def leaving(self, client: str) -> Scenario:
         """The same without test data and without a client, whose training samples are the test set.
@@ -221,6 +220,7 @@ class Scenario(Description):
             people=None if self.people is None else tuple(self.people[m] for m in kept),
             client_groups=None,
             client_tests=None,
+            collaborative=False,
             tests={client: self.clients[k]},
             tested=None if self.people is None else ({client: self.people[k]}, None),
         )

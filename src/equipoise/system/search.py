@@ -12,11 +12,12 @@ EXAMPLES = "log(0.001, 1), uniform(0, 1) or a list such as 1,2,4"
 
 @dataclass(frozen=True)
 class Interval:
-    """Numbers from ``low`` to ``high``, every one as likely as any other, or every order of magnitude if ``logarithmic``."""
+    """Numbers from ``low`` to ``high``, every one as likely as any other, or every order of magnitude if ``logarithmic``; only ``whole`` ones if so."""
 
     low: float
     high: float
     logarithmic: bool = False
+    whole: bool = False
 
     def __post_init__(self) -> None:
         if not (self.low < self.high < math.inf) or (self.logarithmic and self.low <= 0):
@@ -24,11 +25,18 @@ class Interval:
 
     def at(self, share: float) -> float:
         """The value below which this share of the draws is, with three significant digits."""
-        if self.logarithmic:
-            value = self.low * (self.high / self.low) ** share
-        else:
-            value = self.low + (self.high - self.low) * share
-        return min(max(float(f"{value:.3g}"), self.low), self.high)
+        low, high = (self.low - 0.5, self.high + 0.5) if self.whole else (self.low, self.high)
+        value = low * (high / low) ** share if self.logarithmic else low + (high - low) * share
+        return min(max(round(value) if self.whole else float(f"{value:.3g}"), self.low), self.high)
+
+    def of_whole_numbers(self) -> "Interval":
+        """The whole numbers in it."""
+        return Interval(math.ceil(self.low), math.floor(self.high), self.logarithmic, whole=True)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Its lowest and highest value."""
+        return self.low, self.high
 
     def edge(self, share: float) -> str:
         """Which end the value at this share is close to, ``"lower"`` or ``"upper"``: within a tenth; empty if neither."""
@@ -47,6 +55,11 @@ class Values:
     def at(self, share: float) -> Any:
         """The value at this share of the list."""
         return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """All its values."""
+        return self.values
 
     def edge(self, share: float) -> str:
         """Empty: a list has no edges."""
