@@ -130,7 +130,7 @@ def test_spaces_are_read(text: str, space: object) -> None:
 
 @pytest.mark.parametrize("text", ["log(0, 1)", "uniform(2, 1)", "log(1)", "1", "", "gauss(0, 1)", "uniform(0, inf)"])
 def test_spaces_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"--search fedprox\.mu=.*expected log\(0.001, 1\)"):
+    with pytest.raises(ValueError, match=r"search fedprox\.mu=.*expected log\(0.001, 1\)"):
         read("fedprox.mu", text)
 
 
@@ -513,6 +513,27 @@ def test_a_comparison_that_chooses_first_is_kept_and_continued(
     assert last.histories[0].tuned == History.from_run(tmp_path / "c" / "fedavg-seed0").tuned != kept
 
 
+def test_a_comparison_takes_a_choice(tmp_path: Path) -> None:
+    tests = {"a": part(60, 1), "b": part(60, 2)}
+    methods = ["fedavg", "fedprox"]
+    choice = tuned(methods, draws=4, trials=2, sampler="random", search={"lr": "log(0.01, 1)"})
+    given = {**GIVEN, "rounds": 4, "tests": tests}
+    compared = eq.compare(net, CLIENTS, methods, 1, tune=choice, **given)
+    for history in compared.histories:
+        assert history.tuned == choice.tuned(history.label)
+    assert "4 draws for each method" in " ".join(str(compared).split())
+    for wrong, text in (
+        ({"methods": ["fedavg"]}, "the settings of fedavg, fedprox were chosen"),
+        ({"solver": eq.SGD(0.3)}, "the settings of fedavg, fedprox were chosen"),
+        ({"seeds": [10_001]}, r"settings are chosen with \[10000, 10001\]"),
+        ({"by": "worst"}, "Add tune=16"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            eq.compare(net, CLIENTS, **{**given, "methods": methods, "tune": choice, **wrong})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="draws must be a whole number"):
+        eq.compare(net, CLIENTS, methods, 1, tune="16", **given)  # type: ignore[arg-type]
+
+
 def test_a_comparison_of_methods_that_were_not_tuned_alike_says_so() -> None:
     tests = {"a": part(60, 1), "b": part(60, 2)}
     runs = [
@@ -528,7 +549,7 @@ def test_a_comparison_of_methods_that_were_not_tuned_alike_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("more", "text"),
-    [({"by": "worst"}, "Add tune=16"), ({"tune": 2, "seeds": [10_000]}, "settings are chosen with 10000")],
+    [({"by": "worst"}, "Add tune=16"), ({"tune": 2, "seeds": [10_000]}, r"settings are chosen with \[10000\]")],
 )
 def test_a_comparison_from_python_refuses_what_it_would_not_do(more: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):

@@ -432,7 +432,9 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     try:
         table = open_toml(written := path.read_bytes().decode())
     except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}). Write one with: equipoise init.") from None
+        raise ValueError(
+            f"{path} cannot be read ({error.strerror}). Correct the path, or write a file with: equipoise init."
+        ) from None
     except ValueError as error:
         if str(error) == CHANGED:
             raise ValueError(

@@ -321,7 +321,8 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, object]]]:
         name = name or own_code.split(rest)[0]
         if not name:
             word = rest.split("+")[0].split(":")[0].split("(")[0].strip()
-            own = f" A rule in {word}.py: {word}.py:MyRule." if rest[len(word) :].startswith(":") else ""
+            file = f"{word.removesuffix('.py')}.py"
+            own = f" A rule in {file}: {file}:MyRule." if word == file or rest[len(word) :].startswith(":") else ""
             raise MethodError(
                 f"Unknown method {word!r} in {text!r}.{near(word, METHODS)} All names: equipoise methods.{own}"
             )

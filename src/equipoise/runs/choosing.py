@@ -119,7 +119,7 @@ def check(methods: Mapping[str, Method], budget: Budget, search: Mapping[str, Sp
     names = {RATE, *(name for method in methods.values() for name in _hyper_parameters(method))}
     for name in search:
         if name not in names:
-            raise ValueError(f"--search {name}: {unknown('setting', name, sorted(names))}")
+            raise ValueError(f"search {name}: {unknown('setting', name, sorted(names))}")
 
 
 def _hyper_parameters(method: Method) -> list[str]:
@@ -160,7 +160,7 @@ def choose(
     rounds = next(iter(plain.values())).rounds
     given = {label: overrides for label, (_, overrides) in candidates.methods.items()}
     if twice := sorted({name for each in given.values() for name in each} & candidates.search.keys()):
-        raise ValueError(f"--search {twice[0]}: it has a value, by --set or in the file. Leave one of them out.")
+        raise ValueError(f"search {twice[0]}: it has a value, by --set or in the file. Leave one of them out.")
     spaces = {
         label: {name: at for name, at in tuning.space_of(method, candidates.search).items() if name not in given[label]}
         for label, method in methods.items()

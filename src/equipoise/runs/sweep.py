@@ -39,7 +39,7 @@ from equipoise.report.statistics import Comparison
 from equipoise.runs.choosing import FOLDER, check, require
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import slug
-from equipoise.runs.tuning import FIRST_SEED, Budget, Trial, Tuning, choose, claim, space_of, tuned_method, write
+from equipoise.runs.tuning import Budget, Trial, Tuning, choose, claim, space_of, tuned_method, write
 from equipoise.system.files import locked, write_atomically
 from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
@@ -68,7 +68,7 @@ def compare(
     last: int | None = None,
     stop: Stop | None = None,
     progress: bool = True,
-    tune: int | None = None,
+    tune: int | Tuning | None = None,
     by: str = "mean",
     **given: Any,
 ) -> Comparison:
@@ -87,7 +87,7 @@ def compare(
     last : rounds that are averaged, >= 1. Default: 5.
     stop : ends a run early, such as ``eq.EarlyStopping(10)``; called with all records of the run after each of its rounds.
     progress : show a progress bar on a terminal, and elsewhere lines of how far each run is.
-    tune : first choose the settings of each method among this number of draws, see :func:`tune`; None: as given.
+    tune : first choose the settings of each method among this number of draws, see :func:`tune`; or what that returned; None: as given.
     by : the criterion of that choice.
     given : all else that :class:`Federation` takes, such as ``tests`` and ``solver``.
 
@@ -107,25 +107,23 @@ def compare(
     base = None if directory is None else Path(directory)
     solver, chosen = checked(given.pop("solver", None)), dict[str, Tuned]()
     optimisers = dict.fromkeys(labelled, solver)
-    if tune is None and by != "mean":
+    if (tune is None or isinstance(tune, Tuning)) and by != "mean":
         raise ValueError(f"by={by!r} is what settings are chosen by. Add tune=16, or leave it out.")
     if tune is not None:
-        if FIRST_SEED in numbers:
-            raise ValueError(f"seeds: settings are chosen with {FIRST_SEED}. Take others for the report.")
-        folder = None if base is None else base / FOLDER
         share = given.get("validation") or Budget.validation
-        tuning = _tune(
-            net,
-            each,
-            labelled,
-            rounds,
-            Budget(draws=tune, by=by, validation=share),
-            {},
-            folder,
-            progress,
-            solver,
-            given,
+        budget = tune.budget if isinstance(tune, Tuning) else Budget(draws=tune, by=by, validation=share)
+        if {*budget.seeds} & {*numbers}:
+            raise ValueError(f"seeds: settings are chosen with {[*budget.seeds]}. Take others for the report.")
+        folder = None if base is None else base / FOLDER
+        tuning = (
+            tune
+            if isinstance(tune, Tuning)
+            else _tune(net, each, labelled, rounds, budget, {}, folder, progress, solver, given)
         )
+        if (tuning.methods, tuning.solver) != (labelled, solver):
+            raise ValueError(
+                f"tune: the settings of {', '.join(tuning.choices)} were chosen, with {tuning.solver}. Give the same methods and solver."
+            )
         for label in labelled:
             labelled[label], optimisers[label] = tuned_method(labelled[label], solver, tuning.choices[label].settings)
             chosen[label] = tuning.tuned(label)

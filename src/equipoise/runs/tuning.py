@@ -169,7 +169,7 @@ def _fitting(name: str, space: Space, parameter: Field[Any]) -> Space:
         space = space.of_whole_numbers()
     for end in space.ends:
         if fault := misfit(parameter, end):
-            raise ValueError(f"--search {name}: {fault}.")
+            raise ValueError(f"search {name}: {fault}.")
     return space
 
 
@@ -441,7 +441,7 @@ def choose(
         searched = spaces[label][RATE].ends if RATE in spaces[label] else ()
         if not isinstance(lr, float) and any(isinstance(end, int | float) for end in searched):
             raise ValueError(
-                f"--search {RATE}: numbers would replace the schedule {shown(lr)}. Leave it out, so that multiples of the schedule are "
+                f"search {RATE}: numbers would replace the schedule {shown(lr)}. Leave it out, so that multiples of the schedule are "
                 "searched, or give a learning rate that is a number."
             )
     tried: dict[Trial, list[Result]] = {}

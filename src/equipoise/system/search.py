@@ -105,7 +105,7 @@ def read(name: str, text: str) -> Space:
             return Interval(low, high, kind == "log")
     except ValueError:
         pass
-    raise ValueError(f"--search {name}={text}: expected {EXAMPLES}; found {text!r}.")
+    raise ValueError(f"search {name}={text}: expected {EXAMPLES}; found {text!r}.")
 
 
 def share(seed: int, draw: int, name: str) -> float:
