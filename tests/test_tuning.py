@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -667,6 +668,10 @@ def test_a_comparison_chooses_first(tmp_path: Path, equipoise: Any) -> None:
     assert "fedprox.mu" in page
     assert equipoise(*command).out.splitlines()[-1] == done.out.splitlines()[-1]  # nothing is trained a second time
     assert "trials" not in equipoise("status", tmp_path).out
+    packed = tmp_path / "c.zip"
+    assert equipoise("pack", tmp_path / "c", "--output", packed).status == 0
+    assert "runs/c/choosing/tuning.json" in zipfile.ZipFile(packed).namelist()
+    assert equipoise("verify", packed).status == 0
     for folder in (tmp_path / "c" / "choosing", tmp_path / "c" / "choosing" / "trials"):
         assert "chose settings, and have no results on test data" in equipoise("report", folder).err
 

@@ -26,8 +26,10 @@ from equipoise.records.record import lines, parse
 from equipoise.report.html import write as write_report
 from equipoise.runs import directory as runs
 from equipoise.runs import unchanged
+from equipoise.runs.choosing import FOLDER
 from equipoise.runs.comparison import side_by_side
 from equipoise.runs.configuration import RunConfig, RunError, whole
+from equipoise.runs.tuning import TUNING
 from equipoise.system import own_code, places
 from equipoise.system.environment import environment, kind, machine, source
 from equipoise.system.errors import ExpectedError
@@ -97,6 +99,8 @@ def pack(directory: Path, output: Path, *, with_data: bool = False, include: Seq
         entries.append(entry)
     if (directory / ORDER).exists():
         contents.add(f"runs/{directory.absolute().name}/{ORDER}", (directory / ORDER).read_bytes(), "run")
+    if (choice := directory / FOLDER / TUNING).exists():
+        contents.add(f"runs/{directory.absolute().name}/{FOLDER}/{TUNING}", choice.read_bytes(), "choice")
     for path in include:
         _add_tree(contents, path, _inside(path, project), "included")
     contents.add(f"runs/{directory.absolute().name}/{REPORT}", _report(contents, entries), "report")
