@@ -81,6 +81,7 @@ def test_settings_are_those_of_a_run() -> None:
         "own_code",
         "report",
         "sealed",
+        "rewarded",
         "left_out",
         "tuned",
     }

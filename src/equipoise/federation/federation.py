@@ -450,15 +450,13 @@ class Federation(Arrangement):
 
         Returns
         -------
-        ``{"standalone_test": [N], "standalone_val": [N], "rounds": rounds, "seconds": 1.5}``, accuracies in [0, 1] on the test
-        sets of each client and on the server's validation data; None where there are no such data.
+        ``{"standalone_test": [N], "standalone_val": [N], "rounds": rounds}``, accuracies in [0, 1] on the test sets of each
+        client and on the server's validation data; None where there are no such data.
         """
-        began = time.perf_counter()
         if self.population is not None:
-            alone = self.population.standalone(self.trial, self.tests, rounds)
-        else:
-            alone, self._solo = contributions.standalone(self.trial, self.tests, rounds, self._solo, progress=progress)
-        return {**alone, "seconds": round(time.perf_counter() - began, 4)}
+            return self.population.standalone(self.trial, self.tests, rounds)
+        alone, self._solo = contributions.standalone(self.trial, self.tests, rounds, self._solo, progress=progress)
+        return alone
 
     @contextmanager
     def _settled(self, path: Path | None, rounds: int, keep: int) -> Iterator[None]:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -464,7 +465,7 @@ def _alone(config: RunConfig, fed: Federation, data: Scenario, progress: bool) -
     path = _alone_path(config, fed, data)
 
     def make() -> Contribution:
-        contribution = fed.standalone(config.rounds, progress=progress)
+        contribution = trained_alone(fed, config.rounds, progress=progress)
         write_atomically(path, json.dumps(contribution))
         return contribution
 
@@ -473,7 +474,13 @@ def _alone(config: RunConfig, fed: Federation, data: Scenario, progress: bool) -
         with locked(path.with_suffix(".lock"), wait=True):
             return _kept(path, len(fed.trial.data)) or make()
     except OSError:  # a folder that cannot be written costs only the time
-        return fed.standalone(config.rounds, progress=progress)
+        return trained_alone(fed, config.rounds, progress=progress)
+
+
+def trained_alone(fed: Federation, rounds: int, *, progress: bool) -> Contribution:
+    """What each client reaches alone, with the seconds that this takes."""
+    began = time.perf_counter()
+    return {**fed.standalone(rounds, progress=progress), "seconds": round(time.perf_counter() - began, 4)}
 
 
 def _kept(path: Path, n: int) -> Contribution | None:

@@ -38,7 +38,7 @@ from equipoise.records.record import Record
 from equipoise.report.statistics import Comparison
 from equipoise.runs.choosing import FOLDER, check, require
 from equipoise.runs.configuration import RunError
-from equipoise.runs.directory import slug
+from equipoise.runs.directory import slug, trained_alone
 from equipoise.runs.tuning import Budget, Trial, Tuning, choose, claim, space_of, tuned_method, write
 from equipoise.system.files import locked, write_atomically
 from equipoise.system.own_code import short
@@ -287,12 +287,11 @@ def _tune(
             method, optimiser = tuned_method(methods[trial.label], solver, trial.settings)
             start = _network(net, seed)
             fed = Federation(start, members, method, optimiser, seed=seed, **more)
-            if fed.collaborative:  # what each client reaches alone is the same for all methods
-                fed.alone = alone.get((name, str(optimiser.lr)))
             path = place / TRIALS / f"{slug(trial.label)}-draw{trial.draw:02d}-seed{name}"
+            if fed.collaborative and not checkpoint.exists(path / "checkpoint"):  # the same for all methods
+                key = name, str(optimiser.lr)
+                fed.alone = alone[key] = alone.get(key) or trained_alone(fed, rounds, progress=False)
             left = _resumed(fed, path, trial.label, digest(fed.model.initial), rounds, None)
-            if fed.alone is not None:
-                alone[name, str(optimiser.lr)] = fed.alone
             bar.update(task, description=str(trial))
 
             def pause(_: Record) -> bool:
