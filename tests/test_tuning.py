@@ -328,8 +328,11 @@ def test_a_criterion_that_is_defined_late_is_no_bad_draw() -> None:
     assert [t.trial.draw for t in chosen.finished] == [2, 3]  # the better means went on, and both are then equally fair
     assert [t.results[0].scores["collaboration"] for t in chosen.finished] == pytest.approx([math.nan] * 2, nan_ok=True)
     assert chosen.cost == (4, 4 * 8 + 4 * 4 + 2 * 4, 8.0)  # with the rounds and seconds of clients alone
-    with pytest.raises(ValueError, match="is defined for no draw"):
-        choose({"cgsv": {}}, {"cgsv": 0.1}, Budget(draws=4, by="collaboration"), 4, histories)
+    never = choose({"cgsv": {}}, {"cgsv": 0.1}, Budget(draws=4, by="collaboration"), 4, histories)
+    assert (never.choices["cgsv"].settled, never.choices["cgsv"].settings) == (False, {})
+    assert any(
+        "collaboration is not defined for any of its draws" in text for text in shown.sentences(never.document())
+    )
 
 
 def test_results_on_test_data_cannot_change_a_choice() -> None:
@@ -684,6 +687,7 @@ def test_a_comparison_chooses_first(tmp_path: Path, equipoise: Any) -> None:
         (("tune", "fedsac:published"), "test data are sealed"),
         (("tune", "fedavg", "--search", "mu=1,2"), "setting 'mu'"),
         (("tune", "fedavg", "fedavg"), "given twice"),
+        (("tune", "fedavg", "--by", "collaboration"), "every client receives the same model by fedavg"),
         (("tune", "cgsv", "--by", "collaboration"), "needs data for collaborative fairness"),
         (("tune", "fedavg", "--by", "eo", "--scenario", "diabetes"), "needs classes, and groups of people"),
         (("tune", "fedavg", "--engine", "flower-inproc"), "settings are chosen in simulations"),

@@ -130,6 +130,7 @@ def choose(
         fields,
         {name: read_space(name, text) for name, text in spaces.items()},
     )
+    choosing.require_models(str(budget["by"]), {method: candidates.parsed(method) for method in methods})
     given = Budget(**{key: value for key, value in budget.items() if value is not None}, **validation)
     with progress_bar("rounds", shown=not json_) as bar:
         task = bar.add_task("choosing", total=None)

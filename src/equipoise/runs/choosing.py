@@ -82,6 +82,20 @@ LACKING: Final = {  # what criteria need of the data
 }
 
 
+def require_models(by: str, methods: Mapping[str, Method]) -> None:
+    """Refuse to compare what clients receive where that is the same for all, by every method.
+
+    Raises
+    ------
+    ValueError : naming the methods.
+    """
+    if by == COLLABORATION and not any(method.differing for method in methods.values()):
+        raise ValueError(
+            f"by={by}: every client receives the same model by {', '.join(methods)}, so that nothing is to compare. "
+            "Add a method such as fedsac or cgsv, or choose by another criterion."
+        )
+
+
 def require(by: str, present: Mapping[str, Callable[[], bool]]) -> None:
     """Refuse a criterion whose data are not ``present``.
 
@@ -111,11 +125,6 @@ def check(methods: Mapping[str, Method], budget: Budget, search: Mapping[str, Sp
             raise MethodError(
                 f"{label} has no global model for a client that takes no part. Choose by another criterion, or leave it out."
             )
-    if budget.by == COLLABORATION and not any(method.differing for method in methods.values()):
-        raise ValueError(
-            f"by={COLLABORATION}: every client receives the same model by {', '.join(methods)}, so that nothing is to compare. "
-            "Add a method such as fedsac or cgsv, or choose by another criterion."
-        )
     names = {RATE, *(name for method in methods.values() for name in _hyper_parameters(method))}
     for name in search:
         if name not in names:

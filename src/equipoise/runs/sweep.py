@@ -36,7 +36,7 @@ from equipoise.records.directory import ORDER, TRIALS
 from equipoise.records.meta import Contribution, Meta, Tuned
 from equipoise.records.record import Record
 from equipoise.report.statistics import Comparison
-from equipoise.runs.choosing import FOLDER, check, require
+from equipoise.runs.choosing import FOLDER, check, require, require_models
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import slug, trained_alone
 from equipoise.runs.tuning import Budget, Trial, Tuning, choose, claim, space_of, tuned_method, write
@@ -249,6 +249,7 @@ def _tune(
 ) -> Tuning:
     """Choose the settings of labelled methods, in a directory or a temporary one."""
     check(methods, budget, search)
+    require_models(budget.by, methods)
     spaces = {label: space_of(method, search) for label, method in methods.items()}
     base = {**given, "validation": budget.validation}
     numbers = task_of(given.get("task", "classification")).dtype.is_floating_point

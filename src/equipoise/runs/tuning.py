@@ -467,7 +467,6 @@ def choose(
             for label, trials in alive.items()
         }
         advance([trial for trials in alive.values() for trial in trials], until)
-    _check_defined([tried[trial][-1] for trials in alive.values() for trial in trials], early)
     if budget.by == LEAVE_OUT and leave_out is not None:
         last = [trial for trials in alive.values() for trial in trials]
         for trial, runs in leave_out(last).items():
@@ -500,16 +499,6 @@ def choose(
 def _early(by: str) -> str:
     """By what draws are ranked while they train."""
     return "mean" if by == LEAVE_OUT else by
-
-
-def _check_defined(results: Sequence[Result], by: str) -> None:
-    """Refuse a criterion that is defined for no trial."""
-    numbers = [result.scores.get(by, math.nan) for result in results if result.scores]
-    if numbers and all(map(math.isnan, numbers)):
-        needed = "clients whose models differ in accuracy" if by == COLLABORATION else "samples held out"
-        raise ValueError(
-            f"by={by}: {CRITERIA[by]}, is defined for no draw. It needs {needed}. Choose another criterion."
-        )
 
 
 def _waves(budget: Budget) -> list[range]:
