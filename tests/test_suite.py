@@ -71,6 +71,9 @@ def test_wrong_shards_are_refused(text: str) -> None:
         ('scenario = "digits"\noptions', 'scenario = "diabetes"\n# options', "numbers to predict"),
         ("rounds = 2", "runds = 2", "Did you mean 'rounds'"),
         ('name = "tiny"', 'name = "tiny"\nskip = { qfll = "slow" }', "Did you mean 'qffl'"),
+        ('by = "mean"', 'by = "wrst"', "by must be one of mean"),
+        ('by = "mean"', 'by = "eo"', "by=eo needs classes, and groups of people"),
+        ('by = "mean"', 'by = "collaboration"', "needs data for collaborative fairness"),
     ],
 )
 def test_wrong_files_are_refused(tmp_path: Path, before: str, after: str, text: str) -> None:

@@ -25,13 +25,14 @@ from torch import nn
 import equipoise as eq
 from equipoise.core.rates import rate, scaled
 from equipoise.federation.method import MethodError
+from equipoise.methods import METHODS
 from equipoise.records.criteria import scores
 from equipoise.records.history import History
 from equipoise.report import tuning as shown
 from equipoise.report.notes import NOTHING
 from equipoise.runs import choosing, directory, unchanged
 from equipoise.runs.configuration import RunError
-from equipoise.runs.tuning import Budget, choose, edges, random_shares, settled, space_of
+from equipoise.runs.tuning import Budget, choose, edges, random_shares, settled, space_of, tuned_method
 from equipoise.system.seals import sealed_text
 from equipoise.system.search import among, log_uniform, read, uniform
 from run_helpers import TINY, config
@@ -301,8 +302,8 @@ def test_every_draw_has_its_criterion_at_every_rung(by: str) -> None:
 
 
 def test_a_criterion_that_is_defined_late_is_no_bad_draw() -> None:
-    def histories(trials: Any, until: int) -> dict[Any, list[History | str]]:
-        return {trial: [fake(trial.draw, until)] for trial in trials}
+    def histories(trials: Any, until: int) -> dict[Any, list[tuple[History, str]]]:
+        return {trial: [(fake(trial.draw, until), "")] for trial in trials}
 
     def fake(draw: int, until: int) -> History:  # the models of clients are equal until the last rounds
         received = [{"accuracy": [0.5, 0.5 + draw / 100 * (t > 2)]} for t in range(until)]
@@ -331,7 +332,8 @@ def test_a_criterion_that_is_defined_late_is_no_bad_draw() -> None:
     never = choose({"cgsv": {}}, {"cgsv": 0.1}, Budget(draws=4, by="collaboration"), 4, histories)
     assert (never.choices["cgsv"].settled, never.choices["cgsv"].settings) == (False, {})
     assert any(
-        "collaboration is not defined for any of its draws" in text for text in shown.sentences(never.document())
+        "collaboration is not defined in all runs of any of its draws" in text
+        for text in shown.sentences(never.document())
     )
 
 
@@ -367,7 +369,7 @@ def test_collaborative_fairness_is_that_on_the_servers_data(tmp_path: Path) -> N
     fairness = [100 * np.corrcoef(alone, each)[0, 1] for each in received[-5:]]
     assert chosen["finetune"]["score"] == pytest.approx(fmean(fairness))
     assert chosen["fedavg"]["score"] is None
-    text = "fedavg: collaboration is not defined for any of its draws, because all clients receive the same"
+    text = "fedavg: collaboration is not defined in all runs of any of its draws, so the defaults are taken. It is not where"
     assert any(sentence.startswith(text) for sentence in shown.sentences(documents[0]))
     for lacking in ("collaborative", "server_validation"):
         with pytest.raises(ValueError, match="by=collaboration needs data for collaborative fairness"):
@@ -439,6 +441,9 @@ def test_a_client_that_takes_no_part_can_be_the_criterion() -> None:
         "fedavg"
     ]
     assert all(math.isfinite(tried.last.scores["leave-one-client-out"]) for tried in choice.finished)
+    names = {"groups": None, "names": list("abcd"), "availability": {"a": 0.5}}
+    with pytest.raises(ValueError, match="without a: availability: no group or client is called 'a'"):
+        tuned(["fedavg"], by="leave-one-client-out", **names)
     with pytest.raises(MethodError, match="standalone has no global model"):
         tuned(["standalone"], by="leave-one-client-out")
 
@@ -475,6 +480,7 @@ def test_a_value_at_the_end_of_its_range_is_reported() -> None:
         ({"by": "eo"}, ValueError, r"by=eo needs classes, and groups of people"),
         ({"by": "oracle"}, ValueError, r"by=oracle needs test data"),
         ({"methods": {"a b": "fedavg", "a-b": "fedprox"}}, ValueError, "'a b' and 'a-b' would share the folder a-b"),
+        ({"select": "best-validation"}, ValueError, "settings are chosen by the last rounds"),
         ({"search": {"lr": [0.1, 1]}}, TypeError, "search must be a dictionary"),
     ],
 )
@@ -498,23 +504,22 @@ def test_a_comparison_says_what_was_tuned_and_what_was_not() -> None:
     assert {*settings} == {*rates_of} == {"fedavg", "fedprox"}
 
 
-def test_a_comparison_that_chooses_first_is_kept_and_continued(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_comparison_that_chooses_first_is_kept_and_continued(tmp_path: Path) -> None:
     tests = {"a": part(60, 1), "b": part(60, 2)}
     one, other = (
         eq.compare(net, CLIENTS, ["fedavg"], 2, rounds=2, tests=tests, tune=2, directory=tmp_path / "c", **GIVEN)
         for _ in range(2)
     )
     assert one["notes"] == other["notes"]
+    chosen = (tmp_path / "c" / "choosing" / "chosen.toml").read_text()
     kept = History.from_run(tmp_path / "c" / "fedavg-seed0").tuned
     assert kept == one.histories[0].tuned
-    with caplog.at_level("WARNING"):
-        last = eq.compare(
-            net, CLIENTS, ["fedavg"], 2, rounds=2, tests=tests, tune=2, by="worst", directory=tmp_path / "c", **GIVEN
-        )
-    assert "holds a choice with by=mean; it is made again with worst." in caplog.text
-    assert last.histories[0].tuned == History.from_run(tmp_path / "c" / "fedavg-seed0").tuned != kept
+    for other_choice in ({"tune": 2, "by": "worst"}, {"tune": 3}):  # nothing is lost of the one that was reported
+        with pytest.raises(RunError, match="runs beside it have its settings"):
+            eq.compare(
+                net, CLIENTS, ["fedavg"], 2, rounds=2, tests=tests, directory=tmp_path / "c", **GIVEN, **other_choice
+            )
+    assert (tmp_path / "c" / "choosing" / "chosen.toml").read_text() == chosen
 
 
 def test_a_comparison_takes_a_choice(tmp_path: Path) -> None:
@@ -526,11 +531,14 @@ def test_a_comparison_takes_a_choice(tmp_path: Path) -> None:
     for history in compared.histories:
         assert history.tuned == choice.tuned(history.label)
     assert "4 draws for each method" in " ".join(str(compared).split())
+    longer = eq.compare(net, CLIENTS, ["fedprox"], 1, tune=choice, **{**given, "rounds": 6})
+    assert "not as chosen: fedprox (rounds)" in " ".join(str(longer).split())
     for wrong, text in (
-        ({"methods": ["fedavg"]}, "the settings of fedavg, fedprox were chosen"),
-        ({"solver": eq.SGD(0.3)}, "the settings of fedavg, fedprox were chosen"),
+        ({"methods": ["fedavg", "qffl"]}, r"the settings of fedavg, fedprox were chosen.*found methods=\['qffl'\]"),
+        ({"solver": eq.SGD(0.3)}, r"the settings of fedavg, fedprox were chosen.*found solver=SGD\(lr=0.3"),
+        ({"stop": eq.EarlyStopping(2), "validation": 0.2}, "settings are chosen by the last rounds"),
         ({"seeds": [10_001]}, r"settings are chosen with \[10000, 10001\]"),
-        ({"by": "worst"}, "Add tune=16"),
+        ({"by": "worst"}, "They are chosen already"),
     ):
         with pytest.raises(ValueError, match=text):
             eq.compare(net, CLIENTS, **{**given, "methods": methods, "tune": choice, **wrong})  # type: ignore[arg-type]
@@ -687,6 +695,7 @@ def test_a_comparison_chooses_first(tmp_path: Path, equipoise: Any) -> None:
         (("tune", "fedsac:published"), "test data are sealed"),
         (("tune", "fedavg", "--search", "mu=1,2"), "setting 'mu'"),
         (("tune", "fedavg", "fedavg"), "given twice"),
+        (("tune", "term(t=-1)", "term(t= 1)"), "would share the folder"),
         (("tune", "fedavg", "--by", "collaboration"), "every client receives the same model by fedavg"),
         (("tune", "cgsv", "--by", "collaboration"), "needs data for collaborative fairness"),
         (("tune", "fedavg", "--by", "eo", "--scenario", "diabetes"), "needs classes, and groups of people"),
@@ -735,6 +744,43 @@ def test_a_killed_choice_continues_to_the_same_bits(tmp_path: Path) -> None:
     assert without_seconds(whole) == without_seconds(killed)
 
 
+@dataclass(frozen=True)
+class Late(eq.Rule):
+    """Its updates are infinite from a round on."""
+
+    after: int = 5
+
+    def upload(self, update: torch.Tensor, visit: Any) -> torch.Tensor:
+        return update if visit.t < self.after else update * math.nan
+
+
+def test_draws_that_diverge_late_cost_what_they_trained() -> None:
+    tuning = tuned({"late": Late()}, 8, search={"lr": "log(0.1, 1)"}, solver=eq.SGD(0.3))
+    choice, said = tuning.choices["late"], "\n".join(shown.sentences(tuning.document()))
+    assert choice.cost[:2] == (4, 4 * 4 + 2 * (5 - 4))  # rounds 4 to 8 of the better two end in round 5
+    assert "late: all 2 draws that were trained to the end diverged or guess, so the defaults are taken" in said
+    assert not choice.settled
+
+
+def test_every_method_takes_its_settings_from_python() -> None:
+    for name in METHODS:
+        method, shares = eq.parse(name), dict.fromkeys(("lr", *space_of(eq.parse(name))), 0.4)
+        settings = settled(space_of(method), 0.1, shares)
+        taken, solver = tuned_method(method, eq.SGD(0.5), settings)
+        given = {key: value for key, value in settings.items() if key != "lr"}
+        assert taken.rules == eq.parse(name, given).rules
+        assert solver.lr == settings["lr"]
+
+
+def test_nothing_is_beyond_the_end_of_what_a_setting_may_be() -> None:
+    edge = space_of(eq.parse("fedmgda"))["fedmgda.eps"]
+    assert (edge.edge(0.01), edge.edge(0.99)) == ("", "")
+    assert space_of(eq.parse("fedprox"))["fedprox.mu"].edge(0.99) == "upper"
+    document = tuned(["fedavg"], draws=2, rounds=1, solver=eq.SGD("cosine(0.05)")).document()
+    document["methods"]["fedavg"] |= {"edges": {"lr": "upper"}, "settings": {"lr": "cosine(0.5)"}}
+    assert "give another to search further" in "".join(shown.sentences(document))
+
+
 def test_draws_that_guess_are_last_and_the_better_of_them_first() -> None:
     noise = [
         (x, torch.randint(0, 2, (len(x),), generator=torch.Generator().manual_seed(k)))
@@ -757,7 +803,7 @@ def test_a_choice_is_made_again_only_from_runs_that_can_serve_it(
 ) -> None:
     tuned(["fedavg"], 2, directory=tmp_path / "t", draws=2)
     for name, value in (("validation", 0.3), ("seed", 1), ("by", "oracle"), ("sampler", "optuna"), ("rounds", 3)):
-        more = {"rounds": 2, "draws": 2, "tests": {"a": part(50, 1), "b": part(50, 2)}, name: value}
+        more: dict[str, Any] = {"rounds": 2, "draws": 2, "tests": {"a": part(50, 1), "b": part(50, 2)}, name: value}
         with pytest.raises(RunError, match=f"holds a choice with {name}="):
             tuned(["fedavg"], directory=tmp_path / "t", **more)
     assert not caplog.records

@@ -48,24 +48,30 @@ def sentences(document: Content) -> Iterator[str]:
         yield f"After {listed([*map(str, early)])} of {last} rounds only the better {listed([*map(str, draws[1:])])} of {draws[0]} draws went on."
     for label, method in document["methods"].items():
         for name, end in method["edges"].items():
-            yield f"{label}: {name} = {method['settings'][name]} is at the {end} end of its range; {EDGE}."
+            value = method["settings"][name]
+            advice = "its best value may be outside; give another to search further" if isinstance(value, str) else EDGE
+            yield f"{label}: {name} = {value} is at the {end} end of its range; {advice}."
         others = {name: draw for name, draw in method["by_criterion"].items() if draw != method["draw"] and name != by}
         if others:
             yield f"{label}: another draw is the best by {', '.join(f'{name} ({draw})' for name, draw in others.items())}."
         if method["useless"] == len(method["trials"]):
             yield none_of_use(label, method["useless"])
             continue
-        if method["score"] is None:
-            same = ", because all clients receive the same or equally good models" if by == COLLABORATION else ""
-            yield f"{label}: {by} is not defined for any of its draws{same}; the defaults are taken."
-        elif method["default"] is None:
-            default = next(trial for trial in method["trials"] if trial["draw"] == 0)
-            ended = default["rungs"][-1]["rounds"] == document["rungs"][-1]
-            why = (
-                f"are of no use ({default['failed'] or by + ' is not defined'})"
-                if ended
-                else "were not trained to the end"
+        ended = {trial["draw"]: trial for trial in method["trials"] if trial["rungs"][-1]["rounds"] == last}
+        if method["score"] is None and all(trial["failed"] for trial in ended.values()):
+            yield (
+                f"{label}: all {len(ended)} draws that were trained to the end diverged or guess, so the defaults are taken. "
+                "Compare with --no-halving."
             )
+        elif method["score"] is None:
+            equal = " It is not where clients receive equally good models in one of the last rounds." * (
+                by == COLLABORATION
+            )
+            yield f"{label}: {by} is not defined in all runs of any of its draws, so the defaults are taken.{equal}"
+        elif method["default"] is None:
+            why = "were not trained to the end"
+            if 0 in ended:
+                why = f"are of no use ({ended[0]['failed'] or by + ' is not defined'})"
             yield f"{label}: the defaults {why}, so they have no score to compare with."
         if useless := method["useless"]:
             yield f"{label}: {useless} of {plural(len(method['trials']), 'draw')} diverged or guess."

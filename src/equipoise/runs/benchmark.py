@@ -113,8 +113,13 @@ def read_suite(name: str) -> Suite:
             raise SuiteError(f"{name}: scenario {part.name}: skip: {unknown('method', wrong[0], suite.methods)}")
         if names.count(part.name) > 1:
             raise SuiteError(f"{name}: two scenarios are called {part.name}. Give each its own name.")
-    for method in suite.methods:
-        parse(method)
+    parsed = {method: parse(method) for method in suite.methods}
+    try:
+        choosing.require_models(suite.budget.by, parsed)
+        for part in suite.scenario if suite.by in choosing.LACKING else ():
+            choosing.require_data(suite.by, Cell(part, "fedavg", Path()).candidates(["fedavg"]).config("fedavg", {}))
+    except ValueError as error:
+        raise SuiteError(f"{name}: {error}") from None
     return suite
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from equipoise import scenarios
+from equipoise.federation.directory import METRICS
 from equipoise.federation.history import History
 from equipoise.federation.method import Method, MethodError, parse
 from equipoise.metrics.classification import RATES
@@ -20,7 +21,7 @@ from equipoise.runs import directory as runs
 from equipoise.runs import tuning, unchanged
 from equipoise.runs.comparison import complete, fitting
 from equipoise.runs.configuration import FLOWER, RunConfig, configure
-from equipoise.runs.tuning import RATE, Budget, Trial, Tuning
+from equipoise.runs.tuning import RATE, Budget, Outcome, Trial, Tuning
 from equipoise.scenarios.scenario import REGRESSION, kind_of
 from equipoise.system import files
 from equipoise.system.errors import RunError
@@ -74,7 +75,7 @@ class Candidates:
 
 
 LACKING: Final = {  # what criteria need of the data
-    "eo": "classes, and groups of people (sensitive attributes). Name their column, --set group=COLUMN, in Python give clients (x, y, s)",
+    "eo": "classes, and groups of people (sensitive attributes). Name their column, as the option group of the scenario, in Python give clients (x, y, s)",
     COLLABORATION: "data for collaborative fairness, with validation data of the server's. Choose digits-pow, digits-cla, digits-dir or a "
     "scenario of FedSAC, in Python give collaborative=True, server_validation=(x, y) and no groups",
     LEAVE_OUT: "at least two clients. Divide the data among more",
@@ -105,6 +106,22 @@ def require(by: str, present: Mapping[str, Callable[[], bool]]) -> None:
     """
     if by in present and not present[by]():
         raise ValueError(f"by={by} needs {LACKING[by]}, or choose by another criterion.")
+
+
+def require_data(by: str, first: RunConfig) -> None:
+    """Refuse a criterion that the data of a run do not define.
+
+    Raises
+    ------
+    ValueError : naming what it needs.
+    """
+    described = scenarios.describe(first.scenario, first.data, **first.scenario_options)
+    present = {
+        "eo": lambda: kind_of(described.task) != REGRESSION and bool(unchanged.data_of(first).attributes),
+        COLLABORATION: lambda: described.collaborative and described.has_server_validation,
+        LEAVE_OUT: lambda: len(unchanged.data_of(first).clients) > 1,
+    }
+    require(by, present)
 
 
 def check(methods: Mapping[str, Method], budget: Budget, search: Mapping[str, Space]) -> None:
@@ -158,6 +175,7 @@ def choose(
     """
     methods = {label: candidates.parsed(label) for label in candidates.methods}
     check(methods, budget, candidates.search)
+    runs.distinct([*methods])
     for name in ("patience", "select"):
         if candidates.chosen.get(name) not in (None, "last"):
             raise ValueError(f"--{name}: settings are chosen by the last rounds, the same for all draws. Leave it out.")
@@ -184,7 +202,7 @@ def choose(
         if on_progress is not None:
             on_progress(min(done[0], total), total)
 
-    def train(trials: Sequence[Trial], until: int) -> dict[Trial, list[History | str]]:
+    def train(trials: Sequence[Trial], until: int) -> dict[Trial, list[Outcome]]:
         configs = {
             (trial, str(seed)): candidates.config(trial.label, trial.settings, seed=seed, **sealed)
             for trial in trials
@@ -192,7 +210,7 @@ def choose(
         }
         return _trained(folder, configs, jobs, partial(shown, before=done[0]), lines, until, kept)
 
-    def leave_out(trials: Sequence[Trial]) -> dict[Trial, list[History | str]]:
+    def leave_out(trials: Sequence[Trial]) -> dict[Trial, list[Outcome]]:
         names = unchanged.data_of(next(iter(plain.values()))).client_names
         configs = {
             (trial, f"{seed}-without-{k}-{name}"): candidates.config(
@@ -219,13 +237,8 @@ def _sealed(candidates: Candidates, budget: Budget, plain: Mapping[str, RunConfi
     """What the runs that choose have: no test data, rows held out, counts to recognise a model that guesses, and few checkpoints."""
     first = next(iter(plain.values()))
     described = scenarios.describe(first.scenario, first.data, **first.scenario_options)
+    require_data(budget.by, first)
     numbers = kind_of(described.task) == REGRESSION
-    present = {
-        "eo": lambda: not numbers and bool(unchanged.data_of(first).attributes),
-        COLLABORATION: lambda: described.collaborative and described.has_server_validation,
-        LEAVE_OUT: lambda: len(unchanged.data_of(first).clients) > 1,
-    }
-    require(budget.by, present)
     measured = str(candidates.chosen.get("measures") or "")
     more: dict[str, Any] = (
         {} if numbers else {"measures": ", ".join(filter(None, [measured, RATES * (RATES not in measured)]))}
@@ -244,8 +257,8 @@ def _trained(
     lines: bool,
     until: int | None,
     workers: Workers,
-) -> dict[Trial, list[History | str]]:
-    """The runs of trials, trained up to a round; text for one that failed by its settings, which says why."""
+) -> dict[Trial, list[Outcome]]:
+    """The runs of trials, trained up to a round, and why those failed that did by their settings."""
     places = {
         key: trials_in / f"{runs.slug(key[0].label)}-draw{key[0].draw:02d}-seed{runs.slug(key[1])}" for key in configs
     }
@@ -264,7 +277,8 @@ def _trained(
         others = [why for why in whys if why and not BY_SETTINGS.search(why)]
         if others and (len(others) == len(whys) or any(map(NEVER.search, others))):
             raise TrialError(f"{label} cannot be tuned: {others[0]}.")
-    ended: dict[Trial, list[History | str]] = {}
+    ended: dict[Trial, list[Outcome]] = {}
     for (trial, _), path in places.items():
-        ended.setdefault(trial, []).append(failed.get(path) or History.from_run(path))
+        run = History.from_run(path) if path not in failed or (path / METRICS).exists() else None
+        ended.setdefault(trial, []).append((run, failed.get(path, "")))
     return ended

@@ -477,6 +477,20 @@ def _alone(config: RunConfig, fed: Federation, data: Scenario, progress: bool) -
         return trained_alone(fed, config.rounds, progress=progress)
 
 
+def distinct(labels: Sequence[str]) -> None:
+    """Require that runs of several methods have folders of their own.
+
+    Raises
+    ------
+    ValueError : naming two whose folders would have one name.
+    """
+    for k, label in enumerate(labels):
+        if twice := [other for other in labels[:k] if slug(other) == slug(label)]:
+            raise ValueError(
+                f"methods: the runs of {twice[0]!r} and {label!r} would share the folder {slug(label)}. Give them other labels."
+            )
+
+
 def trained_alone(fed: Federation, rounds: int, *, progress: bool) -> Contribution:
     """What each client reaches alone, with the seconds that this takes."""
     began = time.perf_counter()

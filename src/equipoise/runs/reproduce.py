@@ -388,7 +388,7 @@ def _tried(candidate: Candidate, by: str, failed: Mapping[Path, str]) -> Tried:
     scores = []
     for trial in candidate.trials:
         why = failed.get(trial.path, "").partition(". ")[0]
-        result = judged([why or History.from_run(trial.path)], by, trial.rounds)
+        result = judged([(None if why else History.from_run(trial.path), why)], by, trial.rounds)
         if result.failed:
             return Tried(candidate.settings, math.nan, f"seed {trial.seed}: {result.failed}")
         scores.append(result.scores[by])

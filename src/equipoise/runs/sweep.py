@@ -3,7 +3,6 @@
 import inspect
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import is_dataclass, replace
@@ -38,8 +37,8 @@ from equipoise.records.record import Record
 from equipoise.report.statistics import Comparison
 from equipoise.runs.choosing import FOLDER, check, require, require_models
 from equipoise.runs.configuration import RunError
-from equipoise.runs.directory import slug, trained_alone
-from equipoise.runs.tuning import Budget, Trial, Tuning, choose, claim, space_of, tuned_method, write
+from equipoise.runs.directory import distinct, slug, trained_alone
+from equipoise.runs.tuning import Budget, Outcome, Trial, Tuning, choose, claim, space_of, tuned_method, write
 from equipoise.system.files import locked, write_atomically
 from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
@@ -87,7 +86,8 @@ def compare(
     last : rounds that are averaged, >= 1. Default: 5.
     stop : ends a run early, such as ``eq.EarlyStopping(10)``; called with all records of the run after each of its rounds.
     progress : show a progress bar on a terminal, and elsewhere lines of how far each run is.
-    tune : first choose the settings of each method among this number of draws, see :func:`tune`; or what that returned; None: as given.
+    tune : first choose the settings of each method among this number of draws, see :func:`tune`; or what that returned for the same clients;
+        None: as given.
     by : the criterion of that choice.
     given : all else that :class:`Federation` takes, such as ``tests`` and ``solver``.
 
@@ -107,9 +107,14 @@ def compare(
     base = None if directory is None else Path(directory)
     solver, chosen = checked(given.pop("solver", None)), dict[str, Tuned]()
     optimisers = dict.fromkeys(labelled, solver)
-    if (tune is None or isinstance(tune, Tuning)) and by != "mean":
-        raise ValueError(f"by={by!r} is what settings are chosen by. Add tune=16, or leave it out.")
+    if not isinstance(tune, int) and by != "mean":
+        advice = "Add tune=16, or leave it out" if tune is None else "They are chosen already: leave it out"
+        raise ValueError(f"by={by!r} is what settings are chosen by. {advice}.")
     if tune is not None:
+        if stop is not None or given.get("select", "last") != "last":
+            raise ValueError(
+                "stop, select: settings are chosen by the last rounds, the same for all draws. Leave them out."
+            )
         share = given.get("validation") or Budget.validation
         budget = tune.budget if isinstance(tune, Tuning) else Budget(draws=tune, by=by, validation=share)
         if {*budget.seeds} & {*numbers}:
@@ -120,13 +125,17 @@ def compare(
             if isinstance(tune, Tuning)
             else _tune(net, each, labelled, rounds, budget, {}, folder, progress, solver, given)
         )
-        if (tuning.methods, tuning.solver) != (labelled, solver):
+        lacking = [label for label, method in labelled.items() if tuning.methods.get(label) != method]
+        if lacking or tuning.solver != solver:
+            what = f"methods={lacking}" if lacking else f"solver={solver}"
             raise ValueError(
-                f"tune: the settings of {', '.join(tuning.choices)} were chosen, with {tuning.solver}. Give the same methods and solver."
+                f"tune: the settings of {', '.join(tuning.choices)} were chosen, with {tuning.solver}; found {what}. "
+                "Give the same methods, or some of them, and the same solver."
             )
+        changed: Any = {} if tuning.rounds == rounds else {"changed": ["rounds"]}
         for label in labelled:
             labelled[label], optimisers[label] = tuned_method(labelled[label], solver, tuning.choices[label].settings)
-            chosen[label] = tuning.tuned(label)
+            chosen[label] = {**tuning.tuned(label), **changed}
     for method in labelled.values():
         if "sensitive" in method.needs and len(labelled) > 1:  # groups that are not there are told before others train
             Federation(_network(net, numbers[0]), each, method, solver, seed=numbers[0], **given)
@@ -249,6 +258,8 @@ def _tune(
 ) -> Tuning:
     """Choose the settings of labelled methods, in a directory or a temporary one."""
     check(methods, budget, search)
+    if given.get("select", "last") != "last":
+        raise ValueError("select: settings are chosen by the last rounds, the same for all draws. Leave it out.")
     require_models(budget.by, methods)
     spaces = {label: space_of(method, search) for label, method in methods.items()}
     base = {**given, "validation": budget.validation}
@@ -274,6 +285,21 @@ def _tune(
         base["collaborative"] = budget.by == COLLABORATION
         if budget.by == COLLABORATION:
             base["tests"] = {SERVER: base["server_validation"]}
+
+    def folds() -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
+        """Each client, the others, and what a federation of these is given."""
+        members = list(clients)
+        names = [str(name) for name in given.get("names") or (f"client-{k}" for k in range(len(members)))]
+        plain = {key: value for key, value in base.items() if key not in ("validation", "groups", "names")}
+        for k, name in enumerate(names):
+            others = {"names": [*names[:k], *names[k + 1 :]], "tests": {name: members[k]}}
+            yield name, [*members[:k], *members[k + 1 :]], {**plain, **others}
+
+    for name, others, more in folds() if budget.by == LEAVE_OUT else ():
+        try:  # what names the client that is left out, or groups, is told before anything trains
+            Federation(_network(net, budget.seeds[0]), others, next(iter(methods.values())), solver, **more)
+        except ValueError as error:
+            raise ValueError(f"by={LEAVE_OUT}, without {name}: {error}") from None
     if directory is not None:
         claim(directory, budget, rounds)
     with ExitStack() as stack:
@@ -284,7 +310,7 @@ def _tune(
 
         def run(
             trial: Trial, seed: int, name: str, members: Iterable[Any], until: int, more: Mapping[str, Any]
-        ) -> History | str:
+        ) -> Outcome:
             method, optimiser = tuned_method(methods[trial.label], solver, trial.settings)
             start = _network(net, seed)
             fed = Federation(start, members, method, optimiser, seed=seed, **more)
@@ -303,24 +329,21 @@ def _tune(
                 if left and fed.progress.t < until:
                     fed.fit(left, directory=path, progress=False, on_round=pause, checkpoint_every=rounds)
             except QuorumError as error:
-                return str(error)
-            return fed.history
+                return fed.history, str(error)
+            return fed.history, ""
 
-        def train(trials: Sequence[Trial], until: int) -> dict[Trial, list[History | str]]:
+        def train(trials: Sequence[Trial], until: int) -> dict[Trial, list[Outcome]]:
             return {t: [run(t, seed, str(seed), clients, until, base) for seed in budget.seeds] for t in trials}
 
-        def leave_out(trials: Sequence[Trial]) -> dict[Trial, list[History | str]]:
-            members = list(clients)
-            names = [str(name) for name in given.get("names") or (f"client-{k}" for k in range(len(members)))]
-            plain = {key: value for key, value in base.items() if key not in ("validation", "groups", "names")}
-            results: dict[Trial, list[History | str]] = {trial: [] for trial in trials}
-            for trial in trials:
-                for seed in budget.seeds:
-                    for k, name in enumerate(names):
-                        kept, others = [*members[:k], *members[k + 1 :]], [*names[:k], *names[k + 1 :]]
-                        more = {**plain, "names": others, "tests": {name: members[k]}}
-                        results[trial].append(run(trial, seed, f"{seed}-without-{k}-{slug(name)}", kept, rounds, more))
-            return results
+        def leave_out(trials: Sequence[Trial]) -> dict[Trial, list[Outcome]]:
+            return {
+                trial: [
+                    run(trial, seed, f"{seed}-without-{k}-{slug(name)}", others, rounds, more)
+                    for seed in budget.seeds
+                    for k, (name, others, more) in enumerate(folds())
+                ]
+                for trial in trials
+            }
 
         tuning = choose(spaces, dict.fromkeys(methods, solver.lr), budget, rounds, train, leave_out)
         tuning = write(tuning, place, {})
@@ -336,9 +359,7 @@ def _methods(methods: Methods) -> dict[str, Method]:
     labelled = {short(label if isinstance(label, str) else str(Method.of(m))): Method.of(m) for label, m in pairs}
     if not 0 < len(labelled) == len(methods):
         raise ValueError(f"methods must hold at least one, and each once; found {', '.join(labelled) or 'none'}.")
-    if twice := [folder for folder, n in Counter(map(slug, labelled)).items() if n > 1]:
-        alike = " and ".join(repr(label) for label in labelled if slug(label) == twice[0])
-        raise ValueError(f"methods: the runs of {alike} would share the folder {twice[0]}. Give them other labels.")
+    distinct([*labelled])
     return labelled
 
 

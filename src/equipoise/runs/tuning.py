@@ -130,8 +130,9 @@ class Result:
     seconds: float = 0.0
 
 
-Train = Callable[[Sequence[Trial], int], Mapping[Trial, Sequence[History | str]]]  # up to a round; text: why one failed
-LeaveOut = Callable[[Sequence[Trial]], Mapping[Trial, Sequence[History | str]]]  # a history for every client left out
+Outcome = tuple[History | None, str]  # what a run has recorded, if anything, and why it failed, else an empty text
+Train = Callable[[Sequence[Trial], int], Mapping[Trial, Sequence[Outcome]]]  # up to a round
+LeaveOut = Callable[[Sequence[Trial]], Mapping[Trial, Sequence[Outcome]]]  # one for every client left out
 
 
 def shown(value: object) -> str:
@@ -167,6 +168,8 @@ def _fitting(name: str, space: Space, parameter: Field[Any]) -> Space:
     whole = allowed.whole if isinstance(allowed, Range) else type(parameter.default) is int
     if isinstance(space, Interval) and whole:
         space = space.of_whole_numbers()
+    if isinstance(space, Interval) and isinstance(allowed, Range):
+        space = replace(space, final=(space.low == allowed.low, space.high == allowed.high))
     for end in space.ends:
         if fault := misfit(parameter, end):
             raise ValueError(f"search {name}: {fault}.")
@@ -197,9 +200,9 @@ def _plain(lr: Rate) -> float | str:
 
 def tuned_method(method: Method, solver: Solver, settings: Mapping[str, Any]) -> tuple[Method, Solver]:
     """A method and a solver with settings by name."""
-    changes = [
-        {key.partition(".")[2]: value for key, value in settings.items() if key.partition(".")[0] == part}
-        for part in method.parts
+    changes = [  # rules of one part share its name, and each takes its own
+        {f.name: settings[name] for f in fields(rule) if (name := f"{part}.{f.name}") in settings}
+        for rule, part in zip(method.rules, method.parts, strict=True)
     ]
     if any(changes):
         rules = tuple(replace(rule, **own) for rule, own in zip(method.rules, changes, strict=True))
@@ -214,10 +217,11 @@ def edges(spaces: Mapping[str, Space], shares: Mapping[str, float]) -> dict[str,
     return {name: end for name, end in ends.items() if end}
 
 
-def judged(histories: Sequence[History | str], by: str, rounds: int) -> Result:
+def judged(outcomes: Sequence[Outcome], by: str, rounds: int) -> Result:
     """The result of the runs of one trial after so many rounds, whether or not they went on: every criterion is the mean over its seeds."""
-    ended = [replace(run, records=run.records[:rounds]) for run in histories if isinstance(run, History)]
-    why = next((run for run in histories if isinstance(run, str)), "")
+    begun = [(replace(run, records=run.records[:rounds]), why) for run, why in outcomes if run is not None]
+    every, ended = [run for run, _ in begun], [run for run, why in begun if not why]
+    why = next((why for _, why in outcomes if why), "")
     numbers = [{**scores(run), **({ORACLE: tested(run)} if by == ORACLE else {})} for run in ended]
     if by == ORACLE:
         why = why or next((text for run in ended if (text := run.failure())), "")
@@ -225,12 +229,12 @@ def judged(histories: Sequence[History | str], by: str, rounds: int) -> Result:
         why = why or next((text for run in ended if (text := failed(run))), "")
     names = dict.fromkeys(name for each in numbers for name in each)
     means = {name: fmean(each[name] for each in numbers) for name in names}
-    seconds = sum(float(record.get("seconds", 0)) for run in ended for record in run.records)
-    trained = sum(len(run.records) for run in ended)
-    for run in ended:  # what each client reaches alone was found before the first round
+    seconds = sum(float(record.get("seconds", 0)) for run in every for record in run.records)
+    trained = sum(len(run.records) for run in every)
+    for run in every:  # what each client reaches alone was found before the first round
         alone = run.meta.get("contribution") or Contribution()
         trained, seconds = trained + (alone.get("rounds") or 0), seconds + alone.get("seconds", 0)
-    return Result(rounds, means, why, len(histories), trained, seconds)
+    return Result(rounds, means, why, len(outcomes), trained, seconds)
 
 
 @dataclass(frozen=True)
@@ -471,8 +475,8 @@ def choose(
         last = [trial for trials in alive.values() for trial in trials]
         for trial, runs in leave_out(last).items():
             result = tried[trial][-1]
-            why = next((run for run in runs if isinstance(run, str)), "")
-            ended = [left_out(run) for run in runs if isinstance(run, History)]
+            why = next((why for _, why in runs if why), "")
+            ended = [left_out(run) for run, _ in runs if run is not None]
             score = fmean(ended) if ended and not why else math.nan
             more = judged(runs, ORACLE, rounds)
             tried[trial][-1] = replace(
@@ -555,10 +559,15 @@ def claim(directory: Path, budget: Budget, rounds: int) -> None:
     for name, value in budget.conditions(rounds).items():
         if (earlier := before.get(name, value)) == value:
             continue
-        if name not in REMADE or {earlier, value} & {ORACLE, COLLABORATION}:
+        serves = name in REMADE and budget.sampler == "random" and not {earlier, value} & {ORACLE, COLLABORATION}
+        if (used := (directory.parent / ORDER).exists()) or not serves:
+            why = (
+                f"runs beside it have its settings, and {name}={value} was given"
+                if used
+                else f"its runs cannot serve one with {name}={value}"
+            )
             raise RunError(
-                f"{directory} holds a choice with {name}={earlier}, whose runs cannot serve one with {name}={value}. "
-                "Choose another name or directory."
+                f"{directory} holds a choice with {name}={earlier}: {why}. Choose another name or directory."
             )
         log.warning("%s holds a choice with %s=%s; it is made again with %s.", directory, name, earlier, value)
 

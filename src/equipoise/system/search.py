@@ -12,12 +12,16 @@ EXAMPLES = "log(0.001, 1), uniform(0, 1) or a list such as 1,2,4"
 
 @dataclass(frozen=True)
 class Interval:
-    """Numbers from ``low`` to ``high``, every one as likely as any other, or every order of magnitude if ``logarithmic``; only ``whole`` ones if so."""
+    """Numbers from ``low`` to ``high``, every one as likely as any other, or every order of magnitude if ``logarithmic``; only ``whole`` ones if so.
+
+    ``final`` is whether the lower and the upper end are those of what the setting may be, so that nothing is beyond.
+    """
 
     low: float
     high: float
     logarithmic: bool = False
     whole: bool = False
+    final: tuple[bool, bool] = (False, False)
 
     def __post_init__(self) -> None:
         if not (self.low < self.high < math.inf) or (self.logarithmic and self.low <= 0):
@@ -39,8 +43,9 @@ class Interval:
         return self.low, self.high
 
     def edge(self, share: float) -> str:
-        """Which end the value at this share is close to, ``"lower"`` or ``"upper"``: within a tenth; empty if neither."""
-        return "lower" if share < 0.1 else "upper" if share > 0.9 else ""
+        """Which end the value at this share is close to, ``"lower"`` or ``"upper"``: within a tenth; empty if neither, or if nothing is beyond."""
+        lower, upper = self.final
+        return "lower" if share < 0.1 and not lower else "upper" if share > 0.9 and not upper else ""
 
     def __str__(self) -> str:
         return f"{'log' if self.logarithmic else 'uniform'}({self.low:g}, {self.high:g})"
