@@ -216,7 +216,9 @@ def test_a_damaged_configuration_is_refused(run: Path, tmp_path: Path, text: str
 # directories
 def test_a_directory_is_taken_by_the_same_run_only(run: Path, tmp_path: Path) -> None:
     runs.start(config(), run)
-    with pytest.raises(RunError, match=r"holds a run with other settings. Choose another --name, or delete it."):
+    with pytest.raises(
+        RunError, match=r"holds a run with other settings: rounds. Choose another --name, or delete it."
+    ):
         runs.start(config(rounds=5), run)
     (tmp_path / "diary.txt").write_text("dear diary")
     with pytest.raises(RunError, match="is not empty and holds no run"):

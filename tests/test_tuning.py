@@ -475,6 +475,8 @@ def test_a_value_at_the_end_of_its_range_is_reported() -> None:
         ({"validation": 0}, ValueError, r"validation must be in \(0, 1\)"),
         ({"search": {"fedprox.mo": "0.1,1"}}, ValueError, r"fedprox\.mu"),
         ({"search": {"lr": "0.1"}}, ValueError, "expected log"),
+        ({"search": {"lr": "uniform(-1, 0.1)"}}, ValueError, "search lr: lr must be > 0"),
+        ({"search": {"lr": "a,b"}}, ValueError, "search lr: "),
         ({"method": "fedavg"}, TypeError, "give methods"),
         ({"sampler": "grid"}, ValueError, "sampler must be one of random, optuna"),
         ({"by": "eo"}, ValueError, r"by=eo needs classes, and groups of people"),

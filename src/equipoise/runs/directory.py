@@ -114,7 +114,10 @@ def start(config: RunConfig, directory: Path) -> None:
             return
         if replace(kept, own_code=again.own_code) == again:
             _check_code(before, directory)
-        raise RunError(f"{directory} holds a run with other settings. Choose another --name, or delete it.")
+        differing = [name for name, value in again.table().items() if getattr(kept, name) != value]
+        raise RunError(
+            f"{directory} holds a run with other settings: {', '.join(differing)}. Choose another --name, or delete it."
+        )
     if directory.exists() and any(not entry.name.endswith(PART) for entry in directory.iterdir()):
         raise RunError(f"{directory} is not empty and holds no run. Choose another --name.")
     directory.mkdir(parents=True, exist_ok=True)

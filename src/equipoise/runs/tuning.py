@@ -151,6 +151,11 @@ def space_of(method: Method, search: Mapping[str, Space] | None = None) -> dict[
     """
     given = dict(search or {})
     spaces = {RATE: given[RATE]} if RATE in given else dict[str, Space]()
+    for end in spaces[RATE].ends if spaces else ():
+        try:
+            rate(end)
+        except ValueError as error:
+            raise ValueError(f"search {RATE}: {error}") from None
     for rule, part in zip(method.rules, method.parts, strict=True):
         for parameter in fields(rule):
             name = f"{part}.{parameter.name}"
