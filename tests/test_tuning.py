@@ -24,6 +24,7 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.core.rates import rate, scaled
+from equipoise.federation.guard import QuorumError
 from equipoise.federation.method import MethodError
 from equipoise.methods import METHODS
 from equipoise.records.criteria import scores
@@ -722,6 +723,11 @@ def test_a_trial_that_fails_whatever_its_settings_is_no_bad_draw(
         choosing.choose(candidates, Budget(draws=2), tmp_path / "killed")
     whys[0] = whys[1]
     assert choosing.choose(candidates, Budget(draws=2), tmp_path / "diverged").choices["fedavg"].settings == {}
+    whys[:] = [
+        "0 of 4 clients answered well, and the quorum is 50%. 4 of 4 clients: TypeError: unsupported operand"
+    ] * 2
+    with pytest.raises(choosing.TrialError, match="TypeError: unsupported"):
+        choosing.choose(candidates, Budget(draws=2), tmp_path / "code")
     whys[:] = ["the table has no column age"] * 2
     with pytest.raises(choosing.TrialError, match="no column age"):
         choosing.choose(candidates, Budget(draws=2), tmp_path / "wrong")
@@ -754,6 +760,17 @@ class Late(eq.Rule):
 
     def upload(self, update: torch.Tensor, visit: Any) -> torch.Tensor:
         return update if visit.t < self.after else update * math.nan
+
+
+@dataclass(frozen=True)
+class Faulty(eq.Rule):
+    def upload(self, update: torch.Tensor, visit: Any) -> torch.Tensor:
+        return update + visit.nothing
+
+
+def test_a_fault_of_a_rule_is_no_bad_draw() -> None:
+    with pytest.raises(QuorumError, match="AttributeError: 'Visit' object has no attribute 'nothing'"):
+        tuned([Faulty()], draws=2)
 
 
 def test_draws_that_diverge_late_cost_what_they_trained() -> None:

@@ -31,7 +31,9 @@ from equipoise.system.workers import Workers
 
 FOLDER: Final = "choosing"  # of a comparison whose settings are chosen
 BY_SETTINGS: Final = re.compile("diverged|finite|answered well")  # why a trial failed
-NEVER: Final = re.compile("killed by signal|ended with status|defect of Equipoise")
+NEVER: Final = re.compile(  # whatever else is said: faults of processes and of code
+    r"killed by signal|ended with status|defect of Equipoise|\b(Type|Attribute|Name|Key|Index|Import|NotImplemented)Error: "
+)
 Progress = Callable[[int, int], None]
 
 
@@ -274,7 +276,7 @@ def _trained(
     )
     for label in {trial.label for trial, _ in configs}:
         whys = [failed.get(path, "") for (trial, _), path in places.items() if trial.label == label]
-        others = [why for why in whys if why and not BY_SETTINGS.search(why)]
+        others = [why for why in whys if why and (NEVER.search(why) or not BY_SETTINGS.search(why))]
         if others and (len(others) == len(whys) or any(map(NEVER.search, others))):
             raise TrialError(f"{label} cannot be tuned: {others[0]}.")
     ended: dict[Trial, list[Outcome]] = {}

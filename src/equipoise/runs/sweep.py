@@ -35,7 +35,7 @@ from equipoise.records.directory import ORDER, TRIALS
 from equipoise.records.meta import Contribution, Meta, Tuned
 from equipoise.records.record import Record
 from equipoise.report.statistics import Comparison
-from equipoise.runs.choosing import FOLDER, check, require, require_models
+from equipoise.runs.choosing import FOLDER, NEVER, check, require, require_models
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import distinct, slug, trained_alone
 from equipoise.runs.tuning import Budget, Outcome, Trial, Tuning, choose, claim, space_of, tuned_method, write
@@ -329,6 +329,8 @@ def _tune(
                 if left and fed.progress.t < until:
                     fed.fit(left, directory=path, progress=False, on_round=pause, checkpoint_every=rounds)
             except QuorumError as error:
+                if NEVER.search(str(error)):  # no draw can help
+                    raise
                 return fed.history, str(error)
             return fed.history, ""
 
