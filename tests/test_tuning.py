@@ -827,7 +827,7 @@ def test_a_choice_is_made_again_only_from_runs_that_can_serve_it(
             tuned(["fedavg"], directory=tmp_path / "t", **more)
     assert not caplog.records
     tuned(["fedavg"], 2, directory=tmp_path / "t", draws=3, by="worst")
-    assert "holds a choice with draws=2; it is made again with 3" in caplog.text
+    assert "holds a choice with draws=2; one with 3 replaces it" in caplog.text
 
 
 def test_the_defaults_without_a_score_are_explained() -> None:

@@ -77,7 +77,7 @@ class Candidates:
 
 
 LACKING: Final = {  # what criteria need of the data
-    "eo": "classes, and groups of people (sensitive attributes). Name their column, as the option group of the scenario, in Python give clients (x, y, s)",
+    "eo": "classes, and groups of people (sensitive attributes). Name their column: --set group=COLUMN, in a suite the option group, in Python clients (x, y, s)",
     COLLABORATION: "data for collaborative fairness, with validation data of the server's. Choose digits-pow, digits-cla, digits-dir or a "
     "scenario of FedSAC, in Python give collaborative=True, server_validation=(x, y) and no groups",
     LEAVE_OUT: "at least two clients. Divide the data among more",

@@ -561,20 +561,18 @@ def claim(directory: Path, budget: Budget, rounds: int) -> None:
         raise RunError(f"{directory} holds runs that choose no settings. Choose another --name.")
     path = directory / TUNING
     before = open_json(path.read_text(encoding="utf-8"))["budget"] if path.exists() else {}
-    for name, value in budget.conditions(rounds).items():
-        if (earlier := before.get(name, value)) == value:
-            continue
+    used = (directory.parent / ORDER).exists()
+    differing = [(n, before[n], now) for n, now in budget.conditions(rounds).items() if before.get(n, now) != now]
+    for name, earlier, value in differing:
         serves = name in REMADE and budget.sampler == "random" and not {earlier, value} & {ORACLE, COLLABORATION}
-        if (used := (directory.parent / ORDER).exists()) or not serves:
-            why = (
-                f"runs beside it have its settings, and {name}={value} was given"
-                if used
-                else f"its runs cannot serve one with {name}={value}"
-            )
+        if used or not serves:
+            why = f"runs beside it have its settings, and {name}={value} was given"
+            why = why if used else f"its runs cannot serve one with {name}={value}"
             raise RunError(
                 f"{directory} holds a choice with {name}={earlier}: {why}. Choose another name or directory."
             )
-        log.warning("%s holds a choice with %s=%s; it is made again with %s.", directory, name, earlier, value)
+    for name, earlier, value in differing:
+        log.warning("%s holds a choice with %s=%s; one with %s replaces it.", directory, name, earlier, value)
 
 
 def write(tuning: Tuning, directory: Path, shared: Mapping[str, Any]) -> Tuning:
