@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.metrics.performance import UNDEFINED, Value, Vector, best, mean, std, worst
+from equipoise.metrics.ranking import ranks
 
 SERVER: Final = "the server's validation data"  # on which rewards are compared while settings are chosen, as a test set
 TIE: Final = 1e-12  # of accuracies that are k / n: what differs by less differs by rounding
@@ -80,7 +81,7 @@ def rank_fairness(contribution: ArrayLike, reward: ArrayLike) -> Value:
     c, r = _both(contribution, reward)
     if not (np.isfinite(c).all() and np.isfinite(r).all()):
         return UNDEFINED
-    return collaborative_fairness(_ranks(c), _ranks(r))
+    return collaborative_fairness(ranks(c), ranks(r))
 
 
 def bounded_fairness(contribution: ArrayLike, reward: ArrayLike) -> Bounds:
@@ -184,12 +185,6 @@ def _unit(values: Vector) -> Vector:
     # exact, so that no square of a tiny number is lost
     scaled = np.ldexp(values, -int(np.frexp(np.abs(values).max())[1]))
     return np.asarray(scaled / np.linalg.norm(scaled), dtype=np.float64)
-
-
-def _ranks(values: Vector) -> Vector:
-    """Ranks from 1, ties with the mean of theirs; shape [K]."""
-    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[which], dtype=np.float64)
 
 
 def _places(mask: NDArray[np.bool_]) -> tuple[int, ...]:

@@ -26,8 +26,14 @@ def mean_ranks(scores: ArrayLike, *, higher: bool = True) -> NDArray[np.float64]
     from scipy.stats import rankdata
 
     s = np.asarray(scores, dtype=np.float64)
-    ranks: NDArray[np.float64] = rankdata(-s if higher else s, axis=1).mean(axis=0)
-    return ranks
+    mean: NDArray[np.float64] = rankdata(-s if higher else s, axis=1).mean(axis=0)
+    return mean
+
+
+def ranks(values: ArrayLike) -> NDArray[np.float64]:
+    """Ranks from 1, ties with the mean of theirs; shape [K]."""
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[which], dtype=np.float64)
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> float:
@@ -39,13 +45,11 @@ def spearman(x: ArrayLike, y: ArrayLike) -> float:
     ----------
     x, y : numbers, of equal length.
     """
-    ranks = []
-    for values in (np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)):
-        distinct, at, counts = np.unique(values, return_inverse=True, return_counts=True)
-        if len(distinct) < 2 or np.isnan(values).any():
-            return math.nan
-        ranks.append((np.cumsum(counts) - (counts - 1) / 2)[at])
-    return float(np.atleast_2d(np.corrcoef(np.column_stack(ranks), rowvar=False))[1, 0])
+    both = [np.asarray(values, dtype=np.float64) for values in (x, y)]
+    if any(np.isnan(values).any() or np.unique(values).size < 2 for values in both):
+        return math.nan
+    correlations = np.corrcoef(np.column_stack([ranks(values) for values in both]), rowvar=False)
+    return float(np.atleast_2d(correlations)[1, 0])
 
 
 def friedman(scores: ArrayLike) -> float:

@@ -75,10 +75,10 @@ def sentences(document: Content) -> Iterator[str]:
             yield f"{label}: the defaults {why}, so they have no score to compare with."
         if useless := method["useless"]:
             yield f"{label}: {useless} of {plural(len(method['trials']), 'draw')} diverged or guess."
-        for early in method["agreement"]:
-            if early["spearman"] is not None and early["spearman"] < 0.5:
+        for rung in method["agreement"]:
+            if rung["spearman"] is not None and rung["spearman"] < 0.5:
                 yield (
-                    f"{label}: the ranks after {early['rounds']} rounds hardly predict the last ones (Spearman {number(early['spearman'], 2)}). "
+                    f"{label}: the ranks after {rung['rounds']} rounds hardly predict the last ones (Spearman {number(rung['spearman'], 2)}). "
                     "Compare with --no-halving."
                 )
 

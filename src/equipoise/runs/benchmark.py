@@ -100,10 +100,12 @@ def read_suite(name: str) -> Suite:
     except (OSError, ValueError) as error:
         raise SuiteError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
     names = [part.name for part in suite.scenario]
+    described = dict[str, scenarios.Description]()
     for part in suite.scenario:
         if part.scenario not in SCENARIOS:
             raise SuiteError(f"{name}: scenario {part.name}: {unknown('scenario', part.scenario, SCENARIOS)}")
-        if kind_of(scenarios.describe(part.scenario, part.data, **part.options).task) == REGRESSION:
+        described[part.name] = scenarios.describe(part.scenario, part.data, **part.options)
+        if kind_of(described[part.name].task) == REGRESSION:
             raise SuiteError(
                 f"{name}: scenario {part.name} has numbers to predict, and a suite compares percent. Leave it out."
             )
@@ -117,7 +119,8 @@ def read_suite(name: str) -> Suite:
     try:
         choosing.require_models(suite.budget.by, parsed)
         for part in suite.scenario if suite.by in choosing.LACKING else ():
-            choosing.require_data(suite.by, Cell(part, "fedavg", Path()).candidates(["fedavg"]).config("fedavg", {}))
+            first = Cell(part, "fedavg", Path()).candidates(["fedavg"]).config("fedavg", {})
+            choosing.require_data(suite.by, described[part.name], first)
     except ValueError as error:
         raise SuiteError(f"{name}: {error}") from None
     return suite

@@ -22,7 +22,7 @@ from equipoise.runs import tuning, unchanged
 from equipoise.runs.comparison import complete, fitting
 from equipoise.runs.configuration import FLOWER, RunConfig, configure
 from equipoise.runs.tuning import RATE, Budget, Outcome, Trial, Tuning
-from equipoise.scenarios.scenario import REGRESSION, kind_of
+from equipoise.scenarios.scenario import REGRESSION, Description, kind_of
 from equipoise.system import files
 from equipoise.system.errors import RunError
 from equipoise.system.search import Space
@@ -110,14 +110,13 @@ def require(by: str, present: Mapping[str, Callable[[], bool]]) -> None:
         raise ValueError(f"by={by} needs {LACKING[by]}, or choose by another criterion.")
 
 
-def require_data(by: str, first: RunConfig) -> None:
+def require_data(by: str, described: Description, first: RunConfig) -> None:
     """Refuse a criterion that the data of a run do not define.
 
     Raises
     ------
     ValueError : naming what it needs.
     """
-    described = scenarios.describe(first.scenario, first.data, **first.scenario_options)
     present = {
         "eo": lambda: kind_of(described.task) != REGRESSION and bool(unchanged.data_of(first).attributes),
         COLLABORATION: lambda: described.collaborative and described.has_server_validation,
@@ -239,7 +238,7 @@ def _sealed(candidates: Candidates, budget: Budget, plain: Mapping[str, RunConfi
     """What the runs that choose have: no test data, rows held out, counts to recognise a model that guesses, and few checkpoints."""
     first = next(iter(plain.values()))
     described = scenarios.describe(first.scenario, first.data, **first.scenario_options)
-    require_data(budget.by, first)
+    require_data(budget.by, described, first)
     numbers = kind_of(described.task) == REGRESSION
     measured = str(candidates.chosen.get("measures") or "")
     more: dict[str, Any] = (

@@ -264,8 +264,7 @@ def _tune(
     spaces = {label: space_of(method, search) for label, method in methods.items()}
     base = {**given, "validation": budget.validation}
     numbers = task_of(given.get("task", "classification")).dtype.is_floating_point
-    rewarded = bool(given.get("collaborative")) and given.get("groups") is None
-    rewarded = rewarded and given.get("server_validation") is not None
+    rewarded = given.get("collaborative") and given.get("groups") is None and given.get("server_validation") is not None
 
     def grouped() -> bool:
         method, seed = next(iter(methods.values())), budget.seeds[0]
@@ -273,7 +272,7 @@ def _tune(
 
     present = {
         "eo": lambda: not numbers and grouped(),
-        COLLABORATION: lambda: rewarded,
+        COLLABORATION: lambda: bool(rewarded),
         LEAVE_OUT: lambda: len([*clients]) > 1,
         ORACLE: lambda: any(given.get(name) for name in OF_TESTS),
     }
@@ -285,17 +284,8 @@ def _tune(
         base["collaborative"] = budget.by == COLLABORATION
         if budget.by == COLLABORATION:
             base["tests"] = {SERVER: base["server_validation"]}
-
-    def folds() -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
-        """Each client, the others, and what a federation of these is given."""
-        members = list(clients)
-        names = [str(name) for name in given.get("names") or (f"client-{k}" for k in range(len(members)))]
-        plain = {key: value for key, value in base.items() if key not in ("validation", "groups", "names")}
-        for k, name in enumerate(names):
-            others = {"names": [*names[:k], *names[k + 1 :]], "tests": {name: members[k]}}
-            yield name, [*members[:k], *members[k + 1 :]], {**plain, **others}
-
-    for name, others, more in folds() if budget.by == LEAVE_OUT else ():
+    folds = [*_folds(clients, base)] if budget.by == LEAVE_OUT else []
+    for name, others, more in folds:
         try:  # what names the client that is left out, or groups, is told before anything trains
             Federation(_network(net, budget.seeds[0]), others, next(iter(methods.values())), solver, **more)
         except ValueError as error:
@@ -342,7 +332,7 @@ def _tune(
                 trial: [
                     run(trial, seed, f"{seed}-without-{k}-{slug(name)}", others, rounds, more)
                     for seed in budget.seeds
-                    for k, (name, others, more) in enumerate(folds())
+                    for k, (name, others, more) in enumerate(folds)
                 ]
                 for trial in trials
             }
@@ -350,6 +340,16 @@ def _tune(
         tuning = choose(spaces, dict.fromkeys(methods, solver.lr), budget, rounds, train, leave_out)
         tuning = write(tuning, place, {})
     return replace(tuning, methods=methods, solver=solver)
+
+
+def _folds(clients: Iterable[Any], given: Mapping[str, Any]) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
+    """Each client, the others, and what a federation of these is given."""
+    members = list(clients)
+    names = [str(name) for name in given.get("names") or (f"client-{k}" for k in range(len(members)))]
+    plain = {key: value for key, value in given.items() if key not in ("validation", "groups", "names")}
+    for k, name in enumerate(names):
+        others = {"names": [*names[:k], *names[k + 1 :]], "tests": {name: members[k]}}
+        yield name, [*members[:k], *members[k + 1 :]], {**plain, **others}
 
 
 def _methods(methods: Methods) -> dict[str, Method]:

@@ -566,8 +566,11 @@ def claim(directory: Path, budget: Budget, rounds: int) -> None:
     for name, earlier, value in differing:
         serves = name in REMADE and budget.sampler == "random" and not {earlier, value} & {ORACLE, COLLABORATION}
         if used or not serves:
-            why = f"runs beside it have its settings, and {name}={value} was given"
-            why = why if used else f"its runs cannot serve one with {name}={value}"
+            why = (
+                f"runs beside it have its settings, and {name}={value} was given"
+                if used
+                else f"its runs cannot serve one with {name}={value}"
+            )
             raise RunError(
                 f"{directory} holds a choice with {name}={earlier}: {why}. Choose another name or directory."
             )
