@@ -377,7 +377,7 @@ WRONG: list[tuple[list[Any], str]] = [
     (["-m", "fedheal:paper2"], "fedheal has no preset 'paper2'"),
     (["-m", "fedprox(mu"], "The bracket after 'fedprox'"),
     (["-m", "fedheal", "--set", "fedheal.tau=7"], "tau must be in [0, 1]; found 7"),
-    (["-m", "fedheal", "--set", "fedheal.tau=high"], "tau must be in [0, 1]; found 'high'"),
+    (["-m", "fedheal", "--set", "fedheal.tau=high"], "tau must be a number in [0, 1]; found 'high'"),
     (["-m", "fedheal", "--set", "fedheal.tua=1"], "fedheal has no hyper-parameter 'tua'. Did you mean 'tau'?"),
     (["-m", "fedheal", "--set", "moon.mu=1"], "'moon' is not part of 'fedheal'"),
     (["-m", "fedheal", "--set", "fedheal.tau"], "--set fedheal.tau: expected PART.NAME=VALUE"),

@@ -115,7 +115,7 @@ def test_errors_help(text: str, message: str) -> None:
     ("make", "message"),
     [
         (lambda: FPHL(tau=1.5), r"FPHL: tau must be in \[0, 1\]; found 1\.5\."),
-        (lambda: FPHL(tau="0.3"), r"FPHL: tau must be in \[0, 1\]; found '0\.3'\."),
+        (lambda: FPHL(tau="0.3"), r"FPHL: tau must be a number in \[0, 1\]; found '0\.3'\."),
         (lambda: FPHL(tau=None), r"found None\."),
         (lambda: FPHL(tau=True), r"found True\."),
         (lambda: FPHL(tau=float("nan")), r"found nan\."),
@@ -125,7 +125,7 @@ def test_errors_help(text: str, message: str) -> None:
         (lambda: Scaffold(option=True), r"found True\."),
         (lambda: QFFL(lipschitz=0), r"QFFL: lipschitz must be > 0, or None; found 0\."),
         (lambda: parse("fedavg+fedadam", {"fedadam.eta": -1}), r"^fedadam: eta must be > 0; found -1\."),
-        (lambda: parse("fedprox(mu=abc)"), r"^fedprox: mu must be >= 0; found 'abc'\."),
+        (lambda: parse("fedprox(mu=abc)"), r"^fedprox: mu must be a number >= 0; found 'abc'\."),
         (lambda: AFL(gamma=-1), r"AFL: gamma must be >= 0; found -1\."),
     ],
 )

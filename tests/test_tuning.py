@@ -12,7 +12,8 @@ import sys
 import time
 import tomllib
 import zipfile
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -36,6 +37,7 @@ from equipoise.runs.configuration import RunError
 from equipoise.runs.tuning import Budget, choose, edges, random_shares, settled, space_of, tuned_method
 from equipoise.system.seals import sealed_text
 from equipoise.system.search import among, log_uniform, read, uniform
+from helpers import in_one
 from run_helpers import TINY, config
 from run_helpers import equipoise as equipoise
 
@@ -108,7 +110,11 @@ def test_a_parameter_has_only_values_that_it_may_have() -> None:
         assert set(drawn) == values
         assert all(isinstance(value, int) for value in drawn)
         assert min(map(drawn.count, values)) >= 20
-    for text, fault in (("uniform(1.2, 1.8)", "ends"), ("log(1, 40)", "n: must be"), ("1,2.5", "found 2.5")):
+    for text, fault in (
+        ("uniform(1.2, 1.8)", "ends"),
+        ("log(1, 40)", "n: a value must be"),
+        ("1,a", "whole number .* found 'a'"),
+    ):
         with pytest.raises(ValueError, match=fault):
             tuned([Counted()], search={"Counted.n": text})
     assert tuned([Counted()], draws=2, rounds=1).choices["Counted"].spaces["Counted.n"].whole  # type: ignore[union-attr]
@@ -125,16 +131,53 @@ def test_a_schedule_is_not_replaced_by_numbers() -> None:
 
 @pytest.mark.parametrize(
     ("text", "space"),
-    [("log(0.001, 1)", log_uniform(0.001, 1)), ("uniform(0,2)", uniform(0, 2)), ("1, 2,4", among(1, 2, 4))],
+    [
+        ("log(0.001, 1)", log_uniform(0.001, 1)),
+        ("uniform(0,2)", uniform(0, 2)),
+        ("1, 2,4", among(1, 2, 4)),
+        ([1, 2], among(1, 2)),
+    ],
 )
-def test_spaces_are_read(text: str, space: object) -> None:
+def test_spaces_are_read(text: object, space: object) -> None:
     assert read("x", text) == space
 
 
-@pytest.mark.parametrize("text", ["log(0, 1)", "uniform(2, 1)", "log(1)", "1", "", "gauss(0, 1)", "uniform(0, inf)"])
-def test_spaces_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"search fedprox\.mu=.*expected log\(0.001, 1\)"):
-        read("fedprox.mu", text)
+@in_one(
+    ("space", "fault"),
+    [
+        *[(space, r"expected log\(0.001, 1\)") for space in ("log(1)", "1", "", [1], 5, "log(0.1")],
+        *[(space, "must be finite numbers in order") for space in ("uniform(2, 1)", "uniform(0, inf)", "log(a, 1)")],
+        ("log(0, 1)", "and above 0"),
+        ("loguniform(0.1, 1)", "Did you mean 'log_uniform'"),
+    ],
+)
+def test_spaces_that_are_none_are_refused(space: object, fault: str) -> None:
+    with pytest.raises(ValueError, match=rf"search fedprox\.mu: .*{fault}"):
+        read("fedprox.mu", space)
+
+
+@in_one(
+    ("field", "fault"),
+    [
+        (lambda: eq.number(1, 0, 9, search=(1, 2)), r"search must be eq.log_uniform.* found \(1, 2\)"),  # type: ignore[arg-type]
+        (lambda: eq.number(1, 0, 9, search=uniform(-1, 8)), r"search: a value must be .* in 0..9; found -1"),
+        (lambda: eq.number(1, 0, 9, search=uniform(1.2, 1.8)), "two whole numbers"),
+        (lambda: eq.choice("a", "b", search=among("a", "c")), "one of a, b; found 'c'"),
+        (lambda: among([1, 2, 3]), r"among\(\[1, 2, 3\]\): expected two values or more"),
+    ],
+)
+def test_a_wrong_search_is_refused_where_it_is_declared(field: Callable[[], object], fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        field()
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "right"), [(float, 1, "int"), (int | None, None, "float"), ("int", 1.0, "float")]
+)
+def test_the_annotation_of_a_number_agrees_with_its_default(kind: Any, default: Any, right: str) -> None:
+    made = make_dataclass("Mine", [("k", kind, eq.number(default, 0))], bases=(eq.Rule,), frozen=True)
+    with pytest.raises(ValueError, match=f"Mine: k must be annotated {right}"):
+        made()
 
 
 def test_draws_of_an_interval_are_as_likely_everywhere() -> None:
@@ -484,7 +527,7 @@ def test_a_value_at_the_end_of_its_range_is_reported() -> None:
         ({"by": "oracle"}, ValueError, r"by=oracle needs test data"),
         ({"methods": {"a b": "fedavg", "a-b": "fedprox"}}, ValueError, "'a b' and 'a-b' would share the folder a-b"),
         ({"select": "best-validation"}, ValueError, "settings are chosen by the last rounds"),
-        ({"search": {"lr": [0.1, 1]}}, TypeError, "search must be a dictionary"),
+        ({"search": [("lr", "0.1,1")]}, TypeError, "search must be a dictionary"),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_sentence(more: dict[str, Any], error: type[Exception], text: str) -> None:

@@ -193,7 +193,7 @@ def tune(
     halving: bool = True,
     sampler: str = "random",
     seed: int = 0,
-    search: Mapping[str, str | Space] | None = None,
+    search: Mapping[str, str | Space | Sequence[Any]] | None = None,
     directory: str | Path | None = None,
     progress: bool = True,
     **given: Any,
@@ -213,7 +213,7 @@ def tune(
     halving : only the better half continues after an eighth, a quarter and half of the rounds.
     sampler : ``"random"`` or ``"optuna"``, which needs the extra of that name.
     seed : decides the draws, >= 0.
-    search : by name where a setting is searched, ``{"lr": "log(0.001, 1)", "fedprox.mu": "0.01,0.1"}``; otherwise as the rules declare it.
+    search : by name where a setting is searched, ``{"lr": "log(0.001, 1)", "fedprox.mu": [0.01, 0.1]}``; otherwise as the rules declare it.
     directory : where to keep the runs and the choice, ``chosen.toml``; the same call again continues after a stop, bit for bit.
     progress : show a progress bar.
     given : all else that :class:`Federation` takes; only ``by="oracle"`` looks at ``tests`` and ``client_tests``.
@@ -233,12 +233,11 @@ def tune(
     budget = Budget(
         draws=draws, by=by, trials=trials, validation=validation, halving=halving, sampler=sampler, seed=seed
     )
-    given_as: object = search or {}
-    if not isinstance(given_as, Mapping) or not all(isinstance(space, str | Space) for space in given_as.values()):
+    if not isinstance(search, Mapping | None):
         raise TypeError(
-            f"search must be a dictionary such as {{'lr': 'log(0.001, 1)', 'fedprox.mu': '0.1,1'}}; found {search!r}."
+            f"search must be a dictionary such as {{'lr': 'log(0.001, 1)', 'fedprox.mu': [0.1, 1]}}; found {search!r}."
         )
-    spaces = {name: read(name, space) if isinstance(space, str) else space for name, space in (search or {}).items()}
+    spaces = {name: read(name, space) for name, space in (search or {}).items()}
     each = list(clients) if isinstance(clients, Iterator) else clients
     solver, folder = checked(given.pop("solver", None)), None if directory is None else Path(directory)
     return _tune(net, each, _methods(methods), rounds, budget, spaces, folder, progress, solver, given)

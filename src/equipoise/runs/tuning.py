@@ -10,7 +10,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -42,7 +42,7 @@ from equipoise.report import tuning as report
 from equipoise.system import own_code
 from equipoise.system.errors import RunError
 from equipoise.system.files import write_atomically
-from equipoise.system.ranges import Range, check_fields, choice, misfit, number
+from equipoise.system.ranges import check_fields, choice, fitting, number
 from equipoise.system.seals import open_json, sealed_json, sealed_text
 from equipoise.system.search import Interval, Space, log_uniform, share
 
@@ -163,22 +163,8 @@ def space_of(method: Method, search: Mapping[str, Space] | None = None) -> dict[
             if space is None and getattr(rule, parameter.name) == parameter.default:
                 space = parameter.metadata.get("search")
             if space is not None:
-                spaces[name] = _fitting(name, space, parameter)
+                spaces[name] = fitting(f"search {name}", space, parameter)
     return spaces
-
-
-def _fitting(name: str, space: Space, parameter: Field[Any]) -> Space:
-    """A space for a parameter: of whole numbers where it has only these."""
-    allowed = parameter.metadata.get("allowed")
-    whole = allowed.whole if isinstance(allowed, Range) else type(parameter.default) is int
-    if isinstance(space, Interval) and whole:
-        space = space.of_whole_numbers()
-    if isinstance(space, Interval) and isinstance(allowed, Range):
-        space = replace(space, final=(space.low == allowed.low, space.high == allowed.high))
-    for end in space.ends:
-        if fault := misfit(parameter, end):
-            raise ValueError(f"search {name}: {fault}.")
-    return space
 
 
 def random_shares(spaces: Mapping[str, Space], seed: int, d: int) -> dict[str, float]:

@@ -1,13 +1,14 @@
 """Values that must be in a range: arguments of a function, and fields of a dataclass; one error message for both."""
 
 import math
+import re
 from collections.abc import Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import Any
 
 from equipoise.system import own_code
-from equipoise.system.search import Space
+from equipoise.system.search import Interval, Space, Values
 
 INF = float("inf")
 
@@ -121,12 +122,17 @@ def check(name: str, value: object, allowed: Range | Options | Text | Rates, mea
     ValueError : the value is not allowed.
     """
     if value not in allowed:
-        raise ValueError(f"{name} must be {allowed}{_finite(allowed, value)}{meaning}; found {value!r}.")
+        raise ValueError(f"{name} must be {_expected(allowed, value)}{meaning}; found {value!r}.")
 
 
-def _finite(allowed: object, value: object) -> str:
-    """What has to be said of a range where the value is infinite."""
-    return " and finite" if isinstance(allowed, Range) and allowed.finite and value == INF else ""
+def _expected(allowed: object, value: object) -> str:
+    """What is allowed, with what has to be said where the value is infinite or no number."""
+    if not isinstance(allowed, Range):
+        return str(allowed)
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return (
+        f"{'' if plain or allowed.whole else 'a number '}{allowed}{' and finite' * (allowed.finite and value == INF)}"
+    )
 
 
 def check_number(
@@ -171,13 +177,16 @@ def number(
     default : its default; None is allowed only where it is the default.
     low, high : the ends of the range.
     above, below : leave out ``low``, or ``high``.
-    whole : only whole numbers; so it is wherever the default is one.
+    whole : only whole numbers; so it is wherever the default is one, and the annotation must agree: ``float`` with ``1.0``, ``int`` with ``1``.
     infinite : whether infinity, which most equations cannot bear, has a meaning.
     search : where its value is searched if methods are tuned; None: nowhere.
+
+    Raises
+    ------
+    ValueError : a space with values that the field may not have; see :func:`check_fields` for the annotation.
     """
     whole = whole or isinstance(default, int)
-    allowed = Range(low, high, above, below, whole, not infinite)
-    return field(default=default, metadata={"allowed": allowed, "search": search})
+    return _searched(Range(low, high, above, below, whole, not infinite), default, search)
 
 
 def rates(default: float) -> Any:
@@ -195,8 +204,39 @@ def choice(*options: object, own: bool = False, numbers: bool = False, search: S
 
     ``search`` has the options among which it is searched if methods are tuned.
     """
-    allowed = Options(tuple(option for option in options if option is not None), own, numbers)
-    return field(default=options[0], metadata={"allowed": allowed, "search": search})
+    return _searched(
+        Options(tuple(option for option in options if option is not None), own, numbers), options[0], search
+    )
+
+
+def _searched(allowed: Range | Options, default: object, search: object) -> Any:
+    """A field whose values are searched in a space."""
+    made: Any = field(default=default, metadata={"allowed": allowed, "search": search})
+    if search is not None:
+        if not isinstance(search, Interval | Values):
+            spaces = "eq.log_uniform(low, high), eq.uniform(low, high) or eq.among(1, 2, 4)"
+            raise ValueError(f"search must be {spaces}; found {search!r}.")
+        fitting("search", search, made)
+    return made
+
+
+def fitting(name: str, space: Space, parameter: Field[Any]) -> Space:
+    """A space for a parameter: of whole numbers where it has only these.
+
+    Raises
+    ------
+    ValueError : it has values that the parameter may not have; the message begins with ``name``.
+    """
+    allowed = parameter.metadata.get("allowed")
+    whole = allowed.whole if isinstance(allowed, Range) else type(parameter.default) is int
+    if isinstance(space, Interval) and whole:
+        space = space.of_whole_numbers()
+    if isinstance(space, Interval) and isinstance(allowed, Range):
+        space = replace(space, final=(space.low == allowed.low, space.high == allowed.high))
+    for end in space.ends:
+        if fault := misfit(parameter, end):
+            raise ValueError(f"{name}: a value {fault}.")
+    return space
 
 
 def text(default: Any = MISSING) -> Any:
@@ -215,21 +255,32 @@ def check_fields(holder: Any, owner: str = "") -> None:
 
     Raises
     ------
-    ValueError : a field is out of its range.
+    ValueError : a field is out of its range, or its annotation contradicts its default.
     """
     for parameter in fields(holder):
-        if fault := misfit(parameter, getattr(holder, parameter.name)):
+        if fault := _mistyped(parameter) or misfit(parameter, getattr(holder, parameter.name)):
             raise ValueError(f"{owner}{parameter.name} {fault}.")
+
+
+def _mistyped(parameter: Field[Any]) -> str:
+    """What the annotation of a number must be, if it is another one; else an empty text."""
+    allowed = parameter.metadata.get("allowed")
+    kinds = {*re.findall(r"\b(?:int|float)\b", getattr(parameter.type, "__name__", str(parameter.type)))}
+    if not isinstance(allowed, Range) or kinds != {"float" if allowed.whole else "int"}:
+        return ""
+    right, numbers, instead = (
+        ("int", "only whole numbers", "fractions, write number(1.0, ...)")
+        if allowed.whole
+        else ("float", "fractions", "whole numbers, write number(1, ...) or whole=True")
+    )
+    return f"must be annotated {right}: its default {parameter.default!r} allows {numbers}; found {kinds.pop()}. For {instead}"
 
 
 def misfit(parameter: Field[Any], value: object) -> str:
     """What a field must be and what was found, if the value does not fit; else an empty text."""
     optional = ", or None" if parameter.default is None else ""
-    return (
-        ""
-        if _fits(parameter, value)
-        else f"must be {describe(parameter)}{_finite(parameter.metadata.get('allowed'), value)}{optional}; found {value!r}"
-    )
+    expected = _expected(parameter.metadata.get("allowed") or describe(parameter), value)
+    return "" if _fits(parameter, value) else f"must be {expected}{optional}; found {value!r}"
 
 
 def _fits(parameter: Field[Any], value: Any) -> bool:

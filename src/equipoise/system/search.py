@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from equipoise.system.suggestions import near
 from equipoise.system.text import read_value
 
 EXAMPLES = "log(0.001, 1), uniform(0, 1) or a list such as 1,2,4"
@@ -24,8 +25,13 @@ class Interval:
     final: tuple[bool, bool] = (False, False)
 
     def __post_init__(self) -> None:
-        if not (self.low < self.high < math.inf) or (self.logarithmic and self.low <= 0):
-            raise ValueError(f"{self}: the ends must be finite and in order, and above 0 for log.")
+        ends: tuple[Any, ...] = (self.low, self.high)
+        numbers = all(isinstance(end, int | float) and math.isfinite(end) for end in ends)
+        if not numbers or self.low >= self.high or (self.logarithmic and self.low <= 0):
+            raise ValueError(
+                f"{'log' if self.logarithmic else 'uniform'}{ends}: the ends must be finite numbers in order"
+                f"{' and above 0' * self.logarithmic}, such as (0.001, 1)."
+            )
 
     def at(self, share: float) -> float:
         """The value below which this share of the draws is, with three significant digits."""
@@ -35,7 +41,10 @@ class Interval:
 
     def of_whole_numbers(self) -> "Interval":
         """The whole numbers in it."""
-        return Interval(math.ceil(self.low), math.floor(self.high), self.logarithmic, whole=True)
+        low, high = math.ceil(self.low), math.floor(self.high)
+        if low >= high:
+            raise ValueError(f"{self}: the ends must have two whole numbers or more between them.")
+        return Interval(low, high, self.logarithmic, whole=True)
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -56,6 +65,11 @@ class Values:
     """Some values, each as likely as any other."""
 
     values: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.values) < 2:
+            options = ", ".join(map(repr, self.values))
+            raise ValueError(f"among({options}): expected two values or more, such as among(1, 2, 4).")
 
     def at(self, share: float) -> Any:
         """The value at this share of the list."""
@@ -92,25 +106,34 @@ def among(*options: Any) -> Values:
     return Values(options)
 
 
-def read(name: str, text: str) -> Space:
-    """The space of a setting from text.
+KINDS = {"log": True, "log_uniform": True, "uniform": False}  # whether it is logarithmic
+
+
+def read(name: str, given: object) -> Space:
+    """The space of a setting from text, from a list of values, or as it is.
 
     Raises
     ------
     ValueError : naming the setting, what was expected and what was found.
     """
+    if isinstance(given, Interval | Values):
+        return given
+    text = given if isinstance(given, str) else ""
     kind, bracket, rest = text.strip().partition("(")
+    listed: Any = (
+        [read_value(part) for part in (rest.removesuffix(")") if bracket else text).split(",")] if text else given
+    )
     try:
-        if not bracket:
-            listed = tuple(read_value(part.strip()) for part in text.split(","))
-            if len(listed) > 1:
-                return Values(listed)
-        elif kind in ("log", "uniform") and rest.endswith(")"):
-            low, high = map(float, rest[:-1].split(","))
-            return Interval(low, high, kind == "log")
-    except ValueError:
-        pass
-    raise ValueError(f"search {name}={text}: expected {EXAMPLES}; found {text!r}.")
+        if isinstance(listed, list | tuple) and len(listed) > 1:
+            if not bracket:
+                return Values(tuple(listed))
+            if kind in KINDS and rest.endswith(")") and len(listed) == 2:
+                low, high = listed
+                return Interval(low, high, KINDS[kind])
+    except ValueError as error:
+        raise ValueError(f"search {name}: {error}") from None
+    suggestion = near(kind, KINDS) if bracket and kind not in KINDS else ""
+    raise ValueError(f"search {name}: expected {EXAMPLES}; found {given!r}.{suggestion}")
 
 
 def share(seed: int, draw: int, name: str) -> float:
