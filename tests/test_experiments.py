@@ -530,6 +530,7 @@ def test_parts_share_key_by_key_and_columns_of_their_own_end_those_of_another_fi
         ("columns = {AVG = 'avg'}\npart = [3]", "mine.toml: part.1: .*found 3"),
         ("kind = 'table'", "mine.toml: columns is missing."),
         ("columns = 3", "mine.toml: columns: .*found 3"),
+        ("[[claim]]\ntxet = 3", "claim.1.txet: Unknown key .txet.. Did you mean .text.?"),
     ],
 )
 def test_a_file_that_takes_from_others_is_told_what_is_wrong(tmp_path: Path, line: str, message: str) -> None:

@@ -64,7 +64,17 @@ def test_wrong_shards_are_refused(text: str) -> None:
     ("before", "after", "text"),
     [
         ("draws = 2", "draws = 0", "draws: Input should be greater than or equal to 1; found 0"),
-        ("draws = 2", "drows = 2", "drows: Extra inputs are not permitted"),
+        (
+            "draws = 2",
+            'draws = "2"\nsedes = 1',
+            "valid integer; found '2'. sedes: Unknown key 'sedes'. Did you mean 'seeds'?",
+        ),
+        ("[[scenario]]", "[scenario]", "expected [[scenario]], once for each; found [scenario]"),
+        ("[[scenario]]", "[[scenarios]]", "Did you mean 'scenario'?"),
+        ('name = "tiny"', 'name = "tiny"\nlabel = "x"', "label is an option of the data: options = { label = ... }"),
+        ("rounds = 2", 'label = "x"', "label is an option of the data: options = { label = ... }"),
+        ("clients = 4", "lr = 4", "lr is a setting of training: train = { lr = ... }"),
+        ("clients = 4", "clients = 5", "x.toml: scenario tiny: digits: clients must be a multiple of 4"),
         ('scenario = "digits"', 'scenario = "digots"', "Did you mean 'digits'"),
         ('"qffl"', '"qfll"', "Did you mean 'qffl'"),
         ('title = "Tiny"', "title = ", "cannot be read"),
@@ -81,8 +91,9 @@ def test_wrong_files_are_refused(tmp_path: Path, before: str, after: str, text: 
     with pytest.raises((SuiteError, ValueError)) as error:
         read_suite(str(tmp_path / "x.toml"))
     assert text in str(error.value)
-    with pytest.raises(SuiteError, match="fair-small"):
-        read_suite("fair-smal")
+    for name, advice in (("fair-smal", "Did you mean 'fair-small'"), ("nowhere.toml", "or one of fair-small")):
+        with pytest.raises(SuiteError, match=advice):
+            read_suite(name)
 
 
 def test_the_users_own_data_are_a_scenario(tmp_path: Path) -> None:
@@ -145,7 +156,9 @@ def test_results_are_those_of_the_suite_and_against_its_reference(suite: benchma
             run(suite.model_copy(update=change), tmp_path / "b", jobs=1)
 
 
-def test_a_rule_of_ones_own_joins_the_stored_results(suite: benchmark.Suite, tmp_path: Path, equipoise: Any) -> None:
+def test_a_rule_of_ones_own_joins_the_stored_results(
+    suite: benchmark.Suite, tmp_path: Path, equipoise: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "mine.py").write_text(
         "from dataclasses import dataclass\n\nimport equipoise as eq\n\n\n@dataclass(frozen=True)\nclass Mine(eq.Rule):\n"
         "    strength: float = eq.number(0.5, low=0, search=eq.uniform(1, 2))\n"
@@ -157,6 +170,7 @@ def test_a_rule_of_ones_own_joins_the_stored_results(suite: benchmark.Suite, tmp
     assert done.status == 0, done.err
     board = json.loads(done.out)
     assert board["cells"]["tiny"]["fedavg"] is None  # was not run here
+    assert "lacks results of fedavg, with which mine.py:Mine is compared" in caplog.text
     result = board["cells"]["tiny"][own]
     assert result["mean"] is not None
     assert 1 <= result["settings"].get("Mine.strength", 1) <= 2

@@ -24,7 +24,7 @@ from equipoise.runs import choosing, tuning
 from equipoise.runs import directory as runs
 from equipoise.runs.comparison import complete, fitting
 from equipoise.runs.configuration import RunConfig, whole
-from equipoise.runs.experiment import TRAINED, Strict, first_fault
+from equipoise.runs.experiment import TRAINED, Strict, faults
 from equipoise.runs.tuning import TUNING, Budget
 from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
@@ -60,7 +60,7 @@ class Suite(Strict):
     """What is run: methods, of which the first is the reference, scenarios, and how settings are chosen."""
 
     title: str
-    about: str
+    about: str = ""
     methods: list[str] = Field(min_length=2)
     draws: int = Field(ge=1, default=8)
     by: str = "worst"
@@ -92,31 +92,39 @@ def read_suite(name: str) -> Suite:
     """
     own = name.endswith(".toml")
     if not own and name not in suites():
-        raise SuiteError(unknown("suite", name, suites()))
+        raise SuiteError(f"{unknown('suite', name, suites())} Or give the path of your own, which ends in .toml.")
     try:
         suite = Suite(**open_toml((Path(name) if own else FOLDER / f"{name}.toml").read_text(encoding="utf-8")))
     except ValidationError as error:
-        raise SuiteError(f"{name}: {first_fault(error)}") from None
+        outside = [_place(str(fault["loc"][-1])) for fault in error.errors() if fault["type"] == "extra_forbidden"]
+        raise SuiteError(f"{name}: {faults(Suite, error)}{' '.join(['', *filter(None, outside)])}") from None
     except (OSError, ValueError) as error:
-        raise SuiteError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+        why = getattr(error, "strerror", None) or error
+        advice = f"Give the path of a TOML file, or one of {', '.join(suites())}"
+        raise SuiteError(f"{name} cannot be read: {why}. {advice}.") from None
     names = [part.name for part in suite.scenario]
     described = dict[str, scenarios.Description]()
     for part in suite.scenario:
         if part.scenario not in SCENARIOS:
             raise SuiteError(f"{name}: scenario {part.name}: {unknown('scenario', part.scenario, SCENARIOS)}")
-        described[part.name] = scenarios.describe(part.scenario, part.data, **part.options)
+        for table, keys in (("train", SETTABLE), ("options", SCENARIOS[part.scenario].options)):
+            if wrong := [key for key in getattr(part, table) if key not in keys]:
+                problem = f"{unknown('key', wrong[0], sorted(keys))} {_place(wrong[0])}".strip()
+                raise SuiteError(f"{name}: scenario {part.name}: {table}: {problem}")
+        try:
+            described[part.name] = scenarios.describe(part.scenario, part.data, **part.options)
+        except ValueError as error:
+            raise SuiteError(f"{name}: scenario {part.name}: {error}") from None
         if kind_of(described[part.name].task) == REGRESSION:
             raise SuiteError(
                 f"{name}: scenario {part.name} has numbers to predict, and a suite compares percent. Leave it out."
             )
-        if wrong := [key for key in part.train if key not in SETTABLE]:
-            raise SuiteError(f"{name}: scenario {part.name}: {unknown('setting', wrong[0], sorted(SETTABLE))}")
         if wrong := [method for method in part.skip if method not in suite.methods]:
             raise SuiteError(f"{name}: scenario {part.name}: skip: {unknown('method', wrong[0], suite.methods)}")
         if names.count(part.name) > 1:
             raise SuiteError(f"{name}: two scenarios are called {part.name}. Give each its own name.")
-    parsed = {method: parse(method) for method in suite.methods}
     try:
+        parsed = {method: parse(method) for method in suite.methods}
         choosing.require_models(suite.budget.by, parsed)
         for part in suite.scenario if suite.by in choosing.LACKING else ():
             first = Cell(part, "fedavg", Path()).candidates(["fedavg"]).config("fedavg", {})
@@ -124,6 +132,15 @@ def read_suite(name: str) -> Suite:
     except ValueError as error:
         raise SuiteError(f"{name}: {error}") from None
     return suite
+
+
+def _place(key: str) -> str:
+    """The table of a scenario in which a key belongs; empty if none."""
+    if key in SETTABLE:
+        return f"{key} is a setting of training: train = {{ {key} = ... }}."
+    if any(key in entry.options for entry in SCENARIOS.values()):
+        return f"{key} is an option of the data: options = {{ {key} = ... }}."
+    return ""
 
 
 @dataclass(frozen=True)
@@ -218,6 +235,16 @@ def run(
     for method in methods:
         parse(method)
     _settle(suite, base)
+    reference = suite.methods[0]
+    if reference not in (methods or suite.methods) and not all(
+        cell.finished(suite.seeds) for cell in cells(suite, base, [reference])
+    ):
+        log.warning(
+            "%s lacks results of %s, with which %s is compared. Run the suite itself, too.",
+            base,
+            reference,
+            ", ".join(map(own_code.short, methods)),
+        )
     own = cells(suite, base, methods, shard)
     for cell in own if retry else ():
         (cell.folder / FAILED).unlink(missing_ok=True)

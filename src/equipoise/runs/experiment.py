@@ -9,9 +9,10 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from equipoise.core.settings import RunSettings, Settings
 from equipoise.federation.method import parse
@@ -35,7 +36,7 @@ TRAINED = {f.name for f in (*fields(Settings), *fields(RunSettings))} - {"method
 class Strict(BaseModel):
     """A table of a file of an experiment or a suite: no key that is not known."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Condition(Strict):
@@ -266,13 +267,26 @@ def experiment_file(name: str) -> Traversable:
     return FOLDER / paper / f"{item}.toml"
 
 
-def first_fault(error: ValidationError) -> str:
-    """The first entry of a file that is not right, what was expected and what was found."""
-    first = error.errors()[0]
-    where = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
-    return (
-        f"{where} is missing." if first["type"] == "missing" else f"{where}: {first['msg']}; found {first['input']!r}."
-    )
+def faults(table: type[Strict], error: ValidationError) -> str:
+    """Every entry of a file that is not right, what was expected and what was found."""
+    return " ".join(_fault(table, fault) for fault in error.errors())
+
+
+def _fault(table: type[Strict], fault: ErrorDetails) -> str:
+    *outer, last = fault["loc"]
+    where = ".".join(str(part + 1 if isinstance(part, int) else part) for part in fault["loc"])
+    match fault["type"], fault["input"]:
+        case "missing", _:
+            return f"{where} is missing."
+        case "extra_forbidden", _:
+            for part in outer:
+                if isinstance(part, str):
+                    kind = table.model_fields[part].annotation
+                    table = next(t for t in (*get_args(kind), kind) if isinstance(t, type) and issubclass(t, Strict))
+            return f"{where}: {unknown('key', last, table.model_fields)}"
+        case "list_type", dict():
+            return f"{where}: expected [[{last}]], once for each; found [{last}]."
+    return f"{where}: {fault['msg']}; found {fault['input']!r}."
 
 
 def read_experiment(name: str) -> PaperExperiment:
@@ -285,7 +299,7 @@ def read_experiment(name: str) -> PaperExperiment:
     try:
         experiment = PaperExperiment(**_written(name))
     except ValidationError as error:
-        raise ExperimentError(f"{name}: {first_fault(error)}") from None
+        raise ExperimentError(f"{name}: {faults(PaperExperiment, error)}") from None
     _check(name, experiment)
     return experiment
 
