@@ -473,6 +473,8 @@ def test_reports_say_which_model_their_numbers_are_of(tmp_path: Path) -> None:
     plain = Comparison.of([federation(tests=SETS, groups=GROUPS).fit(2, progress=False)])
     assert plain["validation"] is None
     assert "The model of the last round, which is exported" in (other_rounds(plain) or table).explanations[0]
+    last = Comparison.of(plain.histories, 1)  # two rounds were run
+    assert "Mean over the last 2 evaluated rounds" in (other_rounds(last) or table).explanations[0]
 
 
 def test_a_run_that_diverges_after_its_best_round_exports_a_good_model() -> None:

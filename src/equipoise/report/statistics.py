@@ -1100,9 +1100,13 @@ def _numbers(seeds: Sequence[Numbers | None], key: str) -> list[float | None]:
 
 def _other_rounds(runs: Runs, last: int) -> content.OtherRounds | None:
     """The main measure of the exported model where tables average rounds; where they show it, the mean over rounds."""
-    if max(len(run.of_groups(2)[0]) for run in _every(runs)) < 2:
+    evaluated = max(len(run.of_groups(2)[0]) for run in _every(runs))
+    if evaluated < 2:
         return None
-    return {"averaged": last, "methods": [_of_rounds(label, [*seeds.values()], last) for label, seeds in runs.items()]}
+    return {
+        "averaged": min(last, evaluated),
+        "methods": [_of_rounds(label, [*seeds.values()], last) for label, seeds in runs.items()],
+    }
 
 
 def _of_rounds(label: str, runs: Sequence[Run], last: int) -> content.OfRounds:
