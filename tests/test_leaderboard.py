@@ -136,9 +136,10 @@ def test_a_method_that_is_left_out_loses_nothing() -> None:
         made["cells"]["adult"][method] = {
             **dict.fromkeys(cell("adult", method)),
             "settings": {},
+            "tuning": "",
             "skipped": "needs a server's data",
         }
-    made["scenarios"][2]["report"] = ""
+    made["scenarios"][0]["report"] = ""
     board = leaderboard(made)
     assert board.standings["mean"]["qffl"][:3] == (4, 0, 0)
     assert board.standings["mean"]["qffl"].rank is None
@@ -147,6 +148,7 @@ def test_a_method_that_is_left_out_loses_nothing() -> None:
     assert board.as_dict["skipped"] == {"adult": [f"{m} (needs a server's data)" for m in ("qffl", "afl")]}
     assert "adult,qffl,,," in board.csv()
     assert ">left out</a>" in board.html()
+    assert ["qffl", "adult", "–", "left out: needs a server's data", ""] in Page(board.html()).tables[-1]
     assert 'href=""' not in board.html()
 
 
@@ -167,11 +169,12 @@ def test_the_power_of_ranks_is_stated() -> None:
         cells |= {m: cell(scenario, m, gain=k / 10) for k, m in enumerate(extra)}
     (power,) = {str(ranking) for ranking in leaderboard(made).rankings.values()}
     assert power == (
-        "Nemenyi's critical difference is 13.3 of at most 19 ranks: with 20 methods and 5 scenarios, mean ranks can show next to nothing."
+        "Nemenyi's critical difference is 13.3 of at most 19 ranks: with the 20 methods that ran on every scenario (5), mean ranks can show next to nothing."
     )
-    assert {power, "Nothing corrects these probabilities for the number of methods: of 19, one can pass by chance."} < {
-        *leaderboard(made).notes
-    }
+    assert {
+        power,
+        "Nothing corrects these probabilities for the number of methods: of 19 rivals, one can pass by chance.",
+    } < {*leaderboard(made).notes}
 
 
 # files
@@ -181,7 +184,7 @@ def test_csv_has_every_number_and_latex_every_table(gaps: Leaderboard, tmp_path:
     assert len(rows) == 25
     by_name = {(row["scenario"], row["method"]): row for row in rows}
     assert by_name["digits", "qffl"] | {
-        "mean": "73.0", "mean_holm": "0.001", "worst_low": "2.5", "bytes": "2400000.0", "settings": "lr 0.05, qffl.x 0.1",
+        "mean": "73.0", "mean_holm": "0.001", "worst_low": "2.5", "bytes": "2400000.0", "settings": "lr=0.05, qffl.x=0.1",
     } == by_name["digits", "qffl"]  # fmt: skip
     assert by_name["adult", "fedheal"]["failed"] == "not run"
     assert by_name["digits", "afl"]["failed"] == "diverged in round 3"
@@ -201,6 +204,7 @@ def test_plain_types_and_the_terminal(gaps: Leaderboard) -> None:
     text = console.export_text()
     assert "+3.0 [+2.5, +3.5] .001" in text
     assert "failed" in text
+    assert "Scenarios: digits (All of digits, 20 rounds);" in " ".join(gaps.notes)
     assert max(map(len, text.splitlines())) <= 100
 
 
@@ -229,7 +233,7 @@ def test_names_of_others_are_harmless() -> None:
     assert "<img" not in text
     assert "\x1b" not in text
     assert 'href="javascript:' not in text
-    assert "'=1+1 2" in board.csv()
+    assert "'=1+1=2" in board.csv()
 
 
 NAMES = """[...page.querySelector("#mean tbody").rows].map(row => row.cells[0].textContent)"""

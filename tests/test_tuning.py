@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -541,10 +542,14 @@ def test_a_comparison_says_what_was_tuned_and_what_was_not() -> None:
     assert plain["notes"][0] == NOTHING
     compared = eq.compare(net, CLIENTS, ["fedavg", "fedprox"], 2, rounds=2, tests=tests, tune=2, by="worst", **GIVEN)
     assert compared["notes"][0] == (
-        "Chosen by the worst group (the worst client if no groups exist), on 20 % of each client's training samples; 2 draws for each method."
+        "Chosen by the worst group (the worst client if no groups exist), on 20 % of each client's training samples; 2 draws for each method. "
+        "Scores are over the last 2 rounds."
     )
     assert compared["notes"][1].startswith("Choosing cost 4 runs, 8 rounds, ")
-    assert compared["notes"][2].startswith("Chosen: fedavg (")
+    assert re.match(
+        r"Chosen: fedavg \((the defaults: )?lr=[\d.]+\); fedprox \((the defaults: )?lr=[\d.]+, fedprox.mu=[\d.]+\)\.$",
+        compared["notes"][2],
+    )
     settings = {history.label: (history.tuned or {})["settings"] for history in compared.histories}
     rates_of = {history.label: history.records[0] for history in compared.histories}
     assert {*settings} == {*rates_of} == {"fedavg", "fedprox"}
@@ -893,3 +898,25 @@ def test_a_choice_from_python_names_no_data(tmp_path: Path, equipoise: Any) -> N
         equipoise("run", "--config", tmp_path / "t" / "chosen.toml", "--runs", tmp_path, "--rounds", 2, *TINY).status
         == 0
     )
+
+
+def test_every_draw_has_a_point_or_is_named() -> None:
+    document = tuned(["fedprox"], halving=False).document()
+    method = document["methods"]["fedprox"]
+    assert method["defaults"] == {"lr": 0.05, "fedprox.mu": 0.01}
+    default, guessing, undefined, diverged = sorted(method["trials"], key=lambda trial: trial["draw"])
+    default["failed"], guessing["failed"], diverged["failed"] = None, "guesses", "diverged"
+    undefined["rungs"][-1]["mean"], diverged["rungs"][-1]["mean"], method["settings"] = None, -1e30, {}
+    figure = shown.sensitivity("fedprox", method, "mean")
+    assert figure is not None
+    figure.canvas.draw()
+    for panel in figure.axes:
+        points = {line.get_xdata()[0]: line.get_fillstyle() for line in panel.lines if line.get_marker() == "o"}
+        name = panel.get_xlabel()
+        assert points == {method["defaults"][name]: "full", guessing["settings"][name]: "none"}
+        assert [line.get_xdata()[0] in points for line in panel.lines if line.get_linestyle() == ":"] == [True]
+    ticks = [label.get_window_extent() for panel in figure.axes for label in panel.get_xticklabels()]
+    assert not any(one.overlaps(other) for k, one in enumerate(ticks) for other in ticks[:k])
+    section = shown.Page(document).sections[1]
+    assert "Without a point: 2 draws (2, 3), whose mean is not defined or out of range." in section.caption
+    assert "the defaults: lr=0.05, fedprox.mu=0.01" in [cells[0].mean for _, cells in section.grid.rows]

@@ -89,6 +89,7 @@ class Tuned(TypedDict, total=False):
     draws : settings that were tried, the defaults with them; the same number for every method that was chosen with it.
     useless : how many of them diverged or guess.
     settings : those that were chosen, by name; empty if they are the defaults.
+    defaults : the values of the defaults, by the names of all settings that were searched.
     score, default : the criterion of the chosen settings and of the defaults, as it is shown; missing if not defined.
     edges : settings whose chosen value is close to an end of the interval in which it was searched, and which end.
     seeds : of the runs that chose.
@@ -105,6 +106,7 @@ class Tuned(TypedDict, total=False):
     draws: int
     useless: int
     settings: Content
+    defaults: Content
     score: float
     default: float
     edges: dict[str, str]

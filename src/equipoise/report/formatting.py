@@ -27,6 +27,11 @@ def number(value: float | None, digits: int = 2, *, sign: bool = False) -> str:
     return f"{round(value, digits) + 0.0:{'+' if sign else ''}.{digits}f}".replace("-", "−")
 
 
+def brief(seconds: float) -> str:
+    """Seconds with about three digits, so that short runs do not show 0."""
+    return f"{seconds:,.{0 if seconds >= 100 else 1 if seconds >= 1 else 2}f}"
+
+
 def with_unit(value: float | None, measure: Measure) -> str:
     """A number of a measure as it is shown, with its unit."""
     return number(value, measure.digits) + (f"\u00a0{measure.unit}" if measure.unit else "")

@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.metrics.ranking import Probabilities, critical_difference, friedman, mean_ranks, signed_rank
 from equipoise.records.meta import Content
-from equipoise.report.formatting import PERCENT, UNDEFINED, number, p_value
+from equipoise.report.formatting import PERCENT, UNDEFINED, brief, number, p_value, same_in_every_seed
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.html import template
 from equipoise.report.layout import Sheet
-from equipoise.report.notes import chosen_by, listed, settings_of
+from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, settings_of
 from equipoise.report.rendering import latex_sheet
 from equipoise.system.files import write_atomically
 from equipoise.system.text import cell as safe
@@ -75,7 +75,7 @@ class Ranking(NamedTuple):
         power = "can show next to nothing" if weak else "are distinguishable beyond this difference"
         return (
             f"Nemenyi's critical difference is {number(self.critical, 1)} of at most {self.methods - 1} ranks: "
-            f"with {self.methods} methods and {plural(self.scenarios, 'scenario')}, mean ranks {power}."
+            f"with the {self.methods} methods that ran on every scenario ({self.scenarios}), mean ranks {power}."
         )
 
 
@@ -215,18 +215,18 @@ class Leaderboard:
             f"A method beats another over the scenarios if it is better by more than {REGION:g} point with a probability above "
             f"{100 * SURE:g}{PERCENT} (Bayesian signed-rank test over {plural(len(scenarios), 'scenario')})."
         )
-        yield f"Nothing corrects these probabilities for the number of methods: of {len(methods) - 1}, one can pass by chance."
+        yield f"Nothing corrects these probabilities for the number of methods: of {len(methods) - 1} rivals, one can pass by chance."
         for by in CRITERIA:
             counts = zip(*(standing[:3] for standing in self.standings[by.key].values()), strict=True)
             wins, ties, losses = map(sum, counts)
             yield f"By {by.noun}, in single scenarios: {plural(wins, 'win')}, {ties} ties, {losses} losses against {self.reference} (Holm)."
         yield from sorted({str(ranking) for ranking in self.rankings.values()})
-        named = "; ".join(f"{s['name']} ({s['title']}, {s['rounds']} rounds)" for s in scenarios)
-        yield f"Scenarios: {named}."
-        yield f"{chosen_by(given['by'], given['draws'], given['validation'])} Reported with {plural(given['seeds'], 'other seed')}."
+        rounds = [s["rounds"] for s in scenarios if s["rounds"]]
+        yield f"Scenarios: {'; '.join(map(_described, scenarios))}."
+        yield f"{chosen_by(given['by'], given['draws'], given['validation'], *rounds)} Reported with {plural(given['seeds'], 'other seed')}."
+        yield SHARED
         every = [cell for method in methods for cell in self.cells(method).values()]
-        seconds, rounds = (sum(cell.get(key) or 0 for cell in every) for key in COSTS[2:])
-        yield f"Choosing cost {rounds:,} rounds and {number(seconds / 60, 1)} processor minutes."
+        yield cost_of_choice(*(sum(cell.get(key) or 0 for cell in every) for key in COSTS[2:]))
         for kind in (MISSING, FAILED, SKIPPED):
             for scenario, names in self.absent(kind).items():
                 yield f"{kind.capitalize()} on {scenario}: {', '.join(names)}."
@@ -244,7 +244,7 @@ class Leaderboard:
         texts = [
             f"W/T/L: wins, ties and losses against {self.reference}. A win or a loss has a p-value by Holm below .05, paired over seeds; a failure is a loss.",
             f"B/E/W: probabilities to be better by more than {REGION:g} point over such scenarios, equal, or worse (Bayesian signed-rank test).",
-            "Rank: mean over the scenarios, 1 for the best. A failure ranks last.",
+            "Rank: mean over the scenarios, 1 for the best. A failure ranks last. A method that did not run on every scenario has none.",
             *([f"Friedman's p: {', '.join(ps)}."] if ps else []),
         ]
         caption = (
@@ -259,18 +259,27 @@ class Leaderboard:
 
         unit = "in percent, higher is better" if by.sign == 1 else "over groups or clients in points, lower is better"
         below = f"Below each number: the difference to {self.reference}, its 95{PERCENT} interval over seeds, and its p-value by Holm."
+        if self.document["budget"]["seeds"] == 1:
+            below = f"Below each number: the difference to {self.reference} and its 95{PERCENT} interval over the test samples of the one seed."
         title = by.noun.removeprefix("the ")
         return self._table(by.key, title[0].upper() + title[1:], unit, shown, (below, "In bold: a win."))
 
     def _of_costs(self) -> list[Sheet]:
-        def cost(key: str, digits: int, unit: float = 1.0) -> Callable[[str, str, Content], Cell]:
-            return lambda _, __, cell: Cell(number(None if cell[key] is None else cell[key] / unit, digits))
+        def cost(key: str, shown: Callable[[float], str]) -> Callable[[str, str, Content], Cell]:
+            return lambda _, __, cell: Cell(UNDEFINED if cell[key] is None else shown(cell[key]))
 
         return [
-            self._table("seconds", "Seconds", "of training of a run, mean over seeds", cost("seconds", 1)),
-            self._table("traffic", "MB", "that all clients receive and send in a round", cost("bytes", 2, 1e6)),
-            self._table("choosing", "Seconds of choosing", "the settings, all draws", cost("tuning_seconds", 0)),
-            self._table("rounds", "Rounds of choosing", "the settings, all draws", cost("tuning_rounds", 0)),
+            self._table("seconds", "Seconds", "of training of a run, mean over seeds", cost("seconds", brief)),
+            self._table(
+                "traffic",
+                "MB",
+                "that all clients receive and send in a round",
+                cost("bytes", lambda n: number(n / 1e6)),
+            ),
+            self._table("choosing", "Seconds of choosing", "the settings, all draws", cost("tuning_seconds", brief)),
+            self._table(
+                "rounds", "Rounds of choosing", "the settings, all draws", cost("tuning_rounds", "{:,}".format)
+            ),
         ]
 
     def _table(
@@ -297,7 +306,7 @@ class Leaderboard:
         for method in self.document["methods"]:
             for scenario, cell in self.cells(method).items():
                 numbers = [x for by in CRITERIA for x in (cell.get(by.key), *map(tested(cell, by).get, TESTED))]
-                texts = (settings_of(cell["settings"]) if cell else "", reason(cell) or absent(cell))
+                texts = (chosen(cell), reason(cell) or absent(cell))
                 writer.writerow([safe(scenario), safe(method), *numbers, *map(cell.get, COSTS), *map(safe, texts)])
         return file.getvalue()
 
@@ -331,7 +340,7 @@ class Leaderboard:
         criteria = {by.key: by for by in CRITERIA}
         return template("leaderboard.html.j2").render(
             board=self, cells=cells, anchors=anchors, scenarios=scenarios, criteria=criteria,
-            settings_of=settings_of, reason=reason, absent=absent,
+            chosen=chosen, reason=reason, absent=absent,
         )  # fmt: skip
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -376,12 +385,27 @@ def reason(cell: Content) -> str:
     return str(cell.get("skipped") or cell.get("failed") or "")
 
 
-def _difference(test: Mapping[str, float | None]) -> str:
-    if test.get("difference") is None:
+def chosen(cell: Content) -> str:
+    """The settings of a cell; empty if none were chosen."""
+    return settings_of(cell["settings"], cell.get("defaults", {})) if cell.get("tuning") else ""
+
+
+def _described(scenario: Content) -> str:
+    words = (
+        scenario["title"] * (scenario["title"] != scenario["name"]),
+        plural(scenario["rounds"], "round") if scenario["rounds"] else MISSING,
+    )
+    return f"{scenario['name']} ({', '.join(filter(None, words))})"
+
+
+def _difference(test: Mapping[str, Any]) -> str:
+    if (mean := test.get("difference")) is None:
         return ""
+    if test.get("low") is None:
+        return same_in_every_seed(mean, 1) if (test.get("seeds") or 0) > 1 else ""
     shown, low, high = (number(test.get(key), 1, sign=True) for key in TESTED[:3])
     holm = "" if (p := test.get("holm")) is None else f" {p_value(p)}"
-    return shown if test.get("low") is None else f"{shown} [{low}, {high}]{holm}"
+    return f"{shown} [{low}, {high}]{holm}"
 
 
 def _standing(standing: Standing) -> Iterator[Cell]:

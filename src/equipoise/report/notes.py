@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from equipoise.metrics.measures import Measure
-from equipoise.records.criteria import COLLABORATION, CRITERIA, LEAVE_OUT, ORACLE
+from equipoise.records.criteria import COLLABORATION, CRITERIA, LAST, LEAVE_OUT, ORACLE
 from equipoise.records.meta import REPEATED, TOGETHER, Tuned
-from equipoise.report.formatting import number
+from equipoise.report.formatting import brief, number
 from equipoise.report.provenance import at_real_sites
 from equipoise.system.environment import code, kind, release
 from equipoise.system.suggestions import some
@@ -406,28 +406,33 @@ def of_areas(histories: Sequence[History]) -> Iterator[str]:
         yield f"{group} has no test sample of {which}, which the AUC leaves out."
 
 
-def settings_of(settings: Mapping[str, Any]) -> str:
-    """Chosen settings in a line."""
-    return ", ".join(f"{name} {value}" for name, value in settings.items()) or "the defaults"
+def settings_of(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """Chosen settings in a line, by the names of ``--set``; the values of the ``defaults`` if these were chosen."""
+    values = ", ".join(f"{name}={value}" for name, value in (settings or defaults).items())
+    return values if settings else ": ".join(filter(None, ("the defaults", values)))
 
 
-def chosen_by(by: str, draws: int, validation: float) -> str:
-    """By what settings were chosen, and on which data, in a sentence."""
+def chosen_by(by: str, draws: int, validation: float, *rounds: int) -> str:
+    """By what settings were chosen, on which data, and over which last ones of so many rounds, in two sentences."""
     held = f"on {100 * validation:g} % of each client's training samples"
     how = {
         ORACLE: f"Chosen by test data, which makes every number here too good: {CRITERIA[by]}",
         COLLABORATION: f"Chosen by {CRITERIA[by]}",
         LEAVE_OUT: f"Chosen by {CRITERIA[by]}, among draws with the best mean {held}",
     }.get(by, f"Chosen by {CRITERIA[by]}, {held}")
-    return f"{how}; {plural(draws, 'draw')} for each method."
-
-
-def cost_of_choice(seconds: float, rounds: int, runs: int) -> str:
-    """What choosing took, in a sentence."""
-    time = (
-        f"{number(seconds / 60, 1)} processor minutes" if seconds >= 60 else f"{number(seconds, 1)} processor seconds"
+    last = " or ".join(str(n) for n in sorted({min(LAST, n) for n in rounds or (LAST,)}))
+    return (
+        f"{how}; {plural(draws, 'draw')} for each method. Scores are over the last {last} round{'s' * (last != '1')}."
     )
-    return f"Choosing cost {runs:,} runs, {rounds:,} rounds, {time}."
+
+
+def cost_of_choice(seconds: float, rounds: int, runs: int | None = None) -> str:
+    """What choosing took, in a sentence."""
+    time = f"{brief(seconds / 60)} processor minutes" if seconds >= 60 else f"{brief(seconds)} processor seconds"
+    return f"Choosing cost {'' if runs is None else f'{runs:,} runs, '}{rounds:,} rounds, {time}."
+
+
+SHARED: Final = "Draws are shared: methods that have a setting of one name, such as lr, try the same values of it."
 
 
 def none_of_use(label: str, draws: int) -> str:
@@ -445,9 +450,9 @@ def of_tuning(histories: Sequence[History]) -> list[str]:
     if not every:
         of_runs = all(history.meta.get("config") or history.meta.get("first") for history in histories)
         return [NOTHING] if len(labels) > 1 and of_runs else []
-    ways: dict[tuple[str, int, float], dict[str, None]] = {}
+    ways: dict[tuple[str, int, float, int], dict[str, None]] = {}
     for label, each in every:
-        ways.setdefault((each["by"], each["draws"], each["validation"]), {})[label] = None
+        ways.setdefault((each["by"], each["draws"], each["validation"], each["rounds"]), {})[label] = None
     if len(ways) == 1:
         said = [chosen_by(*next(iter(ways)))]
     else:
@@ -455,7 +460,8 @@ def of_tuning(histories: Sequence[History]) -> list[str]:
         said += [f"{listed([*whose])}: {chosen_by(*way)}" for way, whose in ways.items()]
     costs = [sum(values) for values in zip(*((t["seconds"], t["trained"], t["runs"]) for _, t in every), strict=True)]
     said.append(cost_of_choice(float(costs[0]), int(costs[1]), int(costs[2])))
-    said.append("Chosen: " + "; ".join(f"{label} ({settings_of(each['settings'])})" for label, each in every) + ".")
+    values = [f"{label} ({settings_of(each['settings'], each.get('defaults', {}))})" for label, each in every]
+    said.append(f"Chosen: {'; '.join(values)}.")
     said += [none_of_use(label, each["draws"]) for label, each in every if each.get("useless") == each["draws"]]
     if changed := [f"{label} ({', '.join(each['changed'])})" for label, each in every if each.get("changed")]:
         said.append(f"Changed after the choice, so not as chosen: {'; '.join(changed)}.")

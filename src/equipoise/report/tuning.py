@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from equipoise.metrics.failure import HUGE
 from equipoise.records.criteria import COLLABORATION, CRITERIA, ORACLE
 from equipoise.records.meta import Content
 from equipoise.report import drawing
-from equipoise.report.formatting import number
+from equipoise.report.formatting import brief, number
 from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.html import svg, template
-from equipoise.report.notes import chosen_by, cost_of_choice, listed, none_of_use, settings_of
+from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, none_of_use, settings_of
 from equipoise.system.files import write_atomically
 from equipoise.system.text import plural
 
@@ -28,10 +30,10 @@ EDGE: Final = "its best value may be outside; search further: --search, in Pytho
 
 
 def budget(document: Content) -> str:
-    """What was chosen by, on which data, at what cost, in two sentences."""
+    """What was chosen by, on which data, over which rounds, at what cost, in three sentences."""
     given, methods = document["budget"], document["methods"].values()
     return (
-        chosen_by(given["by"], given["draws"], given["validation"])
+        chosen_by(given["by"], given["draws"], given["validation"], given["rounds"])
         + " "
         + cost_of_choice(
             sum(m["seconds"] for m in methods), sum(m["trained"] for m in methods), sum(m["runs"] for m in methods)
@@ -88,11 +90,11 @@ def rows(document: Content) -> list[tuple[str, ...]]:
     return [
         (
             label,
-            settings_of(method["settings"]),
+            settings_of(method["settings"], method["defaults"]),
             *(("–" if value is None else number(value, 2)) for value in (method["score"], method["default"])),
             str(method["draw"]),
             f"{method['trained']:,}",
-            f"{method['seconds']:,.0f}",
+            brief(method["seconds"]),
         )
         for label, method in document["methods"].items()
     ]
@@ -136,7 +138,8 @@ class Page:
         """The choices, then the draws of every method."""
         summary = tuple((row[0], tuple(map(Cell, row[1:]))) for row in rows(self.document))
         _, *limits = sentences(self.document)
-        chosen = Section("What was chosen", [], Grid(COLUMNS[1:], summary), COLUMNS[0], limits)
+        shared = [SHARED] * (self.document["budget"]["sampler"] == "random")
+        chosen = Section("What was chosen", shared, Grid(COLUMNS[1:], summary), COLUMNS[0], limits)
         return [chosen, *(self._of(label, method) for label, method in self.document["methods"].items())]
 
     def _of(self, label: str, method: Content) -> Section:
@@ -146,7 +149,7 @@ class Page:
             (
                 f"{trial['draw']}{' (chosen)' * (trial['draw'] == method['draw'])}",
                 (
-                    Cell(settings_of(trial["settings"])),
+                    Cell(settings_of(trial["settings"], method["defaults"])),
                     Cell(str(trial["rungs"][-1]["rounds"])),
                     *(Cell("–" if (x := trial["rungs"][-1].get(name)) is None else number(x, 2)) for name in criteria),
                 ),
@@ -155,7 +158,12 @@ class Page:
         )
         searched = "; ".join(f"{name}: {space}" for name, space in method["spaces"].items())
         failures = [f"Draw {trial['draw']}: {trial['failed']}." for trial in method["trials"] if trial["failed"]]
-        figure = sensitivity(label, method, self.document["budget"]["by"])
+        by = self.document["budget"]["by"]
+        figure, away = (
+            sensitivity(label, method, by),
+            [str(t["draw"]) for t in method["trials"] if t not in drawn(method, by)],
+        )
+        absent = f" Without a point: {plural(len(away), 'draw')} ({', '.join(away)}), whose {by} is not defined or out of range."
         return Section(
             label,
             [f"Searched: {searched}."],
@@ -166,7 +174,8 @@ class Page:
                 "Numbers of draws that were trained for fewer rounds are those of their last round, and are not comparable with others.",
             ],
             "" if figure is None else svg(f"sensitivity-{label}", figure),
-            "The criterion against each setting that is a number: a point per draw, larger after more rounds; dotted: the chosen value; dashed: the defaults.",
+            "The criterion against each setting that is a number: a point per draw, larger after more rounds, hollow if the draw diverged or guesses. "
+            f"Dotted: the chosen value; dashed: the score of the defaults.{absent * bool(away)}",
         )
 
     def html(self) -> str:
@@ -180,37 +189,48 @@ class Page:
         return write_atomically(Path(path), self.html())
 
 
+def drawn(method: Content, by: str) -> list[Content]:
+    """The draws that have a point: a score, and of a useless draw one that is not so low that the others would look equal."""
+    scores = [(t, abs(score)) for t in method["trials"] if (score := t["rungs"][-1].get(by)) is not None]
+    most = max((score for t, score in scores if not t["failed"]), default=math.inf)
+    return [t for t, score in scores if score <= HUGE * most]
+
+
 def sensitivity(label: str, method: Content, by: str) -> Figure | None:
     """The criterion against every setting that is a number: a point per draw, larger after more rounds; None if no draw has a number."""
-    trials = [t for t in method["trials"] if t["failed"] is None and t["rungs"][-1].get(by) is not None]
-    every = dict.fromkeys(name for trial in trials for name in trial["settings"])
-    names = [name for name in every if all(isinstance(t["settings"].get(name, 0.0), int | float) for t in trials)]
+    trials, defaults = drawn(method, by), method["defaults"]
+    every = [(trial, {**defaults, **trial["settings"]}, trial["rungs"][-1]) for trial in trials]
+    names = [n for n in defaults if every and all(isinstance(values[n], int | float) for _, values, _ in every)]
     if not names:
         return None
-    figure, axes = drawing.panels(len(names), height=1.6, columns=min(3, len(names)))
-    default = [trial["rungs"][-1][by] for trial in trials if trial["draw"] == 0]
-    longest = max(trial["rungs"][-1]["rounds"] for trial in trials)
+    columns = min(3, len(names))
+    figure, axes = drawing.panels(len(names), height=1.6, columns=columns)
+    longest = max(last["rounds"] for _, _, last in every)
     for panel, name in zip(axes, names, strict=True):
-        if "log" in method["spaces"].get(name, ""):
-            _logarithmic(panel)
-        drawn = [(t["settings"][name], t["rungs"][-1]) for t in trials if name in t["settings"]]
-        for value, last in drawn:
-            size = 2.5 + 4 * last["rounds"] / longest
-            panel.plot([value], [last[by]], "o", markersize=size, color=drawing.color(0), alpha=0.7, mew=0)
-        if default:
-            panel.axhline(default[0], color=drawing.INK, linewidth=0.6, linestyle="--")
-        if name in method["settings"]:
-            panel.axvline(method["settings"][name], color=drawing.INK, linewidth=0.6, linestyle=":")
-        drawing.labels(panel, name, by if panel is axes[0] else "")
+        for trial, values, last in every:
+            size, hollow = 2.5 + 4 * last["rounds"] / longest, bool(trial["failed"])
+            look = {"fillstyle": "none"} if hollow else {"mew": 0, "alpha": 0.7}
+            panel.plot([values[name]], [last[by]], "o", markersize=size, color=drawing.color(0), **look)
+            if not trial["settings"]:
+                panel.axhline(last[by], color=drawing.INK, linewidth=0.6, linestyle="--")
+        chosen = {**defaults, **method["settings"]}[name]
+        panel.axvline(chosen, color=drawing.INK, linewidth=0.6, linestyle=":")
+        _ends(panel, {chosen, *(values[name] for _, values, _ in every)}, "log" in method["spaces"].get(name, ""))
+        drawing.labels(panel, drawing.plain(name, drawing.FULL // columns), by if panel is axes[0] else "")
     drawing.title(axes[0], label)
     return figure
 
 
-def _logarithmic(panel: Axes) -> None:
-    """A logarithmic axis below, with plain numbers at 1 and 3 of each decade."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+def _ends(panel: Axes, values: Collection[float], logarithmic: bool) -> None:
+    """An axis below whose ends are the lowest and the highest value, as more numbers have no room in a narrow panel."""
+    from matplotlib.ticker import NullFormatter
 
-    panel.set_xscale("log")
-    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    panel.xaxis.set_minor_formatter(NullFormatter())
+    if logarithmic and min(values) > 0:
+        panel.set_xscale("log")
+        panel.xaxis.set_minor_formatter(NullFormatter())
+    ends = sorted({min(values), max(values)})
+    panel.set_xticks(ends, [f"{value:.3g}" for value in ends])
+    if len(ends) > 1:
+        first, last = panel.get_xticklabels()
+        first.set_horizontalalignment("left")
+        last.set_horizontalalignment("right")

@@ -394,6 +394,7 @@ def _result(
         "tuning_seconds": tuned.get("seconds"),
         "tuning_rounds": tuned.get("trained"),
         "settings": dict(tuned.get("settings", {})),
+        "defaults": dict(tuned.get("defaults", {})),
         "failed": "; ".join(dict.fromkeys(map(str, row["failed"].values()))) or None,
         "versus": {name: versus[key] for name, key in SHOWN.items()} if versus and referred else None,
         "tuning": f"{cell.part.name}/{cell.stem}/tuning.html",

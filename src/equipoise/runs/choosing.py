@@ -229,7 +229,7 @@ def choose(
             chosen = tuning.choose(
                 spaces, {label: config.lr for label, config in plain.items()}, budget, rounds, train, leave_out
             )
-            return tuning.write(replace(chosen, given=given), base, candidates.file())
+            return tuning.write(replace(chosen, given=given, methods=methods), base, candidates.file())
     except BlockingIOError as error:
         raise RunError(f"Process {error} is at {base} already. Wait until it ends, or stop it first.") from None
 

@@ -337,8 +337,7 @@ def _tune(
             }
 
         tuning = choose(spaces, dict.fromkeys(methods, solver.lr), budget, rounds, train, leave_out)
-        tuning = write(tuning, place, {})
-    return replace(tuning, methods=methods, solver=solver)
+        return write(replace(tuning, methods=methods, solver=solver), place, {})
 
 
 def _folds(clients: Iterable[Any], given: Mapping[str, Any]) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:

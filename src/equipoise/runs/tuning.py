@@ -312,7 +312,7 @@ class Tuning:
     rounds: int
     digest: str = ""  # of the file with the choices
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # hyper-parameters of the user's, by label
-    methods: Mapping[str, Method] = field(default_factory=dict)  # as they were given, from Python
+    methods: Mapping[str, Method] = field(default_factory=dict)  # as they were given
     solver: Solver | None = None
 
     @property
@@ -347,17 +347,28 @@ class Tuning:
             "draws": budget.draws,
             "useless": sum(bool(tried.last.failed) for tried in chosen.tried),
             "settings": dict(chosen.settings),
+            "defaults": self.defaults(label),
             "edges": edges(chosen.spaces, chosen.taken.trial.shares),
             "seeds": [*budget.seeds],
             "validation": budget.validation,
             "rounds": self.rounds,
             "runs": n_runs,
             "trained": trained,
-            "seconds": round(seconds, 1),
+            "seconds": round(seconds, 3),
             "chosen": self.digest,
             "code": own_code.version(label),
         }
         return cast(Tuned, tuned | defined)
+
+    def defaults(self, label: str) -> Content:
+        """The values of draw 0, by the names of what was searched."""
+        chosen, method = self.choices[label], self.methods.get(label, Method(()))
+        values = {
+            f"{part}.{name}": value
+            for rule, part in zip(method.rules, method.parts, strict=True)
+            for name, value in vars(rule).items()
+        }
+        return {RATE: _plain(chosen.lr), **{name: values[name] for name in chosen.spaces if name in values}}
 
     def document(self) -> Content:
         """Everything in plain JSON types."""
@@ -383,7 +394,7 @@ class Tuning:
                     "draw": tried.trial.draw,
                     "settings": dict(tried.trial.settings),
                     "failed": tried.last.failed or None,
-                    "seconds": round(tried.last.seconds, 1),
+                    "seconds": round(tried.last.seconds, 3),
                     "rungs": [
                         {"rounds": r.rounds, **{name: _number(value) for name, value in r.scores.items()}}
                         for r in tried.results
