@@ -580,7 +580,7 @@ def test_a_comparison_takes_a_choice(tmp_path: Path) -> None:
     given = {**GIVEN, "rounds": 4, "tests": tests}
     compared = eq.compare(net, CLIENTS, methods, 1, tune=choice, **given)
     for history in compared.histories:
-        assert history.tuned == choice.tuned(history.label)
+        assert history.tuned == {**choice.tuned(history.label), "changed": []}
     assert "4 draws for each method" in " ".join(str(compared).split())
     longer = eq.compare(net, CLIENTS, ["fedprox"], 1, tune=choice, **{**given, "rounds": 6})
     assert "not as chosen: fedprox (rounds)" in " ".join(str(longer).split())
@@ -593,8 +593,59 @@ def test_a_comparison_takes_a_choice(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=text):
             eq.compare(net, CLIENTS, **{**given, "methods": methods, "tune": choice, **wrong})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="draws must be a whole number"):
-        eq.compare(net, CLIENTS, methods, 1, tune="16", **given)  # type: ignore[arg-type]
+    for wrong_choice in ("chosen.toml", choice.chosen):
+        with pytest.raises(TypeError, match=r"or the Tuning that eq\.tune"):
+            eq.compare(net, CLIENTS, methods, 1, tune=wrong_choice, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("more", "changed"),
+    [
+        ({}, []),
+        ({"rounds": 3, "validation": 0.2, "engine": "sequential", "names": list("wxyz")}, ["rounds"]),
+        ({"validation": 0.4}, ["validation"]),
+        ({"epochs": 2, "settings": eq.Settings(steps=3)}, ["epochs", "steps"]),
+        ({"clients": [part(40, k) for k in (0, 1, 2, 4)]}, ["clients"]),
+        ({"clients": [(x, 1 - y) for x, y in CLIENTS]}, ["clients"]),
+        ({"groups": ["a", "b", "a", "b"]}, ["groups"]),
+        ({"start": lambda: nn.Sequential(nn.Linear(4, 2), nn.Identity())}, ["net"]),
+        ({"start": lambda: nn.Linear(4, 2).requires_grad_(False).requires_grad_()}, []),
+        ({"start": lambda: _filled(nn.Linear(4, 2))}, ["values of net"]),
+        ({"transform": lambda x, shift: 2 * x}, ["transform"]),
+    ],
+)
+def test_what_differs_from_what_was_chosen_for_is_named(more: dict[str, Any], changed: list[str]) -> None:
+    given = {
+        **GIVEN,
+        "rounds": 2,
+        "tests": {"a": part(60, 1), "b": part(60, 2)},
+        "clients": CLIENTS,
+        "start": net,
+    } | more
+    choice = tuned(["fedavg", "fedprox"], 2, draws=2)
+    compared = eq.compare(given.pop("start"), given.pop("clients"), ["fedprox"], 1, tune=choice, **given)
+    assert sorted(compared.histories[0].tuned.get("changed", ())) == changed
+    named = f"Changed after the choice, so not as chosen: fedprox ({', '.join(changed)})."
+    assert (named in compared["notes"]) == bool(changed)
+
+
+def _filled(layer: nn.Linear) -> nn.Linear:
+    nn.init.zeros_(layer.weight)
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("function", "more", "text"),
+    [
+        (eq.tune, {"stop": eq.EarlyStopping(2)}, "tune.* takes no stop.*settings are chosen by the last rounds"),
+        (eq.tune, {"seeds": 3}, "tune.* takes no seeds: give them to eq.compare"),
+        (eq.tune, {"lr": 0.1}, "lr belongs to the local optimiser: solver=eq.SGD"),
+        (eq.compare, {"tune": 2, "trials": 2}, "compare.* takes no trials: give it to eq.tune"),
+    ],
+)
+def test_keywords_that_belong_elsewhere_say_where(function: Any, more: dict[str, Any], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        function(net, CLIENTS, ["fedavg"], rounds=2, **{**GIVEN, **more})
 
 
 def test_a_comparison_of_methods_that_were_not_tuned_alike_says_so() -> None:

@@ -323,6 +323,8 @@ def changed(settings: Settings | None, changes: Mapping[str, Any], others: Itera
             f"{type(share).__name__}. Data that the server holds are given as server_validation=(x, y)."
         )
     for name in changes:
+        if name in ("lr", "momentum", "weight_decay", "clip"):
+            raise TypeError(f"{name} belongs to the local optimiser: solver=eq.SGD(lr=0.1, momentum=0.9), for example.")
         if name not in names:
             raise TypeError(unknown("keyword", name, [*(others or ()), *names]))
     return replace(settings or Settings(), **changes)

@@ -162,7 +162,8 @@ def restore(directory: Path, ours: Content, now: Progression, t: int | None) -> 
     if key:
         raise CheckpointError(
             f"The checkpoint in {directory} is of another experiment: "
-            f"its {key} is {shorten(str(its.get(key)))}, here it is {shorten(str(ours.get(key)))}."
+            f"its {key} is {shorten(str(its.get(key)))}, here it is {shorten(str(ours.get(key)))}. "
+            "Give the same again, or choose another directory."
         )
     if "data" not in its:
         log.warning("%s %s", directory, UNKNOWN)

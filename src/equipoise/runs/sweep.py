@@ -32,7 +32,7 @@ from equipoise.metrics.classification import RATES
 from equipoise.metrics.collaborative import SERVER
 from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE
 from equipoise.records.directory import ORDER, TRIALS
-from equipoise.records.meta import Contribution, Meta, Tuned
+from equipoise.records.meta import Content, Contribution, Meta, Tuned
 from equipoise.records.record import Record
 from equipoise.report.statistics import Comparison
 from equipoise.runs.choosing import FOLDER, NEVER, check, require, require_models
@@ -44,6 +44,7 @@ from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
 from equipoise.system.seals import open_json, sealed_json
 from equipoise.system.search import Space, read
+from equipoise.system.suggestions import shorten
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,9 @@ UNTESTED = (
     "Nothing is tested: there are no test data. Give tests={...} or client_tests=[...]; what clients hold out, validation=0.2, only "
     "chooses and stops."
 )
+BY_LAST = "settings are chosen by the last rounds, the same for all draws"
+OF_CHOICE = ("draws", "trials", "halving", "sampler", "search")  # what only eq.tune takes
+OF_TUNE = "it to eq.tune, and what that returns to compare(..., tune=tuning)"
 OF_TESTS = ("tests", "client_tests")  # what runs that choose settings do not have
 Methods = Sequence[str | Rule | Method] | Mapping[str, str | Rule | Method]
 Network = nn.Module | Callable[..., nn.Module]
@@ -100,8 +104,12 @@ def compare(
     if last is not None:
         check_whole("last", last, 1)
     check_whole("rounds", rounds, 1)
-    if wrong := given.keys() & {"seed", "method"}:
-        raise TypeError(f"compare() takes no {min(wrong)}: give seeds=[...] and methods=[...].")
+    _refuse("compare", given, {"seed": "seeds=[...]", "method": "methods=[...]"} | dict.fromkeys(OF_CHOICE, OF_TUNE))
+    if not (tune is None or isinstance(tune, int | Tuning)):
+        raise TypeError(
+            "tune must be how many settings to try for each method, such as 16, or the Tuning that eq.tune(...) returned, whole; "
+            f"found {shorten(repr(tune))}. A file of settings is for the command line: equipoise compare ... --config chosen.toml."
+        )
     labelled, numbers = _methods(methods), _seeds(seeds)
     each = list(clients) if isinstance(clients, Iterator) else clients
     base = None if directory is None else Path(directory)
@@ -112,9 +120,7 @@ def compare(
         raise ValueError(f"by={by!r} is what settings are chosen by. {advice}.")
     if tune is not None:
         if stop is not None or given.get("select", "last") != "last":
-            raise ValueError(
-                "stop, select: settings are chosen by the last rounds, the same for all draws. Leave them out."
-            )
+            raise ValueError(f"stop, select: {BY_LAST}. Leave them out.")
         share = given.get("validation") or Budget.validation
         budget = tune.budget if isinstance(tune, Tuning) else Budget(draws=tune, by=by, validation=share)
         if {*budget.seeds} & {*numbers}:
@@ -132,10 +138,16 @@ def compare(
                 f"tune: the settings of {', '.join(tuning.choices)} were chosen, with {tuning.solver}; found {what}. "
                 "Give the same methods, or some of them, and the same solver."
             )
-        changed: Any = {} if tuning.rounds == rounds else {"changed": ["rounds"]}
+        for label, method in labelled.items():
+            chosen[label] = tuning.tuned(label)
+            if isinstance(tune, Tuning):
+                now = {"rounds": rounds, **_conditions(net, each, method, solver, budget, given)}
+                then = {"rounds": tune.rounds, **tune.conditions[label]}
+                changed = [name for name, value in now.items() if then[name] != value]
+                changed += ["validation"] * (given.get("validation") not in (None, 0, budget.validation))
+                chosen[label]["changed"] = changed
         for label in labelled:
             labelled[label], optimisers[label] = tuned_method(labelled[label], solver, tuning.choices[label].settings)
-            chosen[label] = {**tuning.tuned(label), **changed}
     for method in labelled.values():
         if "sensitive" in method.needs and len(labelled) > 1:  # groups that are not there are told before others train
             Federation(_network(net, numbers[0]), each, method, solver, seed=numbers[0], **given)
@@ -215,7 +227,7 @@ def tune(
     seed : decides the draws, >= 0.
     search : by name where a setting is searched, ``{"lr": "log(0.001, 1)", "fedprox.mu": [0.01, 0.1]}``; otherwise as the rules declare it.
     directory : where to keep the runs and the choice, ``chosen.toml``; the same call again continues after a stop, bit for bit.
-    progress : show a progress bar.
+    progress : show a progress bar on a terminal, and elsewhere lines of how far the choice is.
     given : all else that :class:`Federation` takes; only ``by="oracle"`` looks at ``tests`` and ``client_tests``.
 
     Returns
@@ -228,8 +240,8 @@ def tune(
     MethodError : a method that looks at test data before it trains, or at clients that take no part.
     """
     check_whole("rounds", rounds, 1)
-    if wrong := given.keys() & {"method"}:
-        raise TypeError(f"tune() takes no {min(wrong)}: give methods=[...].")
+    instead = dict.fromkeys(("last", "seeds"), "them to eq.compare(..., tune=tuning)")
+    _refuse("tune", given, {"method": "methods=[...]", "stop": f"nothing, for {BY_LAST}", **instead})
     budget = Budget(
         draws=draws, by=by, trials=trials, validation=validation, halving=halving, sampler=sampler, seed=seed
     )
@@ -240,7 +252,16 @@ def tune(
     spaces = {name: read(name, space) for name, space in (search or {}).items()}
     each = list(clients) if isinstance(clients, Iterator) else clients
     solver, folder = checked(given.pop("solver", None)), None if directory is None else Path(directory)
-    return _tune(net, each, _methods(methods), rounds, budget, spaces, folder, progress, solver, given)
+    labelled = _methods(methods)
+    tuning = _tune(net, each, labelled, rounds, budget, spaces, folder, progress, solver, given)
+    conditions = {label: _conditions(net, each, m, solver, budget, given) for label, m in labelled.items()}
+    return replace(tuning, conditions=conditions)
+
+
+def _refuse(function: str, given: Mapping[str, Any], instead: Mapping[str, str]) -> None:
+    """Refuse keywords that a function does not take, and name what to give instead."""
+    if wrong := next((name for name in given if name in instead), None):
+        raise TypeError(f"{function}() takes no {wrong}: give {instead[wrong]}.")
 
 
 def _tune(
@@ -258,11 +279,10 @@ def _tune(
     """Choose the settings of labelled methods, in a directory or a temporary one."""
     check(methods, budget, search)
     if given.get("select", "last") != "last":
-        raise ValueError("select: settings are chosen by the last rounds, the same for all draws. Leave it out.")
+        raise ValueError(f"select: {BY_LAST}. Leave it out.")
     require_models(budget.by, methods)
     spaces = {label: space_of(method, search) for label, method in methods.items()}
-    base = {**given, "validation": budget.validation}
-    numbers = task_of(given.get("task", "classification")).dtype.is_floating_point
+    base, numbers = _sealed(given, budget), task_of(given.get("task", "classification")).dtype.is_floating_point
     rewarded = given.get("collaborative") and given.get("groups") is None and given.get("server_validation") is not None
 
     def grouped() -> bool:
@@ -276,13 +296,6 @@ def _tune(
         ORACLE: lambda: any(given.get(name) for name in OF_TESTS),
     }
     require(budget.by, present)
-    if not numbers:
-        base["measures"] = tuple(dict.fromkeys((*given.get("measures", ("accuracy",)), RATES)))
-    if budget.by != ORACLE:
-        base = {name: value for name, value in base.items() if name not in OF_TESTS}
-        base["collaborative"] = budget.by == COLLABORATION
-        if budget.by == COLLABORATION:
-            base["tests"] = {SERVER: base["server_validation"]}
     folds = [*_folds(clients, base)] if budget.by == LEAVE_OUT else []
     for name, others, more in folds:
         try:  # what names the client that is left out, or groups, is told before anything trains
@@ -295,7 +308,8 @@ def _tune(
         place = directory or Path(stack.enter_context(TemporaryDirectory()))
         bar = stack.enter_context(progress_bar(progress))
         alone = dict[tuple[str, str], Contribution]()
-        task = bar.add_task("choosing", total=budget.planned(rounds) * len(methods), accuracy="")
+        total, done, begun, lines = budget.planned(rounds) * len(methods), [0], time.time(), ProgressLog(progress)
+        task = bar.add_task("choosing", total=total, accuracy="")
 
         def run(
             trial: Trial, seed: int, name: str, members: Iterable[Any], until: int, more: Mapping[str, Any]
@@ -312,6 +326,11 @@ def _tune(
 
             def pause(_: Record) -> bool:
                 bar.update(task, advance=1)
+                done[0] += 1
+                if lines.due("choosing"):
+                    left = (time.time() - begun) * (total / done[0] - 1)
+                    rounds_done = f"{done[0]:,} of {total:,} rounds, {trial}"
+                    lines.say("choosing", rounds_done, all_end=datetime.fromtimestamp(time.time() + left))
                 return fed.progress.t >= until
 
             try:
@@ -338,6 +357,39 @@ def _tune(
 
         tuning = choose(spaces, dict.fromkeys(methods, solver.lr), budget, rounds, train, leave_out)
         return write(replace(tuning, methods=methods, solver=solver), place, {})
+
+
+def _sealed(given: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
+    """What the federations that choose are given: held-out samples, and no test data unless these are asked for."""
+    base = {**given, "validation": budget.validation}
+    if not task_of(given.get("task", "classification")).dtype.is_floating_point:
+        base["measures"] = tuple(dict.fromkeys((*given.get("measures", ("accuracy",)), RATES)))
+    if budget.by != ORACLE:
+        base = {name: value for name, value in base.items() if name not in OF_TESTS}
+        base["collaborative"] = budget.by == COLLABORATION
+        if budget.by == COLLABORATION and (held := given.get("server_validation")) is not None:
+            base["tests"] = {SERVER: held}
+    return base
+
+
+def _conditions(
+    net: Network, clients: Iterable[Any], method: Method, solver: Solver, budget: Budget, given: Mapping[str, Any]
+) -> Content:
+    """What a choice depends on beside its budget, by the names of the arguments that decide it."""
+    seed, sealed = budget.seeds[0], {**_sealed(given, budget), "validation": 0.0}
+    fed = Federation(_network(net, seed), clients, method, solver, seed=seed, **sealed)
+    its = fed.fingerprint
+    data, decisive = its["data"], fed.trial.settings.decisive
+    return {
+        "clients": [its["sizes"], its["labels"], data["inputs"]],
+        "net": [repr(fed.model.net), fed.model.head_name, *(its[n] for n in ("parameters", "fixed", "hidden units"))],
+        "values of net": digest(fed.model.initial),
+        **{name: data[name] for name in ("groups", "attributes")},
+        "server_validation": data["validation"],
+        "task": str(fed.model.task),
+        "transform": repr(given.get("transform")),
+        **{name: value for name, value in decisive.items() if name not in ("seed", "validation")},
+    }
 
 
 def _folds(clients: Iterable[Any], given: Mapping[str, Any]) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:

@@ -314,6 +314,9 @@ class Tuning:
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # hyper-parameters of the user's, by label
     methods: Mapping[str, Method] = field(default_factory=dict)  # as they were given
     solver: Solver | None = None
+    conditions: Mapping[str, Content] = field(
+        default_factory=dict
+    )  # by label, on what else the choice depends, from Python
 
     @property
     def chosen(self) -> dict[str, tuple[Method, Solver]]:
