@@ -172,7 +172,10 @@ def test_the_same_command_again_prints_the_finished_result(base: Path, equipoise
 def test_the_same_name_with_other_settings_is_refused(base: Path, equipoise: Call) -> None:
     ended = equipoise(*RUN, "--rounds", 3, "--runs", base, "--name", "one")
     assert (ended.status, ended.out) == (1, "")
-    assert "holds a run with other settings: rounds. Choose another --name, or delete it." in ended.err
+    assert (
+        "holds a run with other settings: rounds is 2 there and 3 here. Choose another --name, or delete it."
+        in ended.err
+    )
 
 
 def test_without_a_name_every_run_is_new(tmp_path: Path, equipoise: Call) -> None:

@@ -217,9 +217,10 @@ def test_a_damaged_configuration_is_refused(run: Path, tmp_path: Path, text: str
 def test_a_directory_is_taken_by_the_same_run_only(run: Path, tmp_path: Path) -> None:
     runs.start(config(), run)
     with pytest.raises(
-        RunError, match=r"holds a run with other settings: rounds. Choose another --name, or delete it."
+        RunError,
+        match=r"other settings: rounds is 2 there and 5 here, clients is None there and 3 here\. Choose another --name, or delete it",
     ):
-        runs.start(config(rounds=5), run)
+        runs.start(config(rounds=5, scenario_options={**config().scenario_options, "clients": 3}), run)
     (tmp_path / "diary.txt").write_text("dear diary")
     with pytest.raises(RunError, match="is not empty and holds no run"):
         runs.start(config(), tmp_path)

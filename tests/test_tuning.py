@@ -732,6 +732,28 @@ def test_a_choice_is_a_file_for_other_commands(tmp_path: Path, equipoise: Any) -
     assert "Chosen by" not in equipoise(*again).out
 
 
+def test_a_choice_knows_its_table_and_the_settings_of_its_runs(tmp_path: Path, equipoise: Any) -> None:
+    table = tmp_path / "t.csv"
+    rows = [f"{k},{k % 7},{'abcd'[k % 4]},{['no', 'yes'][k % 3 == 0]}" for k in range(240)]
+    table.write_text("\n".join(["age,dose,site,ill", *rows]))
+    data = ("--data", table, "--set", "label=ill", "--set", "client=site", "--rounds", 2, "--runs", tmp_path)
+    assert equipoise("tune", "fedavg", *data, "--draws", 2, "--name", "t").status == 0
+
+    def changed(name: str, *words: object) -> str:
+        command = ("compare", "fedavg", "--config", tmp_path / "t" / "chosen.toml", "--runs", tmp_path, "--json")
+        notes = json.loads(equipoise(*command, "--name", name, *words).out)["notes"]
+        return next((note for note in notes if note.startswith("Changed")), "")
+
+    assert not changed("same", "--threads", 2, "--validation", 0.2)
+    moved = tmp_path / "moved.csv"
+    moved.write_text(table.read_text())
+    assert not changed("moved", "--data", moved)
+    more = ("--validation", 0.3, "--participation", 0.5, "--set", "test=0.4", "--patience", 2)
+    assert "fedavg (test, participation, patience, validation)" in changed("more", *more)
+    table.write_text("\n".join(["age,dose,site,ill", *rows[:-1], "1,1,a,yes"]))
+    assert "fedavg (the training data of the clients)" in changed("rows")
+
+
 @pytest.mark.parametrize("value", [0.5, 0.01])  # 0.01 is the default
 def test_a_value_of_the_users_stays_in_the_choice(tmp_path: Path, equipoise: Any, value: float) -> None:
     base = ("--runs", tmp_path, "--rounds", 2, *TINY, "--set", f"fedprox.mu={value}", "--name", "t")

@@ -7,10 +7,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from equipoise.cli.init import read as read_file
-from equipoise.cli.options import Values
+from equipoise.cli.options import SETTINGS, Values
 
 if TYPE_CHECKING:
     from equipoise.runs.configuration import RunConfig
+
+
+INDIFFERENT = (
+    "method",
+    "seed",
+    "measures",
+    "threads",
+    "validation",
+)  # settings that make no run another one than was chosen
 
 
 @dataclass(frozen=True)
@@ -88,7 +97,6 @@ def read(given: Values) -> Choices:
     ------
     ValueError : a file that cannot be used, options that contradict each other, or that cannot be read.
     """
-    from equipoise.scenarios.scenario import Protocol
     from equipoise.system import hashes
 
     file = given["config_file"]
@@ -107,9 +115,27 @@ def read(given: Values) -> Choices:
     chosen, changed = _fields(fields, options, given), []
     if file is not None and of_methods:
         tuned = {name: {**each, "chosen": hashes.of_file(file)} for name, each in tuned.items()}
-        names = ["data", "scenario", "scenario_options", "network", "network_options", *Protocol.__annotations__]
-        changed = [name for name in names if chosen.get(name) != fields.get(name) or (name == "lr" and given["lr"])]
+        changed = _changed(chosen, fields, next(iter(tuned.values()), {}))
+        changed += ["lr"] * (given["lr"] is not None and "lr" not in changed)
     return Choices(method, seed, of_file, of_command, chosen, of_methods, tuned, changed)
+
+
+def _changed(now: Mapping[str, Any], then: Mapping[str, Any], tuned: Any) -> list[str]:
+    """What decides the results of a run and is not as it was when settings were chosen."""
+    from equipoise.runs.choosing import changed
+
+    decisive = (name for name, f in SETTINGS.items() if not f.metadata["free"] and name not in INDIFFERENT)
+    options, before = ({**(each.get("scenario_options") or {})} for each in (now, then))
+    of_data = ["scenario"] * (now.get("scenario") != then.get("scenario"))
+    of_data += [name for name in dict.fromkeys((*options, *before)) if options.get(name) != before.get(name)]
+    if not tuned.get("contents"):
+        of_data += ["data"] * (now.get("data") != then.get("data"))
+    elif not of_data:
+        decide = ("data", "scenario", "scenario_options", "network", "network_options")
+        of_data = [*filter(None, [changed(tuned, **{name: now[name] for name in decide if name in now})])]
+    names = [name for name in ("network", "network_options", *decisive) if now.get(name) != then.get(name)]
+    share = ["validation"] * (now.get("validation") not in (None, 0, tuned.get("validation")))
+    return [*of_data, *names, *share]
 
 
 def for_parts(hyper_parameters: Mapping[str, Any], method: str) -> dict[str, Any]:

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from equipoise import scenarios
-from equipoise.federation.directory import METRICS
+from equipoise.federation import fingerprint
+from equipoise.federation.directory import MANIFEST, METRICS
 from equipoise.federation.history import History
 from equipoise.federation.method import Method, MethodError, parse
 from equipoise.metrics.classification import RATES
 from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE, rungs
 from equipoise.records.directory import TRIALS
+from equipoise.records.meta import Tuned
 from equipoise.runs import directory as runs
 from equipoise.runs import tuning, unchanged
 from equipoise.runs.comparison import complete, fitting
@@ -25,6 +27,7 @@ from equipoise.runs.tuning import RATE, Budget, Outcome, Trial, Tuning
 from equipoise.scenarios.scenario import REGRESSION, Description, kind_of
 from equipoise.system import files
 from equipoise.system.errors import RunError
+from equipoise.system.seals import open_json
 from equipoise.system.search import Space
 from equipoise.system.suggestions import unknown
 from equipoise.system.workers import Workers
@@ -229,7 +232,11 @@ def choose(
             chosen = tuning.choose(
                 spaces, {label: config.lr for label, config in plain.items()}, budget, rounds, train, leave_out
             )
-            return tuning.write(replace(chosen, given=given, methods=methods), base, candidates.file())
+            label, config = next(iter(plain.items()))
+            manifest = _place(folder, Trial(label, 0, {}), str(config.seed)) / MANIFEST
+            contents = open_json(manifest.read_text()).get("contents", {}) if manifest.exists() else {}
+            chosen = replace(chosen, given=given, methods=methods, contents=contents)
+            return tuning.write(chosen, base, candidates.file())
     except BlockingIOError as error:
         raise RunError(f"Process {error} is at {base} already. Wait until it ends, or stop it first.") from None
 
@@ -246,8 +253,28 @@ def _sealed(candidates: Candidates, budget: Budget, plain: Mapping[str, RunConfi
     )
     if first.checkpoint_every == 1:  # a kill costs no more than the first rung
         more["checkpoint_every"] = min(rungs(first.rounds))
-    rewarded = {"rewarded": True} if budget.by == COLLABORATION else {}
-    return {"validation": budget.validation, "sealed": budget.by != ORACLE, **rewarded, **more}
+    return {**_seals(budget.by, budget.validation), **more}
+
+
+def _seals(by: str, validation: float) -> dict[str, Any]:
+    """What decides the data of a run that chooses by a criterion."""
+    rewarded = {"rewarded": True} if by == COLLABORATION else {}
+    return {"validation": validation, "sealed": by != ORACLE, **rewarded}
+
+
+def changed(tuned: Tuned, **data: Any) -> str:
+    """In words, which of the user's ``data`` are not those that chose; empty if all are. They are fields of a configuration."""
+    if not (contents := tuned.get("contents")):
+        return ""
+    config = configure("fedavg", seed=tuned["seeds"][0], **_seals(tuned["by"], tuned["validation"]), **data)
+    now = unchanged.contents(config)
+    weights = ["the weights of the first model"] * (contents.get("weights") != now.get("weights"))
+    return " and ".join(filter(None, (fingerprint.changed(contents, now), *weights)))
+
+
+def _place(trials_in: Path, trial: Trial, seed: str) -> Path:
+    """The directory of a run of a trial."""
+    return trials_in / f"{runs.slug(trial.label)}-draw{trial.draw:02d}-seed{runs.slug(seed)}"
 
 
 def _trained(
@@ -260,9 +287,7 @@ def _trained(
     workers: Workers,
 ) -> dict[Trial, list[Outcome]]:
     """The runs of trials, trained up to a round, and why those failed that did by their settings."""
-    places = {
-        key: trials_in / f"{runs.slug(key[0].label)}-draw{key[0].draw:02d}-seed{runs.slug(key[1])}" for key in configs
-    }
+    places = {key: _place(trials_in, *key) for key in configs}
     for key, config in configs.items():
         runs.start(config, places[key])
     failed = complete(

@@ -46,7 +46,7 @@ from equipoise.system import hashes, own_code, places, trust
 from equipoise.system.environment import environment
 from equipoise.system.files import PART, cache_directory, locked, sweep, write_atomically
 from equipoise.system.seals import open_toml, sealed_json, sealed_text
-from equipoise.system.suggestions import some
+from equipoise.system.suggestions import shorten, some
 from equipoise.system.workers import cores
 
 # Settings that no training depends on: a run goes on with others.
@@ -114,7 +114,14 @@ def start(config: RunConfig, directory: Path) -> None:
             return
         if replace(kept, own_code=again.own_code) == again:
             _check_code(before, directory)
-        differing = [name for name, value in again.table().items() if getattr(kept, name) != value]
+        options = dict.fromkeys((*kept.scenario_options, *again.scenario_options))
+        values = [(name, getattr(kept, name), x) for name, x in again.table().items() if name != "scenario_options"]
+        values += [(name, kept.scenario_options.get(name), again.scenario_options.get(name)) for name in options]
+        differing = [
+            f"{name} is {shorten(str(old))} there and {shorten(str(new))} here"
+            for name, old, new in values
+            if old != new
+        ]
         raise RunError(
             f"{directory} holds a run with other settings: {', '.join(differing)}. Choose another --name, or delete it."
         )

@@ -314,6 +314,7 @@ class Tuning:
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # hyper-parameters of the user's, by label
     methods: Mapping[str, Method] = field(default_factory=dict)  # as they were given
     solver: Solver | None = None
+    contents: Mapping[str, str] = field(default_factory=dict)  # hashes of the user's files that chose
     conditions: Mapping[str, Content] = field(
         default_factory=dict
     )  # by label, on what else the choice depends, from Python
@@ -359,6 +360,7 @@ class Tuning:
             "trained": trained,
             "seconds": round(seconds, 3),
             "chosen": self.digest,
+            "contents": dict(self.contents),
             "code": own_code.version(label),
         }
         return cast(Tuned, tuned | defined)
