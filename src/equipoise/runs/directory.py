@@ -116,7 +116,7 @@ def start(config: RunConfig, directory: Path) -> None:
             _check_code(before, directory)
         options = dict.fromkeys((*kept.scenario_options, *again.scenario_options))
         values = [(name, getattr(kept, name), x) for name, x in again.table().items() if name != "scenario_options"]
-        values += [(name, kept.scenario_options.get(name), again.scenario_options.get(name)) for name in options]
+        values += [(n, *(c.scenario_options.get(n, "not given") for c in (kept, again))) for n in options]
         differing = [
             f"{name} is {shorten(str(old))} there and {shorten(str(new))} here"
             for name, old, new in values
