@@ -404,9 +404,9 @@ def test_every_page_is_in_the_menu() -> None:
     assert settings["theme"]["font"] is False, "the site must not ask for web fonts"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in DOCS], ids=name_of)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
-    """Of the pages that are not in the site, where MkDocs checks them."""
+    """In the repository; MkDocs checks anchors of the site."""
     text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.M | re.S)
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         if link.startswith("https://"):
@@ -414,7 +414,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
         assert target.exists(), f"{page.name}: {link}"
-        if anchor:
+        if anchor and page not in DOCS:
             titles = re.findall(r"^#+ (.+)$", target.read_text(), flags=re.M)
             slugs = [re.sub(r"[^\w-]+", "-", title.lower().replace(",", "")).strip("-") for title in titles]
             assert anchor in slugs, f"{page.name}: {link}"
