@@ -801,6 +801,7 @@ def test_a_comparison_chooses_first(tmp_path: Path, equipoise: Any) -> None:
     page = (tmp_path / "c" / "choosing" / "tuning.html").read_text()
     assert "How settings were chosen" in page
     assert "fedprox.mu" in page
+    assert 'href="choosing/tuning.html"' in (tmp_path / "c" / "report.html").read_text()
     assert equipoise(*command).out.splitlines()[-1] == done.out.splitlines()[-1]  # nothing is trained a second time
     assert "trials" not in equipoise("status", tmp_path).out
     packed = tmp_path / "c.zip"

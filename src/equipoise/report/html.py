@@ -12,7 +12,7 @@ from datetime import date
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from equipoise.metrics.measures import Measure, measures_of
 from equipoise.report import booktabs, drawing, layout, notes, provenance, thresholds
@@ -27,6 +27,8 @@ from equipoise.report.statistics import Comparison, tables
 from equipoise.report.terms import Term, anchor, hint, notation, terms_of, typeset
 from equipoise.system.files import write_atomically
 from equipoise.system.text import plural, visible
+
+CHOICE: Final = "choosing/tuning.html"  # next to the report of a comparison whose settings were chosen
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -50,7 +52,8 @@ def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str
     """
     path = Path(path)
     compared = Comparison.of(histories)
-    page = render(compared)
+    chosen = any(run.tuned for run in compared.histories) and (path.parent / CHOICE).exists()
+    page = render(compared, CHOICE * chosen)
     if figures:
         beside = path.with_name(f"{path.stem}-figures")
         drawings.save_all(compared, beside)
@@ -74,8 +77,8 @@ def shown(value: object) -> object:
     return visible(value, lines=True) if type(value) is str else value
 
 
-def render(histories: Sequence[History] | Comparison) -> str:
-    """The report as a string of HTML."""
+def render(histories: Sequence[History] | Comparison, choice: str = "") -> str:
+    """The report as a string of HTML; ``choice`` is the page with all draws of a choice of settings, as a relative address."""
     compared = Comparison.of(histories)
     runs = {label: [run.history for run in seeds.values()] for label, seeds in compared.runs.items()}
     common, differing = provenance.settings(runs)
@@ -93,6 +96,7 @@ def render(histories: Sequence[History] | Comparison) -> str:
         verdict=verdict(document),
         evidence=evidence(document),
         leaks=(leaks := notes.leaks(compared.histories)),
+        choice=choice,
         notes=[note for note in compared["notes"] if note not in leaks],
         limits=limits(compared),
         measured=[(_statistics_first(sheet), _below(sheet, measure)) for sheet in measured],
