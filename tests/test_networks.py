@@ -130,7 +130,12 @@ def test_an_unknown_name_or_option_gets_the_nearest():
         ("cnn", {"norm": "layer"}, "norm must be one of none, group, batch; found 'layer'"),
         ("cnn", {"width": 6}, "multiple of 4 for norm 'group'; found 6"),
         ("cnn", {"in_shape": (3, 4, 32)}, r"height >= 8, width >= 8\); found \(3, 4, 32\)"),
-        ("mlp", {"hidden": (20, 0)}, r"every hidden width must be >= 1; found \[20, 0\]"),
+        *[
+            ("mlp", {"hidden": h}, r"hidden must be a list of whole numbers >= 1.*; found")
+            for h in ((20, 0), 8, "8", [8.5])
+        ],
+        ("cnn", {"width": "a"}, "width must be a whole number >= 1; found 'a'"),
+        ("resnet18", {"weights": 3}, "weights must be the path of a file; found 3"),
         ("resnet10", {"width": 0}, "width must be a whole number >= 1; found 0"),
         ("resnet10", {"in_shape": (60,)}, r"must be \(channels, height, width\); found \(60,\)"),
         ("resnet18", {"stem": "large"}, "resnet18: stem must be one of imagenet, small; found 'large'"),

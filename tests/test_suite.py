@@ -164,6 +164,7 @@ def test_a_rule_of_ones_own_joins_the_stored_results(
         "    strength: float = eq.number(0.5, low=0, search=eq.uniform(1, 2))\n"
     )
     own = f"{tmp_path / 'mine.py'}:Mine"
+    assert "uniform(1, 2)" in equipoise("methods", own).out
     assert "Did you mean 'Mine'" in equipoise("benchmark", "submit", own[:-1], "--suite", tmp_path / "tiny.toml").err
     words = ("--suite", tmp_path / "tiny.toml", "--runs", tmp_path, "--name", "b", "--jobs", 1, "--json")
     done = equipoise("benchmark", "submit", own, *words)

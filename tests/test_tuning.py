@@ -812,6 +812,17 @@ def test_a_comparison_chooses_first(tmp_path: Path, equipoise: Any) -> None:
         assert "chose settings, and have no results on test data" in equipoise("report", folder).err
 
 
+def test_a_comparison_without_a_choice_replaces_none_with_one(tmp_path: Path, equipoise: Any) -> None:
+    words = ("compare", "fedavg", "--runs", tmp_path, "--name", "c", "--rounds", 1, *TINY)
+    assert equipoise(*words, "--tune", 1).status == 0  # the choice is the defaults
+    report = (tmp_path / "c" / "report.html").read_bytes()
+    assert "settings were chosen by tuning, and these are not. Choose another --name" in equipoise(*words).err
+    assert (tmp_path / "c" / "report.html").read_bytes() == report
+    for place in ("c", "c/chosen.toml"):
+        missed = equipoise("run", "--config", tmp_path / place).err
+        assert f"are in {tmp_path / 'c' / 'choosing' / 'chosen.toml'}" in missed.replace("\n", " ")
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -828,6 +839,7 @@ def test_a_comparison_chooses_first(tmp_path: Path, equipoise: Any) -> None:
         (("tune", "fedavg", "--set", "fedprox.mu=1"), "is not part of any of fedavg"),
         (("tune", "fedavg", "--validation", "0"), "validation must be in"),
         (("compare", "fedavg", "--by", "worst"), "Add --tune 16"),
+        (("compare", "fedavg", "--tune", "3", "--patience", "5"), "settings are chosen by the last rounds"),
     ],
 )
 def test_wrong_options_are_refused(tmp_path: Path, equipoise: Any, words: tuple[str, ...], text: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,13 +37,8 @@ def methods(
     described = catalogue()["methods"]
     name = name if name is None else catalogue()["aliases"].get(name, name)
     if name is not None and name not in described:
-        from equipoise.federation.method import MethodError, parse
-
-        parse(name)  # says what is wrong, with a suggestion
-        if "+" in name:
-            raise MethodError(f"{name!r} is a sum; ask for its parts one by one.")
-        raise MethodError(f"{name!r} is your own: its docstring describes it, and --check tests it.")
-    if json_:
+        _show_own(name, json_)
+    elif json_:
         print_json(described if name is None else {name: described[name]})
     elif name is not None:
         _show_method(name, described[name])
@@ -66,6 +64,39 @@ def _check(name: str | None, json_: bool) -> None:
         raise ExpectedError(f"{name} fails {some(list(conformance.broken))}.") from failure
 
 
+def _show_own(name: str, json_: bool) -> None:
+    from equipoise.federation.method import MethodError, parse
+    from equipoise.system.own_code import is_reference, split
+    from equipoise.system.ranges import describe
+
+    method = parse(name)  # says what is wrong, with a suggestion
+    if "+" in name:
+        raise MethodError(f"{name!r} is a sum; ask for its parts one by one.")
+    if not is_reference(name):
+        raise MethodError(f"{name!r} has values or a preset; ask for {split(name)[0] or method.parts[0]}.")
+    rule = method.rules[0]
+    parameters = [
+        {"name": f.name, "default": f.default, "values": describe(f), "search": str(f.metadata.get("search") or "")}
+        for f in fields(rule)
+    ]
+    if json_:
+        print_json({name: {"hyper_parameters": parameters, "sees": method.sees}})
+        return
+    out.print(escape(f"{name}\n{inspect.getdoc(rule) or ''}\n"), highlight=False)
+    _show_parameters(parameters, method.sees)
+    out.print(f"To test it: [bold]equipoise methods {escape(name)} --check[/]", highlight=False)
+
+
+def _show_parameters(parameters: Sequence[dict[str, Any]], sees: str, presets: Sequence[str] = ()) -> None:
+    table = plain_table("hyper-parameter", "default", "values", "searched by tune")
+    for p in parameters:
+        table.add_row(p["name"], str(p["default"]), p["values"], p["search"])
+    out.print(table)
+    for preset in presets:
+        out.print(preset, highlight=False)
+    out.print(f"the server must see: {catalogue()['visibility'][sees]}", highlight=False)
+
+
 def _show_methods(described: dict[str, dict[str, Any]]) -> None:
     columns = ("method", "what it does", "hyper-parameters", "server sees", "from")
     table = plain_table(*columns, fold=columns, whole=("method", "server sees"))
@@ -80,14 +111,9 @@ def _show_methods(described: dict[str, dict[str, Any]]) -> None:
 
 def _show_method(name: str, d: dict[str, Any]) -> None:
     out.print(f"[bold]{name}[/]: {d['summary']}\n{d['citation']}\nparts: {', '.join(d['parts'])}\n", highlight=False)
-    table = plain_table("hyper-parameter", "default", "values", "searched by tune")
-    for p in d["hyper_parameters"]:
-        table.add_row(p["name"], str(p["default"]), p["values"], p["search"])
-    out.print(table)
-    for preset, values in d["presets"].items():
-        shown = ", ".join(f"{k}={v}" for k, v in values.items()) or "the defaults"
-        out.print(f"{name}:{preset}  {shown}", highlight=False)
-    out.print(f"the server must see: {catalogue()['visibility'][d['sees']]}", highlight=False)
+    shown = {preset: ", ".join(f"{k}={v}" for k, v in values.items()) for preset, values in d["presets"].items()}
+    presets = [f"{name}:{preset}  {values or 'the defaults'}" for preset, values in shown.items()]
+    _show_parameters(d["hyper_parameters"], d["sees"], presets)
     if d["needs"]:
         out.print(f"needs: {'; '.join(d['needs'])}", highlight=False)
     for part in d["parts"]:

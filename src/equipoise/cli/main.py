@@ -49,6 +49,8 @@ from equipoise.system import trust
 from equipoise.system.errors import ExpectedError
 from equipoise.system.suggestions import some
 
+TUNING = ("draws", "trials", "halving", "sampler")  # options of tune that compare lacks
+
 
 class Command(TyperCommand):
     """A command that says how an option of the data, or a hyper-parameter, is given, where it is taken for one of the command."""
@@ -61,6 +63,10 @@ class Command(TyperCommand):
             name = error.option_name.lstrip("-").replace("-", "_")
             methods = catalogue()["methods"].items()
             having = [m for m, entry in methods if any(name == each["name"] for each in entry["hyper_parameters"])]
+            if name.removeprefix("no_") in TUNING and any(parameter.name == "tune" for parameter in self.params):
+                given = "here give --tune N" if name == "draws" else "compare takes its result by --config"
+                message = f"No such option '{error.option_name}'. It is an option of equipoise tune; {given}."
+                raise NoSuchOption(error.option_name, message, ctx=error.ctx) from None
             if (name in OPTIONS or having) and any(parameter.name == "set_" for parameter in self.params):
                 what = "an option of your data" if name in OPTIONS else f"a hyper-parameter of {some(having, 3)}"
                 given = f"{name}={COLUMNS.get(name, 'VALUE')}" if name in OPTIONS else f"{having[0]}.{name}=VALUE"

@@ -145,8 +145,7 @@ def compare(
         check_parts(chosen, [*methods, *bound])
         if tune is None and (by or search):
             raise ValueError(f"{'--by' if by else '--search'} belongs to --tune. Add --tune 16, or leave it out.")
-        first = chosen.config(methods[0], 0)
-        directory = runs.place(base, name, f"compare-{first.scenario}")
+        directory = runs.place(base, name, f"compare-{chosen.fields['scenario']}")
         if tune is not None:
             chosen = tuned_choices(
                 methods,

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from torch import Tensor, nn
 
-from equipoise.system.ranges import check_option
+from equipoise.system.ranges import check_option, check_whole
 
 Norm = Literal["none", "group", "batch"]
 GROUPS = 4
@@ -41,7 +41,8 @@ class CNN(nn.Module):
         if len(in_shape) != 3 or min(in_shape[1:]) < 8:
             raise ValueError(f"cnn: in_shape must be (channels, height >= 8, width >= 8); found {tuple(in_shape)}.")
         check_option("cnn: norm", norm, get_args(Norm))
-        if width < 1 or (norm == "group" and width % GROUPS):
+        check_whole("cnn: width", width, 1)
+        if norm == "group" and width % GROUPS:
             raise ValueError(f"cnn: width must be >= 1, and a multiple of {GROUPS} for norm 'group'; found {width}.")
         channels, height, length = in_shape
         layers: list[nn.Module] = []

@@ -6,6 +6,8 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from equipoise.system.ranges import Range
+
 
 class MLP(nn.Module):
     """Fully connected layers with ReLU between them, on the flattened input.
@@ -20,16 +22,16 @@ class MLP(nn.Module):
 
     Raises
     ------
-    ValueError if a width is < 1.
+    ValueError if a width is no whole number >= 1.
     """
 
     def __init__(
         self, in_shape: Sequence[int] = (3, 32, 32), n_classes: int = 10, *, hidden: Sequence[int] = (200, 200)
     ) -> None:
         super().__init__()
+        if not isinstance(hidden, list | tuple) or not all(width in Range(1, whole=True) for width in hidden):
+            raise ValueError(f"mlp: hidden must be a list of whole numbers >= 1, such as [200, 200]; found {hidden!r}.")
         widths = [math.prod(in_shape), *hidden]
-        if min(widths) < 1:
-            raise ValueError(f"mlp: every hidden width must be >= 1; found {list(hidden)}.")
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
         self.classifier = nn.Linear(widths[-1], n_classes)
 

@@ -26,6 +26,8 @@ def load_weights(net: nn.Module, path: str | Path, name: str, head: str) -> None
     ------
     ValueError : no such file, another kind of file, or values that do not fit, naming some.
     """
+    if not isinstance(path, str | Path):
+        raise ValueError(f"{name}: weights must be the path of a file; found {path!r}.")
     values, own = read_tensors(path), net.state_dict()
     mine = [key for key in own if key.startswith(f"{head}.")]
     if any(key not in values or values[key].shape != own[key].shape for key in mine):

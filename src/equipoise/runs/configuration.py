@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from equipoise import networks, scenarios
 from equipoise.core.rates import Layers, check_rounds, rate
 from equipoise.core.settings import RunSettings, Settings, made
@@ -115,7 +113,7 @@ def configure(
     network = {"network": data.network, "network_options": dict(data.network_options)}
     start = {"scenario": scenario} if "network" in chosen else {"scenario": scenario, **network}
     config = made(RunConfig, {**start, **training, **named})
-    net = _network(config, data)
+    net = networks.build(config.network, data.shape, data.outputs, **config.network_options)
     usable_device(config.device)
     _check_selection(config, chosen)
     if not rules.sharing.clients and config.engine == FLOWER:
@@ -223,17 +221,6 @@ def _positive(data: scenarios.Description, chosen: Content) -> object:
     if data.n_classes > 1:
         positive_class(positive, data.classes or tuple(map(str, range(data.n_classes))))
     return positive
-
-
-def _network(config: RunConfig, data: scenarios.Description) -> nn.Module:
-    """The network, unless its name or an option is wrong."""
-    try:
-        return networks.build(config.network, data.shape, data.outputs, **config.network_options)
-    except TypeError as error:
-        options = _listed(config.network_options)
-        raise ValueError(
-            f"network {config.network} cannot be made with {options}: {str(error).splitlines()[0]}."
-        ) from None
 
 
 def _check_selection(config: RunConfig, chosen: Content) -> None:

@@ -103,6 +103,10 @@ def start(config: RunConfig, directory: Path) -> None:
         now = replace(again, label=before.label)
         kept = replace(before, label=again.label, **{name: getattr(again, name) for name in SHOWN})
         if kept == again or _same(kept, again, directory):
+            if before.tuned and not again.tuned:
+                raise RunError(
+                    f"{directory} holds a run whose settings were chosen by tuning, and these are not. Choose another --name, or delete it."
+                )
             _check_code(again, directory)
             unchanged.check(config, directory)
             if before != now:

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,10 @@ __all__ = [
 
 TASK = "task"  # an option of every scenario: what its labels are, which only own data leave open
 HELD = "held"  # what clients hold out in a run, a parameter of scenarios that learn from their rows
+KINDS: dict[str, tuple[Any, str]] = {
+    "int": (Integral, "a whole number"),
+    "Sequence[int]": (list | tuple, "a list of whole numbers, such as [300, 800]"),
+}
 DATA_SEED = "data_seed"  # an option of every scenario: what its data are drawn with, instead of the run's seed
 
 
@@ -219,9 +224,15 @@ def _described(name: str, data: str | Path | None, options: Mapping[str, Any], h
     kind = None if task is None else kind_of(task)  # before files are read
     learning = {HELD: held} if HELD in inspect.signature(entry.describe).parameters else {}
     apart = {DATA_SEED} if name == "own" else {DATA_SEED, TASK}
-    description, build = entry.describe(
-        *files, **{option: value for option, value in options.items() if option not in apart}, **learning
-    )
+    given = {option: value for option, value in options.items() if option not in apart}
+    try:
+        description, build = entry.describe(*files, **given, **learning)
+    except TypeError:
+        for option, value in given.items():
+            kind, what = KINDS.get(entry.kinds[option].removesuffix(" | None").rpartition(".")[2], (object, ""))
+            if not isinstance(value, kind):
+                raise ValueError(f"{name}: {option} must be {what}; found {value!r}.") from None
+        raise
     if task is None:
         return description, build
     if kind != kind_of(description.task):
