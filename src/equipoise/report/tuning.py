@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 COLUMNS: Final = ("method", "chosen", "score", "defaults", "draw", "rounds", "seconds")
-EDGE: Final = "its best value may be outside; search further: --search, in Python search={...}"
+EDGE: Final = "its best value may be outside; search further under another name: --search, in Python search={...}"
 
 
 def budget(document: Content) -> str:
