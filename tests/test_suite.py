@@ -107,6 +107,10 @@ def test_the_users_own_data_are_a_scenario(tmp_path: Path) -> None:
     cell = document(suite, tmp_path / "b")["cells"]["tiny"]["qffl"]
     assert cell["failed"] is None
     assert cell["mean"] >= 0
+    run(suite, tmp_path / "b", jobs=1)
+    (tmp_path / "t.csv").write_text("\n".join(["age,weight,sick,hospital", *rows[1:]]))
+    with pytest.raises(SuiteError, match=r"has results with another content of .*t\.csv\. Choose another --name"):
+        run(suite, tmp_path / "b", jobs=1)
 
 
 def test_cells_are_the_same_on_one_machine_and_on_two(suite: benchmark.Suite, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from equipoise.records.meta import Content, Tuned
 from equipoise.report import tuning as page
 from equipoise.report.html import write as write_report
 from equipoise.report.statistics import Comparison
-from equipoise.runs import choosing, tuning
+from equipoise.runs import choosing, tuning, unchanged
 from equipoise.runs import directory as runs
 from equipoise.runs.comparison import complete, fitting
 from equipoise.runs.configuration import RunConfig, whole
@@ -268,6 +268,10 @@ def _settle(suite: Suite, base: Path) -> None:
         f"scenario {part.name}": part.model_dump(include={"scenario", "data", "options", "train"}, exclude_none=True)
         for part in suite.scenario
     }
+    for part in suite.scenario:
+        if part.data is not None:
+            config = Cell(part, suite.methods[0], base).candidates(suite.methods[:1]).config(suite.methods[0], {})
+            now[f"content of {part.data}"] = unchanged.contents(config)
     for name, what in now.items():
         if before.get(name, what) != what:
             values = "" if isinstance(what, dict) else f": {before[name]}, and the suite has {what}"
