@@ -81,6 +81,7 @@ def test_wrong_shards_are_refused(text: str) -> None:
         ('scenario = "digits"\noptions', 'scenario = "diabetes"\n# options', "numbers to predict"),
         ("rounds = 2", "runds = 2", "Did you mean 'rounds'"),
         ('name = "tiny"', 'name = "tiny"\nskip = { qfll = "slow" }', "Did you mean 'qffl'"),
+        ('"qffl"', '"fedavg"', "the runs of 'fedavg' and 'fedavg' would share the folder"),
         ('by = "mean"', 'by = "wrst"', "by must be one of mean"),
         ('by = "mean"', 'by = "eo"', "by=eo needs classes, and groups of people"),
         ('by = "mean"', 'by = "collaboration"', "needs data for collaborative fairness"),

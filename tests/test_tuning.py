@@ -821,6 +821,10 @@ def test_a_comparison_without_a_choice_replaces_none_with_one(tmp_path: Path, eq
     for place in ("c", "c/chosen.toml"):
         missed = equipoise("run", "--config", tmp_path / place).err
         assert f"are in {tmp_path / 'c' / 'choosing' / 'chosen.toml'}" in missed.replace("\n", " ")
+    given = {**GIVEN, "rounds": 1, "tests": {"a": part(60, 1), "b": part(60, 2)}, "directory": tmp_path / "p"}
+    eq.compare(net, CLIENTS, ["fedavg"], 1, tune=1, **given)
+    with pytest.raises(eq.CheckpointError, match=r"chosen by tuning, and tune=\.\.\. was not given"):
+        eq.compare(net, CLIENTS, ["fedavg"], 1, **given)
 
 
 @pytest.mark.parametrize(

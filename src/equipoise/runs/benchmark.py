@@ -124,6 +124,7 @@ def read_suite(name: str) -> Suite:
         if names.count(part.name) > 1:
             raise SuiteError(f"{name}: two scenarios are called {part.name}. Give each its own name.")
     try:
+        runs.distinct(suite.methods)
         parsed = {method: parse(method) for method in suite.methods}
         choosing.require_models(suite.budget.by, parsed)
         for part in suite.scenario if suite.by in choosing.LACKING else ():

@@ -494,6 +494,8 @@ def _resumed(
         differs = "started from a network with other values"
     elif manifest.get("stop") != ends:
         differs = f"was begun with stop={manifest.get('stop')}, and stop={ends} was given"
+    elif manifest.get("tuned") and tuned is None:
+        differs = "has settings that were chosen by tuning, and tune=... was not given"
     else:
         if manifest.get("tuned") != tuned:  # the same settings may be chosen otherwise
             write_atomically(path / MANIFEST, sealed_json({**manifest, "tuned": tuned}))
