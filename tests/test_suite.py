@@ -147,7 +147,12 @@ def test_cells_are_the_same_on_one_machine_and_on_two(suite: benchmark.Suite, tm
     Cell(suite.scenario[0], "qffl", tmp_path / "one").fail("the disk was full")
     for retry, mean in {False: None, True: cell["mean"]}.items():
         run(suite, tmp_path / "one", jobs=1, retry=retry)
-        assert document(suite, tmp_path / "one")["cells"]["tiny"]["qffl"]["mean"] == mean
+        result = document(suite, tmp_path / "one")["cells"]["tiny"]["qffl"]
+        assert result["mean"] == mean
+        assert [result[key] for key in ("settings", "defaults", "tuning")] == [
+            cell[key] for key in ("settings", "defaults", "tuning")
+        ]
+        assert {*result["defaults"]} == {"lr", "qffl.q"}
 
 
 def test_results_are_those_of_the_suite_and_against_its_reference(suite: benchmark.Suite, tmp_path: Path) -> None:

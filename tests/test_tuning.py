@@ -996,7 +996,8 @@ def test_every_draw_has_a_point_or_is_named() -> None:
     assert method["defaults"] == {"lr": 0.05, "fedprox.mu": 0.01}
     default, guessing, undefined, diverged = sorted(method["trials"], key=lambda trial: trial["draw"])
     default["failed"], guessing["failed"], diverged["failed"] = None, "guesses", "diverged"
-    undefined["rungs"][-1]["mean"], diverged["rungs"][-1]["mean"], method["settings"] = None, -1e30, {}
+    undefined["rungs"][-1] = {"rounds": 4}
+    diverged["rungs"][-1]["mean"], method["settings"] = -1e30, {}
     figure = shown.sensitivity("fedprox", method, "mean")
     assert figure is not None
     figure.canvas.draw()
@@ -1010,3 +1011,4 @@ def test_every_draw_has_a_point_or_is_named() -> None:
     section = shown.Page(document).sections[1]
     assert "Without a point: 2 draws (2, 3), whose mean is not defined or out of range." in section.caption
     assert "the defaults: lr=0.05, fedprox.mu=0.01" in [cells[0].mean for _, cells in section.grid.rows]
+    assert [cells[1].mean for name, cells in section.grid.rows if name[0] == "2"] == ["–"]  # after how many rounds

@@ -150,11 +150,11 @@ class Page:
                 f"{trial['draw']}{' (chosen)' * (trial['draw'] == method['draw'])}",
                 (
                     Cell(settings_of(trial["settings"], method["defaults"])),
-                    Cell(str(trial["rungs"][-1]["rounds"])),
-                    *(Cell("–" if (x := trial["rungs"][-1].get(name)) is None else number(x, 2)) for name in criteria),
+                    Cell(str(rung["rounds"]) if len(rung) > 1 else "–"),
+                    *(Cell("–" if (x := rung.get(name)) is None else number(x, 2)) for name in criteria),
                 ),
             )
-            for trial in method["trials"]
+            for trial, rung in zip(method["trials"], last, strict=True)
         )
         searched = "; ".join(f"{name}: {space}" for name, space in method["spaces"].items())
         failures = [f"Draw {trial['draw']}: {trial['failed']}." for trial in method["trials"] if trial["failed"]]
@@ -210,7 +210,7 @@ def sensitivity(label: str, method: Content, by: str) -> Figure | None:
         for trial, values, last in every:
             size, hollow = 2.5 + 4 * last["rounds"] / longest, bool(trial["failed"])
             look = {"fillstyle": "none"} if hollow else {"mew": 0, "alpha": 0.7}
-            panel.plot([values[name]], [last[by]], "o", markersize=size, color=drawing.color(0), **look)
+            panel.plot([values[name]], [last[by]], "o", markersize=size, color=drawing.color(0), clip_on=False, **look)
             if not trial["settings"]:
                 panel.axhline(last[by], color=drawing.INK, linewidth=0.6, linestyle="--")
         chosen = {**defaults, **method["settings"]}[name]

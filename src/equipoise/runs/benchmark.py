@@ -195,10 +195,15 @@ class Cell:
         fields = {**self.part.train, "data": data, "scenario_options": self.part.options}
         return choosing.Candidates({method: (method, {}) for method in methods}, self.part.scenario, fields, {})
 
+    @property
+    def choice(self) -> Content:
+        """What was chosen, as :meth:`equipoise.runs.tuning.Tuning.document` has it."""
+        document = open_json((self.folder / TUNING).read_text(encoding="utf-8"))
+        return dict(document["methods"][self.method])
+
     def config(self, seed: int) -> RunConfig:
         """A run that is reported, with the chosen settings."""
-        document = open_json((self.folder / TUNING).read_text(encoding="utf-8"))
-        choice = document["methods"][self.method]
+        choice = self.choice
         tuned = {key: choice[key] for key in Tuned.__annotations__ if choice.get(key) is not None}
         config = self.candidates([self.method]).config(self.method, choice["settings"], seed=seed, tuned=tuned)
         return replace(config, label=own_code.short(self.method))
@@ -384,8 +389,12 @@ def _result(
     cell: Cell, histories: Sequence[History] | None, compared: Comparison | None, referred: bool
 ) -> Content | None:
     """The numbers of a cell, with the differences if they are ``referred`` to the reference; None if it was not run yet."""
+    choice: Content = {}
+    if cell.chosen and "skipped" not in cell.failure:
+        choice = {key: dict(cell.choice.get(key, {})) for key in ("settings", "defaults")}
+        choice["tuning"] = f"{cell.part.name}/{cell.stem}/tuning.html"
     if cell.failure:
-        return _empty() | cell.failure
+        return _empty() | choice | cell.failure
     if histories is None or compared is None:
         return None
     label = histories[0].label
@@ -393,16 +402,14 @@ def _result(
     tuned = histories[0].tuned or {}
     versus = row["versus"]
     return _empty() | {
+        **choice,
         **{name: row[key]["mean"] for name, key in SHOWN.items()},
         "seconds": fmean(sum(float(r.get("seconds", 0)) for r in run.records) for run in histories),
         "bytes": _bytes(histories[0]),
         "tuning_seconds": tuned.get("seconds"),
         "tuning_rounds": tuned.get("trained"),
-        "settings": dict(tuned.get("settings", {})),
-        "defaults": dict(tuned.get("defaults", {})),
         "failed": "; ".join(dict.fromkeys(map(str, row["failed"].values()))) or None,
         "versus": {name: versus[key] for name, key in SHOWN.items()} if versus and referred else None,
-        "tuning": f"{cell.part.name}/{cell.stem}/tuning.html",
     }
 
 
