@@ -89,7 +89,7 @@ def mine(tmp_path: Path) -> str:
         ('name = "FedHEAL"', 'name = "Plain & simple"', r"two entries \[\[row\]\] are called 'Plain & simple'"),
         ('AVG = "avg"', 'AVG = "avg balance"', "column AVG: Unknown measure 'balance'.*balanced"),
         ("seeds = 2", "seeds = 0", "seeds: .*greater than or equal to 1; found 0"),
-        ("seeds = 2", "seed = 2", "seed: Extra inputs are not permitted; found 2"),
+        ("seeds = 2", "seed = 2", "seed: Unknown key 'seed'. Did you mean 'seeds'"),
         ("seeds = 2", "seeds = ", "Invalid value"),
         ('method = "fedheal"\n', 'method = "fedheal"\nparts = ["digit"]\n', "row FedHEAL: Unknown part 'digit'"),
     ],
