@@ -74,7 +74,7 @@ class Ranking(NamedTuple):
         weak = self.critical > (self.methods - 1) / 2
         power = "can show next to nothing" if weak else "are distinguishable beyond this difference"
         return (
-            f"Nemenyi's critical difference is {number(self.critical, 1)} of at most {self.methods - 1} ranks: "
+            f"Nemenyi's critical difference is {number(self.critical, 1)} of at most {plural(self.methods - 1, 'rank')}: "
             f"with the {self.methods} methods that ran on every scenario ({self.scenarios}), mean ranks {power}."
         )
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 COLUMNS: Final = ("method", "chosen", "score", "defaults", "draw", "rounds", "seconds")
+SHORTER: Final = "Numbers of draws that were trained for fewer rounds are those of their last round, and are not comparable with others."
 EDGE: Final = "its best value may be outside; search further under another name: --search, in Python search={...}"
 
 
@@ -169,10 +170,7 @@ class Page:
             [f"Searched: {searched}."],
             Grid(("settings", "rounds", *criteria), lines),
             "draw",
-            [
-                *failures,
-                "Numbers of draws that were trained for fewer rounds are those of their last round, and are not comparable with others.",
-            ],
+            [*failures, *[SHORTER] * (len({rung["rounds"] for rung in last}) > 1)],
             "" if figure is None else svg(f"sensitivity-{label}", figure),
             "The criterion against each setting that is a number: a point per draw, larger after more rounds, hollow if the draw diverged or guesses. "
             f"Dotted: the chosen value; dashed: the score of the defaults.{absent * bool(away)}",
