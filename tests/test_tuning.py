@@ -563,6 +563,7 @@ def test_a_comparison_that_chooses_first_is_kept_and_continued(tmp_path: Path) -
     )
     assert one["notes"] == other["notes"]
     chosen = (tmp_path / "c" / "choosing" / "chosen.toml").read_text()
+    assert (tmp_path / "c" / "choosing" / "tuning.html").exists()
     kept = History.from_run(tmp_path / "c" / "fedavg-seed0").tuned
     assert kept == one.histories[0].tuned
     for other_choice in ({"tune": 2, "by": "worst"}, {"tune": 3}):  # nothing is lost of the one that was reported

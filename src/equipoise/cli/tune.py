@@ -146,7 +146,7 @@ def choose(
 
 
 def show(tuning: Tuning, directory: Path) -> None:
-    """Print what was chosen, how, and at what cost, and write the page with all draws."""
+    """Print what was chosen, how, and at what cost, and where the page with all draws is."""
     from equipoise.report import tuning as report
 
     document = tuning.document()
@@ -156,4 +156,4 @@ def show(tuning: Tuning, directory: Path) -> None:
     out.print(table)
     for line in report.sentences(document):
         say(line)
-    say(f"all draws: {report.Page(document).save(directory / 'tuning.html')}")
+    say(f"all draws: {directory / 'tuning.html'}")

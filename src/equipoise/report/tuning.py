@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = ("method", "chosen", "score", "defaults", "draw", "rounds", "seconds")
 SHORTER: Final = "Numbers of draws that were trained for fewer rounds are those of their last round, and are not comparable with others."
-EDGE: Final = "its best value may be outside; search further under another name: --search, in Python search={...}"
+EDGE: Final = (
+    "its best value may be outside; search further under another name: equipoise tune --search, in Python search={...}"
+)
 
 
 def budget(document: Content) -> str:

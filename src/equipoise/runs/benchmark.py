@@ -17,7 +17,6 @@ from equipoise.federation.history import History
 from equipoise.federation.method import parse
 from equipoise.records.directory import CHOSEN, TRIALS
 from equipoise.records.meta import Content, Tuned
-from equipoise.report import tuning as page
 from equipoise.report.html import write as write_report
 from equipoise.report.statistics import Comparison
 from equipoise.runs import choosing, tuning, unchanged
@@ -325,8 +324,7 @@ def _choose(
             first.fail(str(error))
         return
     for cell in usable:
-        written = tuning.write(every.only(cell.method), cell.folder, candidates.file())
-        page.Page(written.document()).save(cell.folder / "tuning.html")
+        tuning.write(every.only(cell.method), cell.folder, candidates.file())
 
 
 def _test(suite: Suite, chosen: Sequence[Cell], jobs: int | None, on_progress: Progress | None, lines: bool) -> None:

@@ -356,7 +356,7 @@ def _tune(
             }
 
         tuning = choose(spaces, dict.fromkeys(methods, solver.lr), budget, rounds, train, leave_out)
-        return write(replace(tuning, methods=methods, solver=solver), place, {})
+        return write(replace(tuning, methods=methods, solver=solver), place, {}, page=directory is not None)
 
 
 def _sealed(given: Mapping[str, Any], budget: Budget) -> dict[str, Any]:

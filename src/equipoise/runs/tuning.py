@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 RATE: Final = "lr"  # what every method is tuned by
 AROUND: Final = Interval(0.1, 10, logarithmic=True)  # as a multiple of the given learning rate
 FIRST_SEED: Final = 10_000  # of runs that choose; those that report have smaller ones
-TUNING = "tuning.json"
+TUNING, PAGE = "tuning.json", "tuning.html"
 REMADE: Final = ("draws", "by", "trials", "halving")  # what a choice may change that is made again from the same runs
 WAVES: Final = 4  # in which a sampler that learns asks for its draws
 
@@ -580,12 +580,14 @@ def claim(directory: Path, budget: Budget, rounds: int) -> None:
         log.warning("%s holds a choice with %s=%s; one with %s replaces it.", directory, name, earlier, value)
 
 
-def write(tuning: Tuning, directory: Path, shared: Mapping[str, Any]) -> Tuning:
-    """Write the choices, and a document with all draws and the hash of the choices, to the disk; both are there before any run has test data."""
+def write(tuning: Tuning, directory: Path, shared: Mapping[str, Any], *, page: bool = True) -> Tuning:
+    """Write the choices, and a document and a ``page`` with all draws, to the disk, before any run has test data; return them with the hash of the choices."""
     text = sealed_text(tuning.toml(shared))
     digest = hashlib.sha256(text.encode()).hexdigest()
     written = replace(tuning, digest=digest)
     directory.mkdir(parents=True, exist_ok=True)
     write_atomically(directory / CHOSEN, text)
     write_atomically(directory / TUNING, sealed_json(written.document()))
+    if page:
+        written.report(directory / PAGE)
     return written
