@@ -73,6 +73,10 @@ def test_wrong_shards_are_refused(text: str) -> None:
         ("[[scenario]]", "[[scenarios]]", "Did you mean 'scenario'?"),
         ('name = "tiny"', 'name = "tiny"\nlabel = "x"', "label is an option of the data: options = { label = ... }"),
         ("rounds = 2", 'label = "x"', "label is an option of the data: options = { label = ... }"),
+        ('name = "tiny"', 'name = "../zz"', "scenario '../zz': its name is that of a folder, so it may hold letters"),
+        ('name = "tiny"', 'name = ""', "for example 'mine'"),
+        ('name = "tiny"', 'name = "a b/c"', "for example 'a-b-c'"),
+        ('name = "tiny"', 'name = "conditions.json"', "is none of conditions.json"),
         ("clients = 4", "lr = 4", "lr is a setting of training: train = { lr = ... }"),
         ("clients = 4", "clients = 5", "x.toml: scenario tiny: digits: clients must be a multiple of 4"),
         ('scenario = "digits"', 'scenario = "digots"', "Did you mean 'digits'"),
@@ -110,8 +114,38 @@ def test_the_users_own_data_are_a_scenario(tmp_path: Path) -> None:
     assert cell["mean"] >= 0
     run(suite, tmp_path / "b", jobs=1)
     (tmp_path / "t.csv").write_text("\n".join(["age,weight,sick,hospital", *rows[1:]]))
-    with pytest.raises(SuiteError, match=r"has results with another content of .*t\.csv\. Choose another --name"):
+    with pytest.raises(SuiteError, match=r"has results with another content of .*t\.csv in scenario tiny\. Choose"):
         run(suite, tmp_path / "b", jobs=1)
+
+
+def test_a_folder_has_results_of_one_network_with_one_start(
+    suite: benchmark.Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in {
+        "bnet.py": "import sizes, torch\ndef net(weights): return torch.nn.Flatten()",
+        "sizes.py": "H = 8",
+        "start.pt": "8",
+    }.items():
+        Path(name).write_text(text)
+    train = {"network": "bnet.py:net", "network_options": {"weights": "start.pt"}}
+    part = suite.scenario[0].model_copy(update={"train": train, "skip": dict.fromkeys(suite.methods, "is slow")})
+    suite = suite.model_copy(update={"scenario": [part]})
+    run(suite, Path("b"))
+    run(suite, Path("b"))
+    for name in ("start.pt", "sizes.py"):
+        before = Path(name).read_text()
+        Path(name).write_text("H = 9")
+        with pytest.raises(SuiteError, match=f"^b has results with another content of {name} in scenario tiny. Choose"):
+            run(suite, Path("b"))
+        Path(name).write_text(before)
+
+
+@pytest.mark.parametrize("name", ["chosen.toml", "config.toml", "comparison.json"])
+def test_a_folder_of_something_else_is_refused(suite: benchmark.Suite, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(SuiteError, match="is not empty and holds no results of a suite"):
+        run(suite, tmp_path)
 
 
 def test_cells_are_the_same_on_one_machine_and_on_two(suite: benchmark.Suite, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
 from equipoise.system import own_code
 from equipoise.system.errors import ExpectedError
-from equipoise.system.files import write_atomically
+from equipoise.system.files import PART, write_atomically
 from equipoise.system.seals import open_json, open_toml, sealed_json
 from equipoise.system.suggestions import unknown
 
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 FOLDER: Final = resources.files("equipoise.runs") / "suites"
 FAILED: Final = "failed.json"
 RUNS, REPORT, CONDITIONS = "runs", "report.html", "conditions.json"
+WRITTEN: Final = (CONDITIONS, "leaderboard.html", "leaderboard.csv", "leaderboard.tex")  # next to folders of scenarios
 SETTABLE: Final = TRAINED | {"rounds", "network", "network_options"}  # in a scenario of a suite
 SHOWN: Final = {"mean": "avg", "worst": "worst", "std": "std"}  # by their names in a comparison
 Progress = Callable[[str, int, int], None]
@@ -104,6 +105,11 @@ def read_suite(name: str) -> Suite:
     names = [part.name for part in suite.scenario]
     described = dict[str, scenarios.Description]()
     for part in suite.scenario:
+        if runs.slug(part.name) != part.name or not part.name.strip(".") or part.name in WRITTEN:
+            raise SuiteError(
+                f"{name}: scenario {part.name!r}: its name is that of a folder, so it may hold letters, digits and . _ + = - only, "
+                f"for example {runs.slug(part.name).strip('.') or 'mine'!r}, and is none of {', '.join(WRITTEN)}."
+            )
         if part.scenario not in SCENARIOS:
             raise SuiteError(f"{name}: scenario {part.name}: {unknown('scenario', part.scenario, SCENARIOS)}")
         for table, keys in (("train", SETTABLE), ("options", SCENARIOS[part.scenario].options)):
@@ -127,11 +133,15 @@ def read_suite(name: str) -> Suite:
         parsed = {method: parse(method) for method in suite.methods}
         choosing.require_models(suite.budget.by, parsed)
         for part in suite.scenario if suite.by in choosing.LACKING else ():
-            first = Cell(part, "fedavg", Path()).candidates(["fedavg"]).config("fedavg", {})
-            choosing.require_data(suite.by, described[part.name], first)
+            choosing.require_data(suite.by, described[part.name], _plain(part))
     except ValueError as error:
         raise SuiteError(f"{name}: {error}") from None
     return suite
+
+
+def _plain(part: Part) -> RunConfig:
+    """A run on a scenario of a suite, by a method that is none of the user's own."""
+    return Cell(part, "fedavg", Path()).candidates(["fedavg"]).config("fedavg", {})
 
 
 def _place(key: str) -> str:
@@ -264,9 +274,11 @@ def _settle(suite: Suite, base: Path) -> None:
 
     Raises
     ------
-    SuiteError : naming the condition that differs.
+    SuiteError : naming the condition that differs; or a folder of something else.
     """
     path = base / CONDITIONS
+    if not path.exists() and base.exists() and any(not entry.name.endswith(PART) for entry in base.iterdir()):
+        raise SuiteError(f"{base} is not empty and holds no results of a suite. Choose another --name.")
     before = open_json(path.read_text(encoding="utf-8")) if path.exists() else {}
     now = {"draws": suite.draws, "by": suite.by, "validation": suite.validation}
     now |= {
@@ -274,15 +286,24 @@ def _settle(suite: Suite, base: Path) -> None:
         for part in suite.scenario
     }
     for part in suite.scenario:
-        if part.data is not None:
-            config = Cell(part, suite.methods[0], base).candidates(suite.methods[:1]).config(suite.methods[0], {})
-            now[f"content of {part.data}"] = unchanged.contents(config)
+        now |= {f"content of {name} in scenario {part.name}": what for name, what in _contents(part).items()}
     for name, what in now.items():
         if before.get(name, what) != what:
-            values = "" if isinstance(what, dict) else f": {before[name]}, and the suite has {what}"
+            values = "" if isinstance(what, dict | list) else f": {before[name]}, and the suite has {what}"
             raise SuiteError(f"{base} has results with another {name}{values}. Choose another --name.")
     base.mkdir(parents=True, exist_ok=True)
     write_atomically(path, sealed_json({**before, **now}))
+
+
+def _contents(part: Part) -> dict[str, Any]:
+    """Hashes of all files of the user's that every method of a scenario takes: data, first weights, network and other code."""
+    config = _plain(part)
+    of_data, files = unchanged.contents(config), config.own_code or {}
+    if config.weights is not None:
+        files = {**files, str(config.weights): of_data.pop("weights")}
+    names = {file: Path(file).name for file in files}  # files of one name in several folders are compared together
+    by_name = {name: sorted(files[file] for file in names if names[file] == name) for name in names.values()}
+    return by_name if part.data is None else {**by_name, part.data: of_data}
 
 
 def _choose(
