@@ -18,7 +18,9 @@ import equipoise as eq
 from equipoise.cli.init import read as read_file
 from equipoise.federation.history import History
 from equipoise.metrics.intervals import wilson
+from equipoise.metrics.thresholds import Aim
 from equipoise.report import committee, provenance
+from equipoise.report.statistics import Comparison
 from equipoise.runs import directory as runs
 from run_helpers import cache, equipoise
 
@@ -219,6 +221,41 @@ def test_the_report_of_a_run_that_decides_by_group(
     assert "The method fedavg+thresholds decides by sex: its model" in text
     assert "disparate treatment" in text
     assert "None was chosen" not in text
+
+
+def test_sites_whose_counts_are_hidden_are_in_the_sentence(run: Path) -> None:
+    """As in the table: the worst site is named though few there are of the other class, and a site without a rate is, too."""
+    history = History.from_run(run)
+    chosen = history.threshold
+    assert chosen is not None
+    nothing = {"value": None, "low": None, "high": None}
+    shown = {**chosen["divisions"][0]["groups"]["men"], **group(40, 0.95), "n": 90, "specificity": nothing}
+    sites: Any = {
+        "East": {**shown, "of_class": None, "sensitivity": nothing, "withheld": True},
+        "North": shown,
+        "South": shown | group(30, 0.90),
+        "West": {**shown, **group(10, 0.8), "n": 17, "of_class": None},
+    }
+    by_site: Any = {**chosen, "divisions": [{"by": "client", "groups": sites}]}
+    (text,) = list(committee._sentences(by_site))[1:]
+    low, high = wilson(0.8, 10)
+    assert f"the most are missed of West, 20 ({100 - 100 * high:.0f} to {100 - 100 * low:.0f}) of 100, and" in text
+    assert "the fewest of North, 5" in text
+    assert "judged without West, of which it is not shown how many are of class yes. Of East no rate is shown" in text
+    (point,) = [point for point in committee._uncertain(Comparison.of([history]), by_site) if "fewest people" in point]
+    assert "at most 17:" in point
+    many: Any = {"by": "client", "groups": {"East": sites["East"], **{f"s{k}": shown for k in range(12)}}}
+    assert "East" not in dict(committee._at(many, chosen).rows)
+    assert committee._cut(many["groups"]) == ": the worst 12 of 13"
+
+
+@pytest.mark.parametrize("aim", [Aim("sensitivity", 0.9), Aim("specificity", 0.8), Aim("cost", 3), Aim("youden")])
+def test_what_was_wanted_of_the_threshold_is_stated(run: Path, aim: Aim) -> None:
+    history = History.from_run(run)
+    chosen: Any = {**(history.threshold or {}), "rule": str(aim), "aim": {"kind": aim.kind, "value": aim.value}}
+    text = " ".join(committee._uncertain(Comparison.of([history]), chosen))
+    assert f"was chosen for {aim}, on other rows than those of the table" in text
+    assert "rate is reached" not in text
 
 
 def newcombe(a: int, b: int) -> tuple[float, float]:

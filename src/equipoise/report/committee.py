@@ -187,13 +187,16 @@ def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
     heading = "Who is missed, and how often" if of_classes else "How far predictions are off, and for whom"
     if chosen is not None:
         texts = [*failures(compared.document), *_sentences(chosen)]
-        tables = [(f"By {_called(division)}", _at(division, chosen)) for division in chosen["divisions"]]
+        tables = [
+            (f"By {_called(division)}{_cut(division['groups'])}", _at(division, chosen))
+            for division in chosen["divisions"]
+        ]
         tables = tables or [("", _at({"by": "", "groups": {"all": chosen["everyone"]}}, chosen))]
         caption = " ".join(filter(None, (BRACKETS, thresholds.hidden(chosen))))
         return Section("missed", heading, texts, (), tables, caption)
     document, several = compared.document, len(compared["seeds"]) > 1
     tables = [(_by(each, compared), _of_parity(each, compared)) for each in treated(document)]
-    tables = tables or [("By group", _of_measure(compared))]
+    tables = tables or [(f"By group{_cut(without_bounds(compared['methods'])[0]['groups'])}", _of_measure(compared))]
     own = any(run.client_sizes is not None for run in compared.histories)
     if own and (sheet := every_client(compared)) is not None and len(sheet.grid.rows) <= ROWS:
         tables.append((f"By site: {compared.measure.axis()}", sheet.grid))
@@ -228,17 +231,25 @@ def _sentences(chosen: Chosen) -> Iterator[str]:
         f"{_of_100(everyone['specificity'])} for {positive}, which are false alarms."
     )
     for division in chosen["divisions"]:
-        shown = {name: group for name, group in division["groups"].items() if group["of_class"] is not None}
-        if len(shown) < 2:
+        every = {_worded(division, name): group for name, group in division["groups"].items()}
+        rated = {name: group for name, group in every.items() if group["sensitivity"]["value"] is not None}
+        if len(rated) < 2:
             continue
-        ordered = sorted(shown, key=lambda name: shown[name]["sensitivity"]["value"] or 0.0)
-        worst, best = shown[ordered[0]], shown[ordered[-1]]
-        yield (
-            f"By {_called(division)}, the most are missed of {_worded(division, ordered[0])}, {_of_100(worst['sensitivity'])} of 100, and the "
-            f"fewest of {_worded(division, ordered[-1])}, "
-            f"{_of_100(best['sensitivity'])}; tested were {worst['of_class']:,} and {best['of_class']:,} of class {positive}. "
-            f"{_difference(worst, best) if len(shown) == 2 else _spread([*shown.values()])}"
-        )
+        ordered = sorted(rated, key=lambda name: rated[name]["sensitivity"]["value"] or 0.0)
+        worst, best = rated[ordered[0]], rated[ordered[-1]]
+        counted = {name: group for name, group in rated.items() if group["of_class"] is not None}
+        tested = f"; tested were {worst['of_class'] or 0:,} and {best['of_class'] or 0:,} of class {positive}"
+        uncounted = some([name for name in rated if name not in counted], ROWS)
+        unrated = some([name for name in every if name not in rated], ROWS)
+        texts = [
+            f"By {_called(division)}, the most are missed of {ordered[0]}, {_of_100(worst['sensitivity'])} of 100, and the fewest of "
+            f"{ordered[-1]}, {_of_100(best['sensitivity'])}{tested * (counted.keys() >= {ordered[0], ordered[-1]})}.",
+            _difference(worst, best) if len(counted) == len(rated) == 2 else _spread([*counted.values()]),
+            f"That is judged without {uncounted}, of which it is not shown how many are of class {positive}."
+            * bool(uncounted),
+            f"Of {unrated} no rate is shown: more may be missed there." * bool(unrated),
+        ]
+        yield " ".join(filter(None, texts))
 
 
 def _called(division: Division) -> str:
@@ -258,12 +269,12 @@ def _difference(worst: RatesAt, best: RatesAt) -> str:
     low, high = q - p - math.hypot(q - m, u - p), q - p + math.hypot(v - q, p - l)
     more = _by_chance([worst, best]) < 0.05 and low >= 0.5  # which is shown as 1
     low = low if more else min(low, 0.0)
-    return f"The difference is {q - p:.0f} points ({number(low, 0)} to {number(high, 0)}), which {MORE if more else CHANCE}."
+    return f"The difference is {plural(round(q - p), 'point')} ({number(low, 0)} to {number(high, 0)}), which {MORE if more else CHANCE}."
 
 
 def _spread(groups: Sequence[RatesAt]) -> str:
     """Whether the rates of all groups differ by more than chance, by a permutation test (.05)."""
-    chance = _by_chance(groups)
+    chance = _by_chance(groups) if len(groups) > 1 else math.nan
     if math.isnan(chance):
         return "So few cases cannot show whether the groups differ."
     return f"That the groups differ so much {CHANCE if chance >= 0.05 else MORE}."
@@ -293,8 +304,7 @@ def _of_100(share: Estimate) -> str:
 
 def _at(division: Division, chosen: Chosen) -> Grid:
     """The table of the threshold's rates: the groups that are missed most often first."""
-    groups = sorted(division["groups"].items(), key=lambda item: item[1]["sensitivity"]["value"] or 0.0)
-    groups = groups if len(groups) > ROWS else [*division["groups"].items()]
+    groups = division["groups"]
     several = chosen["by_group"] is not None
     titles = [
         "tested",
@@ -308,7 +318,20 @@ def _at(division: Division, chosen: Chosen) -> Grid:
         shares = [_left_out(**group[key]) for key in ("sensitivity", "specificity")]
         return (*thresholds.counts(group, chosen["least"]), *shares, *[Cell(number(group["threshold"], 2))] * several)
 
-    return Grid(tuple(titles), tuple((_worded(division, name), cells(group)) for name, group in groups[:ROWS]))
+    rows = _lowest({name: group["sensitivity"]["value"] for name, group in groups.items()})
+    return Grid(tuple(titles), tuple((_worded(division, name), cells(groups[name])) for name in rows))
+
+
+def _lowest(values: Mapping[str, float | None]) -> list[str]:
+    """The groups of a table: all, or of more than `ROWS` those with the lowest values, and last those without any."""
+    if len(values) <= ROWS:
+        return [*values]
+    return sorted(values, key=lambda name: math.inf if (value := values[name]) is None else value)[:ROWS]
+
+
+def _cut(groups: Mapping[str, object]) -> str:
+    """What the heading of a table states if not all groups are in it."""
+    return f": the worst {ROWS} of {len(groups)}" * (len(groups) > ROWS)
 
 
 def _by(treatment: Treated, compared: Comparison) -> str:
@@ -341,8 +364,8 @@ def _of_parity(treatment: Treated, compared: Comparison) -> Grid:
             row += shares or [Cell("–")] * 2
         return tuple(row)
 
-    ordered = sorted(first, key=lambda name: first[name]["tpr"]["mean"] or 0.0) if len(first) > ROWS else [*first]
-    return Grid(tuple(titles), tuple((name, cells(name, first[name])) for name in ordered[:ROWS]))
+    rows = _lowest({name: counts["tpr"]["mean"] for name, counts in first.items()})
+    return Grid(tuple(titles), tuple((name, cells(name, first[name])) for name in rows))
 
 
 def _share(value: float | None, low: float | None, high: float | None) -> Cell:
@@ -367,9 +390,9 @@ def _of_rate(rate: Rate, show: Callable[..., Cell]) -> Cell:
 def _of_measure(compared: Comparison) -> Grid:
     """The main measure by test set, where no rates were recorded."""
     methods, measure = without_bounds(compared["methods"])[:METHODS], compared.measure
-    groups = [*methods[0]["groups"]]
-    rows = []
-    for group in groups[:ROWS]:
+    rows, sign = [], 1 if measure.better == "higher" else -1
+    means = {group: cell["mean"] for group, cell in methods[0]["groups"].items()}
+    for group in _lowest({group: None if mean is None else sign * mean for group, mean in means.items()}):
         n = compared["sizes"].get(group)
         row = [Cell("–" if n is None else " to ".join(f"{k:,}" for k in ([n] if isinstance(n, int) else n)))]
         for method in methods:
@@ -424,10 +447,10 @@ def _uncertain(compared: Comparison, chosen: Chosen | None) -> list[str]:
                 f"The model's confidence is off by {100 * everyone['ece']:.1f} points on average (expected calibration error){_worst_ece(chosen)}."
             )
         points.append(
-            "The threshold was chosen on other rows than those of the table, so the wanted rate is reached only roughly."
+            f"The threshold was chosen for {chosen['rule']}, on other rows than those of the table: these reach that only roughly."
         )
-    if (few := _few_cases(compared, chosen)) is not None:
-        points.append(f"The smallest number of cases behind a rate above is {few}: with so few, intervals are wide.")
+    if few := _fewest(compared, chosen):
+        points.append(f"The fewest people behind a rate above are {few}: with so few, intervals are wide.")
     return points
 
 
@@ -437,11 +460,17 @@ def _worst_ece(chosen: Chosen) -> str:
     return f", the most for {max(every)[1]}, by {100 * max(every)[0]:.1f}" if every else ""
 
 
-def _few_cases(compared: Comparison, chosen: Chosen | None) -> int | None:
-    """The fewest people of the positive class that a rate is about."""
-    by_rate = (rate for each in treated(compared.document) for rate in each.parity["methods"][0]["groups"].values())
-    every = by_rate if chosen is None else (rates_at for _, rates_at in _of_groups(chosen))
-    return min((n for each in every if (n := each.get("of_class")) is not None), default=None)
+def _fewest(compared: Comparison, chosen: Chosen | None) -> str:
+    """The fewest people that a rate of a class is about; where their number is not shown, at most all of the group."""
+    keys, value = (("tpr", "fpr"), "mean") if chosen is None else (("sensitivity", "specificity"), "value")
+    parities = [each.parity for each in treated(compared.document) if each.parity["positive"] is not None]
+    recorded = (rate for parity in parities for rate in parity["methods"][0]["groups"].values())
+    sizes: list[tuple[int, str]] = []
+    for group in cast(Iterator[Content], recorded if chosen is None else (group for _, group in _of_groups(chosen))):
+        n, cases = group["n"] or 0, group["of_class"]
+        behind, most = ((n, n), "at most ") if cases is None else ((cases, n - cases), "")
+        sizes += [(size, most) for key, size in zip(keys, behind, strict=True) if group[key][value] is not None]
+    return "{1}{0:,}".format(*min(sizes)) if sizes else ""
 
 
 def _not_looked_at(compared: Comparison, chosen: Chosen | None) -> Iterator[str]:
