@@ -75,15 +75,16 @@ def test_the_verdict_says_what_happened_to_both_gaps() -> None:
     ]
     expected = (
         f"plain's gaps are {both['plain'][0]} points in equal opportunity and {both['plain'][1]} points in demographic parity; the people of one "
-        f"test set alone leave ±{noise[0]:.1f} and ±{noise[1]:.1f} (95 % interval). Paired over seeds (Holm, p < 0.05), both are smaller with fair "
-        f"({both['fair'][0]} and {both['fair'][1]}); no change is shown with same ({both['same'][0]} and {both['same'][1]}); equal opportunity is "
-        f"larger and demographic parity is smaller with parity ({both['parity'][0]} and {both['parity'][1]})."
+        f"test set alone leave ±{noise[0]:.1f} and ±{noise[1]:.1f} (95 % interval). Paired over seeds (Holm, p < 0.05), in brackets the gaps "
+        f"in equal opportunity and demographic parity: both gaps are smaller with fair "
+        f"({both['fair'][0]} and {both['fair'][1]}); no change is shown with same ({both['same'][0]} and {both['same'][1]}); the gap in equal "
+        f"opportunity is larger and the gap in demographic parity is smaller with parity ({both['parity'][0]} and {both['parity'][1]})."
     )
     assert said.replace("\u00a0", " ") == expected
     spread = [np.std(gaps[title]["plain"], ddof=1) for title in GAPS]
     assert all(0.5 < half / (2 * sd) < 2 for half, sd in zip(noise, spread, strict=True))  # seeds draw new people here
     page = re.sub(r"(\s*<[^>]*>\s*)+", " ", html.render(found))
-    assert "both are smaller with fair" in page.partition("Who has what")[0]
+    assert "both gaps are smaller with fair" in page.partition("Who has what")[0]
 
 
 def test_one_seed_tests_nothing_and_few_people_have_no_gap() -> None:

@@ -89,7 +89,7 @@ def changes(treated: content.Treated, measure: Measure) -> Iterator[str]:
         alike.setdefault(_change(method, both) if several else "", []).append(name)
     if several:
         text = "; ".join(f"{what} with {_some(names)}" for what, names in alike.items())
-        yield f"Paired over seeds (Holm, p < 0.05), {text}."
+        yield f"Paired over seeds (Holm, p < 0.05), in brackets the gaps in {' and '.join(both.values())}: {text}."
     else:
         yield f"They are {_some(alike[''])}, and one seed tests no difference."
 
@@ -104,8 +104,8 @@ def _change(method: content.Row, both: Mapping[str, str]) -> str:
     if not shown:
         return "no change is shown"
     if len(shown) == len(both) and len({*shown.values()}) == 1:
-        return f"both are {SMALLER[next(iter(shown.values()))]}"
-    return " and ".join(f"{title} is {SMALLER[smaller]}" for title, smaller in shown.items())
+        return f"both gaps are {SMALLER[next(iter(shown.values()))]}"
+    return " and ".join(f"the gap in {title} is {SMALLER[smaller]}" for title, smaller in shown.items())
 
 
 def _some(names: list[str]) -> str:
