@@ -37,7 +37,9 @@ from equipoise.data.schema.schema import plain as plain_name
 from equipoise.metrics.calibration import Recalibration
 from equipoise.metrics.decision import Decision
 from equipoise.networks import RECIPE
+from equipoise.records.history import History
 from equipoise.report import committee, holdings
+from equipoise.report.sentences import limits
 from equipoise.runs import directory as runs
 from equipoise.system.seals import open_json, sealed_json, typed
 from run_helpers import cache, equipoise
@@ -584,6 +586,8 @@ def test_a_chosen_threshold_is_taken_home(tmp_path: Path, monkeypatch: pytest.Mo
     text = Path("b/README.md").read_text()
     assert "## At the threshold" in text
     assert f"| sex f | {len(fed.tests.sets['f'].store)} |" in text
+    for said in limits([History.from_run("runs/a")]):  # as other pages of the run
+        assert f"- {said}\n" in text
     assert "is of another model" in equipoise("export", "runs/a", "--bundle", "c", "--client", "south").out
     fed.fit(1, progress=False)
     with pytest.raises(BundleError, match="chosen for another model"):

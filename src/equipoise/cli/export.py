@@ -118,7 +118,8 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
         return
     fed, history = runs.trained(directory, data), History.from_run(directory)
     (number,) = _numbers(client, fed.names)
-    about = (history.meta.get("config") or {}).get("report") or {}
+    options["config"] = history.meta.get("config") or {}
+    about = options["config"].get("report") or {}
     options["use"] = options["use"] or about.get("purpose", "")
     options["contact"] = ", ".join(about[key] for key in ("author", "contact") if about.get(key))
     if history.threshold is not None and number is None:

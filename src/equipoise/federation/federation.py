@@ -630,6 +630,7 @@ class Federation(Arrangement):
         contact: str = "",
         onnx: bool = False,
         recalibrate: str | None = None,
+        config: Content | None = None,
     ) -> None:
         """Write the global model, or a client's, as a bundle: all that predicting takes, its measures, and a model card.
 
@@ -648,6 +649,7 @@ class Federation(Arrangement):
         onnx : also write the network as a graph of ONNX.
         recalibrate : ``"platt"`` or ``"isotonic"``: the bundle gives probabilities that are recalibrated on validation rows. A threshold stays
             one on the probabilities before that.
+        config : of the run, ``History.meta["config"]``, where there is one: by it the card states what another seed changes.
 
         Raises
         ------
@@ -667,7 +669,7 @@ class Federation(Arrangement):
                 self._vector(client),
                 self.chosen.t,
                 self.tests,
-                self.history.meta,
+                {**self.history.meta, "config": config or {}},
                 samples=self.inputs.first,
                 client="" if client is None else self.names[client],
                 data=data or {},
