@@ -258,6 +258,28 @@ def test_what_was_wanted_of_the_threshold_is_stated(run: Path, aim: Aim) -> None
     assert "rate is reached" not in text
 
 
+def test_how_settings_were_chosen_is_in_plain_words(run: Path) -> None:
+    """Of a page for researchers it is in draws and rounds."""
+    history = History.from_run(run)
+    told: Any = {"by": "mean", "draws": 4, "validation": 0.2, "rounds": 8, "seconds": 3.0, "trained": 32, "runs": 4}
+    tuned, other, tested = (
+        replace(history, meta={**history.meta, "label": label, **more})
+        for label, more in (
+            ("fedavg", {"tuned": told | {"settings": {}}}),
+            ("b", {}),
+            ("c", {"tuned": told | {"settings": {}, "by": "oracle"}}),
+        )
+    )
+    text = text_of(committee.render([tuned]))
+    assert "The settings of fedavg were chosen among 4 tried, on 20 % of the training rows, held out for that." in text
+    assert not re.search(r"\bdraws?\b|Scores are|Choosing cost", text)
+    text = text_of(committee.render([tuned, other, tested]))
+    assert "The settings of b were taken as given, which may favour a method." in text
+    assert "The settings of c were chosen among 4 tried for each, on the test rows themselves" in text
+    assert "The settings of" not in text_of(committee.render([history]))
+    assert "--tune" not in text_of(committee.render([history, other]))
+
+
 def newcombe(a: int, b: int) -> tuple[float, float]:
     """Of b - a in 100 samples each, by statsmodels' formula of method 10, in points."""
     (l1, u1), (l2, u2) = (wilson(k / 100, 100) for k in (a, b))

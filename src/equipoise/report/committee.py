@@ -14,6 +14,7 @@ import numpy as np
 
 from equipoise.metrics.groups import hidden
 from equipoise.metrics.measures import ACCURACY
+from equipoise.records.criteria import COLLABORATION, ORACLE
 from equipoise.records.history import History, worded
 from equipoise.records.meta import About, Content
 from equipoise.records.threshold import USES_GROUP, Chosen, Division, Estimate, RatesAt
@@ -23,7 +24,7 @@ from equipoise.report.formatting import number
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.html import template
 from equipoise.report.layout import every_client
-from equipoise.report.notes import listed
+from equipoise.report.notes import listed, of_tuning
 from equipoise.report.provenance import at_real_sites, data_digest, quarantined, versions
 from equipoise.report.sentences import failures, limits, unknown_values, verdict
 from equipoise.report.statistics import Comparison, interval_of, without_bounds
@@ -439,7 +440,12 @@ def _decided(runs: Sequence[History]) -> Iterator[str]:
 
 def _uncertain(compared: Comparison, chosen: Chosen | None) -> list[str]:
     """What the numbers do not settle."""
-    points = [*compared["notes"], *limits(compared)]
+    of_choice = of_tuning(compared.histories)
+    points = [
+        *(_settings(compared.histories) if of_choice else ()),
+        *(text for text in compared["notes"] if text not in of_choice),
+        *limits(compared),
+    ]
     if chosen is not None:
         everyone = chosen["everyone"]
         if everyone["ece"] is not None:
@@ -452,6 +458,26 @@ def _uncertain(compared: Comparison, chosen: Chosen | None) -> list[str]:
     if few := _fewest(compared, chosen):
         points.append(f"The fewest people behind a rate above are {few}: with so few, intervals are wide.")
     return points
+
+
+def _settings(runs: Sequence[History]) -> Iterator[str]:
+    """How the settings of methods were chosen, in plain words."""
+    ways: dict[str, dict[str, None]] = {}
+    each = " for each" * (len({run.label for run in runs}) > 1)
+    for run in runs:
+        if (tuned := run.tuned) is not None:
+            others = {
+                ORACLE: "the test rows themselves, which makes every number here too good",
+                COLLABORATION: "rows of the server's",
+            }
+            rows = others.get(tuned["by"], f"{100 * tuned['validation']:g} % of the training rows, held out for that")
+            useless = ", and none was of use" * (tuned.get("useless") == tuned["draws"])
+            ways.setdefault(f"were chosen among {tuned['draws']} tried{each}, on {rows}{useless}", {})[run.label] = None
+            if tuned.get("changed"):
+                ways.setdefault("were changed after the choice", {})[run.label] = None
+        elif run.sharing.federated:
+            ways.setdefault("were taken as given, which may favour a method", {})[run.label] = None
+    yield from (f"The settings of {some([*labels], METHODS)} {how}." for how, labels in ways.items())
 
 
 def _worst_ece(chosen: Chosen) -> str:

@@ -13,6 +13,7 @@ from equipoise.records.threshold import Chosen, Estimate, RatesAt
 from equipoise.report import drawing
 from equipoise.report.formatting import PERCENT, UNDEFINED, number
 from equipoise.report.grid import Cell, Grid
+from equipoise.report.notes import UNPROTECTED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,7 +90,7 @@ def hidden(chosen: Chosen) -> str:
         return ""
     return (
         f"{UNDEFINED}: fewer than {chosen['least']} are of one of the classes, or the number, taken from the total, would tell that of a "
-        "smaller group."
+        f"smaller group. {UNPROTECTED}"
     )
 
 
