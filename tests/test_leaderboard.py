@@ -130,6 +130,16 @@ def test_a_failed_reference_loses(gaps: Leaderboard) -> None:
     assert board.standings["mean"]["qffl"].probabilities is None
 
 
+def test_settings_chosen_by_test_data_are_marked_in_every_row() -> None:
+    made = document()
+    made["budget"]["by"] = "oracle"
+    board = leaderboard(made)
+    names = [name for sheet in board.sheets() for name, _ in sheet.grid.rows]
+    assert all(name.endswith(" (oracle)") for name in names)
+    assert '<th scope="row">qffl (oracle)</th>' in board.html()
+    assert ",qffl (oracle)," in board.csv()
+
+
 def test_a_method_that_is_left_out_loses_nothing() -> None:
     made = document(qffl=(3.0, 0.001, 0.0))
     for method in ("qffl", "afl"):

@@ -29,10 +29,10 @@ from equipoise.core.rates import rate, scaled
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.method import MethodError
 from equipoise.methods import METHODS
-from equipoise.records.criteria import scores
+from equipoise.records.criteria import failed, scores
 from equipoise.records.history import History
 from equipoise.report import tuning as shown
-from equipoise.report.notes import NOTHING
+from equipoise.report.notes import ALIKE, AS_GIVEN, NOTHING
 from equipoise.runs import choosing, directory, unchanged
 from equipoise.runs.configuration import RunError
 from equipoise.runs.tuning import Budget, choose, edges, random_shares, settled, space_of, tuned_method
@@ -390,6 +390,15 @@ def test_results_on_test_data_cannot_change_a_choice() -> None:
     oracles = [tuned(tests=each, by="oracle").document() for each in (tests, turned)]
     assert without_seconds(oracles[0]) != without_seconds(oracles[1])
     assert "too good" in shown.budget(oracles[0])
+    assert [row[0] for row in shown.rows(oracles[0])] == ["fedavg (oracle)", "fedprox (oracle)"]
+
+
+def test_a_sealed_choice_names_no_test_loss() -> None:
+    rates = {"true": [5, 5], "right": [5, 0], "chosen": [10, 0]}
+    held_out = {"accuracy": 0.5, "loss": 31.8, "n": 10}
+    record = {"round": 0, "validation": {**held_out, "groups": {"a": {**held_out, "rates": rates}}}}
+    why = failed(History([record], {"method": "fedavg"}))  # type: ignore[list-item]
+    assert why.startswith("training diverged: its validation loss is 31.8")
 
 
 def test_collaborative_fairness_is_that_on_the_servers_data(tmp_path: Path) -> None:
@@ -539,7 +548,12 @@ def test_wrong_arguments_are_refused_in_one_sentence(more: dict[str, Any], error
 def test_a_comparison_says_what_was_tuned_and_what_was_not() -> None:
     tests = {"a": part(60, 1), "b": part(60, 2)}
     plain = eq.compare(net, CLIENTS, ["fedavg", "fedprox"], 2, rounds=2, tests=tests, **GIVEN)
-    assert plain["notes"][0] == NOTHING
+    assert plain["notes"][0] == NOTHING.format(AS_GIVEN)
+    for rates, clause in (((0.1, 0.1), ALIKE), ((0.1, 0.2), AS_GIVEN)):
+        of_rates = [
+            replace(run, meta={**run.meta, "config": {"lr": rates[run.label == "fedprox"]}}) for run in plain.histories
+        ]
+        assert eq.Comparison.of(of_rates)["notes"][0] == NOTHING.format(clause)
     compared = eq.compare(net, CLIENTS, ["fedavg", "fedprox"], 2, rounds=2, tests=tests, tune=2, by="worst", **GIVEN)
     assert compared["notes"][0] == (
         "Chosen by the worst group (the worst client if no groups exist), on 20 % of each client's training samples; 2 draws for each method. "
@@ -550,6 +564,10 @@ def test_a_comparison_says_what_was_tuned_and_what_was_not() -> None:
         r"Chosen: fedavg \((the defaults: )?lr=[\d.]+\); fedprox \((the defaults: )?lr=[\d.]+, fedprox.mu=[\d.]+\)\.$",
         compared["notes"][2],
     )
+    oracle = [
+        replace(run, meta={**run.meta, "tuned": {**run.meta["tuned"], "by": "oracle"}}) for run in compared.histories
+    ]
+    assert [row["method"] for row in eq.Comparison.of(oracle)["methods"]] == ["fedavg (oracle)", "fedprox (oracle)"]
     settings = {history.label: (history.tuned or {})["settings"] for history in compared.histories}
     rates_of = {history.label: history.records[0] for history in compared.histories}
     assert {*settings} == {*rates_of} == {"fedavg", "fedprox"}
@@ -916,7 +934,8 @@ def test_draws_that_diverge_late_cost_what_they_trained() -> None:
     tuning = tuned({"late": Late()}, 8, search={"lr": "log(0.1, 1)"}, solver=eq.SGD(0.3))
     choice, said = tuning.choices["late"], "\n".join(shown.sentences(tuning.document()))
     assert choice.cost[:2] == (4, 4 * 4 + 2 * (5 - 4))  # rounds 4 to 8 of the better two end in round 5
-    assert "late: all 2 draws that were trained to the end diverged or guess, so the defaults are taken" in said
+    assert "late: none of the draws that were trained to the end (2) is of use, so the defaults are taken" in said
+    assert "in Python halving=False" in said
     assert not choice.settled
 
 
@@ -999,6 +1018,7 @@ def test_every_draw_has_a_point_or_is_named() -> None:
     default["failed"], guessing["failed"], diverged["failed"] = None, "guesses", "diverged"
     undefined["rungs"][-1] = {"rounds": 4}
     diverged["rungs"][-1]["mean"], method["settings"] = -1e30, {}
+    method["default"] = default["rungs"][-1]["mean"]
     figure = shown.sensitivity("fedprox", method, "mean")
     assert figure is not None
     figure.canvas.draw()
@@ -1007,9 +1027,16 @@ def test_every_draw_has_a_point_or_is_named() -> None:
         name = panel.get_xlabel()
         assert points == {method["defaults"][name]: "full", guessing["settings"][name]: "none"}
         assert [line.get_xdata()[0] in points for line in panel.lines if line.get_linestyle() == ":"] == [True]
+        assert [line.get_linestyle() for line in panel.lines].count("--") == 1
     ticks = [label.get_window_extent() for panel in figure.axes for label in panel.get_xticklabels()]
     assert not any(one.overlaps(other) for k, one in enumerate(ticks) for other in ticks[:k])
     section = shown.Page(document).sections[1]
+    assert "; dashed: the score of the defaults." in section.caption
+    method["default"] = None  # not trained to the end
+    assert "dashed" not in shown.Page(document).sections[1].caption
+    figure = shown.sensitivity("fedprox", method, "mean")
+    assert figure is not None
+    assert "--" not in [line.get_linestyle() for panel in figure.axes for line in panel.lines]
     assert "Without a point: 2 draws (2, 3), whose mean is not defined or out of range." in section.caption
     assert "the defaults: lr=0.05, fedprox.mu=0.01" in [cells[0].mean for _, cells in section.grid.rows]
     assert [cells[1].mean for name, cells in section.grid.rows if name[0] == "2"] == ["–"]  # after how many rounds

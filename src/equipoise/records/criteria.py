@@ -99,4 +99,5 @@ def failed(history: History) -> str:
     if not (last := _last(history)):
         return "nothing was measured on what clients hold out: all have too few samples, or an earlier version began the run"
     scores_of_rounds = {str(k): cast(Content, held_out) for k, held_out in enumerate(last)}
-    return diverged(scores_of_rounds, which="validation loss") or history.on_held_out(clients=False).failure(LAST)
+    loss = "validation loss"
+    return diverged(scores_of_rounds, which=loss) or history.on_held_out(clients=False).failure(LAST, loss)

@@ -273,16 +273,17 @@ class History:
         counts = next((counts for counts in results if isinstance(counts, dict)), {"true": ()})
         return positive_class(name or None, self.classes or tuple(map(str, range(len(counts["true"])))))
 
-    def failure(self, last: int = 5) -> str:
+    def failure(self, last: int = 5, which: str = "test loss") -> str:
         """Why the model is of no use: training diverged, or it is no better than guessing; empty if it is of use.
 
         Parameters
         ----------
         last : how many of the last evaluated rounds to judge by, at least 1.
+        which : what the loss is.
         """
         records = [record for record in self.records if record.get("groups")]
         for record in reversed(records[-last:]):
-            if why := record.get("diverged") or diverged(record["groups"]):
+            if why := record.get("diverged") or diverged(record["groups"], which=which):
                 return f"training diverged: {why}"
         shown = [{name: scores for name, scores in r["groups"].items() if name in self.groups} for r in records]
         counted = [groups for groups in shown if any(RATES in scores for scores in groups.values())][-last:]

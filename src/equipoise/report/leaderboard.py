@@ -21,7 +21,7 @@ from equipoise.report.formatting import PERCENT, UNDEFINED, brief, number, p_val
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.html import template
 from equipoise.report.layout import Sheet
-from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, settings_of
+from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, marked, settings_of
 from equipoise.report.rendering import latex_sheet
 from equipoise.system.files import write_atomically
 from equipoise.system.text import cell as safe
@@ -231,6 +231,10 @@ class Leaderboard:
             for scenario, names in self.absent(kind).items():
                 yield f"{kind.capitalize()} on {scenario}: {', '.join(names)}."
 
+    def row(self, method: str) -> str:
+        """A method as rows show it."""
+        return marked(method, self.document["budget"]["by"])
+
     def sheets(self) -> list[Sheet]:
         """The standing over the scenarios; per scenario mean, worst, STD; seconds, bytes, cost of tuning."""
         return [self._over_scenarios(), *map(self._of_criterion, CRITERIA), *self._of_costs()]
@@ -238,7 +242,8 @@ class Leaderboard:
     def _over_scenarios(self) -> Sheet:
         titles = tuple(f"{by.title} {part}" for by in CRITERIA for part in ("W/T/L", "B/E/W", "rank"))
         rows = (
-            (m, tuple(cell for by in CRITERIA for cell in _standing(self.standings[by.key][m]))) for m in self.order
+            (self.row(m), tuple(cell for by in CRITERIA for cell in _standing(self.standings[by.key][m])))
+            for m in self.order
         )
         ps = [f"{by.title} {p_value(r.p)}" for by in CRITERIA if (r := self.rankings.get(by.key)) and r.p >= 0]
         texts = [
@@ -287,7 +292,10 @@ class Leaderboard:
     ) -> Sheet:
         """A table with a column per scenario."""
         rows = tuple(
-            (m, tuple(Cell(why) if (why := absent(cell)) else shown(m, s, cell) for s, cell in self.cells(m).items()))
+            (
+                self.row(m),
+                tuple(Cell(why) if (why := absent(cell)) else shown(m, s, cell) for s, cell in self.cells(m).items()),
+            )
             for m in self.order
         )
         return Sheet(name, heading, f"{heading} {about}.", Grid(tuple(self.cells(self.reference)), rows), texts)
@@ -307,7 +315,9 @@ class Leaderboard:
             for scenario, cell in self.cells(method).items():
                 numbers = [x for by in CRITERIA for x in (cell.get(by.key), *map(tested(cell, by).get, TESTED))]
                 texts = (chosen(cell), reason(cell) or absent(cell))
-                writer.writerow([safe(scenario), safe(method), *numbers, *map(cell.get, COSTS), *map(safe, texts)])
+                writer.writerow(
+                    [safe(scenario), safe(self.row(method)), *numbers, *map(cell.get, COSTS), *map(safe, texts)]
+                )
         return file.getvalue()
 
     @property

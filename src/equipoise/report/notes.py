@@ -34,9 +34,11 @@ _CONTRIBUTIONS: Final = {  # the contributions that a method used
 }
 UNPROTECTED: Final = "This protects nobody for certain: what is not shown may follow from other numbers, and the files of a run hold exact counts."
 NOTHING: Final = (
-    "Nothing was tuned: the learning rate is the same for all, and hyper-parameters are as given, which may favour one of them. "
+    "Nothing was tuned: {}, which may favour one of the methods. "
     "`--tune 16` (tune=16 in Python) chooses both for each on held-out training samples."
 )
+ALIKE: Final = "the learning rate is the same for all, and hyper-parameters are as given"
+AS_GIVEN: Final = "learning rates and hyper-parameters are as given"
 FEW: Final = 5  # clients: a correlation of fewer is unreliable
 LEAK: Final = re.compile(r"data: (.*: the columns? .+ tells?(?:, each alone,)? the (?:class|number to predict)\b.*)")
 
@@ -437,7 +439,12 @@ SHARED: Final = "Draws are shared: methods that have a setting of one name, such
 
 def none_of_use(label: str, draws: int) -> str:
     """That all draws of a method are of no use, and what follows."""
-    return f"{label}: all {draws} draws diverged or guess, so the defaults are taken, and nothing is learnt of its settings."
+    return f"{label}: none of its draws ({draws}) is of use, so the defaults are taken, and nothing is learnt of its settings."
+
+
+def marked(label: str, by: str | None) -> str:
+    """The label of a method as rows show it: if its settings were chosen by test data, with a mark."""
+    return f"{label} ({ORACLE})" if by == ORACLE else label
 
 
 def of_tuning(histories: Sequence[History]) -> list[str]:
@@ -449,7 +456,9 @@ def of_tuning(histories: Sequence[History]) -> list[str]:
             every.append((history.label, history.tuned))
     if not every:
         of_runs = all(history.meta.get("config") or history.meta.get("first") for history in histories)
-        return [NOTHING] if len(labels) > 1 and of_runs else []
+        rates = {str((run.meta.get("config") or {}).get("lr")) for run in histories if run.sharing.federated}
+        alike = len(rates) == 1 and "None" not in rates  # runs from Python do not record it
+        return [NOTHING.format(ALIKE if alike else AS_GIVEN)] if len(labels) > 1 and of_runs else []
     ways: dict[tuple[str, int, float, int], dict[str, None]] = {}
     for label, each in every:
         ways.setdefault((each["by"], each["draws"], each["validation"], each["rounds"]), {})[label] = None

@@ -317,7 +317,7 @@ def by_label(histories: Sequence[History]) -> dict[str, dict[int, History]]:
         )
     runs: dict[str, dict[int, History]] = {}
     for history in histories:
-        seeds = runs.setdefault(history.label, {})
+        seeds = runs.setdefault(notes.marked(history.label, (history.tuned or {}).get("by")), {})
         if history.seed in seeds:
             raise ValueError(
                 f"{history.label} with seed {history.seed} is given twice. "

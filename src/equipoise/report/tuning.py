@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from equipoise.metrics.failure import HUGE
-from equipoise.records.criteria import COLLABORATION, CRITERIA, ORACLE
+from equipoise.records.criteria import COLLABORATION, CRITERIA, LAST, ORACLE
 from equipoise.records.meta import Content
 from equipoise.report import drawing
 from equipoise.report.formatting import brief, number
 from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.html import svg, template
-from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, none_of_use, settings_of
+from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, marked, none_of_use, settings_of
 from equipoise.system.files import write_atomically
 from equipoise.system.text import plural
 
@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 
 COLUMNS: Final = ("method", "chosen", "score", "defaults", "draw", "rounds", "seconds")
-SHORTER: Final = "Numbers of draws that were trained for fewer rounds are those of their last round, and are not comparable with others."
+SHORTER: Final = (
+    f"Numbers of draws that were trained for fewer rounds are means over the last rounds that they had, up to {LAST}, and are not "
+    "comparable with others."
+)
+LONGER: Final = "Compare with --no-halving, in Python halving=False."
 EDGE: Final = (
     "its best value may be outside; search further under another name: equipoise tune --search, in Python search={...}"
 )
@@ -65,8 +69,7 @@ def sentences(document: Content) -> Iterator[str]:
         ended = {trial["draw"]: trial for trial in method["trials"] if trial["rungs"][-1]["rounds"] == last}
         if method["score"] is None and all(trial["failed"] for trial in ended.values()):
             yield (
-                f"{label}: all {len(ended)} draws that were trained to the end diverged or guess, so the defaults are taken. "
-                "Compare with --no-halving."
+                f"{label}: none of the draws that were trained to the end ({len(ended)}) is of use, so the defaults are taken. {LONGER}"
             )
         elif method["score"] is None:
             equal = " It is not where clients receive equally good models in one of the last rounds." * (
@@ -79,12 +82,12 @@ def sentences(document: Content) -> Iterator[str]:
                 why = f"are of no use ({ended[0]['failed'] or by + ' is not defined'})"
             yield f"{label}: the defaults {why}, so they have no score to compare with."
         if useless := method["useless"]:
-            yield f"{label}: {useless} of {plural(len(method['trials']), 'draw')} diverged or guess."
+            yield f"{label}: {useless} of {plural(len(method['trials']), 'draw')} diverged or guess{'es' * (useless == 1)}."
         for rung in method["agreement"]:
             if rung["spearman"] is not None and rung["spearman"] < 0.5:
                 yield (
                     f"{label}: the ranks after {rung['rounds']} rounds hardly predict the last ones (Spearman {number(rung['spearman'], 2)}). "
-                    "Compare with --no-halving."
+                    f"{LONGER}"
                 )
 
 
@@ -92,7 +95,7 @@ def rows(document: Content) -> list[tuple[str, ...]]:
     """A row per method, in the order of `COLUMNS`."""
     return [
         (
-            label,
+            marked(label, method["by"]),
             settings_of(method["settings"], method["defaults"]),
             *(("–" if value is None else number(value, 2)) for value in (method["score"], method["default"])),
             str(method["draw"]),
@@ -167,6 +170,7 @@ class Page:
             [str(t["draw"]) for t in method["trials"] if t not in drawn(method, by)],
         )
         absent = f" Without a point: {plural(len(away), 'draw')} ({', '.join(away)}), whose {by} is not defined or out of range."
+        dashed = "; dashed: the score of the defaults"
         return Section(
             label,
             [f"Searched: {searched}."],
@@ -175,7 +179,7 @@ class Page:
             [*failures, *[SHORTER] * (len({rung["rounds"] for rung in last}) > 1)],
             "" if figure is None else svg(f"sensitivity-{label}", figure),
             "The criterion against each setting that is a number: a point per draw, larger after more rounds, hollow if the draw diverged or guesses. "
-            f"Dotted: the chosen value; dashed: the score of the defaults.{absent * bool(away)}",
+            f"Dotted: the chosen value{dashed * with_default(method, by)}.{absent * bool(away)}",
         )
 
     def html(self) -> str:
@@ -196,6 +200,11 @@ def drawn(method: Content, by: str) -> list[Content]:
     return [t for t, score in scores if score <= HUGE * most]
 
 
+def with_default(method: Content, by: str) -> bool:
+    """Whether the defaults have a score, and a point."""
+    return method["default"] is not None and any(not trial["settings"] for trial in drawn(method, by))
+
+
 def sensitivity(label: str, method: Content, by: str) -> Figure | None:
     """The criterion against every setting that is a number: a point per draw, larger after more rounds; None if no draw has a number."""
     trials, defaults = drawn(method, by), method["defaults"]
@@ -211,8 +220,8 @@ def sensitivity(label: str, method: Content, by: str) -> Figure | None:
             size, hollow = 2.5 + 4 * last["rounds"] / longest, bool(trial["failed"])
             look = {"fillstyle": "none"} if hollow else {"mew": 0, "alpha": 0.7}
             panel.plot([values[name]], [last[by]], "o", markersize=size, color=drawing.color(0), clip_on=False, **look)
-            if not trial["settings"]:
-                panel.axhline(last[by], color=drawing.INK, linewidth=0.6, linestyle="--")
+        if with_default(method, by):
+            panel.axhline(method["default"], color=drawing.INK, linewidth=0.6, linestyle="--")
         chosen = {**defaults, **method["settings"]}[name]
         panel.axvline(chosen, color=drawing.INK, linewidth=0.6, linestyle=":")
         _ends(panel, {chosen, *(values[name] for _, values, _ in every)}, "log" in method["spaces"].get(name, ""))

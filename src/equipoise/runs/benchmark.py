@@ -18,6 +18,7 @@ from equipoise.federation.method import parse
 from equipoise.records.directory import CHOSEN, TRIALS
 from equipoise.records.meta import Content, Tuned
 from equipoise.report.html import write as write_report
+from equipoise.report.notes import marked
 from equipoise.report.statistics import Comparison
 from equipoise.runs import choosing, tuning, unchanged
 from equipoise.runs import directory as runs
@@ -416,9 +417,9 @@ def _result(
         return _empty() | choice | cell.failure
     if histories is None or compared is None:
         return None
-    label = histories[0].label
-    row = next(method for method in compared["methods"] if method["method"] == label)
     tuned = histories[0].tuned or {}
+    label = marked(histories[0].label, tuned.get("by"))
+    row = next(method for method in compared["methods"] if method["method"] == label)
     versus = row["versus"]
     return _empty() | {
         **choice,
