@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from equipoise.cli.init import read as read_file
-from equipoise.cli.options import SETTINGS, Values
+from equipoise.cli.options import Values
 
 if TYPE_CHECKING:
     from equipoise.runs.configuration import RunConfig
 
 
-INDIFFERENT = (
-    "method",
-    "seed",
-    "measures",
-    "threads",
-    "validation",
-)  # settings that make no run another one than was chosen
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -35,7 +30,7 @@ class Choices:
     fields : fields of :class:`equipoise.runs.directory.RunConfig`.
     of_methods : settings by method that ``equipoise tune`` chose: the learning rate, and hyper-parameters by ``part.name``.
     tuned : by method how they were chosen, see :class:`equipoise.records.meta.Tuned`.
-    changed : fields of the command that differ from those with which the settings were chosen.
+    rated : whether the command has a learning rate, which takes the place of those that were chosen.
     """
 
     method: str
@@ -45,7 +40,7 @@ class Choices:
     fields: Mapping[str, Any]
     of_methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     tuned: Mapping[str, Any] = field(default_factory=dict)
-    changed: Sequence[str] = ()
+    rated: bool = False
 
     @property
     def only_method(self) -> str:
@@ -70,6 +65,8 @@ class Choices:
         ------
         ValueError : see :func:`equipoise.runs.configuration.configure`.
         """
+        from equipoise.core.rates import rate
+        from equipoise.runs import choosing
         from equipoise.runs.configuration import configure
         from equipoise.system import own_code
 
@@ -78,15 +75,19 @@ class Choices:
         config = configure(method, overrides=overrides, seed=seed, **self.fields)
         if method not in self.of_methods:
             return config
-        own = {name: value for name, value in self.of_methods[method].items() if name not in self.changed}
-        changed = [*self.changed, *(name for name, value in overrides.items() if own.get(name) != value)]
-        tuned = self.tuned.get(method, {})
+        own, tuned = {**self.of_methods[method]}, cast(Any, {**self.tuned.get(method, {})})
+        lr, conditions = own.pop("lr", None), tuned.pop("conditions", {})
+        changed = choosing.changed(tuned, conditions, config) if conditions else []
+        if self.rated and lr is not None and rate(lr) != rate(config.lr):
+            changed.append("lr")
+        if self.rated or lr is None:
+            lr = config.lr
+        changed += [name for name, value in overrides.items() if own.get(name) != value]
         changed += ["its code"] * (tuned.get("code", "") != own_code.version(method))
-        lr = {"lr": own.pop("lr")} if "lr" in own else {}
         if seed in tuned.get("seeds", ()):
             raise ValueError(f"--seed {seed}: the settings of {method} were chosen with this seed. Take another.")
         more = {"tuned": {**tuned, "changed": changed}} if tuned else {}
-        chosen = configure(method, overrides={**own, **overrides}, seed=seed, **{**self.fields, **lr, **more})
+        chosen = configure(method, overrides={**own, **overrides}, seed=seed, **{**self.fields, "lr": lr, **more})
         return replace(chosen, label=config.label)
 
 
@@ -112,30 +113,10 @@ def read(given: Values) -> Choices:
         raise ValueError(
             f"{file} was written from Python and names no data. Give the same ones with --scenario or --data."
         )
-    chosen, changed = _fields(fields, options, given), []
+    chosen = _fields(fields, options, given)
     if file is not None and of_methods:
         tuned = {name: {**each, "chosen": hashes.of_file(file)} for name, each in tuned.items()}
-        changed = _changed(chosen, fields, next(iter(tuned.values()), {}))
-        changed += ["lr"] * (given["lr"] is not None and "lr" not in changed)
-    return Choices(method, seed, of_file, of_command, chosen, of_methods, tuned, changed)
-
-
-def _changed(now: Mapping[str, Any], then: Mapping[str, Any], tuned: Any) -> list[str]:
-    """What decides the results of a run and is not as it was when settings were chosen."""
-    from equipoise.runs.choosing import changed
-
-    decisive = (name for name, f in SETTINGS.items() if not f.metadata["free"] and name not in INDIFFERENT)
-    options, before = ({**(each.get("scenario_options") or {})} for each in (now, then))
-    of_data = ["scenario"] * (now.get("scenario") != then.get("scenario"))
-    of_data += [name for name in dict.fromkeys((*options, *before)) if options.get(name) != before.get(name)]
-    if not tuned.get("contents"):
-        of_data += ["data"] * (now.get("data") != then.get("data"))
-    elif not of_data:
-        decide = ("data", "scenario", "scenario_options", "network", "network_options")
-        of_data = [*filter(None, [changed(tuned, **{name: now[name] for name in decide if name in now})])]
-    names = [name for name in ("network", "network_options", *decisive) if now.get(name) != then.get(name)]
-    share = ["validation"] * (now.get("validation") not in (None, 0, tuned.get("validation")))
-    return [*of_data, *names, *share]
+    return Choices(method, seed, of_file, of_command, chosen, of_methods, tuned, given["lr"] is not None)
 
 
 def for_parts(hyper_parameters: Mapping[str, Any], method: str) -> dict[str, Any]:
@@ -144,6 +125,13 @@ def for_parts(hyper_parameters: Mapping[str, Any], method: str) -> dict[str, Any
 
     parts = parse(method).parts
     return {key: value for key, value in hyper_parameters.items() if key.split(".", 1)[0] in parts}
+
+
+def warn_of_defaults(chosen: Choices, methods: Sequence[str]) -> None:
+    """Say of which methods a file of chosen settings has none."""
+    if chosen.tuned and (untuned := [method for method in methods if method not in chosen.of_methods]):
+        names = ", ".join(chosen.of_methods)
+        log.warning("%s: no settings were chosen; the file has those of %s.", ", ".join(untuned), names)
 
 
 def check_parts(chosen: Choices, methods: Sequence[str]) -> None:
@@ -164,7 +152,7 @@ def _fields(file: Mapping[str, Any], options: Mapping[str, str], given: Values) 
     chosen = {name: value for name, value in given.items() if value is not None and name not in apart}
     scenario, data, network = given["scenario"], given["data"], given["network"]
     chosen |= {"data": whole(data)} if data else {}
-    if scenario is None and file:
+    if scenario is None and "scenario" in file:
         typed = {key: option_value(file["scenario"], key, text) for key, text in options.items()}
         chosen["scenario_options"] = {**file["scenario_options"], **typed}
     else:

@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from equipoise.cli import completion
-from equipoise.cli.choices import Choices, check_parts, read
+from equipoise.cli.choices import Choices, check_parts, read, warn_of_defaults
 from equipoise.cli.console import out, print_json, progress_bar, say
 from equipoise.cli.options import (
     Base,
@@ -85,6 +85,7 @@ def run(
 
     chosen = read(given)
     name_of_method = chosen.only_method if method is None else method
+    warn_of_defaults(chosen, [name_of_method])
     config = chosen.config(name_of_method, chosen.seed if seed is None else seed, every=True)
     labels = new_labels(label, dict.fromkeys((method or config.label, config.method, config.label), config.label))
     if dry_run:
@@ -143,6 +144,7 @@ def compare(
         chosen = read(given)
         bound = [name for name in ("standalone", "centralised") if bounds and name not in methods]
         check_parts(chosen, [*methods, *bound])
+        warn_of_defaults(chosen, methods)
         if tune is None and (by or search):
             raise ValueError(f"{'--by' if by else '--search'} belongs to --tune. Add --tune 16, or leave it out.")
         directory = runs.place(base, name, f"compare-{chosen.fields['scenario']}")

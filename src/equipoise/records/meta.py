@@ -98,7 +98,6 @@ class Tuned(TypedDict, total=False):
     runs, trained : runs that chose, and their rounds.
     seconds : of training, of all trial runs of this method together.
     chosen : hash of the file with the choices.
-    contents : hashes of the user's files that chose, see `equipoise.runs.unchanged.contents`; empty of embedded data.
     code : what tells the user's code that was tuned from other code of that name; empty without any.
     changed : settings that the run has otherwise than those that were chosen, or that chose.
     """
@@ -118,7 +117,6 @@ class Tuned(TypedDict, total=False):
     trained: int
     seconds: float
     chosen: str
-    contents: Content
     code: str
     changed: list[str]
 

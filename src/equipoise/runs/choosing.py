@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -17,25 +18,30 @@ from equipoise.federation.history import History
 from equipoise.federation.method import Method, MethodError, parse
 from equipoise.metrics.classification import RATES
 from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE, rungs
-from equipoise.records.directory import TRIALS
-from equipoise.records.meta import Tuned
+from equipoise.records.directory import CHOSEN, TRIALS
+from equipoise.records.meta import Content, Tuned
 from equipoise.runs import directory as runs
 from equipoise.runs import tuning, unchanged
 from equipoise.runs.comparison import complete, fitting
 from equipoise.runs.configuration import FLOWER, RunConfig, configure
 from equipoise.runs.tuning import RATE, Budget, Outcome, Trial, Tuning
 from equipoise.scenarios.scenario import REGRESSION, Description, kind_of
-from equipoise.system import files
+from equipoise.system import files, hashes, own_code, places, trust
 from equipoise.system.errors import RunError
 from equipoise.system.seals import open_json
 from equipoise.system.search import Space
 from equipoise.system.suggestions import unknown
 from equipoise.system.workers import Workers
 
+APART: Final = (  # fields of a configuration that are no conditions of a choice, or have an entry of their own
+    "label", "method", "lr", "seed", "data", "scenario_options", "own_code", "tuned", "report", "sealed", "rewarded", "left_out", "validation",
+    "measures", "engine", "chunk", "device", "threads", "track", "checkpoint_every", "keep_checkpoints", "least_group",
+)  # fmt: skip
+OWN_CODE: Final = (*places.CODE, ("task",))  # in the table of a file
 FOLDER: Final = "choosing"  # of a comparison whose settings are chosen
 BY_SETTINGS: Final = re.compile("diverged|finite|answered well")  # why a trial failed
 NEVER: Final = re.compile(  # whatever else is said: faults of processes and of code
-    r"killed by signal|ended with status|defect of Equipoise|\b(Type|Attribute|Name|Key|Index|Import|NotImplemented)Error: "
+    r"killed by signal|ended with status|defect of Equipoise|the data hold|\b(Type|Runtime|Assertion|Attribute|Name|Key|Index|Import|NotImplemented)Error: "
 )
 Progress = Callable[[int, int], None]
 
@@ -71,6 +77,7 @@ class Candidates:
         columns = {"columns": columns} if (columns := options.pop("columns", None)) else {}
         if inside := ", ".join(f"{name}={value}" for name, value in shared.pop("network_options", {}).items()):
             shared["network"] += f"({inside})"
+        shared, options = (places.replaced(each, OWN_CODE, own_code.whole) for each in (shared, options))
         return {"scenario": self.scenario, **shared, **({"set": options} if options else {}), **columns}
 
     def parsed(self, label: str) -> Method:
@@ -196,7 +203,7 @@ def choose(
         label: {name: at for name, at in tuning.space_of(method, candidates.search).items() if name not in given[label]}
         for label, method in methods.items()
     }
-    tuning.claim(base, budget, rounds)
+    tuning.claim(base, methods, budget, rounds)
     sealed, jobs = _sealed(candidates, budget, plain), jobs or fitting([*plain.values()])
     folder = trials_in or base / TRIALS
     done, total = [0], budget.planned(rounds) * len(methods)
@@ -235,8 +242,12 @@ def choose(
             label, config = next(iter(plain.items()))
             manifest = _place(folder, Trial(label, 0, {}), str(config.seed)) / MANIFEST
             contents = open_json(manifest.read_text()).get("contents", {}) if manifest.exists() else {}
-            chosen = replace(chosen, given=given, methods=methods, contents=contents)
-            return tuning.write(chosen, base, candidates.file())
+            conditions = {**_conditions(config), "contents": {**contents, **_file(config)}}
+            chosen = replace(chosen, given=given, methods=methods, conditions=dict.fromkeys(methods, conditions))
+            shared = candidates.file()
+            names = [*trust.named(shared), *filter(None, [shared.get("track")])]
+            trust.enter(trust.settings_file(base / CHOSEN, names))  # the user's own, who has just chosen
+            return tuning.write(chosen, base, shared)
     except BlockingIOError as error:
         raise RunError(f"Process {error} is at {base} already. Wait until it ends, or stop it first.") from None
 
@@ -262,14 +273,54 @@ def _seals(by: str, validation: float) -> dict[str, Any]:
     return {"validation": validation, "sealed": by != ORACLE, **rewarded}
 
 
-def changed(tuned: Tuned, **data: Any) -> str:
-    """In words, which of the user's ``data`` are not those that chose; empty if all are. They are fields of a configuration."""
-    if not (contents := tuned.get("contents")):
-        return ""
-    config = configure("fedavg", seed=tuned["seeds"][0], **_seals(tuned["by"], tuned["validation"]), **data)
-    now = unchanged.contents(config)
-    weights = ["the weights of the first model"] * (contents.get("weights") != now.get("weights"))
-    return " and ".join(filter(None, (fingerprint.changed(contents, now), *weights)))
+def _conditions(config: RunConfig) -> Content:
+    """What a choice depends on, but its budget and the settings of methods: of a configuration, with hashes in place of the user's code."""
+    weights = {} if config.weights is None else {"weights": hashes.of_file(config.weights)}
+    table = {**vars(config), "network_options": {**config.network_options, **weights}}
+    options = {**scenarios.SCENARIOS[config.scenario].options, **config.scenario_options}
+
+    def coded(value: object) -> object:
+        own = isinstance(value, str) and own_code.split(value)[0]
+        return f"{own_code.nameless(str(value))} {own_code.version(str(value))}" if own else value
+
+    settings = {name: value for name, value in table.items() if name not in APART}
+    plain: Content = json.loads(json.dumps({"settings": settings, "options": options}, default=str))
+    return {key: {n: coded(x) for n, x in each.items() if x is not None} for key, each in plain.items()}
+
+
+def _file(config: RunConfig) -> dict[str, str]:
+    """The hash of the user's file, whatever a run takes from it."""
+    path = Path(config.data or "")
+    return {"file": hashes.of_file(path)} if path.is_file() else {}
+
+
+def changed(tuned: Tuned, conditions: Content, config: RunConfig) -> list[str]:
+    """What decides the results of a run, by ``conditions`` of a choice, and is not as it was, by its names; data in words."""
+    now, by_python = _conditions(config), ["all that Python was given"] * ("python" in conditions)
+    names = list[str]()
+    for key in ("options", "settings"):
+        its, then = now[key], conditions.get(key, {})
+        shared = its.keys() & then.keys() if by_python else its.keys() | then.keys()
+        names += sorted(name for name in shared if its.get(name) != then.get(name))
+    if tuned["by"] != "eo" and "positive" in names:  # no other criterion looks at it
+        names.remove("positive")
+    if config.validation not in (0, tuned["validation"]):
+        names.append("validation")
+    contents = conditions.get("contents", {})
+    if contents and now["options"] == conditions["options"]:
+        more = {"seed": tuned["seeds"][0], "tuned": None, **_seals(tuned["by"], tuned["validation"])}
+        names += _data_changed(contents, replace(config, **more))
+    return [*by_python, *names]
+
+
+def _data_changed(contents: Content, config: RunConfig) -> list[str]:
+    """In words, which of the user's data are not those that chose; the name of their file where only rows differ that did not choose."""
+    file, its_file = contents.get("file"), _file(config).get("file")
+    if file is not None and file == its_file:
+        return []
+    words = fingerprint.changed(contents, unchanged.contents(config))
+    rows = [Path(config.data or "").name] * (None not in (file, its_file))
+    return [words] if words else rows
 
 
 def _place(trials_in: Path, trial: Trial, seed: str) -> Path:

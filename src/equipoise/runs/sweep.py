@@ -1,7 +1,9 @@
 """Several methods with several seeds from Python, on the user's network and data."""
 
 import inspect
+import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -15,16 +17,18 @@ from torch import nn
 
 from equipoise.core.draws import seeded
 from equipoise.core.rule import Rule
+from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver, checked
 from equipoise.core.task import task_of
 from equipoise.federation import checkpoint
 from equipoise.federation.checkpoint import CheckpointError
 from equipoise.federation.directory import MANIFEST, write_manifest
 from equipoise.federation.federation import Federation
-from equipoise.federation.fingerprint import digest
+from equipoise.federation.fingerprint import code, digest
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
 from equipoise.federation.method import Method
+from equipoise.federation.preparation import recorded_of
 from equipoise.federation.progress_bar import accuracies, progress_bar
 from equipoise.federation.standing import ProgressLog, Standing, shown_rate
 from equipoise.federation.stopping import Stop
@@ -35,7 +39,7 @@ from equipoise.records.directory import ORDER, TRIALS
 from equipoise.records.meta import Content, Contribution, Meta, Tuned
 from equipoise.records.record import Record
 from equipoise.report.statistics import Comparison
-from equipoise.runs.choosing import FOLDER, NEVER, check, require, require_models
+from equipoise.runs.choosing import APART, FOLDER, NEVER, check, require, require_models
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import distinct, slug, trained_alone
 from equipoise.runs.tuning import Budget, Outcome, Trial, Tuning, choose, claim, space_of, tuned_method, write
@@ -111,6 +115,7 @@ def compare(
             f"found {shorten(repr(tune))}. A file of settings is for the command line: equipoise compare ... --config chosen.toml."
         )
     labelled, numbers = _methods(methods), _seeds(seeds)
+    given = {name: [*value] if isinstance(value, Iterator) else value for name, value in given.items()}
     each = list(clients) if isinstance(clients, Iterator) else clients
     base = None if directory is None else Path(directory)
     solver, chosen = checked(given.pop("solver", None)), dict[str, Tuned]()
@@ -121,7 +126,7 @@ def compare(
     if tune is not None:
         if stop is not None or given.get("select", "last") != "last":
             raise ValueError(f"stop, select: {BY_LAST}. Leave them out.")
-        share = given.get("validation") or Budget.validation
+        share = _share(given) or Budget.validation
         budget = tune.budget if isinstance(tune, Tuning) else Budget(draws=tune, by=by, validation=share)
         if {*budget.seeds} & {*numbers}:
             raise ValueError(f"seeds: settings are chosen with {[*budget.seeds]}. Take others for the report.")
@@ -131,7 +136,7 @@ def compare(
             if isinstance(tune, Tuning)
             else _tune(net, each, labelled, rounds, budget, {}, folder, progress, solver, given)
         )
-        lacking = [label for label, method in labelled.items() if tuning.methods.get(label) != method]
+        lacking = [name for name, m in labelled.items() if name not in tuning.choices or tuning.methods[name] != m]
         if lacking or tuning.solver != solver:
             what = f"methods={lacking}" if lacking else f"solver={solver}"
             raise ValueError(
@@ -141,11 +146,14 @@ def compare(
         for label, method in labelled.items():
             chosen[label] = tuning.tuned(label)
             if isinstance(tune, Tuning):
-                now = {"rounds": rounds, **_conditions(net, each, method, solver, budget, given)}
-                then = {"rounds": tune.rounds, **tune.conditions[label]}
-                changed = [name for name, value in now.items() if then[name] != value]
-                changed += ["validation"] * (given.get("validation") not in (None, 0, budget.validation))
-                chosen[label]["changed"] = changed
+                now, then = _conditions(net, each, method, solver, rounds, budget, given), tune.conditions[label]
+                pairs = [
+                    (name, its.get(name), part.get(name))
+                    for its, part in zip(now.values(), then.values(), strict=True)
+                    for name in its | part
+                ]
+                changed = [name for name, its, earlier in pairs if its != earlier]
+                chosen[label]["changed"] = changed + ["validation"] * (_share(given) not in (None, budget.validation))
         for label in labelled:
             labelled[label], optimisers[label] = tuned_method(labelled[label], solver, tuning.choices[label].settings)
     for method in labelled.values():
@@ -201,7 +209,7 @@ def tune(
     draws: int = 16,
     by: str = "mean",
     trials: int = 1,
-    validation: float = 0.2,
+    validation: float | None = None,
     halving: bool = True,
     sampler: str = "random",
     seed: int = 0,
@@ -221,7 +229,7 @@ def tune(
     by : the criterion: ``"mean"``, ``"samples"``, ``"worst"``, ``"mean-std"``, ``"worst10"``, ``"eo"``, ``"collaboration"``, ``"leave-one-client-out"``, or
         ``"oracle"``, which looks at the test data.
     trials : runs of each draw, >= 1; their seeds are 10,000 and above.
-    validation : share of each client's samples that is held out, in (0, 1).
+    validation : share of each client's samples that is held out, in (0, 1). Default: that of ``settings``, or 0.2.
     halving : only the better half continues after an eighth, a quarter and half of the rounds.
     sampler : ``"random"`` or ``"optuna"``, which needs the extra of that name.
     seed : decides the draws, >= 0.
@@ -242,20 +250,19 @@ def tune(
     check_whole("rounds", rounds, 1)
     instead = dict.fromkeys(("last", "seeds"), "them to eq.compare(..., tune=tuning)")
     _refuse("tune", given, {"method": "methods=[...]", "stop": f"nothing, for {BY_LAST}", **instead})
-    budget = Budget(
-        draws=draws, by=by, trials=trials, validation=validation, halving=halving, sampler=sampler, seed=seed
-    )
+    share = Budget.validation if (share := _share(given)) is None else share
+    share = share if validation is None else validation
+    budget = Budget(draws=draws, by=by, trials=trials, validation=share, halving=halving, sampler=sampler, seed=seed)
     if not isinstance(search, Mapping | None):
         raise TypeError(
             f"search must be a dictionary such as {{'lr': 'log(0.001, 1)', 'fedprox.mu': [0.1, 1]}}; found {search!r}."
         )
     spaces = {name: read(name, space) for name, space in (search or {}).items()}
+    given = {name: [*value] if isinstance(value, Iterator) else value for name, value in given.items()}
     each = list(clients) if isinstance(clients, Iterator) else clients
     solver, folder = checked(given.pop("solver", None)), None if directory is None else Path(directory)
     labelled = _methods(methods)
-    tuning = _tune(net, each, labelled, rounds, budget, spaces, folder, progress, solver, given)
-    conditions = {label: _conditions(net, each, m, solver, budget, given) for label, m in labelled.items()}
-    return replace(tuning, conditions=conditions)
+    return _tune(net, each, labelled, rounds, budget, spaces, folder, progress, solver, given)
 
 
 def _refuse(function: str, given: Mapping[str, Any], instead: Mapping[str, str]) -> None:
@@ -303,7 +310,7 @@ def _tune(
         except ValueError as error:
             raise ValueError(f"by={LEAVE_OUT}, without {name}: {error}") from None
     if directory is not None:
-        claim(directory, budget, rounds)
+        claim(directory, methods, budget, rounds)
     with ExitStack() as stack:
         place = directory or Path(stack.enter_context(TemporaryDirectory()))
         bar = stack.enter_context(progress_bar(progress))
@@ -356,12 +363,17 @@ def _tune(
             }
 
         tuning = choose(spaces, dict.fromkeys(methods, solver.lr), budget, rounds, train, leave_out)
-        return write(replace(tuning, methods=methods, solver=solver), place, {}, page=directory is not None)
+        conditions = {
+            label: _conditions(net, clients, m, solver, rounds, budget, given) for label, m in methods.items()
+        }
+        tuning = replace(tuning, methods=methods, solver=solver, conditions=conditions)
+        return write(tuning, place, {}, page=directory is not None)
 
 
 def _sealed(given: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
     """What the federations that choose are given: held-out samples, and no test data unless these are asked for."""
     base = {**given, "validation": budget.validation}
+    recorded_of(task_of(given.get("task", "classification")), given.get("measures", ()))  # or what is wrong with them
     if not task_of(given.get("task", "classification")).dtype.is_floating_point:
         base["measures"] = tuple(dict.fromkeys((*given.get("measures", ("accuracy",)), RATES)))
     if budget.by != ORACLE:
@@ -373,23 +385,39 @@ def _sealed(given: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
 
 
 def _conditions(
-    net: Network, clients: Iterable[Any], method: Method, solver: Solver, budget: Budget, given: Mapping[str, Any]
+    net: Network,
+    clients: Iterable[Any],
+    method: Method,
+    solver: Solver,
+    rounds: int,
+    budget: Budget,
+    given: Mapping[str, Any],
 ) -> Content:
     """What a choice depends on beside its budget, by the names of the arguments that decide it."""
     seed, sealed = budget.seeds[0], {**_sealed(given, budget), "validation": 0.0}
     fed = Federation(_network(net, seed), clients, method, solver, seed=seed, **sealed)
     its = fed.fingerprint
-    data, decisive = its["data"], fed.trial.settings.decisive
-    return {
+    data, settings = its["data"], {n: x for n, x in vars(fed.trial.settings).items() if n not in APART}
+    if budget.by == "eo":
+        settings["positive"] = given.get("positive")
+    python = {
         "clients": [its["sizes"], its["labels"], data["inputs"]],
         "net": [repr(fed.model.net), fed.model.head_name, *(its[n] for n in ("parameters", "fixed", "hidden units"))],
         "values of net": digest(fed.model.initial),
         **{name: data[name] for name in ("groups", "attributes")},
         "server_validation": data["validation"],
         "task": str(fed.model.task),
-        "transform": repr(given.get("transform")),
-        **{name: value for name, value in decisive.items() if name not in ("seed", "validation")},
+        "transform": re.sub(r" at 0x\w+", "", repr(given.get("transform"))),
+        **({"tests": data["tests"]} if budget.by == ORACLE else {}),
     }
+    plain: Content = json.loads(json.dumps({n: x for n, x in settings.items() if x is not None}, default=str))
+    return {"settings": {**plain, "rounds": rounds}, "python": {name: code(x) for name, x in python.items()}}
+
+
+def _share(given: Mapping[str, Any]) -> float | None:
+    """The share that clients hold out, as a keyword or in the settings; None without either."""
+    settings = given.get("settings")
+    return given.get("validation") or (settings.validation if isinstance(settings, Settings) else None) or None
 
 
 def _folds(clients: Iterable[Any], given: Mapping[str, Any]) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:

@@ -9,7 +9,7 @@ import hashlib
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import pairwise
@@ -45,6 +45,7 @@ from equipoise.system.files import write_atomically
 from equipoise.system.ranges import check_fields, choice, fitting, number
 from equipoise.system.seals import open_json, sealed_json, sealed_text
 from equipoise.system.search import Interval, Space, log_uniform, share
+from equipoise.system.suggestions import unknown
 
 log = logging.getLogger(__name__)
 
@@ -289,7 +290,7 @@ class Choice:
     def agreement(self) -> list[tuple[int, float]]:
         """At each rung before the last the rank correlation (Spearman) with the final criterion, over those trained to the end."""
         final = [tried.rank(self.by) for tried in self.finished]
-        if len({*final}) < 3:
+        if len({*final}) < 4:  # a correlation of fewer says nothing
             return []
         by = _early(self.by)
         early = zip(*([result.scores.get(by, math.nan) for result in t.results] for t in self.finished), strict=True)
@@ -314,10 +315,7 @@ class Tuning:
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # hyper-parameters of the user's, by label
     methods: Mapping[str, Method] = field(default_factory=dict)  # as they were given
     solver: Solver | None = None
-    contents: Mapping[str, str] = field(default_factory=dict)  # hashes of the user's files that chose
-    conditions: Mapping[str, Content] = field(
-        default_factory=dict
-    )  # by label, on what else the choice depends, from Python
+    conditions: Mapping[str, Content] = field(default_factory=dict)  # by label, on what else the choice depends
 
     @property
     def chosen(self) -> dict[str, tuple[Method, Solver]]:
@@ -336,7 +334,14 @@ class Tuning:
         return "\n".join([*map(str.rstrip, lines), *report.sentences(document)])
 
     def only(self, label: str) -> Tuning:
-        """The choice for one method."""
+        """The choice for one method.
+
+        Raises
+        ------
+        ValueError : no method has this label.
+        """
+        if label not in self.choices:
+            raise ValueError(unknown("method", label, self.choices))
         return replace(self, choices={label: self.choices[label]})
 
     def tuned(self, label: str) -> Tuned:
@@ -360,8 +365,7 @@ class Tuning:
             "trained": trained,
             "seconds": round(seconds, 3),
             "chosen": self.digest,
-            "contents": dict(self.contents),
-            "code": own_code.version(label),
+            "code": own_code.version(str(self.methods.get(label, label))),
         }
         return cast(Tuned, tuned | defined)
 
@@ -411,15 +415,25 @@ class Tuning:
 
     def toml(self, shared: Mapping[str, Any]) -> str:
         """The choices as a configuration file for ``run``, ``compare`` and Flower: what methods share, and a table of settings for each."""
-        tuned = {label: self.tuned(label) for label in self.choices}
+        tuned = {label: {**self.tuned(label), "conditions": self.conditions.get(label, {})} for label in self.choices}
         about = f"# chosen by {self.budget.by}: {CRITERIA[self.budget.by]}\n"
         return about + tomli_w.dumps({**shared, "methods": self.settings(), "tuned": tuned})
 
     def settings(self) -> dict[str, dict[str, Any]]:
-        """The chosen values by method, the user's, and the learning rate also where it is the given one."""
+        """The chosen values by method, those that were searched and the user's also where they are the defaults."""
         return {
-            label: {RATE: _plain(each.lr), **self.given.get(label, {}), **each.settings}
+            label: {**self._fixed(label), **self.defaults(label), **self.given.get(label, {}), **each.settings}
             for label, each in self.choices.items()
+        }
+
+    def _fixed(self, label: str) -> Content:
+        """The values of a method that are not its rules' defaults."""
+        method = self.methods.get(label, Method(()))
+        return {
+            f"{part}.{each.name}": value
+            for rule, part in zip(method.rules, method.parts, strict=True)
+            for each in fields(rule)
+            if (value := getattr(rule, each.name)) not in (None, each.default)
         }
 
 
@@ -552,8 +566,8 @@ def _best(trials: Sequence[Trial], tried: Mapping[Trial, Sequence[Result]], by: 
     return sorted(trials, key=lambda trial: _order(by, Tried(trial, tuple(tried[trial]))))
 
 
-def claim(directory: Path, budget: Budget, rounds: int) -> None:
-    """Require that a directory has no other runs, and say if a choice in it is made again, from the same runs.
+def claim(directory: Path, methods: Collection[str], budget: Budget, rounds: int) -> None:
+    """Require that a directory has no other runs, and say if a choice in it is made again, from the same runs, or for other methods.
 
     Raises
     ------
@@ -561,10 +575,13 @@ def claim(directory: Path, budget: Budget, rounds: int) -> None:
     """
     if (directory / ORDER).exists() or (directory / "config.toml").exists():
         raise RunError(f"{directory} holds runs that choose no settings. Choose another --name.")
+    if directory.is_file():
+        raise RunError(f"{directory} is a file. Choose another directory.")
     path = directory / TUNING
-    before = open_json(path.read_text(encoding="utf-8"))["budget"] if path.exists() else {}
+    before = open_json(path.read_text(encoding="utf-8")) if path.exists() else {"budget": {}}
     used = (directory.parent / ORDER).exists()
-    differing = [(n, before[n], now) for n, now in budget.conditions(rounds).items() if before.get(n, now) != now]
+    then = before["budget"]
+    differing = [(n, then[n], now) for n, now in budget.conditions(rounds).items() if then.get(n, now) != now]
     for name, earlier, value in differing:
         serves = name in REMADE and budget.sampler == "random" and not {earlier, value} & {ORACLE, COLLABORATION}
         if used or not serves:
@@ -578,6 +595,8 @@ def claim(directory: Path, budget: Budget, rounds: int) -> None:
             )
     for name, earlier, value in differing:
         log.warning("%s holds a choice with %s=%s; one with %s replaces it.", directory, name, earlier, value)
+    if dropped := [label for label in before.get("methods", {}) if label not in methods]:
+        log.warning("%s holds a choice for %s, too; without these it is written again.", directory, ", ".join(dropped))
 
 
 def write(tuning: Tuning, directory: Path, shared: Mapping[str, Any], *, page: bool = True) -> Tuning:

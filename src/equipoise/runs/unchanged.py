@@ -62,7 +62,7 @@ def contents(config: RunConfig, data: Scenario | None = None, before: str | None
         made = data or data_of(config)
         return json.dumps(_of(made))
 
-    draw = config.seed, config.validation
+    draw = config.seed, config.validation, config.sealed, config.rewarded, config.left_out
     key = json.dumps([config.data, config.scenario, config.scenario_options, draw, environment.source()])
     of_data: dict[str, Any] = json.loads(hashes.remembered(key, stamp(config) if data is None else before, make))
     return digests | of_data

@@ -34,10 +34,11 @@ class Interval:
             )
 
     def at(self, share: float) -> float:
-        """The value below which this share of the draws is, with three significant digits."""
+        """The value below which this share of the draws is, with three significant digits, or more where the interval is narrow."""
         low, high = (self.low - 0.5, self.high + 0.5) if self.whole else (self.low, self.high)
         value = low * (high / low) ** share if self.logarithmic else low + (high - low) * share
-        return min(max(round(value) if self.whole else float(f"{value:.3g}"), self.low), self.high)
+        digits = 3 + int(-math.log10((high - low) / max(abs(low), abs(high))))
+        return min(max(round(value) if self.whole else float(f"{value:.{digits}g}"), self.low), self.high)
 
     def of_whole_numbers(self) -> "Interval":
         """The whole numbers in it."""
