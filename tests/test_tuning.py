@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -185,6 +186,9 @@ def test_draws_of_an_interval_are_as_likely_everywhere() -> None:
     values = [log_uniform(0.01, 1).at((k + 0.5) / 100) for k in range(100)]
     assert sum(value < 0.1 for value in values) == 50
     assert [log_uniform(0.01, 1).edge(x) for x in (0.01, 0.1, 0.99)] == ["lower", "", "upper"]
+    narrow = [uniform(1000, 1001).at(k / 10) for k in range(10)]
+    assert narrow == pytest.approx([1000 + k / 10 for k in range(10)])
+    assert uniform(0.5, 1).at(0.123) == 0.561
     assert [among(1, 2, 3).at(x) for x in (0.0, 0.34, 0.999)] == [1, 2, 3]
 
 
@@ -623,6 +627,7 @@ def test_a_comparison_takes_a_choice(tmp_path: Path) -> None:
         ({}, []),
         ({"rounds": 3, "validation": 0.2, "engine": "sequential", "names": list("wxyz")}, ["rounds"]),
         ({"validation": 0.4}, ["validation"]),
+        ({"settings": eq.Settings(validation=0.4, norm_limit=3.0)}, ["norm_limit", "validation"]),
         ({"epochs": 2, "settings": eq.Settings(steps=3)}, ["epochs", "steps"]),
         ({"clients": [part(40, k) for k in (0, 1, 2, 4)]}, ["clients"]),
         ({"clients": [(x, 1 - y) for x, y in CLIENTS]}, ["clients"]),
@@ -653,9 +658,20 @@ def _filled(layer: nn.Linear) -> nn.Linear:
     return layer
 
 
+def test_the_share_that_is_held_out_may_stand_in_the_settings() -> None:
+    assert tuned(["fedavg"], 2, draws=1, settings=eq.Settings(validation=0.4)).budget.validation == 0.4
+    assert tuned(["fedavg"], 2, draws=1, settings=eq.Settings(validation=0.4), validation=0.3).budget.validation == 0.3
+
+
+def test_data_that_no_settings_can_help_end_the_choice() -> None:
+    with pytest.raises(eq.QuorumError, match="the data hold NaN"):
+        eq.tune(net, [(x * math.nan, y) for x, y in CLIENTS], ["fedavg"], rounds=2, draws=2, **GIVEN)
+
+
 @pytest.mark.parametrize(
     ("function", "more", "text"),
     [
+        (eq.tune, {"measures": "f1"}, "measures must be several"),
         (eq.tune, {"stop": eq.EarlyStopping(2)}, "tune.* takes no stop.*settings are chosen by the last rounds"),
         (eq.tune, {"seeds": 3}, "tune.* takes no seeds: give them to eq.compare"),
         (eq.tune, {"lr": 0.1}, "lr belongs to the local optimiser: solver=eq.SGD"),
@@ -769,8 +785,34 @@ def test_a_choice_knows_its_table_and_the_settings_of_its_runs(tmp_path: Path, e
     assert not changed("moved", "--data", moved)
     more = ("--validation", 0.3, "--participation", 0.5, "--set", "test=0.4", "--patience", 2)
     assert "fedavg (test, participation, patience, validation)" in changed("more", *more)
-    table.write_text("\n".join(["age,dose,site,ill", *rows[:-1], "1,1,a,yes"]))
+    assert not changed("typed", "--task", "classification", "--set", "test=0.2", "--optimizer", "sgd")
+    assert "fedavg (norm_limit, quorum)" in changed("free", "--norm-limit", 9, "--quorum", 0.9)
+    table.write_text(text := "\n".join(["age,dose,site,ill", *rows[:-1], "1,1,a,yes"]))
     assert "fedavg (the training data of the clients)" in changed("rows")
+    assert equipoise("tune", "fedavg", *data, "--draws", 2, "--name", "t2").status == 0
+    table.write_text(text + "\n")  # as a row that no trial trained with
+    words = ("compare", "fedavg", "--config", tmp_path / "t2" / "chosen.toml", "--runs", tmp_path, "--name", "file")
+    assert "fedavg (t.csv)" in " ".join(equipoise(*words).out.split())
+
+
+def test_a_choice_knows_the_users_code_and_may_be_used_as_it_says(
+    tmp_path: Path, equipoise: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = "from torch import nn\ndef net(in_shape, n_classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(3072, n_classes))\n"
+    (tmp_path / "net.py").write_text(code)
+    given = (
+        "--scenario",
+        "digits(train=[24, 20, 28, 16], test=[20, 20, 20, 20], clients=4)",
+        "--network",
+        "net.py:net",
+    )
+    tuned = equipoise("tune", "fedavg", *given, "--rounds", 2, "--draws", 2, "--name", "t")
+    advice = shlex.split(tuned.out.replace("\n", " ").partition("Test them: equipoise ")[2])
+    assert "Changed" not in equipoise(*advice).out
+    (tmp_path / "net.py").write_text(code + "# changed")
+    said = equipoise("compare", "fedavg", "--config", "runs/t/chosen.toml", "--name", "c").out
+    assert "not as chosen: fedavg (network)" in " ".join(said.split())
 
 
 @pytest.mark.parametrize("value", [0.5, 0.01])  # 0.01 is the default
@@ -1000,10 +1042,27 @@ def test_the_defaults_without_a_score_are_explained() -> None:
     assert any("the defaults are of no use (the global model is no" in text for text in shown.sentences(document))
 
 
-def test_a_choice_from_python_names_no_data(tmp_path: Path, equipoise: Any) -> None:
+def test_a_choice_from_python_names_no_data(tmp_path: Path, equipoise: Any, caplog: pytest.LogCaptureFixture) -> None:
     tuned(["fedavg"], draws=2, rounds=2, directory=tmp_path / "t")
     ended = equipoise("run", "--config", tmp_path / "t" / "chosen.toml", "--runs", tmp_path)
     assert (ended.status, "names no data" in ended.err) == (2, True)
+    tuned({"mine": "fedprox(mu=5.0)", "fedprox": "fedprox(mu=4.0)"}, draws=1, rounds=2, directory=tmp_path / "u")
+    words = (
+        "run",
+        "--method",
+        "fedprox",
+        "--config",
+        tmp_path / "u" / "chosen.toml",
+        "--runs",
+        tmp_path,
+        "--name",
+        "p",
+    )
+    said = " ".join(equipoise(*words, "--rounds", 3, *TINY).out.split())
+    assert "not as chosen: fedprox (all that Python was given, rounds)" in said
+    assert directory.load(tmp_path / "p").method == "fedprox(mu=4.0)"
+    equipoise(*words[:-1], "q", "--method", "qffl", "--rounds", 2, *TINY)
+    assert "qffl: no settings were chosen; the file has those of mine, fedprox" in caplog.text
     assert (
         equipoise("run", "--config", tmp_path / "t" / "chosen.toml", "--runs", tmp_path, "--rounds", 2, *TINY).status
         == 0

@@ -278,6 +278,7 @@ def _conditions(config: RunConfig) -> Content:
     weights = {} if config.weights is None else {"weights": hashes.of_file(config.weights)}
     table = {**vars(config), "network_options": {**config.network_options, **weights}}
     options = {**scenarios.SCENARIOS[config.scenario].options, **config.scenario_options}
+    options["task"] = options["task"] or "classification"  # as is assumed of own data
 
     def coded(value: object) -> object:
         own = isinstance(value, str) and own_code.split(value)[0]
@@ -300,8 +301,7 @@ def changed(tuned: Tuned, conditions: Content, config: RunConfig) -> list[str]:
     names = list[str]()
     for key in ("options", "settings"):
         its, then = now[key], conditions.get(key, {})
-        shared = its.keys() & then.keys() if by_python else its.keys() | then.keys()
-        names += sorted(name for name in shared if its.get(name) != then.get(name))
+        names += sorted(n for n in (then if by_python else its | then) if its.get(n) != then.get(n))
     if tuned["by"] != "eo" and "positive" in names:  # no other criterion looks at it
         names.remove("positive")
     if config.validation not in (0, tuned["validation"]):
