@@ -14,6 +14,7 @@ from equipoise.system.errors import RunError
 from equipoise.system.seals import CHANGED, open_json, open_toml
 
 ORDER = "comparison.json"  # in a directory of several runs: which they are, the reference first
+CONDITIONS = "conditions.json"  # in the directory of a suite: under which all its results were reached
 CHOSEN, TRIALS = (
     "chosen.toml",
     "trials",

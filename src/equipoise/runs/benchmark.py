@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 from equipoise import scenarios
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
-from equipoise.records.directory import CHOSEN, TRIALS
+from equipoise.records.directory import CHOSEN, CONDITIONS, TRIALS
 from equipoise.records.meta import Content, Tuned
 from equipoise.report.html import write as write_report
 from equipoise.report.notes import marked
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 FOLDER: Final = resources.files("equipoise.runs") / "suites"
 FAILED: Final = "failed.json"
-RUNS, REPORT, CONDITIONS = "runs", "report.html", "conditions.json"
+RUNS, REPORT = "runs", "report.html"
 WRITTEN: Final = (CONDITIONS, "leaderboard.html", "leaderboard.csv", "leaderboard.tex")  # next to folders of scenarios
 SETTABLE: Final = TRAINED | {"rounds", "network", "network_options"}  # in a scenario of a suite
 SHOWN: Final = {"mean": "avg", "worst": "worst", "std": "std"}  # by their names in a comparison
