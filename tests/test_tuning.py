@@ -560,7 +560,7 @@ def test_a_comparison_says_what_was_tuned_and_what_was_not() -> None:
         assert eq.Comparison.of(of_rates)["notes"][0] == NOTHING.format(clause)
     compared = eq.compare(net, CLIENTS, ["fedavg", "fedprox"], 2, rounds=2, tests=tests, tune=2, by="worst", **GIVEN)
     assert compared["notes"][0] == (
-        "Chosen by the worst group (the worst client if no groups exist), on 20 % of each client's training samples; 2 draws for each method. "
+        "Chosen by the worst group of clients (the worst client where these belong to none), on 20 % of each client's training samples; 2 draws for each method. "
         "Scores are over the last 2 rounds."
     )
     assert compared["notes"][1].startswith("Choosing cost 4 runs, 8 rounds, ")
@@ -789,6 +789,7 @@ def test_a_choice_knows_its_table_and_the_settings_of_its_runs(tmp_path: Path, e
     assert "fedavg (norm_limit, quorum)" in changed("free", "--norm-limit", 9, "--quorum", 0.9)
     table.write_text(text := "\n".join(["age,dose,site,ill", *rows[:-1], "1,1,a,yes"]))
     assert "fedavg (the training data of the clients)" in changed("rows")
+    assert f"or delete {tmp_path / 't'}." in equipoise("tune", "fedavg", *data, "--draws", 2, "--name", "t").err
     assert equipoise("tune", "fedavg", *data, "--draws", 2, "--name", "t2").status == 0
     table.write_text(text + "\n")  # as a row that no trial trained with
     words = ("compare", "fedavg", "--config", tmp_path / "t2" / "chosen.toml", "--runs", tmp_path, "--name", "file")
@@ -895,6 +896,7 @@ def test_a_comparison_without_a_choice_replaces_none_with_one(tmp_path: Path, eq
         (("tune", "fedavg", "--patience", "3"), "patience"),
         (("tune", "fedsac:published"), "test data are sealed"),
         (("tune", "fedavg", "--search", "mu=1,2"), "setting 'mu'"),
+        (("tune", "fedavg", "--search", "lr=1,2", "--search", "lr=1,3"), "--search lr: it is given twice"),
         (("tune", "fedavg", "fedavg"), "given twice"),
         (("tune", "term(t=-1)", "term(t= 1)"), "would share the folder"),
         (("tune", "fedavg", "--by", "collaboration"), "every client receives the same model by fedavg"),

@@ -123,7 +123,9 @@ def choose(
     check_parts(chosen, methods)
     fields = dict(chosen.fields)
     validation = {} if (share := fields.pop("validation", None)) is None else {"validation": share}
-    spaces = {name: text for name, _, text in (pair.partition("=") for pair in search or ())}
+    pairs = [(name.strip(), text) for name, _, text in (pair.partition("=") for pair in search or ())]
+    if len(spaces := dict(pairs)) < len(pairs):
+        raise ValueError(f"--search {pairs[-1][0]}: it is given twice. Leave one out.")
     candidates = choosing.Candidates(
         {method: (method, for_parts({**chosen.of_file, **chosen.of_command}, method)) for method in methods},
         fields.pop("scenario"),

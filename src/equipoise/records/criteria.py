@@ -24,10 +24,10 @@ COLLABORATION: Final = "collaboration"
 LEAVE_OUT: Final = "leave-one-client-out"
 ORACLE: Final = "oracle"
 CRITERIA: Final = {  # by name, in words
-    "mean": "the mean over groups (over clients if no groups exist)",
+    "mean": "the mean over groups of clients (over clients where these belong to none)",
     "samples": "all held-out samples together",
-    "worst": "the worst group (the worst client if no groups exist)",
-    "mean-std": "the mean over groups less their standard deviation",
+    "worst": "the worst group of clients (the worst client where these belong to none)",
+    "mean-std": "the mean over groups of clients less their standard deviation",
     "worst10": "the mean of the worst 10 % of the clients",
     "eo": "the equal-opportunity gap between groups of people, as small as possible",
     COLLABORATION: "collaborative fairness, how closely what clients receive follows what they reach alone, on the server's validation data",

@@ -14,6 +14,7 @@ from equipoise.data.samples import Samples, read
 from equipoise.federation.directory import UNKNOWN
 from equipoise.federation.fingerprint import changed
 from equipoise.federation.fingerprint import contents as hashed
+from equipoise.records.directory import ORDER, TRIALS
 from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.scenarios import Scenario
 from equipoise.system import environment, hashes
@@ -113,8 +114,16 @@ def check(config: RunConfig, directory: Path, *, says: bool = True) -> None:
         raise RunError(
             f"{directory} holds a run on other data: {' and '.join(what)} are not those it was begun with. "
             f"{config.data or config.weights} has changed since{otherwise}. Put the old files back, choose another --name, or "
-            f"delete {directory}."
+            f"delete {_base(directory)}."
         )
+
+
+def _base(directory: Path) -> Path:
+    """The comparison or choice that a run belongs to, whose runs all saw the same data; else its own directory."""
+    if directory.parent.name == TRIALS:
+        directory = directory.parents[1]
+        return directory.parent if (directory.parent / ORDER).exists() else directory
+    return directory.parent if (directory.parent / ORDER).exists() else directory
 
 
 def comparable(directory: Path) -> bool:
