@@ -914,6 +914,23 @@ def test_wrong_options_are_refused(tmp_path: Path, equipoise: Any, words: tuple[
     assert not [*tmp_path.glob("*/trials")]
 
 
+@pytest.mark.parametrize(
+    ("name", "command", "text"),
+    [
+        ("conditions.json", "tune", "holds runs that choose no settings"),
+        ("conditions.json", "compare", "holds a benchmark"),
+        ("chosen.toml", "compare", "a choice of settings. Choose another --name"),
+    ],
+)
+def test_a_folder_of_another_command_is_refused(
+    tmp_path: Path, equipoise: Any, name: str, command: str, text: str
+) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / name).write_text("{}")
+    assert text in equipoise(command, "fedavg", "--runs", tmp_path, "--name", "x", *TINY).err
+    assert [path.name for path in (tmp_path / "x").iterdir()] == [name]
+
+
 def test_a_trial_that_fails_whatever_its_settings_is_no_bad_draw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

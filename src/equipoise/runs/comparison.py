@@ -14,7 +14,7 @@ from pathlib import Path
 from equipoise.core.settings import simulated
 from equipoise.federation import checkpoint
 from equipoise.federation.history import History
-from equipoise.records.directory import ORDER
+from equipoise.records.directory import CHOSEN, CONDITIONS, ORDER
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.runs.status import Watch
@@ -62,6 +62,8 @@ def compare(
     """
     if jobs < 1:
         raise ValueError(f"jobs must be >= 1; found {jobs}.")
+    if any((base / name).exists() for name in (CONDITIONS, CHOSEN)):
+        raise RunError(f"{base} holds a benchmark, or a choice of settings. Choose another --name.")
     paths = directories(base, configs)
     for k, path in enumerate(paths):
         if path in paths[:k]:

@@ -35,7 +35,7 @@ from equipoise.records.criteria import (
     scores,
     tested,
 )
-from equipoise.records.directory import CHOSEN, ORDER
+from equipoise.records.directory import CHOSEN, CONDITIONS, ORDER
 from equipoise.records.history import History
 from equipoise.records.meta import Content, Contribution, Tuned
 from equipoise.report import tuning as report
@@ -573,7 +573,7 @@ def claim(directory: Path, methods: Collection[str], budget: Budget, rounds: int
     ------
     RunError : a directory of runs that do not choose, or that cannot serve this choice.
     """
-    if (directory / ORDER).exists() or (directory / "config.toml").exists():
+    if any((directory / name).exists() for name in (ORDER, CONDITIONS, "config.toml")):
         raise RunError(f"{directory} holds runs that choose no settings. Choose another --name.")
     if directory.is_file():
         raise RunError(f"{directory} is a file. Choose another directory.")
