@@ -70,9 +70,16 @@ def test_wrong_shards_are_refused(text: str) -> None:
             "valid integer; found '2'. sedes: Unknown key 'sedes'. Did you mean 'seeds'?",
         ),
         ("[[scenario]]", "[scenario]", "expected [[scenario]], once for each; found [scenario]"),
+        ("[[scenario]]", "[scenario]\n[scenario]", "Begin each scenario with [[scenario]], in two brackets"),
         ("[[scenario]]", "[[scenarios]]", "Did you mean 'scenario'?"),
-        ('name = "tiny"', 'name = "tiny"\nlabel = "x"', "label is an option of the data: options = { label = ... }"),
-        ("rounds = 2", 'label = "x"', "label is an option of the data: options = { label = ... }"),
+        (
+            'name = "tiny"',
+            'name = "tiny"\nclients = 4',
+            "clients is an option of the data: options = { clients = ... }",
+        ),
+        ("rounds = 2", "clients = 4", "clients is an option of the data: options = { clients = ... }"),
+        ("clients = 4", "client = 4", "Did you mean 'clients'? All: clients, data_seed, task, test, train.\n"),
+        ("rounds = 2", "rounds = 0", "x.toml: scenario tiny: rounds must be a whole number >= 1; found 0"),
         ('name = "tiny"', 'name = "../zz"', "scenario '../zz': its name is that of a folder, so it may hold letters"),
         ('name = "tiny"', 'name = ""', "for example 'mine'"),
         ('name = "tiny"', 'name = "a b/c"', "for example 'a-b-c'"),
@@ -85,7 +92,13 @@ def test_wrong_shards_are_refused(text: str) -> None:
         ('scenario = "digits"\noptions', 'scenario = "diabetes"\n# options', "numbers to predict"),
         ("rounds = 2", "runds = 2", "Did you mean 'rounds'"),
         ('name = "tiny"', 'name = "tiny"\nskip = { qfll = "slow" }', "Did you mean 'qffl'"),
-        ('"qffl"', '"fedavg"', "the runs of 'fedavg' and 'fedavg' would share the folder"),
+        (
+            'name = "tiny"',
+            'name = "tiny"\nskip = { fedavg = "slow" }',
+            "all methods are compared with the first, fedavg",
+        ),
+        ('scenario = "digits"\noptions', 'scenario = "own"\n# options', 'are, data = "table.csv" for example.'),
+        ('"qffl"', '"fedavg"', "methods: fedavg is given twice. Name each once."),
         ('by = "mean"', 'by = "wrst"', "by must be one of mean"),
         ('by = "mean"', 'by = "eo"', "by=eo needs classes, and groups of people"),
         ('by = "mean"', 'by = "collaboration"', "needs data for collaborative fairness"),
@@ -95,7 +108,7 @@ def test_wrong_files_are_refused(tmp_path: Path, before: str, after: str, text: 
     (tmp_path / "x.toml").write_text(FILE.replace(before, after))
     with pytest.raises((SuiteError, ValueError)) as error:
         read_suite(str(tmp_path / "x.toml"))
-    assert text in str(error.value)
+    assert text in f"{error.value}\n"
     for name, advice in (("fair-smal", "Did you mean 'fair-small'"), ("nowhere.toml", "or one of fair-small")):
         with pytest.raises(SuiteError, match=advice):
             read_suite(name)

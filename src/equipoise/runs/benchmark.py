@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -94,17 +95,26 @@ def read_suite(name: str) -> Suite:
     own = name.endswith(".toml")
     if not own and name not in suites():
         raise SuiteError(f"{unknown('suite', name, suites())} Or give the path of your own, which ends in .toml.")
+    text, content = "", dict[str, Any]()
     try:
-        suite = Suite(**open_toml((Path(name) if own else FOLDER / f"{name}.toml").read_text(encoding="utf-8")))
+        text = (Path(name) if own else FOLDER / f"{name}.toml").read_text(encoding="utf-8")
+        content = open_toml(text)
+        suite = Suite(**content)
     except ValidationError as error:
-        outside = [_place(str(fault["loc"][-1])) for fault in error.errors() if fault["type"] == "extra_forbidden"]
+        outside = [
+            _place(*_key(content, fault["loc"])) for fault in error.errors() if fault["type"] == "extra_forbidden"
+        ]
         raise SuiteError(f"{name}: {faults(Suite, error)}{' '.join(['', *filter(None, outside)])}") from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         advice = f"Give the path of a TOML file, or one of {', '.join(suites())}"
+        if re.search(r"^\s*\[\s*scenario\s*\]", text, re.MULTILINE):
+            advice = "Begin each scenario with [[scenario]], in two brackets"
         raise SuiteError(f"{name} cannot be read: {why}. {advice}.") from None
     names = [part.name for part in suite.scenario]
-    described = dict[str, scenarios.Description]()
+    if twice := [method for method in suite.methods if suite.methods.count(method) > 1]:
+        raise SuiteError(f"{name}: methods: {twice[0]} is given twice. Name each once.")
+    described, plain = dict[str, scenarios.Description](), dict[str, RunConfig]()
     for part in suite.scenario:
         if runs.slug(part.name) != part.name or not part.name.strip(".") or part.name in WRITTEN:
             raise SuiteError(
@@ -113,12 +123,20 @@ def read_suite(name: str) -> Suite:
             )
         if part.scenario not in SCENARIOS:
             raise SuiteError(f"{name}: scenario {part.name}: {unknown('scenario', part.scenario, SCENARIOS)}")
-        for table, keys in (("train", SETTABLE), ("options", SCENARIOS[part.scenario].options)):
+        options = SCENARIOS[part.scenario].options
+        for table, keys in (("train", SETTABLE), ("options", options)):
             if wrong := [key for key in getattr(part, table) if key not in keys]:
-                problem = f"{unknown('key', wrong[0], sorted(keys))} {_place(wrong[0])}".strip()
+                problem = f"{unknown('key', wrong[0], sorted(keys))} {_place(wrong[0], options)}".strip()
                 raise SuiteError(f"{name}: scenario {part.name}: {table}: {problem}")
+        if part.data is None and _lacks_data(part):
+            what = ", ".join(SCENARIOS[part.scenario].reads)
+            example = "table.csv" if part.scenario == "own" else "data"
+            raise SuiteError(
+                f'{name}: scenario {part.name} reads {what}: state where the files are, data = "{example}" for example.'
+            )
         try:
             described[part.name] = scenarios.describe(part.scenario, part.data, **part.options)
+            plain[part.name] = _plain(part)
         except ValueError as error:
             raise SuiteError(f"{name}: scenario {part.name}: {error}") from None
         if kind_of(described[part.name].task) == REGRESSION:
@@ -127,6 +145,11 @@ def read_suite(name: str) -> Suite:
             )
         if wrong := [method for method in part.skip if method not in suite.methods]:
             raise SuiteError(f"{name}: scenario {part.name}: skip: {unknown('method', wrong[0], suite.methods)}")
+        if suite.methods[0] in part.skip:
+            raise SuiteError(
+                f"{name}: scenario {part.name}: skip: all methods are compared with the first, {suite.methods[0]}. "
+                "Do not skip it: leave the scenario out, or put another method first."
+            )
         if names.count(part.name) > 1:
             raise SuiteError(f"{name}: two scenarios are called {part.name}. Give each its own name.")
     try:
@@ -134,7 +157,7 @@ def read_suite(name: str) -> Suite:
         parsed = {method: parse(method) for method in suite.methods}
         choosing.require_models(suite.budget.by, parsed)
         for part in suite.scenario if suite.by in choosing.LACKING else ():
-            choosing.require_data(suite.by, described[part.name], _plain(part))
+            choosing.require_data(suite.by, described[part.name], plain[part.name])
     except ValueError as error:
         raise SuiteError(f"{name}: {error}") from None
     return suite
@@ -145,11 +168,27 @@ def _plain(part: Part) -> RunConfig:
     return Cell(part, "fedavg", Path()).candidates(["fedavg"]).config("fedavg", {})
 
 
-def _place(key: str) -> str:
-    """The table of a scenario in which a key belongs; empty if none."""
+def _lacks_data(part: Part) -> bool:
+    """Whether its scenario reads files that the user must name."""
+    try:
+        scenarios.folder(part.scenario, None)
+    except ValueError:
+        return True
+    return False
+
+
+def _key(content: Content, place: Sequence[int | str]) -> tuple[str, Iterable[str]]:
+    """A key that is at a place of a suite's content, and the options of the scenario that it is in."""
+    part = content["scenario"][place[1]] if len(place) > 2 else {}
+    entry = SCENARIOS.get(str(part.get("scenario")))
+    return str(place[-1]), entry.options if entry else ()
+
+
+def _place(key: str, options: Iterable[str]) -> str:
+    """The table of a scenario with some options in which a key belongs; empty if none."""
     if key in SETTABLE:
         return f"{key} is a setting of training: train = {{ {key} = ... }}."
-    if any(key in entry.options for entry in SCENARIOS.values()):
+    if key in options:
         return f"{key} is an option of the data: options = {{ {key} = ... }}."
     return ""
 
