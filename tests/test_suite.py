@@ -12,6 +12,7 @@ import pytest
 import equipoise as eq
 from equipoise.runs import benchmark
 from equipoise.runs.benchmark import Cell, SuiteError, cells, document, read_suite, run, shard_of
+from equipoise.system.seals import sealed_json
 from run_helpers import SIZES
 from run_helpers import equipoise as equipoise
 
@@ -118,13 +119,17 @@ def test_the_users_own_data_are_a_scenario(tmp_path: Path) -> None:
     rows = [f"{k % 7},{k % 5},{'yes' if k % 7 > 3 else 'no'},{'ab'[k % 2]}" for k in range(300)]
     (tmp_path / "t.csv").write_text("\n".join(["age,weight,sick,hospital", *rows]))
     options = 'scenario = "own"\ndata = "PATH"\noptions = { label = "sick", client = "hospital" }\n# options'
-    text = FILE.replace('scenario = "digits"\noptions', options.replace("PATH", (tmp_path / "t.csv").as_posix()))
+    text = FILE.replace('scenario = "digits"\noptions', options.replace("PATH", "t.csv"))
     (tmp_path / "x.toml").write_text(text)
     suite = read_suite(str(tmp_path / "x.toml"))
     run(suite, tmp_path / "b", jobs=1)
     cell = document(suite, tmp_path / "b")["cells"]["tiny"]["qffl"]
     assert cell["failed"] is None
     assert cell["mean"] >= 0
+    conditions = tmp_path / "b" / "conditions.json"
+    before = json.loads(conditions.read_text())
+    before["scenario tiny"]["data"] = "data/t.csv"  # as an earlier version
+    conditions.write_text(sealed_json({key: value for key, value in before.items() if key != "seal"}))
     run(suite, tmp_path / "b", jobs=1)
     (tmp_path / "t.csv").write_text("\n".join(["age,weight,sick,hospital", *rows[1:]]))
     with pytest.raises(SuiteError, match=r"has results with another content of .*t\.csv in scenario tiny\. Choose"):
@@ -208,8 +213,12 @@ def test_results_are_those_of_the_suite_and_against_its_reference(suite: benchma
     assert results["fedavg"] is None
     assert [results[method]["versus"] for method in ("qffl", "fedprox")] == [None, None]
     other = suite.scenario[0].model_copy(update={"train": {**suite.scenario[0].train, "rounds": 3}})
-    for change in ({"draws": 3}, {"by": "worst"}, {"scenario": [other]}):
-        with pytest.raises(SuiteError, match=rf"another {next(iter(change))}"):
+    for change, text in (
+        ({"draws": 3}, "draws 2, and the suite has 3"),
+        ({"by": "worst"}, "by mean, and the suite has worst"),
+        ({"scenario": [other]}, "scenario tiny: rounds 2, and the suite has 3"),
+    ):
+        with pytest.raises(SuiteError, match=f"has results with {text}. Choose another --name."):
             run(suite.model_copy(update=change), tmp_path / "b", jobs=1)
 
 

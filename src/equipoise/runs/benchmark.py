@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -52,7 +52,7 @@ class Part(Strict):
     name: str
     scenario: str
     title: str = ""
-    data: str | None = None  # the user's files, from the current folder
+    data: str | None = None  # the user's files, from the folder of the suite's file
     options: dict[str, Any] = Field(default={})
     train: dict[str, Any] = Field(default={})
     skip: dict[str, str] = Field(default={})  # methods that cannot be run here, and why
@@ -100,6 +100,11 @@ def read_suite(name: str) -> Suite:
         text = (Path(name) if own else FOLDER / f"{name}.toml").read_text(encoding="utf-8")
         content = open_toml(text)
         suite = Suite(**content)
+        parts = [
+            part.model_copy(update={"data": part.data and whole(part.data, Path(name).parent)})
+            for part in suite.scenario
+        ]
+        suite = suite.model_copy(update={"scenario": parts})
     except ValidationError as error:
         outside = [
             _place(*_key(content, fault["loc"])) for fault in error.errors() if fault["type"] == "extra_forbidden"
@@ -240,8 +245,7 @@ class Cell:
 
     def candidates(self, methods: Sequence[str]) -> choosing.Candidates:
         """Methods to tune on its scenario."""
-        data = None if self.part.data is None else whole(self.part.data)
-        fields = {**self.part.train, "data": data, "scenario_options": self.part.options}
+        fields = {**self.part.train, "data": self.part.data, "scenario_options": self.part.options}
         return choosing.Candidates({method: (method, {}) for method in methods}, self.part.scenario, fields, {})
 
     @property
@@ -320,19 +324,31 @@ def _settle(suite: Suite, base: Path) -> None:
     if not path.exists() and base.exists() and any(not entry.name.endswith(PART) for entry in base.iterdir()):
         raise SuiteError(f"{base} is not empty and holds no results of a suite. Choose another --name.")
     before = open_json(path.read_text(encoding="utf-8")) if path.exists() else {}
-    now = {"draws": suite.draws, "by": suite.by, "validation": suite.validation}
-    now |= {
-        f"scenario {part.name}": part.model_dump(include={"scenario", "data", "options", "train"}, exclude_none=True)
-        for part in suite.scenario
-    }
+    now: Content = {"draws": suite.draws, "by": suite.by, "validation": suite.validation}
     for part in suite.scenario:
+        data = {} if part.data is None else {"data": Path(part.data).name}
+        now[f"scenario {part.name}"] = part.model_dump(include={"scenario", "options", "train"}) | data
         now |= {f"content of {name} in scenario {part.name}": what for name, what in _contents(part).items()}
-    for name, what in now.items():
-        if before.get(name, what) != what:
-            values = "" if isinstance(what, dict | list) else f": {before[name]}, and the suite has {what}"
-            raise SuiteError(f"{base} has results with another {name}{values}. Choose another --name.")
+    if differences := [text for name, what in now.items() for text in _differences(name, before.get(name, what), what)]:
+        raise SuiteError(f"{base} has results with {'; '.join(differences)}. Choose another --name.")
     base.mkdir(parents=True, exist_ok=True)
     write_atomically(path, sealed_json({**before, **now}))
+
+
+def _differences(name: str, before: Any, now: Any) -> Iterator[str]:
+    """What differs between a condition of stored results and the suite's."""
+    if before == now:
+        return
+    if name.startswith("content of "):
+        yield f"another {name}"
+    elif not isinstance(now, dict):
+        yield f"{name} {before}, and the suite has {now}"
+    else:  # a scenario
+        stored, own = ({**each, **each.get("options", {}), **each.get("train", {})} for each in (before, now))
+        for key in [key for key in {**stored, **own} if key not in ("options", "train")]:
+            then, here = (each.get(key, "its default") for each in (stored, own))
+            if (Path(then).name if key == "data" else then) != here:  # an earlier version noted the path
+                yield f"{name}: {key} {then}, and the suite has {here}"
 
 
 def _contents(part: Part) -> dict[str, Any]:
@@ -343,7 +359,7 @@ def _contents(part: Part) -> dict[str, Any]:
         files = {**files, str(config.weights): of_data.pop("weights")}
     names = {file: Path(file).name for file in files}  # files of one name in several folders are compared together
     by_name = {name: sorted(files[file] for file in names if names[file] == name) for name in names.values()}
-    return by_name if part.data is None else {**by_name, part.data: of_data}
+    return by_name if part.data is None else {**by_name, Path(part.data).name: of_data}
 
 
 def _choose(

@@ -278,10 +278,11 @@ def called(option: str, text: str, example: str) -> tuple[str, Content]:
     return name.strip(), given
 
 
-def whole(data: str) -> str:
-    """The user's path as it holds in any folder; an address such as ``hub:owner/name`` stays."""
-    own = own_code.is_reference(data)
-    return own_code.whole(data) if own else data if data.startswith(places.HUB) else places.absolute(data)
+def whole(data: str, folder: Path | None = None) -> str:
+    """The user's path, relative to ``folder``, here by default, as it holds in any folder; an address such as ``hub:owner/name`` stays."""
+    if own_code.is_reference(data):
+        return own_code.whole(data, folder)
+    return data if data.startswith(places.HUB) else places.absolute((folder or Path()) / Path(data).expanduser())
 
 
 def _listed(options: Mapping[str, Any]) -> str:
