@@ -48,7 +48,7 @@ def document(**gains: tuple[float, float, float]) -> dict[str, Any]:
         "about": "Five embedded scenarios, small enough for one night.",
         "reference": "fedavg",
         "budget": {"draws": 8, "by": "worst", "seeds": 5, "validation": 0.2},
-        "scenarios": [{"name": s, "title": f"All of {s}", "rounds": 20, "report": f"reports/{s} 1.html"} for s in SCENARIOS],
+        "scenarios": [{"name": s, "title": f"All of {s}", "rounds": 20, "shown": "after the last round", "report": f"reports/{s} 1.html"} for s in SCENARIOS],
         "methods": list(METHODS),
         "cells": {s: {m: cell(s, m, *gains.get(m, (0.0,))) for m in METHODS} for s in SCENARIOS},
     }  # fmt: skip
@@ -160,6 +160,16 @@ def test_a_method_that_is_left_out_loses_nothing() -> None:
     assert ">left out</a>" in board.html()
     assert ["qffl", "adult", "–", "left out: needs a server's data", ""] in Page(board.html()).tables[-1]
     assert 'href=""' not in board.html()
+
+
+def test_captions_state_the_rounds_of_each_scenario() -> None:
+    made = document()
+    mean = "Mean in percent, higher is better"
+    assert leaderboard(made).sheets()[1].caption == f"{mean}, after the last round."
+    made["scenarios"][1]["shown"] = "mean over the last 5 evaluated rounds"
+    assert leaderboard(made).sheets()[1].caption == (
+        f"{mean}. On digits, adult, quality and diabetes: after the last round. On label-skew: mean over the last 5 evaluated rounds."
+    )
 
 
 def test_before_anything_has_run() -> None:

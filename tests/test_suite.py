@@ -166,7 +166,9 @@ def test_a_folder_of_something_else_is_refused(suite: benchmark.Suite, tmp_path:
         run(suite, tmp_path)
 
 
-def test_cells_are_the_same_on_one_machine_and_on_two(suite: benchmark.Suite, tmp_path: Path) -> None:
+def test_cells_are_the_same_on_one_machine_and_on_two(
+    suite: benchmark.Suite, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for k in (2, 1):
         run(suite, tmp_path / "two", shard=(k, 2), jobs=1)
     run(suite, tmp_path / "one", jobs=2)
@@ -205,11 +207,16 @@ def test_cells_are_the_same_on_one_machine_and_on_two(suite: benchmark.Suite, tm
             cell[key] for key in ("settings", "defaults", "tuning")
         ]
         assert {*result["defaults"]} == {"lr", "qffl.q"}
+    assert "Run again: qffl on tiny, fedsac on tiny." in caplog.text
+    run(suite, tmp_path / "one", methods=["qffl"], retry=True)
+    assert "Run again: nothing, as no cell failed to run" in caplog.text
+    assert one["scenarios"][0]["shown"] == "mean over the last 2 evaluated rounds"
 
 
 def test_results_are_those_of_the_suite_and_against_its_reference(suite: benchmark.Suite, tmp_path: Path) -> None:
     run(suite, tmp_path / "b", methods=["qffl", "fedprox"], jobs=1)
-    results = document(suite, tmp_path / "b", ["fedprox"])["cells"]["tiny"]
+    results = document(suite, tmp_path / "b")["cells"]["tiny"]  # with what was submitted before
+    assert [*results] == [*suite.methods, "fedprox"]
     assert results["fedavg"] is None
     assert [results[method]["versus"] for method in ("qffl", "fedprox")] == [None, None]
     other = suite.scenario[0].model_copy(update={"train": {**suite.scenario[0].train, "rounds": 3}})
@@ -241,6 +248,7 @@ def test_a_rule_of_ones_own_joins_the_stored_results(
     result = board["cells"]["tiny"][own]
     assert result["mean"] is not None
     assert 1 <= result["settings"].get("Mine.strength", 1) <= 2
+    assert "Not run on tiny: fedavg, qffl, fedsac." in equipoise("benchmark", "submit", own, *words[:-1]).out
     for name in ("leaderboard.html", "leaderboard.csv", "leaderboard.tex"):
         assert (tmp_path / "b" / name).exists()
     (tmp_path / "mine.py").write_text((tmp_path / "mine.py").read_text().replace("uniform(1, 2)", "uniform(5, 6)"))

@@ -30,7 +30,9 @@ def benchmark(
     jobs: Jobs = None,
     name: Annotated[str | None, typer.Option(help="Keep the results in RUNS/NAME [default: the suite's name].")] = None,
     base: Base = Path("runs"),
-    retry: Annotated[bool, typer.Option("--retry", help="Run cells that failed once more.")] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="List and run again cells that failed to run; one that guesses did run.")
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Tune and test the methods of a suite on all of its scenarios alike, and write the leaderboard."""
@@ -70,4 +72,6 @@ def benchmark(
     say(board.headline)
     for table in rich_sheets(board.sheets(), out.width):
         out.print("", table)
+    for gap in board.gaps:
+        say(gap)
     say(f"leaderboard: {path}")

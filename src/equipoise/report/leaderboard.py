@@ -227,9 +227,16 @@ class Leaderboard:
         yield SHARED
         every = [cell for method in methods for cell in self.cells(method).values()]
         yield cost_of_choice(*(sum(cell.get(key) or 0 for cell in every) for key in COSTS[2:]))
-        for kind in (MISSING, FAILED, SKIPPED):
-            for scenario, names in self.absent(kind).items():
-                yield f"{kind.capitalize()} on {scenario}: {', '.join(names)}."
+        yield from self.gaps
+
+    @property
+    def gaps(self) -> list[str]:
+        """The cells without numbers, and why."""
+        return [
+            f"{kind.capitalize()} on {scenario}: {', '.join(names)}."
+            for kind in (MISSING, FAILED, SKIPPED)
+            for scenario, names in self.absent(kind).items()
+        ]
 
     def row(self, method: str) -> str:
         """A method as rows show it."""
@@ -267,7 +274,19 @@ class Leaderboard:
         if self.document["budget"]["seeds"] == 1:
             below = f"Below each number: the difference to {self.reference} and its 95{PERCENT} interval over the test samples of the one seed."
         title = by.noun.removeprefix("the ")
-        return self._table(by.key, title[0].upper() + title[1:], unit, shown, (below, "In bold: a win."))
+        return self._table(
+            by.key, title[0].upper() + title[1:], f"{unit}{self._when()}", shown, (below, "In bold: a win.")
+        )
+
+    def _when(self) -> str:
+        """The rounds that the numbers are of, once if all scenarios agree, after a comma or a full stop."""
+        names: dict[str, list[str]] = {}
+        for scenario in self.document["scenarios"]:
+            if scenario["shown"]:
+                names.setdefault(scenario["shown"], []).append(scenario["name"])
+        if len(names) == 1:
+            return f", {next(iter(names))}"
+        return "".join(f". On {listed(those)}: {shown}" for shown, those in names.items())
 
     def _of_costs(self) -> list[Sheet]:
         def cost(key: str, shown: Callable[[float], str]) -> Callable[[str, str, Content], Cell]:
@@ -366,7 +385,7 @@ def leaderboard(document: Content) -> Leaderboard:
 
     Parameters
     ----------
-    document : title, about, reference, budget (draws, by, seeds, validation), scenarios (name, title, rounds, report), methods, and
+    document : title, about, reference, budget (draws, by, seeds, validation), scenarios (name, title, rounds, the rounds shown, report), methods, and
         cells by scenario and method: None, or mean, worst and std in percent, costs, settings, failed, versus and tuning. A cell with
         `skipped`, the reason, is left out.
     """

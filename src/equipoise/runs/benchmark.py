@@ -20,6 +20,7 @@ from equipoise.records.directory import CHOSEN, CONDITIONS, TRIALS
 from equipoise.records.meta import Content, Tuned
 from equipoise.report.html import write as write_report
 from equipoise.report.notes import marked
+from equipoise.report.sentences import when
 from equipoise.report.statistics import Comparison
 from equipoise.runs import choosing, tuning, unchanged
 from equipoise.runs import directory as runs
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 
 FOLDER: Final = resources.files("equipoise.runs") / "suites"
 FAILED: Final = "failed.json"
+SUBMITTED: Final = "submitted"  # in CONDITIONS: methods that are not the suite's
 RUNS, REPORT = "runs", "report.html"
 WRITTEN: Final = (CONDITIONS, "leaderboard.html", "leaderboard.csv", "leaderboard.tex")  # next to folders of scenarios
 SETTABLE: Final = TRAINED | {"rounds", "network", "network_options"}  # in a scenario of a suite
@@ -289,11 +291,11 @@ def run(
     jobs : processes at a time; no result depends on it.
     on_progress : called with the scenario, the rounds done and to do.
     lines : write lines about every run to standard error, if that is no terminal.
-    retry : run cells that failed once more, from where they are.
+    retry : run cells that failed to run once more, from where they are, and log which.
     """
     for method in methods:
         parse(method)
-    _settle(suite, base)
+    _settle(suite, base, methods)
     reference = suite.methods[0]
     if reference not in (methods or suite.methods) and not all(
         cell.finished(suite.seeds) for cell in cells(suite, base, [reference])
@@ -305,16 +307,20 @@ def run(
             ", ".join(map(own_code.short, methods)),
         )
     own = cells(suite, base, methods, shard)
-    for cell in own if retry else ():
-        (cell.folder / FAILED).unlink(missing_ok=True)
+    failed = [cell for cell in own if retry and (cell.folder / FAILED).exists()]
+    for cell in failed:
+        (cell.folder / FAILED).unlink()
+    if retry:
+        names = ", ".join(f"{cell.method} on {cell.part.name}" for cell in failed)
+        log.warning("Run again: %s.", names or "nothing, as no cell failed to run (one that guesses did run)")
     for part in suite.scenario:
         left = [cell for cell in own if cell.part == part and not cell.finished(suite.seeds)]
         _choose(suite, [cell for cell in left if not cell.chosen], shard, jobs, on_progress, lines)
         _test(suite, [cell for cell in left if cell.chosen], jobs, on_progress, lines)
 
 
-def _settle(suite: Suite, base: Path) -> None:
-    """Require that results in a folder were reached under the conditions of the suite, and note these.
+def _settle(suite: Suite, base: Path, methods: Sequence[str]) -> None:
+    """Require that results in a folder were reached under the conditions of the suite, and note these, and methods that were submitted.
 
     Raises
     ------
@@ -323,7 +329,7 @@ def _settle(suite: Suite, base: Path) -> None:
     path = base / CONDITIONS
     if not path.exists() and base.exists() and any(not entry.name.endswith(PART) for entry in base.iterdir()):
         raise SuiteError(f"{base} is not empty and holds no results of a suite. Choose another --name.")
-    before = open_json(path.read_text(encoding="utf-8")) if path.exists() else {}
+    before = _conditions(base)
     now: Content = {"draws": suite.draws, "by": suite.by, "validation": suite.validation}
     for part in suite.scenario:
         data = {} if part.data is None else {"data": Path(part.data).name}
@@ -332,7 +338,14 @@ def _settle(suite: Suite, base: Path) -> None:
     if differences := [text for name, what in now.items() for text in _differences(name, before.get(name, what), what)]:
         raise SuiteError(f"{base} has results with {'; '.join(differences)}. Choose another --name.")
     base.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, sealed_json({**before, **now}))
+    submitted = [*dict.fromkeys([*before.get(SUBMITTED, []), *methods])]
+    write_atomically(path, sealed_json({**before, **now, SUBMITTED: submitted}))
+
+
+def _conditions(base: Path) -> Content:
+    """What a suite has noted in its folder; empty if nothing."""
+    path = base / CONDITIONS
+    return dict(open_json(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
 def _differences(name: str, before: Any, now: Any) -> Iterator[str]:
@@ -425,8 +438,16 @@ def _test(suite: Suite, chosen: Sequence[Cell], jobs: int | None, on_progress: P
 
 
 def document(suite: Suite, base: Path, methods: Sequence[str] = ()) -> Content:
-    """The results of a suite so far, as :func:`equipoise.report.leaderboard.leaderboard` takes them; writes a report of each scenario."""
-    every = [*suite.methods, *(method for method in methods if method not in suite.methods)]
+    """The results of a suite so far, as :func:`equipoise.report.leaderboard.leaderboard` takes them; writes a report of each scenario.
+
+    Methods that were submitted before are part of them, unless their code has changed since, or is not where it was.
+    """
+    stored = [
+        method
+        for method in _conditions(base).get(SUBMITTED, [])
+        if any(Cell(part, method, base).folder.exists() for part in suite.scenario)
+    ]
+    every = [*dict.fromkeys([*suite.methods, *stored, *methods])]
     parts: list[Content] = []
     results: dict[str, dict[str, Content | None]] = {}
     for part in suite.scenario:
@@ -436,18 +457,25 @@ def document(suite: Suite, base: Path, methods: Sequence[str] = ()) -> Content:
             for method, cell in of_part.items()
             if not cell.failure and cell.finished(suite.seeds)
         }
-        report, rounds = base / part.name / REPORT, 0
+        report, rounds, shown_rounds = base / part.name / REPORT, 0, ""
         compared: Comparison | None = None
         if histories:
             compared = Comparison.of([run for of_method in histories.values() for run in of_method])
-            rounds = int(compared["rounds"])
+            rounds, shown_rounds = int(compared["rounds"]), when(compared.document)
             write_report(compared, report)
         results[part.name] = {
             method: _result(cell, histories.get(method), compared, suite.methods[0] in histories)
             for method, cell in of_part.items()
         }
-        shown = f"{part.name}/{REPORT}" if histories else ""
-        parts.append({"name": part.name, "title": part.title or part.name, "rounds": rounds, "report": shown})
+        parts.append(
+            {
+                "name": part.name,
+                "title": part.title or part.name,
+                "rounds": rounds,
+                "shown": shown_rounds,
+                "report": f"{part.name}/{REPORT}" if histories else "",
+            }
+        )
     budget = {"draws": suite.draws, "by": suite.by, "seeds": suite.seeds, "validation": suite.validation}
     return {
         "title": suite.title,
