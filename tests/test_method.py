@@ -89,6 +89,7 @@ def test_overrides_from_elsewhere() -> None:
     [
         ("", "The method is empty"),
         ("fedheel", r"Unknown method 'fedheel' in 'fedheel'\. Did you mean 'fedheal'\?"),
+        ("fedavg,qffl", r"Unknown method .*Between several methods write blanks\."),
         ("fedproto+fedheel", r"Unknown method 'fedheel' in 'fedproto\+fedheel'\. Did you mean 'fedheal'\?"),
         ("fedprox+", r"Expected '\+' and a method after 'fedprox' in 'fedprox\+'; found '\+'"),
         ("fedprox(mu=1)fedheal", r"Expected '\+' and a method after 'fedprox' in .*; found 'fedheal'"),

@@ -323,6 +323,7 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, object]]]:
             word = rest.split("+")[0].split(":")[0].split("(")[0].strip()
             file = f"{word.removesuffix('.py')}.py"
             own = f" A rule in {file}: {file}:MyRule." if word == file or rest[len(word) :].startswith(":") else ""
+            own = own or " Between several methods write blanks." * ("," in word)
             raise MethodError(
                 f"Unknown method {word!r} in {text!r}.{near(word, METHODS)} All names: equipoise methods.{own}"
             )
