@@ -96,7 +96,7 @@ def test_a_reference_that_failed_is_no_victory_of_its_own() -> None:
     for n, scenario in enumerate(SCENARIOS, 1):
         made["cells"][scenario]["fedavg"] |= {"failed": "diverged", "mean": None, "worst": None, "std": None}
         headline = leaderboard(copy.deepcopy(made)).headline
-        assert headline.startswith("Tuned fedavg has no result on digits")
+        assert headline.startswith("Tuned fedavg has no result on digits (failed)")
         assert headline.endswith("So nothing can be stated.") == (n == len(SCENARIOS))
 
 
@@ -160,6 +160,15 @@ def test_a_method_that_is_left_out_loses_nothing() -> None:
     assert ">left out</a>" in board.html()
     assert ["qffl", "adult", "–", "left out: needs a server's data", ""] in Page(board.html()).tables[-1]
     assert 'href=""' not in board.html()
+
+
+def test_a_scenario_without_the_reference_is_not_counted() -> None:
+    made = document()
+    made["cells"]["adult"]["fedavg"] |= {"skipped": "needs a server's data"}
+    board = leaderboard(made)
+    assert board.headline.startswith("Tuned fedavg has no result on adult (left out). If fedavg is tuned")
+    assert board.sheets()[0].caption.endswith("over 4 scenarios.")
+    assert "(Bayesian signed-rank test over 4 scenarios)" in board.notes[0]
 
 
 def test_captions_state_the_rounds_of_each_scenario() -> None:

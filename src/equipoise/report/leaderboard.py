@@ -178,8 +178,8 @@ class Leaderboard:
         so_far = "" if all(every) else f"Not complete ({sum(map(bool, every))} of {len(every)} cells have run). "
         if not all(self.cells(self.reference).values()):
             return f"{so_far}Tuned {self.reference} has not run on every scenario, so nothing can be stated."
-        if failed := [name for name, cell in self.cells(self.reference).items() if absent(cell)]:
-            so_far += f"Tuned {self.reference} has no result on {listed(failed)}, because it failed there. "
+        if failed := [f"{name} ({absent(cell)})" for name, cell in self.cells(self.reference).items() if absent(cell)]:
+            so_far += f"Tuned {self.reference} has no result on {listed(failed)}. "
         if len(failed) == len(self.document["scenarios"]):
             return f"{so_far}So nothing can be stated."
         winners = {by.noun: names for by in CRITERIA if (names := self.better(by))}
@@ -213,7 +213,7 @@ class Leaderboard:
         given, scenarios, methods = (self.document[key] for key in ("budget", "scenarios", "methods"))
         yield (
             f"A method beats another over the scenarios if it is better by more than {REGION:g} point with a probability above "
-            f"{100 * SURE:g}{PERCENT} (Bayesian signed-rank test over {plural(len(scenarios), 'scenario')})."
+            f"{100 * SURE:g}{PERCENT} (Bayesian signed-rank test over {self._compared()})."
         )
         yield f"Nothing corrects these probabilities for the number of methods: of {len(methods) - 1} rivals, one can pass by chance."
         for by in CRITERIA:
@@ -238,6 +238,10 @@ class Leaderboard:
             for scenario, names in self.absent(kind).items()
         ]
 
+    def _compared(self) -> str:
+        """How many scenarios the reference is not left out on."""
+        return plural(sum(absent(cell) != SKIPPED for cell in self.cells(self.reference).values()), "scenario")
+
     def row(self, method: str) -> str:
         """A method as rows show it."""
         return marked(method, self.document["budget"]["by"])
@@ -259,9 +263,7 @@ class Leaderboard:
             "Rank: mean over the scenarios, 1 for the best. A failure ranks last. A method that did not run on every scenario has none.",
             *([f"Friedman's p: {', '.join(ps)}."] if ps else []),
         ]
-        caption = (
-            f"Every method against tuned {self.reference}, over {plural(len(self.document['scenarios']), 'scenario')}."
-        )
+        caption = f"Every method against tuned {self.reference}, over {self._compared()}."
         return Sheet("overall", "Over the scenarios", caption, Grid(titles, tuple(rows)), texts)
 
     def _of_criterion(self, by: Criterion) -> Sheet:
