@@ -203,7 +203,7 @@ def choose(
         label: {name: at for name, at in tuning.space_of(method, candidates.search).items() if name not in given[label]}
         for label, method in methods.items()
     }
-    tuning.claim(base, methods, budget, rounds)
+    tuning.claim(base, budget, rounds, methods if trials_in is None else None)  # a suite's cells keep their own
     sealed, jobs = _sealed(candidates, budget, plain), jobs or fitting([*plain.values()])
     folder = trials_in or base / TRIALS
     done, total = [0], budget.planned(rounds) * len(methods)

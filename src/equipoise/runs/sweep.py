@@ -310,7 +310,7 @@ def _tune(
         except ValueError as error:
             raise ValueError(f"by={LEAVE_OUT}, without {name}: {error}") from None
     if directory is not None:
-        claim(directory, methods, budget, rounds)
+        claim(directory, budget, rounds, methods)
     with ExitStack() as stack:
         place = directory or Path(stack.enter_context(TemporaryDirectory()))
         bar = stack.enter_context(progress_bar(progress))

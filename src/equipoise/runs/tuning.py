@@ -566,8 +566,8 @@ def _best(trials: Sequence[Trial], tried: Mapping[Trial, Sequence[Result]], by: 
     return sorted(trials, key=lambda trial: _order(by, Tried(trial, tuple(tried[trial]))))
 
 
-def claim(directory: Path, methods: Collection[str], budget: Budget, rounds: int) -> None:
-    """Require that a directory has no other runs, and say if a choice in it is made again, from the same runs, or for other methods.
+def claim(directory: Path, budget: Budget, rounds: int, methods: Collection[str] | None) -> None:
+    """Require that a directory has no other runs, and say if a choice in it is made again, from the same runs, or for other ``methods``.
 
     Raises
     ------
@@ -595,7 +595,7 @@ def claim(directory: Path, methods: Collection[str], budget: Budget, rounds: int
             )
     for name, earlier, value in differing:
         log.warning("%s holds a choice with %s=%s; one with %s replaces it.", directory, name, earlier, value)
-    if dropped := [label for label in before.get("methods", {}) if label not in methods]:
+    if dropped := [label for label in before.get("methods", {}) if methods is not None and label not in methods]:
         log.warning("%s holds a choice for %s, too; without these it is written again.", directory, ", ".join(dropped))
 
 
