@@ -299,6 +299,8 @@ def test_a_home_that_cannot_be_written_stops_no_run(
         'data = "hub:evil/data"',
         'track = "mlflow:http://127.0.0.1:9"',
         'optimizer = "evil.py:net"',
+        '[methods."evil.py:Rule"]\nlr = 0.1',
+        '[set]\ntask = "evil.py:Task"',
     ],
 )
 @pytest.mark.parametrize("command", [("run",), ("compare", "fedavg")])
@@ -340,6 +342,23 @@ def test_an_experiment_of_others_is_agreed_to_first(theirs: Path, equipoise: Any
     text = next(folder.rglob("*.toml")).read_text()
     (theirs / "their.toml").write_text(f'{text}\n[[row]]\nname = "x"\nmethod = "./theirs/evil.py:Rule"\n')
     done = equipoise("reproduce", "theirs/their.toml", "--embedded")
+    assert "their.toml is not of a run begun by you on this machine, and names" in done.err
+    assert not (theirs.parent / "mark").exists()
+
+
+@pytest.mark.parametrize("command", ["benchmark", "submit"])
+@pytest.mark.parametrize("place", ["methods", "train"])
+def test_a_suite_of_others_is_agreed_to_first(theirs: Path, equipoise: Any, command: str, place: str) -> None:
+    train = 'train = { network = "./theirs/evil.py:net" }' if place == "train" else ""
+    rule = "./theirs/evil.py:Rule" if place == "methods" else "qffl"
+    text = f'title = "T"\nmethods = ["fedavg", "{rule}"]\n[[scenario]]\nname = "d"\nscenario = "digits"\n{train}\n'
+    (theirs / "their.toml").write_text(text)
+    words = (
+        ("benchmark", "theirs/their.toml")
+        if command == "benchmark"
+        else ("benchmark", "submit", "qffl", "--suite", "theirs/their.toml")
+    )
+    done = equipoise(*words)
     assert "their.toml is not of a run begun by you on this machine, and names" in done.err
     assert not (theirs.parent / "mark").exists()
 

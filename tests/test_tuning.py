@@ -177,7 +177,9 @@ def test_a_wrong_search_is_refused_where_it_is_declared(field: Callable[[], obje
     ("kind", "default", "right"), [(float, 1, "int"), (int | None, None, "float"), ("int", 1.0, "float")]
 )
 def test_the_annotation_of_a_number_agrees_with_its_default(kind: Any, default: Any, right: str) -> None:
-    made = make_dataclass("Mine", [("k", kind, eq.number(default, 0))], bases=(eq.Rule,), frozen=True)
+    fields = [("k", kind, eq.number(default, 0, search=eq.uniform(1, 3)))]
+    make_dataclass("Plain", [("k", kind, eq.number(default, 0))], bases=(eq.Rule,), frozen=True)()  # nothing is drawn
+    made = make_dataclass("Mine", fields, bases=(eq.Rule,), frozen=True)
     with pytest.raises(ValueError, match=f"Mine: k must be annotated {right}"):
         made()
 
@@ -606,7 +608,7 @@ def test_a_comparison_takes_a_choice(tmp_path: Path) -> None:
         assert history.tuned == {**choice.tuned(history.label), "changed": []}
     assert "4 draws for each method" in " ".join(str(compared).split())
     longer = eq.compare(net, CLIENTS, ["fedprox"], 1, tune=choice, **{**given, "rounds": 6})
-    assert "not as chosen: fedprox (rounds)" in " ".join(str(longer).split())
+    assert "after the choice: fedprox (rounds)" in " ".join(str(longer).split())
     for wrong, text in (
         ({"methods": ["fedavg", "qffl"]}, r"the settings of fedavg, fedprox were chosen.*found methods=\['qffl'\]"),
         ({"solver": eq.SGD(0.3)}, r"the settings of fedavg, fedprox were chosen.*found solver=SGD\(lr=0.3"),
@@ -649,7 +651,7 @@ def test_what_differs_from_what_was_chosen_for_is_named(more: dict[str, Any], ch
     choice = tuned(["fedavg", "fedprox"], 2, draws=2)
     compared = eq.compare(given.pop("start"), given.pop("clients"), ["fedprox"], 1, tune=choice, **given)
     assert sorted(compared.histories[0].tuned.get("changed", ())) == changed
-    named = f"Changed after the choice, so not as chosen: fedprox ({', '.join(changed)})."
+    named = f"Changed after the choice: fedprox ({', '.join(changed)})."
     assert (named in compared["notes"]) == bool(changed)
 
 
@@ -749,14 +751,14 @@ def test_a_choice_is_a_file_for_other_commands(tmp_path: Path, equipoise: Any) -
     words = ("compare", "fedavg", "fedprox", "--config", path, "--runs", tmp_path, "--json")
     other = json.loads(equipoise(*words, "--lr", 0.3, "--set", "fedprox.mu=0.7", "--rounds", 3).out)["notes"]
     changed = "fedavg (rounds, lr); fedprox(mu=0.7) (rounds, lr, fedprox.mu)"
-    assert f"Changed after the choice, so not as chosen: {changed}." in other
+    assert f"Changed after the choice: {changed}." in other
     assert "chosen already" in equipoise("tune", "fedavg", "--config", path, "--runs", tmp_path).err
     alone = equipoise("run", "--method", "fedprox", "--config", path, "--runs", tmp_path, "--json")
     assert json.loads(alone.out)["methods"][0]["method"] == "fedprox"
     text = path.read_text()
     path.write_text(sealed_text(text.partition("\n")[2].replace('code = ""', 'code = "of before"')))
     recoded = equipoise("compare", "fedavg", "fedprox", "--config", path, "--runs", tmp_path, "--name", "d", "--json")
-    assert "Changed after the choice, so not as chosen: fedavg (its code); fedprox (its code)." in recoded.out
+    assert "Changed after the choice: fedavg (its code); fedprox (its code)." in recoded.out
     path.write_text(text)
     unclear = equipoise("run", "--config", path, "--runs", tmp_path)
     assert (unclear.status, "several methods" in unclear.err) == (2, True)
@@ -813,7 +815,7 @@ def test_a_choice_knows_the_users_code_and_may_be_used_as_it_says(
     assert "Changed" not in equipoise(*advice).out
     (tmp_path / "net.py").write_text(code + "# changed")
     said = equipoise("compare", "fedavg", "--config", "runs/t/chosen.toml", "--name", "c").out
-    assert "not as chosen: fedavg (network)" in " ".join(said.split())
+    assert "after the choice: fedavg (network)" in " ".join(said.split())
 
 
 @pytest.mark.parametrize("value", [0.5, 0.01])  # 0.01 is the default
@@ -1078,7 +1080,7 @@ def test_a_choice_from_python_names_no_data(tmp_path: Path, equipoise: Any, capl
         "p",
     )
     said = " ".join(equipoise(*words, "--rounds", 3, *TINY).out.split())
-    assert "not as chosen: fedprox (all that Python was given, rounds)" in said
+    assert "after the choice: fedprox (all that Python was given, rounds)" in said
     assert directory.load(tmp_path / "p").method == "fedprox(mu=4.0)"
     equipoise(*words[:-1], "q", "--method", "qffl", "--rounds", 2, *TINY)
     assert "qffl: no settings were chosen; the file has those of mine, fedprox" in caplog.text

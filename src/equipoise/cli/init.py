@@ -477,7 +477,7 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     for name in ("method", "network", "optimizer", "data", "measures", "task"):
         if isinstance(text := table.get(name), str):
             table[name] = own_code.whole(text, path.parent)
-    trust.require_file(path, table, *filter(None, [table.get("track")]))
+    trust.require_file(path, {**table, "set": settings}, *filter(None, [table.get("track")]))
     method, seed = table.pop("method", "fedavg"), table.pop("seed", 0)
     if "data" in table and not own_code.split(table["data"])[0]:
         beside = path.parent / Path(table["data"]).expanduser()

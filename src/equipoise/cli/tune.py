@@ -124,8 +124,9 @@ def choose(
     fields = dict(chosen.fields)
     validation = {} if (share := fields.pop("validation", None)) is None else {"validation": share}
     pairs = [(name.strip(), text) for name, _, text in (pair.partition("=") for pair in search or ())]
-    if len(spaces := dict(pairs)) < len(pairs):
-        raise ValueError(f"--search {pairs[-1][0]}: it is given twice. Leave one out.")
+    if twice := [name for k, (name, _) in enumerate(pairs) if name in dict(pairs[:k])]:
+        raise ValueError(f"--search {twice[0]}: it is given twice. Leave one out.")
+    spaces = dict(pairs)
     candidates = choosing.Candidates(
         {method: (method, for_parts({**chosen.of_file, **chosen.of_command}, method)) for method in methods},
         fields.pop("scenario"),

@@ -473,8 +473,8 @@ def _settings(runs: Sequence[History]) -> Iterator[str]:
             rows = others.get(tuned["by"], f"{100 * tuned['validation']:g} % of the training rows, held out for that")
             useless = ", and none was of use" * (tuned.get("useless") == tuned["draws"])
             ways.setdefault(f"were chosen among {tuned['draws']} tried{each}, on {rows}{useless}", {})[run.label] = None
-            if tuned.get("changed"):
-                ways.setdefault("were changed after the choice", {})[run.label] = None
+            if changed := tuned.get("changed"):
+                ways.setdefault(f"were chosen before this was changed: {', '.join(changed)}", {})[run.label] = None
         elif run.sharing.federated:
             ways.setdefault("were taken as given, which may favour a method", {})[run.label] = None
     yield from (f"The settings of {some([*labels], METHODS)} {how}." for how, labels in ways.items())

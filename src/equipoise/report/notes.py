@@ -473,7 +473,7 @@ def of_tuning(histories: Sequence[History]) -> list[str]:
     said.append(f"Chosen: {'; '.join(values)}.")
     said += [none_of_use(label, each["draws"]) for label, each in every if each.get("useless") == each["draws"]]
     if changed := [f"{label} ({', '.join(each['changed'])})" for label, each in every if each.get("changed")]:
-        said.append(f"Changed after the choice, so not as chosen: {'; '.join(changed)}.")
+        said.append(f"Changed after the choice: {'; '.join(changed)}.")
     if untuned := sorted({run.label for run in histories if not run.tuned}):
         said.append(f"Not tuned: {', '.join(untuned)}.")
     return said

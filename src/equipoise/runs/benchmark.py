@@ -30,7 +30,7 @@ from equipoise.runs.experiment import TRAINED, Strict, faults
 from equipoise.runs.tuning import TUNING, Budget
 from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
-from equipoise.system import own_code
+from equipoise.system import own_code, trust
 from equipoise.system.errors import ExpectedError
 from equipoise.system.files import PART, write_atomically
 from equipoise.system.seals import open_json, open_toml, sealed_json
@@ -93,6 +93,7 @@ def read_suite(name: str) -> Suite:
     Raises
     ------
     SuiteError : naming the file, the entry, what was expected and what was found.
+    RunError : it names code or addresses, and the user has not agreed to these.
     """
     own = name.endswith(".toml")
     if not own and name not in suites():
@@ -101,6 +102,8 @@ def read_suite(name: str) -> Suite:
     try:
         text = (Path(name) if own else FOLDER / f"{name}.toml").read_text(encoding="utf-8")
         content = open_toml(text)
+        if own:
+            trust.require_file(Path(name), content)
         suite = Suite(**content)
         parts = [
             part.model_copy(update={"data": part.data and whole(part.data, Path(name).parent)})

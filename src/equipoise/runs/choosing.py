@@ -6,8 +6,8 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from equipoise.federation.history import History
 from equipoise.federation.method import Method, MethodError, parse
 from equipoise.metrics.classification import RATES
 from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE, rungs
-from equipoise.records.directory import CHOSEN, TRIALS
+from equipoise.records.directory import TRIALS
 from equipoise.records.meta import Content, Tuned
 from equipoise.runs import directory as runs
 from equipoise.runs import tuning, unchanged
@@ -26,7 +26,7 @@ from equipoise.runs.comparison import complete, fitting
 from equipoise.runs.configuration import FLOWER, RunConfig, configure
 from equipoise.runs.tuning import RATE, Budget, Outcome, Trial, Tuning
 from equipoise.scenarios.scenario import REGRESSION, Description, kind_of
-from equipoise.system import files, hashes, own_code, places, trust
+from equipoise.system import files, hashes, own_code, places
 from equipoise.system.errors import RunError
 from equipoise.system.seals import open_json
 from equipoise.system.search import Space
@@ -76,7 +76,8 @@ class Candidates:
         options = {name: value for name, value in shared.pop("scenario_options", {}).items() if value is not None}
         columns = {"columns": columns} if (columns := options.pop("columns", None)) else {}
         if inside := ", ".join(f"{name}={value}" for name, value in shared.pop("network_options", {}).items()):
-            shared["network"] += f"({inside})"
+            network = shared.get("network") or self.config(next(iter(self.methods)), {}).network
+            shared["network"] = f"{network}({inside})"
         shared, options = (places.replaced(each, OWN_CODE, own_code.whole) for each in (shared, options))
         return {"scenario": self.scenario, **shared, **({"set": options} if options else {}), **columns}
 
@@ -244,10 +245,7 @@ def choose(
             contents = open_json(manifest.read_text()).get("contents", {}) if manifest.exists() else {}
             conditions = {**_conditions(config), "contents": {**contents, **_file(config)}}
             chosen = replace(chosen, given=given, methods=methods, conditions=dict.fromkeys(methods, conditions))
-            shared = candidates.file()
-            names = [*trust.named(shared), *filter(None, [shared.get("track")])]
-            trust.enter(trust.settings_file(base / CHOSEN, names))  # the user's own, who has just chosen
-            return tuning.write(chosen, base, shared)
+            return tuning.write(chosen, base, candidates.file())
     except BlockingIOError as error:
         raise RunError(f"Process {error} is at {base} already. Wait until it ends, or stop it first.") from None
 
@@ -298,10 +296,15 @@ def _file(config: RunConfig) -> dict[str, str]:
 def changed(tuned: Tuned, conditions: Content, config: RunConfig) -> list[str]:
     """What decides the results of a run, by ``conditions`` of a choice, and is not as it was, by its names; data in words."""
     now, by_python = _conditions(config), ["all that Python was given"] * ("python" in conditions)
+    options = json.loads(json.dumps(scenarios.SCENARIOS[config.scenario].options, default=str))
+    usual = {
+        "settings": {f.name: f.default for f in fields(RunConfig)},
+        "options": options,
+    }  # of what is newer than a choice
     names = list[str]()
     for key in ("options", "settings"):
         its, then = now[key], conditions.get(key, {})
-        names += sorted(n for n in (then if by_python else its | then) if its.get(n) != then.get(n))
+        names += sorted(n for n in (then if by_python else its | then) if its.get(n) != then.get(n, usual[key].get(n)))
     if tuned["by"] != "eo" and "positive" in names:  # no other criterion looks at it
         names.remove("positive")
     if config.validation not in (0, tuned["validation"]):
@@ -313,12 +316,20 @@ def changed(tuned: Tuned, conditions: Content, config: RunConfig) -> list[str]:
     return [*by_python, *names]
 
 
+@lru_cache(maxsize=4)  # for all methods and seeds of a command
+def _contents(decisive: str) -> dict[str, Any]:
+    """The hashes of the user's data, by the fields of a configuration that decide them, as JSON."""
+    return unchanged.contents(configure("fedavg", **json.loads(decisive)))
+
+
 def _data_changed(contents: Content, config: RunConfig) -> list[str]:
-    """In words, which of the user's data are not those that chose; the name of their file where only rows differ that did not choose."""
+    """In words, which of the user's data are not those that chose; the name of their file where only what did not choose differs."""
     file, its_file = contents.get("file"), _file(config).get("file")
     if file is not None and file == its_file:
         return []
-    words = fingerprint.changed(contents, unchanged.contents(config))
+    draws = {name: getattr(config, name) for name in ("seed", "validation", "sealed", "rewarded")}
+    of_data = {name: getattr(config, name) for name in ("scenario", "scenario_options", "data")}
+    words = fingerprint.changed(contents, _contents(json.dumps({**of_data, **draws})))
     rows = [Path(config.data or "").name] * (None not in (file, its_file))
     return [words] if words else rows
 

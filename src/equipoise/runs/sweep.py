@@ -109,7 +109,7 @@ def compare(
         check_whole("last", last, 1)
     check_whole("rounds", rounds, 1)
     _refuse("compare", given, {"seed": "seeds=[...]", "method": "methods=[...]"} | dict.fromkeys(OF_CHOICE, OF_TUNE))
-    if not (tune is None or isinstance(tune, int | Tuning)):
+    if isinstance(tune, bool) or not (tune is None or isinstance(tune, int | Tuning)):
         raise TypeError(
             "tune must be how many settings to try for each method, such as 16, or the Tuning that eq.tune(...) returned, whole; "
             f"found {shorten(repr(tune))}. A file of settings is for the command line: equipoise compare ... --config chosen.toml."
@@ -249,7 +249,7 @@ def tune(
     """
     check_whole("rounds", rounds, 1)
     instead = dict.fromkeys(("last", "seeds"), "them to eq.compare(..., tune=tuning)")
-    _refuse("tune", given, {"method": "methods=[...]", "stop": f"nothing, for {BY_LAST}", **instead})
+    _refuse("tune", given, {"method": "methods=[...]", "stop": f"none, as {BY_LAST}", **instead})
     share = Budget.validation if (share := _share(given)) is None else share
     share = share if validation is None else validation
     budget = Budget(draws=draws, by=by, trials=trials, validation=share, halving=halving, sampler=sampler, seed=seed)

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import math
 import os
+import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -39,7 +40,7 @@ from equipoise.records.directory import CHOSEN, CONDITIONS, ORDER
 from equipoise.records.history import History
 from equipoise.records.meta import Content, Contribution, Tuned
 from equipoise.report import tuning as report
-from equipoise.system import own_code
+from equipoise.system import own_code, trust
 from equipoise.system.errors import RunError
 from equipoise.system.files import write_atomically
 from equipoise.system.ranges import check_fields, choice, fitting, number
@@ -574,7 +575,7 @@ def claim(directory: Path, budget: Budget, rounds: int, methods: Collection[str]
     RunError : a directory of runs that do not choose, or that cannot serve this choice.
     """
     if any((directory / name).exists() for name in (ORDER, CONDITIONS, "config.toml")):
-        raise RunError(f"{directory} holds runs that choose no settings. Choose another --name.")
+        raise RunError(f"{directory} holds runs that choose no settings. Choose another name or directory.")
     if directory.is_file():
         raise RunError(f"{directory} is a file. Choose another directory.")
     path = directory / TUNING
@@ -605,6 +606,8 @@ def write(tuning: Tuning, directory: Path, shared: Mapping[str, Any], *, page: b
     digest = hashlib.sha256(text.encode()).hexdigest()
     written = replace(tuning, digest=digest)
     directory.mkdir(parents=True, exist_ok=True)
+    names = [*trust.named(tomllib.loads(text)), *filter(None, [shared.get("track")])]
+    trust.enter(trust.settings_file(directory / CHOSEN, names))  # the user's own, who has just chosen
     write_atomically(directory / CHOSEN, text)
     write_atomically(directory / TUNING, sealed_json(written.document()))
     if page:

@@ -177,7 +177,7 @@ def number(
     default : its default; None is allowed only where it is the default.
     low, high : the ends of the range.
     above, below : leave out ``low``, or ``high``.
-    whole : only whole numbers; so it is wherever the default is one, and the annotation must agree: ``float`` with ``1.0``, ``int`` with ``1``.
+    whole : only whole numbers; so it is wherever the default is one. With ``search`` the annotation must agree: ``float`` with ``1.0``, ``int`` with ``1``.
     infinite : whether infinity, which most equations cannot bear, has a meaning.
     search : where its value is searched if methods are tuned; None: nowhere.
 
@@ -230,7 +230,10 @@ def fitting(name: str, space: Space, parameter: Field[Any]) -> Space:
     allowed = parameter.metadata.get("allowed")
     whole = allowed.whole if isinstance(allowed, Range) else type(parameter.default) is int
     if isinstance(space, Interval) and whole:
-        space = space.of_whole_numbers()
+        try:
+            space = space.of_whole_numbers()
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
     if isinstance(space, Interval) and isinstance(allowed, Range):
         space = replace(space, final=(space.low == allowed.low, space.high == allowed.high))
     for end in space.ends:
@@ -266,7 +269,10 @@ def _mistyped(parameter: Field[Any]) -> str:
     """What the annotation of a number must be, if it is another one; else an empty text."""
     allowed = parameter.metadata.get("allowed")
     kinds = {*re.findall(r"\b(?:int|float)\b", getattr(parameter.type, "__name__", str(parameter.type)))}
-    if not isinstance(allowed, Range) or kinds != {"float" if allowed.whole else "int"}:
+    searched = (
+        parameter.metadata.get("search") is not None
+    )  # where the numbers that are drawn would not be those that are meant
+    if not searched or not isinstance(allowed, Range) or kinds != {"float" if allowed.whole else "int"}:
         return ""
     right, numbers, instead = (
         ("int", "only whole numbers", "fractions, write number(1.0, ...)")

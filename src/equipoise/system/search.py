@@ -126,7 +126,7 @@ def read(name: str, given: object) -> Space:
     )
     try:
         if isinstance(listed, list | tuple) and len(listed) > 1:
-            if not bracket:
+            if not bracket or (kind == "among" and rest.endswith(")")):
                 return Values(tuple(listed))
             if kind in KINDS and rest.endswith(")") and len(listed) == 2:
                 low, high = listed

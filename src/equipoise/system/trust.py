@@ -29,7 +29,13 @@ def named(settings: Any) -> list[str]:
     if isinstance(settings, str):
         code = [f"{where}:{name}" for *_, where, name in own_code.references(settings)]
         return code or [settings] * settings.startswith(HUB)
-    inner = settings.values() if isinstance(settings, Mapping) else settings if isinstance(settings, list) else ()
+    inner = (
+        [*settings, *settings.values()]
+        if isinstance(settings, Mapping)
+        else settings
+        if isinstance(settings, list)
+        else ()
+    )
     return [name for each in inner for name in named(each)]
 
 
@@ -66,7 +72,7 @@ def require_file(path: Path, settings: Any, *more: str) -> None:
 
 def settings_file(path: Path, names: Sequence[str]) -> bytes:
     """What is known of a file of settings: where it lies, and what it names."""
-    return repr([str(path.absolute()), *sorted(names)]).encode()
+    return repr([str(path.resolve()), *sorted({*names})]).encode()
 
 
 def known(content: bytes) -> bool:
