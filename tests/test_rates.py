@@ -88,7 +88,7 @@ def test_text_reads_back(given: str) -> None:
         ("cosine(0.1, 0.2)", "Give each once"),
         ("step(0.1, gamma=2)", "step: gamma must be in (0, 1]; found 2"),
         ("step(0.1, every=1.5)", "step: every must be a whole number >= 1; found 1.5"),
-        ("cosine(x)", "cosine: lr must be > 0 and finite; found 'x'"),
+        ("cosine(x)", "cosine: lr must be a number > 0 and finite; found 'x'"),
         ("layers(head=0.1)", "give the rate of all other parameters first"),
         ("layers(0, head=0)", "all rates are 0"),
         ("layers(0.1, head=0.2, head=0.3)", "give the rate of each part once; found all others, head, head"),
