@@ -192,7 +192,7 @@ def test_another_file_under_a_finished_run_is_refused(mine: Path, tmp_path: Path
     assert str(error.value) == (
         f"{tmp_path}/cmp/fedavg-seed0 holds a run on other data: the training data of the clients and the test sets are not "
         f"those it was begun with. {mine} has changed since. Put the old files back, choose another --name, or delete "
-        f"{tmp_path}/cmp/fedavg-seed0."
+        f"{tmp_path}/cmp."
     )
     assert not (tmp_path / "cmp" / "fedheal-seed0").exists()
     again = equipoise("resume", tmp_path / "cmp" / "fedavg-seed0")
