@@ -219,7 +219,7 @@ class Leaderboard:
         for by in CRITERIA:
             counts = zip(*(standing[:3] for standing in self.standings[by.key].values()), strict=True)
             wins, ties, losses = map(sum, counts)
-            yield f"By {by.noun}, in single scenarios: {plural(wins, 'win')}, {ties} ties, {losses} losses against {self.reference} (Holm)."
+            yield f"By {by.noun}, in single scenarios: {plural(wins, 'win')}, {plural(ties, 'tie')}, {losses} loss{'es' * (losses != 1)} against {self.reference} (Holm)."
         yield from sorted({str(ranking) for ranking in self.rankings.values()})
         rounds = [s["rounds"] for s in scenarios if s["rounds"]]
         yield f"Scenarios: {'; '.join(map(_described, scenarios))}."
