@@ -65,16 +65,17 @@ class Choices:
         ------
         ValueError : see :func:`equipoise.runs.configuration.configure`.
         """
-        from equipoise.core.rates import rate
-        from equipoise.runs import choosing
         from equipoise.runs.configuration import configure
-        from equipoise.system import own_code
 
         of_file = for_parts(self.of_file, method)
         overrides = {**of_file, **(self.of_command if every else for_parts(self.of_command, method))}
         config = configure(method, overrides=overrides, seed=seed, **self.fields)
         if method not in self.of_methods:
             return config
+        from equipoise.core.rates import rate
+        from equipoise.runs import choosing
+        from equipoise.system import own_code
+
         own, tuned = {**self.of_methods[method]}, cast(Any, {**self.tuned.get(method, {})})
         lr, conditions = own.pop("lr", None), tuned.pop("conditions", {})
         changed = choosing.changed(tuned, conditions, config) if conditions else []

@@ -427,13 +427,14 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     them; only what is in the file.
     """
     from equipoise.data.own.reading import HUB
-    from equipoise.records.directory import CHOSEN as CHOICE
-    from equipoise.runs.choosing import FOLDER
     from equipoise.runs.configuration import called, whole
 
     try:
         table = open_toml(written := path.read_bytes().decode())
     except OSError as error:
+        from equipoise.records.directory import CHOSEN as CHOICE
+        from equipoise.runs.choosing import FOLDER
+
         places = (path / CHOICE, path / FOLDER / CHOICE, path.parent / FOLDER / CHOICE)
         chosen = next((f"The settings that were chosen are in {place}" for place in places if place.exists()), "")
         advice = chosen or "Correct the path, or write a file with: equipoise init"

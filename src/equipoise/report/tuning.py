@@ -165,10 +165,8 @@ class Page:
         searched = "; ".join(f"{name}: {space}" for name, space in method["spaces"].items())
         failures = [f"Draw {trial['draw']}: {trial['failed']}." for trial in method["trials"] if trial["failed"]]
         by = self.document["budget"]["by"]
-        figure, away = (
-            sensitivity(label, method, by),
-            [str(t["draw"]) for t in method["trials"] if t not in drawn(method, by)],
-        )
+        figure, pointed = sensitivity(label, method, by), {trial["draw"] for trial in drawn(method, by)}
+        away = [str(trial["draw"]) for trial in method["trials"] if trial["draw"] not in pointed]
         absent = f" Without a point: {plural(len(away), 'draw')} ({', '.join(away)}), whose {by} is not defined or out of range."
         dashed = "; dashed: the score of the defaults"
         return Section(
@@ -214,13 +212,13 @@ def sensitivity(label: str, method: Content, by: str) -> Figure | None:
         return None
     columns = min(3, len(names))
     figure, axes = drawing.panels(len(names), height=1.6, columns=columns)
-    longest = max(last["rounds"] for _, _, last in every)
+    longest, dashed = max(last["rounds"] for _, _, last in every), with_default(method, by)
     for panel, name in zip(axes, names, strict=True):
         for trial, values, last in every:
             size, hollow = 2.5 + 4 * last["rounds"] / longest, bool(trial["failed"])
             look = {"fillstyle": "none"} if hollow else {"mew": 0, "alpha": 0.7}
             panel.plot([values[name]], [last[by]], "o", markersize=size, color=drawing.color(0), clip_on=False, **look)
-        if with_default(method, by):
+        if dashed:
             panel.axhline(method["default"], color=drawing.INK, linewidth=0.6, linestyle="--")
         chosen = {**defaults, **method["settings"]}[name]
         panel.axvline(chosen, color=drawing.INK, linewidth=0.6, linestyle=":")

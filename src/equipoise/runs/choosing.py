@@ -154,15 +154,10 @@ def check(methods: Mapping[str, Method], budget: Budget, search: Mapping[str, Sp
             raise MethodError(
                 f"{label} has no global model for a client that takes no part. Choose by another criterion, or leave it out."
             )
-    names = {RATE, *(name for method in methods.values() for name in _hyper_parameters(method))}
+    names = {RATE, *(name for method in methods.values() for name, *_ in tuning.hyper_parameters(method))}
     for name in search:
         if name not in names:
             raise ValueError(f"search {name}: {unknown('setting', name, sorted(names))}")
-
-
-def _hyper_parameters(method: Method) -> list[str]:
-    parts = zip(method.rules, method.parts, strict=True)
-    return [f"{part}.{name}" for rule, part in parts for name in vars(rule)]
 
 
 def choose(
@@ -282,9 +277,19 @@ def _conditions(config: RunConfig) -> Content:
         own = isinstance(value, str) and own_code.split(value)[0]
         return f"{own_code.nameless(str(value))} {own_code.version(str(value))}" if own else value
 
-    settings = {name: value for name, value in table.items() if name not in APART}
-    plain: Content = json.loads(json.dumps({"settings": settings, "options": options}, default=str))
-    return {key: {n: coded(x) for n, x in each.items() if x is not None} for key, each in plain.items()}
+    tables = {"settings": conditional(table), "options": plain(options)}
+    return {key: {name: coded(value) for name, value in each.items()} for key, each in tables.items()}
+
+
+def conditional(settings: Mapping[str, Any]) -> Content:
+    """Those of some settings that a choice depends on, in plain JSON types."""
+    return plain({name: value for name, value in settings.items() if name not in APART})
+
+
+def plain(table: Mapping[str, Any]) -> Content:
+    """A table in plain JSON types, without what is None."""
+    kept = {name: value for name, value in table.items() if value is not None}
+    return dict(json.loads(json.dumps(kept, default=str)))
 
 
 def _file(config: RunConfig) -> dict[str, str]:
@@ -296,11 +301,9 @@ def _file(config: RunConfig) -> dict[str, str]:
 def changed(tuned: Tuned, conditions: Content, config: RunConfig) -> list[str]:
     """What decides the results of a run, by ``conditions`` of a choice, and is not as it was, by its names; data in words."""
     now, by_python = _conditions(config), ["all that Python was given"] * ("python" in conditions)
-    options = json.loads(json.dumps(scenarios.SCENARIOS[config.scenario].options, default=str))
-    usual = {
-        "settings": {f.name: f.default for f in fields(RunConfig)},
-        "options": options,
-    }  # of what is newer than a choice
+    # what is newer than a choice had its default there
+    options = plain(scenarios.SCENARIOS[config.scenario].options)
+    usual = {"settings": {f.name: f.default for f in fields(RunConfig)}, "options": options}
     names = list[str]()
     for key in ("options", "settings"):
         its, then = now[key], conditions.get(key, {})

@@ -1,7 +1,6 @@
 """Several methods with several seeds from Python, on the user's network and data."""
 
 import inspect
-import json
 import logging
 import re
 import time
@@ -39,7 +38,7 @@ from equipoise.records.directory import ORDER, TRIALS
 from equipoise.records.meta import Content, Contribution, Meta, Tuned
 from equipoise.records.record import Record
 from equipoise.report.statistics import Comparison
-from equipoise.runs.choosing import APART, FOLDER, NEVER, check, require, require_models
+from equipoise.runs.choosing import FOLDER, NEVER, check, conditional, require, require_models
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import distinct, slug, trained_alone
 from equipoise.runs.tuning import Budget, Outcome, Trial, Tuning, choose, claim, space_of, tuned_method, write
@@ -115,8 +114,7 @@ def compare(
             f"found {shorten(repr(tune))}. A file of settings is for the command line: equipoise compare ... --config chosen.toml."
         )
     labelled, numbers = _methods(methods), _seeds(seeds)
-    given = {name: [*value] if isinstance(value, Iterator) else value for name, value in given.items()}
-    each = list(clients) if isinstance(clients, Iterator) else clients
+    given, each = {name: _again(value) for name, value in given.items()}, _again(clients)
     base = None if directory is None else Path(directory)
     solver, chosen = checked(given.pop("solver", None)), dict[str, Tuned]()
     optimisers = dict.fromkeys(labelled, solver)
@@ -147,12 +145,7 @@ def compare(
             chosen[label] = tuning.tuned(label)
             if isinstance(tune, Tuning):
                 now, then = _conditions(net, each, method, solver, rounds, budget, given), tune.conditions[label]
-                pairs = [
-                    (name, its.get(name), part.get(name))
-                    for its, part in zip(now.values(), then.values(), strict=True)
-                    for name in its | part
-                ]
-                changed = [name for name, its, earlier in pairs if its != earlier]
+                changed = [n for key in now for n in now[key] | then[key] if now[key].get(n) != then[key].get(n)]
                 chosen[label]["changed"] = changed + ["validation"] * (_share(given) not in (None, budget.validation))
         for label in labelled:
             labelled[label], optimisers[label] = tuned_method(labelled[label], solver, tuning.choices[label].settings)
@@ -250,19 +243,21 @@ def tune(
     check_whole("rounds", rounds, 1)
     instead = dict.fromkeys(("last", "seeds"), "them to eq.compare(..., tune=tuning)")
     _refuse("tune", given, {"method": "methods=[...]", "stop": f"none, as {BY_LAST}", **instead})
-    share = Budget.validation if (share := _share(given)) is None else share
-    share = share if validation is None else validation
+    share = _share(given) or Budget.validation if validation is None else validation
     budget = Budget(draws=draws, by=by, trials=trials, validation=share, halving=halving, sampler=sampler, seed=seed)
     if not isinstance(search, Mapping | None):
         raise TypeError(
             f"search must be a dictionary such as {{'lr': 'log(0.001, 1)', 'fedprox.mu': [0.1, 1]}}; found {search!r}."
         )
     spaces = {name: read(name, space) for name, space in (search or {}).items()}
-    given = {name: [*value] if isinstance(value, Iterator) else value for name, value in given.items()}
-    each = list(clients) if isinstance(clients, Iterator) else clients
+    given, each = {name: _again(value) for name, value in given.items()}, _again(clients)
     solver, folder = checked(given.pop("solver", None)), None if directory is None else Path(directory)
-    labelled = _methods(methods)
-    return _tune(net, each, labelled, rounds, budget, spaces, folder, progress, solver, given)
+    return _tune(net, each, _methods(methods), rounds, budget, spaces, folder, progress, solver, given)
+
+
+def _again(value: Any) -> Any:
+    """What can be gone through more than once: a list of what an iterator gives, anything else as it is."""
+    return [*value] if isinstance(value, Iterator) else value
 
 
 def _refuse(function: str, given: Mapping[str, Any], instead: Mapping[str, str]) -> None:
@@ -372,9 +367,9 @@ def _tune(
 
 def _sealed(given: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
     """What the federations that choose are given: held-out samples, and no test data unless these are asked for."""
-    base = {**given, "validation": budget.validation}
-    recorded_of(task_of(given.get("task", "classification")), given.get("measures", ()))  # or what is wrong with them
-    if not task_of(given.get("task", "classification")).dtype.is_floating_point:
+    base, task = {**given, "validation": budget.validation}, task_of(given.get("task", "classification"))
+    recorded_of(task, given.get("measures", ()))  # or what is wrong with them
+    if not task.dtype.is_floating_point:
         base["measures"] = tuple(dict.fromkeys((*given.get("measures", ("accuracy",)), RATES)))
     if budget.by != ORACLE:
         base = {name: value for name, value in base.items() if name not in OF_TESTS}
@@ -397,9 +392,7 @@ def _conditions(
     seed, sealed = budget.seeds[0], {**_sealed(given, budget), "validation": 0.0}
     fed = Federation(_network(net, seed), clients, method, solver, seed=seed, **sealed)
     its = fed.fingerprint
-    data, settings = its["data"], {n: x for n, x in vars(fed.trial.settings).items() if n not in APART}
-    if budget.by == "eo":
-        settings["positive"] = given.get("positive")
+    data, positive = its["data"], {"positive": given.get("positive")} if budget.by == "eo" else {}
     python = {
         "clients": [its["sizes"], its["labels"], data["inputs"]],
         "net": [repr(fed.model.net), fed.model.head_name, *(its[n] for n in ("parameters", "fixed", "hidden units"))],
@@ -410,8 +403,8 @@ def _conditions(
         "transform": re.sub(r" at 0x\w+", "", repr(given.get("transform"))),
         **({"tests": data["tests"]} if budget.by == ORACLE else {}),
     }
-    plain: Content = json.loads(json.dumps({n: x for n, x in settings.items() if x is not None}, default=str))
-    return {"settings": {**plain, "rounds": rounds}, "python": {name: code(x) for name, x in python.items()}}
+    settings = conditional({**vars(fed.trial.settings), **positive, "rounds": rounds})
+    return {"settings": settings, "python": {name: code(x) for name, x in python.items()}}
 
 
 def _share(given: Mapping[str, Any]) -> float | None:

@@ -10,8 +10,8 @@ import logging
 import math
 import os
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -158,15 +158,20 @@ def space_of(method: Method, search: Mapping[str, Space] | None = None) -> dict[
             rate(end)
         except ValueError as error:
             raise ValueError(f"search {RATE}: {error}") from None
+    for name, parameter, value in hyper_parameters(method):
+        space = given.get(name)
+        if space is None and value == parameter.default:
+            space = parameter.metadata.get("search")
+        if space is not None:
+            spaces[name] = fitting(f"search {name}", space, parameter)
+    return spaces
+
+
+def hyper_parameters(method: Method) -> Iterator[tuple[str, Field[Any], Any]]:
+    """Those of all rules of a method: by ``part.name``, what each may be, and its value."""
     for rule, part in zip(method.rules, method.parts, strict=True):
         for parameter in fields(rule):
-            name = f"{part}.{parameter.name}"
-            space = given.get(name)
-            if space is None and getattr(rule, parameter.name) == parameter.default:
-                space = parameter.metadata.get("search")
-            if space is not None:
-                spaces[name] = fitting(f"search {name}", space, parameter)
-    return spaces
+            yield f"{part}.{parameter.name}", parameter, getattr(rule, parameter.name)
 
 
 def random_shares(spaces: Mapping[str, Space], seed: int, d: int) -> dict[str, float]:
@@ -372,12 +377,8 @@ class Tuning:
 
     def defaults(self, label: str) -> Content:
         """The values of draw 0, by the names of what was searched."""
-        chosen, method = self.choices[label], self.methods.get(label, Method(()))
-        values = {
-            f"{part}.{name}": value
-            for rule, part in zip(method.rules, method.parts, strict=True)
-            for name, value in vars(rule).items()
-        }
+        chosen = self.choices[label]
+        values = {name: value for name, _, value in hyper_parameters(self.methods.get(label, Method(())))}
         return {RATE: _plain(chosen.lr), **{name: values[name] for name in chosen.spaces if name in values}}
 
     def document(self) -> Content:
@@ -429,13 +430,8 @@ class Tuning:
 
     def _fixed(self, label: str) -> Content:
         """The values of a method that are not its rules' defaults."""
-        method = self.methods.get(label, Method(()))
-        return {
-            f"{part}.{each.name}": value
-            for rule, part in zip(method.rules, method.parts, strict=True)
-            for each in fields(rule)
-            if (value := getattr(rule, each.name)) not in (None, each.default)
-        }
+        every = hyper_parameters(self.methods.get(label, Method(())))
+        return {name: value for name, parameter, value in every if value not in (None, parameter.default)}
 
 
 def _number(value: float) -> float | None:

@@ -268,11 +268,10 @@ def check_fields(holder: Any, owner: str = "") -> None:
 def _mistyped(parameter: Field[Any]) -> str:
     """What the annotation of a number must be, if it is another one; else an empty text."""
     allowed = parameter.metadata.get("allowed")
+    if parameter.metadata.get("search") is None or not isinstance(allowed, Range):  # no number is drawn
+        return ""
     kinds = {*re.findall(r"\b(?:int|float)\b", getattr(parameter.type, "__name__", str(parameter.type)))}
-    searched = (
-        parameter.metadata.get("search") is not None
-    )  # where the numbers that are drawn would not be those that are meant
-    if not searched or not isinstance(allowed, Range) or kinds != {"float" if allowed.whole else "int"}:
+    if kinds != {"float" if allowed.whole else "int"}:
         return ""
     right, numbers, instead = (
         ("int", "only whole numbers", "fractions, write number(1.0, ...)")

@@ -29,14 +29,9 @@ def named(settings: Any) -> list[str]:
     if isinstance(settings, str):
         code = [f"{where}:{name}" for *_, where, name in own_code.references(settings)]
         return code or [settings] * settings.startswith(HUB)
-    inner = (
-        [*settings, *settings.values()]
-        if isinstance(settings, Mapping)
-        else settings
-        if isinstance(settings, list)
-        else ()
-    )
-    return [name for each in inner for name in named(each)]
+    if isinstance(settings, Mapping):  # keys are methods in a file of chosen settings
+        settings = [*settings, *settings.values()]
+    return [name for each in settings for name in named(each)] if isinstance(settings, list) else []
 
 
 def require(path: Path, names: Sequence[str], content: bytes) -> None:
