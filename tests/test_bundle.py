@@ -32,8 +32,8 @@ from equipoise import scenarios
 from equipoise.bundle import card, files
 from equipoise.bundle.files import BundleError
 from equipoise.data.contents import DataError
-from equipoise.data.schema.cells import Words
-from equipoise.data.schema.schema import plain as plain_name
+from equipoise.data.tables.cells import Words
+from equipoise.data.tables.schema import plain as plain_name
 from equipoise.metrics.calibration import Recalibration
 from equipoise.metrics.decision import Decision
 from equipoise.networks import RECIPE

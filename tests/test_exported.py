@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from equipoise import networks
-from equipoise.data.schema.coding import Coder
+from equipoise.data.tables.coding import Coder
 from run_helpers import cache, equipoise
 
 __all__ = ["cache", "equipoise"]

@@ -20,8 +20,8 @@ from scipy.sparse import csc_matrix
 import equipoise as eq
 from equipoise import scenarios
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import Columns
-from equipoise.data.own.reading import read_user_data
+from equipoise.data.formats.reading import read_user_data
+from equipoise.data.tables.columns import Columns
 from run_helpers import cache, equipoise
 
 __all__ = ["cache", "equipoise"]

@@ -17,10 +17,10 @@ import pandas as pd
 import pytest
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import UserData
-from equipoise.data.own.reading import read_user_data
-from equipoise.data.schema.cells import RawTable
-from equipoise.data.schema.coding import Coder
+from equipoise.data.formats.reading import read_user_data
+from equipoise.data.tables.cells import RawTable
+from equipoise.data.tables.coding import Coder
+from equipoise.data.tables.columns import UserData
 from equipoise.scenarios import own
 
 N = 24  # rows
@@ -451,9 +451,9 @@ def test_two_hundred_faulty_columns_are_said_in_short(tmp_path: Path) -> None:
 PEAK = """
 import resource, sys
 from pathlib import Path
-from equipoise.data.own.columns import Columns
-from equipoise.data.own.reading import read_user_data
-from equipoise.data.schema.coding import Coder
+from equipoise.data.tables.columns import Columns
+from equipoise.data.formats.reading import read_user_data
+from equipoise.data.tables.coding import Coder
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 data = read_user_data(Path(sys.argv[1]), Columns())
 coder = Coder.fitted_to(data.inputs, [range(0, len(data), 2), range(1, len(data), 2)])

@@ -24,12 +24,11 @@ from equipoise import scenarios
 from equipoise.cli.export import _about
 from equipoise.cli.init import read
 from equipoise.data.contents import DataError
+from equipoise.data.formats.reading import read_user_data
 from equipoise.data.memory_mapped import labels
-from equipoise.data.own import doubts
-from equipoise.data.own.columns import Columns, UserData
-from equipoise.data.own.reading import read_user_data
-from equipoise.data.own.targets import read_column
-from equipoise.data.own.words import Origin
+from equipoise.data.tables.columns import Columns, UserData
+from equipoise.data.tables.roles import read_column
+from equipoise.data.tables.words import Origin
 from equipoise.flower.app import check_site, make_client_app
 from equipoise.flower.settings import AppSettings
 from equipoise.flower.site.task import Task
@@ -188,7 +187,7 @@ def test_columns_that_tell_the_target_are_said(tmp_path: Path) -> None:
     y = np.random.default_rng(0).normal(size=200)
     noise = np.random.default_rng(1).normal(size=200)
     x = np.stack([np.exp(y), -3 * y, np.round(2 * y), y + 0.1 * noise, noise, y > 1.9], axis=1)
-    assert doubts.follows(x, y) == [0, 1]
+    assert checks.follows(x, y) == [0, 1]
     np.savez(tmp_path / "a.npz", x=x, y=y, client=np.arange(200) % 3)
     (note,) = (n for n in read_user_data(tmp_path / "a.npz", Columns(task="regression")).notes if "tell" in n)
     assert note.startswith(

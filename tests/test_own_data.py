@@ -22,10 +22,10 @@ from PIL import Image
 
 from equipoise import scenarios
 from equipoise.data.contents import DataError
+from equipoise.data.formats.reading import read_user_data
 from equipoise.data.memory_mapped import Mapped, labels
-from equipoise.data.own.columns import Columns, UserData, ordered
-from equipoise.data.own.reading import read_user_data
-from equipoise.data.schema.cells import RawTable
+from equipoise.data.tables.cells import RawTable
+from equipoise.data.tables.columns import Columns, UserData, ordered
 from equipoise.scenarios import own as own_scenario
 from equipoise.scenarios.own import divided
 from run_helpers import cache, complaints, equipoise

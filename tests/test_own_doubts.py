@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import datasets
 
-from equipoise.data.own.columns import Columns
-from equipoise.data.own.doubts import identifiers, stand_ins, tells
-from equipoise.data.own.reading import read_user_data
-from equipoise.data.schema.schema import Feature, Schema
+from equipoise.data.formats.reading import read_user_data
+from equipoise.data.tables.checks import identifiers, stand_ins, tells
+from equipoise.data.tables.columns import Columns
+from equipoise.data.tables.schema import Feature, Schema
 from equipoise.federation.history import History
 from equipoise.report import comparison, render, rich_table
 from equipoise.report.notes import leaks

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import equipoise as eq
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import Columns
-from equipoise.data.own.groups import Group
-from equipoise.data.own.reading import read_user_data
+from equipoise.data.formats.reading import read_user_data
+from equipoise.data.tables.columns import Columns
+from equipoise.data.tables.groups import Group
 from equipoise.runs.configuration import option_value
 
 N = 90

@@ -21,7 +21,7 @@ import fixture_medical
 from equipoise import scenarios
 from equipoise.data.contents import DataError
 from equipoise.data.decoding import levels
-from equipoise.data.own.reading import read_user_data
+from equipoise.data.formats.reading import read_user_data
 from equipoise.data.pictures import Pictures, of_files, stored
 from equipoise.flower.site.task import Task
 from run_helpers import cache, equipoise

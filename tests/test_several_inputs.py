@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 import equipoise as eq
 from equipoise.data.batch import Batch
 from equipoise.data.contents import DataError
-from equipoise.data.own.reading import read_user_data
+from equipoise.data.formats.reading import read_user_data
 from equipoise.data.samples import Samples, read
 from equipoise.federation.checkpoint import CheckpointError
 from equipoise.flower import in_process

@@ -17,8 +17,8 @@ import equipoise as eq
 from equipoise.cli.init import read
 from equipoise.core.task import CLASSIFICATION
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import UserData
 from equipoise.data.samples import held_rows
+from equipoise.data.tables.columns import UserData
 from equipoise.flower.server.scores import held_out
 from equipoise.records.meta import REPEATED
 from equipoise.report.statistics import Comparison

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from equipoise import scenarios
-from equipoise.data.schema.coding import Coder
+from equipoise.data.tables.coding import Coder
 from equipoise.scenarios import tables
 from run_helpers import cache, equipoise
 

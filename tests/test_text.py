@@ -26,7 +26,7 @@ from equipoise.cli import main as cli
 from equipoise.data.contents import DataError
 from equipoise.data.decoding import array as pixels_of
 from equipoise.data.decoding import image
-from equipoise.data.own.reading import read_user_data
+from equipoise.data.formats.reading import read_user_data
 from equipoise.data.sets import idx
 from equipoise.data.sets.mat import read as read_mat
 from equipoise.flower.server.roster import Known

@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 
 from equipoise.bundle.files import SCHEMA, BundleError
 from equipoise.data.contents import DataError
-from equipoise.data.own import paths
-from equipoise.data.own.columns import WRITTEN, Columns, require_columns
-from equipoise.data.own.folders import SUFFIXES
-from equipoise.data.own.groups import band
-from equipoise.data.own.numbers import single
-from equipoise.data.own.tables import Table, opened
-from equipoise.data.own.words import missing
+from equipoise.data.formats import paths
+from equipoise.data.formats.folders import SUFFIXES
+from equipoise.data.formats.table import Table, opened
 from equipoise.data.pictures import of_files
-from equipoise.data.schema.cells import word_of
-from equipoise.data.schema.coding import Coder
-from equipoise.data.schema.schema import CATEGORY, plain
+from equipoise.data.tables.cells import word_of
+from equipoise.data.tables.coding import Coder
+from equipoise.data.tables.columns import WRITTEN, Columns, require_columns
+from equipoise.data.tables.groups import band
+from equipoise.data.tables.numbers import single
+from equipoise.data.tables.schema import CATEGORY, plain
+from equipoise.data.tables.words import missing
 from equipoise.data.transforms import Images
 from equipoise.system.suggestions import some
 
@@ -37,7 +37,7 @@ class GroupColumn:
     Parameters
     ----------
     column : its name.
-    bands : edges at which numbers are divided, see :class:`equipoise.data.own.groups.Group`.
+    bands : edges at which numbers are divided, see :class:`equipoise.data.tables.groups.Group`.
     names : of groups, where a table has other words for them.
     """
 

@@ -27,7 +27,7 @@ from equipoise.core.outputs import outputs_of
 from equipoise.core.task import CLASSIFICATION, Classification, Regression
 from equipoise.data.batch import Batch
 from equipoise.data.samples import Samples, at_once
-from equipoise.data.schema.cells import word_of
+from equipoise.data.tables.cells import word_of
 from equipoise.metrics.decision import Decision
 from equipoise.system.seals import open_json, typed
 

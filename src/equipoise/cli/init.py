@@ -22,8 +22,8 @@ from equipoise.system.seals import CHANGED, open_toml
 from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
-    from equipoise.data.own.columns import UserData
-    from equipoise.data.schema.cells import RawTable
+    from equipoise.data.tables.cells import RawTable
+    from equipoise.data.tables.columns import UserData
     from equipoise.records.meta import About
     from equipoise.scenarios.own import Parts
 
@@ -152,7 +152,7 @@ def init(
     groups = [*(group or ()), *(more_groups or ())]
     columns = {"label": label, "client": client, "group": groups[0] if len(groups) == 1 else groups, "subject": subject}
     more = [f"{name}={value}" for name, value in (("task", task), ("positive", positive)) if value is not None]
-    from equipoise.data.schema.cells import RawTable
+    from equipoise.data.tables.cells import RawTable
 
     options = _options([*(set_ or ()), *more], {name: value for name, value in columns.items() if value}, data)
     content = None if data is None else _data(data, options)
@@ -202,7 +202,7 @@ def _options(pairs: Sequence[str], columns: Mapping[str, Any], data: str | None)
 
 def _data(data: str, options: Mapping[str, Any]) -> tuple[UserData, Parts, dict[str, list[int]]]:
     """The user's data, and their division with seed 0."""
-    from equipoise.data.own.reading import read_user_data
+    from equipoise.data.formats.reading import read_user_data
     from equipoise.scenarios.own import columns_of, divided, edges, rounding, test_sets
 
     download, between = options.get("download", False), edges(options.get("range"))
@@ -230,7 +230,7 @@ def _complete(options: dict[str, Any], own: UserData, parts: Parts) -> None:
 
 def _facts(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> list[str]:
     """Sentences about the data."""
-    from equipoise.data.own.columns import counts, listed
+    from equipoise.data.tables.columns import counts, listed
 
     whose = _many(len(parts.train), "client") if own.client else f"no clients: divided among {len(parts.train)} of them"
     return [
@@ -248,7 +248,7 @@ def _facts(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> list[s
 
 
 def _labels(own: UserData) -> str:
-    from equipoise.data.own.columns import counts, listed
+    from equipoise.data.tables.columns import counts, listed
 
     if own.regression:
         said = "numbers to predict: {least:g} to {largest:g}, mean {mean:g}, standard deviation {std:g}"
@@ -271,7 +271,7 @@ def _many(n: int, word: str) -> str:
 
 
 def _described(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> dict[str, Any]:
-    from equipoise.data.own.columns import counts
+    from equipoise.data.tables.columns import counts
 
     return {
         "source": own.source,
@@ -305,9 +305,9 @@ def _show(own: UserData, parts: Parts, sets: Mapping[str, list[int]], lines: lis
 
 def _show_rows(raw: RawTable, own: UserData, parts: Parts) -> None:
     """The first rows of a table, a line for each column: its cells, and the inputs they become."""
-    from equipoise.data.schema.coding import input_names
-    from equipoise.data.schema.reading import day
-    from equipoise.data.schema.schema import DATE
+    from equipoise.data.tables.coding import input_names
+    from equipoise.data.tables.reading import day
+    from equipoise.data.tables.schema import DATE
     from equipoise.scenarios.own import coder_of
 
     coder = coder_of(own, parts)
@@ -335,7 +335,7 @@ def _show_rows(raw: RawTable, own: UserData, parts: Parts) -> None:
 
 def _beside(data: str | None, output: Path) -> str | None:
     """The user's path, relative to the folder of the file ``output``."""
-    from equipoise.data.own.reading import HUB
+    from equipoise.data.formats.reading import HUB
 
     if data is None or data.startswith((HUB, "~")) or Path(data).is_absolute():
         return data
@@ -390,8 +390,8 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
 
 def _columns(table: RawTable) -> list[str]:
     """The schema of a table, a line for each column, with what is in it."""
-    from equipoise.data.schema.reading import described
-    from equipoise.data.schema.schema import CATEGORY, LEFT_OUT
+    from equipoise.data.tables.reading import described
+    from equipoise.data.tables.schema import CATEGORY, LEFT_OUT
 
     head = ["", f"[columns]  # what columns are, and how they become inputs: {SCHEMA}"]
     cells = table.columns
@@ -404,7 +404,7 @@ def _columns(table: RawTable) -> list[str]:
 
 def _column(name: str, options: Mapping[str, Any], said: str) -> str:
     values = ", ".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in options.items())
-    from equipoise.data.schema.reading import key_of
+    from equipoise.data.tables.reading import key_of
 
     return f"{key_of(name)} = {{ {values} }}".ljust(40) + "  # " + "".join(c if c.isprintable() else " " for c in said)
 
@@ -426,7 +426,7 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     The method, its hyper-parameters by ``part.name``, the seed, and the choices, as :func:`equipoise.runs.configuration.configure` takes
     them; only what is in the file.
     """
-    from equipoise.data.own.reading import HUB
+    from equipoise.data.formats.reading import HUB
     from equipoise.runs.configuration import called, whole
 
     try:

@@ -12,7 +12,7 @@ import typer
 from equipoise.cli.console import note, progress_bar, require_free, say
 
 if TYPE_CHECKING:
-    from equipoise.data.own.tables import Table
+    from equipoise.data.formats.table import Table
 
 
 def predict(
@@ -81,7 +81,7 @@ def predict(
 
 def _options(texts: list[str] | None) -> dict[str, str]:
     """How a table is written, of NAME=VALUE pairs."""
-    from equipoise.data.own.columns import WRITTEN
+    from equipoise.data.tables.columns import WRITTEN
     from equipoise.system.suggestions import unknown
 
     pairs = {name: value for name, _, value in (text.partition("=") for text in texts or ())}

@@ -62,7 +62,7 @@ def join(
     force: Force = False,
 ) -> None:
     """At the server: make the schema of all sites from their sums, which are not masked: the server sees those of each site."""
-    from equipoise.data.schema.coding import input_names
+    from equipoise.data.tables.coding import input_names
     from equipoise.scenarios.shared import join as joined
     from equipoise.scenarios.shared import lacking, load_sums, unlike_sites
 

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from equipoise.core.task import CLASSIFICATION, Regression
-from equipoise.data.own import predictions
-from equipoise.data.own.columns import Columns, several
-from equipoise.data.own.predictions import Predictions
+from equipoise.data.formats import predictions
+from equipoise.data.formats.predictions import Predictions
+from equipoise.data.tables.columns import Columns, several
 from equipoise.metrics.calibration import auc
 from equipoise.metrics.measures import ACCURACY
 from equipoise.records.history import History

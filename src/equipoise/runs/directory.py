@@ -25,8 +25,8 @@ from equipoise.core.settings import SIMULATED, made
 from equipoise.core.task import Task, task_of
 from equipoise.data.holdings import examples
 from equipoise.data.memory_mapped import labels
-from equipoise.data.own.columns import several
 from equipoise.data.samples import trained_on
+from equipoise.data.tables.columns import several
 from equipoise.federation import checkpoint
 from equipoise.federation import forecast as forecasts
 from equipoise.federation.directory import LOCK, noting_failure

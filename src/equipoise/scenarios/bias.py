@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.data.own.columns import UserData
+from equipoise.data.tables.columns import UserData
 from equipoise.system.ranges import check_number
 from equipoise.system.suggestions import unknown
 

@@ -15,16 +15,16 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
+from equipoise.data.formats.reading import read_user_data
 from equipoise.data.memory_mapped import Data, Mapped, take
-from equipoise.data.own.columns import WRITTEN, Columns, UserData, listed, ordered, several
-from equipoise.data.own.numbers import standardised
-from equipoise.data.own.reading import read_user_data
 from equipoise.data.pictures import Pictures, Range, doubtful, faint
 from equipoise.data.precision import lost
 from equipoise.data.samples import NOTHING, Draw, held_rows
-from equipoise.data.schema.cells import RawTable
-from equipoise.data.schema.coding import Coder
-from equipoise.data.schema.schema import CATEGORY
+from equipoise.data.tables.cells import RawTable
+from equipoise.data.tables.coding import Coder
+from equipoise.data.tables.columns import WRITTEN, Columns, UserData, listed, ordered, several
+from equipoise.data.tables.numbers import standardised
+from equipoise.data.tables.schema import CATEGORY
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.metrics.groups import positive_class
 from equipoise.scenarios import partition
@@ -77,7 +77,7 @@ def scenario(
     columns: Mapping[str, Any] | None = None,
     held: Draw = NOTHING,
 ) -> Described:
-    """Make a federation of what the user has; :func:`equipoise.data.own.reading.read_user_data` says what that may be.
+    """Make a federation of what the user has; :func:`equipoise.data.formats.reading.read_user_data` says what that may be.
 
     Where the data do not say what is for testing, a part of every client's samples is drawn, as evenly over the classes as
     possible, or over bands of the numbers to predict. Numbers are standardised by the mean and standard deviation of all training samples.
@@ -111,7 +111,7 @@ def scenario(
         and how letters are written, ``"latin-1"`` for one; by default what the first lines show, ``"."`` and UTF-8.
     download : whether a data set of the Hub may be downloaded.
     columns : what columns of a table are, by name, where that is not what it seems: ``{"zip": {"kind": "category", "least": 20}}``; see
-        :class:`equipoise.data.schema.schema.Feature`.
+        :class:`equipoise.data.tables.schema.Feature`.
     task : what labels are: ``"regression"``, numbers to predict, as in ``"regression(loss=huber)"``, or ``"classification"``, classes;
         by default classes.
     held : what clients hold out of their training rows in the run, see :func:`equipoise.scenarios.load`.

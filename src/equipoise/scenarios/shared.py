@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import WRITTEN, UserData, listed, numbered, ordered
-from equipoise.data.own.doubts import DIFFERENT, shortened, unlike
-from equipoise.data.own.reading import read_user_data
-from equipoise.data.own.words import twins
+from equipoise.data.formats.reading import read_user_data
 from equipoise.data.samples import Draw, OfPeople, held_rows
-from equipoise.data.schema.cells import RawTable
-from equipoise.data.schema.coding import Coder
-from equipoise.data.schema.reading import key_of
-from equipoise.data.schema.schema import CATEGORY, LEFT_OUT, NUMBER, Schema
-from equipoise.data.schema.sums import Sums, add_up, learn
+from equipoise.data.tables.cells import RawTable
+from equipoise.data.tables.checks import DIFFERENT, shortened, unlike
+from equipoise.data.tables.coding import Coder
+from equipoise.data.tables.columns import WRITTEN, UserData, listed, numbered, ordered
+from equipoise.data.tables.reading import key_of
+from equipoise.data.tables.schema import CATEGORY, LEFT_OUT, NUMBER, Schema
+from equipoise.data.tables.sums import Sums, add_up, learn
+from equipoise.data.tables.words import twins
 from equipoise.scenarios.own import Parts, columns_of, divided
 from equipoise.system.environment import versions
 from equipoise.system.files import write_atomically

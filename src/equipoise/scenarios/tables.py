@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.data.own.columns import Column, UserData
 from equipoise.data.samples import NOTHING, Draw
-from equipoise.data.schema.cells import RawTable, Words, read_cells, word_of
-from equipoise.data.schema.schema import CATEGORY, Feature, Schema
+from equipoise.data.tables.cells import RawTable, Words, read_cells, word_of
+from equipoise.data.tables.columns import Column, UserData
+from equipoise.data.tables.schema import CATEGORY, Feature, Schema
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.scenarios import own, partition
 from equipoise.scenarios.bias import Bias

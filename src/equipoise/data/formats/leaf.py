@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes
-from equipoise.data.own.arrays import OfClient, of_arrays, of_clients
-from equipoise.data.own.columns import Columns, UserData, listed, of_files_read, together
-from equipoise.data.own.words import NUMBER
+from equipoise.data.formats.arrays import OfClient, of_arrays, of_clients
+from equipoise.data.tables.columns import Columns, UserData, listed, of_files_read, together
+from equipoise.data.tables.words import NUMBER
 
 KEYS = ("users", "num_samples", "user_data", "hierarchies")
 BEGIN = re.compile(rb'\s*\{\s*"(?:' + "|".join(KEYS).encode() + rb')"')

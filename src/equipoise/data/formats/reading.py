@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import INTEGER, Column, Columns, UserData, listed
-from equipoise.data.own.doubts import doubts
-from equipoise.data.own.words import alike
 from equipoise.data.pictures import Pictures, Range, plain
+from equipoise.data.tables.checks import doubts
+from equipoise.data.tables.columns import INTEGER, Column, Columns, UserData, listed
+from equipoise.data.tables.words import alike
 from equipoise.system import own_code, text
 
 HUB = "hub:"
@@ -44,7 +44,7 @@ def read_user_data(
     ``DIR``, ``users.json`` users of LEAF: JSON files, also in ``train`` and ``test`` or ``all_data``
     ``DIR``                 ``train/CLIENT.npz`` and ``test/CLIENT.npz``, each with ``x`` and ``y``
     ``hub:OWNER/NAME``      a data set of the Hugging Face Hub that is on this machine, or may be downloaded
-    ``data.py:clients``     a function of your own, also ``mypkg.data:clients``, see :func:`equipoise.data.own.coded.read`
+    ``data.py:clients``     a function of your own, also ``mypkg.data:clients``, see :func:`equipoise.data.formats.coded.read`
     ======================= ============================================================================================
 
     Parameters
@@ -66,7 +66,7 @@ def read_user_data(
 
 def _source(source: str | Path, columns: Columns, download: bool, seed: int) -> UserData:
     if (address := str(source)).startswith(HUB):
-        from equipoise.data.own.hub import read as from_hub
+        from equipoise.data.formats.hub import read as from_hub
 
         return from_hub(address.removeprefix(HUB), columns, download=download)
     if download:
@@ -74,7 +74,7 @@ def _source(source: str | Path, columns: Columns, download: bool, seed: int) -> 
             f"download=true is for data sets of the Hub ({HUB}OWNER/NAME), which {source} is not. Leave it out."
         )
     if own_code.is_reference(address):
-        from equipoise.data.own.coded import read as from_code
+        from equipoise.data.formats.coded import read as from_code
 
         return from_code(address, columns, seed)
     path = Path(source).expanduser()
@@ -95,12 +95,12 @@ def _source(source: str | Path, columns: Columns, download: bool, seed: int) -> 
 
 
 def _read(path: Path, columns: Columns) -> UserData:
-    from equipoise.data.own import arrays, folders, leaf, matlab, pfllib, tables
-    from equipoise.data.own.delimited import COMPRESSED
+    from equipoise.data.formats import arrays, folders, leaf, matlab, pfllib, table
+    from equipoise.data.formats.delimited import COMPRESSED
 
-    packed = [f"{text}{ending}" for text in tables.TEXT for ending in COMPRESSED]
-    readers = {**dict.fromkeys(tables.SUFFIXES, tables.read), ".npz": arrays.npz, ".mat": matlab.read}
-    readers |= dict.fromkeys(packed, tables.read)
+    packed = [f"{text}{ending}" for text in table.TEXT for ending in COMPRESSED]
+    readers = {**dict.fromkeys(table.SUFFIXES, table.read), ".npz": arrays.npz, ".mat": matlab.read}
+    readers |= dict.fromkeys(packed, table.read)
 
     def reader(file: Path) -> Callable[[Path, Columns], UserData] | None:
         last_two = Path(file.stem).suffix + file.suffix

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import listed, option
-from equipoise.data.schema.cells import Cells, RawTable
-from equipoise.data.schema.schema import CATEGORY, Feature, Schema
+from equipoise.data.tables.cells import Cells, RawTable
+from equipoise.data.tables.columns import listed, option
+from equipoise.data.tables.schema import CATEGORY, Feature, Schema
 from equipoise.metrics.groups import hidden
 
 ERROR = 0.005  # of a quantile, relative to it

@@ -21,11 +21,11 @@ import numpy as np
 
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes, lines
-from equipoise.data.own.columns import Columns, listed, option
-from equipoise.data.own.numbers import LARGEST
-from equipoise.data.own.words import EXACT, number_pattern
-from equipoise.data.schema.cells import Raw, Words
-from equipoise.data.schema.inference import CODE
+from equipoise.data.tables.cells import Raw, Words
+from equipoise.data.tables.columns import Columns, listed, option
+from equipoise.data.tables.inference import CODE
+from equipoise.data.tables.numbers import LARGEST
+from equipoise.data.tables.words import EXACT, number_pattern
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import Column, Columns, column, option, several
+from equipoise.data.tables.columns import Column, Columns, column, option, several
 
 MOST = 20  # groups that different numbers make without bands
 

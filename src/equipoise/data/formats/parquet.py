@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes
-from equipoise.data.schema.cells import Raw, Words
+from equipoise.data.tables.cells import Raw, Words
 
 if TYPE_CHECKING:
     import pandas as pd

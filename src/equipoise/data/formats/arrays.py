@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_npz
-from equipoise.data.own.columns import SPLITS, WRITTEN, Columns, UserData, check_purposes, column, listed, together
-from equipoise.data.own.groups import groups_of
-from equipoise.data.own.numbers import counting, finite, single
-from equipoise.data.own.targets import named_columns, read_roles
-from equipoise.data.own.words import Origin
 from equipoise.data.precision import lost
+from equipoise.data.tables.columns import SPLITS, WRITTEN, Columns, UserData, check_purposes, column, listed, together
+from equipoise.data.tables.groups import groups_of
+from equipoise.data.tables.numbers import counting, finite, single
+from equipoise.data.tables.roles import named_columns, read_roles
+from equipoise.data.tables.words import Origin
 
 # Of inputs and labels.
 PAIRS = (("{}_images", "{}_labels"), ("x_{}", "y_{}"), ("{}_x", "{}_y"), ("{}_data", "{}_labels"))

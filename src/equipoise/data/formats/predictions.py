@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import Columns, check_purposes, column, numbered, ordered, together
-from equipoise.data.own.groups import Group, groups_of
-from equipoise.data.own.parquet import Frame
-from equipoise.data.own.tables import opened
-from equipoise.data.own.targets import read_column, read_numbers
-from equipoise.data.own.words import Origin, alike, missing
-from equipoise.data.schema.cells import word_of
+from equipoise.data.formats.parquet import Frame
+from equipoise.data.formats.table import opened
+from equipoise.data.tables.cells import word_of
+from equipoise.data.tables.columns import Columns, check_purposes, column, numbered, ordered, together
+from equipoise.data.tables.groups import Group, groups_of
+from equipoise.data.tables.roles import read_column, read_numbers
+from equipoise.data.tables.words import Origin, alike, missing
 from equipoise.metrics.groups import Positive, positive_class
 from equipoise.metrics.thresholds import decided
 from equipoise.system.suggestions import some

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import (
+from equipoise.data.pictures import Pictures, Source
+from equipoise.data.tables.cells import Raw, RawTable, Words
+from equipoise.data.tables.columns import (
     SPLITS,
     WRITTEN,
     Column,
@@ -25,13 +27,11 @@ from equipoise.data.own.columns import (
     listed,
     together,
 )
-from equipoise.data.own.groups import described, groups_of
-from equipoise.data.own.numbers import left_out, nameless
-from equipoise.data.own.targets import named_columns, read_roles
-from equipoise.data.own.words import Origin
-from equipoise.data.pictures import Pictures, Source
-from equipoise.data.schema.cells import Raw, RawTable, Words
-from equipoise.data.schema.reading import read_raw
+from equipoise.data.tables.groups import described, groups_of
+from equipoise.data.tables.numbers import left_out, nameless
+from equipoise.data.tables.reading import read_raw
+from equipoise.data.tables.roles import named_columns, read_roles
+from equipoise.data.tables.words import Origin
 
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")  # switches of datasets and huggingface_hub, by version
 

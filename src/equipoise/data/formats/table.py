@@ -9,15 +9,25 @@ from typing import Any
 
 from equipoise.data.contents import DataError
 from equipoise.data.decoding import dated
-from equipoise.data.own import delimited, parquet, paths
-from equipoise.data.own.columns import MANY, ROLES, WRITTEN, Columns, UserData, check_purposes, column, listed, together
-from equipoise.data.own.groups import described, groups_of, label_of
-from equipoise.data.own.numbers import left_out, nameless
-from equipoise.data.own.targets import named_columns, read_roles
-from equipoise.data.own.words import Origin
+from equipoise.data.formats import delimited, parquet, paths
 from equipoise.data.pictures import Pictures, of_files
-from equipoise.data.schema.cells import Raw, RawTable, Words
-from equipoise.data.schema.reading import read_raw, signed
+from equipoise.data.tables.cells import Raw, RawTable, Words
+from equipoise.data.tables.columns import (
+    MANY,
+    ROLES,
+    WRITTEN,
+    Columns,
+    UserData,
+    check_purposes,
+    column,
+    listed,
+    together,
+)
+from equipoise.data.tables.groups import described, groups_of, label_of
+from equipoise.data.tables.numbers import left_out, nameless
+from equipoise.data.tables.reading import read_raw, signed
+from equipoise.data.tables.roles import named_columns, read_roles
+from equipoise.data.tables.words import Origin
 from equipoise.system.suggestions import some
 
 TEXT = (".csv", ".tsv")

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.data.own.columns import ROLES, SPLITS, Columns, column, option
-from equipoise.data.own.groups import Group, groups_of
-from equipoise.data.own.numbers import LARGEST, faults
-from equipoise.data.own.words import COMMAS, Names, Origin, number_pattern, read_role
+from equipoise.data.tables.columns import ROLES, SPLITS, Columns, column, option
+from equipoise.data.tables.groups import Group, groups_of
+from equipoise.data.tables.numbers import LARGEST, faults
+from equipoise.data.tables.words import COMMAS, Names, Origin, number_pattern, read_role
 
 
 def named_columns(

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.own.columns import option
-from equipoise.data.own.numbers import LARGEST, faults
-from equipoise.data.own.words import COMMAS, grouped_pattern, missing, number_pattern
-from equipoise.data.own.words import NUMBER as NUMERIC
-from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature, Schema, plain
+from equipoise.data.tables.columns import option
+from equipoise.data.tables.numbers import LARGEST, faults
+from equipoise.data.tables.schema import CATEGORY, DATE, NUMBER, Feature, Schema, plain
+from equipoise.data.tables.words import COMMAS, grouped_pattern, missing, number_pattern
+from equipoise.data.tables.words import NUMBER as NUMERIC
 
 TRUTH = {**dict.fromkeys(("true", "t", "yes", "y", "1"), 1.0), **dict.fromkeys(("false", "f", "no", "n", "0"), 0.0)}
 UNDEFINED = ("nan", "<NA>", "NaT")  # what NumPy and pandas call what is not there

@@ -19,7 +19,7 @@ from equipoise.data.pictures import Pictures
 from equipoise.system.suggestions import near, some
 
 if TYPE_CHECKING:
-    from equipoise.data.schema.cells import RawTable
+    from equipoise.data.tables.cells import RawTable
 
 SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -54,7 +54,7 @@ class Columns:
     sep, decimal, encoding : of a table that is text: what is between its cells, the sign before the digits of a fraction,
         ``"."`` or ``","``, and how letters are written, such as ``"latin-1"``; ``None`` for what is found, ``"."`` and UTF-8.
     task : what labels are: ``"regression"``, numbers to predict; ``"classification"`` or None, classes.
-    schema : JSON of what columns are, by name, where that is not what it seems; see :class:`equipoise.data.schema.schema.Feature`.
+    schema : JSON of what columns are, by name, where that is not what it seems; see :class:`equipoise.data.tables.schema.Feature`.
     agreed : whether ``schema`` has every column that becomes inputs, as several sites agreed on, and a table may have one class.
     """
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import MANY, listed, option
-from equipoise.data.own.words import FIRST, NUMBER, missing
+from equipoise.data.tables.columns import MANY, listed, option
+from equipoise.data.tables.words import FIRST, NUMBER, missing
 
 MISSING_CELLS = "missing"  # a kind of cells
 LARGEST = 3e38  # a larger number is infinite in float32

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from equipoise.data.own.columns import MANY, Columns, listed, option, require_columns
-from equipoise.data.own.doubts import odd_zeros
-from equipoise.data.own.numbers import counting, left_out
-from equipoise.data.own.words import missing, twins
-from equipoise.data.schema.cells import Cells, Place, Raw, RawTable, Words, read_cells
-from equipoise.data.schema.inference import infer
-from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature, Schema
+from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, Words, read_cells
+from equipoise.data.tables.checks import odd_zeros
+from equipoise.data.tables.columns import MANY, Columns, listed, option, require_columns
+from equipoise.data.tables.inference import infer
+from equipoise.data.tables.numbers import counting, left_out
+from equipoise.data.tables.schema import CATEGORY, DATE, NUMBER, Feature, Schema
+from equipoise.data.tables.words import missing, twins
 
 CODES = 10  # different whole numbers that may be codes of categories
 SIGNS = ("thousands", "unit")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.own.columns import MANY, PROBLEMS, Column, Columns, UserData, listed, option
-from equipoise.data.own.numbers import BLOCK, LEAST, counting
-from equipoise.data.own.words import EXACT
-from equipoise.data.schema.cells import RawTable
-from equipoise.data.schema.schema import NUMBER
+from equipoise.data.tables.cells import RawTable
+from equipoise.data.tables.columns import MANY, PROBLEMS, Column, Columns, UserData, listed, option
+from equipoise.data.tables.numbers import BLOCK, LEAST, counting
+from equipoise.data.tables.schema import NUMBER
+from equipoise.data.tables.words import EXACT
 
 INDICES = re.compile("id|idx|index|level_0|no|nr|row(_?id|_?number|names|num)?")
 IDENTIFIER = re.compile(r"(.*[^a-z])?(id|uid|uuid|no|nr|number|code|key|mrn|index)|.*[a-z](ID|Id|No|Nr|Code)")

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.arrays import of_arrays, of_clients
-from equipoise.data.own.columns import Columns, UserData, listed
+from equipoise.data.formats.arrays import of_arrays, of_clients
 from equipoise.data.samples import Lazy
+from equipoise.data.tables.columns import Columns, UserData, listed
 from equipoise.system import own_code
 
 EXPECTED = (

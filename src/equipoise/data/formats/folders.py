@@ -7,11 +7,11 @@ from pathlib import Path
 
 from equipoise.data.contents import DataError
 from equipoise.data.dicom import is_dicom
-from equipoise.data.own.columns import SPLITS, Columns, UserData, listed, of_files_read, together
-from equipoise.data.own.paths import of_a_system
-from equipoise.data.own.targets import read_column
-from equipoise.data.own.words import Origin
+from equipoise.data.formats.paths import of_a_system
 from equipoise.data.pictures import of_files
+from equipoise.data.tables.columns import SPLITS, Columns, UserData, listed, of_files_read, together
+from equipoise.data.tables.roles import read_column
+from equipoise.data.tables.words import Origin
 
 SUFFIXES = (
     ".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".npy", ".dcm", ".dicom",

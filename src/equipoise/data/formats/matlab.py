@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes
-from equipoise.data.own.arrays import of_arrays
-from equipoise.data.own.columns import ROLES, Columns, UserData, column, listed
-from equipoise.data.own.groups import groups_of
+from equipoise.data.formats.arrays import of_arrays
+from equipoise.data.tables.columns import ROLES, Columns, UserData, column, listed
+from equipoise.data.tables.groups import groups_of
 
 # Of a number; 8 of all others.
 BYTES = {"uint8": 1, "int8": 1, "logical": 1, "uint16": 2, "int16": 2, "single": 4, "uint32": 4, "int32": 4}

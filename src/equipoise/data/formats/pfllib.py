@@ -8,8 +8,8 @@ from pathlib import Path
 
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes
-from equipoise.data.own.arrays import OfClient, PickledError, of_arrays, of_clients, opened
-from equipoise.data.own.columns import Columns, UserData, column, of_files_read, together
+from equipoise.data.formats.arrays import OfClient, PickledError, of_arrays, of_clients, opened
+from equipoise.data.tables.columns import Columns, UserData, column, of_files_read, together
 
 PARTS = ("train", "test")
 

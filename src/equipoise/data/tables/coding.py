@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.own.columns import require_columns, together
-from equipoise.data.schema.cells import Cells, Place, Raw, RawTable, Words, read_cells
-from equipoise.data.schema.schema import CATEGORY, DATE, NUMBER, Feature, Schema
-from equipoise.data.schema.sums import Fitted, Rows, fit, logarithm
+from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, Words, read_cells
+from equipoise.data.tables.columns import require_columns, together
+from equipoise.data.tables.schema import CATEGORY, DATE, NUMBER, Feature, Schema
+from equipoise.data.tables.sums import Fitted, Rows, fit, logarithm
 from equipoise.system.seals import typed
 from equipoise.system.suggestions import some
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from equipoise.data.own.words import grouped_pattern, missing, number_pattern
-from equipoise.data.schema.cells import TRUTH, Words, days_of
-from equipoise.data.schema.schema import CATEGORY, DATE, EXPONENT, NUMBER, Feature
+from equipoise.data.tables.cells import TRUTH, Words, days_of
+from equipoise.data.tables.schema import CATEGORY, DATE, EXPONENT, NUMBER, Feature
+from equipoise.data.tables.words import grouped_pattern, missing, number_pattern
 
 FEW = 50  # different words that are categories whatever the number of rows
 ROWS = 20  # of a category on average and at least, where there are more
