@@ -28,8 +28,7 @@ from equipoise.data.tables.columns import (
     together,
 )
 from equipoise.data.tables.groups import described, groups_of
-from equipoise.data.tables.numbers import left_out, nameless
-from equipoise.data.tables.reading import read_raw
+from equipoise.data.tables.reading import left_out, nameless, read_raw
 from equipoise.data.tables.roles import named_columns, read_roles
 from equipoise.data.tables.words import Origin
 
