@@ -20,7 +20,7 @@ from equipoise.data.contents import DataError
 from equipoise.data.formats.reading import read_user_data
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.coding import Coder
-from equipoise.data.tables.columns import UserData
+from equipoise.data.tables.columns import Columns, UserData
 from equipoise.scenarios import own
 
 N = 24  # rows
@@ -43,6 +43,11 @@ def text(columns: dict[str, Sequence[object]], sep: str = ",", end: str = "\r\n"
 def beside(cells: Sequence[object], **how: Any) -> str:
     """A table with a column x of these cells, next to a plain one and the label."""
     return text({"plain": PLAIN, "x": cells, "label": LABELS}, **how)
+
+
+def alone(cells: Sequence[object], **how: Any) -> str:
+    """The same next to whole numbers, which do not show the sign before fractions."""
+    return text({"plain": [row * 7 % 11 for row in range(N)], "x": cells, "label": LABELS}, **how)
 
 
 def read(path: Path, content: str | bytes, **options: Any) -> UserData:
@@ -100,7 +105,7 @@ READ: dict[str, tuple[str | bytes, Sequence[Any]]] = {  # the table, and its col
     "euros": (beside(["1.234,50 €", "3,20 €", "12,00 €", "7,00 €"], sep=";"), [1234.5, 3.2, 12, 7]),
     "yes and no": (beside(["yes", "no", "Yes", "NO"]), [1, 0, 1, 0]),
     "powers that programs write": (beside(["1e+05", "1.5E2", "100000", "2"]), [1e5, 150, 1e5, 2]),
-    "three spellings of truth": (beside(["yes", "Y", "1", "no", "n", "0", "TRUE", "false"]), [1, 1, 1, 0, 0, 0, 1, 0]),
+    "letters of which some are of truth": (beside(["F", "N", "T", "F"]), ["F", "N", "T", "F"]),
     "truth with gaps": (beside(["True", "", "False", "NA"]), [1, None, 0, None]),
     "blank cells": (beside([" ", "\t", "1", "2"]), [None, None, 1, 2]),
     "many words for missing": (beside(["?", "n/a", "1.5", "-", "NULL", "2", "nan", "#N/A"]), [None, None, 1.5, None, None, 2, None, None]),
@@ -141,30 +146,6 @@ LEFT: dict[str, tuple[str, str, dict[str, Any], Sequence[Any]]] = {  # the table
     "names of rows": (beside([f"P{k:05}" for k in range(N)]), "names of rows", {}, []),
     "free text": (beside([f"patient {k} feels ill" for k in range(N)]), "text", {}, []),
     "row numbers": (beside(range(N)), "numbers of the rows.*--set keep=x", {"keep": "x"}, range(N)),
-    "a comma with two meanings": (
-        beside(["1,500", "2,250", "3,000", "4,125"], sep=";"),
-        'give thousands = "," or decimal = ","',
-        {"columns": {"x": {"decimal": ","}}},
-        [1.5, 2.25, 3, 4.125],
-    ),
-    "the same comma, thousands": (
-        beside(["1,500", "2,250", "3,000", "4,125"], sep=";"),
-        'give thousands = "," or decimal = ","',
-        {"columns": {"x": {"thousands": ","}}},
-        [1500, 2250, 3000, 4125],
-    ),
-    "pounds with that comma": (
-        beside(["£1,500", "£2,250"]),
-        'give unit = "£", and thousands = "," or decimal = ","',
-        {"columns": {"x": {"unit": "£", "thousands": ","}}},
-        [1500, 2250],
-    ),
-    "days or months": (
-        beside(["01/02/2020", "02/03/2020", "12/01/2020"]),
-        'give form = "%d/%m/%Y" or "%m/%d/%Y"',
-        {"columns": {"x": {"form": "%d/%m/%Y"}}},
-        [DAY + 31, DAY + 61, DAY + 11],
-    ),
     "years of two digits": (
         beside(["01.02.20", "02.03.20", "12.01.20"]),
         "dates of several forms, or of a rare one.*give their form",
@@ -198,14 +179,6 @@ LEFT: dict[str, tuple[str, str, dict[str, Any], Sequence[Any]]] = {  # the table
         beside(["in" if label == "sick" else "out" for label in LABELS]), "column x tells the class", {}, []
     ),
     "a number that stands for none": (beside([*(k / 2 for k in range(N - 2)), -999, -999]), "x is -999 in 2 rows", {}, []),
-    "numbers or codes with exponents": (
-        beside(["1E1", "10", "2E0", "1E1"]), "numbers with exponents, or codes", {"columns": {"x": {"kind": "category"}}},
-        ["1E1", "10", "2E0", "1E1"],
-    ),
-    "numbers with exponents": (
-        beside(["1e5", "20", "3", "1e2"]), "numbers with exponents, or codes", {"columns": {"x": {"kind": "number"}}},
-        [100000, 20, 3, 100],
-    ),
     "numbers of sixty bits": (beside([2**60 + k for k in range(N)][::-1]), "so many digits", {}, []),
 }  # fmt: skip
 
@@ -220,6 +193,76 @@ def test_what_may_mean_something_else_is_said_and_the_advice_works(name: str, tm
         data = read(tmp_path / "t.csv", content, **advice)
         assert cells_of(data, "x") == [wanted[row % len(wanted)] for row in range(N)]
         assert not re.search(note, " ".join(data.notes))
+
+
+ASKED: dict[str, tuple[str | bytes, str, dict[str, Any], Sequence[Any]]] = {  # the table, the question, an answer, the cells then
+    "a comma with two meanings": (
+        alone(["1,500", "2,250", "3,000", "4,125"], sep=";"),
+        "'1,500' is 1500.*thousands = \",\".*'1,500' is 1.5.*decimal = \",\".*--set thousands=, or --set decimal=,",
+        {"columns": {"x": {"decimal": ","}}},
+        [1.5, 2.25, 3, 4.125],
+    ),
+    "the same comma, thousands": (
+        alone(["1,500", "2,250", "3,000", "4,125"], sep=";"),
+        "'1,500' is 1500.*thousands = \",\".*'1,500' is 1.5.*decimal = \",\"",
+        {"columns": {"x": {"thousands": ","}}},
+        [1500, 2250, 3000, 4125],
+    ),
+    "pounds with that comma": (
+        alone(["£1,500", "£2,250"]),
+        "'£1,500' is 1500.*thousands = \",\".*unit = \"£\"",
+        {"columns": {"x": {"unit": "£", "thousands": ","}}},
+        [1500, 2250],
+    ),
+    "days or months": (
+        alone(["01/02/2020", "02/03/2020", "12/01/2020"]),
+        "is 2020-02-01: kind = \"date\", form = \"%d/%m/%Y\", or .* is 2020-01-02: kind = \"date\", form = \"%m/%d/%Y\"",
+        {"columns": {"x": {"form": "%d/%m/%Y"}}},
+        [DAY + 31, DAY + 61, DAY + 11],
+    ),
+    "three spellings of truth": (
+        alone(["yes", "Y", "1", "no", "n", "0", "TRUE", "false"]), "truth = .*or .*category", {"columns": {"x": {"kind": "number"}}},
+        [1, 1, 1, 0, 0, 0, 1, 0],
+    ),
+    "numbers or codes with exponents": (
+        alone(["1E1", "10", "2E0", "1E1"]), "'1[Ee].' is .*kind = \"number\".*kind = \"category\"", {"columns": {"x": {"kind": "category"}}},
+        ["1E1", "10", "2E0", "1E1"],
+    ),
+    "numbers with exponents": (
+        alone(["1e5", "20", "3", "1e2"]), "'1[Ee].' is .*kind = \"number\".*kind = \"category\"", {"columns": {"x": {"kind": "number"}}},
+        [100000, 20, 3, 100],
+    ),
+    "a point with two meanings": (alone(["76.586", "999", "1.250"]), "'76.586' is 76.586.*'76.586' is 76586", {"thousands": "."}, [76586, 999, 1250]),
+    "a point that is declared": (alone(["76.586", "999", "1.250"]), "'76.586' is 76.586", {"decimal": "."}, [76.586, 999, 1.25]),
+    "two pairs of truth": (alone(["yes", "no", "Y", "n"]), "truth = .*or .*kind = \"category\"", {"columns": {"x": {"kind": "number"}}}, [1, 0, 1, 0]),
+    "one number in two spellings": (alone(["3.1", "3.10", "2.5", "3.10"]), "is 3.1: kind = \"number\".*'3.1", {"columns": {"x": {"kind": "number"}}}, [3.1, 3.1, 2.5, 3.1]),
+    "codes in two spellings": (alone(["3.1", "3.10", "2.5", "3.10"]), "kind = \"category\"", {"columns": {"x": {"kind": "category"}}}, ["3.1", "3.10", "2.5", "3.10"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sign", [".", ","])
+def test_another_column_shows_the_sign_before_fractions(sign: str, tmp_path: Path) -> None:
+    shown = [f"{k},5".replace(",", sign) for k in range(N)]
+    other = {".": ",", ",": "."}[sign]
+    for cells, wanted in (([f"76{other}586", "999"], [76586, 999]), ([f"1{sign}250", "999"], [1.25, 999])):
+        content = text({"shown": shown, "x": cells, "label": LABELS}, sep=";")
+        assert cells_of(read(tmp_path / "t.csv", content), "x")[:2] == wanted
+    content = text({"both": shown, "signs": [f"1{other}5"], "x": ["76.586", "999"], "label": LABELS}, sep=";")
+    with pytest.raises(DataError, match="column x: more than one reading"):
+        read(tmp_path / "t.csv", content)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_what_can_be_read_in_two_ways_is_asked_and_each_answer_works(name: str, tmp_path: Path) -> None:
+    content, question, answer, wanted = ASKED[name]
+    with pytest.raises(DataError, match=question) as refused:
+        read(tmp_path / "t.csv", content)
+    assert "column x: more than one reading is possible" in str(refused.value)
+    data = read(tmp_path / "t.csv", content, **answer)
+    assert cells_of(data, "x") == [wanted[row % len(wanted)] for row in range(N)]
+    chosen = read_user_data(tmp_path / "t.csv", Columns(choose=True))
+    assert isinstance(chosen.inputs, RawTable)
+    assert chosen.inputs.others["x"]
 
 
 HIGH = [f"{k * 1.5}" for k in range(N)]
@@ -296,7 +339,7 @@ WRONG: dict[str, tuple[dict[str, Any], Sequence[str]]] = {  # options of column 
     "a kind with another spelling": ({"kind": "left_out"}, ["Unknown kind 'left_out'. Did you mean 'left out'?"]),
     "a kind of other programs": ({"kind": "categorical"}, ["Did you mean 'category'?"]),
     "a category twice": ({"kind": "category", "categories": ["1", "2", "1"]}, ["categories has '1' twice"]),
-    "a category twice in two spellings": ({"kind": "category", "categories": [2, "2.0", 3]}, ["categories has '2' twice"]),
+    "a category twice in two spellings": ({"kind": "category", "categories": [2, "2", 3]}, ["categories has '2' twice"]),
     "categories as text": ({"kind": "category", "categories": "low"}, ["categories must be a list", "found 'low'"]),
     "a bound as text": ({"kind": "number", "low": "0"}, ["low must be a number; found '0'"]),
     "the mean of logarithms": (
@@ -316,7 +359,7 @@ def test_options_of_a_column_that_mean_nothing_are_refused(name: str, tmp_path: 
     assert all(words in str(caught.value) for words in ["column x: ", *wanted]), caught.value
 
 
-@pytest.mark.parametrize("words", [["yes", "no"], ["T", "F"], ["1", "No"]])
+@pytest.mark.parametrize("words", [["yes", "no"], ["T", "F"], ["Y", "n"]])
 def test_numbers_are_no_answers_of_yes_and_no(words: list[str], tmp_path: Path) -> None:
     """A column of yes and no at one site has 5 and 2 at another, which would be read as numbers."""
     made = read(tmp_path / "t.csv", beside(words))

@@ -26,6 +26,7 @@ from equipoise.cli.init import read
 from equipoise.data.contents import DataError
 from equipoise.data.formats.reading import read_user_data
 from equipoise.data.memory_mapped import labels
+from equipoise.data.tables import checks
 from equipoise.data.tables.columns import Columns, UserData
 from equipoise.data.tables.roles import read_column
 from equipoise.data.tables.words import Origin

@@ -63,8 +63,12 @@ OPTIONS = {  # of the scenario `own`
     "range": "grey levels of image files that become black and white",
     "keep": "columns that are features, although they have no name or count the rows",
     "not_missing": "words that are names of classes, clients or groups here, such as NA",
+    "inputs": "the columns that may become inputs; no other column does, whatever else changes",
+    "unlabelled": 'rows without a label: "leave out"',
+    "unknown": "the name of a group for people whose group is missing",
     "sep": "the sign between the cells of a table: , ; tab ...",
     "decimal": "the sign before the digits of a fraction: . or ,",
+    "thousands": "the sign between thousands: . , ' or a blank",
     "encoding": "how letters are written: utf-8, latin-1, utf-16 ...",
     "download": "whether a data set of the Hub may be downloaded",
     "task": MEANINGS["task"],
@@ -90,8 +94,12 @@ WORDS = {
     "range": [0, 4095],
     "keep": ["id"],
     "not_missing": ["NA"],
+    "inputs": ["age"],
+    "unlabelled": "leave out",
+    "unknown": "unknown",
     "sep": ";",
     "decimal": ",",
+    "thousands": ".",
     "encoding": "latin-1",
     "data_seed": 0,
 }  # examples of these options
@@ -107,7 +115,11 @@ IF_ABSENT = {
     "tests": "groups if there are any, else clients if few",
     "range": "bytes as they are; of deeper images the least and the largest of all",
     "sep": "found in the first lines",
-    "decimal": ".",
+    "inputs": "all that have no other purpose",
+    "unlabelled": "an error",
+    "unknown": "an error",
+    "decimal": "as the cells are written, if that is one way",
+    "thousands": "as the cells are written, if that is one way",
     "encoding": "utf-8",
     "data_seed": "the seed",
 }
@@ -206,7 +218,8 @@ def _data(data: str, options: Mapping[str, Any]) -> tuple[UserData, Parts, dict[
     from equipoise.scenarios.own import columns_of, divided, edges, rounding, test_sets
 
     download, between = options.get("download", False), edges(options.get("range"))
-    own = read_user_data(data, columns_of(**options), download=download, between=between)
+    columns = replace(columns_of(**options), choose=True)
+    own = read_user_data(data, columns, download=download, between=between)
     division = {name: options[name] for name in ("clients", "alpha", "test", "server_validation") if name in options}
     if own.client is None:
         division.setdefault("clients", min(DIVIDED, max(1, len(own) // 2)))
@@ -218,8 +231,11 @@ def _data(data: str, options: Mapping[str, Any]) -> tuple[UserData, Parts, dict[
 def _complete(options: dict[str, Any], own: UserData, parts: Parts) -> None:
     """Add what the data decide where the user did not, and the class that counts as positive by its whole name."""
     from equipoise.data.pictures import Pictures
+    from equipoise.data.tables.cells import RawTable
     from equipoise.scenarios.own import check_positive
 
+    if isinstance(own.inputs, RawTable):
+        options.setdefault("inputs", [*own.inputs.schema.names, *own.inputs.schema.left_out])
     if "positive" in options:
         options["positive"] = check_positive(own, options["positive"])
     if own.client is None:
@@ -390,7 +406,7 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
 
 def _columns(table: RawTable) -> list[str]:
     """The schema of a table, a line for each column, with what is in it."""
-    from equipoise.data.tables.reading import described
+    from equipoise.data.tables.reading import described, reading_of
     from equipoise.data.tables.schema import CATEGORY, LEFT_OUT
 
     head = ["", f"[columns]  # what columns are, and how they become inputs: {SCHEMA}"]
@@ -398,7 +414,10 @@ def _columns(table: RawTable) -> list[str]:
     least = {
         f.name: {"least": f.least} if f.kind == CATEGORY and not f.categories else {} for f in table.schema.features
     }
-    used = [_column(f.name, f.written() | least[f.name], described(f, cells[f.name])) for f in table.schema.features]
+    used = [
+        _column(f.name, f.written() | least[f.name], f"{reading_of(f, table)}; {described(f, cells[f.name])}")
+        for f in table.schema.features
+    ]
     return head + used + [_column(name, {"kind": LEFT_OUT}, why) for name, why in table.schema.left_out.items()]
 
 

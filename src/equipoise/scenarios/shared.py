@@ -36,7 +36,19 @@ log = logging.getLogger(__name__)
 FORMAT: Final = 4  # of both files
 LEAST = 10  # training rows of a category or a bin whose count leaves a site
 SITE = "site"  # the one client of a table
-AGREED = ("label", "group", "split", "subject", "leave_out", "keep", "not_missing", "task", "columns")  # options
+AGREED = (
+    "label",
+    "group",
+    "split",
+    "subject",
+    "leave_out",
+    "keep",
+    "not_missing",
+    "unlabelled",
+    "unknown",
+    "task",
+    "columns",
+)  # options
 
 Rows = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
 

@@ -112,7 +112,7 @@ def _choice(path: Path, shape: tuple[int, ...], labels: str) -> str:
 def of_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping[str, Any]) -> UserData:
     """The user's data in arrays by name; ``path`` says where they are from. Whole numbers of a function stay so."""
     file, names = Path(path).name, list(arrays)
-    columns.require_none((*WRITTEN, "keep"), path, "a table")
+    columns.require_none((*WRITTEN, "keep", "inputs", "unlabelled"), path, "a table")
     x_name, named = _named(path, arrays, columns)
     x = arrays[x_name]
     inputs, of_inputs = _inputs(path, x_name, x, "function" in about)

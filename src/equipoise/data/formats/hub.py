@@ -44,7 +44,7 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     columns : ``label`` and ``client`` name columns; ``image`` one of images, by default the first of them.
     download : whether it may be downloaded.
     """
-    columns.require_none(WRITTEN, f"hub:{address}", "a table that is text")
+    columns.require_none((*WRITTEN, "inputs", "unlabelled"), f"hub:{address}", "a table in a file")
     parts = address.strip("/").split("/")
     if len(parts) not in (2, 3) or not all(parts):
         raise DataError(f"hub:{address}: expected hub:OWNER/NAME, or hub:OWNER/NAME/CONFIGURATION.")
@@ -192,7 +192,8 @@ def _inputs(what: str, tables: Sequence[Any], names: Sequence[str], columns: Col
     if unnamed:
         notes.append(left_out(unnamed, columns.keep, what, "a column without a name is an index of the rows as a rule"))
     raw = {name: _raw(_words(tables, name)) for name in names}
-    inputs, wrong, said = read_raw(what, raw, columns, "sample {}".format)
+    apart = [name for name in tables[0].features if name not in raw]
+    inputs, wrong, said = read_raw(what, raw, columns, "sample {}".format, apart=apart)
     notes += said
     if wrong:
         raise DataError(together(what, wrong))

@@ -55,7 +55,9 @@ def read(path: Path, columns: Columns) -> UserData:
     apart = {*named.values(), *columns.leave_out}
     rest = [name for name in header if name not in apart]
     notes = list(table.notes)
-    if columns.inputs is not None and image is None:
+    if image is not None:
+        columns.require_none(("inputs",), path, "a table of numbers")
+    elif columns.inputs is not None:
         unused = [name for name in rest if name not in columns.inputs]
         rest = [name for name in rest if name in columns.inputs]
         notes += [f"{path.name}: {listed(unused)}: not among inputs, and not used."] * bool(unused)
@@ -97,7 +99,7 @@ def read(path: Path, columns: Columns) -> UserData:
     if image is None:
         if not len(rows) and not problems:
             raise DataError(f"{path} holds no sample.")
-        inputs, wrong, said = read_raw(path.name, raw, columns, at, signs)
+        inputs, wrong, said = read_raw(path.name, raw, columns, at, signs, [name for name in header if name not in raw])
         problems += [f"{path}, {problem}" for problem in wrong]
         notes += said
         if not inputs.columns and not problems:

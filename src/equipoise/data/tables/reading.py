@@ -32,6 +32,7 @@ def read_raw(
     options: Columns,
     at: Place,
     signs: Mapping[str, Sequence[Signs]] | None = None,
+    apart: Sequence[str] = (),
 ) -> tuple[RawTable, list[str], list[str]]:
     """The columns of a table, what is wrong with them, and what is left out and why.
 
@@ -42,11 +43,17 @@ def read_raw(
     options : what the user said of columns, such as ``schema``, options of :class:`Feature` by name.
     at : the place of a row.
     signs : the readings of columns of text as numbers, of a table that has no types of its own.
+    apart : columns of the table that are no inputs, whatever options say of them.
     """
     if options.agreed:
         return _agreed(source, raw, options, at)
     signs = signs_in(raw, options, text=False)[0] if signs is None else signs
     features, left, notes, written = [], {}, list[str](), json.loads(options.schema or "{}")
+    if unused := [name for name in apart if name in written]:
+        notes.append(
+            f"{source}: {listed(unused)}: options under [columns] are not used, as no input is made of {'them' if unused[1:] else 'it'}."
+        )
+        written = {name: column for name, column in written.items() if name not in unused}
     others, problems = dict[str, tuple[Feature, ...]](), list[str]()
     counts = counting_columns({name: cells for name, cells in raw.items() if name not in options.keep})
     for name, cells in raw.items():
@@ -54,12 +61,14 @@ def read_raw(
         if not guess.features:
             left[name] = guess.reason
             continue
-        feature = guess.features[0]
+        decided = {key: value for key, value in dict(written.get(name, {})).items() if key in DECISIVE}
+        fitting = [f for f in guess.features if all(getattr(f, key) == value for key, value in decided.items() if key != "kind")]
+        feature = (fitting or guess.features)[0]
         if isinstance(cells, Words) and feature.kind == CATEGORY:
             feature, said = _named(source, feature, cells, options.not_missing)
             notes += said
         features.append(feature)
-        if len(guess.features) > 1 and not DECISIVE & written.get(name, {}).keys():
+        if len(guess.features) > 1 and not decided:
             others[name] = guess.features[1:]
             problems += [question(guess.features, cells)] * (not options.choose)
     schema = Schema(tuple(features), left).merged(written)
@@ -68,7 +77,8 @@ def read_raw(
         if "%y" in feature.form and isinstance(cells, Words) and len(dated := centuries(feature, cells.texts)) > 1:
             problems.append(question(dated, cells))
     table, wrong = _read(schema, raw, options, at)
-    return replace(table, others=others), problems + wrong, notes + notes_of(source, schema, options.keep)
+    table = replace(table, others=others, examples=examples_of(raw) if options.choose else {})
+    return table, problems + wrong, notes + notes_of(source, schema, options.keep)
 
 
 def signs_in(raw: Mapping[str, Raw], options: Columns, text: bool) -> tuple[dict[str, list[Signs]], str]:
@@ -225,6 +235,32 @@ def described(feature: Feature, cells: Cells) -> str:
     else:
         said = "nothing"
     return said + f"; {gone:,} missing" * (gone > 0)
+
+
+def examples_of(raw: Mapping[str, Raw]) -> dict[str, dict[int, str]]:
+    """Of columns of text two rows with different cells, as they are written."""
+    rows = dict[str, dict[int, str]]()
+    for name, cells in raw.items():
+        if isinstance(cells, Words):
+            present = [k for k in range(len(cells.words)) if not missing(cells.words[k])][:2]
+            rows[name] = {int(np.argmax(cells.codes == k)): cells.words[k].strip() for k in present}
+    return rows
+
+
+def reading_of(feature: Feature, table: RawTable) -> str:
+    """Two cells of a column as they are written and as they are read, and what else the column may be."""
+    cells = table.columns[feature.name]
+    present = np.flatnonzero(~cells.missing)[:2].tolist()
+    examples = table.examples.get(feature.name) or {k: f"{cells.values[k]:.12g}" for k in present}
+
+    def read(k: int) -> str:
+        value = cells.values[k]
+        if cells.missing[k]:
+            return "missing"
+        return cells.words[value] if cells.words else day(value) if feature.kind == DATE else f"{value:.12g}"
+
+    shown = ", ".join(f"{word} -> {read(k)}" for k, word in examples.items())
+    return shown + "".join(f", or {written_as(other)}" for other in table.others.get(feature.name, ()))
 
 
 def day(days: float) -> str:

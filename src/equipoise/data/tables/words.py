@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.tables.columns import Column, listed, option
+from equipoise.data.tables.columns import LEAVE_OUT, Column, listed, option
 
 # What programs write where there is nothing, in small letters: databases, spreadsheets, R, pandas, SAS, UCI, MATLAB, JavaScript.
 MISSING = {
@@ -79,6 +79,8 @@ def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Seq
         what, keep = _lost([words[k] for k in lost], not_missing)
         if role == "label" and _measurements(words):  # which have no names
             keep = ""
+        keep += {"group": f" To keep these people apart: {option('unknown', 'unknown')}."}.get(role, "")
+        keep += {"label": f" To leave such rows of a table out: {option('unlabelled', LEAVE_OUT)}."}.get(role, "")
         problems.append(
             f"{origin.what}: the {role} is missing in {len(rows):,} of {len(codes):,} samples{what}: {origin.places(rows)}. "
             f"Fill it in, or remove the sample.{keep}"
