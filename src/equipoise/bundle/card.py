@@ -19,7 +19,7 @@ from equipoise.records.history import History, worded
 from equipoise.records.threshold import USES_GROUP
 from equipoise.report import rates, sentences, thresholds
 from equipoise.report.document import treated
-from equipoise.report.formatting import PERCENT, number
+from equipoise.report.formatting import PERCENT, number, without
 from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.html import template
 from equipoise.report.notes import repeated
@@ -259,9 +259,10 @@ class Card:
     def _chosen(self) -> Iterator[Section]:
         """What the threshold does, if it was chosen."""
         if chosen := self.about["chosen"]:
-            said = [text for text in thresholds.explained(chosen) if not text.startswith("Brier")]  # of another table
-            first = [*thresholds.sentences(chosen)]
-            yield Section("At the threshold", first, thresholds.rates(chosen), thresholds.HEAD, said)
+            said = without(thresholds.explained(chosen), "probabilities")  # of another table
+            yield Section(
+                "At the threshold", [*thresholds.sentences(chosen)], thresholds.rates(chosen), thresholds.HEAD, said
+            )
 
     def _called(self, group: str) -> str:
         """A test set, with the name of the attribute where its values are the test sets: sex 1."""
@@ -311,7 +312,9 @@ class Card:
             )
 
     def _limits(self) -> Iterator[str]:
-        yield "Rates differ between groups by chance where n is small: read the intervals."
+        if len(self.history.groups) > 1 or self.history.attributes:
+            advice = ": read the intervals" * (self.history.main == ACCURACY)
+            yield f"Numbers differ between groups by chance where n is small{advice}."
         yield from repeated([self.history])
         if self.history.groups:
             yield from sentences.limits([self.history])

@@ -24,7 +24,7 @@ from equipoise.records.record import Record
 from equipoise.records.treatment import gap_between
 from equipoise.report import document as content
 from equipoise.report import gaps, layout, rates, sentences
-from equipoise.report.formatting import PERCENT, number
+from equipoise.report.formatting import PERCENT, number, without
 from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.html import svg, template
 from equipoise.report.statistics import Comparison, gaps_of
@@ -272,7 +272,7 @@ class Audit:
             figure = svg(treated.rates, rates.figure(parity)) if measure == ACCURACY else ""
             made.append(Section(treated.gaps_heading, [], self._gaps(treated), "Measure", [*self._said(treated)]))
             titles = rates.titles(parity, measure) | (PREDICTIVE if self.data.positive else {})
-            texts = [text for text in rates.explained(parity, measure) if not text.startswith(("Of 100", "n <"))]
+            texts = without(rates.explained(parity, measure), "missed", "few")
             if self.data.scores is not None:
                 titles |= CALIBRATION
                 texts.append(
@@ -310,19 +310,9 @@ class Audit:
         yield from sentences.unknown_values(treated)
         parity, few = treated.parity, f"fewer than {self.least}"
         (method,) = parity["methods"]
-        skipped: tuple[str, ...] = (
-            "Differences",
-            "One seed",
-            "±",
-            MODEL,
-            "The worst value",
-            "Calibration",
-        )  # of what the table shows
-        if self.data.sites is None:
-            skipped += ("Largest gap inside",)
-        for text in sentences.parity_legend(self.compared.document, treated):
-            if not text.startswith(skipped) and few not in text:
-                yield text
+        skipped = ["differences", "plus-minus", "gaps", "worst-value", "calibration", "without-rate"]  # in the table
+        skipped += ["inside"] * (self.data.sites is None)
+        yield from without(sentences.parity_legend(self.compared.document, treated), *skipped)
         small = [group for group, numbers in method["groups"].items() if numbers.get("of_class", 0) is None]
         if small:
             yield f"Left out of equal opportunity, with {few} people of class {parity['positive']}: {some(small, 10)}."

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, cast
 import numpy as np
 
 from equipoise.metrics.groups import hidden
+from equipoise.metrics.intervals import newcombe
 from equipoise.metrics.measures import ACCURACY
 from equipoise.records.criteria import COLLABORATION, ORACLE
 from equipoise.records.history import History, worded
@@ -265,12 +266,13 @@ def _worded(division: Division, name: str) -> str:
 
 def _difference(worst: RatesAt, best: RatesAt) -> str:
     """The difference of two groups with its interval, from those of the two (Newcombe 1998, method 10), from 0 on where they may be alike."""
-    ends = ([100 * float(each["sensitivity"][end] or 0) for end in ("value", "low", "high")] for each in (worst, best))
-    (p, l, u), (q, m, v) = ends
-    low, high = q - p - math.hypot(q - m, u - p), q - p + math.hypot(v - q, p - l)
+    (q, *of_q), (p, *of_p) = (
+        [float(each["sensitivity"][end] or 0) for end in ("value", "low", "high")] for each in (best, worst)
+    )
+    low, high = (100 * end for end in newcombe(q, of_q, p, of_p))
     more = _by_chance([worst, best]) < 0.05 and low >= 0.5  # which is shown as 1
     low = low if more else min(low, 0.0)
-    return f"The difference is {plural(round(q - p), 'point')} ({number(low, 0)} to {number(high, 0)}), which {MORE if more else CHANCE}."
+    return f"The difference is {plural(round(100 * (q - p)), 'point')} ({number(low, 0)} to {number(high, 0)}), which {MORE if more else CHANCE}."
 
 
 def _spread(groups: Sequence[RatesAt]) -> str:

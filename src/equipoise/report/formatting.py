@@ -2,7 +2,8 @@
 
 import math
 import re
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, Self
 
 from equipoise.metrics.measures import Measure
 from equipoise.report.document import Difference
@@ -11,6 +12,22 @@ UNDEFINED: Final = "–"
 FAILED: Final = " †"  # behind the name of a method whose training diverged, or that is no better than guessing
 PERCENT: Final = "\u00a0%"  # not to be torn from its number
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+class Said(str):
+    """A sentence with a key, by which pages choose what they show: nothing decides by its words."""
+
+    key: str
+
+    def __new__(cls, text: str, key: str = "") -> Self:
+        said = super().__new__(cls, text)
+        said.key = key
+        return said
+
+
+def without(texts: Iterable[str], *keys: str) -> list[str]:
+    """Sentences but those with one of some keys."""
+    return [text for text in texts if getattr(text, "key", "") not in keys]
 
 
 def number(value: float | None, digits: int = 2, *, sign: bool = False) -> str:
@@ -65,11 +82,15 @@ def difference(test: Difference, digits: int = 2) -> str:
     if low is None or high is None:
         return same_in_every_seed(mean, digits) if test["seeds"] > 1 else ""
     text = f"{number(mean, digits, sign=True)} [{number(low, digits, sign=True)}, {number(high, digits, sign=True)}]"
-    corrected = test["holm"] if p is not None and test["family"] > 1 else None
-    quoted = p if corrected is None else corrected
+    quoted = test["holm"] if corrected(test) else p
     if quoted is None:
         return text
-    return f"{text}, {'Holm ' if corrected is not None else ''}{'p<.001' if quoted < 0.001 else f'p={p_value(quoted)}'}"
+    return f"{text}, {'Holm ' * corrected(test)}{'p<.001' if quoted < 0.001 else f'p={p_value(quoted)}'}"
+
+
+def corrected(test: Difference) -> bool:
+    """Whether the p-value of a difference that is shown is that by Holm."""
+    return test["p"] is not None and test["holm"] is not None and test["family"] > 1
 
 
 def size(n: float) -> str:

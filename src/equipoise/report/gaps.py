@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
 from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
@@ -33,12 +33,15 @@ def few_people(parity: content.Parity, measure: Measure) -> dict[str, str]:
         for group, rates in parity["methods"][0]["groups"].items():
             n, positive, selected = rates["n"] or 0, rates.get("of_class") or 0, rates.get("selection_rate")
             chosen = round(n * selected["mean"] / 100) if selected and selected["mean"] is not None else 0
-            size = {"": n, "tpr": positive, "fpr": n - positive if positive else 0, "ppv": chosen}
-            sizes += [(size[rate], rate, group) for rate in ABOUT.get(column.key, ("",))]
+            size = {"": n, "tpr": positive, "fpr": n - positive, "ppv": chosen}
+            for rate in ABOUT.get(column.key, ("",)):  # one that is not known is about fewer than the least
+                unknown = rate and cast(content.Row, rates)[rate]["mean"] is None  # type: ignore[index]
+                sizes.append((0 if unknown else size[rate], rate, group))
         large = [each for each in sizes if each[0] >= parity["least"]]  # others are in no gap
         smallest, rate, group = min(sizes if len({group for _, _, group in large}) < 2 else large)
         if smallest < ESTIMABLE:
-            shown = f"< {parity['least']}" if smallest < parity["least"] else str(smallest)
+            rest = rate == "fpr" and parity["methods"][0]["groups"][group].get("of_class") is None
+            shown = f"< {parity['least']}" if smallest < parity["least"] else "at most " * rest + str(smallest)
             few[column.key] = f"{shown}{words[rate]} in {group}"
     return few
 
@@ -70,7 +73,7 @@ def changes(treated: content.Treated, measure: Measure) -> Iterator[str]:
     for key, title in both.items():
         gap = gaps[key]
         value = NOT_ESTIMABLE if gap is None else f"{number(gap, digits)} {measure.points}".rstrip()
-        why = f" ({few[key]}{f': {NOT_ESTIMABLE}' * (gap is not None)})" if key in few else ""
+        why = f" ({'only ' * (gap is not None)}{few[key]})" if key in few else ""
         parts.append(f"{value} in {title}{why}")
     noise = [
         f"±{number(max(ends[1] - gap, gap - ends[0]), digits)}"
@@ -99,7 +102,7 @@ def _change(method: content.Row, both: Mapping[str, str]) -> str:
     shown: dict[str, bool] = {}
     for key, title in both.items():
         test = content.test_of(method, key)
-        if test and test["difference"] is not None and test["holm"] is not None and test["holm"] < 0.05:
+        if test and test["difference"] is not None and test["apart"]:
             shown[title] = test["difference"] < 0
     if not shown:
         return "no change is shown"

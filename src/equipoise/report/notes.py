@@ -13,7 +13,7 @@ import numpy as np
 from equipoise.metrics.measures import Measure
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LAST, LEAVE_OUT, ORACLE
 from equipoise.records.meta import REPEATED, TOGETHER, Tuned
-from equipoise.report.formatting import brief, number
+from equipoise.report.formatting import Said, brief, number
 from equipoise.report.provenance import at_real_sites
 from equipoise.system.environment import code, kind, release
 from equipoise.system.suggestions import some
@@ -358,7 +358,7 @@ def of_parity(runs: Runs, rates: NumbersOfRuns) -> Iterator[str]:
         which = f"class{'es' * (len(classes) > 1)} {', '.join(map(name, sorted(classes)))}"
         k = len(set.union(*classes.values()))
         so = ", so" if k == n else f" with {k} of {n} seeds, so"
-        yield f"{group} has {fewer} of {which}{so} it has no {rate} there and is left out."
+        yield Said(f"{group} has {fewer} of {which}{so} it has no {rate} there and is left out.", "without-rate")
     if without := [label for label in runs if label not in rates]:
         yield f"{listed(without)} recorded no rates."
 

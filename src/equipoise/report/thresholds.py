@@ -11,7 +11,7 @@ import numpy as np
 from equipoise.records.history import worded
 from equipoise.records.threshold import Chosen, Estimate, RatesAt
 from equipoise.report import drawing
-from equipoise.report.formatting import PERCENT, UNDEFINED, number
+from equipoise.report.formatting import PERCENT, UNDEFINED, Said, number
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.notes import UNPROTECTED
 
@@ -113,7 +113,7 @@ def explained(chosen: Chosen) -> list[str]:
         "their rates look better.",
         f"Sensitivity: of class {positive}, how many are recognised; specificity: of the others, how many are not taken for it; selection rate: of "
         "all, how many are taken for it.",
-        "Brier, from 0 to 2, and ECE, over 15 bins of confidence: lower is better.",
+        Said("Brier, from 0 to 2, and ECE, over 15 bins of confidence: lower is better.", "probabilities"),
         " ".join(filter(None, (f"Nothing is shown of fewer than {chosen['least']}.", hidden(chosen)))),
     ]
 
