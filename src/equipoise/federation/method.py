@@ -16,9 +16,9 @@ from equipoise.core.rule import OWNS, SEES, Rule, Sees, overrides
 from equipoise.core.solver import Solver
 from equipoise.core.task import Task
 from equipoise.methods import ALIASES, METHODS
-from equipoise.records.meta import Sharing
+from equipoise.records.meta import InForce, Sharing
 from equipoise.system import own_code
-from equipoise.system.suggestions import near
+from equipoise.system.suggestions import near, shorten
 from equipoise.system.text import read_value
 
 
@@ -208,20 +208,42 @@ def _of_single_clients(rule: Rule) -> bool:
     return any(overrides(rule, hook) for hook in ("private", "submodel", "deploy")) or "reward" in rule.declared.owns
 
 
+def in_force(method: Method) -> dict[str, InForce]:
+    """Every hyper-parameter by part of a method, and what the published form of the part has otherwise, by the presets of its name."""
+    parts: dict[str, InForce] = {}
+    for rule, part in zip(method.rules, method.parts, strict=True):
+        name = part if part in METHODS else _called(type(rule))
+        presets = METHODS[name].presets if name in METHODS else {}
+        form = presets.get("published", presets.get("paper", {}))
+        values = {f.name: getattr(rule, f.name) for f in fields(rule)}
+        entry = parts.setdefault(name, {"values": {}, "published": {}})
+        entry["values"] |= {key: shorten(_written(value)) for key, value in values.items()}
+        entry["published"] |= {key: _written(form[key]) for key in form if key in values and values[key] != form[key]}
+    return parts
+
+
 def _rank(rule: Rule) -> int:
     return max((ORDER.index(what) for what in rule.declared.owns if what in ORDER), default=ORDER.index(NOTHING))
 
 
 def text_of(rule: Rule) -> str:
     """A rule as text, with the values that differ from its defaults."""
-    named = [n for n, e in METHODS.items() if e.rules == (type(rule),) and not e.values]
-    values = {f.name: v for f in fields(rule) if (v := getattr(rule, f.name)) != f.default}
-    return (named[0] if named else type(rule).__name__) + _inside(values)
+    return _called(type(rule)) + _inside({f.name: v for f in fields(rule) if (v := getattr(rule, f.name)) != f.default})
+
+
+def _called(rule: type[Rule]) -> str:
+    """The name of a rule in the catalogue, or that of its class."""
+    return next((n for n, e in METHODS.items() if e.rules == (rule,) and not e.values), rule.__name__)
+
+
+def _written(value: object) -> str:
+    """A hyper-parameter as :func:`read_values` reads it."""
+    return str([*value] if isinstance(value, tuple) else value)
 
 
 def _inside(values: Mapping[str, object]) -> str:
     """Hyper-parameters in brackets, as :func:`read_values` reads them; nothing if there are none."""
-    written = [f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in values.items()]
+    written = [f"{key}={_written(value)}" for key, value in values.items()]
     return f"({', '.join(written)})" if written else ""
 
 

@@ -27,7 +27,7 @@ from equipoise.report.html import template
 from equipoise.report.layout import every_client
 from equipoise.report.notes import listed, of_tuning
 from equipoise.report.provenance import at_real_sites, data_digest, quarantined, versions
-from equipoise.report.sentences import failures, limits, unknown_values, verdict
+from equipoise.report.sentences import failures, in_force, limits, unknown_values, verdict
 from equipoise.report.statistics import Comparison, interval_of, without_bounds
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import some
@@ -535,7 +535,7 @@ def _made(compared: Comparison) -> Section:
         where = f"This was a simulation on one machine: {plural(sites, 'site')} trained as if each kept its rows, and the rows were in one place."
     else:
         where = "All rows were in one place."
-    texts = [f"{how} {where}"]
+    texts = [f"{how} {where}", *in_force(compared.document)]
     schema = (run.meta.get("data") or {}).get("schema") or {}
     if columns := [*schema.get("columns", {})]:
         out = [f"{name} ({why})" for name, why in schema.get("left_out", {}).items()]

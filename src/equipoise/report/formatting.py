@@ -20,6 +20,7 @@ class Said(str):
     key: str
 
     def __new__(cls, text: str, key: str = "") -> Self:
+        """A text, and its key."""
         said = super().__new__(cls, text)
         said.key = key
         return said

@@ -101,7 +101,7 @@ class Sheet:
 
 def sheets(comparison: content.Document) -> list[Sheet]:
     """The tables of a comparison: every measure, then what clients get for what they give, then the treatment of groups."""
-    return [
+    made = [
         *map(_of_measure, tables(comparison)),
         *_of_spread(comparison),
         *_of_rewards(comparison),
@@ -109,6 +109,8 @@ def sheets(comparison: content.Document) -> list[Sheet]:
         *_of_own_measures(comparison),
         *_of_validation(comparison),
     ]
+    stated = sentences.in_force(comparison)
+    return [replace(sheet, explanations=[*sheet.explanations, *stated]) for sheet in made]
 
 
 def _of_spread(comparison: content.Document) -> Iterator[Sheet]:

@@ -176,7 +176,7 @@ def _in_group(rates: RatesOfGroup | None, key: RateName) -> str:
     """How many of 100 are missed in a group, of many classes with the class; a dash where it has no such rate."""
     if rates is None or rates[key]["mean"] is None:
         return UNDEFINED
-    return _missed(rates[key]["mean"]) + f" (class {rates['worst_class']})" * (key == "worst_recall")
+    return _missed(rates[key]["mean"]) + (f" (class {rates['worst_class']})" if key == "worst_recall" else "")
 
 
 def _missed(percent: float | None) -> str:

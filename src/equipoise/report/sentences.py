@@ -48,6 +48,12 @@ def legend(comparison: content.OfMeasure) -> list[str]:
     return [*text, *untested(comparison), *plus_minus(comparison["methods"])]
 
 
+def in_force(comparison: content.Document) -> list[str]:
+    """The hyper-parameters of every method that has any, in a sentence."""
+    each = [f"{label}: {text}" for label, text in comparison["in_force"].items()]
+    return [Said(f"Hyper-parameters in force: {'; '.join(each)}.", "in-force")] * bool(each)
+
+
 def worst_named(methods: Sequence[content.Row], key: str = "worst_groups", what: str = "The worst group") -> list[str]:
     """Which group is the worst one, by method; empty where there is only one.
 
@@ -411,13 +417,17 @@ def _ranked(comparison: content.Document) -> Iterator[tuple[int, str]]:
         only = len(without_bounds(methods)) > 1 and learned[0]["bound"] != "lower"  # which is not judged
         yield 3, _of_one(learned[0], only, measure)
     elif learned:
-        shown = _shown(learned, {c: t for c, t in SHOWN.items() if c != "worst" or len(learned[0]["groups"]) > 1}, measure)
+        shown = _shown(
+            learned, {c: t for c, t in SHOWN.items() if c != "worst" or len(learned[0]["groups"]) > 1}, measure
+        )
         yield from ((4, text) for text in (*_claims(comparison, learned), *shown))
         yield from ((7, text) for text in _by_other_measures(comparison))
     one_group = len({*comparison["small"], *methods[0]["groups"]}) < 2
     if one_group and (over := comparison["spread"]) and (spread := _over_clients(over, measure)):
         yield 2, spread
-        yield from ((4, text) for text in _shown([m for m in over["methods"] if not m["failed"]], SHOWN_OF_CLIENTS, measure))
+        yield from (
+            (4, text) for text in _shown([m for m in over["methods"] if not m["failed"]], SHOWN_OF_CLIENTS, measure)
+        )
     yield from ((6, text) for text in _rewards(comparison))
     if seeds == 2 and len(learned) > 1:
         yield 5, "Two seeds say little about chance: run at least three before you rely on a difference."
@@ -604,7 +614,11 @@ def _judged(comparison: content.Document) -> Iterator[tuple[str, content.Leader,
             "highest": measure.highest,
             "groups": plural(len(method["groups"]), "group"),
             "worst": notes.listed([*method["worst_groups"]]) if method["worst_groups"] else "",
-            **({"average": "", "AVG": measure.noun} if len(method["groups"]) == 1 else {"average": " on average", "AVG": "AVG"}),
+            **(
+                {"average": "", "AVG": measure.noun}
+                if len(method["groups"]) == 1
+                else {"average": " on average", "AVG": "AVG"}
+            ),
         }
         yield key, leader, *(text.format(**words) for text in (claim, shown, value))
 
@@ -797,7 +811,9 @@ def _of_few_seeds(comparison: Comparison) -> Iterator[str]:
     n, measure, document = len(comparison["seeds"]), comparison.measure, comparison.document
     changed = notes.listed(seeds_change(comparison.histories))
     gaps = any(_has_intervals(method) for each in content.treated(document) for method in each.parity["methods"])
-    known = gaps or any(map(_has_intervals, (*document["methods"], *(document["spread"] or {"methods": []})["methods"])))
+    known = gaps or any(
+        map(_has_intervals, (*document["methods"], *(document["spread"] or {"methods": []})["methods"]))
+    )
     if n == 1 and known:
         yield f"One seed: intervals are over the test samples of these models, and do not cover what another seed changes: {changed}."
     elif n == 1:

@@ -25,7 +25,7 @@ from equipoise.metrics.performance import best, extreme_at, last_rounds, mean, s
 from equipoise.metrics.pooling import Moments, last_rounds_together, moments
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
 from equipoise.records import results
-from equipoise.records.meta import Content, Sharing
+from equipoise.records.meta import Content, Sharing, in_force
 from equipoise.records.treatment import gap_between
 from equipoise.report import columns, notes
 from equipoise.report import document as content
@@ -160,6 +160,7 @@ class Comparison(Mapping[str, Any]):
             "collaboration": _collaboration(runs),
             "spread": _spread(runs, last),
             "group_fairness": _parity(runs, lambda run: run.summary["group_fairness"]),
+            "in_force": _in_force(runs),
             **cast(content.Document, {"people": people} if (people := _people(runs)) else {}),
             "other_rounds": _other_rounds(runs, 1 if last > 1 else LAST),
             "validation": _validation(runs),
@@ -1208,6 +1209,15 @@ def _on_groups(run: Run, name: str, last: int) -> Table:
     if not records:
         return np.full(2, math.nan)
     return last_rounds(np.array([[row.get(group) for group in run.history.groups] for row in records], float), last)
+
+
+def _in_force(runs: Runs) -> dict[str, str]:
+    """By method with any, its hyper-parameters in force, as far as recorded."""
+    texts = {
+        label: [in_force(run.history.meta.get("in_force", {})) for run in seeds.values()]
+        for label, seeds in runs.items()
+    }
+    return {label: " or ".join(dict.fromkeys(each)) for label, each in texts.items() if all(each)}
 
 
 def _scenario(runs: Runs) -> str:
