@@ -115,7 +115,8 @@ def test_few_people_show_nothing(sick: int, said: str) -> None:
     found = Comparison.of([run(drawn, **SICK)])
     (sheet,) = (sheet for sheet in sheets(found) if sheet.name == "group-fairness")
     text = " ".join(sheet.explanations)
-    assert ("read the intervals" in text and f"equal opportunity ({said})" in text) == bool(said)
+    assert ("With fewer than 30 people in a group" in text and f"equal opportunity ({said})" in text) == bool(said)
+    assert ("read the intervals, not the numbers: equal opportunity" in text) == (sick == 12)  # there are some
     assert "accuracy gap (" not in text
 
 

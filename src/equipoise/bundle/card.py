@@ -16,7 +16,6 @@ from equipoise.metrics.groups import hidden
 from equipoise.metrics.intervals import wilson
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of
 from equipoise.records.history import History, worded
-from equipoise.records.meta import in_force
 from equipoise.records.threshold import USES_GROUP
 from equipoise.report import rates, sentences, thresholds
 from equipoise.report.document import treated
@@ -328,7 +327,7 @@ class Card:
     def _making(self) -> Iterator[str]:
         about = self.about
         yield f"Method: {about['method']}, seed {about['seed']}, model after round {about['round'] + 1} of {about['rounds']}."
-        if text := in_force(self.history.meta.get("in_force", {})):
+        if text := self.history.meta.get("in_force"):
             yield f"Hyper-parameters in force: {text}."
         recipe = about["network"] or {}
         options = [f"{key}={value}" for key, value in recipe.items() if key not in ("name", "in_shape", "n_classes")]

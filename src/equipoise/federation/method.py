@@ -16,7 +16,7 @@ from equipoise.core.rule import OWNS, SEES, Rule, Sees, overrides
 from equipoise.core.solver import Solver
 from equipoise.core.task import Task
 from equipoise.methods import ALIASES, METHODS
-from equipoise.records.meta import InForce, Sharing
+from equipoise.records.meta import Sharing
 from equipoise.system import own_code
 from equipoise.system.suggestions import near, shorten
 from equipoise.system.text import read_value
@@ -208,18 +208,27 @@ def _of_single_clients(rule: Rule) -> bool:
     return any(overrides(rule, hook) for hook in ("private", "submodel", "deploy")) or "reward" in rule.declared.owns
 
 
-def in_force(method: Method) -> dict[str, InForce]:
-    """Every hyper-parameter by part of a method, and what the published form of the part has otherwise, by the presets of its name."""
-    parts: dict[str, InForce] = {}
+def in_force(method: Method) -> str:
+    """Every hyper-parameter, and what the published form has otherwise, by the presets; empty if there are none."""
+    parts: dict[str, dict[str, object]] = {}
     for rule, part in zip(method.rules, method.parts, strict=True):
         name = part if part in METHODS else _called(type(rule))
+        parts.setdefault(name, {}).update((f.name, getattr(rule, f.name)) for f in fields(rule))
+    texts = []
+    for name, values in parts.items():
         presets = METHODS[name].presets if name in METHODS else {}
         form = presets.get("published", presets.get("paper", {}))
-        values = {f.name: getattr(rule, f.name) for f in fields(rule)}
-        entry = parts.setdefault(name, {"values": {}, "published": {}})
-        entry["values"] |= {key: shorten(_written(value)) for key, value in values.items()}
-        entry["published"] |= {key: _written(form[key]) for key in form if key in values and values[key] != form[key]}
-    return parts
+        other = _listed({key: value for key, value in form.items() if values[key] != value})
+        published = f" (not the published form, which has {other})" * bool(other)
+        texts += [f"{name} " * (len(parts) > 1) + _listed(values) + published] * bool(values)
+    return " + ".join(texts)
+
+
+def _listed(values: Mapping[str, object]) -> str:
+    """Hyper-parameters as :func:`read_values` reads them."""
+    return ", ".join(
+        f"{key}={shorten(str([*value] if isinstance(value, tuple) else value))}" for key, value in values.items()
+    )
 
 
 def _rank(rule: Rule) -> int:
@@ -236,15 +245,9 @@ def _called(rule: type[Rule]) -> str:
     return next((n for n, e in METHODS.items() if e.rules == (rule,) and not e.values), rule.__name__)
 
 
-def _written(value: object) -> str:
-    """A hyper-parameter as :func:`read_values` reads it."""
-    return str([*value] if isinstance(value, tuple) else value)
-
-
 def _inside(values: Mapping[str, object]) -> str:
     """Hyper-parameters in brackets, as :func:`read_values` reads them; nothing if there are none."""
-    written = [f"{key}={_written(value)}" for key, value in values.items()]
-    return f"({', '.join(written)})" if written else ""
+    return f"({_listed(values)})" if values else ""
 
 
 def _sum(rules: Sequence[Rule]) -> str:

@@ -1,6 +1,6 @@
 """What a run was: the form of a history's meta data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final, TypedDict
 
@@ -121,26 +121,6 @@ class Tuned(TypedDict, total=False):
     changed: list[str]
 
 
-class InForce(TypedDict):
-    """The hyper-parameters of a part of a method, as text by name: all ``values``, and those that its ``published`` form has otherwise."""
-
-    values: dict[str, str]
-    published: dict[str, str]
-
-
-def in_force(parts: Mapping[str, InForce]) -> str:
-    """The hyper-parameters of a method in words; empty if it has none."""
-    texts = []
-    for part, each in parts.items():
-        values, published = (
-            ", ".join(f"{name}={value}" for name, value in values.items())
-            for values in (each["values"], each["published"])
-        )
-        form = f" (not the published form, which has {published})" * bool(published)
-        texts += [f"{part} " * (len(parts) > 1) + values + form] * bool(values)
-    return " + ".join(texts)
-
-
 TOGETHER: Final = (
     "Some people have several rows. Intervals of the rates of groups, and of gaps between these, take them together; all others take rows as "
     "independent, and are too narrow."
@@ -161,7 +141,7 @@ class Meta(TypedDict, total=False):
     client_names, client_groups : [N], a name of each client, and the group it belongs to.
     measures : what was to be recorded.
     classes : their names.
-    in_force : by part of the method its hyper-parameters, see `InForce`.
+    in_force : the hyper-parameters of the method, in words, and whether that is not its published form; empty if it has none.
     decides : by which attribute the method decides, empty if by none; absent where the more probable class is predicted.
     positive : the name of the class that rates are about, where it was said.
     attributes : by the name of each sensitive attribute the names of its values, in the order of their codes; absent where samples have none.
@@ -196,7 +176,7 @@ class Meta(TypedDict, total=False):
     client_groups: list[str] | None
     measures: list[str]
     classes: list[str]
-    in_force: dict[str, InForce]
+    in_force: str
     decides: str
     positive: str | None
     attributes: dict[str, list[str]]

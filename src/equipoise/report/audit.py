@@ -37,21 +37,6 @@ CLUSTERED: Final = "Intervals take the rows of a person together, by the varianc
 SITE: Final = "Site"
 PREDICTIVE: Final[dict[rates.RateName, str]] = {"ppv": "predictive value"}
 CALIBRATION: Final[dict[rates.RateName, str]] = {"bias": "bias", "calibration_error": "calibration error"}
-BEHIND: Final[Mapping[str, tuple[str, ...]]] = {  # the rates of groups whose gap a measure is
-    "accuracy_gap": ("accuracy",),
-    "equal_opportunity": ("tpr",),
-    "equalised_odds": ("tpr", "fpr"),
-    "demographic_parity": ("selection_rate",),
-    "demographic_parity_ratio": ("selection_rate",),
-    "predictive_parity": ("ppv",),
-    "calibration_gap": ("bias",),
-    "calibration_error_gap": ("calibration_error",),
-    "worst_recall": ("worst_recall",),
-    "rmse_gap": ("rmse",),
-    "mae_gap": ("mae",),
-    "error_gap": ("error",),
-    "prediction_gap": ("prediction",),
-}
 
 
 def audit(
@@ -297,7 +282,8 @@ class Audit:
             gap = content.number_of(method, column.key)["mean"]
             every = cast(Mapping[str, Any], method["groups"])
             each = {
-                k: {g: v for g, row in every.items() if (v := row[k]["mean"]) is not None} for k in BEHIND[column.key]
+                k: {g: v for g, row in every.items() if (v := row[k]["mean"]) is not None}
+                for k in gaps.behind(column.key)
             }
             values = max(each.values(), key=lambda values: gap_between(values.values()) or 0.0)
             rows.append((column.title, _row(gap, content.ends_of(method, column.key), values, self._digits)))

@@ -13,36 +13,46 @@ from equipoise.report.notes import listed
 from equipoise.report.statistics import gaps_of, without_bounds
 from equipoise.system.text import plural
 
-ABOUT: Final[Mapping[str, Sequence[str]]] = {  # of which people a gap is, if not of all
+BEHIND: Final[
+    Mapping[str, Sequence[str]]
+] = {  # the rates of groups whose gap a measure is, if it does not have their name
     "equal_opportunity": ("tpr",),
     "equalised_odds": ("tpr", "fpr"),
+    "demographic_parity": ("selection_rate",),
+    "demographic_parity_ratio": ("selection_rate",),
     "predictive_parity": ("ppv",),
+    "calibration_gap": ("bias",),
 }
 NOT_ESTIMABLE: Final = "not estimable"
 NAMED: Final = 3  # methods that a sentence names
 SMALLER: Final[dict[bool, str]] = {True: "smaller", False: "larger"}
 
 
+def behind(key: str) -> Sequence[str]:
+    """The rates of groups whose gap a measure is."""
+    return BEHIND.get(key, (key.removesuffix("_gap"),))
+
+
 def few_people(parity: content.Parity, measure: Measure) -> dict[str, str]:
     """The gaps that fewer than `ESTIMABLE` people are behind in some group, by key: the smallest group, in words."""
     about = f"of class {parity['positive']}"
-    words = {"": "", "tpr": f" {about}", "fpr": f" not {about}", "ppv": f" taken for class {parity['positive']}"}
+    words = {"tpr": f" {about}", "fpr": f" not {about}", "ppv": f" taken for class {parity['positive']}"}
     few: dict[str, str] = {}
     for column in gaps_of(parity, measure):
         sizes: list[tuple[int, str, str]] = []
         for group, rates in parity["methods"][0]["groups"].items():
             n, positive, selected = rates["n"] or 0, rates.get("of_class") or 0, rates.get("selection_rate")
             chosen = round(n * selected["mean"] / 100) if selected and selected["mean"] is not None else 0
-            size = {"": n, "tpr": positive, "fpr": n - positive, "ppv": chosen}
-            for rate in ABOUT.get(column.key, ("",)):  # one that is not known is about fewer than the least
-                unknown = rate and cast(content.Row, rates)[rate]["mean"] is None  # type: ignore[index]
-                sizes.append((0 if unknown else size[rate], rate, group))
+            size = {"tpr": positive, "fpr": n - positive, "ppv": chosen}
+            for rate in behind(column.key):  # one that is not known is about fewer than the least
+                known = rate not in size or content.number_of(cast(content.Row, rates), rate)["mean"] is not None
+                sizes.append((size.get(rate, n) if known else 0, rate, group))
         large = [each for each in sizes if each[0] >= parity["least"]]  # others are in no gap
         smallest, rate, group = min(sizes if len({group for _, _, group in large}) < 2 else large)
         if smallest < ESTIMABLE:
             rest = rate == "fpr" and parity["methods"][0]["groups"][group].get("of_class") is None
             shown = f"< {parity['least']}" if smallest < parity["least"] else "at most " * rest + str(smallest)
-            few[column.key] = f"{shown}{words[rate]} in {group}"
+            few[column.key] = f"{shown}{words.get(rate, '')} in {group}"
     return few
 
 

@@ -706,9 +706,9 @@ def _sheet(methods: Sequence[content.Row], columns: Sequence[Column], *, grid: G
         if any(versus["seeds"] > 1 for method in methods if (versus := cast(content.Versus | None, method["versus"])))
         else f", with the 95{PERCENT} interval over the test samples of this one seed"
     )
-    test = f"Differences are to {methods[0]['method']}{tests}."
+    about = f"Differences are to {methods[0]['method']}{tests}."
     narrow = {column.title: column.narrow for column in columns if column.narrow}
-    return Sheet(grid=grid, test=[test] if lines else [], differences=lines, narrow_titles=narrow, **fields)
+    return Sheet(grid=grid, test=[about] if lines else [], differences=lines, narrow_titles=narrow, **fields)
 
 
 def _block(name: str, heading: str, grid: Grid, *texts: str, head: str = "Method") -> Sheet:

@@ -452,7 +452,7 @@ def _nothing(comparison: content.Document) -> str:
 
 def _over_clients(spread: content.Spread, measure: Measure) -> str:
     """What the worst clients have, by method; of many methods the first and the one with the best number."""
-    methods = {method["method"]: method["worst10"]["mean"] for method in spread["methods"]}
+    methods = {method["method"]: content.number_of(method, "worst10")["mean"] for method in spread["methods"]}
     defined = {label: value for label, value in methods.items() if value is not None}
     if len(defined) > 3:
         best = (max if measure.better == "higher" else min)(defined, key=lambda label: defined[label])
@@ -549,7 +549,7 @@ def _intervals_of_one(method: content.Measured, digits: int = 2) -> list[str]:
         if mean is not None and half is not None:
             ends = [mean - half, mean + half]
         if method["avg"]["mean"] is not None and mean is not None and ends:
-            lines.append(f"{method['method']}, {title}: {number(mean, digits)}{_interval(*ends, digits)}.")
+            lines.append(f"{method['method']}, {title}: {number(mean, digits)}{_interval(ends[0], ends[1], digits)}.")
     return lines
 
 
@@ -620,7 +620,7 @@ def _judged(comparison: content.Document) -> Iterator[tuple[str, content.Leader,
                 else {"average": " on average", "AVG": "AVG"}
             ),
         }
-        yield key, leader, *(text.format(**words) for text in (claim, shown, value))
+        yield key, leader, claim.format(**words), shown.format(**words), value.format(**words)
 
 
 def _claims(comparison: content.Document, learned: Sequence[content.Measured]) -> Iterator[str]:
@@ -744,13 +744,18 @@ def _rewards(comparison: content.Document) -> Iterator[str]:
     """How closely what clients get follows what they contribute, and the reward of the best client."""
     if not (together := comparison["collaboration"]):
         return
-    methods = {m["method"]: m for m in together["methods"] if not m["alone"] and m["fairness"]["mean"] is not None}
+    numbers = {
+        m["method"]: [content.number_of(m, key)["mean"] for key in ("fairness", "max")]
+        for m in together["methods"]
+        if not m["alone"]
+    }
+    methods = {label: each for label, each in numbers.items() if each[0] is not None}
     if not methods:
         return
 
     def of(label: str) -> str:
-        method = methods[label]
-        return f"{method['fairness']['mean']:.2f} of 100, with {method['max']['mean']:.2f}{PERCENT} for the best client"
+        fairness, best = methods[label]
+        return f"{number(fairness)} of 100, with {number(best)}{PERCENT} for the best client"
 
     if (leader := _fairness(comparison)) is None:
         values = "; ".join(f"{label} {of(label)}" for label in [*methods][:3])

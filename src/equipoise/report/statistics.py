@@ -25,7 +25,7 @@ from equipoise.metrics.performance import best, extreme_at, last_rounds, mean, s
 from equipoise.metrics.pooling import Moments, last_rounds_together, moments
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
 from equipoise.records import results
-from equipoise.records.meta import Content, Sharing, in_force
+from equipoise.records.meta import Content, Sharing
 from equipoise.records.treatment import gap_between
 from equipoise.report import columns, notes
 from equipoise.report import document as content
@@ -1213,10 +1213,7 @@ def _on_groups(run: Run, name: str, last: int) -> Table:
 
 def _in_force(runs: Runs) -> dict[str, str]:
     """By method with any, its hyper-parameters in force, as far as recorded."""
-    texts = {
-        label: [in_force(run.history.meta.get("in_force", {})) for run in seeds.values()]
-        for label, seeds in runs.items()
-    }
+    texts = {label: [run.history.meta.get("in_force", "") for run in seeds.values()] for label, seeds in runs.items()}
     return {label: " or ".join(dict.fromkeys(each)) for label, each in texts.items() if all(each)}
 
 
