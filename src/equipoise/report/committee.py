@@ -27,7 +27,7 @@ from equipoise.report.html import template
 from equipoise.report.layout import every_client
 from equipoise.report.notes import listed, of_tuning
 from equipoise.report.provenance import at_real_sites, data_digest, quarantined, versions
-from equipoise.report.sentences import failures, in_force, limits, unknown_values, verdict
+from equipoise.report.sentences import failures, in_force, limits, plus_minus_of, unknown_values, verdict
 from equipoise.report.statistics import Comparison, interval_of, without_bounds
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import some
@@ -38,6 +38,7 @@ POINTS: Final = 6  # lines of a list
 METHODS: Final = 3  # side by side
 PERMUTATIONS: Final = 9999
 COLUMNS: Final = 20  # of a table, by name
+WIDE: Final = 100  # people, of fewer an interval of a rate is wider than 20 points
 ADD: Final = "write {} in a table [report] of a file, and add --about FILE.toml to the command of this report"
 
 
@@ -194,7 +195,7 @@ def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
             for division in chosen["divisions"]
         ]
         tables = tables or [("", _at({"by": "", "groups": {"all": chosen["everyone"]}}, chosen))]
-        caption = " ".join(filter(None, (BRACKETS, thresholds.hidden(chosen))))
+        caption = " ".join(filter(None, (BRACKETS.format("test rows of the same kind"), thresholds.hidden(chosen))))
         return Section("missed", heading, texts, (), tables, caption)
     document, several = compared.document, len(compared["seeds"]) > 1
     tables = [(_by(each, compared), _of_parity(each, compared)) for each in treated(document)]
@@ -202,8 +203,15 @@ def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
     own = any(run.client_sizes is not None for run in compared.histories)
     if own and (sheet := every_client(compared)) is not None and len(sheet.grid.rows) <= ROWS:
         tables.append((f"By site: {compared.measure.axis()}", sheet.grid))
-    seeds = f" Numbers are means over {len(compared['seeds'])} runs that differ in their random seed." * several
-    return Section("missed", heading, [verdict(_in_words(document, compared))], (), tables, BRACKETS + seeds)
+    seeds = f"Numbers are means over {len(compared['seeds'])} runs that differ in their random seed." * several
+    cells = [cell for _, grid in tables for _, row in grid.rows for cell in row]
+    others = "test rows of the same kind" if of_classes else "runs"
+    caption = [
+        BRACKETS.format(others) * any(cell.ends and not cell.half for cell in cells),
+        *(plus_minus_of(document) if any(cell.half for cell in cells) else ()),
+        seeds,
+    ]
+    return Section("missed", heading, [verdict(_in_words(document, compared))], (), tables, " ".join(filter(None, caption)))
 
 
 def _in_words(document: Document, compared: Comparison) -> Document:
@@ -220,7 +228,7 @@ def _in_words(document: Document, compared: Comparison) -> Document:
     return cast(Document, {**document, "methods": methods})
 
 
-BRACKETS: Final = "In brackets: 95\u00a0% intervals, the range that fits the data: other test rows of the same kind would give other rates."
+BRACKETS: Final = "In brackets: 95\u00a0% intervals, the range that fits the data: other {} would give other numbers."
 CHANCE: Final = "may be chance"
 MORE: Final = "is more than chance alone explains"
 
@@ -458,7 +466,7 @@ def _uncertain(compared: Comparison, chosen: Chosen | None) -> list[str]:
             f"The threshold was chosen for {chosen['rule']}, on other rows than those of the table: these reach that only roughly."
         )
     if few := _fewest(compared, chosen):
-        points.append(f"The fewest people behind a rate above are {few}: with so few, intervals are wide.")
+        points.append(f"The fewest people behind a rate above are {few}.")
     return points
 
 
@@ -498,7 +506,8 @@ def _fewest(compared: Comparison, chosen: Chosen | None) -> str:
         n, cases = group["n"] or 0, group["of_class"]
         behind, most = ((n, n), "at most ") if cases is None else ((cases, n - cases), "")
         sizes += [(size, most) for key, size in zip(keys, behind, strict=True) if group[key][value] is not None]
-    return "{1}{0:,}".format(*min(sizes)) if sizes else ""
+    wide = ": with so few, intervals are wide" * bool(sizes and min(sizes)[0] < WIDE)
+    return "{1}{0:,}".format(*min(sizes)) + wide if sizes else ""
 
 
 def _not_looked_at(compared: Comparison, chosen: Chosen | None) -> Iterator[str]:

@@ -97,7 +97,8 @@ def changes(treated: content.Treated, measure: Measure) -> Iterator[str]:
     several = len(treated.parity["seeds"]) > 1
     alike: dict[str, list[str]] = {}
     for method in others:
-        values = " and ".join(number(content.number_of(method, key)["mean"], digits) for key in both)
+        means = [content.number_of(method, key)["mean"] for key in both]
+        values = " and ".join(NOT_ESTIMABLE if mean is None else number(mean, digits) for mean in means)
         name = f"{method['method']} ({values})" if several else f"{values} with {method['method']}"
         alike.setdefault(_change(method, both) if several else "", []).append(name)
     if several:
