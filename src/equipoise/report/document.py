@@ -238,6 +238,18 @@ class Rewarded(Compared):
     down, up : percent of the whole model.
     """
 
+    fairness: OverSeeds
+    spearman: OverSeeds
+    max: OverSeeds
+    mean: OverSeeds
+    min: OverSeeds
+    gain: OverSeeds
+    worse_off: OverSeeds
+    bcf: OverSeeds
+    down: OverSeeds
+    up: OverSeeds
+    fairness_mean: OverSeeds
+    fairness_oracle: OverSeeds
     alone: bool
     satisfied: bool
 
@@ -260,6 +272,12 @@ class OverClients(Bounded):
     failed : see `Measured`.
     """
 
+    mean: OverSeeds
+    std: OverSeeds
+    worst10: OverSeeds
+    best10: OverSeeds
+    min: NotRequired[OverSeeds]
+    max: NotRequired[OverSeeds]
     intervals: dict[str, list[float] | None] | None
     failed: bool
 
@@ -374,6 +392,19 @@ class Gaps(Bounded):
     failed : see `Measured`.
     """
 
+    accuracy_gap: NotRequired[OverSeeds]
+    equal_opportunity: NotRequired[OverSeeds]
+    equalised_odds: NotRequired[OverSeeds]
+    demographic_parity: NotRequired[OverSeeds]
+    demographic_parity_ratio: NotRequired[OverSeeds]
+    predictive_parity: NotRequired[OverSeeds]
+    calibration_gap: NotRequired[OverSeeds]
+    calibration_error_gap: NotRequired[OverSeeds]
+    worst_recall: NotRequired[OverSeeds]
+    rmse_gap: NotRequired[OverSeeds]
+    mae_gap: NotRequired[OverSeeds]
+    error_gap: NotRequired[OverSeeds]
+    prediction_gap: NotRequired[OverSeeds]
     groups: dict[str, RatesOfGroup]
     intervals: dict[str, tuple[float, float] | None]
     worst_groups: NotRequired[dict[str, int]]
