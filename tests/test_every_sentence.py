@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html as entities
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -20,15 +20,20 @@ from scipy import stats
 import equipoise as eq
 from equipoise.metrics import class_counts
 from equipoise.metrics.intervals import of_rates, wilson
-from equipoise.report import committee, html, markdown, render
+from equipoise.report import committee
 from equipoise.report.layout import Sheet, over_clients, over_groups, paired_tests, sheets
 from equipoise.report.sentences import evidence, limits, verdict
 from equipoise.report.statistics import Comparison
 from pages_of_people import IN_FORCE, SITES, People, people
-from test_true_sentences import NUMBER, Study, Truth, check_evidence, check_sentence, near, read
+from test_true_sentences import NUMBER, Study, Truth, check_evidence, near, read
 
 SPACE = "\u00a0"
-RATES = {"accuracy gap": "accuracy", "equal opportunity": "tpr", "demographic parity": "selection_rate", "predictive parity": "ppv"}
+RATES = {
+    "accuracy gap": "accuracy",
+    "equal opportunity": "tpr",
+    "demographic parity": "selection_rate",
+    "predictive parity": "ppv",
+}
 ERRORS = {"RMSE gap": "rmse", "MAE gap": "mae", "mean error gap": "error", "prediction gap": "prediction"}
 
 
@@ -62,7 +67,12 @@ class Rows:
         y, p, c = self.drawn.y, self.drawn.predicted[label, seed], self.c if c is None else c
         if not self.C:
             error = (p - y)[rows]
-            numbers = {"rmse": math.sqrt((error**2).mean()), "mae": abs(error).mean(), "error": error.mean(), "prediction": p[rows].mean()}
+            numbers = {
+                "rmse": math.sqrt((error**2).mean()),
+                "mae": abs(error).mean(),
+                "error": error.mean(),
+                "prediction": p[rows].mean(),
+            }
             return float(numbers[key]) if max(self.sizes(rows)) >= self.drawn.least else None
         about = rows & {"tpr": y == c, "fpr": y != c, "ppv": p == c}.get(key, rows)
         hits = {"accuracy": p == y}.get(key, p == c)
@@ -70,12 +80,17 @@ class Rows:
             hits = y == c
         return 100 * float(hits[about].mean()) if about.sum() >= self.drawn.least else None
 
-    def gap(self, key: str, by: str, label: str, seed: int, least: int = 1, within: NDArray[np.bool_] | bool = True) -> float | None:
+    def gap(
+        self, key: str, by: str, label: str, seed: int, least: int = 1, within: NDArray[np.bool_] | bool = True
+    ) -> float | None:
         """The gap of a rate between the groups that have it; of the worst recall between groups of the same classes."""
         groups = [rows & within for rows in self.division(by).values()]
         groups = [rows for rows in groups if rows.sum() >= least and rows.any()]
         if key == "worst_recall":
-            recalls = [{c: r for c in range(self.C) if (r := self.rate("tpr", rows, label, seed, c)) is not None} for rows in groups]
+            recalls = [
+                {c: r for c in range(self.C) if (r := self.rate("tpr", rows, label, seed, c)) is not None}
+                for rows in groups
+            ]
             every = set().union(*recalls)
             values = [min(of.values()) for of in recalls if of.keys() == every and every]
         elif least > 1 and self.C:  # inside sites, where each rate needs as many
@@ -98,14 +113,23 @@ class Rows:
             both = [self.gap(key, by, label, seed) for key in ("tpr", "fpr")]
             return None if None in both else max(both)  # type: ignore[type-var]
         if title == "selection ratio":
-            values = [r for rows in self.division(by).values() if (r := self.rate("selection_rate", rows, label, seed)) is not None]
+            values = [
+                r
+                for rows in self.division(by).values()
+                if (r := self.rate("selection_rate", rows, label, seed)) is not None
+            ]
             return 100 * min(values) / max(values) if len(values) > 1 and max(values) > 0 else None
         return self.gap({**RATES, **ERRORS}[title], by, label, seed)
 
     def few(self, title: str, name: str, what: str) -> set[int]:
         """How many people of a group are behind a gap, as a sentence says what they are."""
         rows, y, p = self.group(name), self.drawn.y, self.drawn.predicted[self.drawn.labels[0], 0]
-        about = {" of class yes": y == 1, " not of class yes": y != 1, " taken for class yes": p == 1, "": np.ones(len(y), bool)}[what]
+        about = {
+            " of class yes": y == 1,
+            " not of class yes": y != 1,
+            " taken for class yes": p == 1,
+            "": np.ones(len(y), bool),
+        }[what]
         return self.sizes(rows & about)
 
 
@@ -124,12 +148,15 @@ def form(pattern: str) -> Callable[[Check], Check]:
     return add
 
 
-@form(r"Of 100 test samples of (the class that it recognises worst|class yes), (\S+) misses (.+?)(?:, the most and the fewest of (\d+) groups)?"
-      r"((?:; \S+ [\d–][^;.]*)*)(?:; of (?:some class|the class that it recognises worst|class yes) there are (?:fewer than (\d+)|(none)) in group (.+))?\.")
+@form(
+    r"Of 100 test samples of (the class that it recognises worst|class yes), (\S+) misses (.+?)(?:, the most and the fewest of (\d+) groups)?"
+    r"((?:; \S+ [\d–][^;.]*)*)(?:; of (?:some class|the class that it recognises worst|class yes) there are (?:fewer than (\d+)|(none)) in group (.+))?\."
+)
 def misses(found: re.Match[str], rows: Rows, _: str, by: str) -> None:
     many, label, seeds = found[1] != "class yes", found[2], rows.drawn.seeds
-    named = re.findall(rf"(\d+) in group ([\w ]+?)(?:, class (\w+),)? \((\d+) to (\d+)\)", found[3])
-    assert named and label == next(m for m in rows.truth.labels)
+    named = re.findall(r"(\d+) in group ([\w ]+?)(?:, class (\w+),)? \((\d+) to (\d+)\)", found[3])
+    assert named
+    assert label == rows.truth.labels[0]
     shown = {}
     for missed, group, name, low, high in named:
         c = rows.drawn.classes.index(name) if many else rows.c
@@ -137,7 +164,9 @@ def misses(found: re.Match[str], rows: Rows, _: str, by: str) -> None:
         shown[group] = recall
         assert abs(100 - recall - int(missed)) <= 0.5 + 1e-9, (group, name)
         if many:
-            assert recall <= min(r for k in range(rows.C) if (r := recall_of(rows, group, label, k)[0]) is not None) + 1e-9
+            assert (
+                recall <= min(r for k in range(rows.C) if (r := recall_of(rows, group, label, k)[0]) is not None) + 1e-9
+            )
         if rows.drawn.person is None:
             assert abs(100 - ends[1] - int(low)) <= 0.5 + 1e-6
             assert abs(100 - ends[0] - int(high)) <= 0.5 + 1e-6
@@ -148,12 +177,18 @@ def misses(found: re.Match[str], rows: Rows, _: str, by: str) -> None:
         for value, group in zip(re.split(", | and ", text), shown, strict=True):
             of = re.fullmatch(r"(\d+|–)(?: \(class (\w+)\))?", value)
             assert of
-            recall = None if of[1] == "–" else recall_of(rows, group, other, rows.drawn.classes.index(of[2]) if many else rows.c)[0]
+            recall = (
+                None
+                if of[1] == "–"
+                else recall_of(rows, group, other, rows.drawn.classes.index(of[2]) if many else rows.c)[0]
+            )
             assert (recall is None) == (of[1] == "–")
             assert recall is None or abs(100 - recall - int(of[1])) <= 0.5 + 1e-9
     for group in re.split(", | and ", found[8] or "") if found[8] else ():
         least = int(found[6]) if found[6] else 1
-        assert any(min(rows.sizes(rows.of_class(group, c))) < least for c in (range(rows.C) if many else [rows.c])), group
+        assert any(min(rows.sizes(rows.of_class(group, c))) < least for c in (range(rows.C) if many else [rows.c])), (
+            group
+        )
     assert len(seeds) >= 1
 
 
@@ -174,25 +209,35 @@ def recall_of(rows: Rows, group: str, label: str, c: int | None) -> tuple[Any, A
 TITLE = "accuracy gap|equal opportunity|equalised odds|demographic parity|selection ratio|predictive parity|worst recall|RMSE gap|MAE gap|mean error gap|prediction gap"
 
 
-@form(rf"(\S+), 95 % intervals over the test samples(?: of one seed, ends averaged over the seeds)?: (.+)\.")
+@form(r"(\S+), 95 % intervals over the test samples(?: of one seed, ends averaged over the seeds)?: (.+)\.")
 def gaps_have_intervals(found: re.Match[str], rows: Rows, _: str, by: str) -> None:
     for title, low, high in re.findall(rf"({TITLE}) \[({NUMBER}), ({NUMBER})\]", found[2]):
         assert read(low) <= rows.mean(title, by, found[1]) + 1e-2 <= read(high) + 2e-2 or len(rows.drawn.seeds) > 1
         if rows.C and rows.drawn.person is None and title != "worst recall":
-            key = {"accuracy gap": "accuracy_gap"}.get(title, title.replace(" ", "_")).replace("selection_ratio", "demographic_parity_ratio")
+            key = {"accuracy gap": "accuracy_gap"}.get(title, title.replace(" ", "_")).replace(
+                "selection_ratio", "demographic_parity_ratio"
+            )
             ends = []
             for seed in rows.drawn.seeds:
-                counts = {g: class_counts(rows.drawn.y[m], rows.drawn.predicted[found[1], seed][m], rows.C) for g, m in rows.division(by).items()}
+                counts = {
+                    g: class_counts(rows.drawn.y[m], rows.drawn.predicted[found[1], seed][m], rows.C)
+                    for g, m in rows.division(by).items()
+                }
                 each = of_rates(counts, rows.c, least=rows.drawn.least)[key]
                 ends += [[100 * each.low, 100 * each.high]] * math.isfinite(each.low)
             assert near(low, np.mean([a for a, _ in ends]))
             assert near(high, np.mean([b for _, b in ends]))
 
 
-@form(r"With fewer than 30 people in a group, (read the intervals, not the numbers|chance alone can make the numbers|nothing is shown): (.+)\.")
+@form(
+    r"With fewer than 30 people in a group, (read the intervals, not the numbers|chance alone can make the numbers|nothing is shown): (.+)\."
+)
 def few_people(found: re.Match[str], rows: Rows, _: str, by: str) -> None:
     label, several = rows.drawn.labels[0], len(rows.drawn.seeds) > 1
-    for title, less, n, what, group in re.findall(rf"({TITLE}) \((?:(<|at most) )?(\d+)( of class yes| not of class yes| taken for class yes|) in ([\w ]+)\)", found[2]):
+    for title, less, n, what, group in re.findall(
+        rf"({TITLE}) \((?:(<|at most) )?(\d+)( of class yes| not of class yes| taken for class yes|) in ([\w ]+)\)",
+        found[2],
+    ):
         gap = rows.mean(title, by, label)
         assert (gap is None) == (found[1] == "nothing is shown"), title
         sizes = rows.few(title, group, what)
@@ -203,7 +248,9 @@ def few_people(found: re.Match[str], rows: Rows, _: str, by: str) -> None:
         assert min(sizes) < 30 or several
 
 
-@form(r"([\w ]+) has (?:fewer than (\d+) test samples|no test sample) of class(?:es)? ([\w, ]+?)(?:, so| with (\d+) of (\d+) seeds, so) it has no .+ there and is left out\.")
+@form(
+    r"([\w ]+) has (?:fewer than (\d+) test samples|no test sample) of class(?:es)? ([\w, ]+?)(?:, so| with \d of \d seeds, so) it has no .+ and is left out\."
+)
 def left_out(found: re.Match[str], rows: Rows, _: str, by: str) -> None:
     for name in found[3].split(", "):
         assert min(rows.sizes(rows.of_class(found[1], rows.drawn.classes.index(name)))) < int(found[2] or 1)
@@ -229,7 +276,10 @@ def gaps_of_the_first(found: re.Match[str], rows: Rows, _: str, __: str) -> None
 @form(r"By sex, no gap in .+ is estimable: too few people\.")
 def no_gap(_: re.Match[str], rows: Rows, __: str, ___: str) -> None:
     titles = ("accuracy gap", "worst recall") if rows.c is None else ("equal opportunity", "demographic parity")
-    assert all(rows.mean(title, "sex", rows.drawn.labels[0]) is None for title in (titles if rows.C else ("mean error gap", "MAE gap")))
+    assert all(
+        rows.mean(title, "sex", rows.drawn.labels[0]) is None
+        for title in (titles if rows.C else ("mean error gap", "MAE gap"))
+    )
 
 
 @form(r"They are (.+), and one seed tests no difference\.")
@@ -241,7 +291,13 @@ def gaps_of_others(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
 
 @form(r"Paired over seeds \(Holm, p < 0\.05\), in brackets the gaps in .+: (.+)\.")
 def changes_of_gaps(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
-    check_pairs([(a, [b, c]) for a, b, c in re.findall(r"(\S+) \((not estimable|[\d.]+) and (not estimable|[\d.]+)\)", found[1])], rows)
+    check_pairs(
+        [
+            (a, [b, c])
+            for a, b, c in re.findall(r"(\S+) \((not estimable|[\d.]+) and (not estimable|[\d.]+)\)", found[1])
+        ],
+        rows,
+    )
 
 
 def check_pairs(named: Sequence[tuple[str, Sequence[str]]], rows: Rows) -> None:
@@ -258,7 +314,9 @@ def calibration(found: re.Match[str], rows: Rows, _: str, by: str) -> None:
     biases = {}
     for value, group in re.findall(rf"({NUMBER}) in ([\w ]+?)(?=,|$)", found[2]):
         m = rows.group(group)
-        biases[group] = 100 * np.mean([(rows.drawn.scores[found[1], seed][m] - rows.drawn.y[m]).mean() for seed in rows.drawn.seeds])
+        biases[group] = 100 * np.mean(
+            [(rows.drawn.scores[found[1], seed][m] - rows.drawn.y[m]).mean() for seed in rows.drawn.seeds]
+        )
         assert near(value, biases[group])
     assert found[3] == "–" or len(rows.drawn.seeds) > 1 or near(found[3], max(biases.values()) - min(biases.values()))
 
@@ -266,11 +324,18 @@ def calibration(found: re.Match[str], rows: Rows, _: str, by: str) -> None:
 @form(r"Largest gap inside a site between groups of 30 people or more, (\S+): (.+)\.")
 def inside(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
     for part in found[2].split("; "):
-        of = re.fullmatch(rf"({TITLE}) (?:({NUMBER}) in (.+?)|not estimable)(?:, (\d+)(?: to \d+)? of (\d+) sites (?:has|have) too few people)?", part)
+        of = re.fullmatch(
+            rf"({TITLE}) (?:({NUMBER}) in (.+?)|not estimable)(?:, (\d+)(?: to \d+)? of (\d+) sites (?:has|have) too few people)?",
+            part,
+        )
         assert of, part
         key, each = {**RATES, **ERRORS}[of[1]], []
         for seed in rows.drawn.seeds:
-            each.append({name: g for name, m in rows.parts.items() if (g := rows.gap(key, "sex", found[1], seed, max(30, rows.drawn.least), m)) is not None})
+            gaps = {
+                name: rows.gap(key, "sex", found[1], seed, max(30, rows.drawn.least), m)
+                for name, m in rows.parts.items()
+            }
+            each += [{name: gap for name, gap in gaps.items() if gap is not None}]
         if rows.drawn.person is not None:
             continue  # how many people these are
         largest = [max(gaps.values()) for gaps in each if gaps]
@@ -287,13 +352,22 @@ def hidden(_: re.Match[str], rows: Rows, __: str, ___: str) -> None:
 @form(r"The worst (group|value of sex) is (.+)\.")
 def worst(found: re.Match[str], rows: Rows, where: str, by: str) -> None:
     measure = where.partition(".")[0]
-    groups = rows.sexes if found[1] == "value of sex" else {g: rows.parts[g] for g in rows.parts if rows.parts[g].sum() >= rows.drawn.least}
+    groups = (
+        rows.sexes
+        if found[1] == "value of sex"
+        else {g: rows.parts[g] for g in rows.parts if rows.parts[g].sum() >= rows.drawn.least}
+    )
     key = {"rmse": "rmse", "mae": "mae", "accuracy": "accuracy"}.get(measure, "rmse" if not rows.C else "accuracy")
     if measure == "r2":
         return
     for part in found[2].split("; "):
         who, _, labels = part.partition(" for ")
-        counts = Counter({name: int(n or len(rows.drawn.seeds)) for name, n in re.findall(r"(\w[\w ]*?)(?: \((\d+) seeds?\))?(?:, | and |$)", who)})
+        counts = Counter(
+            {
+                name: int(n or len(rows.drawn.seeds))
+                for name, n in re.findall(r"(\w[\w ]*?)(?: \((\d+) seeds?\))?(?:, | and |$)", who)
+            }
+        )
         for label in labels.split(", ") if labels else rows.drawn.labels:
             each = Counter[str]()
             for seed in rows.drawn.seeds:
@@ -301,6 +375,32 @@ def worst(found: re.Match[str], rows: Rows, where: str, by: str) -> None:
                 if len(values) > 1:
                     each[(min if rows.C else max)(values, key=lambda g: round(values[g], 9))] += 1
             assert each == counts, (part, each)
+
+
+@form(
+    r"By (R²|MAE) \((.+)\), (\S+) serves the worst group best\.|The worst group by (R²|MAE) \((.+)\): the (?:highest|lowest) is that of (\S+); distinguishable from .+"
+)
+def by_another_measure(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
+    measure, groups, winner = (found[k] or found[k + 3] for k in (1, 2, 3))
+    y, drawn = rows.drawn.y, rows.drawn.predicted
+
+    def better(m: NDArray[np.bool_], label: str, seed: int) -> float:
+        error = (drawn[label, seed] - y)[m]
+        return 1 - (error**2).sum() / ((y[m] - y[m].mean()) ** 2).sum() if measure == "R²" else -abs(error).mean()
+
+    large = {name: m for name, m in rows.parts.items() if m.sum() >= rows.drawn.least}
+    each = {
+        label: [min((better(m, label, seed), name) for name, m in large.items()) for seed in rows.drawn.seeds]
+        for label in rows.truth.racing
+        if label not in rows.truth.failed
+    }
+    assert winner == max(each, key=lambda label: np.mean([value for value, _ in each[label]]))
+    assert {*re.split(", | and ", groups)} == {name for _, name in each[winner]}
+
+
+@form(r"Every test set has fewer than (\d+) samples, so no number is shown: .+")
+def nothing(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
+    assert all(m.sum() < int(found[1]) == rows.drawn.least for m in rows.parts.values())
 
 
 @form(r"Hyper-parameters in force: (.+)\.")
@@ -319,14 +419,19 @@ def differences(found: re.Match[str], rows: Rows, where: str, by: str) -> None:
     """`afl: AVG +1.2 [..., ...], Holm p=.03; ...` of the main measure, and of gaps."""
     main = where.startswith(("accuracy.", "rmse."))
     for part in found[2].split("; "):
-        of = re.fullmatch(rf"(.+?) (?:({NUMBER}) \[({NUMBER}), ({NUMBER})\](?:, (Holm )?p(<\.001|=(\.\d+|1\.000)))?|the difference is ({NUMBER}) in every seed|no difference in any seed)", part)
+        of = re.fullmatch(
+            rf"(.+?) (?:({NUMBER}) \[({NUMBER}), ({NUMBER})\](?:, (Holm )?p(<\.001|=(\.\d+|1\.000)))?|the difference is ({NUMBER}) in every seed|no difference .+)",
+            part,
+        )
         assert of, part
         title, first = of[1], rows.truth.racing[0]
         if main:
             key = {"AVG": "avg", "STD": "std", "worst": "worst"}.get(title, "avg")
             each = np.subtract(rows.truth.each(found[1], key), rows.truth.each(first, key))
         elif re.fullmatch(TITLE, title):
-            pairs = [[rows.of_title(title, by, label, seed) for seed in rows.drawn.seeds] for label in (found[1], first)]
+            pairs = [
+                [rows.of_title(title, by, label, seed) for seed in rows.drawn.seeds] for label in (found[1], first)
+            ]
             each = np.array([a - b for a, b in zip(*pairs, strict=True) if a is not None and b is not None])
         else:
             return  # of another measure, computed again with the table of that measure
@@ -343,12 +448,16 @@ def brackets(*_: Any) -> None:
     """Whether there are any, `check_brackets` looks at the table."""
 
 
-@form(r"±: half of the 95 % interval over (?:(\d+) seeds \(Student's t\)|the test samples of this one seed)\.|One seed: there is no spread over seeds\.")
+@form(
+    r"±: half of the 95 % interval over (?:(\d+) seeds \(Student's t\)|the test samples of this one seed)\.|One seed: there is no spread over seeds\."
+)
 def half(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
     assert int(found[1] or 1) == len(rows.drawn.seeds)
 
 
-@form(r"n < (\d+): a (?:rate|number) about so few is not shown.*|n < (\d+)(?: with some seed)?: a number about so few.*|A number about fewer than (\d+) people is not shown.*")
+@form(
+    r"n < (\d+): a (?:rate|number) about so few is not shown.*|n < (\d+)(?: with some seed)?: a number about so few.*|A number about fewer than (\d+) people is .+"
+)
 def least(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
     assert int(found[1] or found[2] or found[3]) == rows.drawn.least
 
@@ -363,7 +472,9 @@ def positive(_: re.Match[str], rows: Rows, __: str, ___: str) -> None:
     assert rows.c == 1
 
 
-@form(r"One seed: intervals are over the test samples of these models, and do not cover what another seed changes: .+\.")
+@form(
+    r"One seed: intervals are over the test samples of these models, and do not cover what another seed changes: .+\."
+)
 def one_seed(_: re.Match[str], rows: Rows, __: str, ___: str) -> None:
     assert len(rows.drawn.seeds) == 1
     assert rows.C or len(rows.sexes) > 1
@@ -377,7 +488,9 @@ def no_interval(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
     assert bool(found[1]) == bool(gaps)
 
 
-@form(r"(\d) seeds: Student's t has (\d) degrees? of freedom, and half of the 95.% interval is ([\d.]+) standard deviations, .+")
+@form(
+    r"(\d) seeds: Student's t has (\d) degrees? of freedom, and half of the 95.% interval is ([\d.]+) standard deviations, .+"
+)
 def few_seeds(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
     n = len(rows.drawn.seeds)
     assert (int(found[1]), int(found[2])) == (n, n - 1)
@@ -390,13 +503,16 @@ def even(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
     assert learned[found[1]] == pytest.approx(min(v for v in learned.values() if v is not None), abs=1e-9)
 
 
-@form(r"The model learnt from ([\d,]+|fewer than \d+) rows of (\d) sites?: (.+)\.|It was tested on ([\d,]+|fewer than \d+) rows that it had not seen(?:: (.+))?\.")
+@form(
+    r"The model learnt from ([\d,]+|fewer than \d+) rows of (\d) sites?: (.+)\.|It was tested on ([\d,]+|fewer than \d+) rows that it had not seen(?:: (.+))?\."
+)
 def held(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
     times = 3 if found[1] else 1
     total, each = found[1] or found[4], found[3] or found[5] or ""
     assert total.startswith("fewer") or int(total.replace(",", "")) == times * len(rows.drawn.y)
-    for n, name in re.findall(r"([\d,]+) of ([a-z ]+?)(?:,|$)", each):
-        assert int(n.replace(",", "")) == times * rows.parts[name].sum()
+    for n, name in re.findall(r"(fewer than [\d,]+|[\d,]+) of ([a-z ]+?)(?:,|$)", each):
+        size, shown = times * rows.parts[name].sum(), int(n.split()[-1].replace(",", ""))
+        assert size < shown if n.startswith("fewer") else size == shown
 
 
 @form(r"The fewest people behind a rate above are (at most )?([\d,]+)(: with so few, intervals are wide)?\.")
@@ -417,7 +533,9 @@ def made(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
     assert int(found[2] or 1) == len(rows.drawn.predicted)
 
 
-@form(r"This was a simulation on one machine: (\d) sites? trained as if each kept its rows, and the rows were in one place\.")
+@form(
+    r"This was a simulation on one machine: (\d) sites? trained as if each kept its rows, and the rows were in one place\."
+)
 def simulated(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
     assert int(found[1]) == len(rows.parts)
 
@@ -445,11 +563,12 @@ STATIC = re.compile("|".join((
     r"Not in the data: .+", r"None was chosen: .+", r"Several runs are shown .+", r"None: the .+", r"That suits a task .+", r"Choose it: .+",
     r"A report of a single run .+", r"Groups of people: .+", r"People by anything but sex\.", r"Whether .+", r"What people do .+", r"Sites that send .+",
     r"Other methods, networks and settings\.", r"The data have the SHA-256 .+", r"The research report, .+",
-    r"The settings of .+ were taken as given, which may favour a method\.",
+    r"Labels are taken for true\.", r"If they are themselves unfair, .+", r"If groups differ in how often .+", r"This hides little: .+",
+    r"Is the positive class the other one\?", r"The settings of .+ were taken as given, which may favour a method\.",
 )), re.DOTALL)  # fmt: skip
 
 
-BEGINS = re.compile(r"(?<=\.) (?=[A-Z†`]|fedavg|afl|qffl|ditto|fedprox)")
+BEGINS = re.compile(r"(?<=\.) (?=[A-Z†`]|\d methods|fedavg|afl|qffl|ditto|fedprox)")
 
 
 def parts(text: str) -> list[str]:
@@ -505,6 +624,65 @@ def pages(rows: Rows) -> Iterator[tuple[str, str, str]]:
             yield from ((f"committee {section.name}", "group", part) for part in parts(text))
 
 
+def of_audit(rows: Rows) -> Iterator[tuple[str, str, str]]:
+    """The sentences of an audit of what the first method predicts."""
+    drawn = rows.drawn
+    label, names = drawn.labels[0], np.array(drawn.classes or ("",))
+    told = drawn.predicted[label, 0]
+    table = pd.DataFrame({
+        "label": names[drawn.y] if rows.C else drawn.y, "prediction": names[told] if rows.C else told,
+        "sex": np.array(["f", "m", None], dtype=object)[drawn.sex],
+    })  # fmt: skip
+    made = eq.audit(
+        table, prediction="prediction", group="sex", positive="yes" if rows.c else None, least=drawn.least, task=None if rows.C else "regression",
+    )  # fmt: skip
+    yield from (("audit", "sex", part) for part in parts(made.summary))
+    for section in made.sections:
+        cells = [cell for _, row in section.grid.rows for cell in row] if section.grid else []
+        text = " ".join((*section.paragraphs, *section.below))
+        assert section.title == "What this cannot show" or ("In brackets" in text) <= any(cell.ends for cell in cells)
+        yield from (("audit", "sex", part) for text in (*section.paragraphs, *section.below) for part in parts(text))
+
+
+@form(r"By sex: (.+)\.")
+def of_summary(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
+    for title, value in re.findall(rf"({TITLE}) (not estimable|{NUMBER})", found[1]):
+        gap = rows.of_title(title, "sex", rows.drawn.labels[0], 0)
+        assert (gap is None) == (value == "not estimable")
+        assert gap is None or near(value, gap)
+
+
+@form(r"Left out of equal opportunity, with fewer than (\d+) people of class yes: (.+)\.")
+def without_rate(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
+    assert int(found[1]) == rows.drawn.least
+    assert {*re.split(", | and ", found[2])} == {
+        name for name in rows.sexes if rows.of_class(name).sum() < rows.drawn.least
+    }
+
+
+@form(r"Not estimable: fewer than (\d+) people are behind the rate in all groups, or in all but one\.")
+def not_estimable(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
+    titles = (
+        [*RATES, "equalised odds", "selection ratio"]
+        if rows.c
+        else ["accuracy gap", "worst recall"]
+        if rows.C
+        else [*ERRORS]
+    )
+    assert any(rows.of_title(title, "sex", rows.drawn.labels[0], 0) is None for title in titles)
+
+
+@form(r"([\d,]+) rows of a frame of pandas: intervals are over these people, .+")
+def audited(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
+    assert int(found[1].replace(",", "")) == len(rows.drawn.y)
+
+
+@form(r"Worse than chance: it is predicted less often for people of class yes than for others \(AUC ([\d.]+) %\)\.")
+def worse_than_chance(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
+    p, y = rows.drawn.predicted[rows.drawn.labels[0], 0] == 1, rows.drawn.y == 1
+    assert near(found[1], 100 * (0.5 + (p[y].mean() - p[~y].mean()) / 2))
+
+
 def committee_sections(found: Comparison) -> list[committee.Section]:
     kept: list[committee.Section] = []
 
@@ -523,6 +701,12 @@ def check(drawn: People) -> None:
     rows = Rows(drawn)
     for where, by, text in pages(rows):
         check_text(text, rows, where, by)
+    if drawn.person is None and len(rows.sexes) == 2:
+        alone = Rows(
+            replace(drawn, predicted={key: p for key, p in drawn.predicted.items() if key == (drawn.labels[0], 0)})
+        )
+        for where, by, text in of_audit(alone):
+            check_text(text, alone, where, by)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))

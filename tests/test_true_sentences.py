@@ -307,7 +307,10 @@ def check_verdict(text: str, truth: Truth) -> None:
 
 def check_shown(said: Sequence[str], truth: Truth) -> None:
     """No gain or loss against the first method is missing, except for lack of room."""
-    first, named = truth.racing[0], {text.split(": ")[0].split(", ")[-1] for text in said if text.startswith("Against ")}
+    first, named = (
+        truth.racing[0],
+        {text.split(": ")[0].split(", ")[-1] for text in said if text.startswith("Against ")},
+    )
     shown = {
         label
         for label in truth.racing[1:]
@@ -319,7 +322,12 @@ def check_shown(said: Sequence[str], truth: Truth) -> None:
     assert named == shown or len(said) == 5
     if shown and len(said) < 5 and (text := next((text for text in said if "method is shown to be" in text), "")):
         keys = [key for claim, key in CLAIMS.items() if claim in text]
-        assert not any(test[4] for key in keys for pair, test in truth.family(key).items() if first in pair and not pair & truth.failed)
+        assert not any(
+            test[4]
+            for key in keys
+            for pair, test in truth.family(key).items()
+            if first in pair and not pair & truth.failed
+        )
 
 
 def check_sentence(sentence: str, truth: Truth) -> None:
@@ -336,10 +344,14 @@ def check_sentence(sentence: str, truth: Truth) -> None:
         assert truth.best("worst") == found[1]
         assert near(found[2], truth.mean(found[1], "worst"))
         assert set(re.split(", | and ", found[3])) == set(truth.each(found[1], "where"))
-    elif found := match(rf"(?:With this seed, )?(\S+) (?:is the most accurate|has the lowest error), at {VALUE}(?: on average)?\."):
+    elif found := match(
+        rf"(?:With this seed, )?(\S+) (?:is the most accurate|has the lowest error), at {VALUE}(?: on average)?\."
+    ):
         assert truth.best("avg") == found[1]
         assert near(found[2], truth.mean(found[1], "avg"))
-    elif found := match(rf"Against (\S+), (\S+): (.+?)(?: points| kg) \(95{PERCENT} intervals over the (test samples|seeds)\)\."):
+    elif found := match(
+        rf"Against (\S+), (\S+): (.+?)(?: points| kg) \(95{PERCENT} intervals over the (test samples|seeds)\)\."
+    ):
         assert found[1] == truth.racing[0]
         assert not {found[1], found[2]} & truth.failed
         assert (found[4] == "seeds") == (truth.seeds > 1)
@@ -435,7 +447,10 @@ def check_evidence(lines: Sequence[str], truth: Truth) -> None:
             assert near(found[3], mean)
             assert near(found[4], ends[0])
             assert near(found[5], ends[1])
-        elif found := re.fullmatch(r"(\S+), seeds? ([\d, and]+): (?:training diverged|the global model is no better than guessing) \(.*\)\.", line):
+        elif found := re.fullmatch(
+            r"(\S+), seeds? ([\d, and]+): (?:training diverged|the global model is no better than guessing) \(.*\)\.",
+            line,
+        ):
             seeds = [h.seed for h, run in zip(truth.study.histories, (r for runs in truth.runs.values() for r in runs), strict=True)
                      if h.label == found[1] and run["failed"]]  # fmt: skip
             assert [int(x) for x in re.findall(r"\d+", found[2])] == seeds

@@ -19,7 +19,7 @@ from equipoise.records.history import History, worded
 from equipoise.records.threshold import USES_GROUP
 from equipoise.report import rates, sentences, thresholds
 from equipoise.report.document import treated
-from equipoise.report.formatting import PERCENT, number, without
+from equipoise.report.formatting import PERCENT, interval, number, without
 from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.html import template
 from equipoise.report.notes import repeated
@@ -343,6 +343,5 @@ def _cell(scores: Mapping[str, Any], measure: Measure) -> Cell:
     if measure.name not in scores:
         return Cell("–")
     digits = 1 if measure.unit == "%" else measure.digits
-    low_high = scores.get("interval") if measure == ACCURACY else None
-    ends = "[{}, {}]".format(*(number(end, digits) for end in low_high)) if low_high else ""
-    return Cell(number(scores[measure.name], digits), ends=ends)
+    low, high = (measure == ACCURACY and scores.get("interval")) or (None, None)
+    return Cell(number(scores[measure.name], digits), ends=interval(low, high, digits))

@@ -24,7 +24,7 @@ from equipoise.records.record import Record
 from equipoise.records.treatment import gap_between
 from equipoise.report import document as content
 from equipoise.report import gaps, layout, rates, sentences
-from equipoise.report.formatting import PERCENT, number, without
+from equipoise.report.formatting import PERCENT, interval, number, without
 from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.html import svg, template
 from equipoise.report.statistics import Comparison, gaps_of
@@ -231,10 +231,8 @@ class Audit:
             for column in gaps_of(treated.parity, self.history.main):
                 if column.key in keys:
                     gap, ends = content.number_of(method, column.key)["mean"], content.ends_of(method, column.key)
-                    shown = (
-                        gaps.NOT_ESTIMABLE if gap is None else f"{number(gap, self._digits)}{_ends(ends, self._digits)}"
-                    )
-                    parts.append(f"{column.title} {shown}")
+                    text = f"{number(gap, self._digits)} {interval(*ends or (None, None), self._digits)}".rstrip()
+                    parts.append(f"{column.title} {gaps.NOT_ESTIMABLE if gap is None else text}")
             said.append(f"By {treated.attribute}: {', '.join(parts)}.")
         return " ".join(filter(None, said))
 
@@ -337,10 +335,6 @@ class Audit:
         return f"Audit({len(self.data):,} people: {self.summary})"
 
 
-def _ends(ends: Sequence[float] | None, digits: int) -> str:
-    return "" if ends is None else f" [{number(ends[0], digits)}, {number(ends[1], digits)}]"
-
-
 def _row(gap: float | None, ends: Sequence[float] | None, values: Mapping[str, float], digits: int) -> tuple[Cell, ...]:
     """A gap, its interval, and the groups with the lowest and the highest value."""
     if gap is None:
@@ -348,6 +342,6 @@ def _row(gap: float | None, ends: Sequence[float] | None, values: Mapping[str, f
     low, high = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
     return (
         Cell(number(gap, digits)),
-        Cell(_ends(ends, digits).strip()),
+        Cell(interval(*ends or (None, None), digits)),
         *(Cell(f"{g} {number(values[g], digits)}") for g in (low, high)),
     )

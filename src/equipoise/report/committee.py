@@ -211,7 +211,9 @@ def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
         *(plus_minus_of(document) if any(cell.half for cell in cells) else ()),
         seeds,
     ]
-    return Section("missed", heading, [verdict(_in_words(document, compared))], (), tables, " ".join(filter(None, caption)))
+    return Section(
+        "missed", heading, [verdict(_in_words(document, compared))], (), tables, " ".join(filter(None, caption))
+    )
 
 
 def _in_words(document: Document, compared: Comparison) -> Document:

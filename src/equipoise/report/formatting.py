@@ -50,6 +50,12 @@ def brief(seconds: float) -> str:
     return f"{seconds:,.{0 if seconds >= 100 else 1 if seconds >= 1 else 2}f}"
 
 
+def interval(low: float | None, high: float | None, digits: int = 2, *, sign: bool = False) -> str:
+    """The ends of an interval: `[1.30, 2.90]`; nothing where there is none."""
+    ends = (number(end, digits, sign=sign) for end in (low, high))
+    return "" if low is None or high is None else f"[{', '.join(ends)}]"
+
+
 def with_unit(value: float | None, measure: Measure) -> str:
     """A number of a measure as it is shown, with its unit."""
     return number(value, measure.digits) + (f"\u00a0{measure.unit}" if measure.unit else "")
@@ -69,22 +75,23 @@ def same_in_every_seed(mean: float, digits: int = 2) -> str:
     )
 
 
-def difference(test: Difference, digits: int = 2) -> str:
+def difference(test: Difference, digits: int = 2, *, p: bool = True) -> str:
     """A difference with its 95 % interval: `+2.10 [+1.30, +2.90], p=.031`; nothing where there is no interval.
 
     Parameters
     ----------
     test : of a family of several the p-value by Holm is quoted.
     digits : behind the point.
+    p : whether to quote the p-value.
     """
-    mean, low, high, p = test["difference"], test["low"], test["high"], test["p"]
+    mean, low, high = test["difference"], test["low"], test["high"]
     if mean is None:
         return ""
     if low is None or high is None:
         return same_in_every_seed(mean, digits) if test["seeds"] > 1 else ""
-    text = f"{number(mean, digits, sign=True)} [{number(low, digits, sign=True)}, {number(high, digits, sign=True)}]"
-    quoted = test["holm"] if corrected(test) else p
-    if quoted is None:
+    text = f"{number(mean, digits, sign=True)} {interval(low, high, digits, sign=True)}"
+    quoted = test["holm"] if corrected(test) else test["p"]
+    if quoted is None or not p:
         return text
     return f"{text}, {'Holm ' * corrected(test)}{'p<.001' if quoted < 0.001 else f'p={p_value(quoted)}'}"
 

@@ -13,7 +13,7 @@ import numpy as np
 from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.report import drawing
 from equipoise.report.document import Parity, Rate, RatesOfGroup
-from equipoise.report.formatting import PERCENT, UNDEFINED, Said, number
+from equipoise.report.formatting import PERCENT, UNDEFINED, Said, interval, number
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.notes import UNPROTECTED, listed
 from equipoise.report.statistics import without_bounds
@@ -60,33 +60,24 @@ def titles(fairness: Parity, measure: Measure = ACCURACY) -> dict[RateName, str]
     return OF_MANY if fairness["positive"] is None else TITLES
 
 
-def cells(
-    fairness: Parity, measure: Measure, shown: Mapping[RateName, str]
-) -> Iterator[tuple[str, str, list[tuple[str, Cell]]]]:
-    """By method and group: its name, that of the group, and titles and texts of the cells."""
-    digits = measure.digits if measure.of_target else 1
-    for method in fairness["methods"]:
-        for group, rates in method["groups"].items():
-            few = f"< {fairness['least']}"
-            row = [("n", Cell(few if rates["n"] is None else f"{rates['n']:,}"))]
-            for key, title in shown.items():
-                if key == "tpr":
-                    text = few if rates["of_class"] is None else f"{rates['of_class']:,}"
-                    row.append((f"of {fairness['positive']}", Cell(text)))
-                row.append((measure.axis(title), _cell(rates[key], few, digits)))
-                if key == "worst_recall":
-                    row.append(("worst class", Cell(rates["worst_class"] or UNDEFINED)))
-            yield method["method"], group, row
-
-
 def grid(fairness: Parity, measure: Measure = ACCURACY, shown: Mapping[RateName, str] | None = None) -> Grid:
     """The table of the rates, by default of those of `titles`: a row per group, and method if there are several."""
     shown = titles(fairness, measure) if shown is None else shown
-    several = len(fairness["methods"]) > 1
-    rows = [(f"{method}, {group}" if several else group, row) for method, group, row in cells(fairness, measure, shown)]
-    return Grid(
-        tuple(title for title, _ in rows[0][1]), tuple((name, tuple(cell for _, cell in row)) for name, row in rows)
-    )
+    digits, few = measure.digits if measure.of_target else 1, f"< {fairness['least']}"
+    rows: dict[str, dict[str, Cell]] = {}
+    for method in fairness["methods"]:
+        for group, rates in method["groups"].items():
+            name = f"{method['method']}, {group}" if len(fairness["methods"]) > 1 else group
+            row = rows[name] = {"n": Cell(few if rates["n"] is None else f"{rates['n']:,}")}
+            for key, title in shown.items():
+                if key == "tpr":
+                    row[f"of {fairness['positive']}"] = Cell(
+                        few if rates["of_class"] is None else f"{rates['of_class']:,}"
+                    )
+                row[measure.axis(title)] = _cell(rates[key], few, digits)
+                if key == "worst_recall":
+                    row["worst class"] = Cell(rates["worst_class"] or UNDEFINED)
+    return Grid(tuple(next(iter(rows.values()))), tuple((name, tuple(row.values())) for name, row in rows.items()))
 
 
 def explained(fairness: Parity, measure: Measure = ACCURACY) -> list[str]:
@@ -138,8 +129,7 @@ def _cell(rate: Rate, few: str, digits: int) -> Cell:
     """A rate with its 95 % interval."""
     if rate["mean"] is None:
         return Cell(f"n {few}")
-    ends = "" if rate["low"] is None else f"[{number(rate['low'], digits)}, {number(rate['high'], digits)}]"
-    return Cell(number(rate["mean"], digits), ends=ends)
+    return Cell(number(rate["mean"], digits), ends=interval(rate["low"], rate["high"], digits))
 
 
 def missed(fairness: Parity) -> str:

@@ -11,7 +11,16 @@ from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.records.history import History
 from equipoise.report import document as content
 from equipoise.report import notes
-from equipoise.report.formatting import PERCENT, Said, number, p_value, same_in_every_seed, with_unit
+from equipoise.report.formatting import (
+    PERCENT,
+    Said,
+    difference,
+    interval,
+    number,
+    p_value,
+    same_in_every_seed,
+    with_unit,
+)
 from equipoise.report.gaps import changes, few_people
 from equipoise.report.provenance import at_real_sites, data_digest, environment
 from equipoise.report.rates import FEW, missed
@@ -281,7 +290,7 @@ def _gaps(parity: content.Parity, measure: Measure) -> Iterator[str]:
         intervals = {column.title: ends for column in shown if (ends := method["intervals"][column.key])}
         if intervals:
             digits = measure.digits if measure.of_target else 2
-            listed = ", ".join(f"{title}{_interval(*ends, digits)}" for title, ends in intervals.items())
+            listed = ", ".join(f"{title} {interval(*ends, digits)}" for title, ends in intervals.items())
             yield f"{method['method']}, 95{PERCENT} intervals over the test samples{averaged}: {listed}."
 
 
@@ -549,12 +558,8 @@ def _intervals_of_one(method: content.Measured, digits: int = 2) -> list[str]:
         if mean is not None and half is not None:
             ends = [mean - half, mean + half]
         if method["avg"]["mean"] is not None and mean is not None and ends:
-            lines.append(f"{method['method']}, {title}: {number(mean, digits)}{_interval(ends[0], ends[1], digits)}.")
+            lines.append(f"{method['method']}, {title}: {number(mean, digits)} {interval(ends[0], ends[1], digits)}.")
     return lines
-
-
-def _interval(low: float | None, high: float | None, digits: int = 2, *, sign: bool = False) -> str:
-    return f" [{number(low, digits, sign=sign)}, {number(high, digits, sign=sign)}]"
 
 
 def _against(leader: content.Leader, label: str, digits: int) -> str:
@@ -564,8 +569,8 @@ def _against(leader: content.Leader, label: str, digits: int) -> str:
         return f"{label} ({same_in_every_seed(test['difference'], digits)})"
     if test["difference"] is None or test["low"] is None or test["high"] is None:
         return label
-    ends = _interval(test["low"], test["high"], digits, sign=True)
-    text = f"{label} ({number(test['difference'], digits, sign=True)}{ends}"
+    ends = interval(test["low"], test["high"], digits, sign=True)
+    text = f"{label} ({number(test['difference'], digits, sign=True)} {ends}"
     if test["holm"] is not None:
         text += f", {'Holm ' * (test['family'] > 1)}p {p_value(test['holm'])}"
     if not test["apart"] and test["seeds"] > 1:
@@ -652,12 +657,8 @@ def _shown(methods: Sequence[content.Compared], titles: Mapping[str, str], measu
     for method in methods:
         tests = {title: test for key, title in titles.items() if (test := _difference(method, key, methods))}
         if tests and (versus := method["versus"]):
-            over = "seeds" if versus["seeds"] > 1 else "test samples"
-            parts = [
-                f"{title} {number(test['difference'], measure.digits, sign=True)}"
-                f"{_interval(test['low'], test['high'], measure.digits, sign=True)}"
-                for title, test in tests.items()
-            ]
+            over, digits = "seeds" if versus["seeds"] > 1 else "test samples", measure.digits
+            parts = [f"{title} {difference(test, digits, p=False)}" for title, test in tests.items()]
             unit = f" {measure.points}".rstrip()
             yield f"Against {versus['method']}, {method['method']}: {', '.join(parts)}{unit} (95{PERCENT} intervals over the {over})."
 
@@ -689,14 +690,14 @@ def _brackets(comparison: content.Document, *, several: bool) -> Iterator[str]:
     if not (tests if several else any(map(_intervals_of_one, _learned(comparison)))):
         return
     family = max((test["family"] for test in tests), default=1)
-    difference = "the difference and its" if several else "the"
+    which = "the difference and its" if several else "the"
     if len(comparison["seeds"]) == 1:
         how = (
             f" Two methods are distinguishable if the interval corrected for {family} differences, which is wider, excludes zero."
             if family > 1
             else ""
         )
-        yield f"In brackets: {difference} 95{PERCENT} interval over the test samples.{how}"
+        yield f"In brackets: {which} 95{PERCENT} interval over the test samples.{how}"
     else:
         corrected = (
             f" by Holm, corrected for the {family} differences of a column, which the interval is not (each method to the first and to the "
@@ -705,7 +706,7 @@ def _brackets(comparison: content.Document, *, several: bool) -> Iterator[str]:
         asked = several and any(not test["apart"] for test in tests)
         seeds = ", and how many seeds would be needed to distinguish them" * asked
         p = f", p{corrected}" * several
-        yield f"In brackets: {difference} 95{PERCENT} interval over the seeds{p}{seeds}."
+        yield f"In brackets: {which} 95{PERCENT} interval over the seeds{p}{seeds}."
 
 
 def _all(leader: content.Leader, labels: Iterable[str], digits: int = 2) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from equipoise.records.history import worded
 from equipoise.records.threshold import Chosen, Estimate, RatesAt
 from equipoise.report import drawing
-from equipoise.report.formatting import PERCENT, UNDEFINED, Said, number
+from equipoise.report.formatting import PERCENT, UNDEFINED, Said, interval, number
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.notes import UNPROTECTED
 
@@ -159,7 +159,7 @@ CAPTION: Final = (
 def _cell(estimate: Estimate) -> Cell:
     """A share in percent with its interval."""
     ends = [None if end is None else 100 * end for end in (estimate["value"], estimate["low"], estimate["high"])]
-    return Cell(number(ends[0], 1), ends="" if ends[0] is None else f"[{number(ends[1], 1)}, {number(ends[2], 1)}]")
+    return Cell(number(ends[0], 1), ends=interval(*ends[1:], 1))
 
 
 def _text(estimate: Estimate) -> str:
