@@ -512,7 +512,7 @@ class Document(OfMeasure):
     people : where samples have sensitive attributes, by attribute how differently people with each value are treated, all test sets together.
     other_rounds : null where there was one round only.
     validation : null where nothing was held out.
-    in_force : by method its hyper-parameters, in words; no method without any.
+    in_force : by method with any its hyper-parameters, in words.
     own_measures : by name, the measures that are none of `equipoise.metrics.MEASURES`.
     """
 
@@ -520,7 +520,7 @@ class Document(OfMeasure):
     collaboration: Rewards | None
     spread: Spread | None
     group_fairness: Parity | None
-    in_force: dict[str, str]
+    in_force: NotRequired[dict[str, str]]
     people: NotRequired[dict[str, Parity]]
     other_rounds: OtherRounds | None
     validation: Validation | None

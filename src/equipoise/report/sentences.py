@@ -59,7 +59,7 @@ def legend(comparison: content.OfMeasure) -> list[str]:
 
 def in_force(comparison: content.Document) -> list[str]:
     """The hyper-parameters of every method that has any, in a sentence."""
-    each = [f"{label}: {text}" for label, text in comparison["in_force"].items()]
+    each = [f"{label}: {text}" for label, text in comparison.get("in_force", {}).items()]
     return [Said(f"Hyper-parameters in force: {'; '.join(each)}.", "in-force")] * bool(each)
 
 

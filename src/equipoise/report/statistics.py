@@ -154,14 +154,14 @@ class Comparison(Mapping[str, Any]):
             for label, seeds in grouped.items()
         }
         by_measure = {measure.name: _of_measure(runs, last, measure) for measure in every}
+        more = {"in_force": _in_force(runs), "people": _people(runs)}
         document: content.Document = {
             **by_measure[main.name],
             "measures": {measure.name: by_measure[measure.name] for measure in measures},
             "collaboration": _collaboration(runs),
             "spread": _spread(runs, last),
             "group_fairness": _parity(runs, lambda run: run.summary["group_fairness"]),
-            "in_force": _in_force(runs),
-            **cast(content.Document, {"people": people} if (people := _people(runs)) else {}),
+            **cast(content.Document, {key: part for key, part in more.items() if part}),
             "other_rounds": _other_rounds(runs, 1 if last > 1 else LAST),
             "validation": _validation(runs),
             "own_measures": _own_measures(runs, last),
