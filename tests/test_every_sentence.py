@@ -636,12 +636,13 @@ def of_audit(rows: Rows) -> Iterator[tuple[str, str, str]]:
     made = eq.audit(
         table, prediction="prediction", group="sex", positive="yes" if rows.c else None, least=drawn.least, task=None if rows.C else "regression",
     )  # fmt: skip
-    yield from (("audit", "sex", part) for part in parts(made.summary))
+    yield from (("audit", "sex", part.replace("the model", label)) for part in parts(made.summary))
     for section in made.sections:
         cells = [cell for _, row in section.grid.rows for cell in row] if section.grid else []
         text = " ".join((*section.paragraphs, *section.below))
         assert section.title == "What this cannot show" or ("In brackets" in text) <= any(cell.ends for cell in cells)
-        yield from (("audit", "sex", part) for text in (*section.paragraphs, *section.below) for part in parts(text))
+        every = (part for text in (*section.paragraphs, *section.below) for part in parts(text))
+        yield from (("audit", "sex", part.replace("the model", label)) for part in every)
 
 
 @form(r"By sex: (.+)\.")
@@ -672,7 +673,7 @@ def not_estimable(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
     assert any(rows.of_title(title, "sex", rows.drawn.labels[0], 0) is None for title in titles)
 
 
-@form(r"([\d,]+) rows of a frame of pandas: intervals are over these people, .+")
+@form(r"([\d,]+) rows of the frame: intervals are over these people, .+")
 def audited(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
     assert int(found[1].replace(",", "")) == len(rows.drawn.y)
 

@@ -343,5 +343,7 @@ def _cell(scores: Mapping[str, Any], measure: Measure) -> Cell:
     if measure.name not in scores:
         return Cell("–")
     digits = 1 if measure.unit == "%" else measure.digits
-    low, high = (measure == ACCURACY and scores.get("interval")) or (None, None)
-    return Cell(number(scores[measure.name], digits), ends=interval(low, high, digits))
+    return Cell(
+        number(scores[measure.name], digits),
+        ends=interval(scores.get("interval") if measure == ACCURACY else None, digits),
+    )

@@ -231,7 +231,7 @@ class Audit:
             for column in gaps_of(treated.parity, self.history.main):
                 if column.key in keys:
                     gap, ends = content.number_of(method, column.key)["mean"], content.ends_of(method, column.key)
-                    text = f"{number(gap, self._digits)} {interval(*ends or (None, None), self._digits)}".rstrip()
+                    text = f"{number(gap, self._digits)} {interval(ends, self._digits)}".rstrip()
                     parts.append(f"{column.title} {gaps.NOT_ESTIMABLE if gap is None else text}")
             said.append(f"By {treated.attribute}: {', '.join(parts)}.")
         return " ".join(filter(None, said))
@@ -310,10 +310,7 @@ class Audit:
         if self.threshold is not None and data.positive is not None:
             yield f"Class {data.positive.name} is predicted from a probability of {self.threshold:g} on: another threshold gives other numbers."
         yield "Labels are taken for true. If they are themselves unfair, such as past decisions, equal opportunity repeats that."
-        yield (
-            "If groups differ in how often they are of the class, less difference in demographic parity often means more in equal opportunity: choose by "
-            "the harm."
-        )
+        yield "If groups differ in how often they are of the class, less difference in demographic parity often means more in equal opportunity: choose by the harm."
         yield f"A number about fewer than {self.least} people is not shown (--least, in Python least=). This hides little: it may follow from others."
 
     @property
@@ -342,6 +339,6 @@ def _row(gap: float | None, ends: Sequence[float] | None, values: Mapping[str, f
     low, high = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
     return (
         Cell(number(gap, digits)),
-        Cell(interval(*ends or (None, None), digits)),
+        Cell(interval(ends, digits)),
         *(Cell(f"{g} {number(values[g], digits)}") for g in (low, high)),
     )

@@ -206,13 +206,13 @@ def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
     seeds = f"Numbers are means over {len(compared['seeds'])} runs that differ in their random seed." * several
     cells = [cell for _, grid in tables for _, row in grid.rows for cell in row]
     others = "test rows of the same kind" if of_classes else "runs"
-    caption = [
+    below = [
         BRACKETS.format(others) * any(cell.ends and not cell.half for cell in cells),
         *(plus_minus_of(document) if any(cell.half for cell in cells) else ()),
         seeds,
     ]
     return Section(
-        "missed", heading, [verdict(_in_words(document, compared))], (), tables, " ".join(filter(None, caption))
+        "missed", heading, [verdict(_in_words(document, compared))], (), tables, " ".join(filter(None, below))
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Self
 
 from equipoise.metrics.measures import Measure
@@ -50,10 +50,9 @@ def brief(seconds: float) -> str:
     return f"{seconds:,.{0 if seconds >= 100 else 1 if seconds >= 1 else 2}f}"
 
 
-def interval(low: float | None, high: float | None, digits: int = 2, *, sign: bool = False) -> str:
+def interval(ends: Sequence[float | None] | None, digits: int = 2, *, sign: bool = False) -> str:
     """The ends of an interval: `[1.30, 2.90]`; nothing where there is none."""
-    ends = (number(end, digits, sign=sign) for end in (low, high))
-    return "" if low is None or high is None else f"[{', '.join(ends)}]"
+    return "" if ends is None or None in ends else f"[{', '.join(number(end, digits, sign=sign) for end in ends)}]"
 
 
 def with_unit(value: float | None, measure: Measure) -> str:
@@ -89,7 +88,7 @@ def difference(test: Difference, digits: int = 2, *, p: bool = True) -> str:
         return ""
     if low is None or high is None:
         return same_in_every_seed(mean, digits) if test["seeds"] > 1 else ""
-    text = f"{number(mean, digits, sign=True)} {interval(low, high, digits, sign=True)}"
+    text = f"{number(mean, digits, sign=True)} {interval((low, high), digits, sign=True)}"
     quoted = test["holm"] if corrected(test) else test["p"]
     if quoted is None or not p:
         return text

@@ -129,7 +129,7 @@ def _cell(rate: Rate, few: str, digits: int) -> Cell:
     """A rate with its 95 % interval."""
     if rate["mean"] is None:
         return Cell(f"n {few}")
-    return Cell(number(rate["mean"], digits), ends=interval(rate["low"], rate["high"], digits))
+    return Cell(number(rate["mean"], digits), ends=interval((rate["low"], rate["high"]), digits))
 
 
 def missed(fairness: Parity) -> str:

@@ -290,7 +290,7 @@ def _gaps(parity: content.Parity, measure: Measure) -> Iterator[str]:
         intervals = {column.title: ends for column in shown if (ends := method["intervals"][column.key])}
         if intervals:
             digits = measure.digits if measure.of_target else 2
-            listed = ", ".join(f"{title} {interval(*ends, digits)}" for title, ends in intervals.items())
+            listed = ", ".join(f"{title} {interval(ends, digits)}" for title, ends in intervals.items())
             yield f"{method['method']}, 95{PERCENT} intervals over the test samples{averaged}: {listed}."
 
 
@@ -449,10 +449,7 @@ def _nothing(comparison: content.Document) -> str:
     """Why there is nothing to say; empty where there is something."""
     methods = comparison["methods"]
     if comparison["small"] and not any(method["groups"] for method in methods):
-        return (
-            f"Every test set has fewer than {comparison['least']} samples, so no number is shown: choose --least-group 1, in Python "
-            "least_group=1, to see them anyway."
-        )
+        return f"Every test set has fewer than {comparison['least']} samples, so no number is shown: choose --least-group 1, in Python least_group=1, to see them anyway."
     numbers = [cell["mean"] for method in methods for cell in method["groups"].values()]
     if all(mean is None for mean in numbers) and not any(m["untested"] for m in methods if m["groups"]):
         return "No method was evaluated on any group, so there is nothing to compare yet."
@@ -558,7 +555,7 @@ def _intervals_of_one(method: content.Measured, digits: int = 2) -> list[str]:
         if mean is not None and half is not None:
             ends = [mean - half, mean + half]
         if method["avg"]["mean"] is not None and mean is not None and ends:
-            lines.append(f"{method['method']}, {title}: {number(mean, digits)} {interval(ends[0], ends[1], digits)}.")
+            lines.append(f"{method['method']}, {title}: {number(mean, digits)} {interval(ends, digits)}.")
     return lines
 
 
@@ -569,7 +566,7 @@ def _against(leader: content.Leader, label: str, digits: int) -> str:
         return f"{label} ({same_in_every_seed(test['difference'], digits)})"
     if test["difference"] is None or test["low"] is None or test["high"] is None:
         return label
-    ends = interval(test["low"], test["high"], digits, sign=True)
+    ends = interval((test["low"], test["high"]), digits, sign=True)
     text = f"{label} ({number(test['difference'], digits, sign=True)} {ends}"
     if test["holm"] is not None:
         text += f", {'Holm ' * (test['family'] > 1)}p {p_value(test['holm'])}"
@@ -806,10 +803,7 @@ def _of_lengths(runs: Sequence[History]) -> Iterator[str]:
     """That methods trained for different numbers of rounds."""
     lengths = sorted({len(run) for run in runs})
     if len(lengths) > 1 and len({run.label for run in runs}) > 1:
-        yield (
-            f"Not all runs trained for as many rounds ({lengths[0]} to {lengths[-1]}): a difference between methods may come from "
-            "the rounds."
-        )
+        yield f"Not all runs trained for as many rounds ({lengths[0]} to {lengths[-1]}): a difference between methods may come from the rounds."
 
 
 def _of_few_seeds(comparison: Comparison) -> Iterator[str]:
@@ -851,10 +845,7 @@ def _even_but_poor(methods: Sequence[content.Measured], measure: Measure) -> Ite
         averages = [average for _, average in learned.values()]
         best, worst, own = measure.best(averages).value, measure.worst(averages).value, learned[even][1]
         if measure.ahead(best, own) > measure.point(best) and own == worst:
-            yield (
-                f"{even} has the lowest STD and the {measure.lowest} average: a model that is poor on all groups also has "
-                "a low STD."
-            )
+            yield f"{even} has the lowest STD and the {measure.lowest} average: a model that is poor on all groups also has a low STD."
 
 
 def _differ(runs: Sequence[History]) -> bool:

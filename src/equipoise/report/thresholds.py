@@ -88,10 +88,7 @@ def hidden(chosen: Chosen) -> str:
     every = [group for _, group in groups(chosen)] + [*chosen["validation"].values()]
     if not any(group["withheld"] or (group["n"] is not None and group["of_class"] is None) for group in every):
         return ""
-    return (
-        f"{UNDEFINED}: fewer than {chosen['least']} are of one of the classes, or the number, taken from the total, would tell that of a "
-        f"smaller group. {UNPROTECTED}"
-    )
+    return f"{UNDEFINED}: fewer than {chosen['least']} are of one of the classes, or the number, taken from the total, would tell that of a smaller group. {UNPROTECTED}"
 
 
 def probabilities(chosen: Chosen) -> Grid:
@@ -159,7 +156,7 @@ CAPTION: Final = (
 def _cell(estimate: Estimate) -> Cell:
     """A share in percent with its interval."""
     ends = [None if end is None else 100 * end for end in (estimate["value"], estimate["low"], estimate["high"])]
-    return Cell(number(ends[0], 1), ends=interval(*ends[1:], 1))
+    return Cell(number(ends[0], 1), ends=interval(ends[1:], 1))
 
 
 def _text(estimate: Estimate) -> str:
