@@ -702,7 +702,8 @@ def check(drawn: People) -> None:
     rows = Rows(drawn)
     for where, by, text in pages(rows):
         check_text(text, rows, where, by)
-    if drawn.person is None and len(rows.sexes) == 2:
+    told = drawn.predicted[drawn.labels[0], 0]
+    if drawn.person is None and len(rows.sexes) == 2 and (not rows.C or {*told} <= {*drawn.y} > {drawn.y[0]}):
         alone = Rows(
             replace(drawn, predicted={key: p for key, p in drawn.predicted.items() if key == (drawn.labels[0], 0)})
         )

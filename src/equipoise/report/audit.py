@@ -298,7 +298,7 @@ class Audit:
         skipped += ["inside"] * (self.data.sites is None)
         yield from without(sentences.parity_legend(self.compared.document, treated), *skipped)
         small = [group for group, numbers in method["groups"].items() if numbers.get("of_class", 0) is None]
-        if small:
+        if small and parity["positive"] is not None:
             yield f"Left out of equal opportunity, with {few} people of class {parity['positive']}: {some(small, 10)}."
         if any(content.number_of(method, column.key)["mean"] is None for column in gaps_of(parity, self.history.main)):
             yield f"{gaps.NOT_ESTIMABLE.capitalize()}: {few} people are behind the rate in all groups, or in all but one."

@@ -690,16 +690,14 @@ def _with_sizes(of_measure: content.OfMeasure, grid: Grid) -> Grid:
 
 def _sheet(methods: Sequence[content.Row], columns: Sequence[Column], *, grid: Grid, **fields: Any) -> Sheet:
     """A table, and its differences to the first method."""
-    lines, by_holm = [], False
+    lines = []
     for method in methods:
-        every = {column: test for column in columns if (test := content.test_of(method, column.key))}
-        shown = {column.title: text for column, test in every.items() if (text := difference(test, column.digits))}
-        by_holm |= any(map(corrected, every.values()))
-        if shown:
-            lines.append(f"{_named(method)}: {'; '.join(f'{title} {text}' for title, text in shown.items())}.")
+        texts = [(c.title, difference(test, c.digits)) for c in columns if (test := content.test_of(method, c.key))]
+        if any(text for _, text in texts):
+            lines.append(f"{_named(method)}: {'; '.join(f'{title} {text}' for title, text in texts if text)}.")
     tests = (
         f", paired by seed: mean, 95{PERCENT} interval, p-value of the paired t-test"
-        + " (by Holm: corrected for the number of differences, which the interval is not)" * by_holm
+        + " (by Holm: corrected for the number of differences, which the interval is not)" * _by_holm(methods, columns)
         if any(versus["seeds"] > 1 for method in methods if (versus := cast(content.Versus | None, method["versus"])))
         else f", with the 95{PERCENT} interval over the test samples of this one seed"
     )
@@ -729,12 +727,11 @@ def _paired_tests(
 ) -> Sheet:
     """Differences to the first method: of every method the mean, the 95 % interval, and of several seeds the p-values."""
     columns = [column for column in columns if any(content.test_of(method, column.key) for method in methods)]
-    rows, paired, by_holm = [], False, False
+    rows, by_holm = [], _by_holm(methods, columns)
+    tests = [test for method in methods for column in columns if (test := content.test_of(method, column.key))]
+    paired = any(test["p"] is not None for test in tests)
     for method in methods:
-        tests = [content.test_of(method, column.key) for column in columns]
-        cells = tuple(_paired_test(test, column.digits) for test, column in zip(tests, columns, strict=True))
-        paired |= any(test is not None and test["p"] is not None for test in tests)
-        by_holm |= any(test is not None and corrected(test) for test in tests)
+        cells = tuple(_paired_test(content.test_of(method, column.key), column.digits) for column in columns)
         if any(cell.ends for cell in cells):
             rows.append((str(method["method"]), cells))
     caption = f"{heading}: differences to {first}{', paired by seed' * paired}."
@@ -745,6 +742,12 @@ def _paired_tests(
     )
     grid = Grid(tuple(column.title for column in columns), tuple(rows))
     return Sheet(name, heading, caption, grid, [explanation], corrected=by_holm)
+
+
+def _by_holm(methods: Sequence[content.Row], columns: Sequence[Column]) -> bool:
+    """Whether any p-value that is shown is corrected."""
+    tests = (content.test_of(method, column.key) for method in methods for column in columns)
+    return any(test is not None and corrected(test) for test in tests)
 
 
 def _paired_test(test: content.Difference | None, digits: int) -> Cell:

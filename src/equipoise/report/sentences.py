@@ -426,17 +426,15 @@ def _ranked(comparison: content.Document) -> Iterator[tuple[int, str]]:
         only = len(without_bounds(methods)) > 1 and learned[0]["bound"] != "lower"  # which is not judged
         yield 3, _of_one(learned[0], only, measure)
     elif learned:
-        shown = _shown(
-            learned, {c: t for c, t in SHOWN.items() if c != "worst" or len(learned[0]["groups"]) > 1}, measure
-        )
+        titles = SHOWN if len(learned[0]["groups"]) > 1 else {"avg": SHOWN["avg"]}
+        shown = _shown(learned, titles, measure)
         yield from ((4, text) for text in (*_claims(comparison, learned), *shown))
         yield from ((7, text) for text in _by_other_measures(comparison))
     one_group = len({*comparison["small"], *methods[0]["groups"]}) < 2
     if one_group and (over := comparison["spread"]) and (spread := _over_clients(over, measure)):
         yield 2, spread
-        yield from (
-            (4, text) for text in _shown([m for m in over["methods"] if not m["failed"]], SHOWN_OF_CLIENTS, measure)
-        )
+        able = [method for method in over["methods"] if not method["failed"]]
+        yield from ((4, text) for text in _shown(able, SHOWN_OF_CLIENTS, measure))
     yield from ((6, text) for text in _rewards(comparison))
     if seeds == 2 and len(learned) > 1:
         yield 5, "Two seeds say little about chance: run at least three before you rely on a difference."
@@ -458,7 +456,7 @@ def _nothing(comparison: content.Document) -> str:
 
 def _over_clients(spread: content.Spread, measure: Measure) -> str:
     """What the worst clients have, by method; of many methods the first and the one with the best number."""
-    methods = {method["method"]: content.number_of(method, "worst10")["mean"] for method in spread["methods"]}
+    methods = {method["method"]: method["worst10"]["mean"] for method in spread["methods"]}
     defined = {label: value for label, value in methods.items() if value is not None}
     if len(defined) > 3:
         best = (max if measure.better == "higher" else min)(defined, key=lambda label: defined[label])
@@ -616,11 +614,8 @@ def _judged(comparison: content.Document) -> Iterator[tuple[str, content.Leader,
             "highest": measure.highest,
             "groups": plural(len(method["groups"]), "group"),
             "worst": notes.listed([*method["worst_groups"]]) if method["worst_groups"] else "",
-            **(
-                {"average": "", "AVG": measure.noun}
-                if len(method["groups"]) == 1
-                else {"average": " on average", "AVG": "AVG"}
-            ),
+            "average": " on average" * (len(method["groups"]) > 1),
+            "AVG": "AVG" if len(method["groups"]) > 1 else measure.noun,
         }
         yield key, leader, claim.format(**words), shown.format(**words), value.format(**words)
 
@@ -742,18 +737,13 @@ def _rewards(comparison: content.Document) -> Iterator[str]:
     """How closely what clients get follows what they contribute, and the reward of the best client."""
     if not (together := comparison["collaboration"]):
         return
-    numbers = {
-        m["method"]: [content.number_of(m, key)["mean"] for key in ("fairness", "max")]
-        for m in together["methods"]
-        if not m["alone"]
-    }
-    methods = {label: each for label, each in numbers.items() if each[0] is not None}
+    methods = {m["method"]: m for m in together["methods"] if not m["alone"] and m["fairness"]["mean"] is not None}
     if not methods:
         return
 
     def of(label: str) -> str:
-        fairness, best = methods[label]
-        return f"{number(fairness)} of 100, with {number(best)}{PERCENT} for the best client"
+        method = methods[label]
+        return f"{method['fairness']['mean']:.2f} of 100, with {method['max']['mean']:.2f}{PERCENT} for the best client"
 
     if (leader := _fairness(comparison)) is None:
         values = "; ".join(f"{label} {of(label)}" for label in [*methods][:3])
