@@ -36,6 +36,7 @@ from run_helpers import cache
 
 PERCENT = "\u00a0%"
 NUMBER = r"[−+]?\d+(?:\.\d+)?"
+VALUE = rf"(?:RMSE )?({NUMBER})\u00a0(?:%|kg)"
 NAMES = ("north", "south ward", "east", "people of B")
 LABELS = ("fedavg", "afl", "fedprox(mu=0.1)+fedheal", "qffl")
 
@@ -53,6 +54,7 @@ class Study:
     histories: tuple[History, ...]
     origin: str
     last: int
+    guessing: Callable[[History], bool] = lambda history: False
 
 
 @st.composite
@@ -133,18 +135,21 @@ class Truth:
 
     def __init__(self, study: Study) -> None:
         self.study, self.last = study, study.last
+        self.numbers = study.histories[0].meta.get("task") == "regression"
+        measure, scale, worst = ("rmse", 1, max) if self.numbers else ("accuracy", 100, min)
+        self.top = min if self.numbers else max
         self.labels = list(dict.fromkeys(h.label for h in study.histories))
         least = study.histories[0].meta["least_group"] or 10
         tested = dict.fromkeys((g, s["n"]) for h in study.histories for r in h.records for g, s in r["groups"].items())
         self.groups = [g for g, n in tested if n >= least]
         self.small = [g for g, n in tested if n < least]
-        self.bounds = {h.label for h in study.histories if h.meta["bound"]}
+        self.bounds = {h.label for h in study.histories if h.meta.get("bound")}
         self.runs: dict[str, list[dict[str, Any]]] = {label: [] for label in self.labels}
         for h in study.histories:
             shown = [r for r in h.records if r["groups"]][-self.last :]
             own = list(dict.fromkeys(g for r in h.records for g in r["groups"] if g in self.groups))
-            values = {g: [r["groups"].get(g, {}).get("accuracy") for r in shown] for g in own}
-            means = {g: None if None in v else 100 * sum(v) / len(v) for g, v in values.items()}
+            values = {g: [r["groups"].get(g, {}).get(measure) for r in shown] for g in own}
+            means = {g: None if None in v else scale * sum(v) / len(v) for g, v in values.items()}
             known = None not in means.values() and means
             a = list(means.values())
             run = {
@@ -157,9 +162,10 @@ class Truth:
                 "where": None,
             }
             if known:
-                run |= {"avg": sum(a) / len(a), "worst": min(a), "where": min(means, key=lambda g: round(means[g], 9))}
+                run |= {"avg": sum(a) / len(a), "worst": worst(a)}
+                run["where"] = worst(means, key=lambda g: round(means[g], 9))
                 run["std"] = float(np.std(a, ddof=1)) if len(a) > 1 else None
-            run["failed"] = any(s["loss"] is None for r in shown for s in r["groups"].values())
+            run["failed"] = any(s["loss"] is None for r in shown for s in r["groups"].values()) or study.guessing(h)
             self.runs[h.label].append(run)
         self.failed = {label for label, runs in self.runs.items() if any(run["failed"] for run in runs)}
         self.racing = [label for label in self.labels if label not in self.bounds]
@@ -198,6 +204,7 @@ class Truth:
         runs = [self.runs[label][0] for label in self.racing]
         if (
             self.seeds > 1
+            or self.numbers
             or not runs
             or len({tuple(run["groups"]) for run in runs}) > 1
             or any(run["avg"] is None for run in runs)
@@ -211,7 +218,7 @@ class Truth:
         means = {m: mean for m in self.racing if m not in self.failed and (mean := self.mean(m, key)) is not None}
         if len(means) < 2:
             return None
-        top = (min if key == "std" else max)(means.values())
+        top = (min if key == "std" else self.top)(means.values())
         ahead = [m for m in means if math.isclose(means[m], top, rel_tol=1e-9, abs_tol=1e-9)]
         return self.said[key] if self.said.get(key) in ahead else ahead[0]  # of equal ones any
 
@@ -273,16 +280,19 @@ def near(text: str, value: float | None) -> bool:
     return value is not None and abs(read(text) - value) <= 0.5 * 10 ** -len(text.partition(".")[2]) + 1e-9
 
 
-CLAIMS = {"the fairest": "std", "the best for the worst group": "worst", "the most accurate": "avg"}
+CLAIMS = {
+    "the fairest": "std", "the best for the worst group": "worst", "the most accurate": "avg", "the one with the lowest error": "avg",
+}  # fmt: skip
+SHOWN = {"worst group": "worst", "average": "avg", "STD over groups": "std"}
 
 
 def check_verdict(text: str, truth: Truth) -> None:
-    """The first paragraph: at most five sentences, no brackets, each of a known form and true."""
+    """The first paragraph: at most five sentences, each of a known form and true."""
     said = re.split(r"(?<=\.) ", text)
     assert 0 < len(said) <= 5
-    assert "[" not in text
     for sentence in said:
         check_sentence(sentence, truth)
+    check_shown(said, truth)
     for key, claim in (
         ("std", " is the fairest"),
         ("worst", " serves the worst group best"),
@@ -295,23 +305,65 @@ def check_verdict(text: str, truth: Truth) -> None:
         assert "one seed proves nothing" in text
 
 
+def check_shown(said: Sequence[str], truth: Truth) -> None:
+    """No gain or loss against the first method is missing, except for lack of room."""
+    first, named = (
+        truth.racing[0],
+        {text.split(": ")[0].split(", ")[-1] for text in said if text.startswith("Against ")},
+    )
+    shown = {
+        label
+        for label in truth.racing[1:]
+        if not {first, label} & truth.failed
+        for key in (SHOWN.values() if len(truth.groups) > 1 else ["avg"])
+        if (test := truth.family(key).get(frozenset((first, label)))) and test[4]
+    }
+    assert named <= shown
+    assert named == shown or len(said) == 5
+    if shown and len(said) < 5 and (text := next((text for text in said if "method is shown to be" in text), "")):
+        keys = [key for claim, key in CLAIMS.items() if claim in text]
+        assert not any(
+            test[4]
+            for key in keys
+            for pair, test in truth.family(key).items()
+            if first in pair and not pair & truth.failed
+        )
+
+
 def check_sentence(sentence: str, truth: Truth) -> None:
     def match(pattern: str) -> re.Match[str] | None:
         return re.fullmatch(pattern, sentence)
 
     if found := match(
-        rf"(?:With this seed, )?(\S+) is the fairest: its accuracy varies least over (\d+) groups?, by ({NUMBER}) points\."
+        rf"(?:With this seed, )?(\S+) is the fairest: its (?:accuracy|RMSE) varies least over (\d+) groups?, by ({NUMBER}) (?:points|kg)\."
     ):
         assert truth.best("std") == found[1]
         assert int(found[2]) == len(truth.groups)
         assert near(found[3], truth.mean(found[1], "std"))
-    elif found := match(rf"(?:With this seed, )?(\S+) serves the worst group best: ({NUMBER}){PERCENT} on (.+)\."):
+    elif found := match(rf"(?:With this seed, )?(\S+) serves the worst group best: {VALUE} on (.+)\."):
         assert truth.best("worst") == found[1]
         assert near(found[2], truth.mean(found[1], "worst"))
         assert set(re.split(", | and ", found[3])) == set(truth.each(found[1], "where"))
-    elif found := match(rf"(?:With this seed, )?(\S+) is the most accurate, at ({NUMBER}){PERCENT}(?: on average)?\."):
+    elif found := match(
+        rf"(?:With this seed, )?(\S+) (?:is the most accurate|has the lowest error), at {VALUE}(?: on average)?\."
+    ):
         assert truth.best("avg") == found[1]
         assert near(found[2], truth.mean(found[1], "avg"))
+    elif found := match(
+        rf"Against (\S+), (\S+): (.+?)(?: points| kg) \(95{PERCENT} intervals over the (test samples|seeds)\)\."
+    ):
+        assert found[1] == truth.racing[0]
+        assert not {found[1], found[2]} & truth.failed
+        assert (found[4] == "seeds") == (truth.seeds > 1)
+        parts = re.findall(rf"(?:^|, )([a-zA-Z ]+) ({NUMBER}) \[({NUMBER}), ({NUMBER})\]", found[3])
+        told = {SHOWN[title] for title, *_ in parts}
+        for key in SHOWN.values() if len(truth.groups) > 1 else ["avg"]:
+            test = truth.family(key).get(frozenset((found[1], found[2])))
+            assert (key in told) == bool(test and test[4])
+        for title, *texts in parts:
+            d, low, high, *_ = truth.family(SHOWN[title])[frozenset((found[1], found[2]))]
+            ends = (d, low, high) if sorted((found[1], found[2]))[0] == found[2] else (-d, -high, -low)
+            assert all(map(near, texts, ends))
     elif found := match(r"(No|Neither) method is shown to be (.+)\."):
         claimed = re.split(", | or ", found[2])
         assert all(truth.best(CLAIMS[claim]) is None and truth.leading(CLAIMS[claim]) for claim in claimed)
@@ -338,17 +390,17 @@ def check_sentence(sentence: str, truth: Truth) -> None:
         label = found[1] or found[2]
         assert label not in truth.failed
         assert not found[1] or set(truth.racing) - truth.failed == {label}
-        parts = re.match(rf"({NUMBER}){PERCENT} on average over (\d+) groups, with a standard deviation of ({NUMBER}) points between "
-                         rf"them; the lowest is (.+) at ({NUMBER}){PERCENT}", found[3])  # fmt: skip
+        parts = re.match(rf"{VALUE} on average over (\d+) groups, with a standard deviation of ({NUMBER}) (?:points|kg) between "
+                         rf"them; the (?:lowest|highest) is (.+) at {VALUE}", found[3])  # fmt: skip
         if parts:
             assert near(parts[1], truth.mean(label, "avg"))
             assert int(parts[2]) == len(truth.groups)
             assert near(parts[3], truth.mean(label, "std"))
-            lowest = min(truth.groups, key=lambda g: truth.mean(label, f"group:{g}"))
+            lowest = (max if truth.numbers else min)(truth.groups, key=lambda g: truth.mean(label, f"group:{g}"))
             assert near(parts[5], truth.mean(label, f"group:{lowest}"))
             assert near(parts[5], truth.mean(label, f"group:{parts[4]}"))
         else:
-            for value, group in re.findall(rf"({NUMBER}){PERCENT} on (.+?)(?=, \d| and \d|$)", found[3]):
+            for value, group in re.findall(rf"{VALUE} on (.+?)(?=, \d| and \d|$)", found[3]):
                 assert near(value, truth.mean(label, f"group:{group}"))
     elif found := match(
         r"(?:Only (\S+) is better than guessing with every seed: it|\S+) has no group that was tested in each of the last rounds\."
@@ -374,7 +426,7 @@ def check_sentence(sentence: str, truth: Truth) -> None:
 def check_evidence(lines: Sequence[str], truth: Truth) -> None:
     for line in lines:
         if found := re.fullmatch(
-            rf"(The [a-z ]+): the (?:lowest|highest) (STD|worst|AVG|accuracy) is that of (\S+), ({NUMBER})[^;(]*(?:\((.+?)\))?; (.+)\.",
+            rf"(The [a-z ]+): the (?:lowest|highest) (STD|worst|AVG|accuracy|RMSE) is that of (\S+), ({NUMBER})[^;(]*(?:\((.+?)\))?; (.+)\.",
             line,
         ):
             key = {"STD": "std", "worst": "worst"}.get(found[2], "avg")
@@ -395,7 +447,10 @@ def check_evidence(lines: Sequence[str], truth: Truth) -> None:
             assert near(found[3], mean)
             assert near(found[4], ends[0])
             assert near(found[5], ends[1])
-        elif found := re.fullmatch(r"(\S+), seeds? ([\d, and]+): training diverged \(.*\)\.", line):
+        elif found := re.fullmatch(
+            r"(\S+), seeds? ([\d, and]+): (?:training diverged|the global model is no better than guessing) \(.*\)\.",
+            line,
+        ):
             seeds = [h.seed for h, run in zip(truth.study.histories, (r for runs in truth.runs.values() for r in runs), strict=True)
                      if h.label == found[1] and run["failed"]]  # fmt: skip
             assert [int(x) for x in re.findall(r"\d+", found[2])] == seeds

@@ -19,7 +19,7 @@ from equipoise.records.history import History, worded
 from equipoise.records.threshold import USES_GROUP
 from equipoise.report import rates, sentences, thresholds
 from equipoise.report.document import treated
-from equipoise.report.formatting import PERCENT, number
+from equipoise.report.formatting import PERCENT, interval, number, without
 from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.html import template
 from equipoise.report.notes import repeated
@@ -259,9 +259,10 @@ class Card:
     def _chosen(self) -> Iterator[Section]:
         """What the threshold does, if it was chosen."""
         if chosen := self.about["chosen"]:
-            said = [text for text in thresholds.explained(chosen) if not text.startswith("Brier")]  # of another table
-            first = [*thresholds.sentences(chosen)]
-            yield Section("At the threshold", first, thresholds.rates(chosen), thresholds.HEAD, said)
+            said = without(thresholds.explained(chosen), "probabilities")  # of another table
+            yield Section(
+                "At the threshold", [*thresholds.sentences(chosen)], thresholds.rates(chosen), thresholds.HEAD, said
+            )
 
     def _called(self, group: str) -> str:
         """A test set, with the name of the attribute where its values are the test sets: sex 1."""
@@ -311,7 +312,9 @@ class Card:
             )
 
     def _limits(self) -> Iterator[str]:
-        yield "Rates differ between groups by chance where n is small: read the intervals."
+        if len(self.history.groups) > 1 or self.history.attributes:
+            advice = ": read the intervals" * (self.history.main == ACCURACY)
+            yield f"Numbers differ between groups by chance where n is small{advice}."
         yield from repeated([self.history])
         if self.history.groups:
             yield from sentences.limits([self.history])
@@ -324,6 +327,8 @@ class Card:
     def _making(self) -> Iterator[str]:
         about = self.about
         yield f"Method: {about['method']}, seed {about['seed']}, model after round {about['round'] + 1} of {about['rounds']}."
+        if text := self.history.meta.get("in_force"):
+            yield f"Hyper-parameters in force: {text}."
         recipe = about["network"] or {}
         options = [f"{key}={value}" for key, value in recipe.items() if key not in ("name", "in_shape", "n_classes")]
         name = recipe.get("name", "of the user's own, as a graph of ONNX") + f"({', '.join(options)})" * bool(options)
@@ -338,6 +343,7 @@ def _cell(scores: Mapping[str, Any], measure: Measure) -> Cell:
     if measure.name not in scores:
         return Cell("–")
     digits = 1 if measure.unit == "%" else measure.digits
-    low_high = scores.get("interval") if measure == ACCURACY else None
-    ends = "[{}, {}]".format(*(number(end, digits) for end in low_high)) if low_high else ""
-    return Cell(number(scores[measure.name], digits), ends=ends)
+    return Cell(
+        number(scores[measure.name], digits),
+        ends=interval(scores.get("interval") if measure == ACCURACY else None, digits),
+    )

@@ -33,7 +33,7 @@ from equipoise.federation.fingerprint import contents, fingerprint
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
 from equipoise.federation.inputs import Groups, frame, named, of_clients, repeated, require_people, taking
-from equipoise.federation.method import Method
+from equipoise.federation.method import Method, in_force
 from equipoise.federation.population import Population
 from equipoise.federation.preparation import (
     Arrangement,
@@ -480,6 +480,7 @@ class Federation(Arrangement):
         """What happened so far."""
         meta: Meta = {
             "method": own_code.short(str(self.method)),
+            "in_force": in_force(self.method),
             "seed": self.trial.settings.seed,
             "rounds": max(self.trial.rounds, self.progress.t),
             "select": self.select,

@@ -18,7 +18,7 @@ from equipoise.core.task import Task
 from equipoise.methods import ALIASES, METHODS
 from equipoise.records.meta import Sharing
 from equipoise.system import own_code
-from equipoise.system.suggestions import near
+from equipoise.system.suggestions import near, shorten
 from equipoise.system.text import read_value
 
 
@@ -208,21 +208,46 @@ def _of_single_clients(rule: Rule) -> bool:
     return any(overrides(rule, hook) for hook in ("private", "submodel", "deploy")) or "reward" in rule.declared.owns
 
 
+def in_force(method: Method) -> str:
+    """Every hyper-parameter, and what the published form has otherwise, by the presets; empty if there are none."""
+    parts: dict[str, dict[str, object]] = {}
+    for rule, part in zip(method.rules, method.parts, strict=True):
+        name = part if part in METHODS else _called(type(rule))
+        parts.setdefault(name, {}).update((f.name, getattr(rule, f.name)) for f in fields(rule))
+    texts = []
+    for name, values in parts.items():
+        presets = METHODS[name].presets if name in METHODS else {}
+        form = presets.get("published", presets.get("paper", {}))
+        other = _listed({key: value for key, value in form.items() if values[key] != value})
+        published = f" (not the published form, which has {other})" * bool(other)
+        texts += [f"{name} " * (len(parts) > 1) + _listed(values) + published] * bool(values)
+    return " + ".join(texts)
+
+
+def _listed(values: Mapping[str, object]) -> str:
+    """Hyper-parameters as :func:`read_values` reads them."""
+    return ", ".join(
+        f"{key}={shorten(str([*value] if isinstance(value, tuple) else value))}" for key, value in values.items()
+    )
+
+
 def _rank(rule: Rule) -> int:
     return max((ORDER.index(what) for what in rule.declared.owns if what in ORDER), default=ORDER.index(NOTHING))
 
 
 def text_of(rule: Rule) -> str:
     """A rule as text, with the values that differ from its defaults."""
-    named = [n for n, e in METHODS.items() if e.rules == (type(rule),) and not e.values]
-    values = {f.name: v for f in fields(rule) if (v := getattr(rule, f.name)) != f.default}
-    return (named[0] if named else type(rule).__name__) + _inside(values)
+    return _called(type(rule)) + _inside({f.name: v for f in fields(rule) if (v := getattr(rule, f.name)) != f.default})
+
+
+def _called(rule: type[Rule]) -> str:
+    """The name of a rule in the catalogue, or that of its class."""
+    return next((n for n, e in METHODS.items() if e.rules == (rule,) and not e.values), rule.__name__)
 
 
 def _inside(values: Mapping[str, object]) -> str:
     """Hyper-parameters in brackets, as :func:`read_values` reads them; nothing if there are none."""
-    written = [f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in values.items()]
-    return f"({', '.join(written)})" if written else ""
+    return f"({_listed(values)})" if values else ""
 
 
 def _sum(rules: Sequence[Rule]) -> str:

@@ -166,19 +166,17 @@ def wilson(share: float, n: float, level: float = 0.95) -> Interval:
     return Interval(0.0 if share == 0 else max(0.0, low), 1.0 if share == 1 else min(1.0, high))
 
 
-def newcombe(first: float, m: float, second: float, n: float, level: float = 0.95) -> Interval:
+def newcombe(first: float, of_first: Sequence[float], second: float, of_second: Sequence[float]) -> Interval:
     """Interval of the difference of two shares of independent samples, p - q: Newcombe's (1998) method 10, without continuity correction.
 
-    With Wilson's ends (l, u) of p and (v, w) of q: from `p - q - sqrt((p - l)^2 + (w - q)^2)` to `p - q + sqrt((u - p)^2 + (q - v)^2)`.
+    With the ends (l, u) of p and (v, w) of q: from `p - q - sqrt((p - l)^2 + (w - q)^2)` to `p - q + sqrt((u - p)^2 + (q - v)^2)`.
 
     Parameters
     ----------
     first, second : p and q, in [0, 1].
-    m, n : samples they are of, > 0.
-    level : in (0, 1).
+    of_first, of_second : Wilson's interval of each.
     """
-    (low, high), (below, above) = wilson(first, m, level), wilson(second, n, level)
-    difference = first - second
+    (low, high), (below, above), difference = of_first, of_second, first - second
     return Interval(
         difference - math.hypot(first - low, above - second), difference + math.hypot(high - first, second - below)
     )
@@ -279,8 +277,9 @@ def of_rates(
         gap = fairness.gaps[key, c]
         if gap.groups < 2:
             return Interval(math.nan, math.nan)
-        highest, lowest, corrected = pair(key, c, gap)
-        low, high = newcombe(*highest, *lowest, corrected)
+        *both, corrected = pair(key, c, gap)
+        (p, of_p), (q, of_q) = ((share, wilson(share, n, corrected)) for share, n in both)
+        low, high = newcombe(p, of_p, q, of_q)
         return Interval(max(0.0, low), high)
 
     def of_ratio() -> Interval:

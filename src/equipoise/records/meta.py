@@ -141,6 +141,7 @@ class Meta(TypedDict, total=False):
     client_names, client_groups : [N], a name of each client, and the group it belongs to.
     measures : what was to be recorded.
     classes : their names.
+    in_force : the hyper-parameters of the method, in words, and whether that is not its published form; empty if it has none.
     decides : by which attribute the method decides, empty if by none; absent where the more probable class is predicted.
     positive : the name of the class that rates are about, where it was said.
     attributes : by the name of each sensitive attribute the names of its values, in the order of their codes; absent where samples have none.
@@ -175,6 +176,7 @@ class Meta(TypedDict, total=False):
     client_groups: list[str] | None
     measures: list[str]
     classes: list[str]
+    in_force: str
     decides: str
     positive: str | None
     attributes: dict[str, list[str]]

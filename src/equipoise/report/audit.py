@@ -24,7 +24,7 @@ from equipoise.records.record import Record
 from equipoise.records.treatment import gap_between
 from equipoise.report import document as content
 from equipoise.report import gaps, layout, rates, sentences
-from equipoise.report.formatting import PERCENT, number
+from equipoise.report.formatting import PERCENT, interval, number, without
 from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.html import svg, template
 from equipoise.report.statistics import Comparison, gaps_of
@@ -37,21 +37,6 @@ CLUSTERED: Final = "Intervals take the rows of a person together, by the varianc
 SITE: Final = "Site"
 PREDICTIVE: Final[dict[rates.RateName, str]] = {"ppv": "predictive value"}
 CALIBRATION: Final[dict[rates.RateName, str]] = {"bias": "bias", "calibration_error": "calibration error"}
-BEHIND: Final[Mapping[str, tuple[str, ...]]] = {  # the rates of groups whose gap a measure is
-    "accuracy_gap": ("accuracy",),
-    "equal_opportunity": ("tpr",),
-    "equalised_odds": ("tpr", "fpr"),
-    "demographic_parity": ("selection_rate",),
-    "demographic_parity_ratio": ("selection_rate",),
-    "predictive_parity": ("ppv",),
-    "calibration_gap": ("bias",),
-    "calibration_error_gap": ("calibration_error",),
-    "worst_recall": ("worst_recall",),
-    "rmse_gap": ("rmse",),
-    "mae_gap": ("mae",),
-    "error_gap": ("error",),
-    "prediction_gap": ("prediction",),
-}
 
 
 def audit(
@@ -246,10 +231,8 @@ class Audit:
             for column in gaps_of(treated.parity, self.history.main):
                 if column.key in keys:
                     gap, ends = content.number_of(method, column.key)["mean"], content.ends_of(method, column.key)
-                    shown = (
-                        gaps.NOT_ESTIMABLE if gap is None else f"{number(gap, self._digits)}{_ends(ends, self._digits)}"
-                    )
-                    parts.append(f"{column.title} {shown}")
+                    text = f"{number(gap, self._digits)} {interval(ends, self._digits)}".rstrip()
+                    parts.append(f"{column.title} {gaps.NOT_ESTIMABLE if gap is None else text}")
             said.append(f"By {treated.attribute}: {', '.join(parts)}.")
         return " ".join(filter(None, said))
 
@@ -272,7 +255,7 @@ class Audit:
             figure = svg(treated.rates, rates.figure(parity)) if measure == ACCURACY else ""
             made.append(Section(treated.gaps_heading, [], self._gaps(treated), "Measure", [*self._said(treated)]))
             titles = rates.titles(parity, measure) | (PREDICTIVE if self.data.positive else {})
-            texts = [text for text in rates.explained(parity, measure) if not text.startswith(("Of 100", "n <"))]
+            texts = without(rates.explained(parity, measure), "missed", "few")
             if self.data.scores is not None:
                 titles |= CALIBRATION
                 texts.append(
@@ -297,7 +280,8 @@ class Audit:
             gap = content.number_of(method, column.key)["mean"]
             every = cast(Mapping[str, Any], method["groups"])
             each = {
-                k: {g: v for g, row in every.items() if (v := row[k]["mean"]) is not None} for k in BEHIND[column.key]
+                k: {g: v for g, row in every.items() if (v := row[k]["mean"]) is not None}
+                for k in gaps.behind(column.key)
             }
             values = max(each.values(), key=lambda values: gap_between(values.values()) or 0.0)
             rows.append((column.title, _row(gap, content.ends_of(method, column.key), values, self._digits)))
@@ -310,21 +294,11 @@ class Audit:
         yield from sentences.unknown_values(treated)
         parity, few = treated.parity, f"fewer than {self.least}"
         (method,) = parity["methods"]
-        skipped: tuple[str, ...] = (
-            "Differences",
-            "One seed",
-            "±",
-            MODEL,
-            "The worst value",
-            "Calibration",
-        )  # of what the table shows
-        if self.data.sites is None:
-            skipped += ("Largest gap inside",)
-        for text in sentences.parity_legend(self.compared.document, treated):
-            if not text.startswith(skipped) and few not in text:
-                yield text
+        skipped = ["differences", "plus-minus", "gaps", "worst-value", "calibration", "without-rate"]  # in the table
+        skipped += ["inside"] * (self.data.sites is None)
+        yield from without(sentences.parity_legend(self.compared.document, treated), *skipped)
         small = [group for group, numbers in method["groups"].items() if numbers.get("of_class", 0) is None]
-        if small:
+        if small and parity["positive"] is not None:
             yield f"Left out of equal opportunity, with {few} people of class {parity['positive']}: {some(small, 10)}."
         if any(content.number_of(method, column.key)["mean"] is None for column in gaps_of(parity, self.history.main)):
             yield f"{gaps.NOT_ESTIMABLE.capitalize()}: {few} people are behind the rate in all groups, or in all but one."
@@ -336,10 +310,7 @@ class Audit:
         if self.threshold is not None and data.positive is not None:
             yield f"Class {data.positive.name} is predicted from a probability of {self.threshold:g} on: another threshold gives other numbers."
         yield "Labels are taken for true. If they are themselves unfair, such as past decisions, equal opportunity repeats that."
-        yield (
-            "If groups differ in how often they are of the class, less difference in demographic parity often means more in equal opportunity: choose by "
-            "the harm."
-        )
+        yield "If groups differ in how often they are of the class, less difference in demographic parity often means more in equal opportunity: choose by the harm."
         yield f"A number about fewer than {self.least} people is not shown (--least, in Python least=). This hides little: it may follow from others."
 
     @property
@@ -361,10 +332,6 @@ class Audit:
         return f"Audit({len(self.data):,} people: {self.summary})"
 
 
-def _ends(ends: Sequence[float] | None, digits: int) -> str:
-    return "" if ends is None else f" [{number(ends[0], digits)}, {number(ends[1], digits)}]"
-
-
 def _row(gap: float | None, ends: Sequence[float] | None, values: Mapping[str, float], digits: int) -> tuple[Cell, ...]:
     """A gap, its interval, and the groups with the lowest and the highest value."""
     if gap is None:
@@ -372,6 +339,6 @@ def _row(gap: float | None, ends: Sequence[float] | None, values: Mapping[str, f
     low, high = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
     return (
         Cell(number(gap, digits)),
-        Cell(_ends(ends, digits).strip()),
+        Cell(interval(ends, digits)),
         *(Cell(f"{g} {number(values[g], digits)}") for g in (low, high)),
     )

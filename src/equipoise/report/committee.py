@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, cast
 import numpy as np
 
 from equipoise.metrics.groups import hidden
+from equipoise.metrics.intervals import newcombe
 from equipoise.metrics.measures import ACCURACY
 from equipoise.records.criteria import COLLABORATION, ORACLE
 from equipoise.records.history import History, worded
@@ -26,7 +27,7 @@ from equipoise.report.html import template
 from equipoise.report.layout import every_client
 from equipoise.report.notes import listed, of_tuning
 from equipoise.report.provenance import at_real_sites, data_digest, quarantined, versions
-from equipoise.report.sentences import failures, limits, unknown_values, verdict
+from equipoise.report.sentences import failures, in_force, limits, plus_minus_of, unknown_values, verdict
 from equipoise.report.statistics import Comparison, interval_of, without_bounds
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import some
@@ -37,6 +38,7 @@ POINTS: Final = 6  # lines of a list
 METHODS: Final = 3  # side by side
 PERMUTATIONS: Final = 9999
 COLUMNS: Final = 20  # of a table, by name
+WIDE: Final = 100  # people, of fewer an interval of a rate is wider than 20 points
 ADD: Final = "write {} in a table [report] of a file, and add --about FILE.toml to the command of this report"
 
 
@@ -193,7 +195,7 @@ def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
             for division in chosen["divisions"]
         ]
         tables = tables or [("", _at({"by": "", "groups": {"all": chosen["everyone"]}}, chosen))]
-        caption = " ".join(filter(None, (BRACKETS, thresholds.hidden(chosen))))
+        caption = " ".join(filter(None, (BRACKETS.format("test rows of the same kind"), thresholds.hidden(chosen))))
         return Section("missed", heading, texts, (), tables, caption)
     document, several = compared.document, len(compared["seeds"]) > 1
     tables = [(_by(each, compared), _of_parity(each, compared)) for each in treated(document)]
@@ -201,8 +203,17 @@ def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
     own = any(run.client_sizes is not None for run in compared.histories)
     if own and (sheet := every_client(compared)) is not None and len(sheet.grid.rows) <= ROWS:
         tables.append((f"By site: {compared.measure.axis()}", sheet.grid))
-    seeds = f" Numbers are means over {len(compared['seeds'])} runs that differ in their random seed." * several
-    return Section("missed", heading, [verdict(_in_words(document, compared))], (), tables, BRACKETS + seeds)
+    seeds = f"Numbers are means over {len(compared['seeds'])} runs that differ in their random seed." * several
+    cells = [cell for _, grid in tables for _, row in grid.rows for cell in row]
+    others = "test rows of the same kind" if of_classes else "runs"
+    below = [
+        BRACKETS.format(others) * any(cell.ends and not cell.half for cell in cells),
+        *(plus_minus_of(document) if any(cell.half for cell in cells) else ()),
+        seeds,
+    ]
+    return Section(
+        "missed", heading, [verdict(_in_words(document, compared))], (), tables, " ".join(filter(None, below))
+    )
 
 
 def _in_words(document: Document, compared: Comparison) -> Document:
@@ -219,7 +230,7 @@ def _in_words(document: Document, compared: Comparison) -> Document:
     return cast(Document, {**document, "methods": methods})
 
 
-BRACKETS: Final = "In brackets: 95\u00a0% intervals, the range that fits the data: other test rows of the same kind would give other rates."
+BRACKETS: Final = "In brackets: 95\u00a0% intervals, the range that fits the data: other {} would give other numbers."
 CHANCE: Final = "may be chance"
 MORE: Final = "is more than chance alone explains"
 
@@ -265,12 +276,13 @@ def _worded(division: Division, name: str) -> str:
 
 def _difference(worst: RatesAt, best: RatesAt) -> str:
     """The difference of two groups with its interval, from those of the two (Newcombe 1998, method 10), from 0 on where they may be alike."""
-    ends = ([100 * float(each["sensitivity"][end] or 0) for end in ("value", "low", "high")] for each in (worst, best))
-    (p, l, u), (q, m, v) = ends
-    low, high = q - p - math.hypot(q - m, u - p), q - p + math.hypot(v - q, p - l)
+    (q, *of_q), (p, *of_p) = (
+        [float(each["sensitivity"][end] or 0) for end in ("value", "low", "high")] for each in (best, worst)
+    )
+    low, high = (100 * end for end in newcombe(q, of_q, p, of_p))
     more = _by_chance([worst, best]) < 0.05 and low >= 0.5  # which is shown as 1
     low = low if more else min(low, 0.0)
-    return f"The difference is {plural(round(q - p), 'point')} ({number(low, 0)} to {number(high, 0)}), which {MORE if more else CHANCE}."
+    return f"The difference is {plural(round(100 * (q - p)), 'point')} ({number(low, 0)} to {number(high, 0)}), which {MORE if more else CHANCE}."
 
 
 def _spread(groups: Sequence[RatesAt]) -> str:
@@ -456,7 +468,7 @@ def _uncertain(compared: Comparison, chosen: Chosen | None) -> list[str]:
             f"The threshold was chosen for {chosen['rule']}, on other rows than those of the table: these reach that only roughly."
         )
     if few := _fewest(compared, chosen):
-        points.append(f"The fewest people behind a rate above are {few}: with so few, intervals are wide.")
+        points.append(f"The fewest people behind a rate above are {few}.")
     return points
 
 
@@ -496,7 +508,8 @@ def _fewest(compared: Comparison, chosen: Chosen | None) -> str:
         n, cases = group["n"] or 0, group["of_class"]
         behind, most = ((n, n), "at most ") if cases is None else ((cases, n - cases), "")
         sizes += [(size, most) for key, size in zip(keys, behind, strict=True) if group[key][value] is not None]
-    return "{1}{0:,}".format(*min(sizes)) if sizes else ""
+    wide = ": with so few, intervals are wide" * bool(sizes and min(sizes)[0] < WIDE)
+    return "{1}{0:,}".format(*min(sizes)) + wide if sizes else ""
 
 
 def _not_looked_at(compared: Comparison, chosen: Chosen | None) -> Iterator[str]:
@@ -533,7 +546,7 @@ def _made(compared: Comparison) -> Section:
         where = f"This was a simulation on one machine: {plural(sites, 'site')} trained as if each kept its rows, and the rows were in one place."
     else:
         where = "All rows were in one place."
-    texts = [f"{how} {where}"]
+    texts = [f"{how} {where}", *in_force(compared.document)]
     schema = (run.meta.get("data") or {}).get("schema") or {}
     if columns := [*schema.get("columns", {})]:
         out = [f"{name} ({why})" for name, why in schema.get("left_out", {}).items()]

@@ -42,6 +42,7 @@ class Tested(TypedDict):
     p, holm, family : of the paired t-test, and corrected for the family, which is all differences that are shown of a column: of every
         method to the first, and of the leading one to every other.
     seeds : how many are common.
+    apart : whether the two are distinguishable.
     """
 
     difference: float | None
@@ -51,6 +52,7 @@ class Tested(TypedDict):
     holm: float | None
     family: int
     seeds: int
+    apart: bool
 
 
 class Difference(Tested):
@@ -64,11 +66,9 @@ class Ahead(Tested):
 
     Attributes
     ----------
-    apart : whether the two are distinguishable.
     seeds_needed : for a test of power 0.8; null if it is above 1000 or the spread is unknown.
     """
 
-    apart: bool
     seeds_needed: int | None
 
 
@@ -316,8 +316,8 @@ class RatesOfGroup(TypedDict):
     Attributes
     ----------
     n, of_class : test samples, and those of the positive class; null if too few.
-    worst_class : the class that is recognised worst.
-    accuracy, tpr, fpr, selection_rate, ppv, npv, worst_recall, bias, calibration_error : over the seeds with which the rate is about enough people.
+    worst_class, worst_recall : where every class is compared with all others, the one that is recognised worst over the seeds, and its recall.
+    accuracy, tpr, fpr, selection_rate, ppv, npv, bias, calibration_error : over the seeds with which the rate is about enough people.
     rmse, mae, error, prediction : for regression, instead of these, in the unit of the target; `error` is the mean of predicted less true.
     """
 
@@ -512,6 +512,7 @@ class Document(OfMeasure):
     people : where samples have sensitive attributes, by attribute how differently people with each value are treated, all test sets together.
     other_rounds : null where there was one round only.
     validation : null where nothing was held out.
+    in_force : by method with any its hyper-parameters, in words.
     own_measures : by name, the measures that are none of `equipoise.metrics.MEASURES`.
     """
 
@@ -519,6 +520,7 @@ class Document(OfMeasure):
     collaboration: Rewards | None
     spread: Spread | None
     group_fairness: Parity | None
+    in_force: NotRequired[dict[str, str]]
     people: NotRequired[dict[str, Parity]]
     other_rounds: OtherRounds | None
     validation: Validation | None

@@ -2,7 +2,8 @@
 
 import math
 import re
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, Self
 
 from equipoise.metrics.measures import Measure
 from equipoise.report.document import Difference
@@ -11,6 +12,23 @@ UNDEFINED: Final = "–"
 FAILED: Final = " †"  # behind the name of a method whose training diverged, or that is no better than guessing
 PERCENT: Final = "\u00a0%"  # not to be torn from its number
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+class Said(str):
+    """A sentence with a key, by which pages choose what they show: nothing decides by its words."""
+
+    key: str
+
+    def __new__(cls, text: str, key: str = "") -> Self:
+        """A text, and its key."""
+        said = super().__new__(cls, text)
+        said.key = key
+        return said
+
+
+def without(texts: Iterable[str], *keys: str) -> list[str]:
+    """Sentences but those with one of some keys."""
+    return [text for text in texts if getattr(text, "key", "") not in keys]
 
 
 def number(value: float | None, digits: int = 2, *, sign: bool = False) -> str:
@@ -32,6 +50,11 @@ def brief(seconds: float) -> str:
     return f"{seconds:,.{0 if seconds >= 100 else 1 if seconds >= 1 else 2}f}"
 
 
+def interval(ends: Sequence[float | None] | None, digits: int = 2, *, sign: bool = False) -> str:
+    """The ends of an interval: `[1.30, 2.90]`; nothing where there is none."""
+    return "" if ends is None or None in ends else f"[{', '.join(number(end, digits, sign=sign) for end in ends)}]"
+
+
 def with_unit(value: float | None, measure: Measure) -> str:
     """A number of a measure as it is shown, with its unit."""
     return number(value, measure.digits) + (f"\u00a0{measure.unit}" if measure.unit else "")
@@ -51,25 +74,30 @@ def same_in_every_seed(mean: float, digits: int = 2) -> str:
     )
 
 
-def difference(test: Difference, digits: int = 2) -> str:
+def difference(test: Difference, digits: int = 2, *, p: bool = True) -> str:
     """A difference with its 95 % interval: `+2.10 [+1.30, +2.90], p=.031`; nothing where there is no interval.
 
     Parameters
     ----------
     test : of a family of several the p-value by Holm is quoted.
     digits : behind the point.
+    p : whether to quote the p-value.
     """
-    mean, low, high, p = test["difference"], test["low"], test["high"], test["p"]
+    mean, low, high = test["difference"], test["low"], test["high"]
     if mean is None:
         return ""
     if low is None or high is None:
         return same_in_every_seed(mean, digits) if test["seeds"] > 1 else ""
-    text = f"{number(mean, digits, sign=True)} [{number(low, digits, sign=True)}, {number(high, digits, sign=True)}]"
-    corrected = test["holm"] if p is not None and test["family"] > 1 else None
-    quoted = p if corrected is None else corrected
-    if quoted is None:
+    text = f"{number(mean, digits, sign=True)} {interval((low, high), digits, sign=True)}"
+    quoted = test["holm"] if corrected(test) else test["p"]
+    if quoted is None or not p:
         return text
-    return f"{text}, {'Holm ' if corrected is not None else ''}{'p<.001' if quoted < 0.001 else f'p={p_value(quoted)}'}"
+    return f"{text}, {'Holm ' * corrected(test)}{'p<.001' if quoted < 0.001 else f'p={p_value(quoted)}'}"
+
+
+def corrected(test: Difference) -> bool:
+    """Whether the p-value of a difference that is shown is that by Holm."""
+    return test["p"] is not None and test["holm"] is not None and test["family"] > 1
 
 
 def size(n: float) -> str:

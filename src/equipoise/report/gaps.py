@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
 from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
@@ -13,33 +13,46 @@ from equipoise.report.notes import listed
 from equipoise.report.statistics import gaps_of, without_bounds
 from equipoise.system.text import plural
 
-ABOUT: Final[Mapping[str, Sequence[str]]] = {  # of which people a gap is, if not of all
+BEHIND: Final[
+    Mapping[str, Sequence[str]]
+] = {  # the rates of groups whose gap a measure is, if it does not have their name
     "equal_opportunity": ("tpr",),
     "equalised_odds": ("tpr", "fpr"),
+    "demographic_parity": ("selection_rate",),
+    "demographic_parity_ratio": ("selection_rate",),
     "predictive_parity": ("ppv",),
+    "calibration_gap": ("bias",),
 }
 NOT_ESTIMABLE: Final = "not estimable"
 NAMED: Final = 3  # methods that a sentence names
 SMALLER: Final[dict[bool, str]] = {True: "smaller", False: "larger"}
 
 
+def behind(key: str) -> Sequence[str]:
+    """The rates of groups whose gap a measure is."""
+    return BEHIND.get(key, (key.removesuffix("_gap"),))
+
+
 def few_people(parity: content.Parity, measure: Measure) -> dict[str, str]:
     """The gaps that fewer than `ESTIMABLE` people are behind in some group, by key: the smallest group, in words."""
     about = f"of class {parity['positive']}"
-    words = {"": "", "tpr": f" {about}", "fpr": f" not {about}", "ppv": f" taken for class {parity['positive']}"}
+    words = {"tpr": f" {about}", "fpr": f" not {about}", "ppv": f" taken for class {parity['positive']}"}
     few: dict[str, str] = {}
     for column in gaps_of(parity, measure):
         sizes: list[tuple[int, str, str]] = []
         for group, rates in parity["methods"][0]["groups"].items():
             n, positive, selected = rates["n"] or 0, rates.get("of_class") or 0, rates.get("selection_rate")
             chosen = round(n * selected["mean"] / 100) if selected and selected["mean"] is not None else 0
-            size = {"": n, "tpr": positive, "fpr": n - positive if positive else 0, "ppv": chosen}
-            sizes += [(size[rate], rate, group) for rate in ABOUT.get(column.key, ("",))]
+            size = {"tpr": positive, "fpr": n - positive, "ppv": chosen}
+            for rate in behind(column.key):  # one that is not known is about fewer than the least
+                known = rate not in size or content.number_of(cast(content.Row, rates), rate)["mean"] is not None
+                sizes.append((size.get(rate, n) if known else 0, rate, group))
         large = [each for each in sizes if each[0] >= parity["least"]]  # others are in no gap
         smallest, rate, group = min(sizes if len({group for _, _, group in large}) < 2 else large)
         if smallest < ESTIMABLE:
-            shown = f"< {parity['least']}" if smallest < parity["least"] else str(smallest)
-            few[column.key] = f"{shown}{words[rate]} in {group}"
+            rest = rate == "fpr" and parity["methods"][0]["groups"][group].get("of_class") is None
+            shown = f"< {parity['least']}" if smallest < parity["least"] else "at most " * rest + str(smallest)
+            few[column.key] = f"{shown}{words.get(rate, '')} in {group}"
     return few
 
 
@@ -70,7 +83,7 @@ def changes(treated: content.Treated, measure: Measure) -> Iterator[str]:
     for key, title in both.items():
         gap = gaps[key]
         value = NOT_ESTIMABLE if gap is None else f"{number(gap, digits)} {measure.points}".rstrip()
-        why = f" ({few[key]}{f': {NOT_ESTIMABLE}' * (gap is not None)})" if key in few else ""
+        why = f" ({'only ' * (gap is not None)}{few[key]})" if key in few else ""
         parts.append(f"{value} in {title}{why}")
     noise = [
         f"±{number(max(ends[1] - gap, gap - ends[0]), digits)}"
@@ -84,7 +97,8 @@ def changes(treated: content.Treated, measure: Measure) -> Iterator[str]:
     several = len(treated.parity["seeds"]) > 1
     alike: dict[str, list[str]] = {}
     for method in others:
-        values = " and ".join(number(content.number_of(method, key)["mean"], digits) for key in both)
+        means = [content.number_of(method, key)["mean"] for key in both]
+        values = " and ".join(NOT_ESTIMABLE if mean is None else number(mean, digits) for mean in means)
         name = f"{method['method']} ({values})" if several else f"{values} with {method['method']}"
         alike.setdefault(_change(method, both) if several else "", []).append(name)
     if several:
@@ -99,7 +113,7 @@ def _change(method: content.Row, both: Mapping[str, str]) -> str:
     shown: dict[str, bool] = {}
     for key, title in both.items():
         test = content.test_of(method, key)
-        if test and test["difference"] is not None and test["holm"] is not None and test["holm"] < 0.05:
+        if test and test["difference"] is not None and test["apart"]:
             shown[title] = test["difference"] < 0
     if not shown:
         return "no change is shown"

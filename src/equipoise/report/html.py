@@ -19,7 +19,7 @@ from equipoise.report import booktabs, drawing, layout, notes, provenance, thres
 from equipoise.report import figures as drawings
 from equipoise.report.figures_of_groups import loss_curve, loss_limit
 from equipoise.report.figures_of_training import MEASURED, measured_in
-from equipoise.report.formatting import FAILED
+from equipoise.report.formatting import FAILED, without
 from equipoise.report.grid import Grid
 from equipoise.report.holdings import marks, sentence
 from equipoise.report.sentences import evidence, left_out, limits, tested_on, verdict, when, worst_named
@@ -74,7 +74,7 @@ def template(name: str) -> Template:
 
 def shown(value: object) -> object:
     """What a page shows of a value: text without signs that steer; markup and all else as it is."""
-    return visible(value, lines=True) if type(value) is str else value
+    return visible(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def render(histories: Sequence[History] | Comparison, choice: str = "") -> str:
@@ -103,7 +103,7 @@ def render(histories: Sequence[History] | Comparison, choice: str = "") -> str:
         other=_statistics_first(other) if (other := layout.other_rounds(document)) else None,
         reference=compared["methods"][0]["method"],
         tests=tests,
-        corrected=any("Holm" in cell.ends for sheet in tests for _, cells in sheet.grid.rows for cell in cells),
+        corrected=any(sheet.corrected for sheet in tests),
         seeds=len(compared["seeds"]),
         racing=sum(not method["bound"] for method in compared["methods"]),
         groups=of_groups,
@@ -188,13 +188,14 @@ def _statistics_first(sheet: layout.Sheet) -> layout.Sheet:
 
 def _below(sheet: layout.Sheet, measure: Measure) -> str:
     """The text below a table of a comparison."""
-    deviation = [text for text in sheet.explanations if text.startswith("±")]
-    explained = [text for text in sheet.explanations if text not in deviation]
+    first = sheet.name == measure.name
+    explained = without(sheet.explanations, "plus-minus", *["in-force"] * (not first))
+    deviation = [text for text in sheet.explanations if text not in without([text], "plus-minus")]
     bold = any(cell.best for _, cells in sheet.grid.rows for cell in cells)
     best = [
         "In bold: the best of a column, if a test distinguishes it from every other method; elsewhere nothing is bold."
     ] * bold
-    remarks = sheet.notes if sheet.name != measure.name else ()  # those of the main measure are at the top of the page
+    remarks = () if first else sheet.notes  # those of the main measure are at the top of the page
     return " ".join([sheet.caption, *explained, *best, *deviation, *remarks])
 
 

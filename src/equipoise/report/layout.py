@@ -24,6 +24,7 @@ from equipoise.report.formatting import (
     FAILED,
     PERCENT,
     UNDEFINED,
+    corrected,
     difference,
     number,
     p_value,
@@ -72,6 +73,7 @@ class Sheet:
     totals : how many of the last columns sum up the others.
     narrow : whether it takes all of a terminal.
     prose : whether its cells are sentences.
+    corrected : whether any p-value is one by Holm.
     head : title of the names of the rows.
     narrow_titles : in a narrow terminal, by title.
     """
@@ -87,6 +89,7 @@ class Sheet:
     totals: int = 0
     narrow: bool = False
     prose: bool = False
+    corrected: bool = False
     head: str = "Method"
     narrow_titles: Mapping[str, str] = field(default_factory=dict)
 
@@ -98,7 +101,7 @@ class Sheet:
 
 def sheets(comparison: content.Document) -> list[Sheet]:
     """The tables of a comparison: every measure, then what clients get for what they give, then the treatment of groups."""
-    return [
+    made = [
         *map(_of_measure, tables(comparison)),
         *_of_spread(comparison),
         *_of_rewards(comparison),
@@ -106,6 +109,8 @@ def sheets(comparison: content.Document) -> list[Sheet]:
         *_of_own_measures(comparison),
         *_of_validation(comparison),
     ]
+    stated = sentences.in_force(comparison)
+    return [replace(sheet, explanations=[*sheet.explanations, *stated]) for sheet in made]
 
 
 def _of_spread(comparison: content.Document) -> Iterator[Sheet]:
@@ -432,10 +437,7 @@ def of_sites(treated: content.Treated, comparison: content.Document) -> Iterator
         if numbers
         else ", in percent. Demographic parity: the gap of the selection rate; equal opportunity: of the true-positive rate"
     )
-    text = (
-        f"How the people of every site are treated by {treated.attribute}{what}. –: not estimable, without two groups of {ESTIMABLE} people or "
-        "more."
-    )
+    text = f"How the people of every site are treated by {treated.attribute}{what}. –: not estimable, without two groups of {ESTIMABLE} people or more."
     name, heading = f"{treated.rates}-sites", f"Inside every site by {treated.attribute}"
     yield Sheet(
         name, heading, f"{heading}.", Grid((*head,), rows), [text, *sentences.plus_minus_of(comparison)], head="Site"
@@ -611,8 +613,13 @@ def lay_out(
         leader = (leaders or {}).get(column.key)
         shown.append((column.title, [_statistic(method, column, leader) for method in methods]))
     rows = zip(*(cells for _, cells in shown), strict=True) if shown else [()] * len(methods)
-    names = [f"{method['method']}{FAILED * bool(method.get('failed'))}" for method in methods]
+    names = map(_named, methods)
     return Grid(tuple(title for title, _ in shown), tuple(zip(names, rows, strict=True)))
+
+
+def _named(method: content.Row) -> str:
+    """The name of a method as rows have it, with a mark if it failed."""
+    return f"{method['method']}{FAILED * bool(method.get('failed'))}"
 
 
 def _group(method: content.Row, group: str, digits: int) -> Cell:
@@ -683,22 +690,20 @@ def _with_sizes(of_measure: content.OfMeasure, grid: Grid) -> Grid:
 
 def _sheet(methods: Sequence[content.Row], columns: Sequence[Column], *, grid: Grid, **fields: Any) -> Sheet:
     """A table, and its differences to the first method."""
-    titles = [column.title for column in columns]
     lines = []
-    for name, cells in grid.rows:
-        against = {title: cell.difference for title, cell in zip(grid.titles, cells, strict=True)}
-        if any(against[title] for title in titles):
-            lines.append(f"{name}: {'; '.join(f'{t} {against[t]}' for t in titles if against[t])}.")
+    for method in methods:
+        texts = [(c.title, difference(test, c.digits)) for c in columns if (test := content.test_of(method, c.key))]
+        if any(text for _, text in texts):
+            lines.append(f"{_named(method)}: {'; '.join(f'{title} {text}' for title, text in texts if text)}.")
     tests = (
         f", paired by seed: mean, 95{PERCENT} interval, p-value of the paired t-test"
-        + " (by Holm: corrected for the number of differences, which the interval is not)"
-        * any("Holm" in line for line in lines)
+        + " (by Holm: corrected for the number of differences, which the interval is not)" * _by_holm(methods, columns)
         if any(versus["seeds"] > 1 for method in methods if (versus := cast(content.Versus | None, method["versus"])))
         else f", with the 95{PERCENT} interval over the test samples of this one seed"
     )
-    test = f"Differences are to {methods[0]['method']}{tests}."
+    about = f"Differences are to {methods[0]['method']}{tests}."
     narrow = {column.title: column.narrow for column in columns if column.narrow}
-    return Sheet(grid=grid, test=[test] if lines else [], differences=lines, narrow_titles=narrow, **fields)
+    return Sheet(grid=grid, test=[about] if lines else [], differences=lines, narrow_titles=narrow, **fields)
 
 
 def _block(name: str, heading: str, grid: Grid, *texts: str, head: str = "Method") -> Sheet:
@@ -722,20 +727,27 @@ def _paired_tests(
 ) -> Sheet:
     """Differences to the first method: of every method the mean, the 95 % interval, and of several seeds the p-values."""
     columns = [column for column in columns if any(content.test_of(method, column.key) for method in methods)]
-    rows = []
+    rows, by_holm = [], _by_holm(methods, columns)
+    tests = [test for method in methods for column in columns if (test := content.test_of(method, column.key))]
+    paired = any(test["p"] is not None for test in tests)
     for method in methods:
         cells = tuple(_paired_test(content.test_of(method, column.key), column.digits) for column in columns)
         if any(cell.ends for cell in cells):
             rows.append((str(method["method"]), cells))
-    texts = [cell.ends for _, cells in rows for cell in cells]
-    paired, corrected = any(", p " in text for text in texts), any(", Holm " in text for text in texts)
     caption = f"{heading}: differences to {first}{', paired by seed' * paired}."
     explanation = (
-        f"Mean, 95{PERCENT} interval, p-value of the paired t-test{', and that by Holm' * corrected}."
+        f"Mean, 95{PERCENT} interval, p-value of the paired t-test{', and that by Holm' * by_holm}."
         if paired
         else f"With the 95{PERCENT} interval over the test samples of one seed."
     )
-    return Sheet(name, heading, caption, Grid(tuple(column.title for column in columns), tuple(rows)), [explanation])
+    grid = Grid(tuple(column.title for column in columns), tuple(rows))
+    return Sheet(name, heading, caption, grid, [explanation], corrected=by_holm)
+
+
+def _by_holm(methods: Sequence[content.Row], columns: Sequence[Column]) -> bool:
+    """Whether any p-value that is shown is corrected."""
+    tests = (content.test_of(method, column.key) for method in methods for column in columns)
+    return any(test is not None and corrected(test) for test in tests)
 
 
 def _paired_test(test: content.Difference | None, digits: int) -> Cell:
@@ -747,8 +759,8 @@ def _paired_test(test: content.Difference | None, digits: int) -> Cell:
         return Cell(shown, ends=f"({same_in_every_seed(mean, digits)})") if test["seeds"] > 1 else Cell(UNDEFINED)
     low, high = (number(end, digits, sign=True) for end in (test["low"], test["high"]))
     p = "" if test["p"] is None else f", p {p_value(test['p'])}"
-    corrected = p and test["holm"] is not None and test["family"] > 1
-    return Cell(shown, ends=f"[{low}, {high}]{p}" + (f", Holm {p_value(test['holm'] or 0)}" if corrected else ""))
+    by_holm = f", Holm {p_value(test['holm'] or 0)}" * corrected(test)
+    return Cell(shown, ends=f"[{low}, {high}]{p}{by_holm}")
 
 
 def _sent(record: Record) -> bool:

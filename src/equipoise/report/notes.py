@@ -13,7 +13,7 @@ import numpy as np
 from equipoise.metrics.measures import Measure
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LAST, LEAVE_OUT, ORACLE
 from equipoise.records.meta import REPEATED, TOGETHER, Tuned
-from equipoise.report.formatting import brief, number
+from equipoise.report.formatting import Said, brief, number
 from equipoise.report.provenance import at_real_sites
 from equipoise.system.environment import code, kind, release
 from equipoise.system.suggestions import some
@@ -33,10 +33,7 @@ _CONTRIBUTIONS: Final = {  # the contributions that a method used
     "given": "that the user gave; the table uses them as the accuracies reached alone",
 }
 UNPROTECTED: Final = "This protects nobody for certain: what is not shown may follow from other numbers, and the files of a run hold exact counts."
-NOTHING: Final = (
-    "Nothing was tuned: {}, which may favour one of the methods. "
-    "`--tune 16` (tune=16 in Python) chooses both for each on held-out training samples."
-)
+NOTHING: Final = "Nothing was tuned: {}, which may favour one of the methods. `--tune 16` (tune=16 in Python) chooses both for each on held-out training samples."
 ALIKE: Final = "the learning rate is the same for all, and hyper-parameters are as given"
 AS_GIVEN: Final = "learning rates and hyper-parameters are as given"
 FEW: Final = 5  # clients: a correlation of fewer is unreliable
@@ -234,10 +231,7 @@ def mixed_machines(histories: Iterable[History]) -> Iterator[str]:
     machines = [machine for run in histories for machine in run.meta.get("machines") or ()]
     kinds = dict.fromkeys(text for machine in machines if (text := kind(machine)))
     if len(kinds) > 1:
-        yield (
-            f"Computed with different processors or libraries ({'; '.join(kinds)}): the last bits of each step differ, and "
-            "such differences increase in training."
-        )
+        yield f"Computed with different processors or libraries ({'; '.join(kinds)}): the last bits of each step differ, and such differences increase in training."
 
 
 def releases(histories: Iterable[History]) -> Iterator[str]:
@@ -300,10 +294,7 @@ def of_collaboration(runs: Runs, rewards: NumbersOfRuns) -> Iterator[str]:
         yield f"The standalone accuracies of {listed(without)} are not known: no fairness of contribution and reward."
     few = sorted({summary["clients"] for seeds in rewards.values() for summary in seeds.values()} & set(range(FEW)))
     if few:
-        yield (
-            f"A correlation over {few[0]} client{'s' * (few[0] > 1)} is unreliable (over two it is 100 or −100): "
-            f"measure fairness over {FEW} clients or more."
-        )
+        yield f"A correlation over {few[0]} client{'s' * (few[0] > 1)} is unreliable (over two it is 100 or −100): measure fairness over {FEW} clients or more."
     each = {label: [*seeds.values()] for label, seeds in rewards.items()}
     if equal := alike(each):
         hint = f" Add finetune, as in {next(label for label in rewards if label in equal)}+finetune, to compare the clients after local training."
@@ -358,7 +349,7 @@ def of_parity(runs: Runs, rates: NumbersOfRuns) -> Iterator[str]:
         which = f"class{'es' * (len(classes) > 1)} {', '.join(map(name, sorted(classes)))}"
         k = len(set.union(*classes.values()))
         so = ", so" if k == n else f" with {k} of {n} seeds, so"
-        yield f"{group} has {fewer} of {which}{so} it has no {rate} there and is left out."
+        yield Said(f"{group} has {fewer} of {which}{so} it has no {rate} there and is left out.", "without-rate")
     if without := [label for label in runs if label not in rates]:
         yield f"{listed(without)} recorded no rates."
 

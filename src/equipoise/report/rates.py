@@ -12,8 +12,8 @@ import numpy as np
 
 from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.report import drawing
-from equipoise.report.document import Parity, Rate
-from equipoise.report.formatting import PERCENT, UNDEFINED, number
+from equipoise.report.document import Parity, Rate, RatesOfGroup
+from equipoise.report.formatting import PERCENT, UNDEFINED, Said, interval, number
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.notes import UNPROTECTED, listed
 from equipoise.report.statistics import without_bounds
@@ -60,57 +60,47 @@ def titles(fairness: Parity, measure: Measure = ACCURACY) -> dict[RateName, str]
     return OF_MANY if fairness["positive"] is None else TITLES
 
 
-def cells(
-    fairness: Parity, measure: Measure, shown: Mapping[RateName, str]
-) -> Iterator[tuple[str, str, list[tuple[str, Cell]]]]:
-    """By method and group: its name, that of the group, and titles and texts of the cells."""
-    digits = measure.digits if measure.of_target else 1
-    for method in fairness["methods"]:
-        for group, rates in method["groups"].items():
-            few = f"< {fairness['least']}"
-            row = [("n", Cell(few if rates["n"] is None else f"{rates['n']:,}"))]
-            for key, title in shown.items():
-                if key == "tpr":
-                    text = few if rates["of_class"] is None else f"{rates['of_class']:,}"
-                    row.append((f"of {fairness['positive']}", Cell(text)))
-                row.append((measure.axis(title), _cell(rates[key], few, digits)))
-                if key == "worst_recall":
-                    row.append(("worst class", Cell(rates["worst_class"] or UNDEFINED)))
-            yield method["method"], group, row
-
-
 def grid(fairness: Parity, measure: Measure = ACCURACY, shown: Mapping[RateName, str] | None = None) -> Grid:
     """The table of the rates, by default of those of `titles`: a row per group, and method if there are several."""
     shown = titles(fairness, measure) if shown is None else shown
-    several = len(fairness["methods"]) > 1
-    rows = [(f"{method}, {group}" if several else group, row) for method, group, row in cells(fairness, measure, shown)]
-    return Grid(
-        tuple(title for title, _ in rows[0][1]), tuple((name, tuple(cell for _, cell in row)) for name, row in rows)
-    )
+    digits, few = measure.digits if measure.of_target else 1, f"< {fairness['least']}"
+    rows: dict[str, dict[str, Cell]] = {}
+    for method in fairness["methods"]:
+        for group, rates in method["groups"].items():
+            name = f"{method['method']}, {group}" if len(fairness["methods"]) > 1 else group
+            row = rows[name] = {"n": Cell(few if rates["n"] is None else f"{rates['n']:,}")}
+            for key, title in shown.items():
+                if key == "tpr":
+                    row[f"of {fairness['positive']}"] = Cell(
+                        few if rates["of_class"] is None else f"{rates['of_class']:,}"
+                    )
+                row[measure.axis(title)] = _cell(rates[key], few, digits)
+                if key == "worst_recall":
+                    row["worst class"] = Cell(rates["worst_class"] or UNDEFINED)
+    return Grid(tuple(next(iter(rows.values()))), tuple((name, tuple(row.values())) for name, row in rows.items()))
 
 
 def explained(fairness: Parity, measure: Measure = ACCURACY) -> list[str]:
     """What the columns of that table are, a sentence each."""
-    several = len(fairness["seeds"]) > 1
-    if measure != ACCURACY:
-        brackets = f" In brackets: 95{PERCENT} interval over the seeds (Student's t)." * several
-        text = [
-            f"n: test samples.{brackets}",
-            "Mean error: mean of predicted less true; above 0, too much is predicted for the people of the group.",
-        ]
-        return [*text, *_few(fairness, OF_NUMBERS)]
-    over = "over the test samples (Wilson)"
-    if several:
+    several, shown = len(fairness["seeds"]) > 1, titles(fairness, measure)
+    every = [rates for method in fairness["methods"] for rates in method["groups"].values()]
+    brackets = any(rates[key]["low"] is not None for rates in every for key in shown)
+    over = "over the test samples (Wilson)" if measure == ACCURACY else "over the seeds (Student's t)"
+    if several and measure == ACCURACY:
         over += ", the mean of its ends over the seeds; or that over the seeds (Student's t), where it reaches farther"
+    size = f"n: test samples.{f' In brackets: 95{PERCENT} interval {over}.' * brackets}"
+    if measure != ACCURACY:
+        what = "Mean error: mean of predicted less true; above 0, too much is predicted for the people of the group."
+        return [size, what, *_few(fairness, shown)]
     text = [
         *([first] if (first := missed(fairness)) else []),
-        f"n: test samples. In brackets: 95{PERCENT} interval {over}.",
+        size,
         f"True-positive rate: of the test samples of class {fairness['positive']}, how many are recognised; the rest is missed. False-positive rate: of the "
         f"others, how many are taken for it. Selection rate: of all, how many are taken for it."
         if fairness["positive"] is not None
         else "Recall of the worst class: of the test samples of the class that is recognised worst in the group, how many are recognised.",
     ]
-    return [*text, *_few(fairness, titles(fairness))]
+    return [*text, *_few(fairness, shown)]
 
 
 def _few(fairness: Parity, titles: Mapping[RateName, str]) -> Iterator[str]:
@@ -118,7 +108,8 @@ def _few(fairness: Parity, titles: Mapping[RateName, str]) -> Iterator[str]:
     every = [rates for method in fairness["methods"] for rates in method["groups"].values()]
     if fairness["least"] > 1 and any(rates[key]["mean"] is None for rates in every for key in titles):
         what = "rate" if titles is not OF_NUMBERS else "number"
-        yield f"n < {fairness['least']}: a {what} about so few is not shown, and is in no gap (--least-group). {UNPROTECTED}"
+        text = f"n < {fairness['least']}: a {what} about so few is not shown, and is in no gap (--least-group). {UNPROTECTED}"
+        yield Said(text, "few")
     rated: dict[str, dict[str, None]] = {}
     for method in fairness["methods"]:
         for group, rates in method["groups"].items():
@@ -138,8 +129,7 @@ def _cell(rate: Rate, few: str, digits: int) -> Cell:
     """A rate with its 95 % interval."""
     if rate["mean"] is None:
         return Cell(f"n {few}")
-    ends = "" if rate["low"] is None else f"[{number(rate['low'], digits)}, {number(rate['high'], digits)}]"
-    return Cell(number(rate["mean"], digits), ends=ends)
+    return Cell(number(rate["mean"], digits), ends=interval((rate["low"], rate["high"]), digits))
 
 
 def missed(fairness: Parity) -> str:
@@ -163,17 +153,20 @@ def missed(fairness: Parity) -> str:
     text = f"Of 100 test samples of {about}, {first['method']} misses {listed([*map(missing, shown)])}"
     if len(ordered) > FEW:
         text += f", the most and the fewest of {len(ordered)} groups"
-    beside = [
-        f"{other['method']} {' and '.join(_missed(other['groups'][group][key]['mean']) for group in shown)}"
-        for other in others[:3]
-        if all(group in other["groups"] and other["groups"][group][key]["mean"] is not None for group in shown)
-    ]
-    text = "; ".join([text, *beside])
+    for other in others:
+        numbers = [_in_group(other["groups"].get(group), key) for group in shown]
+        text += f"; {other['method']} {listed(numbers)}"
     if hidden := [group for group in first["groups"] if group not in rated]:
-        text += (
-            f"; of {'some class' if many else about} there are fewer than {fairness['least']} in group {listed(hidden)}"
-        )
-    return f"{text}."
+        few = f"fewer than {fairness['least']}" if fairness["least"] > 1 else "none"
+        text += f"; of {'some class' if many else about} there are {few} in group {listed(hidden)}"
+    return Said(f"{text}.", "missed")
+
+
+def _in_group(rates: RatesOfGroup | None, key: RateName) -> str:
+    """How many of 100 are missed in a group, of many classes with the class; a dash where it has no such rate."""
+    if rates is None or rates[key]["mean"] is None:
+        return UNDEFINED
+    return _missed(rates[key]["mean"]) + (f" (class {rates['worst_class']})" if key == "worst_recall" else "")
 
 
 def _missed(percent: float | None) -> str:

@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
     from equipoise.records.history import History
 
-EMBEDDED = (
-    "These runs are on the embedded stand-in data, scaled down, and the paper's numbers are on its own data: compare the order of "
-    "the rows, never the values."
-)
+EMBEDDED = "These runs are on the embedded stand-in data, scaled down, and the paper's numbers are on its own data: compare the order of the rows, never the values."
 
 
 CALIBRATED = (

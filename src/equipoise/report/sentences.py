@@ -1,6 +1,7 @@
 """What a comparison shows and what it cannot show, in English: captions, legends, the verdict, the limits."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Final, cast
 
 import numpy as np
@@ -10,7 +11,16 @@ from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.records.history import History
 from equipoise.report import document as content
 from equipoise.report import notes
-from equipoise.report.formatting import PERCENT, number, p_value, same_in_every_seed, with_unit
+from equipoise.report.formatting import (
+    PERCENT,
+    Said,
+    difference,
+    interval,
+    number,
+    p_value,
+    same_in_every_seed,
+    with_unit,
+)
 from equipoise.report.gaps import changes, few_people
 from equipoise.report.provenance import at_real_sites, data_digest, environment
 from equipoise.report.rates import FEW, missed
@@ -45,6 +55,12 @@ def legend(comparison: content.OfMeasure) -> list[str]:
     if any(column.key == "worst" for column in columns) and len(comparison["methods"][0]["groups"]) > 1:
         text += worst_named(comparison["methods"])
     return [*text, *untested(comparison), *plus_minus(comparison["methods"])]
+
+
+def in_force(comparison: content.Document) -> list[str]:
+    """The hyper-parameters of every method that has any, in a sentence."""
+    each = [f"{label}: {text}" for label, text in comparison.get("in_force", {}).items()]
+    return [Said(f"Hyper-parameters in force: {'; '.join(each)}.", "in-force")] * bool(each)
 
 
 def worst_named(methods: Sequence[content.Row], key: str = "worst_groups", what: str = "The worst group") -> list[str]:
@@ -89,12 +105,18 @@ def untested(comparison: content.OfMeasure) -> list[str]:
 def plus_minus(methods: Sequence[content.Row]) -> list[str]:
     """What ± is in a table of these methods, half of the 95 % interval, and over what; or why there is none."""
     seeds = sorted({len(cast(list[int], method["seeds"])) for method in methods})
+    text = "One seed: there is no spread over seeds."
     if seeds[-1] > 1:
         over = f"{seeds[-1]} seeds" if len(seeds) == 1 else "the seeds of a method"
-        return [f"±: half of the 95{PERCENT} interval over {over} (Student's t)."]
-    if any(method.get("intervals") for method in methods):
-        return [f"±: half of the 95{PERCENT} interval over the test samples of this one seed."]
-    return ["One seed: there is no spread over seeds."]
+        text = f"±: half of the 95{PERCENT} interval over {over} (Student's t)."
+    elif any(map(_has_intervals, methods)):
+        text = f"±: half of the 95{PERCENT} interval over the test samples of this one seed."
+    return [Said(text, "plus-minus")]
+
+
+def _has_intervals(method: content.Row) -> bool:
+    """Whether any number of a method has an interval over test samples."""
+    return any(cast(Mapping[str, object], method.get("intervals") or {}).values())
 
 
 def plus_minus_of(comparison: content.OfMeasure) -> list[str]:
@@ -232,28 +254,30 @@ def _rounds(comparison: content.OfMeasure) -> str:
 def parity_legend(comparison: content.OfMeasure, treated: content.Treated) -> list[str]:
     """What the columns about the treatment of groups are, and what to know about them, a sentence each."""
     measure, parity = measure_of(comparison), treated.parity
-    numbers = measure != ACCURACY
+    numbers, seeds = measure != ACCURACY, ", in each seed" * (len(parity["seeds"]) > 1)
     main = "RMSE gap, of the RMSE" if numbers else "accuracy gap, of the accuracy"
     what = (
         "MAE gap, of the MAE; mean error gap, of the mean error; prediction gap, of the mean prediction"
         if numbers
-        else "worst recall, of the recall of the class that is recognised worst in its group"
+        else f"worst recall, of the recall of the class that is recognised worst in its group{seeds}"
         if parity["positive"] is None
         else "equal opportunity, of the true positive rate; equalised odds, the larger of those of the true and the false positive "
         "rate; demographic parity, of the share of samples predicted as the class, the selection rate; predictive parity, of the share of "
         "these that are of the class"
     )
+    values = worst_named(parity["methods"], what=f"The worst value of {treated.attribute}") if treated.attribute else []
+    what = f"Differences{measure.words if numbers else ' in points'} between the groups with the highest and the lowest value, lower is fairer: {main}; {what}."
     return [
-        f"Differences{measure.words if numbers else ' in points'} between the groups with the highest and the lowest value, lower is fairer: {main}; {what}.",
+        Said(what, "differences"),
         *["Selection ratio: the lowest selection rate in percent of the highest, higher is fairer."]
         * (not numbers and parity["positive"] is not None),
-        *(worst_named(parity["methods"], what=f"The worst value of {treated.attribute}") if treated.attribute else ()),
-        *_gaps(parity, measure),
+        *(Said(text, "worst-value") for text in values),
+        *(Said(text, "gaps") for text in _gaps(parity, measure)),
         *_not_estimable(parity, measure),
-        *_calibration(parity),
+        *(Said(text, "calibration") for text in _calibration(parity)),
         *_inside(parity, measure),
         *parity["notes"],
-        *(plus_minus_of(comparison) if numbers else plus_minus(parity["methods"])),
+        *plus_minus(parity["methods"]),
     ]
 
 
@@ -266,7 +290,7 @@ def _gaps(parity: content.Parity, measure: Measure) -> Iterator[str]:
         intervals = {column.title: ends for column in shown if (ends := method["intervals"][column.key])}
         if intervals:
             digits = measure.digits if measure.of_target else 2
-            listed = ", ".join(f"{title}{_interval(*ends, digits)}" for title, ends in intervals.items())
+            listed = ", ".join(f"{title} {interval(ends, digits)}" for title, ends in intervals.items())
             yield f"{method['method']}, 95{PERCENT} intervals over the test samples{averaged}: {listed}."
 
 
@@ -303,7 +327,8 @@ def _inside(parity: content.Parity, measure: Measure) -> Iterator[str]:
             )
             left = f", {few} of {inside['sites']} sites {'has' if high == 1 else 'have'} too few people" * bool(high)
             parts.append(f"{titles[key]} {size}{left}")
-        yield f"Largest gap inside a site between groups of {ESTIMABLE} people or more, {method['method']}: {'; '.join(parts)}."
+        text = f"Largest gap inside a site between groups of {ESTIMABLE} people or more, {method['method']}: {'; '.join(parts)}."
+        yield Said(text, "inside")
     several = len(parity["seeds"]) > 1
     for key in dict.fromkeys(key for method in methods for key in method["largest"]):
         where = [
@@ -321,11 +346,17 @@ def _seen(name: str, seeds: int, several: bool) -> str:
 
 
 def _not_estimable(parity: content.Parity, measure: Measure) -> Iterator[str]:
-    """Which gaps rest on so few people that their numbers show nothing, each with the smallest group."""
-    few = few_people(parity, measure)
-    listed = [f"{column.title} ({few[column.key]})" for column in gaps_of(parity, measure) if column.key in few]
-    if listed:
-        yield f"With fewer than {ESTIMABLE} people in a group, read the intervals, not the numbers: {', '.join(listed)}."
+    """Which gaps rest on so few people that their numbers show nothing, or have none, each with the smallest group."""
+    few, first = few_people(parity, measure), parity["methods"][0]
+    texts: dict[str, list[str]] = {}
+    for column in gaps_of(parity, measure):
+        if column.key in few:
+            known = content.number_of(first, column.key)["mean"] is not None
+            ends = content.ends_of(first, column.key) is not None or len(parity["seeds"]) > 1
+            advice = f"{'read the intervals, not the numbers' if ends else 'chance alone can make the numbers'}"
+            texts.setdefault(advice if known else "nothing is shown", []).append(f"{column.title} ({few[column.key]})")
+    for advice, listed in texts.items():
+        yield f"With fewer than {ESTIMABLE} people in a group, {advice}: {', '.join(listed)}."
 
 
 def _on(table: content.OfMeasure | content.Spread | content.Rewards | content.Parity) -> str:
@@ -355,7 +386,7 @@ def evidence(comparison: content.Document) -> list[str]:
     ]
     digits = measure_of(comparison).digits
     lines += _intervals_of_one(learned[0], digits) if len(learned) == 1 else _differences(comparison)
-    return [*lines, *_brackets(comparison, lines)]
+    return [*lines, *_brackets(comparison, several=len(learned) > 1)]
 
 
 def _people(comparison: content.Document) -> list[list[str]]:
@@ -395,14 +426,18 @@ def _ranked(comparison: content.Document) -> Iterator[tuple[int, str]]:
         only = len(without_bounds(methods)) > 1 and learned[0]["bound"] != "lower"  # which is not judged
         yield 3, _of_one(learned[0], only, measure)
     elif learned:
-        yield from ((4, text) for text in _claims(comparison, learned))
+        titles = SHOWN if len(learned[0]["groups"]) > 1 else {"avg": SHOWN["avg"]}
+        shown = _shown(learned, titles, measure)
+        yield from ((4, text) for text in (*_claims(comparison, learned), *shown))
         yield from ((7, text) for text in _by_other_measures(comparison))
     one_group = len({*comparison["small"], *methods[0]["groups"]}) < 2
-    if one_group and comparison["spread"] and (spread := _over_clients(comparison["spread"], measure)):
+    if one_group and (over := comparison["spread"]) and (spread := _over_clients(over, measure)):
         yield 2, spread
+        able = [method for method in over["methods"] if not method["failed"]]
+        yield from ((4, text) for text in _shown(able, SHOWN_OF_CLIENTS, measure))
     yield from ((6, text) for text in _rewards(comparison))
     if seeds == 2 and len(learned) > 1:
-        yield 5, "Two seeds say little about chance: run at least three before you rely on a difference."
+        yield 3, "Two seeds say little about chance: run at least three before you rely on a difference."
     if seeds == 1 and learned:
         other = "another can reverse the order" if len(methods) > 1 else "another can give other numbers"
         yield 0, f"This is one seed, and one seed proves nothing: {other}; run at least three."
@@ -412,10 +447,7 @@ def _nothing(comparison: content.Document) -> str:
     """Why there is nothing to say; empty where there is something."""
     methods = comparison["methods"]
     if comparison["small"] and not any(method["groups"] for method in methods):
-        return (
-            f"Every test set has fewer than {comparison['least']} samples, so no number is shown: choose --least-group 1, in Python "
-            "least_group=1, to see them anyway."
-        )
+        return f"Every test set has fewer than {comparison['least']} samples, so no number is shown: choose --least-group 1, in Python least_group=1, to see them anyway."
     numbers = [cell["mean"] for method in methods for cell in method["groups"].values()]
     if all(mean is None for mean in numbers) and not any(m["untested"] for m in methods if m["groups"]):
         return "No method was evaluated on any group, so there is nothing to compare yet."
@@ -512,23 +544,17 @@ def points(value: float | None, measure: Measure) -> str:
     return f"{number(value, measure.digits)} {measure.points}".rstrip()
 
 
-def _intervals_of_one(method: content.Measured, digits: int) -> Iterator[str]:
+def _intervals_of_one(method: content.Measured, digits: int = 2) -> list[str]:
     """The 95 % intervals of what the first paragraph says of one method."""
-    if method["avg"]["mean"] is None:
-        return
     keys = [("avg", "AVG"), *([("std", "STD"), ("worst", "worst")] if len(method["groups"]) > 1 else [])]
+    lines = []
     for key, title in keys:
-        values, ends = content.number_of(method, key), content.ends_of(method, key)
-        mean, half = values["mean"], values["ci95"]
+        (mean, half), ends = itemgetter("mean", "ci95")(content.number_of(method, key)), content.ends_of(method, key)
         if mean is not None and half is not None:
             ends = [mean - half, mean + half]
-        if mean is not None and ends:
-            low, high = ends
-            yield f"{method['method']}, {title}: {number(mean, digits)}{_interval(low, high, digits)}."
-
-
-def _interval(low: float, high: float, digits: int = 2, *, sign: bool = False) -> str:
-    return f" [{number(low, digits, sign=sign)}, {number(high, digits, sign=sign)}]"
+        if method["avg"]["mean"] is not None and mean is not None and ends:
+            lines.append(f"{method['method']}, {title}: {number(mean, digits)} {interval(ends, digits)}.")
+    return lines
 
 
 def _against(leader: content.Leader, label: str, digits: int) -> str:
@@ -538,8 +564,8 @@ def _against(leader: content.Leader, label: str, digits: int) -> str:
         return f"{label} ({same_in_every_seed(test['difference'], digits)})"
     if test["difference"] is None or test["low"] is None or test["high"] is None:
         return label
-    ends = _interval(test["low"], test["high"], digits, sign=True)
-    text = f"{label} ({number(test['difference'], digits, sign=True)}{ends}"
+    ends = interval((test["low"], test["high"]), digits, sign=True)
+    text = f"{label} ({number(test['difference'], digits, sign=True)} {ends}"
     if test["holm"] is not None:
         text += f", {'Holm ' * (test['family'] > 1)}p {p_value(test['holm'])}"
     if not test["apart"] and test["seeds"] > 1:
@@ -564,12 +590,12 @@ CLAIMS: Final = (  # of a column: what is claimed, what is said where it is show
         "serves the worst group best: {reached} on {worst}",
         "the {highest} worst is that of {label}, {value} ({worst})",
     ),
-    ("avg", "the {best}", "{is_best}, at {reached} on average", "the {highest} AVG is that of {label}, {value}"),
+    ("avg", "the {best}", "{is_best}, at {reached}{average}", "the {highest} {AVG} is that of {label}, {value}"),
 )
 
 
-def _judged(comparison: content.Document) -> Iterator[tuple[content.Leader, str, str, str]]:
-    """Of every claim that these runs can be asked about: its leader, what is claimed, the sentence where it is shown, and the value."""
+def _judged(comparison: content.Document) -> Iterator[tuple[str, content.Leader, str, str, str]]:
+    """Of every claim that these runs can be asked about: its key, its leader, what is claimed, the sentence where it is shown, and the value."""
     by_label, measure = {method["method"]: method for method in comparison["methods"]}, measure_of(comparison)
     for key, claim, shown, value in CLAIMS:
         leader = comparison["leaders"].get(key)
@@ -588,31 +614,51 @@ def _judged(comparison: content.Document) -> Iterator[tuple[content.Leader, str,
             "highest": measure.highest,
             "groups": plural(len(method["groups"]), "group"),
             "worst": notes.listed([*method["worst_groups"]]) if method["worst_groups"] else "",
+            "average": " on average" * (len(method["groups"]) > 1),
+            "AVG": "AVG" if len(method["groups"]) > 1 else measure.noun,
         }
-        claim, shown, value = (text.format(**words) for text in (claim, shown, value))
-        if len(method["groups"]) == 1:  # whose column stands for AVG
-            shown, value = shown.removesuffix(" on average"), value.replace(" AVG ", f" {measure.noun} ")
-        yield leader, claim, shown, value
+        yield key, leader, claim.format(**words), shown.format(**words), value.format(**words)
 
 
 def _claims(comparison: content.Document, learned: Sequence[content.Measured]) -> Iterator[str]:
     """Who is the fairest, the best for the worst group, the most accurate: a winner only where it can be distinguishable from all others."""
     seed = "With this seed, " if len(comparison["seeds"]) == 1 else ""
     tied = []
-    for leader, claim, shown, _ in _judged(comparison):
+    for key, leader, claim, shown, _ in _judged(comparison):
         if leader["best"]:
             yield f"{seed}{leader['best']} {shown}."
-        else:
+        elif not any(_difference(method, key, learned) for method in learned):
             tied.append(claim)
     if tied:
         last = f"{', '.join(tied[:-1])} or {tied[-1]}" if len(tied) > 1 else tied[0]
         yield f"{'No method' if len(learned) > 2 else 'Neither method'} is shown to be {last}."
 
 
+SHOWN: Final = {"worst": "worst group", "avg": "average", "std": "STD over groups"}
+SHOWN_OF_CLIENTS: Final = {"worst10": f"worst 10{PERCENT} of clients", "std": "STD over clients"}
+
+
+def _difference(method: content.Row, key: str, judged: Sequence[content.Row]) -> content.Difference | None:
+    """A method less the first one in a column, where that did not fail and the two are distinguishable."""
+    test, first = content.test_of(method, key), cast(Mapping[str, object], method["versus"] or {}).get("method")
+    return test if test and test["apart"] and any(other["method"] == first for other in judged) else None
+
+
+def _shown(methods: Sequence[content.Compared], titles: Mapping[str, str], measure: Measure) -> Iterator[str]:
+    """What a method is shown to gain or lose against the first, a sentence for each with any."""
+    for method in methods:
+        tests = {title: test for key, title in titles.items() if (test := _difference(method, key, methods))}
+        if tests and (versus := method["versus"]):
+            over, digits = "seeds" if versus["seeds"] > 1 else "test samples", measure.digits
+            parts = [f"{title} {difference(test, digits, p=False)}" for title, test in tests.items()]
+            unit = f" {measure.points}".rstrip()
+            yield f"Against {versus['method']}, {method['method']}: {', '.join(parts)}{unit} (95{PERCENT} intervals over the {over})."
+
+
 def _differences(comparison: content.Document) -> Iterator[str]:
     """What the leading method of every claim is ahead of, with intervals."""
     digits = measure_of(comparison).digits
-    for leader, claim, _, value in _judged(comparison):
+    for _, leader, claim, _, value in _judged(comparison):
         apart = [label for label in leader["versus"] if label not in leader["tied"]]
         text = f"{claim[0].upper()}{claim[1:]}: {value}"
         if apart:
@@ -627,28 +673,32 @@ def _differences(comparison: content.Document) -> Iterator[str]:
         yield f"Rewards: the highest fairness is that of {rewards['leading']}; {'' if rewards['best'] else 'not '}distinguishable from {_all(rewards, which)}."
 
 
-def _brackets(comparison: content.Document, lines: Sequence[str]) -> Iterator[str]:
-    """What stands in brackets."""
-    if not any(" [" in text for text in lines):  # no interval is known
+def _brackets(comparison: content.Document, *, several: bool) -> Iterator[str]:
+    """What stands in brackets, where any interval is known: of the differences of ``several`` methods, or of the numbers of one."""
+    leaders = [leader for _, leader, *_ in _judged(comparison)]
+    leaders += [leader for _, leader, _ in _leaders_by_other_measures(comparison)]
+    leaders += filter(None, [_fairness(comparison)])
+    tests = [test for leader in leaders for test in leader["versus"].values() if test["low"] is not None]
+    if not (tests if several else any(map(_intervals_of_one, _learned(comparison)))):
         return
-    leaders = [leader for table in tables(comparison) for leader in table["leaders"].values()]
-    family = max((test["family"] for leader in leaders for test in leader["versus"].values()), default=1)
-    difference = "the difference and its" if any(" distinguishable from " in text for text in lines) else "the"
+    family = max((test["family"] for test in tests), default=1)
+    which = "the difference and its" if several else "the"
     if len(comparison["seeds"]) == 1:
         how = (
             f" Two methods are distinguishable if the interval corrected for {family} differences, which is wider, excludes zero."
             if family > 1
             else ""
         )
-        yield f"In brackets: {difference} 95{PERCENT} interval over the test samples.{how}"
+        yield f"In brackets: {which} 95{PERCENT} interval over the test samples.{how}"
     else:
         corrected = (
             f" by Holm, corrected for the {family} differences of a column, which the interval is not (each method to the first and to the "
             "leading one; not those that are the same in every seed)" * (family > 1)
         )
-        seeds = ", and how many seeds would be needed to distinguish them" * any(" seeds)" in text for text in lines)
-        p = f", p{corrected}" if difference != "the" else ""
-        yield f"In brackets: {difference} 95{PERCENT} interval over the seeds{p}{seeds}."
+        asked = several and any(not test["apart"] for test in tests)
+        seeds = ", and how many seeds would be needed to distinguish them" * asked
+        p = f", p{corrected}" * several
+        yield f"In brackets: {which} 95{PERCENT} interval over the seeds{p}{seeds}."
 
 
 def _all(leader: content.Leader, labels: Iterable[str], digits: int = 2) -> str:
@@ -711,7 +761,7 @@ def limits(histories: Sequence[History] | Comparison) -> list[str]:
 
 def _limits(comparison: Comparison) -> Iterator[str]:
     histories, methods, measure = comparison.histories, comparison.document["methods"], comparison.measure
-    yield from _of_few_seeds(len(comparison["seeds"]), histories, measure)
+    yield from _of_few_seeds(comparison)
     if len(methods) > 1:
         yield (
             f"Seeds change {notes.listed(seeds_change(histories))}. The results do not cover other data, networks or "
@@ -743,23 +793,26 @@ def _of_lengths(runs: Sequence[History]) -> Iterator[str]:
     """That methods trained for different numbers of rounds."""
     lengths = sorted({len(run) for run in runs})
     if len(lengths) > 1 and len({run.label for run in runs}) > 1:
-        yield (
-            f"Not all runs trained for as many rounds ({lengths[0]} to {lengths[-1]}): a difference between methods may come from "
-            "the rounds."
-        )
+        yield f"Not all runs trained for as many rounds ({lengths[0]} to {lengths[-1]}): a difference between methods may come from the rounds."
 
 
-def _of_few_seeds(n: int, histories: Sequence[History], measure: Measure) -> Iterator[str]:
+def _of_few_seeds(comparison: Comparison) -> Iterator[str]:
     """What so few seeds cannot show."""
-    changed = notes.listed(seeds_change(histories))
-    if n == 1 and measure.unit != "%":  # no interval is known
-        yield f"One seed: no number here shows what another seed changes: {changed}."
-        yield "No interval over the test samples, except of gaps between people: it needs the error of each sample, and runs record sums of errors only."
+    n, measure, document = len(comparison["seeds"]), comparison.measure, comparison.document
+    changed = notes.listed(seeds_change(comparison.histories))
+    gaps = any(_has_intervals(method) for each in content.treated(document) for method in each.parity["methods"])
+    known = gaps or any(
+        map(_has_intervals, (*document["methods"], *(document["spread"] or {"methods": []})["methods"]))
+    )
+    if n == 1 and known:
+        yield f"One seed: intervals are over the test samples of these models, and do not cover what another seed changes: {changed}."
     elif n == 1:
-        yield (
-            "One seed: intervals are over the test samples of these models, and do not cover what another seed changes: "
-            f"{changed}."
-        )
+        yield f"One seed: no number here shows what another seed changes: {changed}."
+    if n == 1 and measure.unit != "%":
+        but = ", except of gaps between people" * gaps
+        yield f"No interval over the test samples{but}: it needs the error of each sample, and runs record sums of errors only."
+    elif n == 1:
+        return
     elif n < 5:
         wide = {2: "9.0", 3: "2.5", 4: "1.6"}[n]
         yield (
@@ -782,10 +835,7 @@ def _even_but_poor(methods: Sequence[content.Measured], measure: Measure) -> Ite
         averages = [average for _, average in learned.values()]
         best, worst, own = measure.best(averages).value, measure.worst(averages).value, learned[even][1]
         if measure.ahead(best, own) > measure.point(best) and own == worst:
-            yield (
-                f"{even} has the lowest STD and the {measure.lowest} average: a model that is poor on all groups also has "
-                "a low STD."
-            )
+            yield f"{even} has the lowest STD and the {measure.lowest} average: a model that is poor on all groups also has a low STD."
 
 
 def _differ(runs: Sequence[History]) -> bool:

@@ -154,13 +154,14 @@ class Comparison(Mapping[str, Any]):
             for label, seeds in grouped.items()
         }
         by_measure = {measure.name: _of_measure(runs, last, measure) for measure in every}
+        more = {"in_force": _in_force(runs), "people": _people(runs)}
         document: content.Document = {
             **by_measure[main.name],
             "measures": {measure.name: by_measure[measure.name] for measure in measures},
             "collaboration": _collaboration(runs),
             "spread": _spread(runs, last),
             "group_fairness": _parity(runs, lambda run: run.summary["group_fairness"]),
-            **cast(content.Document, {"people": people} if (people := _people(runs)) else {}),
+            **cast(content.Document, {key: part for key, part in more.items() if part}),
             "other_rounds": _other_rounds(runs, 1 if last > 1 else LAST),
             "validation": _validation(runs),
             "own_measures": _own_measures(runs, last),
@@ -693,8 +694,8 @@ def _leading(column: Statistic, summaries: Mapping[str, Mapping[int, Numbers]], 
     return ahead, [label for label in means if label != ahead] if column.better else []
 
 
-TESTED: Final = ("difference", "ci95", "low", "high", "p", "holm", "family", "seeds")
 AGAINST: Final = ("difference", "low", "high", "p", "holm", "family", "seeds", "apart")
+TESTED: Final = (*AGAINST, "ci95")
 
 
 def _correct(
@@ -914,7 +915,9 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
                     "method": label,
                     "seeds": list(seeds),
                     **{c.key: over_seeds(_numbers([*seeds.values()], c.key)) for c in measured},
-                    "groups": _treated_groups([*seeds.values()], about.classes, {} if numbers else about.group_words),
+                    "groups": _treated_groups(
+                        [*seeds.values()], about.classes, {} if numbers else about.group_words, several
+                    ),
                     "intervals": {
                         c.key: _mean_ends([gaps.get("intervals", {}).get(c.key) for gaps in seeds.values()])
                         for c in measured
@@ -1019,7 +1022,7 @@ def _largest_inside(seeds: Sequence[results.People], key: str) -> content.Larges
 
 
 def _treated_groups(
-    seeds: Sequence[Numbers], classes: Sequence[str], words: Mapping[str, str]
+    seeds: Sequence[Numbers], classes: Sequence[str], words: Mapping[str, str], several: bool
 ) -> dict[str, content.RatesOfGroup]:
     """Every group's rates, or errors of numbers, over the seeds of a method.
 
@@ -1032,13 +1035,14 @@ def _treated_groups(
     seeds : of each, what `History.group_fairness` returned, or `equipoise.records.treatment.errors`.
     classes : names of the classes.
     words : what groups are called, by name, if otherwise.
+    several : whether each class is compared with all others, so that one is the worst.
     """
     by_group: dict[str, content.RatesOfGroup] = {}
     for group in dict.fromkeys(group for gaps in seeds for group in gaps["groups"]):
         each = [gaps["groups"][group] for gaps in seeds if group in gaps["groups"]]
         numbers = {key: make(each, key) for key, make in OF_GROUP.items() if key in each[0]}
-        if (worst := numbers.get("worst_class")) is not None:
-            numbers["worst_class"] = classes[worst] if worst < len(classes) else str(worst)
+        if several and "worst_class" in each[0]:
+            numbers |= _of_worst_class(each, classes)
         by_group[words.get(group, group)] = cast(content.RatesOfGroup, numbers)
     return by_group
 
@@ -1049,24 +1053,29 @@ def _usual(each: Sequence[Numbers], key: str) -> int | None:
     return round(sum(enough) / len(enough)) if enough else None
 
 
-def _most_common(each: Sequence[Numbers], key: str) -> int | None:
-    """The class with most of the seeds, of those with one."""
-    classes = [rates[key] for rates in each if rates[key] is not None]
-    return max(classes, key=classes.count, default=None)
+def _of_worst_class(each: Sequence[Numbers], classes: Sequence[str]) -> Content:
+    """The class that is recognised worst over the seeds, one for all of these, and its recall; None where no seed has one."""
+    rated = [rates for rates in each if rates["worst_class"] is not None]
+    recalls = {c: _rate(rated, "tpr", c) for c in range(len(each[0]["tpr"]))}
+    defined = [c for c, recall in recalls.items() if rated and recall["seeds"] == len(rated)]
+    worst = min(defined, key=lambda c: recalls[c]["mean"] or 0.0, default=None)
+    if worst is None:
+        return {"worst_class": None, "worst_recall": _rate([], "tpr")}
+    return {"worst_class": classes[worst] if worst < len(classes) else str(worst), "worst_recall": recalls[worst]}
 
 
-def _about(number: Any) -> Any:
-    """A number of a group; of a list by class that of the one class that is shown."""
-    return number[0] if isinstance(number, list) else number
+def _about(number: Any, c: int = 0) -> Any:
+    """A number of a group; of a list by class that of one class."""
+    return number[c] if isinstance(number, list) else number
 
 
-def _rate(each: Sequence[Numbers], key: str) -> content.Rate:
-    """A rate or an error of a group, by its key, of the seeds that have it."""
-    values = [value for rates in each if (value := _about(rates[key])) is not None]
+def _rate(each: Sequence[Numbers], key: str, c: int = 0) -> content.Rate:
+    """A rate or an error of a group, by its key, of the seeds that have it; one that classes have of one class."""
+    values = [value for rates in each if (value := _about(rates[key], c)) is not None]
     rate = over_seeds(values or [None])
     mean, half = rate["mean"], rate["ci95"]
     intervals = [ends for rates in each if (ends := rates.get("intervals", {}).get(key))]
-    ends = _mean_ends([ends_of_seed[0] if key in OF_CLASS else ends_of_seed for ends_of_seed in intervals])
+    ends = _mean_ends([ends_of_seed[c] if key in OF_CLASS else ends_of_seed for ends_of_seed in intervals])
     low, high = ends or (None, None)
     if mean is not None and half is not None:
         low, high = mean - half, mean + half
@@ -1080,8 +1089,7 @@ def _rate(each: Sequence[Numbers], key: str) -> content.Rate:
 OF_GROUP: Final[
     Mapping[str, Callable[[Sequence[Numbers], str], Any]]
 ] = {  # of the rates or errors of a group, those that its task has
-    **dict.fromkeys(("accuracy", *OF_CLASS, "worst_recall", "bias", "calibration_error"), _rate),
-    "worst_class": _most_common,
+    **dict.fromkeys(("accuracy", *OF_CLASS, "bias", "calibration_error"), _rate),
     **dict.fromkeys(("n", "of_class"), _usual),
     **dict.fromkeys(("rmse", "mae", "error", "prediction"), _rate),
 }
@@ -1201,6 +1209,12 @@ def _on_groups(run: Run, name: str, last: int) -> Table:
     if not records:
         return np.full(2, math.nan)
     return last_rounds(np.array([[row.get(group) for group in run.history.groups] for row in records], float), last)
+
+
+def _in_force(runs: Runs) -> dict[str, str]:
+    """By method with any, its hyper-parameters in force, as far as recorded."""
+    texts = {label: [run.history.meta.get("in_force", "") for run in seeds.values()] for label, seeds in runs.items()}
+    return {label: " or ".join(dict.fromkeys(each)) for label, each in texts.items() if all(each)}
 
 
 def _scenario(runs: Runs) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from equipoise.records.history import worded
 from equipoise.records.threshold import Chosen, Estimate, RatesAt
 from equipoise.report import drawing
-from equipoise.report.formatting import PERCENT, UNDEFINED, number
+from equipoise.report.formatting import PERCENT, UNDEFINED, Said, interval, number
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.notes import UNPROTECTED
 
@@ -88,10 +88,7 @@ def hidden(chosen: Chosen) -> str:
     every = [group for _, group in groups(chosen)] + [*chosen["validation"].values()]
     if not any(group["withheld"] or (group["n"] is not None and group["of_class"] is None) for group in every):
         return ""
-    return (
-        f"{UNDEFINED}: fewer than {chosen['least']} are of one of the classes, or the number, taken from the total, would tell that of a "
-        f"smaller group. {UNPROTECTED}"
-    )
+    return f"{UNDEFINED}: fewer than {chosen['least']} are of one of the classes, or the number, taken from the total, would tell that of a smaller group. {UNPROTECTED}"
 
 
 def probabilities(chosen: Chosen) -> Grid:
@@ -113,7 +110,7 @@ def explained(chosen: Chosen) -> list[str]:
         "their rates look better.",
         f"Sensitivity: of class {positive}, how many are recognised; specificity: of the others, how many are not taken for it; selection rate: of "
         "all, how many are taken for it.",
-        "Brier, from 0 to 2, and ECE, over 15 bins of confidence: lower is better.",
+        Said("Brier, from 0 to 2, and ECE, over 15 bins of confidence: lower is better.", "probabilities"),
         " ".join(filter(None, (f"Nothing is shown of fewer than {chosen['least']}.", hidden(chosen)))),
     ]
 
@@ -159,7 +156,7 @@ CAPTION: Final = (
 def _cell(estimate: Estimate) -> Cell:
     """A share in percent with its interval."""
     ends = [None if end is None else 100 * end for end in (estimate["value"], estimate["low"], estimate["high"])]
-    return Cell(number(ends[0], 1), ends="" if ends[0] is None else f"[{number(ends[1], 1)}, {number(ends[2], 1)}]")
+    return Cell(number(ends[0], 1), ends=interval(ends[1:], 1))
 
 
 def _text(estimate: Estimate) -> str:

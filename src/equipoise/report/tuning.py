@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
 
 COLUMNS: Final = ("method", "chosen", "score", "defaults", "draw", "rounds", "seconds")
-SHORTER: Final = (
-    f"Numbers of draws that were trained for fewer rounds are means over the last rounds that they had, up to {LAST}, and are not "
-    "comparable with others."
-)
+SHORTER: Final = f"Numbers of draws that were trained for fewer rounds are means over the last rounds that they had, up to {LAST}, and are not comparable with others."
 LONGER: Final = "Compare with --no-halving, in Python halving=False."
 EDGE: Final = (
     "its best value may be outside; search further under another name: equipoise tune --search, in Python search={...}"
@@ -85,10 +82,7 @@ def sentences(document: Content) -> Iterator[str]:
             yield f"{label}: {useless} of {plural(len(method['trials']), 'draw')} diverged or guess{'es' * (useless == 1)}."
         for rung in method["agreement"]:
             if rung["spearman"] is not None and rung["spearman"] < 0.5:
-                yield (
-                    f"{label}: the ranks after {rung['rounds']} rounds hardly predict the last ones (Spearman {number(rung['spearman'], 2)}). "
-                    f"{LONGER}"
-                )
+                yield f"{label}: the ranks after {rung['rounds']} rounds hardly predict the last ones (Spearman {number(rung['spearman'], 2)}). {LONGER}"
 
 
 def rows(document: Content) -> list[tuple[str, ...]]:

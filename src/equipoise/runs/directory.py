@@ -81,6 +81,7 @@ MANIFEST = (
     "machines",
     "hostile",
     "attributes",
+    "in_force",
     "decides",
     "task",
     "unit",
