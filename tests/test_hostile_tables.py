@@ -235,7 +235,9 @@ ASKED: dict[str, tuple[str | bytes, str, dict[str, Any], Sequence[Any]]] = {  # 
     "a point with two meanings": (alone(["76.586", "999", "1.250"]), "'76.586' is 76.586.*'76.586' is 76586", {"thousands": "."}, [76586, 999, 1250]),
     "a point that is declared": (alone(["76.586", "999", "1.250"]), "'76.586' is 76.586", {"decimal": "."}, [76.586, 999, 1.25]),
     "two pairs of truth": (alone(["yes", "no", "Y", "n"]), "truth = .*or .*kind = \"category\"", {"columns": {"x": {"kind": "number"}}}, [1, 0, 1, 0]),
-    "one number in two spellings": (alone(["3.1", "3.10", "2.5", "3.10"]), "is 3.1: kind = \"number\".*'3.1", {"columns": {"x": {"kind": "number"}}}, [3.1, 3.1, 2.5, 3.1]),
+    "one number in two spellings": (
+        alone(["3.1", "3.10", "2.5", "3.10"]), "is 3.1: kind = \"number\".*'3.1", {"columns": {"x": {"kind": "number"}}}, [3.1, 3.1, 2.5, 3.1],
+    ),
     "codes in two spellings": (alone(["3.1", "3.10", "2.5", "3.10"]), "kind = \"category\"", {"columns": {"x": {"kind": "category"}}}, ["3.1", "3.10", "2.5", "3.10"]),
 }  # fmt: skip
 
