@@ -342,11 +342,6 @@ class Audit:
         )
         yield f"A number about fewer than {self.least} people is not shown (--least, in Python least=). This hides little: it may follow from others."
 
-    @property
-    def code(self) -> list[str]:
-        """No code belongs to the page."""
-        return []
-
     def html(self) -> str:
         """The page, which needs nothing else."""
         return template("card.html.j2").render(
