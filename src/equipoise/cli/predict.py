@@ -54,8 +54,7 @@ def predict(
     model = load(bundle)
     (x, notes), names, table = model.inputs.of_file(data, pairs(set_, WRITTEN))
     first = ("row" if table is not None or model.inputs.names else "sample") if identifier is None else identifier
-    if identifier is not None:
-        names = _named(identifier, table, data)
+    names = names if identifier is None else _named(identifier, table, data)
     column = model.content.groups
     words = None if column is None or table is None else group_words(table, column.column, str(data))
     codes, unknown = model.codes(words, len(x))

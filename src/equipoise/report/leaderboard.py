@@ -331,10 +331,8 @@ class Leaderboard:
         for method in self.document["methods"]:
             for scenario, cell in self.cells(method).items():
                 numbers = [x for by in CRITERIA for x in (cell.get(by.key), *map(tested(cell, by).get, TESTED))]
-                texts = (chosen(cell), reason(cell) or absent(cell))
-                rows.append(
-                    [safe(scenario), safe(self.row(method)), *numbers, *map(cell.get, COSTS), *map(safe, texts)]
-                )
+                texts = map(safe, (chosen(cell), reason(cell) or absent(cell)))
+                rows.append([safe(scenario), safe(self.row(method)), *numbers, *map(cell.get, COSTS), *texts])
         return csv_text(rows)
 
     @property

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -214,8 +215,7 @@ TRACKERS: dict[str, Callable[[Tracked, str], Sink]] = {
 
 def rounds_in(path: Path) -> Iterator[int]:
     """The rounds in a file of Weights & Biases that was written offline: records in blocks of 32 kB, as those of LevelDB."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
+    record = import_module("wandb.proto.wandb_internal_pb2").Record
     content, at, text = path.read_bytes(), 7, b""
     while at + 7 <= len(content):
         length, kind = struct.unpack_from("<4xHB", content, at)
@@ -223,7 +223,7 @@ def rounds_in(path: Path) -> Iterator[int]:
         at += 7 + length
         at += left if (left := -at % 32768) < 7 else 0  # too short for a head
         if kind in (1, 4) and at <= len(content):  # whole, or the last part
-            items, text = Record.FromString(text).history.item, b""
+            items, text = record.FromString(text).history.item, b""
             yield from (int(item.value_json) for item in items if "round" in (item.key, *item.nested_key))
 
 
