@@ -958,6 +958,51 @@ def test_groups_that_are_numbers_are_called_by_their_attribute(tmp_path: Path) -
     assert "sex sex" not in text
 
 
+@pytest.mark.parametrize(
+    ("words", "risky"),
+    [(("+", "-"), 0), (("=1+1", "@SUM"), 2), (("-0", "+b"), 1), (("'+", '+,"x"'), 1), ((" a", "-a b"), 1)],
+)
+def test_predictions_have_classes_and_names_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any, words: tuple[str, str], risky: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = table()
+    classes = [word.strip() for word in words]
+    frame["label"] = np.where(frame["label"] == "ill", words[0], words[1])
+    names = [f"{'=+-@'[k % 4]}A{k}" if risky else f"{'a ,;'[k % 4]}{k}" for k in range(N)]
+    frame.assign(name=names).to_csv("t.csv", index=False)
+    how = ("--set", "leave_out=name", "--set", "client=site", "--set", "not_missing=-")
+    done = equipoise(
+        "run", "--data", "t.csv", *how, "--rounds", 1, "--network", "mlp(hidden=[7])", "--name", "a", "--no-report"
+    )
+    assert done.status == 0, done.err
+    assert equipoise("export", "runs/a", "--bundle", "model").status == 0
+    done = equipoise("predict", "model", "t.csv", "--output", "p.csv", "--id", "name")
+    assert done.status == 0, done.err
+    assert done.err.count("run it as a formula") == (risky > 0)
+    if risky:
+        assert f"note: {N + risky} cells of the file: '=A0', for example." in done.err
+    made = pd.read_csv("p.csv", keep_default_na=False)
+    assert made["name"].tolist() == names
+    assert {*made["prediction"]} <= {*classes}
+    assert {*made.columns} == {"name", "prediction", *(f"probability {name}" for name in classes)}
+    made.assign(label=frame["label"], sex=frame["sex"]).to_csv("q.csv", index=False)
+    done = equipoise(
+        "audit",
+        "q.csv",
+        "--prediction",
+        "prediction",
+        "--group",
+        "sex",
+        "--positive",
+        classes[0],
+        "--set",
+        "not_missing=-",
+        "--json",
+    )
+    assert done.status == 0, done.err
+
+
 # the command line
 def test_the_journey_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any) -> None:
     """A European table: semicolons, decimal commas, no UTF-8; predictions of one with a missing cell, and without a label."""

@@ -62,6 +62,10 @@ def test_markdown_and_cells() -> None:
         "'\rx",
     ]
     assert [text.cell(c) for c in ("-1.5", "a=b", "", -1.5, None)] == ["-1.5", "a=b", "", -1.5, None]
+    assert [text.cell(c) for c in "=+-@"] == [*"=+-@"]  # a sign alone is no formula
+    assert text.formulas(["+", "a", 3, -1.5, None]) == []
+    (said,) = text.formulas(["=A1", "+", "-B2", "-3"])
+    assert said.startswith("2 cells of the file: '=A1', for example.")
 
 
 def test_the_terminal_keeps_its_own_colours_only() -> None:

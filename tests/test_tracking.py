@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import posixpath
+import re
 import signal
 import subprocess
 import sys
@@ -13,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import equipoise as eq
 from equipoise.runs import comparison, tracking
 from equipoise.runs import directory as runs
-from equipoise.runs.trackers import TRACKERS, Tracked, numbers
+from equipoise.runs.trackers import TRACKERS, Tracked, escaped, numbers, part, rounds_in
 from equipoise.runs.tracking import Follower, Tracking, TrackingError, of_round, track
 from equipoise.system import workers
 from run_helpers import TINY, InProcess, cache, config, equipoise, started  # noqa: F401 (fixtures)
@@ -66,6 +71,83 @@ def test_a_round_has_every_number_of_its_record() -> None:
     assert not {"round", "bytes/full"} & set(found)
 
 
+NAMES = [
+    "<65",
+    "≥65",
+    "50%",
+    "50+",
+    "https://north.example.org",
+    "./a",
+    "Site 1/",
+    "a/b",
+    "a_b",
+    "..",
+    "_x003C_65",
+    "Ü 1",
+]
+
+
+def decoded(text: str) -> str:
+    return re.sub(r"_x([0-9A-F]*)_", lambda match: chr(int(match[1], 16)) if match[1] else "", text)
+
+
+@given(st.text(alphabet=st.sampled_from("ax_0F3C<≥é /.:-\n😀"), max_size=12) | st.text(max_size=12))
+def test_a_name_comes_back_from_its_part_of_a_metric(name: str) -> None:
+    assert decoded(escaped(name)) == name
+    metric = f"groups/accuracy/{part(name)}"
+    assert re.fullmatch(r"[/\w.\- ]+", metric)  # what MLflow takes on every system
+    assert posixpath.normpath(metric) == metric
+    assert metric.count("/") == 2
+
+
+def test_usual_names_are_metrics_as_they_are() -> None:
+    assert [part(name) for name in ("photo", "Site 1", "st._mary-2", "été", "group_x")] == [
+        "photo",
+        "Site 1",
+        "st._mary-2",
+        "été",
+        "group_x",
+    ]
+    assert [part(name) for name in ("<65", "", ".", 3)] == ["_x003C_65", "_x_", "_x002E_", "3"]
+
+
+def test_long_names_are_short_metrics_of_their_own(tmp_path: Path) -> None:
+    long = ["hospital " * 20 + end for end in ("a", "b")] + ["(!)" * 60]
+    assert len({part(name) for name in long}) == 3
+    assert max(len(part(name)) for name in long) <= 100
+    run = named(tmp_path / "run", long)
+    names = Tracked(run, "0" * 64, "").settings["long_names"]
+    assert names == {part(name): name for name in eq.History.from_run(run).client_names}
+    assert "long_names" not in Tracked(named(tmp_path / "other", NAMES), "0" * 64, "").settings
+
+
+def named(path: Path, names: list[str], rounds: int = 1) -> Path:
+    """A run from Python with these clients and groups, which goes on where it is."""
+    torch.manual_seed(0)
+    data = [(torch.randn(12, 3) + k, torch.randint(0, 2, (12,))) for k in range(len(names))]
+    tests = dict(zip(names, data, strict=True))
+    fed = eq.Federation(torch.nn.Linear(3, 2), data, tests=tests, names=names, groups=names)
+    if path.exists():
+        fed.resume(path)
+    fed.fit(rounds, directory=path, progress=False)
+    return path
+
+
+def test_every_group_and_client_has_its_metric(tmp_path: Path, fake: dict[str, Any]) -> None:
+    run = named(tmp_path / "run", NAMES)
+    track(run, "json")
+    ((_, values),) = next(iter(fake.values()))["rounds"]
+    record = eq.History.from_run(run).records[0]
+    for name in NAMES:
+        assert values[f"groups/accuracy/{part(name)}"] == record["groups"][name]["accuracy"]
+    clients = [values[f"clients/accuracy/{part(name)}"] for name in NAMES]
+    assert clients == record["clients"]["accuracy"]
+    summary = Tracked(run, "0" * 64, "").summary
+    assert [summary[f"summary/groups/{part(name)}"] for name in NAMES] == [
+        pytest.approx(100 * record["groups"][name]["accuracy"]) for name in NAMES
+    ]
+
+
 def test_each_round_arrives_once_however_often_it_is_sent(tmp_path: Path, fake: dict[str, Any]) -> None:
     run = started(tmp_path / "runs" / "one")
     follower = Follower(run, "json")
@@ -104,8 +186,6 @@ def test_a_run_is_complete_with_its_report(tmp_path: Path, fake: dict[str, Any],
 
 
 def test_a_run_from_python_is_followed(tmp_path: Path, fake: dict[str, Any]) -> None:
-    import torch
-
     data = [(torch.randn(12, 3), torch.randint(0, 2, (12,))) for _ in range(2)]
     fed = eq.Federation(torch.nn.Linear(3, 2), data, tests={"all": data[0]})
     with eq.Tracking(tmp_path / "mine", "json"):  # a run that ends early is complete, too
@@ -174,6 +254,20 @@ def test_tensorboard_reads_back_what_was_recorded(tmp_path: Path) -> None:
         assert found == [(t, pytest.approx(records[t]["groups"][group]["accuracy"])) for t in (0, 1)]
 
 
+def test_tensorboard_has_every_name_and_one_summary(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run, folder = tmp_path / "run", tmp_path / "board"
+    for _ in range(2):  # continued
+        named(run, NAMES)
+        for _ in range(2):
+            track(run, f"tensorboard:{folder}")
+    (events,) = (EventAccumulator(str(path)).Reload() for path in folder.iterdir())
+    for name in NAMES:
+        assert [e.step for e in events.Scalars(f"groups/accuracy/{part(name)}")] == [0, 1]
+    assert [(e.step, e.value) for e in events.Scalars("summary/rounds")] == [(0, 1.0), (1, 2.0)]
+
+
 def _mlflow(path: Path) -> tuple[Any, list[Any]]:
     import mlflow
 
@@ -211,6 +305,21 @@ def test_mlflow_shows_a_sweep_as_nested_runs(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the libraries of the tracker
+def test_mlflow_takes_every_name_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where MLflow keeps the files of runs
+    run = named(tmp_path / "run", [*NAMES, "(hospital) " * 18])
+    for _ in range(2):
+        track(run, f"mlflow:sqlite:///{tmp_path}/mlflow.db")
+    client, (entry,) = _mlflow(tmp_path / "mlflow.db")
+    record = eq.History.from_run(run).records[0]
+    for name in record["groups"]:
+        (metric,) = client.get_metric_history(entry.info.run_id, f"groups/accuracy/{part(name)}")
+        assert metric.value == record["groups"][name]["accuracy"]
+    assert len(client.get_metric_history(entry.info.run_id, "summary/rounds")) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the libraries of the tracker
 def test_a_killed_run_goes_on_in_the_same_run_of_mlflow(tmp_path: Path) -> None:
     place = f"sqlite:///{tmp_path}/mlflow.db"
     command = [
@@ -237,9 +346,41 @@ def test_weights_and_biases_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.setenv("WANDB_SILENT", "true")
-    run = started(tmp_path / "run", config(rounds=2))
-    runs.execute(run, progress=False)
-    assert track(run, "wandb") == 2
+    run = named(tmp_path / "run", NAMES, rounds=2)
+    for rounds in (2, 2, 3, 5):  # sent again, and continued
+        if len(eq.History.from_run(run).records) < rounds:
+            named(run, NAMES, rounds)
+        assert track(run, "wandb") == len(eq.History.from_run(run).records)
     first = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])["hash"]
-    (folder,) = (tmp_path / "wandb").glob(f"offline-run-*-{first}")
-    assert list(folder.glob("*.wandb"))
+    written = [rounds_in(path) for path in (tmp_path / "wandb").glob(f"offline-run-*-{first}/*.wandb")]
+    assert sorted(t for rounds in written for t in rounds) == [*range(len(eq.History.from_run(run).records))]
+
+
+def test_rounds_are_read_from_blocks_of_an_offline_file(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    content = b":W&B\x17\xbe\x00"
+    for t in range(300):  # in many blocks of 32,768 bytes, in which a head never ends one
+        record = Record()
+        for name in ("round", f"{'x' * (t % 97)}-round"):
+            record.history.item.add(nested_key=[name], value_json=str(t if name == "round" else 7))
+        record.history.item.add(nested_key=["groups"], value_json="1" * (137 * t % 40_000))
+        left, kind = record.SerializeToString(), 2
+        while True:
+            room = 32768 - len(content) % 32768
+            if room < 7:
+                content += b"\0" * room
+                continue
+            piece, left = left[: room - 7], left[room - 7 :]
+            kind = (1 if kind == 2 else 4) if not left else (2 if kind == 2 else 3)
+            content += bytes(4) + len(piece).to_bytes(2, "little") + bytes([kind]) + piece
+            if not left:
+                break
+    path = tmp_path / "run.wandb"
+    path.write_bytes(content)
+    assert [*rounds_in(path)] == [*range(300)]
+    path.write_bytes(content[:-3])  # killed in the middle of the last record
+    assert [*rounds_in(path)] == [*range(299)]
+    path.write_bytes(b"")
+    assert [*rounds_in(path)] == []

@@ -11,12 +11,13 @@ import typer
 from rich.table import Table
 
 from equipoise.cli import completion
-from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
+from equipoise.cli.console import note, out, plain_table, print_json, progress_bar, say
 from equipoise.cli.options import Json, Runs
 from equipoise.system.files import write_atomically
-from equipoise.system.text import cell
+from equipoise.system.text import formulas
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
     from equipoise.runs.configuration import RunConfig
@@ -147,7 +148,7 @@ def landscape(
     out.print(
         f"Loss on {landscapes[0].group}{' in nats' * bool(nats)}, mean over {draws} directions; a smaller rise is a flatter minimum."
     )
-    _wrote(write_atomically(output / "landscape.csv", frame.map(cell).to_csv(index=False)))
+    _wrote_table(output / "landscape.csv", frame)
     planes = {"landscape-2d": draw.planes(landscapes, nats)} if grid else {}
     _drawn({"landscape-1d": draw.lines(landscapes, nats)} | planes, output)
 
@@ -198,7 +199,7 @@ def states(
     out.print(table)
     nats = _nats(paths)
     out.print(f"Mean over the clients of a group{', in nats' * bool(nats)}. S = L less the loss at ρ = 0.")
-    _wrote(write_atomically(output / "states.csv", frame.map(cell).to_csv(index=False)))
+    _wrote_table(output / "states.csv", frame)
     drawn = {f"states-{what}": draw.states(curves, what, nats) for what in draw.STATES}
     recorded = measured_in(compared.histories, ("sharpness", "perturbed_loss"))
     _drawn(drawn | ({"states-rounds": measured(compared, recorded)} if recorded else {}), output)
@@ -228,6 +229,12 @@ def _drawn(figures: dict[str, Figure], directory: Path) -> None:
 
     for path in save(figures, directory):
         _wrote(path)
+
+
+def _wrote_table(path: Path, frame: pd.DataFrame) -> None:
+    _wrote(write_atomically(path, frame.to_csv(index=False)))
+    for text in formulas(frame.to_numpy().flat):
+        note(text)
 
 
 def _wrote(path: Path) -> None:

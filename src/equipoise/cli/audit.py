@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from equipoise.cli.console import out, print_json, say
-from equipoise.cli.options import Json
+from equipoise.cli.options import Json, pairs
 
 READING = ("sep", "decimal", "encoding", "not_missing")  # of a table that is text
 
@@ -68,9 +68,7 @@ def audit(
     from equipoise.report.rendering import rich_sheets
     from equipoise.system.suggestions import unknown
 
-    reading = {name: value for name, _, value in (text.partition("=") for text in set_ or ())}
-    if strange := [name for name in reading if name not in READING]:
-        raise ValueError(f"--set: {unknown('option', strange[0], READING)}")
+    reading = pairs(set_, READING)
     if task not in (None, "classification", "regression"):
         raise ValueError(f"--task: {unknown('task', task, ('classification', 'regression'))}")
     made = audited(

@@ -15,7 +15,7 @@ import typer
 from equipoise.cli import completion
 from equipoise.core.settings import RunSettings, Settings, meaning, usual
 from equipoise.system.ranges import Range
-from equipoise.system.suggestions import near
+from equipoise.system.suggestions import near, unknown
 
 if TYPE_CHECKING:
     from equipoise.federation.history import History
@@ -206,6 +206,14 @@ def new_labels(pairs: Sequence[str] | None, called: Mapping[str, str]) -> dict[s
 def relabelled(histories: Sequence[History], labels: Mapping[str, str]) -> list[History]:
     """The same runs, where a label is replaced by a new one."""
     return [replace(run, meta={**run.meta, "label": labels.get(run.label, run.label)}) for run in histories]
+
+
+def pairs(texts: Sequence[str] | None, allowed: Sequence[str]) -> dict[str, str]:
+    """The values of ``--set NAME=VALUE`` by name, of the names that are allowed."""
+    values = dict(text.partition("=")[::2] for text in texts or ())
+    if strange := [name for name in values if name not in allowed]:
+        raise ValueError(f"--set: {unknown('option', strange[0], allowed)}")
+    return values
 
 
 def training_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from equipoise.cli.console import note, progress_bar, require_free, say
+from equipoise.cli.options import pairs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from equipoise.data.formats.table import Table
 
 
@@ -45,25 +46,22 @@ def predict(
     from equipoise.bundle.files import cautions
     from equipoise.bundle.inputs import group_cells
     from equipoise.bundle.predictor import ROWS, Classifier, load
+    from equipoise.data.tables.columns import WRITTEN
     from equipoise.system.files import write_atomically
-    from equipoise.system.text import cell
+    from equipoise.system.text import csv_text, formulas
 
     require_free(output, force)
     model = load(bundle)
-    (x, notes), names, table = model.inputs.of_file(data, _options(set_))
+    (x, notes), names, table = model.inputs.of_file(data, pairs(set_, WRITTEN))
     first = ("row" if table is not None or model.inputs.names else "sample") if identifier is None else identifier
-    if identifier is not None:
-        names = _named(identifier, table, data)
-    column, words = model.content.groups, None
-    if column is not None and table is not None:
-        words = group_cells(table, column.column, str(data))
+    names = names if identifier is None else _named(identifier, table, data)
+    column = model.content.groups
+    words = None if column is None or table is None else group_cells(table, column.column, str(data))
     codes, unknown = model.codes(words, len(x))
-    for text in filter(None, (*cautions(bundle), *notes, unknown)):
-        note(text)
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
     classes = model.classes_.tolist() if isinstance(model, Classifier) else []
-    writer.writerow(map(cell, [first, "prediction", *(f"probability {name}" for name in classes)]))
+    for text in filter(None, (*cautions(bundle), *notes, unknown, *formulas([first, *names, *classes]))):
+        note(text)
+    rows: list[Iterable[object]] = [[first, "prediction", *(f"probability {name}" for name in classes)]]
     with progress_bar("rows", shown=len(x) > ROWS) as progress:
         task, done = progress.add_task("predicting", total=len(x)), 0
         for outputs in model.content.outputs(x):
@@ -72,22 +70,11 @@ def predict(
             columns: list[Any] = [names[part], made.tolist()]
             if isinstance(model, Classifier):
                 columns += [map(str, of_class) for of_class in model.probabilities(outputs).T]  # all digits that count
-            writer.writerows([*map(cell, row)] for row in zip(*columns, strict=True))
+            rows += zip(*columns, strict=True)
             done += len(outputs)
             progress.update(task, completed=done)
-    write_atomically(output, file.getvalue())
+    write_atomically(output, csv_text(rows))
     say(f"{output}: {len(x):,} predictions")
-
-
-def _options(texts: list[str] | None) -> dict[str, str]:
-    """How a table is written, of NAME=VALUE pairs."""
-    from equipoise.data.tables.columns import WRITTEN
-    from equipoise.system.suggestions import unknown
-
-    pairs = {name: value for name, _, value in (text.partition("=") for text in texts or ())}
-    if strange := [name for name in pairs if name not in WRITTEN]:
-        raise ValueError(f"--set: {unknown('option', strange[0], WRITTEN)}")
-    return pairs
 
 
 def _named(identifier: str, table: Table | None, data: Path) -> list[str]:

@@ -313,11 +313,6 @@ class Audit:
         yield "If groups differ in how often they are of the class, less difference in demographic parity often means more in equal opportunity: choose by the harm."
         yield f"A number about fewer than {self.least} people is not shown (--least, in Python least=). This hides little: it may follow from others."
 
-    @property
-    def code(self) -> list[str]:
-        """No code belongs to the page."""
-        return []
-
     def html(self) -> str:
         """The page, which needs nothing else."""
         return template("card.html.j2").render(

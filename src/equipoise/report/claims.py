@@ -1,7 +1,5 @@
 """What a paper claims with what our runs say of it, and what rows of an experiment chose to train with, as tables of text."""
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from equipoise.records.meta import Content
 from equipoise.report.formatting import UNDEFINED, number
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.layout import Sheet
-from equipoise.system.text import cell
+from equipoise.system.text import cell, csv_text
 
 HOW = (
     "Difference: mean with its 95 % interval over seeds (Student's t), or over divisions of the data where there are several, paired by seed "
@@ -152,8 +150,4 @@ def tables(
 
 def claims_csv(claims: Sequence[JudgedClaim]) -> str:
     """For a program: one line per claim and part."""
-    file = io.StringIO()
-    writer = csv.DictWriter(file, claims[0].plain(), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: cell(value) for key, value in claim.plain().items()} for claim in claims)
-    return file.getvalue()
+    return csv_text([claims[0].plain(), *(map(cell, claim.plain().values()) for claim in claims)])

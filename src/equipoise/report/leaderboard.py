@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +23,7 @@ from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, ma
 from equipoise.report.rendering import latex_sheet
 from equipoise.system.files import write_atomically
 from equipoise.system.text import cell as safe
-from equipoise.system.text import plural
+from equipoise.system.text import csv_text, plural
 
 REGION: Final = 1.0  # points: smaller differences do not matter in practice
 SURE: Final = 0.95  # the probability above which a method is called better
@@ -328,18 +326,14 @@ class Leaderboard:
 
     def csv(self) -> str:
         """A line per scenario and method, with every number, setting and failure."""
-        file = io.StringIO()
         measured = [name for by in CRITERIA for name in (by.key, *(f"{by.key}_{part}" for part in TESTED))]
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["scenario", "method", *measured, *COSTS, "settings", "failed"])
+        rows: list[list[object]] = [["scenario", "method", *measured, *COSTS, "settings", "failed"]]
         for method in self.document["methods"]:
             for scenario, cell in self.cells(method).items():
                 numbers = [x for by in CRITERIA for x in (cell.get(by.key), *map(tested(cell, by).get, TESTED))]
-                texts = (chosen(cell), reason(cell) or absent(cell))
-                writer.writerow(
-                    [safe(scenario), safe(self.row(method)), *numbers, *map(cell.get, COSTS), *map(safe, texts)]
-                )
-        return file.getvalue()
+                texts = map(safe, (chosen(cell), reason(cell) or absent(cell)))
+                rows.append([safe(scenario), safe(self.row(method)), *numbers, *map(cell.get, COSTS), *texts])
+        return csv_text(rows)
 
     @property
     def as_dict(self) -> Content:

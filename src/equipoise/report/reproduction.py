@@ -1,7 +1,5 @@
 """A reproduced table: ours beside the paper's, for the terminal, Markdown, LaTeX, CSV and HTML."""
 
-import csv
-import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +15,7 @@ from equipoise.report.grid import Cell, Grid
 from equipoise.report.layout import Sheet
 from equipoise.report.rendering import latex_sheet, markdown_grid, rich_sheets
 from equipoise.report.statistics import Numbers, summary_of
-from equipoise.system.text import cell
+from equipoise.system.text import cell, csv_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -332,19 +330,17 @@ def latex(result: Result) -> str:
 
 def table_csv(result: Result) -> str:
     """For a program: one line per cell."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
     head = "part,row,column,mean,std,ci95,seeds,paper,paper_std,difference,embedded,divisions,within"
-    writer.writerow(head.split(","))
+    rows: list[list[object]] = [[*head.split(",")]]
     for part in result.parts:
         for row, column in product(part.rows, part.columns):
             e = part.entries[row, column]
             *numbers, within = (None if math.isnan(v) else round(v, 4) for v in (e.mean, e.std, e.ci95, e.within))
             away = None if result.embedded or e.difference is None else round(e.difference, 4)
-            writer.writerow(
+            rows.append(
                 [*map(cell, (part.name, row, column)), *numbers, len(e.values), e.paper, e.paper_std, away, int(result.embedded), e.divisions, within]
             )  # fmt: skip
-    return file.getvalue()
+    return csv_text(rows)
 
 
 def as_dict(result: Result) -> dict[str, object]:

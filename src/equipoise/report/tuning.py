@@ -129,11 +129,6 @@ class Page:
         return budget(self.document)
 
     @property
-    def code(self) -> list[str]:
-        """No code belongs to the page."""
-        return []
-
-    @property
     def sections(self) -> list[Section]:
         """The choices, then the draws of every method."""
         summary = tuple((row[0], tuple(map(Cell, row[1:]))) for row in rows(self.document))

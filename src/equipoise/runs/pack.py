@@ -35,6 +35,7 @@ from equipoise.system.environment import environment, kind, machine, source
 from equipoise.system.errors import ExpectedError
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import open_json, sealed_json, sealed_text
+from equipoise.system.tree import flatten
 
 FORMAT = 1
 ABOUT = "pack.json"  # what else is in the file, with sizes and hashes
@@ -465,21 +466,9 @@ def _compared(run: Mapping[str, Any], then: Path, now: Path) -> Again:
 
 def _numbers(path: Path) -> dict[str, Any]:
     """Everything in the records of a run but times, by where it is."""
-    values: dict[str, Any] = {}
-
-    def walk(value: Any, where: str) -> None:
-        if isinstance(value, Mapping):
-            for key, inner in value.items():
-                walk(inner, f"{where} {key}")
-        elif isinstance(value, list) and value:
-            for k, inner in enumerate(value):
-                walk(inner, f"{where} {k}")
-        else:
-            values[where] = value
-
-    for record in History.from_run(path).records:
-        walk({k: v for k, v in record.items() if k not in TIMES}, f"round {record['round']}:")
-    return values
+    rounds = {f"round {record['round']}:": record for record in History.from_run(path).records}
+    counted = {t: {name: value for name, value in record.items() if name not in TIMES} for t, record in rounds.items()}
+    return {where: x for t, record in counted.items() for where, x in flatten(record, t, " ").items()}
 
 
 def unlike(about: Mapping[str, Any]) -> Iterator[str]:

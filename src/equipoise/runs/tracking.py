@@ -20,7 +20,7 @@ from equipoise.metrics.measures import main_in
 from equipoise.records.directory import ORDER, members
 from equipoise.records.record import parse
 from equipoise.runs import directory as runs
-from equipoise.runs.trackers import TRACKERS, Sink, Tracked, numbers
+from equipoise.runs.trackers import TRACKERS, Sink, Tracked, numbers, part
 from equipoise.system.errors import ExpectedError
 from equipoise.system.suggestions import unknown
 
@@ -59,11 +59,11 @@ def of_round(record: Mapping[str, Any], names: Sequence[str], least: int = 1) ->
     sent = numbers({key: value for key, value in record.items() if key not in apart})
     groups = large(record, least)
     for name, group in groups.items():
-        sent |= {f"groups/{key}/{name}": value for key, value in numbers(group).items() if key != "n"}
+        sent |= {f"groups/{key}/{part(name)}": value for key, value in numbers(group).items() if key != "n"}
     clients = record.get("clients", {})
     main = main_in(clients or next(iter(groups.values()), ()))
     each = zip(names, clients.get(main.name, ()), clients.get("n") or [least] * len(names), strict=False)
-    sent |= {f"clients/{main.name}/{name}": a for name, a, n in each if a is not None and n >= least}
+    sent |= {f"clients/{main.name}/{part(name)}": a for name, a, n in each if a is not None and n >= least}
     of_groups = [group[main.name] for group in groups.values()]
     statistics = {"avg": performance.mean, "std": performance.std, "worst": main.worst}
     values = {f"{main.name}/{name}": compute(of_groups) for name, compute in statistics.items()}
@@ -104,7 +104,8 @@ class Follower:
             run, sink = self.open[path]
             for record in records[self.sent.get(path, 0) :]:
                 if record["round"] >= sink.begin:
-                    sink.log(record["round"], of_round(record, run.names, run.least))
+                    sink.log(record["round"], of_round(record, run.begun.client_names, run.begun.least_group))
+                    sink.begin = record["round"] + 1
             self.sent[path] = t
             if complete and (last or run.group or (path / "report.html").exists()):
                 sink.close(run, complete=True)

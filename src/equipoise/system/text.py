@@ -1,9 +1,12 @@
 """Text that comes from others: names in data, in records of old runs, of sites, made harmless where it is read and shown."""
 
 import ast
+import csv
+import io
 import math
 import re
 import unicodedata
+from collections.abc import Iterable
 
 LONGEST = 200  # characters of a name
 JOINERS = "\u200c\u200d"  # of letters and emoji, in honest words of many languages
@@ -49,13 +52,27 @@ def markdown(text: str) -> str:
 
 def cell(value: object) -> object:
     """A cell of a CSV file: text that a spreadsheet would run as a formula begins with an apostrophe; numbers stay numbers."""
-    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+    if not isinstance(value, str) or len(value) < 2 or value[0] not in "=+-@\t\r":
         return value
     try:
         float(value)
     except ValueError:
         return "'" + value
     return value
+
+
+def formulas(values: Iterable[object]) -> list[str]:
+    """A note on cells of a CSV file that a spreadsheet would run as formulas; none if it has no such cells."""
+    risky = [value for value in values if cell(value) != value]
+    advice = "A spreadsheet may run it as a formula: import the file with its columns as text."
+    return [f"{plural(len(risky), 'cell')} of the file: {value!r}, for example. {advice}" for value in risky[:1]]
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Rows as a CSV file has them."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(rows)
+    return file.getvalue()
 
 
 def read_value(text: str) -> object:

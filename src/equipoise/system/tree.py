@@ -24,14 +24,14 @@ def span(rows: Sequence[int]) -> slice | list[int]:
     return slice(first, last) if list(rows) == list(range(first, last)) else list(rows)
 
 
-def flatten(tree: Tree, name: str = "") -> dict[str, Tensor]:
+def flatten(tree: Tree, name: str = "", sep: str = "/") -> dict[str, Tensor]:
     """Name every leaf by its path: ``{"server": [{"c": x}]}`` gives ``{"server/0/c": x}``."""
     if not isinstance(tree, (dict, list, tuple)):
         return {name: tree}
     parts = tree.items() if isinstance(tree, dict) else enumerate(tree)
     leaves: dict[str, Tensor] = {}
     for key, part in parts:
-        leaves |= flatten(part, f"{name}/{key}" if name else str(key))
+        leaves |= flatten(part, f"{name}{sep}{key}" if name else str(key), sep)
     return leaves
 
 

@@ -62,7 +62,11 @@ def read_raw(
             left[name] = guess.reason
             continue
         decided = {key: value for key, value in dict(written.get(name, {})).items() if key in DECISIVE}
-        fitting = [f for f in guess.features if all(getattr(f, key) == value for key, value in decided.items() if key != "kind")]
+        fitting = [
+            f
+            for f in guess.features
+            if all(getattr(f, key) == value for key, value in decided.items() if key != "kind")
+        ]
         feature = (fitting or guess.features)[0]
         if isinstance(cells, Words) and feature.kind == CATEGORY:
             feature, said = _named(source, feature, cells, options.not_missing)
