@@ -3,6 +3,7 @@
 import io
 import warnings
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
@@ -59,21 +60,22 @@ def _bare(record: ArrayRecord) -> ArrayRecord:
 
 def delivered_context(context: Context) -> Context:
     """The context of a node as its app receives it, see :func:`delivered`."""
-    bare = Context(context.run_id, context.node_id, context.node_config, RecordDict(), context.run_config)
-    arrived = context_from_proto(context_to_proto(bare))
-    arrived.state = delivered(context.state)
-    return arrived
+    arrived = context_from_proto(context_to_proto(replace(context, state=RecordDict())))
+    return replace(arrived, state=delivered(context.state))
 
 
-def unpacked_bundle(app: Path, directory: Path) -> tuple[int, list[str]]:
-    """Unpack what Flower would send of an app's folder; bytes of it, and the files. It raises whatever Flower does where it would not take the app."""
+def unpacked_bundle(app: Path, directory: str) -> tuple[int, list[str], list[str]]:
+    """Unpack what Flower would send of an app's folder: its bytes, its files, and the names of server app and client app.
+
+    It raises whatever Flower does where it would not take the app.
+    """
     from flwr.cli.build import build_fab_from_disk
     from flwr.cli.config_utils import load_and_validate
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of Flower, about what Flower uses
-        load_and_validate(app / "pyproject.toml")
+        parts = load_and_validate(app / "pyproject.toml")[0]["tool"]["flwr"]["app"]["components"]
         packed = build_fab_from_disk(app)
     with zipfile.ZipFile(io.BytesIO(packed)) as bundle:
         bundle.extractall(directory)
-        return len(packed), bundle.namelist()
+        return len(packed), bundle.namelist(), [parts["serverapp"], parts["clientapp"]]
