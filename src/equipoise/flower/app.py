@@ -74,7 +74,7 @@ TRIED = 64  # rows by which a bundle is tried
 LOOKS = 512  # samples that a check of a site looks at
 OF_TASK = ("transform", "head", "neurons", "attributes")  # further keywords of in_process
 OF_SERVER = sorted(
-    {*Federation.__init__.__kwdefaults__, "secure", "secure_scores"} - {"client_tests", "memory", "population"}
+    {*(Federation.__init__.__kwdefaults__ or ()), "secure", "secure_scores"} - {"client_tests", "memory", "population"}
 )
 
 

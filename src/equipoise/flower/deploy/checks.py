@@ -85,8 +85,7 @@ def check(
             results.append(CheckResult(f"{name}: node config", False, str(error)))
     if app is not None:
         results += _project(Path(app), config or {}, present, nodes if data else {})
-    for name, node_config in nodes.items():
-        results += _node(name, node_config)
+    results += [result for name in nodes for result in _node(name, nodes[name])]
     if certificates is not None:
         results += _certificates(Path(certificates), hosts)
     results += [_joined(f"key {key}", key_problems(key), "ECDSA, readable by its owner only") for key in keys]
@@ -132,8 +131,9 @@ def _project(
             return
         yield CheckResult("bundle", True, f"{size / 1024:.0f} KiB go to the server and every site")
         for result in _apps(bundle, names, *(({}, {}) if wrong else (sites, run_config))):
-            lost = "" if result.ok else _left_out(app, bundle, files, result.text)
-            yield replace(result, text=result.text + lost)
+            yield (
+                result if result.ok else replace(result, text=result.text + _left_out(app, bundle, files, result.text))
+            )
 
 
 def _apps(
