@@ -28,7 +28,7 @@ from equipoise.federation.fingerprint import agreed, code, unlike
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
 from equipoise.federation.method import Method
-from equipoise.flower import InProcessGrid, Task, in_process, make_client_app, make_server_app
+from equipoise.flower import InProcessGrid, Task, in_process, make_client_app, make_server_app, take
 from equipoise.flower.codec import VERSION, CodecError, Parcel, change, changed, hiding, packed, unpacked
 from equipoise.flower.deploy.checks import _node
 from equipoise.flower.server.consortium import Consortium, description
@@ -1484,3 +1484,52 @@ def test_a_site_that_was_killed_and_is_back_is_known_at_once(tmp_path: Path) -> 
     history = machines.serve(grid)
     assert history.meta["client_names"][0] == "east"  # the third node
     assert [record["ids"] for record in history.records] == [[0, 1, 2], [0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("configured", "given", "unit"),
+    [
+        ("regression(centre=100, scale=60, unit=EUR)", "classification", "EUR"),
+        ("regression(centre=100, scale=60)", "classification", ""),
+        (
+            "regression(centre=100, scale=60, loss=huber, unit=kg)",
+            "regression(centre=100, scale=60, loss=huber, unit=kg)",
+            "kg",
+        ),
+        ("", "regression(centre=100, scale=60, unit=years)", "years"),
+    ],
+)
+def test_a_run_of_numbers_between_sites_reads_its_own_record(
+    configured: str, given: str, unit: str, tmp_path: Path
+) -> None:
+    """To its end: summary, report, models of the sites; also when it is read again, or resumed."""
+
+    def task(node: Mapping[str, Any], _: Mapping[str, Any]) -> Task:
+        net = eq.network("mlp", (4,), 1, seed=0)
+        if "site" not in node:
+            return Task(net, task=given)
+        x = torch.randn(40, 4, generator=torch.Generator().manual_seed(int(node["number"])))
+        y = 100 + 60 * x[:, 0].double()
+        return Task(net, train=(x[:25], y[:25]), test=(x[25:], y[25:]), task=given)
+
+    machines = Machines(tmp_path, task, config={"method": "fedavg", "task": configured})
+    first = machines.serve()
+    again = machines.serve()
+    for history in (first, again, History.from_run(machines.run)):
+        assert history.meta["task"] == "regression"
+        assert history.meta.get("unit", "") == unit
+        assert history.main.name == "rmse"
+        assert history.main.unit == unit
+        assert history.records == first.records
+    assert open_json((machines.run / "summary.json").read_text())["task"] == "regression"
+    page = first.report(tmp_path / "report.html").read_text()
+    assert f"of the global model on sites{unit and f' in {unit}'}, mean over" in page
+    assert (machines.run / "report.html").exists()
+    states = machines.directory / "states"
+    assert len([*states.glob("*/*/model.safetensors")]) == 3
+    take(states, tmp_path / "bundle", run=f"{next(states.iterdir()).name}/north")
+    predicted = eq.load(tmp_path / "bundle").predict(
+        torch.randn(200, 4, generator=torch.Generator().manual_seed(0)).numpy()
+    )
+    assert abs(predicted.mean() - 100) < 60
+    assert 20 < predicted.std() < 120  # in the unit of the target

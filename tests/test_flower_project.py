@@ -32,6 +32,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from flwr.cli.build import build_fab_from_disk
 from flwr.cli.config_utils import load_and_validate
 from flwr.clientapp import ClientApp
+from flwr.common.config import get_fused_config_from_dir, parse_config_args
 from torch.utils.data import Dataset
 
 from equipoise.cli import flower as flower_cli
@@ -297,23 +298,25 @@ def test_a_site_needs_a_plain_name(site: str, tmp_path: Path) -> None:
 
 
 # settings
-def test_changes_keep_the_types_of_the_settings(app: Path) -> None:
+def test_changes_are_read_as_values(app: Path) -> None:
     known = project.settings(app)
     texts = ['rounds=40 method="fedheal(tau=0.4)" lr=1', "momentum=0.5 sites='b, a'"]
     assert project.overrides(texts, known) == {
         "rounds": 40, "method": "fedheal(tau=0.4)", "lr": 1.0, "momentum": 0.5, "sites": "b, a",
     }  # fmt: skip
-    assert [type(v) for v in project.overrides(["lr=1 rounds=2"], known).values()] == [float, int]
-    assert project.overrides(["mine=true"], {"mine": False}) == {"mine": True}
+    mine = {"mine": False, "opt.lr": 0.1, "opt.kind": "sgd", "n": 3}
+    texts = ["mine=true opt.lr=0.2 n=2.5", "opt.kind=1 n='a b'", "mine=1e-3"]
+    assert repr(project.overrides(texts[:1], mine)) == repr({"mine": True, "opt.lr": 0.2, "n": 2.5})
+    assert repr(project.overrides(texts[1:], mine)) == repr({"opt.kind": "1", "n": "a b", "mine": 0.001})
+    schedule = project.overrides(['lr="cosine(0.1, warmup=5)"', "wait=60"], known)
+    assert project.problems({**known, **schedule}) == []
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("round=40", "no such key.*Did you mean 'rounds'"),
-        ("rounds=many", "rounds=many: expected a whole number"),
-        ("rounds=2.5", "expected a whole number"),
-        ("lr=fast", "lr=fast: expected a number"),
+        ("opt.lr=0.2", "no such key"),
         ("rounds", "expected NAME=VALUE"),
         ("rounds=1 hello", "expected NAME=VALUE"),
     ],
@@ -328,7 +331,11 @@ def test_changes_that_cannot_be_made_are_told(text: str, words: str, app: Path) 
     [
         ({"method": "fedhael"}, "fedheal"),
         ({"rounds": 0}, "rounds"),
-        ({"lr": 1}, "lr = 1 must be a number"),
+        ({"rounds": "many"}, "rounds must be a whole number >= 1; found 'many'"),
+        ({"rounds": 2.5}, "rounds must be a whole number"),
+        ({"momentum": "fast"}, "momentum must be"),
+        ({"wait": True}, "wait must be"),
+        ({"secure": 1}, "secure must be true or false"),
         ({"optimizer": "adma"}, "optimizer"),
         ({"sites": "a,b"}, "sites names 2 of them, and min-sites is 3"),
         ({"batchsize": 3}, "batch-size"),
@@ -337,6 +344,45 @@ def test_changes_that_cannot_be_made_are_told(text: str, words: str, app: Path) 
 def test_settings_that_cannot_run_are_told(change: dict[str, Any], words: str, app: Path) -> None:
     (text,) = project.problems({**project.settings(app), **change})
     assert words in text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"wait": 60},
+        {"lr": 1},
+        {"lr": "cosine(0.1, warmup=5)"},
+        {"momentum": 0},
+        {"deadline": 5, "poll": 1},
+        {"mine": 3},
+    ],
+)
+def test_what_a_run_takes_is_no_fault(change: dict[str, Any], app: Path) -> None:
+    config = {**project.settings(app), **change}
+    assert project.problems(config) == []
+    AppSettings.of(config)
+
+
+def test_tables_of_settings_are_the_keys_that_an_app_receives(tmp_path: Path) -> None:
+    base = tmp_path / "app"
+    project.init(base)
+    about = base / "pyproject.toml"
+    plain = project.settings(base)
+    about.write_text(
+        about.read_text()
+        + "\n[tool.flwr.app.config.opt]\nlr = 0.1\nnesterov = true\n[tool.flwr.app.config.opt.warm]\nup = 3\n"
+    )
+    expected = {**plain, "opt.lr": 0.1, "opt.nesterov": True, "opt.warm.up": 3}
+    assert project.settings(base) == expected
+    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(base))) as bundle:
+        bundle.extractall(tmp_path / "sent")
+    assert get_fused_config_from_dir(tmp_path / "sent", {"opt.lr": 1}) == {
+        **expected,
+        **project.overrides(["opt.lr=1"], expected),
+    }
+    about.write_text(about.read_text() + "\nlist = [1]\n")
+    with pytest.raises(FlowerError, match="list needs to be of type"):
+        project.settings(base)
 
 
 def test_a_folder_without_an_app_is_told(tmp_path: Path) -> None:
@@ -539,17 +585,58 @@ def test_an_app_that_cannot_start_is_told(tmp_path: Path) -> None:
     (base / "mytask.py").write_text("import nothing_of_that_name\n")
     (base / "LICENSE").unlink()
     found = wrong(checks.check(base, config={"rounds": 0}))
-    assert "nothing_of_that_name" in found["apps"]
     assert "icense" in found["bundle"]
     assert "rounds" in found["settings"]
+    (base / "LICENSE").write_text("free")
+    found = wrong(checks.check(base))
+    assert "nothing_of_that_name" in found["apps"]
+    assert "Flower sends no" not in found["apps"]
+
+
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [
+        ("lib/helpers.py", "from lib.helpers import X"),
+        ("env/lib/deep.py", "import env.lib.deep"),
+        ("parts/__init__.py", "import parts"),
+        ("pkg/data/sets.py", "import pkg.data.sets"),  # data/ is in .gitignore
+        ("test_helpers.py", "import test_helpers"),
+        ("pkg/network_test.py", "from pkg import network_test"),
+        ("link.py", "import link"),
+        ("linked/net.py", "import linked.net"),
+        ("weights.npz", "from pathlib import Path\nPath(__file__).with_name('weights.npz').read_bytes()"),
+        ("pkg/words.txt", "from pathlib import Path\n(Path(__file__).parent / 'pkg' / 'words.txt').read_text()"),
+    ],
+)
+def test_what_flower_does_not_send_is_missing_in_a_check(
+    file: str, code: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    base = tmp_path / "app"
+    project.init(base)
+    for path in (file, "pkg/__init__.py"):
+        (base / path).parent.mkdir(parents=True, exist_ok=True)
+        (base / path).write_text("X = 1\n")
+    if "link" in file:  # to what is outside
+        part = base / file.split("/")[0]
+        part.rename(tmp_path / part.name)
+        part.symlink_to(tmp_path / part.name)
+    (base / "myapp.py").write_text(f"{code}\nclient = server = 1\n")
+    monkeypatch.chdir(base)  # from where it could be imported
+    found = wrong(checks.check(Path()))
+    assert found.keys() == {"apps"}
+    assert f"Flower sends no {file.split('/')[0] if 'link' in file else file}:" in found["apps"]
+    assert not [*base.rglob("__pycache__")], "a check changes nothing"
 
 
 def test_nodes_that_cannot_start_are_told(tmp_path: Path) -> None:
     told = {"a": {"data-path": str(tmp_path / "nothing"), "state-dir": "states", "list": [1]}, "b": {}}
     found = wrong(checks.check(node_configs=told))
+    assert "a: data-path" not in found
+    assert "list needs to be of type" in found["a: node config"]
+    del told["a"]["list"]
+    found = wrong(checks.check(node_configs=told))
     assert "does not exist" in found["a: data-path"]
     assert "must be a whole path" in found["a: state-dir"]
-    assert "cannot be in a node config" in found["a: list"]
     assert "is missing" in found["b: state-dir"]
     (tmp_path / "file").write_text("")
     assert (
@@ -738,6 +825,28 @@ def test_certs_from_the_command_line(equipoise: Any, tmp_path: Path) -> None:
     nothing = equipoise("flower", "certs", tmp_path)
     assert nothing.status == 2
     assert "--host NAME" in nothing.err
+
+
+@pytest.mark.parametrize(
+    ("text", "sites"),
+    [
+        ('site = "a"\nn = 3\n[db]\npath = "/x"\n[db.pool]\nidle = 0.5\nwait = true\n', ["a"]),
+        ('k = 1\ndb.path = "/x"\n', ["node"]),
+        ("", ["node"]),
+        ('[a]\nk = 1\n[a.db]\npath = "/x"\n[b]\nk = 2\n', ["a", "b"]),
+    ],
+)
+def test_node_configs_are_those_of_flower(text: str, sites: list[str], tmp_path: Path, monkeypatch: Any) -> None:
+    """A file of one site is what a SuperNode reads; of several, each table is."""
+    file, seen = tmp_path / "node.toml", dict[str, Any]()
+    file.write_text(text)
+    monkeypatch.setattr(checks, "_node", lambda name, node: [seen.update({name: node})][:0])
+    checks.check(node_configs=flower_cli._nodes(file))
+    assert list(seen) == sites
+    if len(sites) == 1:
+        assert seen[sites[0]] == parse_config_args([str(file)])
+    else:
+        assert seen == {"a": {"k": 1, "db.path": "/x"}, "b": {"k": 2}}
 
 
 @pytest.mark.usefixtures("swift")

@@ -205,6 +205,27 @@ def test_prometheus_reads_the_state_of_a_run() -> None:
     assert loss[*run, ("group", "x")] == math.inf
 
 
+def test_a_gauge_has_one_text_whatever_the_run() -> None:
+    """Of two files of a folder with different texts of one gauge, node_exporter drops the lines of the second."""
+    kinds: list[dict[str, float]] = [
+        {"accuracy": 0.5, "loss": 0.7},
+        {"rmse": 3.0, "mae": 2.0, "r2": 0.1, "loss": 0.7},
+        {"rmse": math.nan, "loss": math.inf},
+        {"loss": 0.1},
+        {},
+    ]
+    texts: dict[str, set[str]] = {}
+    for scores in kinds:
+        text = prometheus(
+            [{"round": 0, "ids": [0], "seconds": 1.0, "groups": {"a": {**scores, "n": 50}}}], ["a"], 3, "run", 10
+        )
+        parsed(text)
+        for line in re.findall("^# (?:HELP|TYPE) .*", text, re.M):
+            texts.setdefault(" ".join(line.split()[1:3]), set()).add(line)
+    assert {"HELP equipoise_loss", "HELP equipoise_accuracy", "HELP equipoise_rmse"} <= texts.keys()
+    assert {name: found for name, found in texts.items() if len(found) > 1} == {}
+
+
 @pytest.mark.usefixtures("unreported")
 def test_the_metrics_are_of_the_last_complete_round(tmp_path: Path) -> None:
     machines = Machines(tmp_path, **QUICK, quorum=1.0)

@@ -144,7 +144,7 @@ def up(
             raise ExpectedError("Nothing was started. " + " ".join(wrong))
         run = Path(changes["run-dir"])
         rounds = int({**settings, **changes}["rounds"])
-        tell = _silent if json_ else say
+        tell = (lambda text: None) if json_ else say
         tell(f"starting a server and {len(names)} sites{', with TLS and keys' * tls}; their logs are in {base}")
         with (
             stopping("Stopped. The same command continues after the last complete round."),
@@ -182,7 +182,7 @@ def run(
             raise ExpectedError("Nothing was started. " + " ".join(wrong))
         link = SuperLink(connection, environment())
         number = link.submit(directory.resolve(), changes)
-        tell = _silent if json_ else say
+        tell = (lambda text: None) if json_ else say
         tell(f"run {number} has begun; to stop it: equipoise flower stop {connection} {number}")
         left = f"Run {number} continues without you. To see it: flwr log {number} {connection}; to stop it: equipoise flower stop {connection} {number}."
         with stopping(left), tempfile.TemporaryDirectory() as place:
@@ -283,11 +283,8 @@ def _settings(path: Path, of_method: str | None) -> tuple[dict[str, Any], list[s
     chosen_by_method = choices.pop("methods", {})
     choices.pop("tuned", None)
     if chosen_by_method:
-        if (of_method or len(chosen_by_method) == 1) and (
-            of_method or next(iter(chosen_by_method))
-        ) in chosen_by_method:
-            method = of_method or next(iter(chosen_by_method))
-        else:
+        method = of_method or (next(iter(chosen_by_method)) if len(chosen_by_method) == 1 else "")
+        if method not in chosen_by_method:
             raise ValueError(
                 f"{path} has settings of several methods. Name one of them with --method: {', '.join(chosen_by_method)}."
             )
@@ -299,9 +296,7 @@ def _settings(path: Path, of_method: str | None) -> tuple[dict[str, Any], list[s
             f"--method {of_method} names one of the methods in a file of `equipoise tune`, and {path} is none. Leave it out."
         )
     of_data = choices.pop("scenario_options")
-    given = {
-        name: value for name, value in choices.items() if name not in ("data", "scenario", "report", "network_options")
-    }
+    given = {name: choices[name] for name in choices if name not in ("data", "scenario", "report", "network_options")}
     given |= {name: of_data[name] for name in ("positive",) if name in of_data}
     names = {f.name for f in fields(AppSettings)} - {*OF_SITES}
     taken = {name: value for name, value in given.items() if name in names}
@@ -323,7 +318,7 @@ def _nodes(path: Path | None, several: bool = False) -> dict[str, dict[str, Any]
     tables = [value for value in nodes.values() if isinstance(value, dict)]
     if several and len(tables) < len(nodes):
         raise ValueError(f"--node-config {path}: expected a table per site, such as [site-0], with its keys below it.")
-    return nodes if tables else {str(nodes.get("site", path.stem)): nodes}
+    return nodes if len(tables) == len(nodes) > 0 else {str(nodes.get("site", path.stem)): nodes}
 
 
 def _sites(path: Path | None, number: int | None) -> dict[str, dict[str, Any]]:
@@ -405,7 +400,3 @@ def _finish(directory: Path, json_: bool) -> None:
         return
     out.print(rich_table(compared, out.width))
     say(f"run: {directory}\nreport: {directory / 'report.html'}")
-
-
-def _silent(text: str) -> None:
-    pass

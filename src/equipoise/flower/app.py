@@ -73,15 +73,8 @@ OPEN = 64  # sites of which a process keeps the data it has read
 TRIED = 64  # rows by which a bundle is tried
 LOOKS = 512  # samples that a check of a site looks at
 OF_TASK = ("transform", "head", "neurons", "attributes")  # further keywords of in_process
-OF_SERVER = (
-    "collaborative",
-    "contribution",
-    "workers",
-    "secure",
-    "secure_scores",
-    "classes",
-    "positive",
-    "least_group",
+OF_SERVER = sorted(
+    {*(Federation.__init__.__kwdefaults__ or ()), "secure", "secure_scores"} - {"client_tests", "memory", "population"}
 )
 
 
@@ -376,9 +369,7 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
     old = _table(path) if path.exists() else {}
     if not old and any(not entry.name.startswith(".") for entry in directory.iterdir()):
         raise SitesError(f"{directory} is not empty and holds no run. {ANOTHER}.")
-    free = {
-        f.name for settings in (Settings, AppSettings) for f in dataclass_fields(settings) if f.metadata.get("free")
-    }
+    free = {f.name for f in (*dataclass_fields(Settings), *dataclass_fields(AppSettings)) if f.metadata.get("free")}
     other = [key for key in [*config, *old] if config.get(key) != old.get(key) and key not in free]
     if other and (started or old.get("scenario", "sites") != "sites"):  # settings may change until the first round
         raise SitesError(

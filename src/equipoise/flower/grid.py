@@ -3,14 +3,13 @@
 import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
 from typing import Any, cast
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from equipoise.flower.internals import Run, begin_task, number
+from equipoise.flower.internals import Run, begin_task, delivered, delivered_context, flatten_dict, number
 
 log = logging.getLogger(__name__)
 
@@ -18,14 +17,18 @@ log = logging.getLogger(__name__)
 class InProcessGrid(Grid):
     """A grid whose nodes are calls of a ``ClientApp`` in this process: for tests, notebooks and simulation.
 
-    Messages are answered when their replies are pulled, one after another. What a client raises becomes an error reply, as
-    elsewhere.
+    Messages are answered when their replies are pulled, one after another. Messages, configs and states pass through Flower's own
+    writing and reading. What a client raises becomes an error reply, as between machines.
 
     Parameters
     ----------
     client_app : Flower's, unchanged.
     node_configs : one for each node, as ``--node-config`` gives it: ``{"site": "hospital-0", ...}``.
-    run_config : as in the app's ``pyproject.toml``.
+    run_config : as in the app's ``pyproject.toml``. Tables inside either become keys with points, as Flower makes them.
+
+    Raises
+    ------
+    ValueError : a config holds something other than bools, numbers and text.
     """
 
     def __init__(
@@ -33,7 +36,7 @@ class InProcessGrid(Grid):
     ) -> None:
         self.client_app = client_app
         self.contexts = {
-            k: Context(run_id=1, node_id=k, node_config=dict(node), state=RecordDict(), run_config=dict(run_config))
+            k: Context(1, k, flatten_dict(dict(node)), RecordDict(), flatten_dict(dict(run_config)))
             for k, node in enumerate(node_configs, start=1)
         }
         self._queue: dict[str, Message] = {}
@@ -65,7 +68,7 @@ class InProcessGrid(Grid):
             numbers.append(str(next(self._numbers)))
             number(message, numbers[-1])
             if message.has_content():
-                message.content = deepcopy(message.content)
+                message.content = delivered(message.content)
             self._queue[numbers[-1]] = message
         return numbers
 
@@ -77,10 +80,13 @@ class InProcessGrid(Grid):
         return []
 
     def _answered(self, message: Message) -> Message:
+        own = self.contexts[message.metadata.dst_node_id]
         try:
-            reply = self.client_app(message, self.contexts[message.metadata.dst_node_id])
+            context = delivered_context(own)
+            reply = self.client_app(message, context)
             if reply.has_content():
-                reply.content = deepcopy(reply.content)
+                reply.content = delivered(reply.content)
+            own.state = delivered(context.state)
             return reply
         except Exception as error:  # as in a separate process
             log.exception("node %d failed", message.metadata.dst_node_id)

@@ -29,6 +29,8 @@ _AGAIN = {  # what helps where a file is not what was written; all others are un
     FILE: "The run is intact. Delete this file, and give the command equipoise threshold again.",
     "checkpoint.json": "The records of its rounds are intact. Put the file back, or delete the folder checkpoint to read them.",
 }
+# of these a manifest has what was measured, a configuration only the request
+MEASURED = ("contribution", "units", "data", "measures", "task")
 ROWS = ("clients", "tests", "validation")  # of the data in a manifest: which sample went where
 _META = [key for key in Meta.__annotations__ if key not in ("config", "small_groups", "threshold")]  # in these files
 
@@ -81,8 +83,7 @@ def read(run: Path) -> tuple[tuple[Record, ...], Meta]:
     for name in ("summary.json", "manifest.json"):
         if (run / name).exists():
             stored |= _opened(run / name, _parse_object, "")
-    # of these the manifest has what was measured, the configuration only the request
-    merged = stored | config | {key: stored.get(key) for key in ("contribution", "units", "data", "measures")}
+    merged = stored | config | {key: stored.get(key) for key in MEASURED}
     if isinstance(merged["data"], dict):  # which sample went to which client is in the manifest only
         rows = [merged["data"].get(key) for key in ROWS]
         merged["data"] = {key: value for key, value in merged["data"].items() if key not in ROWS}

@@ -62,7 +62,7 @@ def prometheus(records: Records, names: Sequence[str], rounds: int, experiment: 
         ("site_up_bytes", "Bytes of tensors received from a site so far.", "site", {s.name: s.sent[1] for s in sites}),
         ("site_left_out", "Rounds that a site was left out of, not connected ones too.", "site", {s.name: len(s.left_out) for s in sites}),
         (main.name, f"{main.title} in the last evaluation, {within}.", "group", {g: x.get(main.name) for g, x in scores.items()}),
-        ("loss", f"Loss in the last evaluation{main.loss and f',{main.loss}'}.", "group", {g: x.get("loss") for g, x in scores.items()}),
+        ("loss", "Loss of the task in the last evaluation; of classes in nats.", "group", {g: x.get("loss") for g, x in scores.items()}),
     ]  # fmt: skip
     lines = []
     for gauge, text, label, values in gauges:

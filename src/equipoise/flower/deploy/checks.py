@@ -7,9 +7,10 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,15 @@ from equipoise.flower.deploy.local import healthy
 from equipoise.flower.deploy.project import problems as misfits
 from equipoise.flower.deploy.project import settings
 from equipoise.flower.deploy.superlink import FLWR, FlowerError, environment, last_lines
+from equipoise.flower.internals import flatten_dict, unpacked_bundle
 from equipoise.flower.site.keys import faults
+from equipoise.system.suggestions import some
 
 SOON = 30  # days before its end at which a certificate is worth a word
 PACKAGES = ("equipoise", "torch", "cryptography", "flwr")
 APPS = """
 import contextlib, importlib, json, sys
-sys.path.insert(0, ".")
+sys.path.insert(0, sys.argv.pop(1))
 sites, config = json.load(sys.stdin)
 with contextlib.redirect_stdout(sys.stderr):  # what the project prints
     for name in sys.argv[1:]:
@@ -74,11 +77,15 @@ def check(
     present : names of all sites that will take part, if known.
     data : load the data of the sites of ``node_configs`` as the app would, and tell the codes of what all sites must agree on.
     """
-    results = [*_versions()]
-    if app is not None:
-        results += _project(Path(app), config or {}, present, (node_configs or {}) if data else {})
+    results, nodes = [*_versions()], dict[str, Mapping[str, Any]]()
     for name, node_config in (node_configs or {}).items():
-        results += _node(name, node_config)
+        try:
+            nodes[name] = flatten_dict(dict(node_config))
+        except ValueError as error:  # Flower's own words
+            results.append(CheckResult(f"{name}: node config", False, str(error)))
+    if app is not None:
+        results += _project(Path(app), config or {}, present, nodes if data else {})
+    results += [result for name in nodes for result in _node(name, nodes[name])]
     if certificates is not None:
         results += _certificates(Path(certificates), hosts)
     results += [_joined(f"key {key}", key_problems(key), "ECDSA, readable by its owner only") for key in keys]
@@ -111,27 +118,30 @@ def _project(
 ) -> Iterator[CheckResult]:
     try:
         run_config = {**settings(app), **config}
-        about = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))
     except FlowerError as error:
         yield CheckResult("app", False, str(error))
         return
     wrong = misfits(run_config, present)
     yield _joined("settings", wrong, f"{run_config.get('method')}, {run_config.get('rounds')} rounds")
-    yield _bundle(app)
-    parts = about["tool"]["flwr"]["app"].get("components", {})
-    names = [parts.get("serverapp"), parts.get("clientapp")]
-    if not all(isinstance(name, str) for name in names):
-        yield CheckResult("apps", False, f"{app / 'pyproject.toml'} names no serverapp and clientapp.")
-        return
-    yield from _apps(app, names, *(({}, {}) if wrong else (sites, run_config)))
+    with tempfile.TemporaryDirectory() as bundle:
+        try:
+            size, files, names = unpacked_bundle(app, bundle)
+        except Exception as error:  # Flower's own words, of whatever kind
+            yield CheckResult("bundle", False, str(error))
+            return
+        yield CheckResult("bundle", True, f"{size / 1024:.0f} KiB go to the server and every site")
+        for result in _apps(bundle, names, *(({}, {}) if wrong else (sites, run_config))):
+            yield (
+                result if result.ok else replace(result, text=result.text + _left_out(app, bundle, files, result.text))
+            )
 
 
 def _apps(
-    app: Path, names: Sequence[str], sites: Mapping[str, Any], config: Mapping[str, Any]
+    bundle: str, names: Sequence[str], sites: Mapping[str, Any], config: Mapping[str, Any]
 ) -> Iterator[CheckResult]:
-    """Whether server app and client app can be imported here, and what ``sites`` find in a run of it, in another process."""
-    command, asked = [sys.executable, "-c", APPS, *names], json.dumps([sites, config], default=str)
-    done = subprocess.run(command, cwd=app, env=environment(), input=asked, capture_output=True, text=True, check=False)
+    """Whether server app and client app can be imported from a bundle, and what ``sites`` find in a run of it, in another process."""
+    command, asked = [sys.executable, "-P", "-c", APPS, bundle, *names], json.dumps([sites, config])
+    done = subprocess.run(command, env=environment(), input=asked, capture_output=True, text=True, check=False)
     ok = done.returncode == 0
     yield CheckResult("apps", ok, " and ".join(names) if ok else last_lines(done.stderr, 3))
     results, positive = json.loads(done.stdout.splitlines()[-1]) if ok else ({}, "")
@@ -140,15 +150,14 @@ def _apps(
     yield from (CheckResult(f"{name}: {what}", *each) for name in results for what, each in results[name].items())
 
 
-def _bundle(app: Path) -> CheckResult:
-    """Whether Flower would take the app, and how much of the folder it would send to every site."""
-    try:
-        from equipoise.flower.internals import bundle_size
-
-        size = bundle_size(app)
-    except Exception as error:  # Flower's own words, of whatever kind
-        return CheckResult("bundle", False, str(error))
-    return CheckResult("bundle", True, f"{size / 1024:.0f} KiB go to the server and every site")
+def _left_out(app: Path, bundle: str, files: Iterable[str], error: str) -> str:
+    """A sentence about the files of a project that an import or a path in an error needs, and that Flower does not send."""
+    _, _, words = error.partition("Error: ")
+    names = [re.sub(rf"^{re.escape(bundle)}/", "", name) for name in re.findall("'([^']+)'", words)]
+    starts = tuple(f"{name}{end}" for name in (*names, *(name.replace(".", "/") for name in names)) for end in "/.")
+    own = {path.relative_to(app).as_posix() for path in app.rglob("*") if path.is_symlink() or not path.is_dir()}
+    lost = [name for name in sorted(own - {*files}) if f"{name}/".startswith(starts)]
+    return f" Flower sends no {some(lost)}: by name, folder, kind of file, as a link, or by .gitignore." if lost else ""
 
 
 def _node(name: str, node_config: Mapping[str, Any]) -> Iterator[CheckResult]:
@@ -159,8 +168,6 @@ def _node(name: str, node_config: Mapping[str, Any]) -> Iterator[CheckResult]:
         what, path = f"{name}: {key}", Path(str(value))
         if key in wrong:
             yield CheckResult(what, False, wrong[key])
-        elif not isinstance(value, bool | int | float | str):
-            yield CheckResult(what, False, f"{value!r} cannot be in a node config: use text, a number, or true.")
         elif key == "state-dir":
             yield _writable(what, path)
         elif isinstance(value, str) and (path.is_absolute() or key.endswith(("-path", "-dir", "_path", "_dir"))):

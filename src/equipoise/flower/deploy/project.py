@@ -15,7 +15,7 @@ from equipoise.flower.deploy.superlink import FLWR, FlowerError
 from equipoise.flower.settings import AppSettings
 from equipoise.scenarios.shared import SharedSchema
 from equipoise.system.files import write_atomically
-from equipoise.system.suggestions import near
+from equipoise.system.suggestions import near, some
 from equipoise.system.text import read_value
 
 # in the order of reading
@@ -32,7 +32,6 @@ NAMES = (
 FILES = {name: f"{name.removeprefix('.')}.j2" for name in NAMES}
 # of the digits
 PROTOCOL: dict[str, Any] = {"method": "fedheal", "epochs": 2, "lr": 0.02, "momentum": 0.9, "weight_decay": 1e-5}
-KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 TASK, SCHEMA = "mytask.py", "schema.json"
 LONGEST = 32  # characters of an app's name, says Flower
 
@@ -95,64 +94,55 @@ def init(
 
 
 def settings(directory: str | Path) -> dict[str, Any]:
-    """The run configuration of a project, as its ``pyproject.toml`` has it.
+    """The run configuration of a project, as its apps receive it: tables in its ``pyproject.toml`` become keys with points.
 
     Raises
     ------
-    FlowerError : there is no Flower app.
+    FlowerError : there is no Flower app, or a value that none can have.
     """
+    from equipoise.flower.internals import flatten_dict  # Flower may be missing where a project is only written
+
     path = Path(directory) / "pyproject.toml"
     try:
-        config = tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["flwr"]["app"].get("config", {})
-    except (OSError, KeyError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return flatten_dict(tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["flwr"]["app"].get("config"))
+    except (OSError, KeyError, ValueError) as error:
         why = "has no [tool.flwr.app]" if isinstance(error, KeyError) else f"cannot be read ({error})"
         raise FlowerError(
             f"{directory} is not a Flower app: {path} {why}. Make one: equipoise flower init DIR."
         ) from None
-    return dict(config)
 
 
 def problems(config: Mapping[str, Any], present: Sequence[str] = ()) -> list[str]:
     """Why a run could not begin with a configuration, one sentence each; empty if it can.
 
-    A value must also have the type of its default, as Flower lets a run change it to a value of that type only. ``present``
-    are the names of all sites there will be, if that is known.
+    ``present`` are the names of all sites there will be, if that is known.
     """
     try:
         run = AppSettings.of(config)
         method = Method.of(run.method)
         method.check(run.solver)
         if run.secure:
-            from equipoise.flower.secagg.site import (
-                require_own_weights,  # Flower is not there yet where a project is only written
-            )
+            from equipoise.flower.secagg.site import require_own_weights  # which needs Flower, as above
 
             require_own_weights(method)
     except (ValueError, TypeError) as error:
         return [str(error)]
     faults = []
-    for key, default in AppSettings().table().items():
-        if key in config and type(config[key]) is not type(default):
-            faults.append(f"{key} = {config[key]!r} must be {KINDS[type(default)]}, such as {default!r}.")
     if run.names and len(run.names) < run.min_sites:
         faults.append(f"sites names {len(run.names)} of them, and min-sites is {run.min_sites}.")
     if present and (strangers := [name for name in run.names if name not in present]):
-        faults.append(f"sites names {', '.join(strangers)}; there will be {_some(present)} only.")
+        faults.append(f"sites names {', '.join(strangers)}; there will be {some(present)} only.")
     if present and run.min_sites > len(present):
-        faults.append(f"min-sites is {run.min_sites}, and there will be {len(present)} sites only: {_some(present)}.")
+        faults.append(f"min-sites is {run.min_sites}, and there will be {len(present)} sites only: {some(present)}.")
     return faults
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 6 else f"{names[0]} to {names[-1]}"
-
-
 def overrides(texts: Sequence[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Read ``rounds=40 method="fedavg"`` as changes of the run configuration ``config``, with the types it has.
+    """Read ``rounds=40 method="fedavg"`` as changes of the run configuration ``config``; text needs no quotes where it has no blanks.
 
     Raises
     ------
-    ValueError : a key that is not there, or a value of another type, in the user's own words.
+    ValueError : a key that is not there, or no value, in the user's own words.
     """
     changes: dict[str, Any] = {}
     for text in texts:
@@ -164,21 +154,10 @@ def overrides(texts: Sequence[str], config: Mapping[str, Any]) -> dict[str, Any]
                 raise ValueError(
                     f"--config {key}: the project's pyproject.toml has no such key in [tool.flwr.app.config].{near(key, config)}"
                 )
-            changes[key] = _typed(key, value, config[key])
+            number, word = read_value(value), value[1:-1] if value[0] in ("'", '"') else value
+            text_wanted = isinstance(config[key], str) or not isinstance(number, bool | int | float)
+            changes[key] = word if text_wanted else number
     return changes
-
-
-def _typed(key: str, text: str, like: Any) -> Any:
-    if isinstance(like, str):
-        return text[1:-1] if text[:1] in ("'", '"') else text
-    value = {"true": True, "false": False}.get(text, read_value(text))
-    if isinstance(like, float) and type(value) is int:
-        return float(value)
-    if type(value) is not type(like):
-        raise ValueError(
-            f"--config {key}={text}: expected {KINDS[type(like)]}, such as {like!r}, as in pyproject.toml."
-        )
-    return value
 
 
 def _rendered(template: str, about: Mapping[str, Any]) -> str:
