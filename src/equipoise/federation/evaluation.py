@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -17,7 +16,7 @@ from equipoise.core.alignment import aligned
 from equipoise.core.draws import noise, schedule, seeded
 from equipoise.core.oracle import Oracle
 from equipoise.core.outputs import Outputs, outputs_of
-from equipoise.core.rule import Rule, State, Visit, overrides
+from equipoise.core.rule import State, Visit, overrides
 from equipoise.core.solver import at
 from equipoise.core.tally import together
 from equipoise.core.task import Classification, Task
@@ -201,13 +200,9 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples], server: Seque
     """The outputs of a whole vector [G] on each data set, computed by all workers, with decisions by states, see :func:`deciding`; () for none."""
     every = outputs_of(trial.bound, vector, sets, trial.workers)
     for k in trial.method.overriding("decide") if server else ():
-        decide = partial(_decided, trial.method.rules[k], server[k])
-        every = [replace(outputs, decide=decide) for outputs in every]
+        decide, state = trial.method.rules[k].decide, server[k]
+        every = [replace(each, predicted=decide(each.predicted, each.values, each.s, state)) for each in every]
     return every
-
-
-def _decided(rule: Rule, state: State, predicted: Tensor, outputs: Tensor, s: Tensor | None) -> Tensor:
-    return rule.decide(predicted, outputs, s, state)
 
 
 @dataclass(frozen=True)
@@ -393,5 +388,5 @@ def _joined(trial: Trial) -> bool:
 
 def _measured(own: Sequence[Measure], parts: Sequence[Outputs]) -> list[Found]:
     """Users' own measures on samples in parts."""
-    p, y = (np.concatenate(arrays) for arrays in zip(*(outputs.given for outputs in parts), strict=True))
-    return [measure(p, y) for measure in own]
+    p, y, predicted = (np.concatenate(arrays) for arrays in zip(*(outputs.given for outputs in parts), strict=True))
+    return [measure(p, y, predicted) for measure in own]
