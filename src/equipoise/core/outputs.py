@@ -89,8 +89,10 @@ class Outputs:
         return self.task.outputs(self.values).cpu().numpy(), self.y.cpu().numpy(), self.predicted.cpu().numpy()
 
     def score(self, measures: Iterable[str] = ()) -> Score:
-        """The main measure, the loss, the number of samples, and other measures."""
+        """The main measure, the loss, the number of samples, and other measures, with which the task may test whether the model is of use."""
         score = self.tally.score(measures) | self.task.whole(self.values, self.predicted, self.y, measures)
+        if measures and (why := self.task.useless(self.values, self.predicted, self.y)) is not None:
+            score["useless"] = why
         return cast(Score, {key: score[key] for key in Score.__annotations__ if key in score})  # type: ignore[literal-required]
 
 

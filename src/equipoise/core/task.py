@@ -14,8 +14,10 @@ from torch.nn import functional
 
 from equipoise.core.tally import ClassTally, NumberTally, Tally
 from equipoise.metrics.calibration import sums_of_scores
-from equipoise.metrics.classification import AREAS, CORRECT, classification
+from equipoise.metrics.classification import AREAS, CORRECT, RATES, classification
 from equipoise.metrics.clusters import moments
+from equipoise.metrics.failure import guesses, ranks
+from equipoise.metrics.groups import class_counts
 from equipoise.metrics.measures import TASKS as MEASURES_OF
 from equipoise.records.record import Score, Sums
 from equipoise.system import own_code
@@ -124,6 +126,13 @@ class Task(ABC):
         """Those of the measures that are no sums over the samples: none."""
         return {}
 
+    def useless(self, outputs: Tensor, predicted: Tensor, y: Tensor) -> str | None:
+        """Why a model is no better than a guess, by outputs [n, C], predictions [n] and targets [n] of a test set; empty if it is better.
+
+        None, the default: judged as :mod:`equipoise.metrics.failure` does.
+        """
+        return None
+
     @abstractmethod
     def outputs(self, outputs: Tensor) -> Tensor:
         """The inputs of the user's own measures for each sample, in float64."""
@@ -176,8 +185,15 @@ class Classification(Task):
         return classes.masked_fill(~top.isfinite(), -1)
 
     def whole(self, outputs: Tensor, predicted: Tensor, y: Tensor, measures: Iterable[str]) -> Score:
-        """Those of the measures that are no sums over the samples: which ones are right, and areas under the ROC curve."""
+        """Those of the measures that are no sums over the samples: which ones are right, and areas under the ROC curve.
+
+        With counts that are no better than a guess also how well each class is ranked.
+        """
         score: Score = {}
+        if RATES in measures and bool(outputs.isfinite().all()):
+            p, labels = self.outputs(outputs).cpu().numpy(), y.cpu().numpy()
+            if guesses([{"": {RATES: class_counts(labels, predicted.cpu().numpy(), outputs.shape[-1])}}]):
+                score["ranks"] = ranks(p, labels)
         if CORRECT in measures:
             score[CORRECT] = np.packbits((predicted == y).cpu().numpy()).tobytes().hex()
         if areas := [name for name in measures if name in AREAS]:

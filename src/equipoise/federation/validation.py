@@ -15,6 +15,8 @@ from equipoise.core.task import Task
 from equipoise.data.samples import Absent, Samples, joined, loaded
 from equipoise.federation.evaluation import answers, costly, deciding, deployable, personal, published
 from equipoise.federation.trial import Progression, Trial
+from equipoise.metrics.classification import RATES
+from equipoise.metrics.failure import sum_of_ranks, useless
 from equipoise.records.record import Record, Validation
 
 log = logging.getLogger(__name__)
@@ -69,8 +71,15 @@ class HeldOut:
         else:
             return {}
         record = pooled(trial.model.task, tallies, self.groups, measures)
-        if record and costly(p.t, rounds) and (people := Outputs.joined(answered).people(joined=False)):
-            record["validation"]["by"] = people
+        if record and costly(p.t, rounds):
+            if people := Outputs.joined(answered).people(joined=False):
+                record["validation"]["by"] = people
+            wanted = (RATES,) if RATES in measures else (trial.model.task.main,)
+            scores = {str(k): outputs.score(wanted) for k, outputs in enumerate(answered)}
+            if sums := sum_of_ranks(scores.values()):
+                record["validation"]["ranks"] = sums
+            if (why := useless([scores])) is not None:
+                record["validation"]["useless"] = why
         return record
 
     @staticmethod

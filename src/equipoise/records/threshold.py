@@ -158,6 +158,18 @@ def masked(chosen: Chosen, least: int) -> Chosen:
     )
 
 
+def score_of(chosen: Chosen) -> dict[str, Any]:
+    """Counts and ranks of all test rows at the threshold, as a record has them, see :mod:`equipoise.metrics.failure`; empty if they are hidden."""
+    everyone = chosen["everyone"]
+    rates = [everyone[key]["value"] for key in ("specificity", "sensitivity", "auc")]  # type: ignore[literal-required]
+    if (n := everyone["n"]) is None or (P := everyone["of_class"]) is None or None in rates:
+        return {}
+    tn, tp = round(rates[0] * (n - P)), round(rates[1] * P)
+    weight = P * (n - P) / (n + 1)
+    counts = {"right": [tn, tp], "true": [n - P, P], "chosen": [P - tp + tn, n - P - tn + tp]}
+    return {"rates": counts, "ranks": [[weight, weight * (rates[2] - 0.5)]] * 2}
+
+
 def enough(of_class: int, n: int, least: int) -> int | None:
     """How many samples are of a class; None if they or the others, the rest of ``n``, are fewer than ``least``."""
     return of_class if min(of_class, n - of_class) >= least else None

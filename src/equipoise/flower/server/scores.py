@@ -17,6 +17,7 @@ from equipoise.data.samples import n_held
 from equipoise.federation.guard import LARGEST
 from equipoise.flower.codec import UNFIT
 from equipoise.metrics.classification import RATES
+from equipoise.metrics.failure import sum_of_ranks, useless
 from equipoise.records.record import Score, Sums, number
 
 Classes = dict[str, list[int]]  # samples by class of test sets by name
@@ -227,7 +228,14 @@ def _more(fields: Mapping[str, Any], tally: Tally, measures: Iterable[str], n_cl
     missing = [int(c) for c in fields.get("missing", ())]
     if missing != sorted({*missing} & {*range(n_classes)}):
         raise ValueError("missing")
-    return cast(Score, {**more, "missing": missing} if missing else more)
+    score = cast(Score, {**more, "missing": missing} if missing else more)
+    if "ranks" in fields and RATES in measures:
+        score["ranks"] = [[float(weight), float(excess)] for weight, excess in fields["ranks"]]
+        if len(score["ranks"]) != n_classes or not all(0 <= w <= tally.n and 2 * abs(x) <= w + 0.01 for w, x in score["ranks"]):
+            raise ValueError("ranks")
+    if "useless" in fields:
+        score["useless"] = "the test of the task finds it no better than a guess" * bool(fields["useless"])
+    return score
 
 
 def pooled(results: Sequence[Tested], measures: Sequence[str]) -> dict[str, Score]:
@@ -252,6 +260,10 @@ def _means(parts: Sequence[tuple[int, Score]]) -> Score:
         values = [(n, x) for n, score in parts if not math.isnan(x := number(score.get(key)))]
         return sum(n * x for n, x in values) / sum(n for n, _ in values) if values else math.nan
 
-    means = cast(Score, {key: mean(key) for key in parts[0][1] if key != "missing"})
-    missing = sorted({x for _, score in parts for x in score.get("missing", [])})
-    return {**means, "missing": missing} if missing else means
+    scores = [score for _, score in parts]
+    means: dict[str, Any] = {key: mean(key) for key in scores[0] if key not in ("missing", "ranks", "useless")}
+    missing = sorted({x for score in scores for x in score.get("missing", [])})
+    more = {"missing": missing, "ranks": sum_of_ranks(scores)}
+    why = useless([{str(k): score for k, score in enumerate(scores)}])
+    more = {key: value for key, value in more.items() if value} | ({} if why is None else {"useless": why})
+    return cast(Score, means | more)
