@@ -263,7 +263,9 @@ def test_rates_and_their_intervals(positive: int, by_group: bool) -> None:
     assert everyone["threshold"] == (None if by_group else chosen.value)
 
 
-@pytest.mark.parametrize("method", ["fedavg+thresholds", "fedavg+thresholds:randomised", "logofair", "fedprox+thresholds"])
+@pytest.mark.parametrize(
+    "method", ["fedavg+thresholds", "fedavg+thresholds:randomised", "logofair", "fedprox+thresholds"]
+)
 def test_a_method_that_decides_itself_takes_no_threshold(method: str) -> None:
     """It would undo the decisions that its report and its bundle have."""
     with pytest.raises(ValueError, match=r"decides itself, by sex, .* such as fedavg\."):

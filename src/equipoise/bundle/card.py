@@ -254,7 +254,9 @@ class Card:
             said = [*rates.explained(treatment.parity, measure), *sentences.unknown_values(treatment)]
             titles, by_group = rates.grid(treatment.parity, measure)
             called = tuple((name if treatment.attribute else self._called(name), cells) for name, cells in by_group)
-            yield Section(treatment.rates_heading(measure), [], Grid(titles, called), treatment.attribute or "Group", said)
+            yield Section(
+                treatment.rates_heading(measure), [], Grid(titles, called), treatment.attribute or "Group", said
+            )
 
     def _chosen(self) -> Iterator[Section]:
         """What the threshold does, if it was chosen."""

@@ -51,8 +51,8 @@ class Outputs:
         s = [rows if part.s is None else part.s for part, rows in zip(parts, unknown, strict=True)]
         return Outputs(parts[0].task, values, predicted, y, torch.cat(s) if A else None, _persons(parts))
 
-    def take(self, rows: Tensor) -> Outputs:
-        """The outputs for the samples that are true in ``rows`` [n]."""
+    def take(self, rows: Tensor | slice) -> Outputs:
+        """The outputs for some samples, those that are true in ``rows`` [n], or those in a slice."""
         leaves = (self.values, self.predicted, self.y, self.s, self.person)
         values, predicted, y, s, person = (None if x is None else x[rows] for x in leaves)
         return replace(self, values=values, predicted=predicted, y=y, s=s, person=person)

@@ -244,19 +244,19 @@ class EvaluationSets:
         [outputs] = answers(trial, vector, [data], server)
         values = _measured(self.own, [outputs]) if self.own else []
         own = {measure.name: value for measure, (value, _) in zip(self.own, values, strict=True)}
-        tallies = trial.model.task.tally(outputs.values, outputs.y, outputs.s, predicted=outputs.predicted).by
-        called = called or {f"s[{k}]" if len(tallies) > 1 else "s": () for k in range(len(tallies))}
-        if tallies and len(tallies) != len(called):
+        columns = () if outputs.s is None else outputs.s.unbind(-1)
+        called = called or {f"s[{k}]" if len(columns) > 1 else "s": () for k in range(len(columns))}
+        if columns and len(columns) != len(called):
             names = ", ".join(called)
             raise ValueError(
-                f"evaluation data: expected {len(called)} sensitive attributes s ({names}); found {len(tallies)}."
+                f"evaluation data: expected {len(called)} sensitive attributes s ({names}); found {len(columns)}."
             )
         of_people = {
             name: {
-                values[code] if code < len(values) else str(code): tally.score(self.measures)
-                for code, tally in by_value.items()
+                values[k] if k < len(values) else str(k): outputs.take(codes == k).tally.score(self.measures)
+                for k in codes[codes >= 0].unique().tolist()
             }
-            for (name, values), by_value in zip(called.items(), tallies, strict=False)
+            for (name, values), codes in zip(called.items(), columns, strict=False)
         }
         return {**outputs.score(self.measures), **own, **({"by": of_people} if of_people else {})}
 

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import cast
 
 from torch import Tensor
@@ -95,10 +96,8 @@ class HeldOut:
             [outputs] = answers(trial, vector, [data], server)
             answered.append(outputs)
             sizes = [d.size for m in here if (d := self.sets[m]) is not None]
-            for m, tally in zip(
-                here, trial.model.task.tallies(outputs.values, outputs.predicted, outputs.y, sizes), strict=True
-            ):
-                tallies[m] = tally
+            for m, n, end in zip(here, sizes, accumulate(sizes), strict=True):
+                tallies[m] = outputs.take(slice(end - n, end)).tally
         for m, d in enumerate(self.sets):
             if d is not None and m not in here:
                 outputs_of_client = measured(trial, vector, d, self._name(trial, m), server)
