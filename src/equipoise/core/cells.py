@@ -7,7 +7,7 @@ The client side of every rule that weighs cells. With w [R, A] from the server a
 and clients count by their samples, so the sum of their gradients is that of the weighted loss of all samples. A batch is never divided by
 the sum of its weights: that would undo the weight at a client with one group. A sample of an unknown group has weight 1, and is in no cell.
 
-A rule takes the functions of this module as hooks, and computes the tables in ``aggregate``, from sums over the clients that were
+A :class:`WeighingRule` has the functions of this module as hooks, and computes the tables in ``aggregate``, from sums over the clients that were
 measured on training samples with the model sent out: its weights act one round later.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from equipoise.core.rule import Bounds, Cohort, Out, Setup, State, Visit
+from equipoise.core.rule import Bounds, Cohort, Out, Rule, Setup, State, Visit
 from equipoise.core.task import Task
 from equipoise.data.batch import Batch
 from equipoise.system.ranges import number, text
@@ -249,3 +249,14 @@ def sensitive(s: Tensor | None) -> Tensor:
     if s is None:
         raise ValueError("The rule weighs groups of people, and these samples have no sensitive attributes s.")
     return s
+
+
+class WeighingRule(Rule):
+    """What all rules have that weigh the samples of cells at every client: their hooks there, and what they declare."""
+
+    needs = NEEDS
+    sees = "sum"
+    message = message
+    loss = loss
+    finish = finish
+    no_report = no_report
