@@ -13,7 +13,7 @@ measured on training samples with the model sent out: its weights act one round 
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,22 +47,6 @@ def reported(*names: str) -> Mapping[str, Bounds]:
     return MappingProxyType({name: RANGES[name] for name in ("n", *names)})
 
 
-class CellRule(Protocol):
-    """What the functions here read of a rule: see :func:`attribute`, :func:`least_count`, :func:`reported`.
-
-    ``binary`` is whether its cells are of two rows, all other classes and the positive one; else each class has a row.
-    """
-
-    @property
-    def attribute(self) -> str: ...  # noqa: D102
-    @property
-    def least_count(self) -> int: ...  # noqa: D102
-    @property
-    def ranges(self) -> Mapping[str, Bounds]: ...  # noqa: D102
-    @property
-    def binary(self) -> bool: ...  # noqa: D102
-
-
 def attribute() -> Any:
     """The field ``attribute``: the name of a sensitive attribute, or several joined by ``*``, whose intersections are the groups. Empty: the first."""
     return text("")
@@ -91,7 +75,7 @@ def factors(setup: Setup, names: str) -> tuple[Tensor, int]:
     return torch.tensor([*factor.values()], dtype=torch.int64, device=setup.initial.device), A
 
 
-def server_state(self: CellRule, setup: Setup) -> State:
+def server_state(self: Any, setup: Setup) -> State:
     """Weights ``w`` [R, A] of 1, the row of each class [C], the ``factor`` [K] of each attribute, and the number of its ``values`` [K].
 
     R is the number of classes, or 2 for a rule of two: all others, and the positive class.
@@ -113,7 +97,7 @@ def server_state(self: CellRule, setup: Setup) -> State:
     }
 
 
-def two_groups(self: CellRule, setup: Setup) -> State:
+def two_groups(self: Any, setup: Setup) -> State:
     """As :func:`server_state`, for a rule that compares two groups of people."""
     state = server_state(self, setup)
     if (A := state["w"].shape[1]) != 2:
@@ -125,7 +109,7 @@ def two_groups(self: CellRule, setup: Setup) -> State:
     return state
 
 
-def message(self: CellRule, state: State, m: int) -> State:
+def message(self: Any, state: State, m: int) -> State:
     """The weights, and how a sample's cell is found."""
     return {key: state[key] for key in SENT}
 
@@ -178,7 +162,7 @@ def own_counts(visit: Visit) -> Tensor:
     return visit.oracle.once("cells", count)
 
 
-def finish(self: CellRule, theta: Tensor, visit: Visit) -> tuple[State, State]:
+def finish(self: Any, theta: Tensor, visit: Visit) -> tuple[State, State]:
     """Sums by cell of the received model on the client's samples: what the rule's ``ranges`` name."""
     sums: State = {}
     if not self.ranges:
@@ -223,7 +207,7 @@ def by_part(message: State, part: Tensor, values: Tensor, parts: int) -> Tensor:
     return zeros.scatter_add(-1, part, values)[..., :-parts].reshape(*part.shape[:-1], R, A, parts)
 
 
-def no_report(self: CellRule, setup: Setup) -> State:
+def no_report(self: Any, setup: Setup) -> State:
     """A report of zeros."""
     zeros = setup.initial.new_zeros(2 if self.binary else setup.n_classes, factors(setup, self.attribute)[1])
     return dict.fromkeys(self.ranges, zeros)
@@ -252,7 +236,11 @@ def sensitive(s: Tensor | None) -> Tensor:
 
 
 class WeighingRule(Rule):
-    """What all rules have that weigh the samples of cells at every client: their hooks there, and what they declare."""
+    """What all rules have that weigh the samples of cells at every client: their hooks there, and what they declare.
+
+    The functions here read ``attribute``, ``least_count`` and ``ranges`` of a rule, see :func:`attribute`, :func:`least_count` and
+    :func:`reported`, and ``binary``: whether its cells are of two rows, all other classes and the positive one; else each class has a row.
+    """
 
     needs = NEEDS
     sees = "sum"

@@ -113,6 +113,12 @@ def sum_of_ranks(scores: Iterable[Mapping[str, Any]]) -> list[list[float]]:
     return np.sum(every, axis=0).tolist() if every else []
 
 
+def of_use(scores: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the scores on several data sets hold together of whether a model is of use: `ranks` and `useless`, as far as any has them."""
+    sums, why = sum_of_ranks(scores), useless([{str(k): score for k, score in enumerate(scores)}])
+    return ({"ranks": sums} if sums else {}) | ({} if why is None else {"useless": why})
+
+
 def useless(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str | None:
     """Why a model is of no use on all test sets, by the test of its task, see `equipoise.core.task.Task.useless`; empty if it is of use, None if not tested."""
     reasons = [str(score["useless"]) for scores in rounds for score in scores.values() if "useless" in score]
