@@ -535,7 +535,7 @@ class Own(eq.Classification):
 
 @pytest.mark.parametrize("way", ["number", "chosen", "by group", "recalibrated"])
 def test_a_card_has_the_numbers_of_what_the_bundle_predicts(held: Any, tmp_path: Path, way: str) -> None:
-    fed, data, _, _ = held
+    fed = held[0]
     options: dict[str, Any] = {
         "number": {"threshold": 0.35},
         "chosen": {"threshold": eq.choose_threshold(fed, sensitivity=0.8)},

@@ -99,7 +99,9 @@ def save(
     inputs, task = _inputs(trained), _task(model)
     if not 0 <= threshold <= 1:
         raise BundleError(f"threshold must be between 0 and 1; found {threshold!r}.")
-    decision = _with_column(trained)
+    groups = trained.data.get("read", {}).get("groups", {}) if "schema" in trained.data else {}
+    made = trained.decision
+    decision = made and asdict(made) | {"column": groups.get(made.attribute)}
     classes, positive = trained.history.classes, trained.history.positive
     if decision is not None and (positive is None or len(classes) != 2):
         if threshold == 0.5:
@@ -108,8 +110,8 @@ def save(
                 "decisions between two only. Take the weights home instead: equipoise export RUN (Python: fed.network())."
             )
         raise BundleError("threshold is for two classes, of which one is positive. Leave it out.")
-    if chosen is not None:
-        _require_same(chosen, trained)
+    if chosen is not None and chosen["hash"] != hashlib.sha256(as_bytes(trained.vector)).hexdigest():
+        raise BundleError("The threshold was chosen for another model. Choose one for this model, or leave it out.")
     state = {name: x.detach().cpu().contiguous().clone() for name, x in net.state_dict().items()}
     if strange := [name for name, x in state.items() if not bool(x.isfinite().all())]:
         raise BundleError(
@@ -173,20 +175,6 @@ def _licence(text: Any) -> str:
             f"{shorten(repr(text))}."
         )
     return name
-
-
-def _with_column(trained: Trained) -> dict[str, Any] | None:
-    """How the bundle decides, if it is not for the most probable class; with the column that holds the groups."""
-    if (decision := trained.decision) is None:
-        return None
-    groups = trained.data.get("read", {}).get("groups", {}) if "schema" in trained.data else {}
-    return asdict(decision) | {"column": groups.get(decision.attribute)}
-
-
-def _require_same(chosen: Chosen, trained: Trained) -> None:
-    """Require a threshold that was chosen for this model."""
-    if chosen["hash"] != hashlib.sha256(as_bytes(trained.vector)).hexdigest():
-        raise BundleError("The threshold was chosen for another model. Choose one for this model, or leave it out.")
 
 
 def _inputs(trained: Trained) -> Inputs:

@@ -53,9 +53,8 @@ class Outputs:
 
     def take(self, rows: Tensor | slice) -> Outputs:
         """The outputs for some samples, those that are true in ``rows`` [n], or those in a slice."""
-        leaves = (self.values, self.predicted, self.y, self.s, self.person)
-        values, predicted, y, s, person = (None if x is None else x[rows] for x in leaves)
-        return replace(self, values=values, predicted=predicted, y=y, s=s, person=person)
+        s, person = (None if x is None else x[rows] for x in (self.s, self.person))
+        return Outputs(self.task, self.values[rows], self.predicted[rows], self.y[rows], s, person)
 
     def codes(self, attribute: int) -> Tensor:
         """The codes [n] of the sensitive attribute of a number; -1 where one is not known."""

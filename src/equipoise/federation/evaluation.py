@@ -264,12 +264,6 @@ class EvaluationSets:
         """The outputs of a whole vector [G] on every set."""
         return dict(zip(self.sets, answers(trial, vector, list(self.sets.values()), server), strict=True))
 
-    def scores(
-        self, trial: Trial, vector: Tensor, server: Sequence[State], measures: Sequence[str] = ()
-    ) -> dict[str, Score]:
-        """Scores of a whole vector [G] on every set."""
-        return {name: outputs.score(measures) for name, outputs in self.answered(trial, vector, server).items()}
-
     def of_global(self, trial: Trial, answered: Mapping[str, Outputs], t: int, rounds: int) -> Record:
         """What a record holds of the outputs of the global model on every set after ``t`` of ``rounds`` rounds."""
         measures = self.measured(trial.model.task, t, rounds)

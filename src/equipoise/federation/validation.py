@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import cast
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -76,8 +76,7 @@ class HeldOut:
             if people := Outputs.joined(answered).people(joined=False):
                 record["validation"]["by"] = people
             wanted = (RATES,) if RATES in measures else (trial.model.task.main,)
-            validation = {**record["validation"], **of_use([outputs.score(wanted) for outputs in answered])}
-            record["validation"] = cast(Validation, validation)
+            cast(dict[str, Any], record["validation"]).update(of_use([outputs.score(wanted) for outputs in answered]))
         return record
 
     @staticmethod

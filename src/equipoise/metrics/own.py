@@ -43,7 +43,7 @@ class Measure:
     TypeError, ValueError : no function, or another ``better``.
     """
 
-    function: Callable[[Array, Array], Any]
+    function: Callable[..., Any]
     name: str = ""
     better: Literal["higher", "lower"] | None = None
 

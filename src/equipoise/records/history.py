@@ -325,8 +325,9 @@ class History:
                     if value is not None
                 }
             elif groups:  # what is about all of them together
-                more = {key: held_out[key] for key in ("ranks", "useless") if key in held_out}
-                groups = {**groups, next(iter(groups)): {**next(iter(groups.values())), **more}}
+                more = {key: value for key, value in held_out.items() if key in ("ranks", "useless")}
+                first, *_ = groups
+                groups = {**groups, first: cast(Score, {**groups[first], **more})}
             by = {"by": {"groups": {next(iter(groups)): held_out["by"]}}} if "by" in held_out else {}
             records.append(cast(Record, {"round": record["round"], "groups": groups, **by}))
         meta: Meta = {**self.meta, "least_group": 1, "client_groups": None, "client_tests": False, "small_groups": []}
