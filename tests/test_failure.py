@@ -29,7 +29,7 @@ from equipoise.federation.history import History
 from equipoise.flower import in_process
 from equipoise.metrics import class_counts, definitions, diverged, guesses, holm, seeds_needed
 from equipoise.metrics.calibration import auc
-from equipoise.metrics.failure import ranks, sum_of_ranks
+from equipoise.metrics.failure import of_use, ranks
 from equipoise.metrics.intervals import (
     OVER_CLIENTS,
     OVER_GROUPS,
@@ -140,7 +140,9 @@ def test_sites_too_small_to_rank_by_themselves_rank_together() -> None:
         alone.append(guesses([{"a": sets[str(k)]}]))
     assert sum(map(bool, alone)) > 5
     assert guesses([sets]) == ""
-    assert sum_of_ranks(sets.values())[0][0] == pytest.approx(sum(score["ranks"][0][0] for score in sets.values()))
+    assert of_use([*sets.values()])["ranks"][0][0] == pytest.approx(
+        sum(score["ranks"][0][0] for score in sets.values())
+    )
 
 
 def test_what_neither_decides_nor_ranks_is_of_no_use() -> None:

@@ -115,8 +115,7 @@ def choose_threshold(
     """
     aim = Aim.of(sensitivity, specificity, cost, youden)
     positive = _positive(federation)
-    if federation.method.overriding("decide"):
-        by = federation.history.meta["decides"]
+    if (by := federation.history.meta.get("decides")) is not None:
         raise ValueError(
             f"{federation.method} decides itself{f', by {by}' * bool(by)}, and its report and its bundle have these decisions: another threshold "
             "would undo them. Choose one for the run of a method that leaves the decision open, such as fedavg."
@@ -215,8 +214,8 @@ def _validation(federation: Federation) -> tuple[str, Outputs]:
 
 
 def _outputs(federation: Federation, sets: Iterable[Any]) -> Outputs:
-    vector = published(federation.trial, federation.chosen)
-    return Outputs.joined(answers(federation.trial, vector, [loaded(data) for data in sets], ()))
+    trial = federation.trial
+    return Outputs.joined(answers(trial, published(trial, federation.chosen), [loaded(data) for data in sets], ()))
 
 
 def _scores(outputs: Outputs, positive: int) -> Scores:

@@ -1,7 +1,7 @@
 """Whether a trained model has learned anything: runs that have not are shown, and are never called fair."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -69,7 +69,7 @@ def guesses(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
     deviation = math.sqrt((1 / C) * (1 - 1 / C) * float((total / n / true[present]).sum())) / C
     if C < 2 or accuracy > most + LEVEL * math.sqrt(most * (1 - most) / n) or recall > 1 / C + LEVEL * deviation:
         return ""
-    ranked = [each for scores in rounds if (each := sum_of_ranks(scores.values()))]
+    ranked = [each for scores in rounds if (each := of_use([*scores.values()]).get("ranks"))]
     weight, excess = np.mean(ranked, axis=0).T if ranked else (np.zeros(1), np.zeros(1))
     if excess.sum() > LEVEL * np.sqrt(weight / 12).sum():
         return ""
@@ -107,19 +107,14 @@ def ranks(p: ArrayLike, y: ArrayLike) -> list[list[float]]:
     return sums
 
 
-def sum_of_ranks(scores: Iterable[Mapping[str, Any]]) -> list[list[float]]:
-    """The sums of :func:`ranks` over data sets; empty if none has them."""
-    every = [score["ranks"] for score in scores if score.get("ranks")]
-    return np.sum(every, axis=0).tolist() if every else []
-
-
 def of_use(scores: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the scores on several data sets hold together of whether a model is of use: `ranks` and `useless`, as far as any has them."""
-    sums, why = sum_of_ranks(scores), useless([{str(k): score for k, score in enumerate(scores)}])
-    return ({"ranks": sums} if sums else {}) | ({} if why is None else {"useless": why})
+    every, why = [score["ranks"] for score in scores if score.get("ranks")], useless([dict(enumerate(scores))])
+    sums = {"ranks": np.sum(every, axis=0).tolist()} if every else {}
+    return sums if why is None else {**sums, "useless": why}
 
 
-def useless(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str | None:
+def useless(rounds: Sequence[Mapping[Any, Mapping[str, Any]]]) -> str | None:
     """Why a model is of no use on all test sets, by the test of its task, see `equipoise.core.task.Task.useless`; empty if it is of use, None if not tested."""
     reasons = [str(score["useless"]) for scores in rounds for score in scores.values() if "useless" in score]
     return None if not reasons else "" if "" in reasons else reasons[-1]
