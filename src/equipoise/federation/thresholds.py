@@ -292,9 +292,9 @@ def _rates(federation: Federation, outputs: Outputs, decision: Decision) -> Rate
     counts = class_counts(y, predicted, 2)
     rates, sizes, of_class = rates_of(counts), sizes_of(counts), counts["true"][c]
 
-    def share(key: str, of: int) -> Estimate:
-        value = rates.of(key, of)
-        return _estimate(value, wilson(value.value, sizes[key][of]))
+    def share(key: str, k: int) -> Estimate:
+        value = rates.of(key, k)
+        return _estimate(value, wilson(value.value, sizes[key][k]))
 
     measures = calibration(scores, cases)
     return {
