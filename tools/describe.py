@@ -100,8 +100,9 @@ def hyper_parameters(name: str) -> list[dict[str, Any]]:
 
 
 def hooks(rule: type[Rule]) -> list[str]:
-    """The hooks that a rule defines itself, in order of time, without those that only declare state and messages."""
-    return [hook for hook in HOOKS if hook in vars(rule) and hook not in STATE_AND_MESSAGES]
+    """The hooks that a rule has, in order of time, without those that only declare state and messages."""
+    own = (hook for hook in HOOKS if getattr(rule, hook) is not getattr(Rule, hook))
+    return [hook for hook in own if hook not in STATE_AND_MESSAGES]
 
 
 def plain(rule: type[Rule]) -> str:

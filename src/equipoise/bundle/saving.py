@@ -25,12 +25,10 @@ from equipoise.core.outputs import outputs_of
 from equipoise.core.task import Classification, Regression
 from equipoise.data.batch import Batch
 from equipoise.data.samples import Samples
-from equipoise.metrics.calibration import Recalibration
 from equipoise.metrics.decision import Decision
 from equipoise.records.history import History
 from equipoise.records.threshold import Chosen, Recalibrated
 from equipoise.system.environment import versions
-from equipoise.system.seals import typed
 from equipoise.system.suggestions import shorten
 from equipoise.system.tensor_files import as_bytes
 from equipoise.system.text import visible
@@ -51,7 +49,10 @@ class Trained:
     history : one record: this model on the test sets, and the names of the classes.
     client : the name of the client whose own model it is; empty: the global one.
     data : what the manifest of the run says of the data.
-    decision : how the method decides, if it is not for the most probable class.
+    decision : what the bundle decides, and shows, if it is not the most probable class.
+    threshold : in [0, 1], of the decision: of people of whom no group is known.
+    chosen : how the threshold was chosen, or those by group, and what they do, for the card.
+    recalibration : of the probabilities.
     """
 
     model: Model
@@ -61,19 +62,19 @@ class Trained:
     client: str
     data: Mapping[str, Any]
     decision: Decision | None = None
+    threshold: float = 0.5
+    chosen: Chosen | None = None
+    recalibration: Recalibrated | None = None
 
 
 def save(
     folder: Path,
     trained: Trained,
     *,
-    threshold: float = 0.5,
     license: str = "",
     use: str = "",
     onnx: bool = False,
     contact: str = "",
-    chosen: Chosen | None = None,
-    recalibration: Recalibrated | None = None,
     name: str = "",
 ) -> None:
     """Write a bundle, after it was tried: it gives the same bits as the model for some samples.
@@ -82,13 +83,10 @@ def save(
     ----------
     folder : a new one, or an empty one.
     trained : the model.
-    threshold : in [0, 1], probability of the positive one of two classes from which on it is predicted; at 0.5 the most probable class is.
     license : of the data and of the model made of them, one line, as the Hugging Face Hub calls it, such as ``"cc-by-4.0"``, or another name.
     use : what the model is for, a sentence of the model card.
     onnx : also write the network as a graph of ONNX.
     contact : whom to ask, for the model card.
-    chosen : how the threshold was chosen, or those by group, and what they do, for the card.
-    recalibration : of the probabilities.
     name : what the card calls it; the name of the folder by default.
 
     Raises
@@ -96,22 +94,24 @@ def save(
     BundleError : the folder is not empty, nothing was trained, or a part of the model is code of the user's.
     """
     files.require_free(folder)
-    license = _licence(license)
+    license, threshold, chosen = _licence(license), trained.threshold, trained.chosen
     model, net = trained.model, trained.model.network(trained.vector)
     inputs, task = _inputs(trained), _task(model)
     if not 0 <= threshold <= 1:
         raise BundleError(f"threshold must be between 0 and 1; found {threshold!r}.")
-    decision = _decision(trained, threshold, chosen, recalibration)
+    groups = trained.data.get("read", {}).get("groups", {}) if "schema" in trained.data else {}
+    made = trained.decision
+    decision = made and asdict(made) | {"column": groups.get(made.attribute)}
     classes, positive = trained.history.classes, trained.history.positive
     if decision is not None and (positive is None or len(classes) != 2):
-        if trained.decision is not None:
+        if threshold == 0.5:
             raise BundleError(
                 f"{trained.history.method} decides by group whether a sample is of one of {len(classes)} classes, and a bundle holds such "
                 "decisions between two only. Take the weights home instead: equipoise export RUN (Python: fed.network())."
             )
         raise BundleError("threshold is for two classes, of which one is positive. Leave it out.")
-    if chosen is not None:
-        _require_same(chosen, trained)
+    if chosen is not None and chosen["hash"] != hashlib.sha256(as_bytes(trained.vector)).hexdigest():
+        raise BundleError("The threshold was chosen for another model. Choose one for this model, or leave it out.")
     state = {name: x.detach().cpu().contiguous().clone() for name, x in net.state_dict().items()}
     if strange := [name for name, x in state.items() if not bool(x.isfinite().all())]:
         raise BundleError(
@@ -138,7 +138,7 @@ def save(
         "positive": positive and positive._asdict(),
         "threshold": threshold,
         "decision": decision,
-        "recalibration": recalibration,
+        "recalibration": trained.recalibration,
         "network": recipe,
         "parameters": model.n_params,
         "dtype": str(trained.samples.dtype).removeprefix("torch."),
@@ -175,28 +175,6 @@ def _licence(text: Any) -> str:
             f"{shorten(repr(text))}."
         )
     return name
-
-
-def _decision(
-    trained: Trained, threshold: float, chosen: Chosen | None, recalibration: Recalibrated | None
-) -> dict[str, Any] | None:
-    """How the bundle decides, if it is not for the most probable class; with the column that holds the groups."""
-    by_group = chosen and chosen["by_group"]
-    decision = Decision.at(threshold, by_group)
-    if threshold == 0.5 and not by_group:
-        decision = trained.decision if trained.decision is not None and chosen is None else Decision()
-    decision = replace(decision, calibration=recalibration and typed(Recalibration, recalibration))
-    if decision == Decision():
-        return None
-    groups = trained.data.get("read", {}).get("groups", {}) if "schema" in trained.data else {}
-    column = groups.get(decision.attribute)
-    return asdict(decision) | {"column": column}
-
-
-def _require_same(chosen: Chosen, trained: Trained) -> None:
-    """Require a threshold that was chosen for this model."""
-    if chosen["hash"] != hashlib.sha256(as_bytes(trained.vector)).hexdigest():
-        raise BundleError("The threshold was chosen for another model. Choose one for this model, or leave it out.")
 
 
 def _inputs(trained: Trained) -> Inputs:

@@ -22,7 +22,7 @@ from equipoise.federation.federation import Federation
 from equipoise.federation.round import one_round
 from equipoise.federation.trial import Progression, Trial, begin
 from equipoise.records.meta import Content
-from equipoise.records.record import Record, Score, line
+from equipoise.records.record import Record, line
 from equipoise.system import memory
 from equipoise.system.errors import ExpectedError
 from equipoise.system.terminal import Terminal
@@ -265,9 +265,8 @@ def _evaluation(fed: Federation, trial: Trial, after: Progression, rounds: int) 
     costly, record = _timed(lambda _: fed.tests.record(trial, after, after.t), Record(), device)
     if often == 1:
         return costly, record
-    plain, _ = _timed(
-        lambda _: fed.tests.scores(trial, evaluation.published(trial, after), after.server), dict[str, Score](), device
-    )
+    vector = evaluation.published(trial, after)
+    plain, _ = _timed(lambda _: [*fed.tests.answered(trial, vector, after.server)], list[str](), device)
     return often * costly + (1 - often) * plain, record
 
 

@@ -17,9 +17,10 @@ from equipoise.data.samples import loaded
 from equipoise.federation.evaluation import answers, published
 from equipoise.metrics.calibration import Recalibration, auc, calibration, histogram, reliability, roc
 from equipoise.metrics.decision import Decision
-from equipoise.metrics.intervals import Interval
+from equipoise.metrics.groups import class_counts, rates_of, sizes_of
+from equipoise.metrics.intervals import Interval, wilson
 from equipoise.metrics.performance import Value
-from equipoise.metrics.thresholds import Aim, choose, decided, rates_at
+from equipoise.metrics.thresholds import Aim, choose
 from equipoise.records.meta import REPEATED, TOGETHER
 from equipoise.records.threshold import FILE, USES_GROUP, ByGroup, Chosen, Estimate, RatesAt, Recalibrated, mark, masked
 from equipoise.system.files import write_atomically
@@ -32,50 +33,13 @@ if TYPE_CHECKING:
 
 MOST: Final = 50  # clients that are listed
 CLIENT: Final = "client"
+Scores = tuple[
+    NDArray[np.float64], NDArray[np.bool_]
+]  # probabilities of the positive class, and which samples are of it
 NO_ROWS = (
     "This federation holds out no rows for validation, and a threshold must not be chosen on training or test rows. Give each client rows "
     "to hold out, --validation 0.2 (Python: validation=0.2), or the server some, --set server_validation=0.1 (Python: server_validation)."
 )
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The scores of some samples, whether each is positive, and codes of their ``attributes`` [n, A], -1 where one is not known."""
-
-    scores: NDArray[np.float64]
-    positive: NDArray[np.bool_]
-    s: NDArray[np.int64]
-    attributes: Mapping[str, Sequence[str]]
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    @classmethod
-    def of(cls, outputs: Outputs, positive: int, attributes: Mapping[str, Sequence[str]]) -> Rows:
-        """What the outputs of a model are for the positive class; samples without attributes have unknown ones."""
-        p, y = outputs.given
-        s = np.full((len(y), len(attributes)), -1) if outputs.s is None else outputs.s.cpu().numpy()
-        return cls(p[:, positive], y == positive, s, attributes)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Rows]) -> Rows:
-        """Several together."""
-        scores, positive, s = (
-            np.concatenate(x) for x in zip(*((r.scores, r.positive, r.s) for r in parts), strict=True)
-        )
-        return cls(scores, positive, s, parts[0].attributes)
-
-    def codes(self, attribute: str) -> NDArray[np.int64]:
-        """The codes [n] of an attribute; -1 of one without a name, which none has."""
-        return self.s[:, [*self.attributes].index(attribute)] if attribute else np.full(len(self), -1)
-
-    def by(self, attribute: str) -> dict[str, Rows]:
-        """The samples with each value of an attribute."""
-        masks = {value: self.codes(attribute) == k for k, value in enumerate(self.attributes[attribute])}
-        return {
-            value: Rows(self.scores[mask], self.positive[mask], self.s[mask], self.attributes)
-            for value, mask in masks.items()
-        }
 
 
 @dataclass(frozen=True)
@@ -102,13 +66,11 @@ class Threshold:
 
     def decide(self, probabilities: ArrayLike, groups: Sequence[str] | None = None) -> NDArray[np.bool_]:
         """Which samples are taken for the positive class, from its probabilities [n], and the group of each if there are thresholds by group."""
-        by_group = self.document["by_group"]
-        if by_group is None:
-            return decided(probabilities, self.value)
-        if groups is None:
-            by = by_group["attribute"]
+        decision = Decision.at(self.value, self.document["by_group"])
+        if groups is None and (by := decision.attribute):
             raise ValueError(f"These thresholds are by {by}: give groups, the {by} of each sample.")
-        return decided(probabilities, [self.by_group.get(str(group), self.value) for group in groups])
+        codes = {name: code for code, name in enumerate(decision.groups)}
+        return decision(probabilities, [codes.get(str(group), -1) for group in groups or ()] if codes else None)
 
     def save(self, directory: str | Path) -> Path:
         """Write ``threshold.json`` into the directory of the run, atomically: its reports show it."""
@@ -148,22 +110,32 @@ def choose_threshold(
 
     Raises
     ------
-    ValueError : an aim that is no such, not two classes, no validation or test rows, or a group without rows of both classes.
+    ValueError : an aim that is no such, not two classes, a method that decides itself, no validation or test rows, or a group without rows of
+        both classes.
     """
     aim = Aim.of(sensitivity, specificity, cost, youden)
     positive = _positive(federation)
-    source, rows = _validation(federation, positive)
-    value = _chosen(aim, rows)
+    if (by := federation.history.meta.get("decides")) is not None:
+        raise ValueError(
+            f"{federation.method} decides itself{f', by {by}' * bool(by)}, and its report and its bundle have these decisions: another threshold "
+            "would undo them. Choose one for the run of a method that leaves the decision open, such as fedavg."
+        )
+    source, rows = _validation(federation)
+    scores, cases = _scores(rows, positive)
+    try:
+        value = choose(aim, scores, cases)
+    except ValueError as error:
+        raise ValueError(f"The validation rows: {error}") from None
     groups = None if by_group is False else _by_group(federation, aim, rows, by_group)
     vector = published(federation.trial, federation.chosen)
-    tested = _tested(federation, positive)
-    every = Rows.joined([*tested.values()])
+    tested = _tested(federation)
+    every = Outputs.joined([*tested.values()])
     record = next(each for each in federation.records if each["round"] == federation.chosen.t - 1)
     decision = Decision.at(value, groups)
     validation = {"all": rows}
     if groups is not None:
         by = groups["attribute"]
-        validation |= {f"{by} {name}": part for name, part in rows.by(by).items()}
+        validation |= {f"{by} {name}": part for name, part in _by(federation, rows, by).items()}
     document: Chosen = {
         "positive": federation.classes[positive],
         "threshold": value,
@@ -172,45 +144,47 @@ def choose_threshold(
         "aim": {"kind": aim.kind, "value": aim.value},
         "rows": {
             "source": source,
-            "n": len(rows),
-            "of_class": int(rows.positive.sum()),
-            "sha256": hashlib.sha256(rows.scores.tobytes() + rows.positive.tobytes()).hexdigest(),
+            "n": len(cases),
+            "of_class": int(cases.sum()),
+            "sha256": hashlib.sha256(scores.tobytes() + cases.tobytes()).hexdigest(),
         },
-        "validation": {name: _rates(part, decision) for name, part in validation.items()},
+        "validation": {name: _rates(federation, part, decision) for name, part in validation.items()},
         "hash": hashlib.sha256(as_bytes(vector)).hexdigest(),
         "round": record["round"],
         "record": mark(record),
         "least": 0,
-        "everyone": _rates(every, decision),
+        "everyone": _rates(federation, every, decision),
         "divisions": [
-            {"by": by, "groups": {name: _rates(part, decision) for name, part in parts.items()}}
+            {"by": by, "groups": {name: _rates(federation, part, decision) for name, part in parts.items()}}
             for by, parts in _divided(federation, tested)
         ],
         "reliability": [
             {"edges": [low, high], "n": n, "score": score, **_estimate(Value(share, True), interval)}
-            for low, high, n, score, share, interval in reliability(every.scores, every.positive)
+            for low, high, n, score, share, interval in reliability(*_scores(every, positive))
         ],
         "recalibration": None
         if recalibrate is None
-        else _recalibrated(recalibrate, rows, every, federation.least_group),
+        else _recalibrated(recalibrate, (scores, cases), _scores(every, positive), federation.least_group),
         "notes": [*_notes(federation, rows, groups)],
     }
     return Threshold(masked(document, federation.least_group))
 
 
-def _notes(federation: Federation, rows: Rows, groups: ByGroup | None) -> Iterator[str]:
+def _notes(federation: Federation, rows: Outputs, groups: ByGroup | None) -> Iterator[str]:
     """What to know about the choice: that it uses the group, and on how few rows it was made."""
     if federation.personal:
         yield "Clients predict with models of their own: this threshold, and its rates, are of the global model."
     if {REPEATED, TOGETHER} & {*federation.header}:
         yield REPEATED
-    counts = {"": int(rows.positive.sum())}
+    positive = _positive(federation)
+    counts = {"": int((rows.y == positive).sum())}
     if groups is not None:
         yield USES_GROUP.format(groups["attribute"])
-        counts = {f" for {v}": int(part.positive.sum()) for v, part in rows.by(groups["attribute"]).items()}
+        parts = _by(federation, rows, groups["attribute"])
+        counts = {f" for {value}": int((part.y == positive).sum()) for value, part in parts.items()}
     if few := [which for which, n in counts.items() if n < federation.least_group]:
         yield (
-            f"Chosen on fewer than {federation.least_group} validation rows of class {federation.classes[_positive(federation)]}"
+            f"Chosen on fewer than {federation.least_group} validation rows of class {federation.classes[positive]}"
             f"{' and'.join(few)}: other rows would give another threshold."
         )
 
@@ -230,36 +204,40 @@ def _positive(federation: Federation) -> int:
     return federation.positive.number
 
 
-def _validation(federation: Federation, positive: int) -> tuple[str, Rows]:
-    """Whose validation rows there are, and the scores of the global model on them."""
+def _validation(federation: Federation) -> tuple[str, Outputs]:
+    """Whose validation rows there are, and the outputs of the global model for them."""
     if federation.held is not None:
-        return "clients", _scored(federation, positive, [d for d in federation.held.sets if d is not None])
+        return "clients", _outputs(federation, [d for d in federation.held.sets if d is not None])
     if (data := federation.inputs.server_validation) is not None:
-        return "server", _scored(federation, positive, [data])
+        return "server", _outputs(federation, [data])
     raise ValueError(NO_ROWS)
 
 
-def _scored(federation: Federation, positive: int, sets: Iterable[Any]) -> Rows:
-    vector = published(federation.trial, federation.chosen)
-    every = answers(federation.trial, vector, [loaded(data) for data in sets], ())
-    return Rows.joined([Rows.of(outputs, positive, federation.attributes) for outputs in every])
+def _outputs(federation: Federation, sets: Iterable[Any]) -> Outputs:
+    trial = federation.trial
+    return Outputs.joined(answers(trial, published(trial, federation.chosen), [loaded(data) for data in sets], ()))
 
 
-def _tested(federation: Federation, positive: int) -> dict[str, Rows]:
-    """The scores of the global model on every test set."""
+def _scores(outputs: Outputs, positive: int) -> Scores:
+    """The probabilities of the positive class [n], and which samples are of it [n]."""
+    p, y, _ = outputs.given
+    return p[:, positive], y == positive
+
+
+def _by(federation: Federation, outputs: Outputs, attribute: str) -> dict[str, Outputs]:
+    """The outputs for the samples with each value of an attribute."""
+    codes = outputs.codes([*federation.attributes].index(attribute))
+    return {value: outputs.take(codes == k) for k, value in enumerate(federation.attributes[attribute])}
+
+
+def _tested(federation: Federation) -> dict[str, Outputs]:
+    """The outputs of the global model for every test set."""
     if not federation.tests.sets:
         raise ValueError("This federation has no test rows, on which a threshold could be measured: give tests.")
-    return {name: _scored(federation, positive, [data]) for name, data in federation.tests.sets.items()}
+    return {name: _outputs(federation, [data]) for name, data in federation.tests.sets.items()}
 
 
-def _chosen(aim: Aim, rows: Rows) -> float:
-    try:
-        return choose(aim, rows.scores, rows.positive)
-    except ValueError as error:
-        raise ValueError(f"The validation rows: {error}") from None
-
-
-def _by_group(federation: Federation, aim: Aim, rows: Rows, by_group: bool | str) -> ByGroup:
+def _by_group(federation: Federation, aim: Aim, rows: Outputs, by_group: bool | str) -> ByGroup:
     """The threshold of each value of an attribute."""
     attributes = federation.attributes
     if not attributes:
@@ -273,12 +251,9 @@ def _by_group(federation: Federation, aim: Aim, rows: Rows, by_group: bool | str
     name = next(iter(attributes)) if by_group is True else str(by_group)
     if name not in attributes:
         raise ValueError(f"--attribute: {unknown('attribute', name, attributes)}")
-    parts = rows.by(name)
-    poor = [
-        f"{value} {int(part.positive.sum())} and {int((~part.positive).sum())}"
-        for value, part in parts.items()
-        if len(set(part.positive.tolist())) < 2
-    ]
+    positive = _positive(federation)
+    parts = {value: _scores(part, positive) for value, part in _by(federation, rows, name).items()}
+    poor = [f"{value} {y.sum()} and {(~y).sum()}" for value, (_, y) in parts.items() if len(set(y.tolist())) < 2]
     if poor:
         raise ValueError(
             f"--by-group: a threshold needs validation rows of both classes in every group, and of {name} these have so many of class "
@@ -286,41 +261,53 @@ def _by_group(federation: Federation, aim: Aim, rows: Rows, by_group: bool | str
         )
     return {
         "attribute": name,
-        "thresholds": {value: choose(aim, part.scores, part.positive) for value, part in parts.items()},
+        "thresholds": {value: choose(aim, *part) for value, part in parts.items()},
     }
 
 
-def _divided(federation: Federation, tested: Mapping[str, Rows]) -> list[tuple[str, dict[str, Rows]]]:
+def _divided(federation: Federation, tested: Mapping[str, Outputs]) -> list[tuple[str, dict[str, Outputs]]]:
     """The divisions of test samples: by attribute, by test set unless an attribute is that, and by client."""
-    every, names = Rows.joined([*tested.values()]), federation.names
-    divisions = [(name, every.by(name)) for name in federation.attributes if (every.codes(name) >= 0).any()]
+    every, names = Outputs.joined([*tested.values()]), federation.names
+    divisions = [
+        (name, _by(federation, every, name))
+        for k, name in enumerate(federation.attributes)
+        if bool((every.codes(k) >= 0).any())
+    ]
     if len(tested) > 1 and not any({*tested} <= {*values} for values in federation.attributes.values()):
         divisions.append((CLIENT if {*tested} <= {*names} else "test set", dict(tested)))
     own = federation.tests.of_clients
     if own is not None and len(names) <= MOST and not any(by == CLIENT for by, _ in divisions):
-        positive = _positive(federation)
-        mine = {n: _scored(federation, positive, [d]) for n, d in zip(names, own, strict=True) if d is not None}
+        mine = {n: _outputs(federation, [d]) for n, d in zip(names, own, strict=True) if d is not None}
         divisions.append((CLIENT, mine))
     return divisions
 
 
-def _rates(rows: Rows, decision: Decision) -> RatesAt:
+def _rates(federation: Federation, outputs: Outputs, decision: Decision) -> RatesAt:
     """How some samples are treated, however few they are."""
-    codes = rows.codes(decision.attribute)
-    edges = {decision.edges[k] for k in codes.tolist()}  # the last one where it is not known, -1
-    rates = rates_at(decision(rows.scores, codes), rows.positive)
-    measures = calibration(rows.scores, rows.positive)
+    names, c = [*federation.attributes], _positive(federation)
+    scores, cases = _scores(outputs, c)
+    codes = outputs.codes(names.index(decision.attribute)).unique().tolist() if decision.attribute else [-1]
+    edges = {decision.edges[k] for k in codes}  # the last one where it is not known, -1
+    _, y, predicted = outputs.decided(decision, c, names).given
+    counts = class_counts(y, predicted, 2)
+    rates, sizes, of_class = rates_of(counts), sizes_of(counts), counts["true"][c]
+
+    def share(key: str, k: int) -> Estimate:
+        value = rates.of(key, k)
+        return _estimate(value, wilson(value.value, sizes[key][k]))
+
+    measures = calibration(scores, cases)
     return {
-        "n": rates.n,
-        "of_class": rates.of_class,
-        "threshold": edges.pop() if len(edges) == 1 else None,
-        "sensitivity": _estimate(*rates.sensitivity),
-        "specificity": _estimate(*rates.specificity),
-        "selection_rate": _estimate(*rates.selection_rate),
-        "auc": _estimate(*auc(rows.scores, rows.positive)),
-        "roc": roc(rows.scores, rows.positive).tolist() if 0 < rates.of_class < rates.n else None,
-        "brier": _number(measures, "brier"),
-        "ece": _number(measures, "ece"),
+        "n": len(y),
+        "of_class": of_class,
+        "threshold": edges.pop() if len(edges) == 1 and len(y) else None,
+        "sensitivity": share("tpr", c),
+        "specificity": share("tpr", 1 - c),
+        "selection_rate": share("selection_rate", c),
+        "auc": _estimate(*auc(scores, cases)),
+        "roc": roc(scores, cases).tolist() if 0 < of_class < len(y) else None,
+        "brier": measures["brier"],
+        "ece": measures["ece"],
         "withheld": False,
     }
 
@@ -328,10 +315,6 @@ def _rates(rows: Rows, decision: Decision) -> RatesAt:
 def _estimate(value: Value, interval: Interval) -> Estimate:
     numbers = (value.value, *interval) if value.defined else (None, None, None)
     return {"value": numbers[0], "low": numbers[1], "high": numbers[2]}
-
-
-def _number(measures: Mapping[str, Value], name: str) -> float | None:
-    return measures[name].value if name in measures and measures[name].defined else None
 
 
 def recalibrated(federation: Federation, kind: str) -> Recalibrated:
@@ -342,23 +325,23 @@ def recalibrated(federation: Federation, kind: str) -> Recalibrated:
     ValueError : another kind than ``"platt"`` and ``"isotonic"``, not two classes, or no validation or test rows.
     """
     positive = _positive(federation)
-    tested = Rows.joined([*_tested(federation, positive).values()])
-    return _recalibrated(kind, _validation(federation, positive)[1], tested, federation.least_group)
+    tested = Outputs.joined([*_tested(federation).values()])
+    held = _scores(_validation(federation)[1], positive)
+    return _recalibrated(kind, held, _scores(tested, positive), federation.least_group)
 
 
-def _recalibrated(kind: str, rows: Rows, tested: Rows, least: int) -> Recalibrated:
-    fit = Recalibration.fitted(kind, histogram(rows.scores, rows.positive))
+def _recalibrated(kind: str, held: Scores, tested: Scores, least: int) -> Recalibrated:
+    fit = Recalibration.fitted(kind, histogram(*held))
     before, after = (
-        calibration(scores, tested.positive) if len(tested) >= least else {}
-        for scores in (tested.scores, fit(tested.scores))
+        calibration(scores, tested[1]) if len(scores) >= least else {} for scores in (tested[0], fit(tested[0]))
     )
     return {
         "kind": fit.kind,
         "numbers": list(fit.numbers),
-        "n": len(rows),
-        "brier": _number(after, "brier"),
-        "ece": _number(after, "ece"),
-        "before": {"brier": _number(before, "brier"), "ece": _number(before, "ece")},
+        "n": len(held[0]),
+        "brier": after.get("brier"),
+        "ece": after.get("ece"),
+        "before": {"brier": before.get("brier"), "ece": before.get("ece")},
     }
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.core import cells
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
+from equipoise.core.rule import Cohort, Out, Setup, State, Visit
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import log_uniform
 
@@ -29,7 +29,7 @@ def gap_of_batch(out: Out, sign: Tensor, chance: Tensor, mean: Tensor) -> Tensor
 
 
 @dataclass(frozen=True)
-class FedGFT(Rule):
+class FedGFT(cells.WeighingRule):
     r"""Add a penalty on the gap F between the mean probabilities that the model gives to two groups of people.
 
     .. math:: \min_\theta L(\theta) + \tfrac{\gamma}{2} F(\theta)^2, \qquad F = \bar p_0 - \bar p_1
@@ -58,8 +58,6 @@ class FedGFT(Rule):
     calibration is left out.
     """
 
-    needs = cells.NEEDS
-    sees = "sum"
     reports = "samples of each class and group, and the sums of their predicted probabilities"
     ranges = cells.reported("chance")
     binary = True
@@ -69,9 +67,6 @@ class FedGFT(Rule):
     reg: Literal["l2", "id"] = choice("l2", "id")
     attribute: str = cells.attribute()
     least_count: int = cells.least_count()
-
-    finish = cells.finish
-    no_report = cells.no_report
 
     def server_state(self, setup: Setup) -> State:
         state = cells.two_groups(self, setup)

@@ -37,6 +37,8 @@ class Score(TypedDict, total=False):
     missing : classes that an AUC leaves out, because the test set has none of them.
     rates : counts per class, see `equipoise.metrics.class_counts`, in some rounds; null of a model whose outputs are not finite.
     correct : which samples are right, as hexadecimal digits of `numpy.packbits`, in the last rounds.
+    ranks : by class how well its probability ranks samples, see `equipoise.metrics.failure.ranks`, where counts are no better than a guess.
+    useless : why the model is no better than a guess by the test of the user's own task; empty if it is better.
     """
 
     accuracy: float | None
@@ -52,6 +54,8 @@ class Score(TypedDict, total=False):
     auc_ovr: float | None
     rates: Counts | float | None
     missing: list[int]
+    ranks: list[list[float]]
+    useless: str
 
 
 class Clients(TypedDict, total=False):

@@ -1,9 +1,10 @@
 """The form of ``threshold.json``, which `equipoise threshold` writes into the directory of a run."""
 
 import hashlib
+import math
 from typing import Any, Final, TypedDict
 
-from equipoise.records.record import Record, line
+from equipoise.records.record import Record, Score, line, number
 
 FILE: Final = "threshold.json"
 USES_GROUP: Final = (
@@ -156,6 +157,22 @@ def masked(chosen: Chosen, least: int) -> Chosen:
             "reliability": bins,
         }
     )
+
+
+def score_of(chosen: Chosen) -> Score:
+    """Counts and ranks of all test rows at the threshold, as a record has them, see :mod:`equipoise.metrics.failure`; empty if they are hidden."""
+    everyone = chosen["everyone"]
+    estimates = (everyone["specificity"], everyone["sensitivity"], everyone["auc"])
+    specificity, sensitivity, area = (number(estimate["value"]) for estimate in estimates)
+    if (
+        (n := everyone["n"]) is None
+        or (P := everyone["of_class"]) is None
+        or math.isnan(specificity + sensitivity + area)
+    ):
+        return {}
+    tn, tp, weight = round(specificity * (n - P)), round(sensitivity * P), P * (n - P) / (n + 1)
+    counts = {"right": [tn, tp], "true": [n - P, P], "chosen": [P - tp + tn, n - P - tn + tp]}
+    return {"rates": counts, "ranks": [[weight, weight * (area - 0.5)]] * 2}
 
 
 def enough(of_class: int, n: int, least: int) -> int | None:

@@ -431,7 +431,14 @@ def _decisions(site: Site, asked: Parcel, used: Tensor | None = None) -> Sequenc
 def _told(site: Site, outputs: Outputs, measures: Sequence[str]) -> dict[str, Any]:
     """The tally of a test set, by class and groups of people if rates are asked for, and the measures that do not follow from it."""
     follow = (*outputs.tally.score(), RATES)
-    more = {name: value for name, value in outputs.score(measures).items() if name not in follow}
+    more: dict[str, Any] = {name: x for name, x in outputs.score(measures).items() if name not in follow}
+    if "useless" in more:
+        more["useless"] = int(bool(more["useless"]))  # the words stay here
+    if "ranks" in more:
+        few = [
+            min(m, len(outputs.y) - m) < site.least for m in outputs.y.bincount(minlength=len(more["ranks"])).tolist()
+        ]
+        more["ranks"] = [[0.0 if few[c] else round(x, DIGITS) for x in sums] for c, sums in enumerate(more["ranks"])]
     short = {name: round(x, DIGITS) if site.guarded and isinstance(x, float) else x for name, x in more.items()}
     report = {"sums": _sums(site, outputs.tally, classes=RATES in measures), **short}
     people = (
