@@ -25,7 +25,7 @@ from equipoise.system import hashes
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
 
-VERSION = 1  # of what an image becomes; another one makes every kept file anew
+VERSION = 2  # of what an image becomes; another one makes every kept file anew
 SHOWN = 10  # images that an error lists
 NAMED = 3  # images that a note names
 FAINT = 16  # grey levels of 256: an image that uses no more is named

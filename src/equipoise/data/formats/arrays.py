@@ -115,7 +115,7 @@ def of_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping
     columns.require_none((*WRITTEN, "keep"), path, "a table")
     x_name, named = _named(path, arrays, columns)
     x = arrays[x_name]
-    inputs, of_inputs = _inputs(path, x_name, x, "function" in about)
+    inputs, of_inputs = _inputs(path, x_name, np.ascontiguousarray(x), "function" in about)
     unused = [name for name in names if name not in (x_name, *named.values(), *columns.leave_out)]
     notes = [f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []
     notes += of_inputs

@@ -2,20 +2,18 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 from equipoise.data.contents import DataError
+from equipoise.data.formats.typed import Frame
 from equipoise.data.pictures import Pictures, Source
-from equipoise.data.tables.cells import Raw, RawTable, Words
+from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.columns import (
     SPLITS,
     WRITTEN,
@@ -58,9 +56,15 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     named = _named(what, features, columns)
     image = named.pop("image", None)
     groups = groups_of(columns, names, what)
-    cells = partial(_words, tables)
+    cells = _frame(what, tables, dict.fromkeys(named.values())).words([*named.values()])
     roles, problems = read_roles(
-        what, columns, named, groups, cells, lambda name: Origin(f"{what}, column {name}", "sample {}".format), notes
+        what,
+        columns,
+        named,
+        groups,
+        cells.__getitem__,
+        lambda name: Origin(f"{what}, column {name}", "sample {}".format),
+        notes,
     )
     if problems:
         raise DataError(together(what, problems))
@@ -158,16 +162,27 @@ def _parts(name: str, loaded: Any) -> tuple[dict[str, Any], list[str]]:
     return tables, [f"hub:{name}: the part{'s' * (len(others) > 1)} {listed(others)} ignored."] if others else []
 
 
-def _cells(tables: Sequence[Any], name: str) -> list[Any]:
-    return [cell for table in tables for cell in table[name]]
+def _frame(what: str, tables: Sequence[Any], names: Iterable[str]) -> Frame:
+    """Some columns of all parts; a cell with a class has its name.
 
+    Raises
+    ------
+    DataError : a class has no name.
+    """
+    import pandas as pd
 
-def _words(tables: Sequence[Any], name: str) -> list[Any]:
-    """The cells of a column, from which names are made; of a class its name."""
-    classes, cells = getattr(tables[0].features[name], "names", None), _cells(tables, name)
-    if classes is None:
-        return [str(cell) if isinstance(cell, bool) else cell for cell in cells]
-    return [None if cell is None or cell < 0 else str(classes[cell]) for cell in cells]  # -1: without a class
+    columns = {}
+    for name in names:
+        cells = [cell for table in tables for cell in table[name]]
+        if (classes := getattr(tables[0].features[name], "names", None)) is not None:
+            if strange := [k for k, cell in enumerate(cells) if cell is not None and not -1 <= cell < len(classes)]:
+                raise DataError(
+                    f"{what}, column {name}: the class of sample {strange[0]} is {cells[strange[0]]}, and only classes from 0 to "
+                    f"{len(classes) - 1} have names ({listed(classes)}). Correct the data set, or its names."
+                )
+            cells = [None if cell in (None, -1) else str(classes[cell]) for cell in cells]  # -1: without a class
+        columns[name] = pd.Series(cells, dtype=object)
+    return Frame.of(pd.DataFrame(columns), what)
 
 
 def _images(tables: Sequence[Any], key: str, facts: Mapping[str, Any], label: Column) -> Pictures:
@@ -192,7 +207,7 @@ def _inputs(what: str, tables: Sequence[Any], names: Sequence[str], columns: Col
     unnamed, names = nameless(names, columns.keep)
     if unnamed:
         notes.append(left_out(unnamed, columns.keep, what, "a column without a name is an index of the rows as a rule"))
-    raw = {name: _raw(_words(tables, name)) for name in names}
+    raw = _frame(what, tables, names).columns(names)
     inputs, wrong, said = read_raw(what, raw, columns, "sample {}".format)
     notes += said
     if wrong:
@@ -200,9 +215,3 @@ def _inputs(what: str, tables: Sequence[Any], names: Sequence[str], columns: Col
     if not inputs.columns:
         raise DataError(f"{what} has neither a column of images nor columns of which something can be learnt.")
     return inputs
-
-
-def _raw(cells: Sequence[Any]) -> Raw:
-    if all(isinstance(cell, bool | int | float) for cell in cells):
-        return np.array(cells, np.float64)
-    return Words.of(cells)

@@ -21,7 +21,10 @@ MATLAB_73, HDF = b"MATLAB 7.3", b"\x89HDF"  # begin files of this version, with 
 
 
 def read(path: Path, columns: Columns) -> UserData:
-    """Read variables of a MATLAB file: x with the samples along its first or last side, y, and client, group and split."""
+    """Read variables of a MATLAB file: x with the samples along its first or last side, y, and client, group and split.
+
+    They are of the class that they have in MATLAB, which stores doubles that are whole as bytes.
+    """
     with path.open("rb") as file:
         begin = file.read(len(MATLAB_73))
     if begin == MATLAB_73 or begin.startswith(HDF):
@@ -37,7 +40,7 @@ def read(path: Path, columns: Columns) -> UserData:
         check_bytes(
             path, sum(math.prod(variables[name][0]) * BYTES.get(variables[name][1], 8) for name in used.values())
         )
-        content = loadmat(path, variable_names=[*used.values()])
+        content = loadmat(path, variable_names=[*used.values()], mat_dtype=True)
     except DataError:
         raise
     except Exception as error:  # SciPy raises many kinds for a damaged file

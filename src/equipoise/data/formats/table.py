@@ -9,7 +9,8 @@ from typing import Any
 
 from equipoise.data.contents import DataError
 from equipoise.data.decoding import dated
-from equipoise.data.formats import delimited, parquet, paths
+from equipoise.data.formats import delimited, paths
+from equipoise.data.formats.typed import Frame, excel, is_picture, parquet
 from equipoise.data.pictures import Pictures, of_files
 from equipoise.data.tables.cells import Raw, RawTable, Words
 from equipoise.data.tables.columns import (
@@ -31,8 +32,9 @@ from equipoise.data.tables.words import Origin
 from equipoise.system.suggestions import some
 
 TEXT = (".csv", ".tsv")
-SUFFIXES = (*TEXT, ".parquet")
-Table = delimited.Delimited | parquet.Frame  # whose cells are read when they are asked for
+TYPED = {".parquet": parquet, ".xlsx": excel}
+SUFFIXES = (*TEXT, *TYPED)
+Table = delimited.Delimited | Frame  # whose cells are read when they are asked for
 
 
 def read(path: Path, columns: Columns) -> UserData:
@@ -43,7 +45,7 @@ def read(path: Path, columns: Columns) -> UserData:
     named_by = columns if bands is None else replace(columns, label=bands.column)
     used = named_columns(named_by, header, path.name, ("label", *ROLES))
     used["path"] = column(header, columns.image, "path", path.name)
-    if used["path"] is None and isinstance(table, parquet.Frame):
+    if used["path"] is None and isinstance(table, Frame):
         used["path"] = next((name for name in table.pictures if name not in used.values()), None)
     image = used["path"]
     named = {role: name for role, name in used.items() if name is not None}
@@ -107,7 +109,7 @@ def _images(
     path: Path, name: str, cells: Sequence[Any], labels: Sequence[str], at: Callable[[int], str], notes: list[str]
 ) -> Pictures:
     """The images that the cells of a column name, or hold."""
-    if any(map(parquet.is_picture, cells)):
+    if any(map(is_picture, cells)):
         places = [at(k) for k in range(len(cells))]
         return Pictures(str(path), places, partial(_held, cells), partial(dated, [path], name))
     names = [str(cell) for cell in cells]
@@ -117,7 +119,7 @@ def _images(
 
 
 def _held(cells: Sequence[Any], row: int) -> BytesIO:
-    if not parquet.is_picture(cells[row]) or not cells[row]["bytes"]:
+    if not is_picture(cells[row]) or not cells[row]["bytes"]:
         raise ValueError("it is missing")
     return BytesIO(cells[row]["bytes"])
 
@@ -178,9 +180,9 @@ def opened(path: Path, columns: Columns) -> Table:
     """
     if not path.is_file():
         raise DataError(f"{path} is no file. Give a table: {', '.join(SUFFIXES)}.")
-    if path.suffix.lower() == ".parquet":
+    if read_typed := TYPED.get(path.suffix.lower()):
         columns.require_none(WRITTEN, path, "a table that is text")
-        return parquet.read(path)
+        return read_typed(path)
     plain = path.stem if path.suffix.lower() in delimited.COMPRESSED else path.name
     if Path(plain).suffix.lower() not in TEXT:
         raise DataError(f"{path}: expected a table, a file that ends in {', '.join(SUFFIXES)}; a text may be packed.")
