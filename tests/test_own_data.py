@@ -306,9 +306,9 @@ def test_an_image_that_is_none(tmp_path: Path) -> None:
 def test_paths_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere does not exist\. Give a folder"):
         read_user_data(tmp_path / "nowhere")
-    (tmp_path / "a.xlsx").write_bytes(b"x")
+    (tmp_path / "a.xls").write_bytes(b"x")
     with pytest.raises(DataError, match=r"expected a folder, or a file that ends in \.csv"):
-        read_user_data(tmp_path / "a.xlsx")
+        read_user_data(tmp_path / "a.xls")
     with pytest.raises(DataError, match="label is an option of a table"):
         read_user_data(plain(tmp_path / "my"), Columns(label="kind"))
     with pytest.raises(DataError, match="download=true is for data sets of the Hub"):

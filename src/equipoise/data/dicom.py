@@ -53,7 +53,9 @@ def pixels(source: IO[bytes]) -> tuple[NDArray[Any], NDArray[np.bool_] | None, b
         low, high = sorted((int(first), int(slice_.get("PixelPaddingRangeLimit", first))))
         padding = (numbers >= low) & (numbers <= high)
     identity = float(slice_.get("RescaleSlope") or 1) == 1 and not float(slice_.get("RescaleIntercept") or 0)
-    if numbers.ndim == 2 and not (identity and "ModalityLUTSequence" not in slice_):  # which would make doubles of bytes
+    if numbers.ndim == 2 and not (
+        identity and "ModalityLUTSequence" not in slice_
+    ):  # which would make doubles of bytes
         # in 64 bits, as pydicom looks up a table in the type of the pixels, where a difference may overflow
         numbers = decoding.apply_modality_lut(numbers.astype(np.int64), slice_)  # type: ignore[attr-defined]
     elif numbers.dtype == np.uint8 and (white := 2 ** int(slice_.BitsStored) - 1) < 255:

@@ -14,6 +14,7 @@ from equipoise.data.declared import check_bytes
 from equipoise.data.formats.arrays import of_arrays
 from equipoise.data.tables.columns import ROLES, Columns, UserData, column, listed
 from equipoise.data.tables.groups import groups_of
+from equipoise.data.tables.words import EXACT
 
 # Of a number; 8 of all others.
 BYTES = {"uint8": 1, "int8": 1, "logical": 1, "uint16": 2, "int16": 2, "single": 4, "uint32": 4, "int32": 4}
@@ -49,7 +50,9 @@ def read(path: Path, columns: Columns) -> UserData:
         ) from None
     arrays = {role: _plain(path, name, content[name]) for role, name in used.items()}
     for role in used.keys() - {"x"}:
-        arrays[role] = arrays[role].reshape(-1)  # MATLAB has no arrays of one side
+        cells = arrays[role].reshape(-1)  # MATLAB has no arrays of one side, and its whole numbers are doubles as a rule
+        whole = cells.dtype.kind == "f" and (np.abs(cells) < EXACT).all() and (cells == np.rint(cells)).all()
+        arrays[role] = cells.astype(np.int64) if whole else cells
     x, n = arrays["x"], len(arrays["y"])
     unused = [name for name in variables if name not in used.values()]
     notes = [f"{path.name}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []

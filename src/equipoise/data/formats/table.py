@@ -17,6 +17,7 @@ from equipoise.data.tables.columns import (
     MANY,
     ROLES,
     WRITTEN,
+    Column,
     Columns,
     UserData,
     check_purposes,
@@ -39,67 +40,88 @@ Table = delimited.Delimited | Frame  # whose cells are read when they are asked 
 
 def read(path: Path, columns: Columns) -> UserData:
     """The user's data in a table: a row per sample, its class, and the path of an image or a number in every other column."""
-    table = opened(path, columns)
-    header = table.names
-    bands = label_of(columns, header, path.name)
+    return of_table(opened(path, columns), path, columns, {"file": path.name, "bytes": path.stat().st_size})
+
+
+def of_table(
+    table: Table,
+    source: Path | str,
+    columns: Columns,
+    about: Mapping[str, Any],
+    roles_of: Sequence[str] = ROLES,
+    images: tuple[str | None, Callable[[Column], Pictures]] | None = None,
+) -> UserData:
+    """The user's data in a table that was opened.
+
+    Parameters
+    ----------
+    table, source : the table, and its file, or what it is called.
+    about : facts for the record of a run.
+    roles_of : purposes that columns may have by their usual names.
+    images : the column of images, if there is one, and what gives these for the labels; None: as a file has them.
+    """
+    header, file = table.names, source.name if isinstance(source, Path) else source
+    bands = label_of(columns, header, file)
     named_by = columns if bands is None else replace(columns, label=bands.column)
-    used = named_columns(named_by, header, path.name, ("label", *ROLES))
-    used["path"] = column(header, columns.image, "path", path.name)
-    if used["path"] is None and isinstance(table, Frame):
+    used = named_columns(named_by, header, file, ("label", *roles_of))
+    used["path"] = column(header, columns.image, "path", file) if images is None else images[0]
+    if used["path"] is None and images is None and isinstance(table, Frame):
         used["path"] = next((name for name in table.pictures if name not in used.values()), None)
     image = used["path"]
-    named = {role: name for role, name in used.items() if name is not None}
-    check_purposes(used, path)
+    check_purposes(used, source)
     for name in sorted({*columns.leave_out, *columns.keep} - {*header}):
-        column(header, name, "", path.name)  # which says that there is none
-    apart = {*named.values(), *columns.leave_out}
+        column(header, name, "", file)  # which says that there is none
+    apart = {*used.values(), *columns.leave_out}
     rest = [name for name in header if name not in apart]
+    named = {role: name for role, name in used.items() if name is not None and (role != "path" or images is None)}
     notes = list(table.notes)
     cells: Mapping[str, Sequence[Any]] = table.words([*named.values()])
     rows: Sequence[int] = range(len(table))
-    if image is not None:
-        rows = _needed(path, cells[image], notes)
+    if "path" in named:
+        rows = _needed(file, cells[named["path"]], notes)
         cells = {name: [every[k] for k in rows] for name, every in cells.items()}
 
     def at(k: int) -> str:
         return table.at(rows[k])
 
-    groups = groups_of(columns, header, path.name)
-    roles, problems = read_roles(
-        path, columns, named, groups, cells.__getitem__, lambda name: Origin(f"{path}, column {name}", at), notes, bands
-    )
+    def origin(name: str) -> Origin:
+        return Origin(f"{source}, column {name}", at)
+
+    groups = groups_of(columns, header, file)
+    roles, problems = read_roles(source, columns, named, groups, cells.__getitem__, origin, notes, bands)
     if "label" not in named:
         problems.insert(
             0,
-            f"{path} has no column label; its columns are {some(header, MANY) or 'none'}. "
+            f"{source} has no column label; its columns are {some(header, MANY) or 'none'}. "
             f"Name the one with the {columns.labelled}: --set label=COLUMN.",
         )
     inputs: Any = None
     if image is None:
-        inputs = _features(path, columns, table, rest, problems, notes)
+        inputs = _features(source, file, columns, table, rest, problems, notes)
     if problems:
-        raise DataError(together(path, problems))
+        raise DataError(together(source, problems))
     if image is None:
         features, names = inputs.schema.names, tuple(map(at, rows))
         layout = f"a table of {len(features)} columns"
     else:
-        inputs = _images(path, image, cells[image], roles["label"], at, notes)
+        label = roles["label"]
+        inputs = images[1](label) if images else _images(Path(source), image, cells[image], label, at, notes)
         if rest:
             are = "s {} are" if len(rest) > 1 else " {} is"
-            notes.append(f"{path.name}: the column{are.format(listed(rest))} not used.")
+            notes.append(f"{file}: the column{are.format(listed(rest))} not used.")
         layout, features, names = "a table of images", (), tuple(inputs.names)
-    about = {"file": path.name, "bytes": path.stat().st_size, **described(groups.values())}
+    about = {**about, **described(groups.values())}
     roles |= {"inputs": inputs, "features": features, "names": names, "notes": tuple(notes)}
-    return UserData(source=str(path), layout=layout, about=about, **roles)
+    return UserData(source=str(source), layout=layout, about=about, **roles)
 
 
-def _needed(path: Path, cells: Sequence[Any], notes: list[str]) -> list[int]:
+def _needed(file: str, cells: Sequence[Any], notes: list[str]) -> list[int]:
     """The rows of images, without those of files that operating systems write."""
     needless = {k: cell for k, cell in enumerate(cells) if isinstance(cell, str) and paths.needless(cell)}
     if needless:
         many, named = len(needless) > 1, listed(needless.values())
         notes.append(
-            f"{path.name}: {len(needless)} row{'s name files' if many else ' names a file'} of operating systems, which "
+            f"{file}: {len(needless)} row{'s name files' if many else ' names a file'} of operating systems, which "
             f"{'are' if many else 'is'} left out: {named}."
         )
     return [k for k in range(len(cells)) if k not in needless]
@@ -125,28 +147,32 @@ def _held(cells: Sequence[Any], row: int) -> BytesIO:
 
 
 def _features(
-    path: Path, columns: Columns, table: Table, rest: list[str], problems: list[str], notes: list[str]
+    source: Path | str,
+    file: str,
+    columns: Columns,
+    table: Table,
+    rest: list[str],
+    problems: list[str],
+    notes: list[str],
 ) -> RawTable | None:
     """The columns that become inputs: what has a name, is no index, and of which something can be learnt."""
     if not len(table) and not problems:
-        raise DataError(f"{path} holds no sample.")
+        raise DataError(f"{source} holds no sample.")
     unnamed, rest = nameless(rest, columns.keep)
     raw = table.columns([*rest, *unnamed], signed(columns.schema))
     if merged := table.merged({name: raw[name] for name in rest}):
         notes.append(
-            f"{path.name}: {listed(merged)}: whole numbers of so many digits that different ones are the same in double precision. "
+            f"{file}: {listed(merged)}: whole numbers of so many digits that different ones are the same in double precision. "
             "Divide them into several columns if the last digits matter."
         )
     if filled := [name for name in unnamed if not _empty(raw[name])]:
-        notes.append(
-            left_out(filled, columns.keep, path.name, "a column without a name is an index of the rows as a rule")
-        )
-    inputs, wrong, said = read_raw(path.name, {name: raw[name] for name in rest}, columns, table.at)
-    problems += [f"{path}, {problem}" for problem in wrong]
+        notes.append(left_out(filled, columns.keep, file, "a column without a name is an index of the rows as a rule"))
+    inputs, wrong, said = read_raw(file, {name: raw[name] for name in rest}, columns, table.at)
+    problems += [f"{source}, {problem}" for problem in wrong]
     notes += said
     if not inputs.columns and not problems:
         why = "".join(f" {note}" for note in said)
-        problems.append(f"{path} has neither a column path nor columns of which something can be learnt.{why}")
+        problems.append(f"{source} has neither a column path nor columns of which something can be learnt.{why}")
     return inputs
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, date
 from importlib import import_module
 from importlib.util import find_spec
@@ -32,33 +32,35 @@ UNSTORED = re.compile(
 
 @dataclass(frozen=True)
 class Frame:
-    """A table whose cells have types: ``source`` is what it is called, and ``rows`` are the numbers of its rows, from 1 if none are given."""
+    """A table whose cells have types.
 
-    frame: pd.DataFrame = field(repr=False)
-    source: str = "the table"
+    Parameters
+    ----------
+    names, n : its columns, and how many rows it has.
+    column : gives a column by its name.
+    source : what it is called.
+    notes : sentences about what was left out.
+    at : the place of a row.
+    """
+
+    names: tuple[str, ...]
+    n: int
+    column: Callable[[str], pd.Series]
+    source: str
     notes: tuple[str, ...] = ()
-    rows: Sequence[int] = ()
+    at: Callable[[int], str] = lambda row: f"row {row + 1}"
 
     @staticmethod
     def of(frame: pd.DataFrame, source: str) -> Frame:
-        """A frame whose columns have different names, without blanks around them."""
+        """A frame of pandas, whose columns have different names, without blanks around them."""
         frame = frame.set_axis([str(name).strip() for name in frame.columns], axis=1)
         if not frame.columns.is_unique:
             doubled = frame.columns[frame.columns.duplicated()][0]
             raise DataError(f"{source}: two columns are called {doubled!r}. Rename one.")
-        return Frame(frame, source)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the columns."""
-        return tuple(self.frame.columns)
+        return Frame(tuple(frame.columns), len(frame), frame.__getitem__, source)
 
     def __len__(self) -> int:
-        return len(self.frame)
-
-    def at(self, row: int) -> str:
-        """The place of a row, as the file counts it."""
-        return f"row {self.rows[row] if self.rows else row + 1}"
+        return self.n
 
     def words(self, names: Sequence[str]) -> dict[str, list[Any]]:
         """The cells of some columns, of which names are made; ``None`` where there is nothing."""
@@ -66,32 +68,34 @@ class Frame:
 
     def columns(self, names: Sequence[str], text: Collection[str] = ()) -> dict[str, Raw]:
         """Some columns as numbers, of which NaN are missing, as dates in UTC, of which NaT are, or else as they are."""
-        return {name: self._raw(name) for name in names}
+        return {name: self._raw(name, self.column(name)) for name in names}
 
     @property
     def pictures(self) -> list[str]:
         """Columns of images as data sets of the Hub have them: their files are in the cells."""
-        objects = [name for name in self.names if self.frame[name].dtype == object and len(self)]
-        return [name for name in objects if is_picture(self.frame[name].iloc[0])]
+        first = {
+            name: column.iloc[0] for name in self.names if self.n and (column := self.column(name)).dtype == object
+        }
+        return [name for name, cell in first.items() if is_picture(cell)]
 
     def merged(self, columns: Mapping[str, Raw]) -> list[str]:
         """Columns with whole numbers so long that different ones are the same in double precision."""
-        whole = {name: x for name, x in columns.items() if self.frame[name].dtype.kind in "iu" and len(self)}
-        return [name for name, x in whole.items() if self.frame[name].nunique() > len(np.unique(np.asarray(x)))]
+        whole = {name: x for name, x in columns.items() if self.column(name).dtype.kind in "iu" and self.n}
+        return [name for name, x in whole.items() if self.column(name).nunique() > len(np.unique(np.asarray(x)))]
 
     def _names(self, name: str) -> list[Any]:
         """Cells as a file of text has them: truth values are True and False, and dates have a time of day where any has one."""
         import pandas as pd
 
-        column, raw = self.frame[name], self._raw(name)
+        column = self.column(name)
+        raw = self._raw(name, column)
         if isinstance(raw, np.ndarray) and raw.dtype.kind == "M":
             column = column if column.dtype.kind == "M" else pd.Series(raw)
             column = column.astype(str).where(column.notna())
         cells = self._cells(name, column)
         return [str(cell) if isinstance(cell, bool) else cell for cell in cells]
 
-    def _raw(self, name: str) -> Raw:
-        column = self.frame[name]
+    def _raw(self, name: str, column: pd.Series) -> Raw:
         if column.dtype.kind in "iuf":
             numbers: NDArray[np.float64] = column.to_numpy(np.float64, na_value=np.nan)
             return numbers
@@ -108,8 +112,7 @@ class Frame:
 
     def _cells(self, name: str, column: pd.Series) -> list[Any]:
         """Cells, of which bytes are text."""
-        gone = column.isna()
-        cells = [None if lost else cell for cell, lost in zip(column.tolist(), gone, strict=True)]
+        cells = [None if lost else cell for cell, lost in zip(column.tolist(), column.isna(), strict=True)]
         try:
             return [cell.decode() if isinstance(cell, bytes) else cell for cell in cells]
         except UnicodeDecodeError as error:
@@ -181,7 +184,8 @@ def excel(path: Path) -> Frame:
     heads = dict(enumerate(header))
     named = [k for k in cells if heads.get(k) not in EMPTY or not cells[k].isin(EMPTY).all()]
     names = [f"Unnamed: {k}" if heads.get(k) in EMPTY else heads[k] for k in named]
-    return replace(Frame.of(cells[named].set_axis(names, axis=1), str(path)), rows=[at for at, _ in rows])
+    places = [f"row {k}" for k, _ in rows]
+    return replace(Frame.of(cells[named].set_axis(names, axis=1), str(path)), at=places.__getitem__)
 
 
 def _rows(sheet: Any) -> dict[int, list[Any]]:
