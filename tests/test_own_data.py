@@ -669,6 +669,43 @@ def test_hub_data_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         scenarios.load("own", 0, "hub:some/cats", client="site", size=8)
 
 
+@pytest.mark.parametrize(("role", "cell"), [("label", 2), ("client", 7), ("kind", -2)])
+def test_a_class_of_the_hub_without_a_name(monkeypatch: pytest.MonkeyPatch, role: str, cell: int) -> None:
+    classes, n = SimpleNamespace(names=["high", "low"]), 12
+    columns = {"v": [k * 7 % 11 for k in range(n)], "kind": [0, 0, 1] * 4, "label": [0, 1] * 6, "client": [0, 1, 1] * 4}
+    features = {"v": SimpleNamespace(), "kind": classes, "label": classes, "client": classes}
+    hub(monkeypatch, Table(features, columns))
+    own = read_user_data("hub:some/set")
+    assert (own.classes, own.clients) == (("high", "low"), ("high", "low"))
+    assert isinstance(own.inputs, RawTable)
+    assert own.inputs.columns["kind"].words == ("high", "low")
+    columns[role][5] = cell
+    said = rf"some/set, column {role}: the class of sample 5 is {cell}, and only classes from 0 to 1 have names \(high, low\)"
+    with pytest.raises(DataError, match=said):
+        read_user_data("hub:some/set")
+
+
+def test_cells_of_the_hub_keep_their_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain_ = SimpleNamespace()
+    columns = {
+        "few": [None, 2, 3.5] * 4,
+        "word": [b"a", b"b", None] * 4,
+        "truth": [True, False, None] * 4,
+        "label": [True, False] * 6,
+        "client": ["x", "y", "y"] * 4,
+    }
+    hub(monkeypatch, Table(dict.fromkeys(columns, plain_), columns))
+    own = read_user_data("hub:some/set")
+    assert own.classes == ("False", "True")
+    assert isinstance(own.inputs, RawTable)
+    assert own.inputs.columns["word"].words == ("a", "b")
+    assert np.isnan(own.inputs.columns["few"].values).tolist() == [True, False, False] * 4
+    assert own.inputs.columns["truth"].values[:2].tolist() == [1, 0]
+    columns["word"][0] = b"\xff"
+    with pytest.raises(DataError, match=r"some/set, column word: its cells are bytes"):
+        read_user_data("hub:some/set")
+
+
 # how samples are divided
 def own(label: Sequence[object], client: Sequence[object], **more: Any) -> UserData:
     return UserData(
