@@ -180,12 +180,13 @@ def excel(path: Path) -> Frame:
         )
     (_, header), *rows = sheets[filled[0]].items()
     width = max(len(header), *(len(row) for _, row in rows))
-    cells = pd.DataFrame([row + [None] * (width - len(row)) for _, row in rows], columns=range(width), dtype=object)
-    heads = dict(enumerate(header))
-    named = [k for k in cells if heads.get(k) not in EMPTY or not cells[k].isin(EMPTY).all()]
-    names = [f"Unnamed: {k}" if heads.get(k) in EMPTY else heads[k] for k in named]
+    names = [
+        f"Unnamed: {k}" if name in EMPTY else name for k, name in enumerate(header + [None] * (width - len(header)))
+    ]
+    cells = pd.DataFrame([row + [None] * (width - len(row)) for _, row in rows], columns=names, dtype=object)
+    nothing = [name not in header and cells.iloc[:, k].isin(EMPTY).all() for k, name in enumerate(names)]
     places = [f"row {k}" for k, _ in rows]
-    return replace(Frame.of(cells[named].set_axis(names, axis=1), str(path)), at=places.__getitem__)
+    return replace(Frame.of(cells.loc[:, ~np.array(nothing)], str(path)), at=places.__getitem__)
 
 
 def _rows(sheet: Any) -> dict[int, list[Any]]:
