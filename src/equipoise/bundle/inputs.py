@@ -15,7 +15,7 @@ from equipoise.bundle.files import SCHEMA, BundleError
 from equipoise.data.contents import DataError
 from equipoise.data.formats import paths
 from equipoise.data.formats.folders import SUFFIXES
-from equipoise.data.formats.table import Table, opened
+from equipoise.data.formats.table import Table, is_text, opened
 from equipoise.data.pictures import of_files
 from equipoise.data.tables.cells import word_of
 from equipoise.data.tables.coding import Coder
@@ -23,6 +23,7 @@ from equipoise.data.tables.columns import WRITTEN, Columns, require_columns
 from equipoise.data.tables.groups import band
 from equipoise.data.tables.numbers import single
 from equipoise.data.tables.schema import CATEGORY, plain
+from equipoise.data.tables.signs import Signs
 from equipoise.data.tables.words import missing
 from equipoise.data.transforms import Images
 from equipoise.system.suggestions import some
@@ -39,20 +40,23 @@ class GroupColumn:
     column : its name.
     bands : edges at which numbers are divided, see :class:`equipoise.data.tables.groups.Group`.
     names : of groups, where a table has other words for them.
+    thousands, decimal, unit : the signs in its numbers, where they are text.
     """
 
     column: str
     bands: tuple[float, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
+    thousands: str = ""
+    decimal: str = "."
+    unit: str = ""
 
-    def group_of(self, word: str) -> str:
+    def group_of(self, cell: Any) -> str:
         """The group that a cell names."""
+        word = word_of(cell)
         if not self.bands:
             return self.names.get(word, word)
-        try:
-            number = float(word.replace(",", "."))
-        except ValueError:
-            return ""
+        text = isinstance(cell, str)
+        number = Signs(self.thousands, self.decimal, self.unit).number(word) if text else Signs().number(word)
         return band(number, self.bands) if number == number else ""
 
 
@@ -121,31 +125,34 @@ class Rows:
             raise DataError(f"Columns differ in length: {some([f'{name} {len(each)}' for name, each in x.items()])}.")
         return pd.DataFrame({name: list(each) for name, each in x.items()})
 
-    def words(self, x: Any, column: str) -> list[str]:
-        """The cells of a column as text."""
+    def cells(self, x: Any, column: str) -> list[Any]:
+        """The cells of a column."""
         if isinstance(x, str | Path):
-            table = opened(Path(x), self._columns({}))
-            return group_words(table, column, str(x))
+            return group_cells(opened(Path(x), self._columns(Path(x), {})), column, str(x))
         frame = self.frame(x)
         places = [k for k, name in enumerate(frame.columns) if str(name).strip() == column]
         if len(places) != 1:
             raise DataError(_lacks("the table", column))
-        return [word_of(cell) for cell in frame.iloc[:, places[0]].tolist()]
+        return list(frame.iloc[:, places[0]].tolist())
 
-    def _columns(self, options: Mapping[str, str]) -> Columns:
-        written: dict[str, Any] = {**self.written, **options}
+    def _columns(self, path: Path, options: Mapping[str, str]) -> Columns:
+        """How a table is written: as that of the run, if it is text."""
+        written: dict[str, Any] = {**(self.written if is_text(path) else {}), **options}
         return Columns(**written)
 
     def of_file(self, path: Path, options: Mapping[str, str]) -> tuple[Made, Sequence[str], Table | None]:
         """The inputs of a table, which is read as that of the run was."""
-        columns = self._columns(options)
+        columns = self._columns(path, options)
         table = opened(path, columns)
         require_columns(table.names, self.names, path.name)
         if not len(table):
             raise DataError(f"{path} holds no row.")
         text = {f.name for f in self.coder.schema.features if f.thousands or f.unit or f.kind == CATEGORY}
         raw = table.columns(self.names, text)
-        made = self.coder.of_raw(raw, path.name, table.at, columns.decimal or ".")
+        signs = {"decimal": columns.decimal} if columns.decimal else {}
+        if {"decimal", "thousands"} & options.keys():
+            signs = {"decimal": columns.decimal or ".", "thousands": columns.thousands or ""}
+        made = self.coder.of_raw(raw, path.name, table.at, signs)
         return made, [str(k + 1) for k in range(len(table))], table
 
     def as_json(self) -> dict[str, Any]:
@@ -255,11 +262,11 @@ def _of_array(inputs: Numbers | Pictures, path: Path) -> tuple[Made, Sequence[st
     return made, [str(k + 1) for k in range(len(made[0]))], None
 
 
-def group_words(table: Table, column: str, source: str) -> list[str]:
+def group_cells(table: Table, column: str, source: str) -> list[Any]:
     """The groups of people, of a column of a table."""
     if column not in table.names:
         raise DataError(_lacks(source, column))
-    return [word_of(cell) for cell in table.words([column])[column]]
+    return table.words([column])[column]
 
 
 def _lacks(source: str, column: str) -> str:

@@ -198,7 +198,7 @@ class Classifier(ClassifierMixin, Predictor):  # type: ignore[misc]
         outputs = self.outputs(X)
         decision, column = self.content.decision, self.content.groups
         if groups is None and decision is not None and decision.attribute and column is not None:
-            groups = cast(Rows, self.inputs).words(X, column.column)
+            groups = cast(Rows, self.inputs).cells(X, column.column)
         codes, note = self.codes(groups, len(outputs))
         if note:
             warnings.warn(note, UserWarning, stacklevel=2)
@@ -219,8 +219,8 @@ class Classifier(ClassifierMixin, Predictor):  # type: ignore[misc]
                 f"predict(x, groups=[...]); found {what}."
             )
         words = [
-            word if word in decision.groups or column is None else column.group_of(word)
-            for word in map(word_of, groups)
+            word if (word := word_of(cell)) in decision.groups or column is None else column.group_of(cell)
+            for cell in groups
         ]
         codes, note = codes_of(words, decision.groups, f"column {column.column}" if column else "groups")
         return codes, note and f"{note} Their threshold is the common one, {decision.edges[-1]:.4g}."

@@ -43,7 +43,7 @@ def predict(
 ) -> None:
     """Predict with a bundle: a row for every row of a table, with its prediction and the probability of every class."""
     from equipoise.bundle.files import cautions
-    from equipoise.bundle.inputs import group_words
+    from equipoise.bundle.inputs import group_cells
     from equipoise.bundle.predictor import ROWS, Classifier, load
     from equipoise.system.files import write_atomically
     from equipoise.system.text import cell
@@ -56,7 +56,7 @@ def predict(
         names = _named(identifier, table, data)
     column, words = model.content.groups, None
     if column is not None and table is not None:
-        words = group_words(table, column.column, str(data))
+        words = group_cells(table, column.column, str(data))
     codes, unknown = model.codes(words, len(x))
     for text in filter(None, (*cautions(bundle), *notes, unknown)):
         note(text)

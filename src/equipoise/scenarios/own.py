@@ -69,8 +69,12 @@ def scenario(
     range: str | Sequence[float] | None = None,
     keep: str | Sequence[str] = (),
     not_missing: str | Sequence[str] = (),
+    inputs: str | Sequence[str] | None = None,
+    unlabelled: str | None = None,
+    unknown: str | None = None,
     sep: str | None = None,
     decimal: str | None = None,
+    thousands: str | None = None,
     encoding: str | None = None,
     download: bool = False,
     task: str | None = None,
@@ -107,8 +111,12 @@ def scenario(
         of others the least and the largest of all images.
     keep : columns that are features, although they have no name or count the rows; without it these are left out, with a note.
     not_missing : words such as NA that are names of classes, clients or groups, and not said to be missing.
-    sep, decimal, encoding : of a table that is text: the sign between cells, ``"."`` or ``","`` before the digits of a fraction,
-        and how letters are written, ``"latin-1"`` for one; by default what the first lines show, ``"."`` and UTF-8.
+    inputs : the columns that may be features; by default all that have no other purpose. ``equipoise init`` writes them down.
+    unlabelled : ``"leave out"``: rows without a label are left out; by default they are an error.
+    unknown : the name of a group for people whose group is missing; by default such a row is an error.
+    sep, decimal, thousands, encoding : of a table that is text: the sign between cells, ``"."`` or ``","`` before the digits of a
+        fraction, the sign between thousands, and how letters are written, ``"latin-1"`` for one; by default what the first lines show,
+        what the cells allow if that is one reading, and UTF-8.
     download : whether a data set of the Hub may be downloaded.
     columns : what columns of a table are, by name, where that is not what it seems: ``{"zip": {"kind": "category", "least": 20}}``; see
         :class:`equipoise.data.tables.schema.Feature`.
@@ -129,13 +137,14 @@ def scenario(
     parts = divided(own, 0, **share)  # of any seed: what does not fit is said before a run begins
     test_sets(own, parts, tests)
     sample: tuple[int, ...] = (3, size, size)
-    images, levels = True, None
+    images, levels, coder = True, None, None
     if isinstance(own.inputs, Pictures):
         levels = own.inputs.range
     elif isinstance(own.inputs, np.ndarray):
         sample, images = own.inputs.shape[1:], own.inputs.dtype == np.uint8
     else:
-        sample, images = (len(coder_of(own, parts).names),), False
+        coder = coder_of(own, parts, held)
+        sample, images = (len(coder.names),), False
     chosen_class = None if positive is None else check_positive(own, positive)
     rates = [RATES] if own.group is not None and not own.regression else []
     description = Description(
@@ -160,7 +169,7 @@ def scenario(
         if (own.classes, own.layout) != (first.classes, first.layout):
             raise DataError(f"{own.source}: seed {seed} gives other classes, or samples of another shape, than seed 0.")
         parts = divided(own, seed, **share)
-        federated, coded = federate(own, parts, tests, size, held)
+        federated, coded = federate(own, parts, tests, size, held, None if seed else coder)
         shape = (len(coded["inputs"]),) if isinstance(own.inputs, RawTable) else description.sample
         return Scenario(
             **vars(description) | {"sample": shape},
@@ -250,6 +259,8 @@ def columns_of(**options: Any) -> Columns:
         values["task"] = kind_of(values["task"])
     if isinstance(values.get("group"), list):
         values["group"] = tuple(values["group"])
+    if values.get("inputs") is not None:
+        values["inputs"] = several(values["inputs"])
     values["schema"] = json.dumps(options["columns"], sort_keys=True) if options.get("columns") else ""
     return Columns(**values | {name: several(values[name]) for name in lists if name in values})
 
@@ -364,18 +375,15 @@ def _in_several_places(own: UserData, train: dict[str, list[int]], tested: list[
 
 def _alike(own: UserData) -> NDArray[np.int64] | None:
     """A number of every sample [n], the same for those with the same target and inputs; None of images."""
-    from pandas.util import hash_array
-
     if isinstance(own.inputs, RawTable):
         columns = [cells.values for cells in own.inputs.columns.values()]
     elif isinstance(own.inputs, np.ndarray) and own.inputs.ndim == 2 and own.inputs.dtype != np.uint8:
         columns = list(own.inputs.T)
     else:
         return None
-    total = hash_array(own.targets)
-    for values in columns:
-        total = total * np.uint64(1_000_003) + hash_array(np.ascontiguousarray(values))
-    return np.unique(total, return_inverse=True)[1].astype(np.int64)
+    rows = np.stack([own.targets, *columns], axis=1, dtype=np.float64) + 0.0  # no zero is negative
+    number: dict[bytes, int] = {}
+    return np.array([number.setdefault(row.tobytes(), len(number)) for row in rows], np.int64)
 
 
 def _strata(own: UserData) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -512,12 +520,20 @@ def test_sets(own: UserData, parts: Parts, tests: str | None) -> tuple[dict[str,
 
 
 def federate(
-    own: UserData, parts: Parts, tests: str | None, size: int = SIDE, held: Draw = NOTHING
+    own: UserData,
+    parts: Parts,
+    tests: str | None,
+    size: int = SIDE,
+    held: Draw = NOTHING,
+    coder: Coder | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of a :class:`Scenario` that hold data, and what its manifest says of them; nothing is learnt of rows that are ``held`` out."""
+    """The fields of a :class:`Scenario` that hold data, and what its manifest says of them; nothing is learnt of rows that are ``held`` out.
+
+    ``coder`` is the one of these parts, if it was made before.
+    """
     sets, of_clients = test_sets(own, parts, tests)
     beside = bool(parts.test) and of_clients != tuple(parts.train)  # clients have rows of their own in other sets
-    samples, standard, doubts = _samples(own, size, parts, held)
+    samples, standard, doubts = _samples(own, size, parts, held, coder)
     standard |= {"held_out": {"share": held[0], "seed": held[1]}} if held[0] else {}
     federated: dict[str, Any] = {
         "clients": tuple(take(samples, rows) for rows in parts.train.values()),
@@ -539,7 +555,9 @@ def federate(
     return federated, {"sha256": _digest(own), **standard, "notes": notes, "clients": parts.train, "tests": sets}
 
 
-def _samples(own: UserData, size: int, parts: Parts, held: Draw) -> tuple[Data, dict[str, Any], list[str]]:
+def _samples(
+    own: UserData, size: int, parts: Parts, held: Draw, coder: Coder | None = None
+) -> tuple[Data, dict[str, Any], list[str]]:
     """All samples, numbers standardised; what of that is for the record; and doubts about images and on what rounding changed."""
     y = torch.from_numpy(own.targets)
     s = None if own.codes is None else torch.from_numpy(own.codes)
@@ -554,7 +572,7 @@ def _samples(own: UserData, size: int, parts: Parts, held: Draw) -> tuple[Data, 
             return Mapped(path, np.arange(len(own)), y, s), {"side": size}, doubts
         return tensors(np.load(path, allow_pickle=False)), {"side": size}, doubts
     if isinstance(own.inputs, RawTable):
-        coder = coder_of(own, parts, held)
+        coder = coder or coder_of(own, parts, held)
         x = coder(own.inputs.columns)
         return tensors(x), {"schema": coder.as_json(), "inputs": list(coder.names)}, _rounding_of(own, coder, x)
     if own.inputs.dtype == np.uint8:
@@ -603,7 +621,8 @@ def _rounding_of(own: UserData, coder: Coder, x: NDArray[np.float32]) -> list[st
     raw = np.stack(
         [np.where(cells.missing, coder.fitted[name].fill, cells.values) for name, cells in numbers.items()], 1
     )
-    return _rounding(own, raw, x[:, [*map(coder.names.index, numbers)]], [*numbers])
+    place = {name: k for k, name in enumerate(coder.names)}
+    return _rounding(own, raw, x[:, [place[name] for name in numbers]], [*numbers])
 
 
 def _rounding(own: UserData, raw: NDArray[Any], x: NDArray[np.float32], names: Sequence[str]) -> list[str]:

@@ -18,12 +18,12 @@ from equipoise.data.contents import DataError
 from equipoise.data.formats.reading import read_user_data
 from equipoise.data.samples import Draw, OfPeople, held_rows
 from equipoise.data.tables.cells import RawTable
-from equipoise.data.tables.checks import DIFFERENT, shortened, unlike
+from equipoise.data.tables.checks import DIFFERENT, SHARES, shortened, unlike, unlike_words
 from equipoise.data.tables.coding import Coder
 from equipoise.data.tables.columns import WRITTEN, UserData, listed, numbered, ordered
 from equipoise.data.tables.reading import key_of
 from equipoise.data.tables.schema import CATEGORY, LEFT_OUT, NUMBER, Schema
-from equipoise.data.tables.sums import Sums, add_up, learn
+from equipoise.data.tables.sums import Sums, add_up_all, learn
 from equipoise.data.tables.words import twins
 from equipoise.scenarios.own import Parts, columns_of, divided
 from equipoise.system.environment import versions
@@ -33,7 +33,7 @@ from equipoise.system.seals import open_json, sealed_json, typed
 
 log = logging.getLogger(__name__)
 
-FORMAT: Final = 3  # of both files
+FORMAT: Final = 4  # of both files
 LEAST = 10  # training rows of a category or a bin whose count leaves a site
 SITE = "site"  # the one client of a table
 AGREED = ("label", "group", "split", "subject", "leave_out", "keep", "not_missing", "task", "columns")  # options
@@ -175,7 +175,7 @@ def site_sums(
     assert isinstance(own.inputs, RawTable)
     for note in own.notes:  # for the site alone
         log.warning("%s", note)
-    schema, rows = own.inputs.schema, np.array(parts.training, np.int64)
+    rows = np.array(parts.training, np.int64)
     people = None if own.subject is None else own.people[rows]
     rows = rows[~held_rows(len(rows), own.targets[rows], validation, seed, str(site), people)]
     if len(rows) < least:
@@ -183,8 +183,9 @@ def site_sums(
             f"{data} has {len(rows)} training rows, and numbers about fewer than {least} do not leave a site: it cannot take part, "
             f"unless its people allow it with --least {max(1, len(rows))}."
         )
-    sums = {f.name: add_up(f, own.inputs.columns[f.name], rows) for f in schema.features}
-    if telling := [name for name, each in sums.items() if len(each.bins) == 2 and min(each.bins.values()) < least]:
+    sums = add_up_all(own.inputs, rows)
+    numbers = {name: np.unique(each.points, return_counts=True)[1] for name, each in sums.items()}
+    if telling := [name for name, counts in numbers.items() if len(counts) == 2 and counts.min() < least]:
         log.warning(
             "%s: column%s %s: two numbers, of which fewer than %d rows have one, and the sum tells how many. If that must not leave this "
             'site, make it kind = "%s" in the file of all sites.',
@@ -276,15 +277,14 @@ def unlike_sites(sums: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Notes on columns that are in another unit at a site, from the sums of each, by its name."""
     notes: list[str] = []
     for feature in Schema.of(next(iter(sums.values()))["options"]["columns"]).features:
-        if feature.kind == NUMBER and feature.scaling != "log":
-            of_sites = {name: Sums(**each["columns"][feature.name]) for name, each in sums.items()}
-            many = len({k for each in of_sites.values() for k in each.bins}) >= DIFFERENT
-            medians = {
-                name: each.quantile(0.5)
-                for name, each in of_sites.items()
-                if each.present >= LEAST and (each.quantile(0.5) != 0 or (len(each.bins) < 2 and many))
-            }
-            notes += unlike(feature.name, medians, "site")
+        of_sites = {name: Sums(**each["columns"][feature.name]) for name, each in sums.items()}
+        of_sites = {name: each for name, each in of_sites.items() if each.present >= LEAST}
+        if feature.kind == CATEGORY:
+            notes += unlike_words(feature.name, {name: each.words for name, each in of_sites.items()}, "site")
+        elif feature.kind == NUMBER and feature.scaling != "log":
+            many = np.array([len({point for each in of_sites.values() for point in each.points}) >= DIFFERENT])
+            quantiles = {name: np.array(each.quantile(*SHARES))[:, None] for name, each in of_sites.items()}
+            notes += unlike([feature.name], quantiles, "site", many) if quantiles else []
     return shortened(notes)
 
 

@@ -14,18 +14,20 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes, lines
 from equipoise.data.tables.cells import Raw, Words
 from equipoise.data.tables.columns import Columns, listed, option
-from equipoise.data.tables.inference import CODE
-from equipoise.data.tables.numbers import LARGEST
-from equipoise.data.tables.words import EXACT, number_pattern
+from equipoise.data.tables.schema import EXPONENT
+from equipoise.data.tables.signs import LARGEST, Signs, respelt
+from equipoise.data.tables.words import EXACT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,8 +38,13 @@ COMPRESSED: Mapping[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".bz2": bz
 MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}  # with which files begin that Excel calls Unicode text
 SAMPLE = 1 << 16  # characters from which the separator is guessed, and at least three lines
 CHUNK = 1 << 21  # cells that are text at once
+LEAST = 50  # rows in which they are looked for in wide tables
 FIRST = 1000  # rows in which columns of numbers are looked for
 SHOWN = 10  # lines in an error
+FEW = 200  # different fractions, which may be codes
+BLOCK = 1 << 20  # numbers that are looked at at once
+ROUNDING = 1e-6  # of thousandths
+CODES = re.compile(rf"^\s*(?:[+-]?0\d|{EXPONENT}\s*$)", re.ASCII | re.MULTILINE)  # 007 and 1E1
 WHOLE = re.compile(r"[+-]?\d{1,300}", re.ASCII)
 # what pandas makes of every file: no header, and each cell as it is written
 PLAINLY: Mapping[str, Any] = {"header": None, "index_col": False, "keep_default_na": False, "na_filter": False}
@@ -57,6 +64,7 @@ class Delimited:
     spaced : whether blanks after a separator are no part of a cell.
     notes : sentences about what was left out.
     header : which record is the header.
+    declared : whether the user gave ``decimal``, so that a point cannot be between thousands.
     """
 
     path: Path
@@ -70,6 +78,7 @@ class Delimited:
     spaced: bool
     notes: tuple[str, ...] = ()
     header: int = 0
+    declared: bool = False
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -91,17 +100,69 @@ class Delimited:
         if not len(self) or not names:
             return {name: Words.of(()) for name in names}
         check_bytes(self.path, 8 * len(self) * len(names))
-        number = [name for name in self._numeric(names) if name not in text]
-        x = np.empty((len(self), 0))
+        first = [*zip(*self._first(max(LEAST, min(FIRST, CHUNK // self.width))), strict=True)]
+        cells = {name: first[k] for name, k in zip(names, self._places(names), strict=True)}
+        number = [name for name in self._numeric(cells) if name not in text]
+        whole = all(len(column) == len(self) for column in first[:1])  # these are all rows
         try:
-            if number:
-                x = self._read(self._places(number), np.float64).to_numpy(np.float64)
+            x = self._numbers(number, cells if whole else None)
         except ValueError:  # of a cell below the first rows
-            number = []
-        good = [name for k, name in enumerate(number) if (np.abs(x[:, k]) <= LARGEST).all()]
-        numeric = {name: x[:, number.index(name)] for name in good}
-        words = self._text([name for name in names if name not in numeric])
+            number, x = [], np.empty((len(self), 0))
+        good: NDArray[np.bool_] = np.all(np.abs(x) <= LARGEST, axis=0)
+        good[good] = ~self._doubtful(x[:, good], [cells[name] for name, fits in zip(number, good, strict=True) if fits])
+        numeric = {name: x[:, k] for k, name in enumerate(number) if good[k]}
+        others = [name for name in names if name not in numeric]
+        words = {name: Words.of_text(cells[name]) for name in others} if whole else self._text(others)
         return {name: numeric[name] if name in numeric else words[name] for name in names}
+
+    def _numbers(self, names: Sequence[str], cells: Mapping[str, Sequence[str]] | None) -> NDArray[np.float64]:
+        """Columns of numbers [n, D], of their ``cells`` if these are known."""
+        if not names:
+            return np.empty((len(self), 0))
+        if cells is None:
+            return self._read(self._places(names), np.float64).to_numpy(np.float64)
+        comma = self.decimal != "."
+        return np.array(
+            [
+                [*map(float, (cell.replace(",", ".") for cell in cells[name]) if comma else cells[name])]
+                for name in names
+            ]
+        ).T
+
+    def _first(self, rows: int) -> Iterator[list[str]]:
+        """The cells of the first rows."""
+        skipped = {*self.skipped}
+        with opened(self.path, self.encoding) as file:
+            records = enumerate(_records(file, self.path, self.sep, self.spaced))
+            lines = (row for k, (_, row) in records if k not in skipped)
+            yield from (row + [""] * (self.width - len(row)) for row in islice(lines, rows))
+
+    def _numeric(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
+        """The columns that hold numbers alone in these rows, none of which may be a code."""
+        numbers = re.compile(rf"(?:\s*(?:{Signs(decimal=self.decimal).pattern.pattern})[^\S\n]*\n)*", re.ASCII)
+        text = {name: "\n".join(column) + "\n" for name, column in cells.items()}
+        return [name for name, lines in text.items() if numbers.fullmatch(lines) and not CODES.search(lines)]
+
+    def _doubtful(self, x: NDArray[np.float64], first: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
+        """Which columns of numbers [n, D] must be read as text, as it may have another meaning: 1.234 without another fraction, or 3.1 and 3.10.
+
+        ``first`` are the cells of the first rows, by column.
+        """
+        doubtful = np.zeros(x.shape[1], bool)
+        step = max(1, BLOCK // max(1, len(x)))
+        for k in range(0, x.shape[1], step):
+            part = x[:, k : k + step]
+            size, fraction = np.abs(part), part % 1 != 0
+            milli = size * 1000
+            grouped = ~fraction | ((size >= 1) & (size < 1000) & (np.abs(milli - np.rint(milli)) < ROUNDING))
+            doubtful[k : k + step] = grouped.all(0) & fraction.any(0) & (not self.declared)
+            short = fraction.any(0) & (np.abs(milli - np.rint(milli)) < ROUNDING).all(0)
+            different = (np.diff(np.sort(part[:FIRST], axis=0), axis=0) > 0).sum(0) + 1
+            for j in np.flatnonzero(short).tolist():
+                words = {*first[k + j]}
+                few = len(x) > FIRST and different[j] <= FEW and len(np.unique(part[:, j])) <= FEW
+                doubtful[k + j] |= few or (len(words) > different[j] and bool(respelt(map(str.strip, words))))
+        return doubtful
 
     def merged(self, columns: Mapping[str, Raw]) -> list[str]:
         """Columns with whole numbers so long that different ones are the same in double precision."""
@@ -110,16 +171,6 @@ class Delimited:
         cells = {name: {cell.strip() for cell in every} for name, every in self.words(large).items()}
         whole = {name: [cell for cell in every if WHOLE.fullmatch(cell)] for name, every in cells.items()}
         return [name for name, every in whole.items() if len({*map(int, every)}) > len({*map(float, every)})]
-
-    def _numeric(self, names: Sequence[str]) -> list[str]:
-        """The columns that hold numbers alone in the first rows."""
-        pattern = re.compile(number_pattern(self.decimal), re.ASCII)
-        first = next(self._chunks(self._places(names), FIRST))
-        return [
-            name
-            for name, k in zip(names, first, strict=True)
-            if all(pattern.fullmatch(cell.strip()) and not CODE.fullmatch(cell.strip()) for cell in first[k].tolist())
-        ]
 
     def _text(self, names: Sequence[str]) -> dict[str, Words]:
         """Some columns as text, of which different cells are kept once."""
@@ -185,15 +236,13 @@ def read(path: Path, columns: Columns) -> Delimited:
     Empty lines are ignored, and so are lines that begin with #, if they are above the header or are no rows.
     """
     decimal = columns.decimal or "."
-    if decimal not in (".", ","):
-        raise DataError(f"{path}: decimal must be '.' or ','; found {decimal!r}.")
     sep = None if columns.sep is None else SPOKEN.get(columns.sep, columns.sep)
     if sep is not None and (len(sep) != 1 or sep in '"\r\n#' or sep.isalnum()):
         raise DataError(f"{path}: sep must be one sign between cells, or tab or space; found {columns.sep!r}.")
     encoding = columns.encoding or "UTF-8"
     try:
         encoding = _encoding(path, columns.encoding)
-        return _structure(path, encoding, sep, decimal)
+        return replace(_structure(path, encoding, sep, decimal), declared=columns.decimal is not None)
     except UnicodeError as error:
         other = option("encoding", "latin-1" if encoding.lower().startswith("utf") else "utf-8")
         raise DataError(
@@ -353,7 +402,8 @@ def _header(
 
 def _names(path: Path, header: Sequence[str]) -> tuple[str, ...]:
     stripped = [name.strip() for name in header]
-    numbered = [f"Unnamed: {k}{'.1' * (f'Unnamed: {k}' in stripped)}" for k in range(len(stripped))]
+    given = {*stripped}
+    numbered = [f"Unnamed: {k}{'.1' * (f'Unnamed: {k}' in given)}" for k in range(len(stripped))]
     names = tuple(name or number for name, number in zip(stripped, numbered, strict=True))
     if doubled := [name for name, count in Counter(names).items() if count > 1]:
         raise DataError(

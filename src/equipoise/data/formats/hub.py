@@ -35,7 +35,7 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     columns : ``label`` and ``client`` name columns; ``image`` one of images, by default the first of them.
     download : whether it may be downloaded.
     """
-    columns.require_none(WRITTEN, f"hub:{address}", "a table that is text")
+    columns.require_none((*WRITTEN, "inputs", "unlabelled"), f"hub:{address}", "a table in a file")
     parts = address.strip("/").split("/")
     if len(parts) not in (2, 3) or not all(parts):
         raise DataError(f"hub:{address}: expected hub:OWNER/NAME, or hub:OWNER/NAME/CONFIGURATION.")

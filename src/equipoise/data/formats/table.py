@@ -1,5 +1,6 @@
 """A table with a row per sample: of images, or of numbers."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -7,12 +8,15 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from equipoise.data.contents import DataError
 from equipoise.data.decoding import dated
 from equipoise.data.formats import delimited, paths
 from equipoise.data.formats.typed import Frame, excel, is_picture, parquet
 from equipoise.data.pictures import Pictures, of_files
-from equipoise.data.tables.cells import Raw, RawTable, Words
+from equipoise.data.tables.cells import Raw, Words, taken, word_of
 from equipoise.data.tables.columns import (
     MANY,
     ROLES,
@@ -26,10 +30,9 @@ from equipoise.data.tables.columns import (
     together,
 )
 from equipoise.data.tables.groups import described, groups_of, label_of
-from equipoise.data.tables.numbers import left_out, nameless
-from equipoise.data.tables.reading import read_raw, signed
-from equipoise.data.tables.roles import named_columns, read_roles
-from equipoise.data.tables.words import Origin
+from equipoise.data.tables.reading import left_out, nameless, read_raw, signed, signs_in
+from equipoise.data.tables.roles import named_columns, read_roles, with_signs
+from equipoise.data.tables.words import Origin, missing
 from equipoise.system.suggestions import some
 
 TEXT = (".csv", ".tsv")
@@ -68,27 +71,41 @@ def of_table(
     if used["path"] is None and images is None and isinstance(table, Frame):
         used["path"] = next((name for name in table.pictures if name not in used.values()), None)
     image = used["path"]
+    named = {role: name for role, name in used.items() if name is not None}
     check_purposes(used, source)
-    for name in sorted({*columns.leave_out, *columns.keep} - {*header}):
-        column(header, name, "", file)  # which says that there is none
-    apart = {*used.values(), *columns.leave_out}
+    _require_options(file, columns, header, named)
+    apart = {*named.values(), *columns.leave_out}
     rest = [name for name in header if name not in apart]
-    named = {role: name for role, name in used.items() if name is not None and (role != "path" or images is None)}
     notes = list(table.notes)
+    if image is not None:
+        columns.require_none(("inputs",), source, "a table of numbers")
+    elif columns.inputs is not None:
+        unused = [name for name in rest if name not in columns.inputs]
+        rest = [name for name in rest if name in columns.inputs]
+        notes += [f"{file}: {listed(unused)}: not among inputs, and not used."] * bool(unused)
+    if images is not None:
+        named.pop("path", None)
     cells: Mapping[str, Sequence[Any]] = table.words([*named.values()])
-    rows: Sequence[int] = range(len(table))
+    rows = np.arange(len(table))
     if "path" in named:
         rows = _needed(file, cells[named["path"]], notes)
-        cells = {name: [every[k] for k in rows] for name, every in cells.items()}
+    if columns.unlabelled and "label" in named:
+        rows = _labelled(file, cells[named["label"]], rows, columns, notes)
+    if len(rows) < len(table):
+        cells = {name: [every[k] for k in rows.tolist()] for name, every in cells.items()}
 
     def at(k: int) -> str:
-        return table.at(rows[k])
+        return table.at(int(rows[k]))
 
     def origin(name: str) -> Origin:
         return Origin(f"{source}, column {name}", at)
 
-    groups = groups_of(columns, header, file)
-    roles, problems = read_roles(source, columns, named, groups, cells.__getitem__, origin, notes, bands)
+    raw = {} if image is not None else _raw(file, columns, table, rest, rows, notes)
+    signs, shown = signs_in(raw, columns, text=not isinstance(table, Frame))
+    groups = with_signs(groups_of(columns, header, file), cells, columns, source, shown)
+    if bands is not None:
+        (bands,) = with_signs({"label": bands}, cells, columns, source, shown).values()
+    roles, problems = read_roles(source, columns, named, groups, cells.__getitem__, origin, notes, bands, shown)
     if "label" not in named:
         problems.insert(
             0,
@@ -97,11 +114,20 @@ def of_table(
         )
     inputs: Any = None
     if image is None:
-        inputs = _features(source, file, columns, table, rest, problems, notes)
+        if not len(rows) and not problems:
+            raise DataError(f"{source} holds no sample.")
+        inputs, wrong, said = read_raw(file, raw, columns, at, signs)
+        problems += [f"{source}, {problem}" for problem in wrong]
+        notes += said
+        if not inputs.columns and not problems:
+            reasons = "".join(f" {note}" for note in said)
+            problems.append(
+                f"{source} has neither a column path nor columns of which something can be learnt.{reasons}"
+            )
     if problems:
         raise DataError(together(source, problems))
     if image is None:
-        features, names = inputs.schema.names, tuple(map(at, rows))
+        features, names = inputs.schema.names, tuple(map(at, range(len(rows))))
         layout = f"a table of {len(features)} columns"
     else:
         label = roles["label"]
@@ -115,7 +141,31 @@ def of_table(
     return UserData(source=str(source), layout=layout, about=about, **roles)
 
 
-def _needed(file: str, cells: Sequence[Any], notes: list[str]) -> list[int]:
+def _require_options(what: str, columns: Columns, header: Sequence[str], named: Mapping[str, str]) -> None:
+    """Require that the columns of options exist, and that none is to be kept as an input that has another purpose."""
+    written = json.loads(columns.schema or "{}")
+    for name in sorted({*columns.leave_out, *columns.keep, *(columns.inputs or ()), *written} - {*header}):
+        column(header, name, "", what)  # which says that there is none
+    for role, name in named.items():
+        if name in columns.keep:
+            raise DataError(
+                f"{what}: keep={name} cannot make an input of the column of the {role}. Leave it out, or copy the column under another name."
+            )
+
+
+def _labelled(
+    file: str, labels: Sequence[Any], rows: NDArray[np.int64], columns: Columns, notes: list[str]
+) -> NDArray[np.int64]:
+    """The rows that have a label."""
+    words = [word_of(labels[k]) for k in rows.tolist()]
+    present = np.array([not missing(word) or word in columns.not_missing for word in words], bool)
+    if n := int((~present).sum()):
+        notes.append(f"{file}: {n:,} of {len(rows):,} rows have no label, and are left out.")
+    labelled: NDArray[np.int64] = rows[present]
+    return labelled
+
+
+def _needed(file: str, cells: Sequence[Any], notes: list[str]) -> NDArray[np.int64]:
     """The rows of images, without those of files that operating systems write."""
     needless = {k: cell for k, cell in enumerate(cells) if isinstance(cell, str) and paths.needless(cell)}
     if needless:
@@ -124,7 +174,7 @@ def _needed(file: str, cells: Sequence[Any], notes: list[str]) -> list[int]:
             f"{file}: {len(needless)} row{'s name files' if many else ' names a file'} of operating systems, which "
             f"{'are' if many else 'is'} left out: {named}."
         )
-    return [k for k in range(len(cells)) if k not in needless]
+    return np.array([k for k in range(len(cells)) if k not in needless], np.int64)
 
 
 def _images(
@@ -146,18 +196,10 @@ def _held(cells: Sequence[Any], row: int) -> BytesIO:
     return BytesIO(cells[row]["bytes"])
 
 
-def _features(
-    source: Path | str,
-    file: str,
-    columns: Columns,
-    table: Table,
-    rest: list[str],
-    problems: list[str],
-    notes: list[str],
-) -> RawTable | None:
-    """The columns that become inputs: what has a name, is no index, and of which something can be learnt."""
-    if not len(table) and not problems:
-        raise DataError(f"{source} holds no sample.")
+def _raw(
+    file: str, columns: Columns, table: Table, rest: list[str], rows: NDArray[np.int64], notes: list[str]
+) -> dict[str, Raw]:
+    """The columns that may become inputs: those with a name."""
     unnamed, rest = nameless(rest, columns.keep)
     raw = table.columns([*rest, *unnamed], signed(columns.schema))
     if merged := table.merged({name: raw[name] for name in rest}):
@@ -167,13 +209,7 @@ def _features(
         )
     if filled := [name for name in unnamed if not _empty(raw[name])]:
         notes.append(left_out(filled, columns.keep, file, "a column without a name is an index of the rows as a rule"))
-    inputs, wrong, said = read_raw(file, {name: raw[name] for name in rest}, columns, table.at)
-    problems += [f"{source}, {problem}" for problem in wrong]
-    notes += said
-    if not inputs.columns and not problems:
-        why = "".join(f" {note}" for note in said)
-        problems.append(f"{source} has neither a column path nor columns of which something can be learnt.{why}")
-    return inputs
+    return {name: raw[name] if len(rows) == len(table) else taken(raw[name], rows) for name in rest}
 
 
 def _empty(raw: Raw) -> bool:
@@ -197,6 +233,12 @@ def _repeats(path: Path, files: Sequence[Path], labels: Sequence[str], at: Calla
     return [note] * (again > 0)
 
 
+def is_text(path: Path) -> bool:
+    """Whether a table is text, by the ending of its file."""
+    plain = path.stem if path.suffix.lower() in delimited.COMPRESSED else path.name
+    return Path(plain).suffix.lower() in TEXT
+
+
 def opened(path: Path, columns: Columns) -> Table:
     """The table in a file, whatever its format, of which nothing but the header was read.
 
@@ -209,7 +251,6 @@ def opened(path: Path, columns: Columns) -> Table:
     if read_typed := TYPED.get(path.suffix.lower()):
         columns.require_none(WRITTEN, path, "a table that is text")
         return read_typed(path)
-    plain = path.stem if path.suffix.lower() in delimited.COMPRESSED else path.name
-    if Path(plain).suffix.lower() not in TEXT:
+    if not is_text(path):
         raise DataError(f"{path}: expected a table, a file that ends in {', '.join(SUFFIXES)}; a text may be packed.")
     return delimited.read(path, columns)

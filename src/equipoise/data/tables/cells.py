@@ -2,41 +2,64 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import date
+from decimal import Decimal
 from functools import cached_property
+from numbers import Number
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.tables.columns import option
-from equipoise.data.tables.numbers import LARGEST, faults
 from equipoise.data.tables.schema import CATEGORY, DATE, NUMBER, Feature, Schema, plain
-from equipoise.data.tables.words import COMMAS, grouped_pattern, missing, number_pattern
+from equipoise.data.tables.signs import LARGEST, Signs, faults, kind_of, truth_of
+from equipoise.data.tables.words import COMMAS, missing
 from equipoise.data.tables.words import NUMBER as NUMERIC
 
-TRUTH = {**dict.fromkeys(("true", "t", "yes", "y", "1"), 1.0), **dict.fromkeys(("false", "f", "no", "n", "0"), 0.0)}
-UNDEFINED = ("nan", "<NA>", "NaT")  # what NumPy and pandas call what is not there
+UNDEFINED = ("nan", "<NA>", "NaT", "NaN")  # what NumPy, pandas and Decimal call what is not there
 Place = Callable[[int], str]
 
 
 @dataclass(frozen=True)
 class Words:
-    """A column of text: the code [n] of every cell, and the word that each code stands for; one word may have several codes."""
+    """A column of text: the code [n] of every cell, and the word that each code stands for; one word may have several codes.
+
+    Parameters
+    ----------
+    numbers, days : by code, what cells of another type hold: numbers, and dates as days since 1970. These are no text, and never parsed.
+    """
 
     codes: NDArray[np.integer[Any]]
     words: tuple[str, ...]
+    numbers: Mapping[int, float] = field(default_factory=dict)
+    days: Mapping[int, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.codes)
 
     @staticmethod
     def of(cells: Iterable[Any]) -> Words:
-        """Cells of any kind as text."""
+        """Cells of any kind."""
+        code: dict[tuple[str, bool], int] = {}
+        numbers, days, codes = dict[int, float](), dict[int, float](), list[int]()
+        for cell in cells:
+            word = word_of(cell)
+            k = code.setdefault((word, isinstance(cell, str)), len(code))
+            codes.append(k)
+            if word and isinstance(cell, Number | Decimal | np.bool_):
+                numbers[k] = float(cell)  # type: ignore[arg-type]
+            elif word and isinstance(cell, date | np.datetime64):
+                days[k] = float(days_between(np.array([_utc(cell)], "M8[us]"))[0])
+        return Words(np.array(codes, np.int64), tuple(word for word, _ in code), numbers, days)
+
+    @staticmethod
+    def of_text(cells: Sequence[str]) -> Words:
+        """Cells that are all text."""
         code: dict[str, int] = {}
-        codes = np.fromiter((code.setdefault(word_of(cell), len(code)) for cell in cells), np.int64)
+        codes = np.array([code.setdefault(cell, len(code)) for cell in cells], np.int32)
         return Words(codes, tuple(code))
 
     @cached_property
@@ -47,10 +70,21 @@ class Words:
             made[word.strip()] = made.get(word.strip(), 0) + n
         return {word: n for word, n in made.items() if n}
 
-    def mapped(self, meaning: Callable[[str], float]) -> NDArray[np.float64]:
-        """A number for every cell."""
-        numbers: NDArray[np.float64] = np.array([meaning(word.strip()) for word in self.words], np.float64)[self.codes]
-        return numbers
+    @cached_property
+    def texts(self) -> list[str]:
+        """The different words that are text, without missing ones."""
+        used = np.bincount(self.codes, minlength=len(self.words)) > 0
+        typed = self.numbers.keys() | self.days.keys()
+        words = (word.strip() for k, word in enumerate(self.words) if used[k] and k not in typed)
+        return [word for word in dict.fromkeys(words) if not missing(word)]
+
+    def mapped(self, meaning: Callable[[Sequence[str]], NDArray[np.float64]], typed: Mapping[int, float]) -> Any:
+        """A number for every cell [n]: what it holds, or the ``meaning`` of its word."""
+        numbers = meaning([word.strip() for word in self.words])
+        other = (self.numbers.keys() | self.days.keys()) - typed.keys()  # a date is no number
+        for k in range(len(numbers)) if typed or other else ():
+            numbers[k] = typed.get(k, np.nan if k in other else numbers[k])
+        return numbers[self.codes]
 
     @property
     def missing(self) -> NDArray[np.bool_]:
@@ -60,15 +94,41 @@ class Words:
 
 
 def word_of(cell: Any) -> str:
-    """A cell as text without blanks around it; nothing of None and NaN, and whole numbers without a point."""
-    if cell is None or (not isinstance(cell, str) and str(cell) in UNDEFINED):
+    """A cell as text without blanks around it; nothing of None and NaN, whole numbers without a point, and midnights without a time."""
+    if isinstance(cell, str):
+        return cell.strip()
+    if cell is None or str(cell) in UNDEFINED:
         return ""
-    if isinstance(cell, float | np.floating) and float(cell).is_integer() and abs(float(cell)) < 2**53:
+    if isinstance(cell, bytes):
+        return cell.decode().strip()
+    if isinstance(cell, float | np.floating | Decimal) and float(cell).is_integer() and abs(float(cell)) < 2**53:
         return str(int(cell))
-    return str(cell).strip()
+    return str(cell).removesuffix(" 00:00:00") if isinstance(cell, date) else str(cell).strip()
 
 
-Raw = NDArray[Any] | Words  # a column as a reader gives it: numbers, of which NaN are missing, or text
+def _utc(cell: Any) -> np.datetime64:
+    if isinstance(cell, np.datetime64):
+        return cell
+    import pandas as pd
+
+    at = pd.Timestamp(cell)
+    return (at.tz_convert("UTC").tz_localize(None) if at.tzinfo else at).to_datetime64()
+
+
+Raw = NDArray[Any] | Words  # a column as a reader gives it: numbers or dates, of which NaN and NaT are missing, or text
+
+
+def taken(raw: Raw, rows: NDArray[np.int64]) -> Raw:
+    """The cells of some rows."""
+    return replace(raw, codes=raw.codes[rows]) if isinstance(raw, Words) else raw[rows]
+
+
+def raw_of(cells: Sequence[Any]) -> Raw:
+    """A column of cells of any type: an array if all are numbers, else words."""
+    text = Words.of(cells)
+    if text.numbers and len(text.numbers) + ("" in text.words) == len(text.words):
+        return text.mapped(lambda words: np.full(len(words), np.nan), text.numbers)  # type: ignore[no-any-return]
+    return text
 
 
 @dataclass(frozen=True)
@@ -86,49 +146,67 @@ class Cells:
 
 @dataclass(frozen=True)
 class RawTable:
-    """Columns of a table that are to become inputs, by name, and the schema which says how."""
+    """Columns of a table that are to become inputs, by name, and the schema which says how.
+
+    ``examples`` has, of columns of text, two rows with their cells as they are written, and ``others`` what else a column may be.
+    """
 
     schema: Schema
     columns: Mapping[str, Cells]
+    examples: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    others: Mapping[str, tuple[Feature, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())).values)
 
     def numbers(self) -> NDArray[np.float64]:
         """All columns as numbers [n, D], categories by their codes; of missing cells a number less than all others."""
-        made = np.empty((len(self), len(self.columns)))
+        made = np.empty((len(self.columns), len(self)))
         for k, name in enumerate(self.schema.names):
             cells = self.columns[name]
-            values, gone = cells.values.astype(np.float64), cells.missing
-            made[:, k] = np.where(gone, values[~gone].min(initial=0) - 1, values)
-        return made
+            made[k] = cells.values
+            if (gone := cells.missing).any():
+                made[k][gone] = made[k][~gone].min(initial=0) - 1
+        return made.T
 
 
 def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]:
     """The cells of one column and what is wrong with them, in sentences; ``at(k)`` is the place of row k."""
     marks = feature.missing_values
-    if feature.kind != NUMBER and not isinstance(raw, Words):
-        raw = Words.of(raw.tolist())
+    if isinstance(raw, np.ndarray) and (feature.kind == CATEGORY or (feature.kind == DATE and raw.dtype.kind != "M")):
+        raw = Words.of(raw.tolist() if raw.dtype.kind != "M" else np.datetime_as_string(raw, unit="auto"))
+    signs = Signs(feature.thousands, feature.decimal, feature.unit)
     if isinstance(raw, Words):
         if feature.kind == CATEGORY:
             cells = _codes(raw, (*feature.not_missing, *feature.categories), marks)
             return cells, _refused(feature, cells.missing, at)
-        dated = feature.kind == DATE
-        numbers = days_of(map(str.strip, raw.words), feature.form)[raw.codes] if dated else _numbers(raw, feature)
+        if feature.kind == DATE:
+            numbers = raw.mapped(lambda words: days_of(words, feature.form, feature.latest), raw.days)
+        else:
+            truth = truth_in(feature, raw)
+            numbers = raw.mapped(lambda words: _numbers(words, signs, truth), raw.numbers)
         gone = raw.missing | np.array([plain(word.strip()) in marks for word in raw.words], bool)[raw.codes]
     else:
-        numbers = raw.astype(np.float64)
+        numbers = days_between(raw) if raw.dtype.kind == "M" else raw.astype(np.float64, copy=False)
         gone = np.isnan(numbers)
-    gone = gone | np.isin(numbers, [float(word) for word in marks if NUMERIC.fullmatch(word)])
-    numbers, problems = np.where(gone, np.nan, numbers), []
+        if feature.kind == NUMBER and raw.dtype.kind == "M":
+            numbers = np.full(len(raw), np.nan)
+    if marks:
+        gone = gone | np.isin(numbers, [float(word) for word in marks if NUMERIC.fullmatch(word)])
+    if gone.any():
+        numbers = np.where(gone, np.nan, numbers)
+    problems = []
     if len(wrong := np.flatnonzero(~(np.abs(numbers) <= LARGEST) & ~gone)):
         words = [raw.words[raw.codes[k]] if isinstance(raw, Words) else str(raw[k]) for k in wrong.tolist()]
-        kind = f"no date of the form {feature.form}" * (feature.kind == DATE)
         advice, comma = "", all("," in word and COMMAS.fullmatch(word.strip()) for word in words)
         if comma and (feature.kind, feature.decimal) == (NUMBER, "."):
             advice = (
                 f" If the comma is before the digits of a fraction: {option('decimal', ',')} (pandas: decimal=',')."
             )
+
+        def kind(word: str) -> str:
+            return f"no date of the form {feature.form}" if feature.kind == DATE else kind_of(word, signs)
+
         problems.append(f"column {feature.name}: {faults(words, wrong.tolist(), at, len(numbers), kind)}.{advice}")
     for edge, beyond in ((feature.low, np.less), (feature.high, np.greater)):
         if edge is not None and len(outside := np.flatnonzero(beyond(numbers, edge))):
@@ -147,33 +225,49 @@ def _refused(feature: Feature, gone: NDArray[np.bool_], at: Place) -> list[str]:
 
 def _codes(text: Words, names: Sequence[str], marks: Sequence[str]) -> Cells:
     """Codes of the different words in the order of the alphabet; ``names`` are not missing, and ``marks`` are."""
-    words = tuple(sorted({plain(word) for word in text.counts if not missing(word) or word in names} - {*marks}))
+    name_of = {
+        word: word if word in names else plain(word) for word in text.counts if not missing(word) or word in names
+    }
+    words = tuple(sorted({*name_of.values()} - {*marks}))
     code = {word: k for k, word in enumerate(words)}
-    place = np.array([code.get(plain(word.strip()), -1) for word in text.words], np.int64)
+    place = np.array([code.get(name_of.get(word.strip(), ""), -1) for word in text.words], np.int64)
     return Cells(place[text.codes], words)
 
 
-def _numbers(text: Words, feature: Feature) -> NDArray[np.float64]:
+def truth_in(feature: Feature, text: Words) -> Mapping[str, float]:
+    """The words of a column that are 0 or 1: those that its schema has, or of a schema without any those of one pair."""
+    words = feature.truth
+    if not words and len(words := truth_of(text.texts)) > 2:
+        words = ()
+    return {word.casefold(): float(k % 2) for k, word in enumerate(words)}
+
+
+def _numbers(words: Sequence[str], signs: Signs, truth: Mapping[str, float]) -> NDArray[np.float64]:
     """Numbers that are text; NaN of all other words."""
-    pattern = re.compile(number_pattern("."), re.ASCII)
-    grouped = re.compile(grouped_pattern(feature.thousands, feature.decimal) + r"([eE][+-]?\d+)?", re.ASCII)
-    truth = TRUTH if all(word.casefold() in TRUTH or missing(word) for word in text.counts) else {}
-
-    def meaning(word: str) -> float:
-        plain = word.replace(feature.unit, "", 1).strip() if feature.unit else word
-        if feature.thousands:
-            if not grouped.fullmatch(plain):
-                return truth.get(word.casefold(), np.nan)
-            plain = plain.replace(feature.thousands, "")
-        plain = plain.replace(feature.decimal, ".")
-        return float(plain) if pattern.fullmatch(plain) else truth.get(word.casefold(), np.nan)
-
-    return text.mapped(meaning)
+    numbers = signs.numbers(words)
+    return (
+        np.array([truth.get(word.casefold(), x) for word, x in zip(words, numbers, strict=True)]) if truth else numbers
+    )
 
 
-def days_of(words: Iterable[str], form: str) -> NDArray[np.float64]:
-    """Days since 1970-01-01, of which parts are times; NaN of words that are no date of this form."""
+def days_of(words: Iterable[str], form: str, latest: int | None = None) -> NDArray[np.float64]:
+    """Days since 1970-01-01, of which parts are times; NaN of words that are no date of this form.
+
+    Years of two digits are the last ones up to ``latest``; without it those from 1969 to 2068.
+    """
     import pandas as pd
 
     dates = pd.to_datetime(pd.Series(list(words), dtype=object), format=form, errors="coerce", utc=True)
-    return np.asarray((dates - pd.Timestamp(1970, 1, 1, tz="UTC")) / pd.Timedelta(days=1), np.float64)
+    if latest is not None:
+        dates = dates.where(~(dates.dt.year > latest), dates - pd.DateOffset(years=100))
+        dates = dates.where(~(dates.dt.year <= latest - 100), dates + pd.DateOffset(years=100))
+    return days_between(dates.dt.tz_localize(None).to_numpy())
+
+
+def days_between(dates: NDArray[Any]) -> NDArray[np.float64]:
+    """Days since 1970-01-01 of dates [n], NaN where there is none."""
+    unit: Any = np.datetime_data(dates.dtype)[0]
+    days = np.where(np.isnat(dates), np.nan, dates.astype(np.int64)) / (
+        np.timedelta64(1, "D") / np.timedelta64(1, unit)
+    )
+    return np.asarray(days, np.float64)

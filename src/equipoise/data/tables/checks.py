@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from math import lgamma, log
 from typing import Any
 
@@ -9,16 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.tables.cells import RawTable
-from equipoise.data.tables.columns import MANY, PROBLEMS, Column, Columns, UserData, listed, option
+from equipoise.data.tables.columns import MANY, PROBLEMS, Columns, UserData, listed, option
 from equipoise.data.tables.numbers import BLOCK, LEAST, counting
-from equipoise.data.tables.schema import NUMBER
+from equipoise.data.tables.schema import CATEGORY, NUMBER
 from equipoise.data.tables.words import EXACT
 
 INDICES = re.compile("id|idx|index|level_0|no|nr|row(_?id|_?number|names|num)?")
 IDENTIFIER = re.compile(r"(.*[^a-z])?(id|uid|uuid|no|nr|number|code|key|mrn|index)|.*[a-z](ID|Id|No|Nr|Code)")
-STAND_INS = [-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999, 999999]  # for missing numbers
-MAGNITUDE = 10  # times the other medians: a column is in another unit
-DIFFERENT = 10  # numbers, from which on a zero among them may be odd
+PERSON = re.compile(
+    r"subject|patient|person|participant|member|customer|employee|student|mrn|(.*[^a-z])?u?u?id|.*[a-z]I[dD]"
+)
+# numbers that stand for missing ones also where they are few, or among few others
+STAND_INS = {sign * int(digit * n) for digit in "789" for n in range(2, 7) for sign in (-1, 1)} | {-9, -8, -7}
+RATIO = 5  # of a median to the other medians: a column is in another unit
+DIFFERENT = 10  # numbers, from which on one among them may be odd
+SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles by which clients are compared
+COMMON = 0.1  # of a client's cells: a category that only it has is noted
 FEW = 1024  # rows that are looked at first
 CHANCE = 1e-6  # of a note on a table without any column that tells the class
 STEPS = 12  # up, and none down: by chance once in 12!
@@ -46,14 +53,21 @@ def doubts(own: UserData, columns: Columns) -> Iterator[str]:
 
     what, part = ("number to predict", "") if own.regression else ("class", ", or some classes from the others,")
     y = own.targets if own.regression else np.unique(np.array(own.label), return_inverse=True)[1]
-    if telling := (follows if own.regression else tells)(x, y):
+    people = [] if columns.subject else [k for k in people_in(x, names) if names[k] not in columns.keep]
+    if telling := [k for k in (follows if own.regression else tells)(x, y) if k not in people]:
         yield said(
             telling,
             ("tells", "tell, each alone,"),
             f"the {what}{part} of all {len(x):,} samples. If made from the {what}, or known only after it",
         )
+    for name in (names[k] for k in people):
+        yield (
+            f"{source}: the column {name} may name people, who have several rows, and a model learns them by heart. If so, keep the rows of each "
+            f"together, and the column out of the inputs: {option('subject', name)}. If not, and it is no feature: "
+            f"{option('leave_out', [*columns.leave_out, name][:MANY])}."
+        )
     kept = {k for k, name in enumerate(names) if name in columns.keep}
-    if naming := sorted({*identifiers(x, names)} - kept - {*counting(x), *telling}):
+    if naming := sorted({*identifiers(x, names)} - kept - {*counting(x), *telling, *people}):
         yield said(
             naming,
             ("may number", "may number"),
@@ -62,14 +76,15 @@ def doubts(own: UserData, columns: Columns) -> Iterator[str]:
     low, high = x.min(0), x.max(0)
     if constant := np.flatnonzero((low == high) & (np.abs(low) < EXACT)).tolist():
         yield said(constant, ("holds", "hold"), "the same number in every row, which tells nothing")
-    numbers = _present(own, x, names)
-    for name, values in numbers.items():
-        yield from (f"{source}: {name} is {said}" for said in _standing_in(values[np.isfinite(values)], name, own))
-    if own.client is not None and numbers:
-        said_of = [
-            said for name, each in _medians(numbers, own.client).items() for said in unlike(name, each, "client")
-        ]
-        yield from (f"{source}: {sentence}" for sentence in shortened(said_of))
+    for first, other in copies(x):
+        if first not in constant:
+            yield f"{source}: the column {names[other]} is a copy of {names[first]}: {option('leave_out', [*leave, names[other]][:MANY])}."
+    if not own.regression:
+        yield from (f"{source}: {sentence}" for sentence in shortened([*_missing_by_class(own)]))
+    for name, values, form in _present(own, x, names):
+        yield from (f"{source}: {name} is {text}" for text in _standing_in(values, name, own, form))
+    if own.client is not None:
+        yield from (f"{source}: {sentence}" for sentence in shortened([*_by_client(own, x, names)]))
 
 
 def shortened(sentences: Sequence[str]) -> list[str]:
@@ -78,52 +93,160 @@ def shortened(sentences: Sequence[str]) -> list[str]:
     return [*sentences[:PROBLEMS], *[f"{more:,} more notes of that kind are left out."] * (more > 0)]
 
 
-def _present(own: UserData, x: NDArray[Any], names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-    """The columns of numbers, of which NaN are missing."""
+def _present(own: UserData, x: NDArray[Any], names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.float64], str]]:
+    """The columns of numbers and dates in which a number may stand for a missing one, without missing cells; of dates their form."""
+    low, high = np.sort(np.partition(x, [0, -1], axis=0)[[0, -1]], axis=0) if len(x) > 1 else (x[0], x[0])
+    second = np.where(x > low, x, np.inf).min(0), np.where(x < high, x, -np.inf).max(0)
+    far = (second[0] - low > high - second[0]) | (high - second[1] > second[1] - low)
+    features = own.inputs.schema.features if isinstance(own.inputs, RawTable) else ()
+    gaps = own.inputs.columns if isinstance(own.inputs, RawTable) else {}
+    for k, name in enumerate(names):
+        form = features[k].form if features else ""
+        incomplete = bool(features) and features[k].kind != CATEGORY and bool(gaps[name].missing.any())
+        if (far[k] or low[k] == 0 or high[k] == 0 or incomplete) and not (features and features[k].kind == CATEGORY):
+            values = gaps[name].values if features else x[:, k].astype(np.float64)
+            yield name, values[np.isfinite(values)], form
+
+
+def _missing_by_class(own: UserData) -> Iterator[str]:
+    """Notes on columns that are empty for all samples of some classes, and not of others: then a gap tells the class."""
     if not isinstance(own.inputs, RawTable):
-        return dict(zip(names, x.T.astype(np.float64, copy=False), strict=True))
-    return {f.name: own.inputs.columns[f.name].values for f in own.inputs.schema.features if f.kind == NUMBER}
+        return
+    y, n = own.targets, np.bincount(own.targets)
+    for name, cells in own.inputs.columns.items():
+        if (gone := cells.missing).any():
+            empty = np.bincount(y[gone], minlength=len(n)) == n
+            large = n >= LEAST
+            if (empty & large).any() and (~empty & large).any():
+                classes = [own.classes[k] for k in np.flatnonzero(empty & large).tolist()]
+                yield (
+                    f"column {name}: every cell is missing for the class{'es' * (len(classes) > 1)} {listed(classes)}, and not for others, so that a "
+                    f"gap tells the class. If it is known only after the class: {option('leave_out', name)}."
+                )
 
 
-def _medians(columns: Mapping[str, NDArray[np.float64]], client: Column) -> dict[str, dict[str, float]]:
-    """By column and client the median; NaN if every cell is missing, and nothing of few rows, or of half zeros and half others."""
-    import pandas as pd
+def _by_client(own: UserData, x: NDArray[Any], names: Sequence[str]) -> Iterator[str]:
+    """Notes on columns that are unlike at a client: empty, in another unit, or with categories of its own."""
+    client = np.array(own.client, object)
+    rows = {name: np.flatnonzero(client == name) for name in dict.fromkeys(own.client or ()) if name}
+    rows = {name: where for name, where in rows.items() if len(where) >= LEAST}
+    if len(rows) < 2:
+        return
+    features = own.inputs.schema.features if isinstance(own.inputs, RawTable) else ()
+    numbers = [k for k in range(len(names)) if not features or features[k].kind == NUMBER]
+    values = x[:, numbers].astype(np.float64)
+    if isinstance(own.inputs, RawTable):
+        for j, k in enumerate(numbers):
+            values[own.inputs.columns[names[k]].missing, j] = np.nan
+    few = np.sort(values[:FEW], axis=0)
+    many = (np.diff(few, axis=0) > 0).sum(0) + 1 >= DIFFERENT
+    quantiles = {name: quantiles_of(values[where]) for name, where in rows.items()}
+    yield from unlike([names[k] for k in numbers], quantiles, "client", many)
+    for feature in features:
+        if feature.kind == CATEGORY and isinstance(own.inputs, RawTable):
+            cells = own.inputs.columns[feature.name]
+            counts = {
+                name: dict(
+                    zip(cells.words, np.bincount(part[part >= 0], minlength=len(cells.words)).tolist(), strict=True)
+                )
+                for name, part in ((name, cells.values[where]) for name, where in rows.items())
+            }
+            yield from unlike_words(feature.name, counts, "client")
 
-    groups: Any = pd.DataFrame(columns).groupby(np.array(client, object))
-    medians, low, high = groups.median(), groups.min(), groups.max()
-    sites = [name for name, n in groups.size().items() if name and n >= LEAST]
-    return {
-        name: {
-            str(site): float(medians[name][site])
-            for site in sites
-            if medians[name][site] or low[name][site] == high[name][site]
-        }
-        for name, values in columns.items()
-        if np.isnan(values).any() or len(np.unique(values[:FEW])) >= DIFFERENT
-    }
+
+def quantiles_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The quantiles at ``SHARES`` of columns [n, D], without missing cells; NaN of a column without any."""
+    order = np.sort(values, axis=0)  # NaN are last
+    n = (~np.isnan(values)).sum(0)
+    ranks = np.clip(np.ceil(np.array(SHARES)[:, None] * n).astype(np.int64) - 1, 0, len(values) - 1)
+    made: NDArray[np.float64] = np.take_along_axis(order, ranks, 0)
+    made[:, n == 0] = np.nan
+    return made
 
 
-def unlike(column: str, medians: Mapping[str, float], what: str, empty: str = "every cell is missing") -> Iterator[str]:
-    """Notes on a column that is empty at some clients or sites, or whose median there is an order of magnitude from all others.
+def unlike(
+    columns: Sequence[str], quantiles: Mapping[str, NDArray[np.float64]], what: str, many: NDArray[np.bool_]
+) -> Iterator[str]:
+    """Notes on columns that are empty at some clients or sites, or whose numbers there are unlike those of all others.
+
+    Unlike is a median by a factor of ``RATIO``, where numbers have one sign, or numbers of which few are in the range of the others.
 
     Parameters
     ----------
-    column : its name.
-    medians : of each client, by its name; NaN if every cell is missing.
+    columns : their names, D of them.
+    quantiles : of each client, by its name, at ``SHARES`` [5, D]; NaN if every cell is missing.
     what : ``"client"`` or ``"site"``.
+    many : [D], whether there are several different numbers, so that they are measured.
     """
-    present = {name: median for name, median in medians.items() if not np.isnan(median)}
-    if present and (lost := [name for name in medians if name not in present]):
-        yield f"column {column}: every cell is missing at {what}{'s' * (len(lost) > 1)} {listed(lost)}, and not elsewhere."
-    for name, median in present.items():
-        others = [abs(other) for other_name, other in present.items() if other_name != name]
-        least, most = min(others, default=0.0), max(others, default=0.0)
-        if least > 0 and (abs(median) * MAGNITUDE <= least or abs(median) >= most * MAGNITUDE):
-            elsewhere = f"{least:g}" if f"{least:g}" == f"{most:g}" else f"{least:g} to {most:g}"
+    clients, every = [*quantiles], np.stack([*quantiles.values()], 1)  # [5, M, D]
+    low, lower, median, upper, high = every
+    empty, size = np.isnan(median), np.abs(median)
+    one_sign = ~((low < 0) & (high > 0)).any(0)
+    least, most = _least_of_others(size), -_least_of_others(-size)
+    ratio = one_sign & (least > 0) & (least < np.inf) & ((size * RATIO <= least) | (size >= RATIO * most))
+    beyond = (upper < _least_of_others(low)) & (high < _least_of_others(lower))
+    beyond |= (lower > -_least_of_others(-high)) & (low > -_least_of_others(-upper))
+    alone = (~empty).sum(0) < 2
+    odd = (ratio | (beyond & (low < high))) & (many | (lower == upper)) & ~empty & ~alone
+    for k in np.flatnonzero((empty.any(0) & ~empty.all(0)) | odd.any(0)).tolist():
+        column = f"column {columns[k]}:"
+        if lost := [name for name, gone in zip(clients, empty[:, k], strict=True) if gone]:
+            yield f"{column} every cell is missing at {what}{'s' * (len(lost) > 1)} {listed(lost)}, and not elsewhere."
+        for m in np.flatnonzero(odd[:, k]).tolist()[: 1 if len(clients) == 2 else None]:
+            others = np.delete(median[:, k], m)
+            ends = [*dict.fromkeys(f"{end:.6g}" for end in (np.nanmin(others), np.nanmax(others)))]
+            mark = f" If that number marks missing cells, in a table: under [columns], missing_values = [{median[m, k]:.15g}]."
             yield (
-                f"column {column}: the median at {what} {name} is {median:g}, and {elsewhere} elsewhere. Is its unit the same? If not, convert "
-                f"the numbers there. Does a number mark missing cells? In a table name it under [columns], missing_values = [{median:g}]."
+                f"{column} the median at {what} {clients[m]} is {median[m, k]:.6g}, and {' to '.join(ends)} elsewhere. "
+                f"Is its unit the same? If not, convert the numbers there.{mark * bool(lower[m, k] == upper[m, k])}"
             )
+
+
+def _least_of_others(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The least of all other rows of ``values`` [M, D], without NaN; infinite if there is none."""
+    filled = np.where(np.isnan(values), np.inf, values)
+    first, second = np.sort(np.concatenate([filled, np.full((1, values.shape[1]), np.inf)]), axis=0)[:2]
+    made: NDArray[np.float64] = np.where(filled == first, second, first)
+    return made
+
+
+def unlike_words(column: str, counts: Mapping[str, Mapping[str, int]], what: str) -> Iterator[str]:
+    """Notes on categories that are common at one client or site, and do not occur at any other."""
+    for name, mine in counts.items():
+        others = [each for other, each in counts.items() if other != name and any(each.values())]
+        present = sum(mine.values())
+        alone = [
+            word
+            for word, n in mine.items()
+            if word and n >= max(LEAST, COMMON * present) and not any(each.get(word) or each.get("") for each in others)
+        ]
+        if others and alone:
+            yield (
+                f"column {column}: {listed(map(repr, alone))} at {what} {name} only. Is it written as elsewhere? If not, write it alike."
+            )
+            if len(counts) == 2:
+                return
+
+
+def copies(x: NDArray[Any]) -> list[tuple[int, int]]:
+    """Pairs of columns of ``x`` [n, D] that are equal in every row: the first, and each other one."""
+    first: dict[int, int] = {}
+    pairs = []
+    for k, content in enumerate(map(hash, map(bytes, np.ascontiguousarray(x.T)))):
+        other = first.setdefault(content, k)
+        pairs += [(other, k)] * (other != k and bool((x[:, k] == x[:, other]).all()))
+    return pairs
+
+
+def people_in(x: NDArray[Any], names: Sequence[str]) -> list[int]:
+    """Columns of ``x`` [n, D] of whole numbers that seem to name people by their name, and come again, by about 2 to 50 rows of each."""
+    n = len(x)
+    called = (k for k, name in enumerate(names) if PERSON.fullmatch(name) or PERSON.match(name.casefold()))
+    return [
+        k
+        for k in called
+        if (x[:, k] == np.rint(x[:, k])).all() and max(DIFFERENT, n / 50) <= len(np.unique(x[:, k])) <= 0.9 * n
+    ]
 
 
 def _measured(x: NDArray[Any], *, whole: bool) -> bool:
@@ -132,16 +255,17 @@ def _measured(x: NDArray[Any], *, whole: bool) -> bool:
     return columns and x.dtype != np.uint8 and (whole or x.dtype.kind == "f")
 
 
-def _standing_in(x: NDArray[Any], name: str, own: UserData) -> Iterator[str]:
-    """What of a column may stand for missing numbers."""
+def _standing_in(x: NDArray[Any], name: str, own: UserData, form: str) -> Iterator[str]:
+    """What of a column may stand for missing numbers, or dates of a ``form``."""
     todo = "fill it in, or remove these rows"
     if isinstance(own.inputs, RawTable):
-        todo = "add missing_values = [{:g}] to {} under [columns]"
-    ends = {x.min(initial=0), x.max(initial=0)}
-    for number, rows in stand_ins(x) if ends & {*STAND_INS} else ():
-        missing = f"If that stands for a missing number: {todo.format(number, name)}."
-        yield f"{number:g} in {rows:,} row{'s' * (rows > 1)}, far from all its other numbers. {missing}"
-    if zeros := odd_zeros(x):
+        todo = "add missing_values = [{}] to {} under [columns]"
+    for number, rows in stand_ins(x):
+        shown = f"{number:.15g}" if not form else str(np.datetime64(int(number), "D"))
+        marked = shown if not form else f'"{np.datetime64(int(number), "D").astype(date).strftime(form)}"'
+        missing = f"If that stands for a missing {'date' if form else 'number'}: {todo.format(marked, name)}."
+        yield f"{shown} in {rows:,} row{'s' * (rows > 1)}, far from all its other {'dates' if form else 'numbers'}. {missing}"
+    if not form and (zeros := odd_zeros(x)):
         missing = f"If 0 stands for a missing number: {todo.format(0, name)}."
         yield f"0 in {zeros[0]:,} of {len(x):,} rows, and the number next to it is {zeros[1]:g}. {missing}"
 
@@ -240,13 +364,22 @@ def _few(n: int) -> NDArray[np.int64]:
 
 
 def stand_ins(x: NDArray[Any]) -> list[tuple[float, int]]:
-    """The numbers of a column that may stand for missing ones, as -999 does, and how often: farther off than all others lie apart."""
-    others = x[~np.isin(x, STAND_INS)].astype(np.float64)
-    if not len(others) or others.min() == others.max():
-        return []
-    low, high = others.min(), others.max()
-    return [
-        (float(number), int((x == number).sum()))
-        for number in np.unique(x[np.isin(x, STAND_INS)])
-        if max(low - number, number - high) > high - low
-    ]
+    """The numbers of a column that may stand for missing ones, as -999 does, and how often: farther off than all others lie apart.
+
+    They occur again, or are numbers that programs and people use so. The lowest and the highest are taken off as long as one is so far.
+    """
+    values, counts = np.unique(x.astype(np.float64), return_counts=True)
+    low, high, odd = 0, len(values) - 1, list[int]()
+    while high - low > 1:
+        spread_below, spread_above = values[high] - values[low + 1], values[high - 1] - values[low]
+        if values[low + 1] - values[low] > spread_below > 0:
+            odd.append(low)
+            low += 1
+        elif values[high] - values[high - 1] > spread_above > 0:
+            odd.append(high)
+            high -= 1
+        else:
+            break
+    many = high - low + 1 >= DIFFERENT
+    usual = [k for k in odd if values[k] in STAND_INS or (many and counts[k] > 1 and values[k] != 0)]
+    return sorted((float(values[k]), int(counts[k])) for k in usual)

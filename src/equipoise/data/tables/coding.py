@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, Words, read_cells
+from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, raw_of, read_cells
 from equipoise.data.tables.columns import require_columns, together
-from equipoise.data.tables.schema import CATEGORY, DATE, NUMBER, Feature, Schema
+from equipoise.data.tables.schema import CATEGORY, NUMBER, Feature, Schema, number_of
 from equipoise.data.tables.sums import Fitted, Rows, fit, logarithm
 from equipoise.system.seals import typed
 from equipoise.system.suggestions import some
@@ -65,19 +64,19 @@ class Coder:
         if doubled := {name for name in self.schema.names if names.count(name) > 1}:
             raise DataError(f"{source}: two columns are called {some(sorted(doubled))}. Rename one.")
         require_columns(names, self.schema.names, source)
-        raw = {f.name: _raw(frame.iloc[:, names.index(f.name)], f) for f in self.schema.features}
+        raw = {f.name: raw_column(frame.iloc[:, names.index(f.name)]) for f in self.schema.features}
         return self.of_raw(raw, source, lambda k: f"row {k + 1}")
 
     def of_raw(
-        self, raw: Mapping[str, Raw], source: str, at: Place, decimal: str = "."
+        self, raw: Mapping[str, Raw], source: str, at: Place, signs: Mapping[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], list[str]]:
-        """The inputs of columns as a reader gives them, and notes; ``at(k)`` is the place of row k, ``decimal`` a sign of the table."""
+        """The inputs of columns as a reader gives them, and notes; ``at(k)`` is the place of row k, ``signs`` options of this table."""
         if not len(next(iter(raw.values()))):
             raise DataError(f"{source} holds no row, so there is nothing to predict.")
         columns, problems = {}, list[str]()
         for feature in self.schema.features:
-            if decimal != "." and feature.kind == NUMBER and not feature.thousands:
-                feature = replace(feature, decimal=decimal)
+            if signs and feature.kind == NUMBER:
+                feature = replace(feature, **signs)
             columns[feature.name], wrong = read_cells(feature, raw[feature.name], at)
             problems += wrong
         notes = self.notes(columns, source, problems)
@@ -100,7 +99,7 @@ class Coder:
         return self.schema.as_json() | {
             "sha256": self.schema.digest,
             "fitted": {
-                name: asdict(learnt) | {"categories": [*learnt.categories]} for name, learnt in self.fitted.items()
+                name: vars(learnt) | {"categories": [*learnt.categories]} for name, learnt in self.fitted.items()
             },
         }
 
@@ -110,19 +109,14 @@ class Coder:
         return Coder(Schema.of(content["columns"], content["left_out"]), typed(dict[str, Fitted], content["fitted"]))
 
 
-def _raw(column: Any, feature: Feature) -> Raw:
-    """A column of a pandas frame as a reader gives it."""
-    if feature.kind == DATE:
-        column = column.map(partial(_dated, form=feature.form))
-    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
-        numbers: NDArray[Any] = column.to_numpy()
+def raw_column(column: Any) -> Raw:
+    """A column of a pandas frame: numbers and dates as they are, and what else it holds as words."""
+    if column.dtype.kind in "biuf":
+        numbers: NDArray[Any] = column.to_numpy(np.float64, na_value=np.nan)
         return numbers
-    return Words.of(column.tolist())
-
-
-def _dated(cell: Any, form: str) -> Any:
-    """A date that pandas or Python has read, as text."""
-    return cell.strftime(form) if hasattr(cell, "strftime") and cell == cell else cell
+    if column.dtype.kind == "M":
+        return np.asarray((column.dt.tz_convert("UTC").dt.tz_localize(None) if column.dt.tz else column).to_numpy())
+    return raw_of(column.tolist())
 
 
 def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> tuple[list[str], list[str]]:
@@ -150,13 +144,14 @@ def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> tuple[list[str]
             notes.append(f"{column} the median is {middle:g}, far from the numbers of training. Is its unit the same?")
         return [], notes
     counts = np.bincount(cells.values[~cells.missing], minlength=len(cells.words)).tolist()
-    new = {word: n for word, n in zip(cells.words, counts, strict=True) if n and word not in fitted.categories}
+    place = places_of(fitted, cells.words)
+    new = {word: n for word, n in zip(cells.words, counts, strict=True) if n and word not in place}
     strange, present = sum(new.values()), sum(counts)
     most = 2 * strange > present > 1
     if not new or (fitted.joined and not most):
         return [], notes
-    respelt = {_spelling(word): word for word in fitted.categories}
-    meant = [f"{word!r} for {respelt[_spelling(word)]!r}" for word in new if _spelling(word) in respelt]
+    spelled = {_spelling(word): word for word in fitted.categories}
+    meant = [f"{word!r} for {spelled[_spelling(word)]!r}" for word in new if _spelling(word) in spelled]
     named = some([f"{word!r} in {n:,}" for word, n in new.items()], 5)
     if most and (meant or not fitted.joined):
         why = "It is written otherwise than in training" if meant else "Is it written as in training"
@@ -177,6 +172,19 @@ def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> tuple[list[str]
             f"{column} {strange:,} of {present:,} cells did not occur in training ({named}), and count as {stands} categories."
         )
     return [], notes
+
+
+def places_of(fitted: Fitted, words: Iterable[str]) -> dict[str, int]:
+    """The places of the words that are categories: as they are written, or as the only category that is the same number."""
+    exact, alike = {word: k for k, word in enumerate(fitted.categories)}, dict[str, list[int]]()
+    for word, k in exact.items():
+        alike.setdefault(number_of(word), []).append(k)
+    places = dict[str, int]()
+    for word in words:
+        same = [exact[word]] if word in exact else alike.get(number_of(word), [])
+        if len(same) == 1:
+            places[word] = same[0]
+    return places
 
 
 def _spelling(word: str) -> str:
@@ -220,8 +228,7 @@ def _coded(feature: Feature, fitted: Fitted, cells: Cells) -> NDArray[np.float64
 
 def _places(fitted: Fitted, cells: Cells) -> NDArray[np.int64]:
     """The place of every cell's category; of others the one after the last if they are joined; -1 for none."""
-    place = {word: k for k, word in enumerate(fitted.categories)}
-    rest = len(fitted.categories) if fitted.joined else -1
+    place, rest = places_of(fitted, cells.words), len(fitted.categories) if fitted.joined else -1
     lookup = np.array([*(place.get(word, rest) for word in cells.words), -1], np.int64)
     places: NDArray[np.int64] = lookup[cells.values]  # -1 is the last
     return places

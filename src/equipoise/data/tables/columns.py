@@ -28,7 +28,9 @@ SPLITS = {
 }
 ROLES = ("client", "split", "subject")  # of columns, in addition to labels, groups and inputs
 SHOWN = 5  # names in a sentence
-WRITTEN = ("sep", "decimal", "encoding")  # options of tables that are text
+THOUSANDS = (".", ",", "'", "’", " ", "\u00a0", "\u202f", "_")  # signs between them
+LEAVE_OUT = "leave out"
+WRITTEN = ("sep", "decimal", "thousands", "encoding")  # options of tables that are text
 PROBLEMS = 10  # in an error
 MANY = 50  # columns in a sentence
 INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
@@ -51,10 +53,15 @@ class Columns:
     leave_out : columns that are no features.
     keep : columns that are features, although they have no name or count the rows.
     not_missing : words that usually say that something is missing, and are names of classes, clients or groups here.
-    sep, decimal, encoding : of a table that is text: what is between its cells, the sign before the digits of a fraction,
-        ``"."`` or ``","``, and how letters are written, such as ``"latin-1"``; ``None`` for what is found, ``"."`` and UTF-8.
+    inputs : the columns that may be features; None: all that have no other purpose.
+    unlabelled : what happens to rows without a label: ``"leave out"``; None: they are an error.
+    unknown : the name of the group of people whose group is missing; None: they are an error.
+    sep, decimal, thousands, encoding : of a table that is text: what is between its cells, the sign before the digits of a fraction,
+        ``"."`` or ``","``, the one between thousands, and how letters are written, such as ``"latin-1"``; ``None`` for what is found,
+        what the cells allow, and UTF-8.
     task : what labels are: ``"regression"``, numbers to predict; ``"classification"`` or None, classes.
     schema : JSON of what columns are, by name, where that is not what it seems; see :class:`equipoise.data.tables.schema.Feature`.
+    choose : whether the first reading is taken of a column that has several; else that is an error.
     agreed : whether ``schema`` has every column that becomes inputs, as several sites agreed on, and a table may have one class.
     """
 
@@ -67,12 +74,29 @@ class Columns:
     leave_out: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     not_missing: tuple[str, ...] = ()
+    inputs: tuple[str, ...] | None = None
+    unlabelled: str | None = None
+    unknown: str | None = None
     sep: str | None = None
     decimal: str | None = None
+    thousands: str | None = None
     encoding: str | None = None
     task: str | None = None
     schema: str = ""
+    choose: bool = False
     agreed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.decimal not in (None, ".", ","):
+            raise DataError(f"decimal must be '.' or ','; found {self.decimal!r}.")
+        if self.thousands is not None and (self.thousands not in THOUSANDS or self.thousands == self.decimal):
+            raise DataError(
+                f"thousands must be {some([*map(repr, THOUSANDS)], MANY)}, and not the sign before fractions; found {self.thousands!r}."
+            )
+        if self.unlabelled not in (None, LEAVE_OUT):
+            raise DataError(f"unlabelled must be {LEAVE_OUT!r}; found {self.unlabelled!r}.")
+        if self.thousands in (".", ",") and self.decimal is None:
+            object.__setattr__(self, "decimal", ",."[".,".index(self.thousands)])
 
     @property
     def regression(self) -> bool:
@@ -93,7 +117,9 @@ class Columns:
     def of_tables(self) -> list[str]:
         """The options that were given and only a table has."""
         return [
-            f.name for f in fields(self) if getattr(self, f.name) and f.name not in ("not_missing", "task", "agreed")
+            f.name
+            for f in fields(self)
+            if getattr(self, f.name) and f.name not in ("not_missing", "task", "choose", "agreed")
         ]
 
 

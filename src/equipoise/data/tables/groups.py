@@ -7,18 +7,20 @@ from typing import Any
 
 from equipoise.data.contents import DataError
 from equipoise.data.tables.columns import Column, Columns, column, option, several
+from equipoise.data.tables.signs import PLAIN, Signs
 
 MOST = 20  # groups that different numbers make without bands
 
 
 @dataclass(frozen=True)
 class Group:
-    """A column of groups, and the attribute that it is; numbers are divided into bands at ``edges``."""
+    """A column of groups, and the attribute that it is; numbers, written with ``signs``, are divided into bands at ``edges``."""
 
     name: str
     column: str
     edges: tuple[float, ...] = ()
     role: str = "group"
+    signs: Signs = PLAIN
 
     def values(self, words: Column, columns: Columns, what: object, *, client: bool) -> Column:
         """The value of every sample, from the words in the column, which may name the ``client``, too.
@@ -27,13 +29,10 @@ class Group:
         ------
         DataError : bands of words, or many different numbers without bands.
         """
-        try:
-            numbers = [float(word.replace(columns.decimal or ".", ".")) for word in words]
-        except ValueError:
+        numbers = self.signs.numbers(words).tolist()
+        if any(map(math.isnan, numbers)):
             if self.edges:
-                raise DataError(
-                    f"{what}: {self.role}={self.column}:... needs a number in every row of {self.column}."
-                ) from None
+                raise DataError(f"{what}: {self.role}={self.column}:... needs a number in every row of {self.column}.")
             return words
         if self.edges:
             return tuple(band(number, self.edges) for number in numbers)
@@ -53,7 +52,7 @@ class Group:
 def band(number: float, edges: Sequence[float]) -> str:
     """The name of a number's band: the lower edge is in it, the upper one is not."""
     k = sum(number >= edge for edge in edges)
-    lower, upper = [f">= {edges[k - 1]:g}"] * (k > 0), [f"< {edge:g}" for edge in edges[k : k + 1]]
+    lower, upper = [f">= {edges[k - 1]:.15g}"] * (k > 0), [f"< {edge:.15g}" for edge in edges[k : k + 1]]
     return " and ".join(lower + upper)
 
 
@@ -83,7 +82,7 @@ def groups_of(columns: Columns, names: Sequence[str], what: str) -> dict[str, Gr
 
 def described(groups: Iterable[Group]) -> dict[str, Any]:
     """What the record of a run has of groups, so that others find them in another table; nothing if there are none."""
-    made = {group.name: {"column": group.column, "bands": [*group.edges]} for group in groups}
+    made = {group.name: {"column": group.column, "bands": [*group.edges], **group.signs.changed()} for group in groups}
     return {"groups": made} if made else {}
 
 

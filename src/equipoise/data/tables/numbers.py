@@ -1,6 +1,5 @@
-"""Columns of numbers: what is none, what only counts the rows, and standardising without losing what they say."""
+"""Arrays of numbers: what float32 holds, and standardising without losing what they say."""
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,48 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.tables.columns import MANY, listed, option
-from equipoise.data.tables.words import FIRST, NUMBER, missing
 
-MISSING_CELLS = "missing"  # a kind of cells
-LARGEST = 3e38  # a larger number is infinite in float32
-# what pandas, pyarrow and R call such a column
-NAMELESS = re.compile(r"(Unnamed: [\d.]+|__index_level_\d+__|\.\.\.\d+)?")
 LEAST = 8  # rows from which on a column that counts them does so on purpose
 BLOCK = 1 << 20  # numbers that are standardised at once
 Where = Callable[[list[int]], str]
-
-
-def nameless(names: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Columns without a name, or with the one that programs give to an index without a name; and all others, with those of ``keep``."""
-    unnamed = {name: None for name in names if NAMELESS.fullmatch(name) and name not in keep}
-    return [*unnamed], [name for name in names if name not in unnamed]
-
-
-def faults(cells: Sequence[str], rows: Sequence[int], at: Callable[[int], str], n: int, kind: str = "") -> str:
-    """What is wrong with a column of ``n`` cells, of which ``cells`` in ``rows`` are no numbers that float32 holds, or no such ``kind``."""
-    kinds: dict[str, list[int]] = {}
-    meaning = {cell: kind or _kind(cell) for cell in set(cells)}
-    for k, cell in enumerate(cells):
-        kinds.setdefault(meaning[cell], []).append(k)
-    said = []
-    for what, which in kinds.items():
-        first: dict[str | int, int] = {}  # of the same cells one is enough, unless they are missing
-        for k in which:
-            first.setdefault(k if what == MISSING_CELLS else cells[k].strip(), k)
-        examples = [
-            f"{cells[k].strip()[:40]!r} in {at(rows[k])}" if cells[k].strip() else f"empty in {at(rows[k])}"
-            for k in [*first.values()][:FIRST]
-        ]
-        share = (
-            f"all {n:,} are" if len(which) == n > 1 else f"{len(which):,} of {n:,} {'are' if len(which) > 1 else 'is'}"
-        )
-        said.append(f"{share} {what} ({', '.join(examples)}{', ...' * (len(which) > len(examples))})")
-    return " and ".join(said)
-
-
-def _kind(cell: str) -> str:
-    return MISSING_CELLS if missing(cell) else "too large" if NUMBER.fullmatch(cell.strip()) else "no number"
 
 
 def counting(x: NDArray[Any]) -> list[int]:
@@ -114,12 +75,3 @@ def standardised(
         part = (x[k : k + step].astype(np.float64) - mean) / divisor
         made[k : k + step] = single(part, lambda at, k=k: where([at[0] + k, *at[1:]]))  # type: ignore[misc]
     return made, mean, std
-
-
-def left_out(columns: Sequence[str], before: Sequence[str], source: str, why: str) -> str:
-    """A note on columns that are left out, as ``why`` says of each, with the option that puts them back beside those of ``before``."""
-    s = "s" * (len(columns) > 1)
-    return (
-        f"{source}: the column{s} {listed(columns)} {'are' if s else 'is'} left out: {why}. "
-        f"If {'they are features' if s else 'it is a feature'}: {option('keep', [*before, *columns][:MANY])}."
-    )

@@ -9,20 +9,30 @@ from dataclasses import replace
 
 import numpy as np
 
-from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, Words, read_cells
+from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, Words, days_of, read_cells
 from equipoise.data.tables.checks import odd_zeros
 from equipoise.data.tables.columns import MANY, Columns, listed, option, require_columns
-from equipoise.data.tables.inference import infer
-from equipoise.data.tables.numbers import counting, left_out
+from equipoise.data.tables.inference import Guess, centuries, infer
+from equipoise.data.tables.numbers import LEAST, counting
 from equipoise.data.tables.schema import CATEGORY, DATE, NUMBER, Feature, Schema
+from equipoise.data.tables.signs import Signs, agreeing, readings, shown_by
 from equipoise.data.tables.words import missing, twins
 
-CODES = 10  # different whole numbers that may be codes of categories
 SIGNS = ("thousands", "unit")
+CODES = 10  # different whole numbers that may be codes of categories
 INDEX = "it holds nothing but the numbers of the rows"
+DECISIVE = {"kind", "thousands", "decimal", "form", "latest", "truth", "categories"}  # options that choose a reading
+# what pandas, pyarrow and R call a column without a name
+NAMELESS = re.compile(r"(Unnamed: [\d.]+|__index_level_\d+__|\.\.\.\d+)?")
 
 
-def read_raw(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) -> tuple[RawTable, list[str], list[str]]:
+def read_raw(
+    source: str,
+    raw: Mapping[str, Raw],
+    options: Columns,
+    at: Place,
+    signs: Mapping[str, Sequence[Signs]] | None = None,
+) -> tuple[RawTable, list[str], list[str]]:
     """The columns of a table, what is wrong with them, and what is left out and why.
 
     Parameters
@@ -31,26 +41,113 @@ def read_raw(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) -
     raw : its columns, without those that have another purpose.
     options : what the user said of columns, such as ``schema``, options of :class:`Feature` by name.
     at : the place of a row.
+    signs : the readings of columns of text as numbers, of a table that has no types of its own.
     """
     if options.agreed:
         return _agreed(source, raw, options, at)
-    features, left, notes = [], {}, list[str]()
+    signs = signs_in(raw, options, text=False)[0] if signs is None else signs
+    features, left, notes, written = [], {}, list[str](), json.loads(options.schema or "{}")
+    others, problems = dict[str, tuple[Feature, ...]](), list[str]()
+    counts = counting_columns({name: cells for name, cells in raw.items() if name not in options.keep})
     for name, cells in raw.items():
-        guess: Feature | str = Feature(name, NUMBER)
-        if isinstance(cells, Words):
-            guess = infer(name, cells, options.decimal)
-            if isinstance(guess, Feature) and guess.kind == CATEGORY:
-                guess, said = _named(source, guess, cells, options.not_missing)
-                notes += said
-        elif name not in options.keep and counting(cells[:, None]):
-            guess = INDEX
-        if isinstance(guess, Feature):
-            features.append(guess)
-        else:
-            left[name] = guess
-    schema = Schema(tuple(features), left).merged(json.loads(options.schema or "{}"))
-    table, problems = _read(schema, raw, options, at)
-    return table, problems, notes + notes_of(source, schema, options.keep)
+        guess = Guess(reason=INDEX) if name in counts else infer(name, cells, signs.get(name, ()), options.decimal)
+        if not guess.features:
+            left[name] = guess.reason
+            continue
+        feature = guess.features[0]
+        if isinstance(cells, Words) and feature.kind == CATEGORY:
+            feature, said = _named(source, feature, cells, options.not_missing)
+            notes += said
+        features.append(feature)
+        if len(guess.features) > 1 and not DECISIVE & written.get(name, {}).keys():
+            others[name] = guess.features[1:]
+            problems += [question(guess.features, cells)] * (not options.choose)
+    schema = Schema(tuple(features), left).merged(written)
+    for feature in schema.features:
+        cells = raw[feature.name]
+        if "%y" in feature.form and isinstance(cells, Words) and len(dated := centuries(feature, cells.texts)) > 1:
+            problems.append(question(dated, cells))
+    table, wrong = _read(schema, raw, options, at)
+    return replace(table, others=others), problems + wrong, notes + notes_of(source, schema, options.keep)
+
+
+def signs_in(raw: Mapping[str, Raw], options: Columns, text: bool) -> tuple[dict[str, list[Signs]], str]:
+    """The readings of columns as numbers, which agree with each other; and the sign before fractions that the table shows.
+
+    ``text`` : whether the table has no types of its own, so that its numbers were text, too.
+    """
+    words = {name: cells.texts for name, cells in raw.items() if isinstance(cells, Words)}
+    numbers = (cells for cells in raw.values() if text and not isinstance(cells, Words))
+    fractions = (options.decimal or ".") * any((cells % 1 != 0).any() for cells in numbers)
+    columns = {name: readings(texts, options.thousands, options.decimal) for name, texts in words.items()}
+    shown = shown_by([(signs, words[name]) for name, signs in columns.items()], fractions)
+    return {name: agreeing(signs, shown) for name, signs in columns.items()}, shown
+
+
+def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> str:
+    """Why a column needs a choice of the user: what one of its cells is by each reading; of a ``role`` only the table has options."""
+    assert isinstance(raw, Words)
+    ways = [f"{way}: {written_as(feature)}" for way, feature in zip(ways_of(features, raw), features, strict=True)]
+    name, todo = features[0].name, []
+    if not role:
+        todo = [
+            f"Write one under [columns] in the file that `equipoise init` writes, {key_of(name)} = {{ {written_as(features[0])} }}."
+        ]
+    if all(feature.kind == NUMBER for feature in features):
+        signs = [option("thousands", f.thousands) if f.thousands else option("decimal", f.decimal) for f in features]
+        todo.append(f"For all columns: {' or '.join(signs)}.")
+    return f"column {name}: more than one reading is possible, {', or '.join(ways)}. {' '.join(todo)}"
+
+
+def ways_of(features: Sequence[Feature], raw: Words) -> list[str]:
+    """A cell, the same for all readings, and what it is by each."""
+
+    def values(words: Sequence[str], feature: Feature) -> list[str]:
+        if feature.kind == CATEGORY:
+            return [*words]
+        if feature.kind == DATE:
+            return [day(days) for days in days_of(words, feature.form, feature.latest)]
+        signs, truth = Signs(feature.thousands, feature.decimal, feature.unit), [*map(str.casefold, feature.truth)]
+        return [
+            str(truth.index(word.casefold()) % 2) if word.casefold() in truth else f"{signs.number(word):.12g}"
+            for word in words
+        ]
+
+    words = raw.texts
+    read = [values(words, feature) for feature in features]
+    k = next((k for k in range(len(words)) if len({each[k] for each in read}) > 1), 0)
+    return [f"{words[k]!r} is {each[k]}" for each in read]
+
+
+def written_as(feature: Feature) -> str:
+    """A column's options as TOML has them."""
+    options = feature.written() | ({"decimal": "."} if feature.kind == NUMBER and not feature.thousands else {})
+    return ", ".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in options.items())
+
+
+def counting_columns(raw: Mapping[str, Raw]) -> set[str]:
+    """The names of columns of numbers that count the rows."""
+    numbers = {name: cells for name, cells in raw.items() if isinstance(cells, np.ndarray) and cells.dtype.kind != "M"}
+    return {
+        name
+        for name, x in numbers.items()
+        if len(x) >= LEAST and abs(x[-1] - x[0]) == len(x) - 1 and counting(x[:, None])
+    }
+
+
+def nameless(names: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Columns without a name, or with the one that programs give to an index without a name; and all others, with those of ``keep``."""
+    unnamed = {name: None for name in names if NAMELESS.fullmatch(name) and name not in keep}
+    return [*unnamed], [name for name in names if name not in unnamed]
+
+
+def left_out(columns: Sequence[str], before: Sequence[str], source: str, why: str) -> str:
+    """A note on columns that are left out, as ``why`` says of each, with the option that puts them back beside those of ``before``."""
+    s = "s" * (len(columns) > 1)
+    return (
+        f"{source}: the column{s} {listed(columns)} {'are' if s else 'is'} left out: {why}. "
+        f"If {'they are features' if s else 'it is a feature'}: {option('keep', [*before, *columns][:MANY])}."
+    )
 
 
 def _agreed(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) -> tuple[RawTable, list[str], list[str]]:

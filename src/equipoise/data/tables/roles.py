@@ -1,17 +1,21 @@
 """Columns that are no features: names of classes, clients and groups, or numbers to predict."""
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from equipoise.data.contents import DataError
+from equipoise.data.tables.cells import Words, raw_of
 from equipoise.data.tables.columns import ROLES, SPLITS, Columns, column, option
 from equipoise.data.tables.groups import Group, groups_of
-from equipoise.data.tables.numbers import LARGEST, faults
-from equipoise.data.tables.words import COMMAS, Names, Origin, number_pattern, read_role
+from equipoise.data.tables.reading import question
+from equipoise.data.tables.schema import NUMBER, Feature
+from equipoise.data.tables.signs import LARGEST, Signs, agreeing, faults, kind_of, readings
+from equipoise.data.tables.words import COMMAS, Names, Origin, missing, read_role
 
 
 def named_columns(
@@ -31,6 +35,7 @@ def read_roles(
     origin: Callable[[str], Origin],
     notes: list[str],
     bands: Group | None = None,
+    shown: str = "",
 ) -> tuple[dict[str, Any], list[str]]:
     """Class, client, person, groups and part of every sample, as far as there are such columns, and what is wrong with them.
 
@@ -40,12 +45,13 @@ def read_roles(
     cells, origin : of a column by its name.
     notes : to which those on names are added.
     bands : of numbers that are classes.
+    shown : the sign before fractions in the other columns, if they are text and show one.
     """
     roles: dict[str, Any] = {}
     problems = list[str]()
     for role in (role for role in ("label", "client", "subject", *groups) if role in used):
         kind = "group" if role == "label" and bands else role.split()[0]  # numbers with bands may have fractions
-        names = read_column(cells(used[role]), kind, origin(used[role]), columns)
+        names = read_column(cells(used[role]), kind, origin(used[role]), columns, shown)
         roles[role] = names.words
         problems += [problem.replace(f": the {kind} ", f": the {role.split()[0]} ") for problem in names.problems]
         notes += names.notes
@@ -68,13 +74,45 @@ def read_roles(
     return roles, problems
 
 
-def read_column(values: Iterable[Any], role: str, origin: Origin, columns: Columns) -> Names:
+def with_signs(
+    groups: Mapping[str, Group], cells: Mapping[str, Iterable[Any]], columns: Columns, what: object, shown: str = ""
+) -> dict[str, Group]:
+    """Groups with the signs in their numbers, where these are divided into bands."""
+    return {
+        role: replace(group, signs=signs_in_role(cells[group.column], group.column, columns, what, shown))
+        if group.edges
+        else group
+        for role, group in groups.items()
+    }
+
+
+def signs_in_role(values: Iterable[Any], name: str, columns: Columns, what: object, shown: str = "") -> Signs:
+    """The signs in the numbers of a column that is no feature; usual ones where cells are numbers already.
+
+    Raises
+    ------
+    DataError : its cells can be read in two ways.
+    """
+    raw = values if isinstance(values, np.ndarray) and values.dtype.kind in "biuf" else raw_of([*values])
+    if not isinstance(raw, Words):
+        return Signs()
+    texts = [word for word in raw.texts if word not in columns.not_missing]
+    signs = agreeing(readings(texts, columns.thousands, columns.decimal), shown)
+    if len(signs) > 1:
+        features = [Feature(name, NUMBER, **each.changed()) for each in signs]
+        raise DataError(f"{what}: {question(features, raw, role=True)}")
+    return signs[0] if signs else Signs(columns.thousands or "", columns.decimal or ".")
+
+
+def read_column(values: Iterable[Any], role: str, origin: Origin, columns: Columns, shown: str = "") -> Names:
     """The names in a column, see :func:`read_role`; in regression labels are numbers, as Python writes float64: no digit is lost."""
     if role != "label" or not columns.regression:
+        if role == "group" and columns.unknown is not None:
+            values = [columns.unknown if missing(_cell(cell)) else cell for cell in values]
         return read_role(values, role, origin, columns.not_missing)
     classes = "If these are classes, leave task=regression out; else name the column with the number to predict."
     expected, todo = "a number to predict of every sample", "Correct these cells, or remove their samples."
-    numbers, problems = read_numbers(values, origin, columns, expected, todo, classes)
+    numbers, problems = read_numbers(values, origin, columns, expected, todo, classes, shown)
     if problems:
         return Names((), problems)
     label = tuple(map(repr, numbers))
@@ -87,15 +125,21 @@ def read_column(values: Iterable[Any], role: str, origin: Origin, columns: Colum
 
 
 def read_numbers(
-    values: Iterable[Any], origin: Origin, columns: Columns, expected: str, todo: str, no_number: str = ""
+    values: Iterable[Any],
+    origin: Origin,
+    columns: Columns,
+    expected: str,
+    todo: str,
+    no_number: str = "",
+    shown: str = "",
 ) -> tuple[list[float], tuple[str, ...]]:
     """The numbers in a column, NaN where a cell is none, and a problem if there is such a cell: what was ``expected``, and what ``todo``.
 
     ``no_number`` is what to do if no cell is a number.
     """
-    decimal, cells = columns.decimal or ".", _cells(values)
-    pattern = re.compile(number_pattern(decimal), re.ASCII)
-    numbers = [float(cell.replace(decimal, ".")) if pattern.fullmatch(cell) else math.nan for cell in cells]
+    values = values if isinstance(values, np.ndarray) else [*values]
+    signs, cells = signs_in_role(values, origin.what, columns, "", shown), _cells(values)
+    numbers = signs.numbers(cells).tolist()
     bad = [k for k, number in enumerate(numbers) if not abs(number) <= LARGEST]
     if not bad:
         return numbers, ()
@@ -104,7 +148,8 @@ def read_numbers(
         todo = no_number or todo
     if columns.decimal is None and all(map(COMMAS.fullmatch, wrong)):
         todo = f"Write fractions with a point; or, in a table that is text: {option('decimal', ',')}."
-    return numbers, (f"{origin.what}: expected {expected}; {faults(wrong, bad, origin.at, len(cells))}. {todo}",)
+    fault = faults(wrong, bad, origin.at, len(cells), lambda word: kind_of(word, signs))
+    return numbers, (f"{origin.what}: expected {expected}; {fault}. {todo}",)
 
 
 def _cells(values: Iterable[Any]) -> list[str]:

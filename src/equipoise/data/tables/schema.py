@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from equipoise.data.contents import DataError
@@ -26,21 +26,28 @@ CODINGS = ("one-hot", "ordinal")
 SHOWN = 50  # names in a sentence
 EXPONENT = r"\d{1,3}[eE]\d{1,2}"  # 1E1, which is ten or a code
 CODE = re.compile(rf"[+-]?0\d|{EXPONENT}$")  # what a code begins with that could be a number
+CHOSEN = "the schema leaves it out"
 OPTIONS = {  # of each kind, in addition to its kind and what stands for a missing cell
-    NUMBER: {"scaling", "low", "high", "thousands", "decimal", "unit"},
-    DATE: {"scaling", "low", "high", "form"},
+    NUMBER: {"scaling", "low", "high", "thousands", "decimal", "unit", "truth"},
+    DATE: {"scaling", "low", "high", "form", "latest"},
     CATEGORY: {"coding", "categories", "least", "not_missing"},
 }
 
 
 def plain(word: str) -> str:
-    """The name of a category; of a number the shortest, so that 1.0, which a column with missing cells may hold, is 1 in one without.
+    """The name of a category; of a whole number the shortest, so that 1.0, which a column with missing cells may hold, is 1 in one without.
 
-    A code with zeros before it, 007, stays, and so does one with a letter E, 1E1; programs write 1e+01 for ten.
+    A code with zeros before it, 007, stays, and so do one with a letter E, 1E1, and one with zeros after a fraction, 3.10; programs
+    write 1e+01 for ten.
     """
     if not NUMERIC.fullmatch(word) or CODE.match(word) or not abs(number := float(word)) < EXACT:
         return word
-    return str(int(number)) if number.is_integer() else str(number)
+    return str(int(number)) if number.is_integer() else word
+
+
+def number_of(word: str) -> str:
+    """The number that a word is, in one spelling, so that 2.50 and 2.5 are alike; all other words as they are."""
+    return repr(float(word)) if NUMERIC.fullmatch(word) and not CODE.match(word) and float(word) < EXACT else word
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,8 @@ class Feature:
     unit : a sign in every number, such as ``"%"`` or ``"€"``, which is ignored.
     not_missing : words that usually mark a missing cell, and are categories here, such as ``"None"``.
     missing_values : numbers or words that mark a missing cell here, such as ``0`` of a blood pressure, or ``"unknown"``.
+    truth : the words for 0 and 1, such as ``("no", "yes")``, in turn if there are several pairs.
+    latest : of dates whose years have two digits, the last year that they may be: 2026 for years from 1927 to 2026.
     """
 
     name: str
@@ -82,6 +91,8 @@ class Feature:
     unit: str = ""
     not_missing: tuple[str, ...] = ()
     missing_values: tuple[str, ...] = ()
+    truth: tuple[str, ...] = ()
+    latest: int | None = None
 
     def __post_init__(self) -> None:
         for option, options in (("kind", KINDS), ("scaling", SCALINGS), ("coding", CODINGS)):
@@ -106,8 +117,17 @@ class Feature:
             raise DataError(f"column {self.name}: least must be a whole number >= 1; found {self.least!r}.")
         if self.kind == DATE and not self.form:
             raise DataError(f'column {self.name}: a date needs its form, such as form = "%Y-%m-%d".')
-        for option in ("categories", "missing_values"):
-            object.__setattr__(self, option, tuple(plain(str(word).strip()) for word in getattr(self, option)))
+        if self.latest is not None and (type(self.latest) is not int or "%y" not in self.form):
+            raise DataError(
+                f"column {self.name}: latest must be a year, such as 2026, of a form with %y; found {self.latest!r}."
+            )
+        if self.truth and (len(self.truth) % 2 or len({*map(str.casefold, map(str, self.truth))}) < len(self.truth)):
+            raise DataError(
+                f'column {self.name}: truth must be the words for 0 and 1, such as ["no", "yes"]; found {list(self.truth)!r}.'
+            )
+        object.__setattr__(self, "missing_values", tuple(plain(str(word).strip()) for word in self.missing_values))
+        for option in ("categories", "truth"):
+            object.__setattr__(self, option, tuple(str(word).strip() for word in getattr(self, option)))
         if doubled := sorted({word for word in self.categories if self.categories.count(word) > 1}):
             raise DataError(
                 f"column {self.name}: categories has {some(list(map(repr, doubled)))} twice. Leave one out."
@@ -124,12 +144,13 @@ class Feature:
 
     def written(self) -> dict[str, Any]:
         """What differs from the defaults, and the kind: as TOML has it."""
-        usual = Feature(self.name, self.kind, form=self.form)
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("name", "kind")}
-        changed = {
-            name: value for name, value in values.items() if value != getattr(usual, name) or (name == "form" and value)
-        }
+        usual = USUAL | {"missing": FILLS[self.kind][0]}
+        changed = {name: value for name, value in vars(self).items() if name in usual and value != usual[name]}
         return {"kind": self.kind} | {name: list(v) if isinstance(v, tuple) else v for name, v in changed.items()}
+
+
+USUAL = {f.name: f.default for f in fields(Feature) if f.name not in ("name", "kind")}
+LATER = {"missing_values", "truth", "latest"}  # options without which a schema has the hash of earlier versions
 
 
 @dataclass(frozen=True)
@@ -155,9 +176,9 @@ class Schema:
     def digest(self) -> str:
         """SHA-256 of everything that decides how a table is coded."""
         decisive = [
-            [f.name, sorted((name, value) for name, value in asdict(f).items() if value or name != "missing_values")]
+            [f.name, sorted((name, value) for name, value in vars(f).items() if value or name not in LATER)]
             for f in self.features
-        ]  # of a schema without it, the hash that bundles of earlier versions have
+        ]
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
     @staticmethod
@@ -171,7 +192,7 @@ class Schema:
         features, left = [], dict(left_out or {})
         for name, written in columns.items():
             if isinstance(written, Mapping) and written.get("kind") == LEFT_OUT:
-                left[name] = "the schema leaves it out"
+                left[name] = CHOSEN
             else:
                 features.append(Feature(name, **_options(name, written)))
         return Schema(tuple(features), left)
@@ -184,21 +205,32 @@ class Schema:
                 raise DataError(
                     f"columns: Unknown column {name!r}.{near(name, sorted(every))} All: {some(sorted(every), SHOWN)}."
                 )
-        options = {}
+        features, left = [], {}
+        if not columns:
+            return self
         for feature in self.features:
-            written = _options(feature.name, columns.get(feature.name, {}))
-            same = written.get("kind", feature.kind) == feature.kind
-            options[feature.name] = feature.written() | written if same else written
-        for name in self.left_out:
+            written = _options(feature.name, columns.get(feature.name, {})) if feature.name in columns else {}
+            kind = written.get("kind", feature.kind)
+            if kind == LEFT_OUT:
+                left[feature.name] = CHOSEN
+            elif written:
+                features.append(
+                    Feature(feature.name, **(feature.written() | written if kind == feature.kind else written))
+                )
+            else:
+                features.append(feature)
+        for name, why in self.left_out.items():
             written = _options(name, columns.get(name, {}))
             if written and written.get("kind") != LEFT_OUT:
-                options[name] = {"kind": _kind_of(written)} | written
-        return Schema.of(options, {name: why for name, why in self.left_out.items() if name not in options})
+                features.append(Feature(name, **{"kind": kind_of(written)} | written))
+            else:
+                left[name] = why
+        return Schema(tuple(features), left)
 
 
-def _kind_of(options: Mapping[str, Any]) -> str:
+def kind_of(options: Mapping[str, Any]) -> str:
     """The kind of a column of which a user wrote other options."""
-    if "form" in options:
+    if {"form", "latest"} & options.keys():
         return DATE
     return CATEGORY if {"categories", "coding", "least", "not_missing"} & options.keys() else NUMBER
 
@@ -208,7 +240,7 @@ def _options(name: str, written: object) -> dict[str, Any]:
     if not isinstance(written, Mapping):
         raise DataError(f'column {name}: expected a table such as {{ kind = "number" }}; found {written!r}.')
     options = {f.name for f in fields(Feature)} - {"name"}
-    for option in ("categories", "not_missing", "missing_values"):
+    for option in ("categories", "not_missing", "missing_values", "truth"):
         if not isinstance(written.get(option, ()), list | tuple):
             raise DataError(
                 f'column {name}: {option} must be a list, such as ["low", "high"]; found {written[option]!r}.'

@@ -16,13 +16,14 @@ from equipoise.data.tables.columns import listed, option
 from equipoise.data.tables.schema import CATEGORY, Feature, Schema
 from equipoise.metrics.groups import hidden
 
-ERROR = 0.005  # of a quantile, relative to it
-FAR = 10**6  # more than any index of a bin
-BASE = (1 + ERROR) / (1 - ERROR)  # a number x is in the bin of the sketch with index ceil(log |x| / log BASE)
-NARROW = 2.0**-40  # so is a distance of quartiles that is so much smaller than the standard deviation
+BLOCK = 1 << 20  # numbers that are added up at once
+POINTS = 1000  # that a site gives of a column, at most
+NARROW = 2.0**-40  # a distance of quartiles that is so much smaller than the standard deviation
 FLAT = 2.0**-50  # a standard deviation that is so much smaller than the mean is a rounding error
 
 Rows = Sequence[int] | NDArray[np.int64]
+Floats = Sequence[float] | NDArray[np.float64]
+Counts = Sequence[int] | NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,7 @@ class Sums:
     rows, present : how many cells there are, and how many are not missing.
     total, deviation : of numbers the sum, and the standard deviation (ddof 0).
     fractions : how many numbers are not whole.
-    bins : a sketch of the numbers: how many have the sign s and the index k of a logarithmic grid, by ``"s k"`` (DDSketch, Masson,
-        Rim, Lee 2019).
+    points, counts : the numbers that are not missing; of a site the means of groups of neighbours, and how many each stands for.
     words : how often each category occurs; ``""`` counts those that are not named.
     """
 
@@ -44,7 +44,8 @@ class Sums:
     total: float = 0.0
     deviation: float = 0.0
     fractions: int = 0
-    bins: Mapping[str, int] = field(default_factory=dict)
+    points: Floats = ()
+    counts: Counts = ()
     words: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
@@ -53,25 +54,31 @@ class Sums:
 
         ``n STD^2 = sum_k n_k (STD_k^2 + (mean_k - mean)^2)`` (Chan, Golub, LeVeque 1983), which loses no digits where means are large.
         """
-        bins, words = Counter[str](), Counter[str]()
+        words = Counter[str]()
         for part in parts:
-            bins.update(part.bins)
             words.update(part.words)
-        rows, present, fractions = (
-            sum(getattr(part, name) for part in parts) for name in ("rows", "present", "fractions")
-        )
-        whole = Sums(rows, present, math.fsum(part.total for part in parts), 0.0, fractions, bins, words)
-        apart = [(part.present, part.deviation, part.mean - whole.mean) for part in parts if part.present]
+        points = np.concatenate([part.points for part in parts]) if parts else np.empty(0)
+        counts = np.concatenate([part.weights for part in parts]) if any(len(part.counts) for part in parts) else ()
+        present, total = sum(part.present for part in parts), math.fsum(part.total for part in parts)
+        mean = total / present if present else 0.0
+        apart = [(part.present, part.deviation, part.mean - mean) for part in parts if part.present]
         unit = max((max(deviation, abs(gap)) for _, deviation, gap in apart), default=0.0) or 1.0
         squares = math.fsum(n * ((deviation / unit) ** 2 + (gap / unit) ** 2) for n, deviation, gap in apart)
-        return replace(whole, deviation=unit * math.sqrt(squares / max(1, present)))
+        deviation = unit * math.sqrt(squares / max(1, present))
+        rows, fractions = sum(part.rows for part in parts), sum(part.fractions for part in parts)
+        return Sums(rows, present, total, deviation, fractions, points, counts, words)
+
+    @property
+    def weights(self) -> NDArray[np.int64]:
+        """How many numbers each point stands for: one, unless counts are given."""
+        return np.asarray(self.counts, np.int64) if len(self.counts) else np.ones(len(self.points), np.int64)
 
     def suppressed(self, least: int) -> Sums:
-        """The same without names of categories, and without bins of the sketch, of fewer rows than ``least``.
+        """The same without names of categories, and without numbers, of fewer rows than ``least``.
 
         Rare categories are counted together. If they are too few even so, the next rarest category gives them as many of its rows as they
-        lack, or is counted with them where it would keep fewer than ``least``. A bin of few rows is joined to the next larger one, the last
-        to the one before. Of numbers that are not whole it is kept only whether there are any.
+        lack, or is counted with them where it would keep fewer than ``least``. Numbers are given in groups of neighbours, at most ``POINTS``,
+        each of ``least`` or more, by their mean; equal numbers are in one group. Of numbers that are not whole it is kept only whether there are any.
         """
         if 0 < self.present < least:  # what so few rows have is theirs
             return Sums(self.rows)
@@ -81,38 +88,49 @@ class Sums:
             last = max(rare, key=lambda word: (self.words[word], word), default="")
             named = {last: rest - least} if last and self.words[last] >= least and rest >= 2 * least else {}
             words |= {**named, "": rest - sum(named.values())}
-        bins, carried, last = dict[str, int](), 0, ""
-        for place in sorted(self.bins, key=_order):
-            carried += self.bins[place]
-            if carried >= least:
-                last = place
-                bins[last], carried = carried, 0
-        if carried and last:
-            bins[last] += carried
-        return replace(self, words=words, bins=bins, fractions=int(self.fractions > 0))
+        points, counts = grouped(np.asarray(self.points, np.float64), max(least, math.ceil(self.present / POINTS)))
+        return replace(self, words=words, points=points, counts=counts, fractions=int(self.fractions > 0))
 
     @property
     def mean(self) -> float:
         """Of the cells that are there; 0 if none is."""
         return self.total / self.present if self.present else 0.0
 
-    def quantile(self, share: float) -> float:
-        """The smallest number that at least a share of the cells do not exceed, within ``ERROR`` of it; whole if all are.
+    def quantile(self, *shares: float) -> list[float]:
+        """The smallest numbers that at least a share of the cells do not exceed; of sites the mean of its group, whole if all are."""
+        values = np.asarray(self.points, np.float64)
+        if not len(values):
+            return [0.0 for _ in shares]
+        order = np.argsort(values, kind="stable")
+        below = np.cumsum(self.weights[order]) if len(self.counts) else np.arange(1, len(values) + 1)
+        ranks = [max(1, math.ceil(share * int(below[-1]))) for share in shares]
+        numbers = values[order[np.searchsorted(below, ranks)]].tolist()
+        return numbers if self.fractions else [float(round(number)) for number in numbers]
 
-        Its bin is found by the counts, and answered by the middle of the bin; by Cantelli's inequality it is no further from the mean
-        than ``sqrt(share / (1 - share))`` standard deviations above, and ``sqrt((1 - share) / share)`` below.
-        """
-        rank, below = max(1, math.ceil(share * sum(self.bins.values()))), 0  # bins of few rows may be left out
-        for place in sorted(self.bins, key=_order):
-            below += self.bins[place]
-            if below >= rank:
-                sign, k = map(int, place.split())
-                middle = sign * 2 * BASE**k / (BASE + 1)
-                if 0 < share < 1:
-                    low, high = math.sqrt((1 - share) / share), math.sqrt(share / (1 - share))
-                    middle = min(max(middle, self.mean - low * self.deviation), self.mean + high * self.deviation)
-                return middle if self.fractions else float(round(middle))
-        return self.mean
+
+def grouped(values: NDArray[np.float64], least: int) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Groups of ``least`` or more neighbouring numbers, of which equal ones are in one: what stands for each, and how many are in it.
+
+    A number that ``least`` cells have stands for its group, else their mean.
+    """
+    different, counts = np.unique(values, return_counts=True)
+    ends, size = list[int](), 0
+    for k, n in enumerate(counts.tolist()):
+        size += n
+        if size >= least:
+            ends.append(k + 1)
+            size = 0
+    ends[-1:] = [len(different)] * bool(ends)  # fewer than that remain: they are in the last group
+    parts = [slice(first, last) for first, last in zip([0, *ends], ends, strict=False)]
+    sizes = [int(counts[part].sum()) for part in parts]
+    return tuple(_middle(different[part], counts[part], least) for part in parts), tuple(sizes)
+
+
+def _middle(values: NDArray[np.float64], counts: NDArray[np.int64], least: int) -> float:
+    common = int(counts.argmax())
+    if counts[common] >= least:
+        return float(values[common])
+    return math.fsum((values * counts).tolist()) / int(counts.sum())
 
 
 def add_up(feature: Feature, cells: Cells, rows: Rows) -> Sums:
@@ -122,22 +140,21 @@ def add_up(feature: Feature, cells: Cells, rows: Rows) -> Sums:
         counts = np.bincount(values[values >= 0], minlength=len(cells.words)).tolist()
         words = {word: n for word, n in zip(cells.words, counts, strict=True) if n}
         return Sums(len(values), int((values >= 0).sum()), words=words)
-    values = logarithm(feature, values[~np.isnan(values)])
-    total = math.fsum(values.tolist())  # whatever the order of rows
-    return Sums(len(rows), len(values), total, _deviation(values, total), int((values % 1 != 0).sum()), _bins(values))
+    return _sums(logarithm(feature, values[~np.isnan(values)])[None], len(rows))[0]
 
 
-def _order(place: str) -> int:
-    """By which bins are in the order of their numbers."""
-    sign, k = map(int, place.split())
-    return sign * (k + FAR)
-
-
-def _deviation(values: NDArray[np.float64], total: float) -> float:
-    """The standard deviation of numbers with this sum, also where their squares would be zero or infinite."""
-    apart = np.abs(values - total / max(1, len(values)))
-    unit = float(apart.max(initial=0)) or 1.0
-    return unit * math.sqrt(math.fsum(np.square(apart / unit).tolist()) / max(1, len(values)))
+def _sums(values: NDArray[np.float64], rows: int) -> list[Sums]:
+    """The sums of columns of numbers [D, n], none of which is missing, of ``rows`` cells."""
+    n = values.shape[1]
+    totals = [math.fsum(column) for column in values.tolist()]  # whatever the order of rows
+    apart = np.abs(values - np.array(totals)[:, None] / max(1, n))
+    unit = apart.max(1, initial=0)
+    unit[unit == 0] = 1.0  # without it squares would be zero or infinite
+    squares = np.square(apart / unit[:, None]).tolist()
+    deviations = (u * math.sqrt(math.fsum(s) / max(1, n)) for u, s in zip(unit.tolist(), squares, strict=True))
+    fractions = (values % 1 != 0).sum(1).tolist()
+    made = zip(totals, deviations, fractions, values, strict=True)
+    return [Sums(rows, n, total, deviation, part, column) for total, deviation, part, column in made]
 
 
 def logarithm(feature: Feature, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -147,16 +164,6 @@ def logarithm(feature: Feature, values: NDArray[np.float64]) -> NDArray[np.float
     if (values <= -1).any():
         raise DataError(f'column {feature.name}: scaling = "log" needs numbers above -1; found {np.nanmin(values):g}.')
     return np.log1p(values)
-
-
-def _bins(values: NDArray[np.float64]) -> dict[str, int]:
-    """How many numbers are in each bin; zero has a bin of its own."""
-    bins = {"0 0": int((values == 0).sum())} if (values == 0).any() else {}
-    for sign in (-1, 1):
-        if len(same := np.abs(values[np.sign(values) == sign])):
-            index, counts = np.unique(np.ceil(np.log(same) / math.log(BASE)).astype(np.int64), return_counts=True)
-            bins |= {f"{sign} {k}": n for k, n in zip(index.tolist(), counts.tolist(), strict=True)}
-    return bins
 
 
 @dataclass(frozen=True)
@@ -186,8 +193,21 @@ def fit(table: RawTable, clients: Sequence[Rows]) -> dict[str, Fitted]:
     ------
     DataError : columns of which every training cell is missing.
     """
-    parts = [{f.name: add_up(f, table.columns[f.name], rows) for f in table.schema.features} for rows in clients]
-    return learn(table.schema, parts)
+    return learn(table.schema, [add_up_all(table, np.asarray(rows, np.int64)) for rows in clients])
+
+
+def add_up_all(table: RawTable, rows: NDArray[np.int64]) -> dict[str, Sums]:
+    """The sums of all columns over some rows."""
+    features, columns = table.schema.features, table.columns
+    sums = dict.fromkeys((f.name for f in features), Sums())
+    plain = [f for f in features if f.kind != CATEGORY and f.scaling != "log"]
+    step = max(1, BLOCK // max(1, len(rows)))
+    for block in (plain[k : k + step] for k in range(0, len(plain), step)):
+        values = np.stack([columns[f.name].values[rows] for f in block])
+        full = ~np.isnan(values).any(1)
+        names = [f.name for f, complete in zip(block, full, strict=True) if complete]
+        sums |= zip(names, _sums(values[full], len(rows)), strict=True)
+    return {f.name: sums[f.name] if sums[f.name].rows else add_up(f, columns[f.name], rows) for f in features}
 
 
 def learn(schema: Schema, parts: Sequence[Mapping[str, Sums]]) -> dict[str, Fitted]:
@@ -209,12 +229,13 @@ def learn(schema: Schema, parts: Sequence[Mapping[str, Sums]]) -> dict[str, Fitt
 def of_numbers(feature: Feature, sums: Sums) -> Fitted:
     """Centre and scale of a column of numbers."""
     centre, scale = sums.mean, sums.deviation if sums.deviation > FLAT * abs(sums.mean) else 0.0
+    low, middle, high = sums.quantile(0.25, 0.5, 0.75)
     if feature.scaling == "robust":
-        centre, scale = sums.quantile(0.5), sums.quantile(0.75) - sums.quantile(0.25)
+        centre, scale = middle, high - low
         scale = scale if scale > NARROW * sums.deviation else 0.0
     if feature.scaling == "none":
         centre, scale = 0.0, 1.0
-    fill = sums.mean if feature.missing == "mean" else sums.quantile(0.5)
+    fill = sums.mean if feature.missing == "mean" else middle
     if feature.scaling == "log":
         fill = math.expm1(fill)
     return Fitted(centre, scale or 1.0, fill, sums.present < sums.rows)

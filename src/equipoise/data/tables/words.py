@@ -26,19 +26,9 @@ EXPONENT = re.compile(r"[+-]?\d+\.\d*[eE][+-]?\d{1,4}", re.ASCII)  # as programs
 COMMAS = re.compile(r"[+-]?\d+(?:,\d+)?", re.ASCII)
 
 
-def number_pattern(decimal: str) -> str:
-    """The pattern :data:`NUMBER`, with another sign before the digits of fractions."""
-    return NUMBER.pattern.replace(r"\.", re.escape(decimal))
-
-
 def missing(word: str) -> bool:
     """Whether a cell says, in any capitals, that its value is missing."""
     return word.strip().casefold() in MISSING
-
-
-def grouped_pattern(between: str, before: str) -> str:
-    """The pattern of numbers with signs between thousands and before the digits of fractions."""
-    return rf"[+-]?(\d+|\d{{1,3}}({re.escape(between)}\d{{3}})+)({re.escape(before)}\d+)?"
 
 
 @dataclass(frozen=True)
