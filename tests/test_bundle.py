@@ -1088,6 +1088,35 @@ def test_the_graph_agrees(tmp_path: Path) -> None:
         assert np.abs(eq.load(tmp_path / f"{k}").predict_proba(x) - fed.predict_proba(x).numpy()).max() < 1e-5
 
 
+@pytest.mark.parametrize(("dtype", "runs"), [("float64", False), ("bfloat16", False), ("float16", True)])
+def test_a_graph_that_onnxruntime_cannot_run_is_not_called_damaged(tmp_path: Path, dtype: str, runs: bool) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    net = nn.Sequential(nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 3, 3), nn.Flatten(), nn.Linear(9, 2))
+    fed = plain(net.to(getattr(torch, dtype)))
+    fed.fit(1, progress=False)
+    if runs:
+        fed.save_bundle(tmp_path / "b", onnx=True)
+        assert eq.load(tmp_path / "b").predict_proba(np.zeros((3, 5))).shape == (3, 2)
+        return
+    with pytest.raises(
+        BundleError, match=r"onnxruntime \S+ cannot run this network \(.*single precision only\. .*net\.float\(\)"
+    ):
+        fed.save_bundle(tmp_path / "b", onnx=True)
+    assert not (tmp_path / "b").exists()
+
+
+def test_arrays_of_any_layout_predict_the_same(tmp_path: Path) -> None:
+    fed = plain()
+    fed.fit(1, progress=False)
+    fed.save_bundle(tmp_path / "b")
+    model, x = eq.load(tmp_path / "b"), np.random.default_rng(0).normal(size=(20, 5)).astype(np.float32)
+    packed = np.zeros(20, [("n", "u1"), ("x", "f4", 5)])
+    packed["x"] = x
+    for same in (x[::-1][::-1], x.astype(">f4"), np.asfortranarray(x), packed["x"], x.astype(">f8")[::-1][::-1]):
+        assert np.array_equal(model.predict_proba(same), model.predict_proba(x))
+
+
 def test_a_bundle_in_the_folder_of_a_run_is_not_taken_for_that_of_its_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any
 ) -> None:

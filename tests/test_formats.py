@@ -1,12 +1,16 @@
-"""Files as the field has them: LEAF, MedMNIST, Keras, PFLlib, MATLAB, and tables of images made on Windows."""
+"""Files as the field has them: LEAF, MedMNIST, Keras, PFLlib, MATLAB, Parquet, Excel, and tables of images made on Windows."""
 
 from __future__ import annotations
 
 import io
 import json
+import re
 import shlex
+import struct
 import subprocess
 import sys
+import zipfile
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,9 @@ import equipoise as eq
 from equipoise import scenarios
 from equipoise.data.contents import DataError
 from equipoise.data.formats.reading import read_user_data
-from equipoise.data.tables.columns import Columns
+from equipoise.data.formats.table import opened
+from equipoise.data.tables.cells import RawTable
+from equipoise.data.tables.columns import Columns, UserData
 from run_helpers import cache, equipoise
 
 __all__ = ["cache", "equipoise"]
@@ -311,7 +317,7 @@ def test_bytes_of_one_client_and_shares_of_another_are_not_put_together(tmp_path
     [
         ("model.pt", "could run code. Save arrays"),
         ("x.npy", r"np\.savez\('data\.npz', x=x, y=y\)"),
-        ("t.xlsx", "as CSV"),
+        ("t.xls", r"as \.xlsx or CSV"),
         ("t.zip", "Unpack it"),
         ("t.txt", r"\.json of LEAF\.$"),
     ],
@@ -499,3 +505,263 @@ def test_parquet_with_images_in_it(tmp_path: Path) -> None:
     frame.to_parquet(tmp_path / "c.parquet")
     with pytest.raises(DataError, match=r"c\.parquet, row 4: this image cannot be decoded \(it is missing\)"):
         read_user_data(tmp_path / "c.parquet")
+
+
+# MATLAB: a class is what MATLAB says, whatever type the file stores
+def matlab(path: Path, **variables: tuple[str, np.ndarray[Any, Any]]) -> Path:
+    """A file of variables of class double, each stored in a smaller type, as MATLAB stores whole numbers."""
+    kinds = {"u1": 2, "i1": 1, "u2": 4, "i2": 3, "i4": 5}
+
+    def element(kind: int, content: bytes) -> bytes:
+        return struct.pack("<II", kind, len(content)) + content + b"\0" * (-len(content) % 8)
+
+    parts = [b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack("<H", 0x0100) + b"IM"]
+    for name, (stored, x) in variables.items():
+        shape = x.shape if x.ndim > 1 else (len(x), 1)
+        body = element(6, struct.pack("<II", 6, 0)) + element(5, struct.pack(f"<{len(shape)}i", *shape))
+        body += element(1, name.encode()) + element(kinds[stored], x.astype(f"<{stored}").tobytes(order="F"))
+        parts.append(element(14, body))
+    path.write_bytes(b"".join(parts))
+    return path
+
+
+@pytest.mark.parametrize("stored", ["u1", "i1", "u2", "i2", "i4"])
+@pytest.mark.parametrize("shape", [(24, 6, 5), (24, 6, 5, 3), (24, 7)])
+def test_doubles_of_matlab_are_numbers_however_they_are_stored(
+    tmp_path: Path, stored: str, shape: tuple[int, ...]
+) -> None:
+    x = np.random.default_rng(0).integers(0, 100, shape)
+    y, client = np.arange(24) % 2, np.arange(24) // 2 % 2
+    own = read_user_data(matlab(tmp_path / "a.mat", x=(stored, x), y=("u1", y), client=("u1", client)))
+    np.savez(tmp_path / "a.npz", x=x.astype(float), y=y, client=client)
+    same = read_user_data(tmp_path / "a.npz")
+    assert own.layout == same.layout
+    np.testing.assert_array_equal(np.asarray(own.inputs), np.asarray(same.inputs))
+    assert (own.label, own.client) == (same.label, same.client)
+
+
+@pytest.mark.parametrize("shape", [(24, 6, 5), (24, 6, 5, 3), (24, 7)])
+def test_truth_values_of_matlab_are_those_of_numpy(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    arrays = {"x": RNG.random(shape) > 0.5, "y": np.arange(24) % 3 > 0, "client": np.arange(24) // 2 % 2}
+    savemat(tmp_path / "a.mat", arrays)
+    np.savez(tmp_path / "a.npz", **arrays)
+    own, same = (read_user_data(tmp_path / name) for name in ("a.mat", "a.npz"))
+    assert (own.layout, own.label) == (same.layout, same.label)
+    np.testing.assert_array_equal(np.asarray(own.inputs), np.asarray(same.inputs))
+
+
+# views of arrays
+def of_function(tmp_path: Path, code: str) -> UserData:
+    (tmp_path / "mine.py").write_text(
+        f"import numpy as np\nrng = np.random.default_rng(0)\ndef clients():\n    {code}\n"
+    )
+    return read_user_data(f"{tmp_path / 'mine.py'}:clients")
+
+
+@pytest.mark.parametrize("turn", ["[::-1]", "[:, ::-1]", "[::-2]"])
+def test_turned_arrays_of_a_function_are_copied(tmp_path: Path, turn: str) -> None:
+    x = f"rng.integers(0, 255, (40, 8, 8), dtype=np.uint8){turn}"
+    own = of_function(
+        tmp_path, f"x = {x}; n = len(x); return {{'x': x, 'y': np.arange(n)[::-1] % 2, 'client': np.arange(n) % 2}}"
+    )
+    assert np.asarray(own.inputs).flags.c_contiguous
+    expected = eval(x, {"np": np, "rng": np.random.default_rng(0)})
+    np.testing.assert_array_equal(np.asarray(own.inputs)[:, 0], expected)
+
+
+# Parquet and Excel: one table of types
+def typed(tmp_path: Path, kind: str, frame: pd.DataFrame) -> Path:
+    """The same table as a file of a kind."""
+    path = tmp_path / f"t.{kind}"
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+    elif kind == "parquet":
+        pytest.importorskip("pyarrow")
+        frame.to_parquet(path, index=False)
+    else:
+        pytest.importorskip("openpyxl")
+        frame.to_excel(path, index=False)
+    return path
+
+
+def people(n: int = 40) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "age": rng.permutation(n) + 20,
+            "dose": np.where(np.arange(n) % 7, rng.normal(size=n).round(3), np.nan),
+            "smokes": rng.random(n) > 0.5,
+            "ward": rng.choice(["east", "west", "north"], n),
+            "code": ["007", "08"] * (n // 2),
+            "label": np.arange(n) % 3 > 0,
+            "client": ["x", "y"] * (n // 2),
+            "sex": rng.random(n) > 0.5,
+        }
+    )
+
+
+@pytest.mark.parametrize("kind", ["parquet", "xlsx"])
+def test_a_typed_table_means_what_the_same_csv_means(tmp_path: Path, kind: str) -> None:
+    columns = Columns(group="sex", schema=json.dumps({"smokes": {"kind": "category"}}))
+    own, same = (read_user_data(typed(tmp_path, name, people()), columns) for name in (kind, "csv"))
+    assert (own.label, own.classes) == (same.label, ("False", "True"))
+    assert (own.client, own.attributes, own.features) == (same.client, same.attributes, same.features)
+    assert isinstance(own.inputs, RawTable)
+    assert isinstance(same.inputs, RawTable)
+    for name, cells in same.inputs.columns.items():
+        np.testing.assert_array_equal(own.inputs.columns[name].values, cells.values)
+        assert own.inputs.columns[name].words == cells.words
+    assert own.inputs.columns["smokes"].words == ("False", "True")
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (pd.to_datetime(["2024-01-03", None, "2024-01-05"]), ["2024-01-03", "NaT", "2024-01-05"]),
+        (pd.to_datetime(["2024-01-03 06:00:00.000005", None, "2024-01-05"], format="ISO8601"), ["2024-01-03T06:00:00.000005", "NaT", "2024-01-05"]),
+        (pd.to_datetime(["2024-01-03 01:00", "2024-07-03 02:00"]).tz_localize("Europe/Berlin"), ["2024-01-03", "2024-07-03"]),
+        ([date(1969, 7, 20), None, date(9999, 12, 31)], ["1969-07-20", "NaT", "9999-12-31"]),
+        (pd.Categorical([datetime(2024, 1, 3), datetime(2024, 1, 4)]), ["2024-01-03", "2024-01-04"]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["parquet", "xlsx"])
+def test_typed_dates_are_no_text(tmp_path: Path, cells: Any, expected: list[str], kind: str) -> None:
+    frame = pd.DataFrame({"seen": cells})
+    if kind == "xlsx":
+        column = (
+            frame["seen"]
+            .astype(object)
+            .map(lambda cell: cell.tz_convert(None) if getattr(cell, "tzinfo", None) else cell)
+        )
+        frame = pd.DataFrame({"seen": column})
+    seen = opened(typed(tmp_path, kind, frame.assign(a=1)), Columns()).columns(["seen"])["seen"]
+    assert isinstance(seen, np.ndarray)
+    assert seen.dtype.kind == "M"
+    assert seen.astype("datetime64[ms]").tolist() == np.array(expected, "datetime64[ms]").tolist()
+
+
+@pytest.mark.parametrize("kind", ["binary", "large_binary", "dictionary"])
+def test_bytes_of_parquet_are_text_in_every_column(tmp_path: Path, kind: str) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    frame, path = people(), tmp_path / "t.parquet"
+
+    def blob(words: Any) -> Any:
+        cells = [str(word).encode() for word in words]
+        return (
+            pa.array(cells, pa.binary()).dictionary_encode()
+            if kind == "dictionary"
+            else pa.array(cells, getattr(pa, kind)())
+        )
+
+    table = {
+        name: blob(frame[name]) if name in ("ward", "label", "client") else pa.array(frame[name]) for name in frame
+    }
+    pq.write_table(pa.table(table), path)
+    own = read_user_data(path)
+    assert isinstance(own.inputs, RawTable)
+    assert own.inputs.columns["ward"].words == ("east", "north", "west")
+    assert (own.classes, own.clients) == (("False", "True"), ("x", "y"))
+    table["ward"] = pa.array([b"\xff\xfe"] * len(frame), pa.binary())
+    pq.write_table(pa.table(table), path)
+    with pytest.raises(DataError, match=r"t\.parquet, column ward: its cells are bytes, .*--set leave_out=ward"):
+        read_user_data(path)
+    assert "ward" not in read_user_data(path, Columns(leave_out=("ward",))).features
+
+
+@pytest.mark.parametrize("name", ["age", "ward", "dose"])
+def test_an_index_of_parquet_with_the_name_of_a_column(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("pyarrow")
+    frame = people()
+    frame.set_index(name, drop=False).to_parquet(tmp_path / "same.parquet")
+    frame.to_parquet(tmp_path / "t.parquet")
+    own, same = (read_user_data(tmp_path / file) for file in ("same.parquet", "t.parquet"))
+    assert own.features == same.features
+    other = frame.set_index(name, drop=False)
+    other[name] = other[name].to_numpy()[::-1]
+    other.to_parquet(tmp_path / "other.parquet")
+    with pytest.raises(
+        DataError, match=rf"other\.parquet: the index and a column are both called '{name}', and differ"
+    ):
+        read_user_data(tmp_path / "other.parquet")
+
+
+def workbook(path: Path, **sheets: list[list[Any]]) -> Path:
+    """An Excel file of these cells."""
+    book = pytest.importorskip("openpyxl").Workbook()
+    book.remove(book.active)
+    for name, rows in sheets.items():
+        sheet = book.create_sheet(name)
+        for row in rows:
+            sheet.append(row)
+    book.save(path)
+    return path
+
+
+HEAD, BODY = ["v", "label", "client"], [[k * 7 % 23, "ab"[k % 2], "xy"[k // 2 % 2]] for k in range(20)]
+
+
+def test_excel_with_empty_rows_columns_and_sheets(tmp_path: Path) -> None:
+    rows = [[], [], [None, *HEAD], [], *([None, *row] for row in BODY[:9]), [""], *([None, *row] for row in BODY[9:])]
+    path = workbook(tmp_path / "t.xlsx", Notes=[], Data=rows, Sheet3=[[""]])
+    own = read_user_data(path)
+    assert (own.features, len(own), own.clients) == (("v",), 20, ("x", "y"))
+    rows[5][2] = None
+    with pytest.raises(DataError, match=r"column label: the label is missing in 1 of 20 samples: row 6\."):
+        read_user_data(workbook(path, Data=rows))
+    with pytest.raises(
+        DataError, match=r"several sheets with content \(Data, Codes\)\. Save the one that counts as a file of its own"
+    ):
+        read_user_data(workbook(path, Data=rows, Codes=[["x", "north"]]))
+    with pytest.raises(DataError, match="has no cell with content"):
+        read_user_data(workbook(path, Data=[]))
+
+
+def test_excel_errors_are_missing_and_words_stay(tmp_path: Path) -> None:
+    rows = [[*row, 0.5 + k, "one" if k % 2 else "NA"] for k, row in enumerate(BODY)]
+    for k, error in enumerate(("#N/A", "#DIV/0!", "#VALUE!")):
+        rows[k][3] = error
+    path = workbook(tmp_path / "t.xlsx", Data=[[*HEAD, "dose", "word"], *rows])
+    dose = opened(path, Columns()).columns(["dose", "word"])["dose"]
+    assert isinstance(dose, np.ndarray)
+    assert np.isnan(dose).tolist() == [True] * 3 + [False] * 17
+    own = read_user_data(path, Columns(not_missing=("NA",)))
+    assert isinstance(own.inputs, RawTable)
+    assert own.inputs.columns["word"].words == ("NA", "one")
+
+
+def test_excel_formulas_have_their_stored_result(tmp_path: Path) -> None:
+    rows = [[*row, f"=A{k + 2}*2"] for k, row in enumerate(BODY)]
+    path = workbook(tmp_path / "t.xlsx", Data=[[*HEAD, "twice"], *rows])
+    with pytest.raises(
+        DataError, match=r"formulas without a stored result\. Open it in Excel or LibreOffice, and save it there"
+    ):
+        read_user_data(path)
+    with zipfile.ZipFile(path) as file:
+        parts = {name: file.read(name) for name in file.namelist()}
+    sheet = "xl/worksheets/sheet1.xml"
+    numbers = iter([row[0] * 2 for row in BODY])
+    parts[sheet] = re.sub(rb"</f><v ?/?>(</v>)?", lambda _: b"</f><v>%d</v>" % next(numbers), parts[sheet])
+    with zipfile.ZipFile(path, "w") as file:
+        for name, content in parts.items():
+            file.writestr(name, content)
+    twice = opened(path, Columns()).columns(["twice"])["twice"]
+    assert np.asarray(twice).tolist() == [row[0] * 2 for row in BODY]
+
+
+def test_excel_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = workbook(tmp_path / "t.xlsx", Data=[HEAD, *BODY])
+    with pytest.raises(DataError, match=r"t\.xlsx: decimal is an option of a table that is text"):
+        read_user_data(path, Columns(decimal=","))
+    monkeypatch.setenv("EQUIPOISE_MEMORY", "1KiB")
+    with pytest.raises(DataError, match=r"t\.xlsx declares"):
+        read_user_data(path)
+    monkeypatch.delenv("EQUIPOISE_MEMORY")
+    for content in (path.read_bytes()[:200], b"PK", b""):
+        (tmp_path / "b.xlsx").write_bytes(content)
+        with pytest.raises(DataError, match=r"b\.xlsx cannot be read as an Excel file"):
+            read_user_data(tmp_path / "b.xlsx")
+    with pytest.raises(DataError, match=r"two columns are called 'v'"):
+        read_user_data(workbook(path, Data=[["v", " v ", "label"], *BODY]))
+    monkeypatch.setattr("equipoise.data.formats.typed.find_spec", lambda name: None)
+    with pytest.raises(DataError, match=r"Excel files need the package openpyxl: pip install 'equipoise\[excel\]'"):
+        read_user_data(path)

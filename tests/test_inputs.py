@@ -21,6 +21,8 @@ from helpers import in_one
 x = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
 y = torch.arange(12) % 3
 nan = math.nan
+PACKED = np.zeros(12, [("n", "u1"), ("x", "f4", 4), ("y", "i8")])  # whose steps are no multiples of a number's bytes
+PACKED["x"], PACKED["y"] = x.numpy(), y.numpy()
 
 
 class Gives(nn.Module):
@@ -186,10 +188,26 @@ def test_data_of_a_client_that_cannot_be_used(data: Any, message: str) -> None:
         (pd.DataFrame(x.tolist()).to_numpy().copy(), y.numpy().astype(np.uint64)),
         (x.numpy().astype(">f8"), y.float()),
         (torch.ones(12, 4, dtype=torch.uint8), y > 0),
+        (x.numpy()[::-1], y.numpy()[::-1]),
+        (x.numpy()[:, ::-1], y.numpy()),
+        {"x": x.numpy().astype(">f4")[::-1], "y": y.numpy()[::-1], "s": y.numpy()[::-1]},
+        (PACKED["x"], PACKED["y"]),
+        eq.OfPeople((x.numpy()[::-1], y.numpy()[::-1]), np.arange(12)[::-1]),
+        eq.Lazy(lambda: (x.numpy()[::-1], y.numpy()[::-1]), 12),
+        Items(x[0].numpy()[::-1], 0),
     ],
 )
 def test_numbers_of_other_kinds_are_taken(data: Any) -> None:
-    federation(clients=[(x, y), data]).fit(1, progress=False)
+    attributes = {"s": y.numpy()} if isinstance(data, dict) else {}
+    first, tests = {"x": x, "y": y, **attributes}, {} if isinstance(data, eq.Lazy) else {"a": data}
+    federation(clients=[first, data], tests=tests).fit(1, progress=False)
+
+
+def test_turned_arrays_are_the_same_numbers() -> None:
+    fed = federation(clients=[(x, y)])
+    for turned in (x.numpy()[::-1], x.numpy()[:, ::-1], x.numpy()[::-3, ::2], PACKED["x"]):
+        wide = np.pad(turned, [(0, 0), (0, 4 - turned.shape[1])])[::-1]
+        assert torch.equal(fed.predict(wide), fed.predict(torch.from_numpy(wide.copy())))
 
 
 def test_complex_inputs_are_for_the_transform() -> None:

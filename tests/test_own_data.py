@@ -306,9 +306,9 @@ def test_an_image_that_is_none(tmp_path: Path) -> None:
 def test_paths_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere does not exist\. Give a folder"):
         read_user_data(tmp_path / "nowhere")
-    (tmp_path / "a.xlsx").write_bytes(b"x")
+    (tmp_path / "a.xls").write_bytes(b"x")
     with pytest.raises(DataError, match=r"expected a folder, or a file that ends in \.csv"):
-        read_user_data(tmp_path / "a.xlsx")
+        read_user_data(tmp_path / "a.xls")
     with pytest.raises(DataError, match="label is an option of a table"):
         read_user_data(plain(tmp_path / "my"), Columns(label="kind"))
     with pytest.raises(DataError, match="download=true is for data sets of the Hub"):
@@ -667,6 +667,43 @@ def test_hub_data_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     hub(monkeypatch, broken)
     with pytest.raises(DataError, match=r"some/cats, sample 2 of picture: this image cannot be decoded"):
         scenarios.load("own", 0, "hub:some/cats", client="site", size=8)
+
+
+@pytest.mark.parametrize(("role", "cell"), [("label", 2), ("client", 7), ("kind", -2)])
+def test_a_class_of_the_hub_without_a_name(monkeypatch: pytest.MonkeyPatch, role: str, cell: int) -> None:
+    classes, n = SimpleNamespace(names=["high", "low"]), 12
+    columns = {"v": [k * 7 % 11 for k in range(n)], "kind": [0, 0, 1] * 4, "label": [0, 1] * 6, "client": [0, 1, 1] * 4}
+    features = {"v": SimpleNamespace(), "kind": classes, "label": classes, "client": classes}
+    hub(monkeypatch, Table(features, columns))
+    own = read_user_data("hub:some/set")
+    assert (own.classes, own.clients) == (("high", "low"), ("high", "low"))
+    assert isinstance(own.inputs, RawTable)
+    assert own.inputs.columns["kind"].words == ("high", "low")
+    columns[role][5] = cell
+    said = rf"some/set, column {role}: the class of sample 5 is {cell}, and only classes from 0 to 1 have names \(high, low\)"
+    with pytest.raises(DataError, match=said):
+        read_user_data("hub:some/set")
+
+
+def test_cells_of_the_hub_keep_their_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain_ = SimpleNamespace()
+    columns = {
+        "few": [None, 2, 3.5] * 4,
+        "word": [b"a", b"b", None] * 4,
+        "truth": [True, False, None] * 4,
+        "label": [True, False] * 6,
+        "client": ["x", "y", "y"] * 4,
+    }
+    hub(monkeypatch, Table(dict.fromkeys(columns, plain_), columns))
+    own = read_user_data("hub:some/set")
+    assert own.classes == ("False", "True")
+    assert isinstance(own.inputs, RawTable)
+    assert own.inputs.columns["word"].words == ("a", "b")
+    assert np.isnan(own.inputs.columns["few"].values).tolist() == [True, False, False] * 4
+    assert own.inputs.columns["truth"].values[:2].tolist() == [1, 0]
+    columns["word"][0] = b"\xff"
+    with pytest.raises(DataError, match=r"some/set, column word: its cells are bytes"):
+        read_user_data("hub:some/set")
 
 
 # how samples are divided

@@ -527,3 +527,110 @@ def test_dicom_files_that_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         DataError, match=r"^DICOM files need the package pydicom: pip install 'equipoise\[medical\]'\.$"
     ):
         read_user_data(tmp_path / "my")
+
+
+# images of another depth than those of a training
+@pytest.mark.parametrize(
+    ("suffix", "dtype", "scale", "levels", "said"),
+    [
+        (".png", "uint8", 1 / 16, (0, 4095), "bytes, and those of the training had more, from 0 to 4095"),
+        (".png", "uint8", 1 / 16, (-1024, 200), "bytes, and those of the training had more, from -1024 to 200"),
+        (".png", "uint16", 1, None, "more than 8 bits, and those of the training had bytes"),
+        (".tif", "float32", 1 / 4095, None, "more than 8 bits, and those of the training had bytes"),
+    ],
+)
+def test_images_of_another_depth_than_in_training_are_refused(
+    tmp_path: Path, suffix: str, dtype: str, scale: float, levels: tuple[float, float] | None, said: str
+) -> None:
+    files = sorted(folder(tmp_path, suffix, dtype, 8, scale).rglob(f"*{suffix}"))
+    with pytest.raises(DataError, match=f"^my: 8 of 8 images have {said}"):
+        of_files(files, "my", [path.name for path in files]).as_trained(levels)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "dtype", "scale", "levels", "fits"),
+    [
+        (".png", "uint8", 1 / 16, None, True),
+        (".png", "uint8", 1 / 16, (10, 220), True),
+        (".png", "uint8", 1 / 16, (0.0, 1.0), False),
+        (".png", "uint16", 1, (0, 4095), True),
+        (".png", "uint16", 16, (0, 4095), False),
+        (".tif", "float32", 1 / 4095, (0, 4095), False),
+        (".tif", "float32", 1 / 4095, (0.0, 1.0), True),
+    ],
+)
+def test_images_in_another_unit_than_in_training_are_noted(
+    tmp_path: Path, suffix: str, dtype: str, scale: float, levels: tuple[float, float] | None, fits: bool
+) -> None:
+    files = sorted(folder(tmp_path, suffix, dtype, 8, scale).rglob(f"*{suffix}"))
+    made, notes = of_files(files, "my", [path.name for path in files]).as_trained(levels)
+    assert (made.declared, not notes) == (levels, fits), notes
+
+
+# DICOM of few bits, and tables of grey levels
+def dicom_file(path: Path, pixels: NDArray[Any], stored_bits: int, **more: Any) -> Path:
+    """A DICOM file of these numbers; of one bit if there are no others."""
+    from pydicom.dataset import Dataset, FileMetaDataset
+    from pydicom.uid import ExplicitVRLittleEndian, generate_uid
+
+    one = Dataset()
+    one.file_meta = FileMetaDataset()
+    one.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    one.file_meta.MediaStorageSOPClassUID = one.SOPClassUID = "1.2.840.10008.5.1.4.1.1.7"
+    one.file_meta.MediaStorageSOPInstanceUID = one.SOPInstanceUID = generate_uid()
+    one.SamplesPerPixel, one.PhotometricInterpretation = 1, more.pop("kind", "MONOCHROME2")
+    one.PixelRepresentation = int(pixels.dtype.kind == "i")
+    one.Rows, one.Columns = pixels.shape
+    one.BitsAllocated = 1 if stored_bits == 1 else 8 * pixels.itemsize
+    one.BitsStored, one.HighBit = stored_bits, stored_bits - 1
+    packed = np.packbits(pixels, bitorder="little") if stored_bits == 1 else pixels
+    one.add_new("PixelData", "OW" if one.BitsAllocated > 8 else "OB", packed.tobytes())
+    for name, value in more.items():
+        setattr(one, name, value)
+    one.save_as(path, enforce_file_format=True)
+    return path
+
+
+@dicom
+@pytest.mark.parametrize("bits", [1, 2, 4, 6])
+def test_dicom_of_few_bits_is_as_bright_as_a_png(tmp_path: Path, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    white = 2**bits - 1
+    x = np.random.default_rng(bits).integers(0, white + 1, (8, 8)).astype(np.uint8)
+    expected = np.rint(x * (255 / white))
+    np.testing.assert_array_equal(stored(dicom_file(tmp_path / "a.dcm", x, bits)).as_bytes(None), expected)
+    turned = stored(dicom_file(tmp_path / "b.dcm", x, bits, kind="MONOCHROME1"))
+    np.testing.assert_array_equal(turned.as_bytes(None), 255 - expected)
+    if bits == 1:
+        Image.fromarray(x > 0).save(tmp_path / "c.png")
+        np.testing.assert_array_equal(stored(tmp_path / "c.png").as_bytes(None)[:, :, 0], expected)
+    monkeypatch.setattr("pydicom.pixels.pixel_array", lambda _: np.full((8, 8), 255, np.uint8))
+    with pytest.raises(ValueError, match=rf"declares {bits} bits, and has the number 255"):
+        stored(tmp_path / "a.dcm")
+
+
+@dicom
+@pytest.mark.parametrize(
+    ("dtype", "first", "entries", "pixel", "entry"),
+    [
+        ("int16", -1024, 4096, 32000, 4095),
+        ("int16", -1024, 4096, -32000, 0),
+        ("int16", -1024, 4096, 0, 1024),
+        ("int8", -128, 256, 127, 255),
+        ("int8", -100, 150, 127, 149),
+        ("uint8", 10, 20, 255, 19),
+        ("uint16", 60000, 100, 65535, 99),
+    ],
+)
+def test_what_is_beyond_a_dicom_table_is_its_end(
+    tmp_path: Path, dtype: str, first: int, entries: int, pixel: int, entry: int
+) -> None:
+    from pydicom.dataset import Dataset
+    from pydicom.sequence import Sequence
+
+    table = Dataset()
+    table.add_new("LUTDescriptor", "SS" if first < 0 else "US", [entries, first, 16])
+    table.ModalityLUTType = "US"
+    table.add_new("LUTData", "OW", (np.arange(entries, dtype=np.uint16) + 7).tobytes())
+    x = np.full((8, 8), pixel, dtype)
+    path = dicom_file(tmp_path / "a.dcm", x, 8 * x.itemsize, ModalityLUTSequence=Sequence([table]))
+    assert np.unique(stored(path).pixels).tolist() == [entry + 7]

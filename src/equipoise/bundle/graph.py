@@ -47,16 +47,24 @@ def graph(net: nn.Module, x: Inputs) -> bytes:
 
 
 def session(path: Path) -> Callable[[Samples], Tensor]:
-    """The outputs of samples by a graph."""
+    """The outputs of samples by a graph.
+
+    Raises
+    ------
+    BundleError : the package has no implementation of an operation in the precision of the network.
+    """
     _require("onnxruntime")
     runtime: Any = import_module("onnxruntime")
-    run = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"]).run
+    try:
+        run = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"]).run
+    except Exception as error:  # of kinds of its own
+        raise BundleError(
+            f"The package onnxruntime {runtime.__version__} cannot run this network ({str(error).split(' : ')[-1].rstrip('. ')}). It has many "
+            "operations in single precision only. Train the network in that, net.float(); one of eq.network needs no graph."
+        ) from error
 
     def forward(samples: Samples) -> Tensor:
-        blocks = torch.arange(samples.size).split(BLOCK)
-        inputs = (samples.batch(rows, None).x for rows in blocks)
-        return torch.cat(
-            [torch.from_numpy(run(None, {"inputs": x.numpy()})[0]) for x in inputs if isinstance(x, Tensor)]
-        )
+        inputs: Any = (samples.batch(rows, None).x for rows in torch.arange(samples.size).split(BLOCK))
+        return torch.cat([torch.from_numpy(run(None, {"inputs": x.numpy()})[0]) for x in inputs])
 
     return forward

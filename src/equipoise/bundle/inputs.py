@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Sized
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -211,7 +211,7 @@ class Pictures:
     def __call__(self, x: Any) -> Made:
         """The inputs of an array of bytes, or of a list of files."""
         if isinstance(x, list | tuple) and x and isinstance(x[0], str | Path):
-            return self._of_files([*map(Path, x)], "the images"), []
+            return self._of_files([*map(Path, x)], "the images")
         pixels = _array(x, self.shape)
         if pixels.dtype != np.uint8:
             raise BundleError(
@@ -219,21 +219,15 @@ class Pictures:
             )
         return pixels, []
 
-    def _of_files(self, files: Sequence[Path], what: str) -> NDArray[np.uint8]:
+    def _of_files(self, files: Sequence[Path], what: str) -> Made:
         if self.side is None:
             raise BundleError(
                 "This model was trained with images in arrays: give bytes (uint8) [n, C, H, W], in Python eq.load(DIR).predict(x)."
             )
         if gone := [file for file in files if not file.is_file()]:
             raise DataError(f"{what}: {some([*map(str, gone)])} cannot be found.")
-        pictures = of_files(files, what, [*map(str, files)])
-        levels = self.transform.levels
-        if levels is None and pictures.range is not None:
-            raise DataError(
-                f"{what}: some images have grey levels of more than 8 bits, and those of the training had 8. Convert them."
-            )
-        pixels: NDArray[np.uint8] = np.load(replace(pictures, declared=levels)(self.side), allow_pickle=False)
-        return pixels
+        pictures, notes = of_files(files, what, [*map(str, files)]).as_trained(self.transform.levels)
+        return np.load(pictures(self.side), allow_pickle=False), notes
 
     def of_file(self, path: Path, options: Mapping[str, str]) -> tuple[Made, Sequence[str], Table | None]:
         """The inputs of the images in a folder and those below it, in the order of their names."""
@@ -246,7 +240,7 @@ class Pictures:
         )
         if not files:
             raise DataError(f"{path} has no images ({', '.join(SUFFIXES)}).")
-        return (self._of_files(files, str(path)), []), [file.relative_to(path).as_posix() for file in files], None
+        return self._of_files(files, str(path)), [file.relative_to(path).as_posix() for file in files], None
 
     def as_json(self) -> dict[str, Any]:
         """All that matters when nothing is drawn at random."""

@@ -26,7 +26,7 @@ from equipoise.core.oracle import EVALUATION_BATCH
 from equipoise.core.outputs import outputs_of
 from equipoise.core.task import CLASSIFICATION, Classification, Regression
 from equipoise.data.batch import Batch
-from equipoise.data.samples import Samples, at_once
+from equipoise.data.samples import Samples, at_once, tensor
 from equipoise.data.tables.cells import word_of
 from equipoise.metrics.decision import Decision
 from equipoise.system.seals import open_json, typed
@@ -53,7 +53,7 @@ class Content:
     def outputs(self, x: NDArray[Any]) -> Iterator[Tensor]:
         """The outputs [., C] of the network for inputs [n, ...], some thousands at a time, the same bits as all at once."""
         blank = torch.zeros(len(x), dtype=self.task.dtype)
-        store = Batch(torch.from_numpy(np.ascontiguousarray(x)), blank)
+        store = Batch(tensor(np.ascontiguousarray(x), "the samples", "x"), blank)
         samples = Samples(store, DTYPES[self.about["dtype"]], torch.device("cpu"), self.inputs.transform)
         width = at_once(samples, EVALUATION_BATCH)
         for rows in torch.arange(len(x)).split(width * max(1, ROWS // width)):

@@ -209,7 +209,8 @@ def _try(folder: Path, trained: Trained) -> None:
     (expected,) = outputs_of(Bound(trained.model), trained.vector, [samples])
     content = Content.read(folder)
     here = trained.vector.device.type == "cpu"
-    near = 0.0 if content.about["network"] and here else 1e-4 if here else 0.1
+    near = max(1e-4, 16 * torch.finfo(expected.values.dtype).eps) if here else 0.1
+    near = 0.0 if content.about["network"] and here else near
     if not torch.allclose(content.forward(_here(samples)), expected.values.cpu(), rtol=near, atol=near / 10):
         raise BundleError(
             "The bundle would not predict as the model does: the network is not as eq.network built it. Nothing was written."

@@ -13,7 +13,8 @@ READING = ("sep", "decimal", "encoding", "not_missing")  # of a table that is te
 
 def audit(
     source: Annotated[
-        Path, typer.Argument(metavar="PREDICTIONS", help="A table with a row per person: .csv, .tsv or .parquet.")
+        Path,
+        typer.Argument(metavar="PREDICTIONS", help="A table with a row per person: .csv, .tsv, .xlsx or .parquet."),
     ],
     label: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="What is true of the person [default: label].")

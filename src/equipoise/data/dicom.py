@@ -35,7 +35,7 @@ def package(hint: str = "") -> Any:
 def pixels(source: IO[bytes]) -> tuple[NDArray[Any], NDArray[np.bool_] | None, bool]:
     """Numbers [H, W] in the unit of the file, or colours [H, W, 3]; which of them are padding; and whether the least is white.
 
-    Slope and intercept (or the modality's table) are applied, and no window.
+    Slope and intercept (or the modality's table) are applied, and no window. Fewer than 8 bits are spread over 0..255, as in a PNG.
     """
     pydicom = package()
     slice_: Dataset = pydicom.dcmread(source)
@@ -53,7 +53,13 @@ def pixels(source: IO[bytes]) -> tuple[NDArray[Any], NDArray[np.bool_] | None, b
         low, high = sorted((int(first), int(slice_.get("PixelPaddingRangeLimit", first))))
         padding = (numbers >= low) & (numbers <= high)
     identity = float(slice_.get("RescaleSlope") or 1) == 1 and not float(slice_.get("RescaleIntercept") or 0)
-    # which would make doubles of bytes
-    if numbers.ndim == 2 and not (identity and "ModalityLUTSequence" not in slice_):
-        numbers = decoding.apply_modality_lut(numbers, slice_)  # type: ignore[attr-defined]
+    if numbers.ndim == 2 and not (
+        identity and "ModalityLUTSequence" not in slice_
+    ):  # which would make doubles of bytes
+        # in 64 bits, as pydicom looks up a table in the type of the pixels, where a difference may overflow
+        numbers = decoding.apply_modality_lut(numbers.astype(np.int64), slice_)  # type: ignore[attr-defined]
+    elif numbers.dtype == np.uint8 and (white := 2 ** int(slice_.BitsStored) - 1) < 255:
+        if numbers.max() > white:
+            raise ValueError(f"it declares {slice_.BitsStored} bits, and has the number {numbers.max()}")
+        numbers = (numbers * (255 / white)).round().astype(np.uint8)
     return numbers, padding, kind == "MONOCHROME1"

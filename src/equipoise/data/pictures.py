@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -25,7 +25,7 @@ from equipoise.system import hashes
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
 
-VERSION = 1  # of what an image becomes; another one makes every kept file anew
+VERSION = 2  # of what an image becomes; another one makes every kept file anew
 SHOWN = 10  # images that an error lists
 NAMED = 3  # images that a note names
 FAINT = 16  # grey levels of 256: an image that uses no more is named
@@ -220,25 +220,25 @@ class Pictures:
     @cached_property
     def survey(self) -> Survey:
         """A look at every image: the header of one with bytes, all pixels of others; kept in the cache."""
-        made = _remembered(Survey, self._survey, self.recipe, self.declared)
-        if self.declared is None and 0 < made.deep < made.images:
-            raise DataError(
-                f"{self.what}: {made.deep} of {made.images} images have grey levels of more than 8 bits, from {made.low:g} to "
-                f"{made.high:g}, and the others have bytes, so no range is that of all. Convert the images to one depth; or say "
-                f"what is black and what is white in each of them, for example --set range=0,255."
-            )
-        if self.declared is None and made.deep and made.low >= made.high:
-            raise DataError(
-                f"{self.what}: all pixels of all images are {'padding' if made.low > made.high else f'{made.low:g}'}. There is nothing to learn from them."
-            )
-        return made
+        return _remembered(Survey, self._survey, self.recipe, self.declared)
 
     @property
     def range(self) -> Range | None:
         """The grey levels that become black and white; None where bytes stay as they are."""
         if self.declared is not None:
             return self.declared
-        return (self.survey.low, self.survey.high) if self.survey.deep else None
+        made = self.survey
+        if 0 < made.deep < made.images:
+            raise DataError(
+                f"{self.what}: {made.deep} of {made.images} images have grey levels of more than 8 bits, from {made.low:g} to "
+                f"{made.high:g}, and the others have bytes, so no range is that of all. Convert the images to one depth; or say "
+                f"what is black and what is white in each of them, for example --set range=0,255."
+            )
+        if made.deep and made.low >= made.high:
+            raise DataError(
+                f"{self.what}: all pixels of all images are {'padding' if made.low > made.high else f'{made.low:g}'}. There is nothing to learn from them."
+            )
+        return (made.low, made.high) if made.deep else None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -287,6 +287,29 @@ class Pictures:
         """Sentences about images that show little, from the file of all of them."""
         little = _remembered(Faint, lambda: faint(np.load(file, mmap_mode="r", allow_pickle=False)), file.name)
         return [*doubtful(little, self.names, self.range)]
+
+    def as_trained(self, levels: Range | None) -> tuple[Pictures, list[str]]:
+        """The same with the grey levels of the images of a training, None for bytes as they are; and notes on how they differ.
+
+        Raises
+        ------
+        DataError : images have bytes and those of the training had more, or the reverse.
+        """
+        made, (low, high) = replace(self, declared=levels), levels or (0, 255)
+        survey, of_bytes = made.survey, levels is None or 0 <= low < high <= 255
+        if other := survey.deep if levels is None else 0 if of_bytes else survey.images - survey.deep:
+            theirs = "bytes" if levels is None else f"more, from {plain(low)} to {plain(high)}"
+            raise DataError(
+                f"{self.what}: {other:,} of {survey.images:,} images have {'more than 8 bits' if levels is None else 'bytes'}, and those of "
+                f"the training had {theirs}. Give images as they were there, before any program stretched their grey levels."
+            )
+        least, most = survey.inner or (low, high)
+        if survey.outside < 0.5 and FAINT * (most - least) >= high - low:
+            return made, []
+        return made, [
+            f"{self.what}: {plain(low)} is black and {plain(high)} white, as in the training, so the images become almost of one colour. "
+            "Are their grey levels in the same unit?"
+        ]
 
     def _survey(self) -> Survey:
         looks: list[_Look] = []

@@ -684,7 +684,9 @@ def tensor(values: Any, who: str, what: str) -> Tensor:
     except ValueError:  # rows of different lengths
         array = np.empty(0, object)
     if array.dtype.kind in "biufc" and array.dtype != np.longdouble:
-        return torch.as_tensor(array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("=")))
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+        turned = any(step < 0 or step % array.itemsize for step in array.strides)  # a view that torch does not take
+        return torch.as_tensor(array.copy() if turned else array)
     form, todo = _NO_NUMBERS.get(array.dtype.kind, (str(array.dtype), "Convert them to float32"))
     if array.dtype.kind in "US" and what in ("y", "s"):
         classes = "classes" if what == "y" else "values"

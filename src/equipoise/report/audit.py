@@ -61,7 +61,7 @@ def audit(
 
     Parameters
     ----------
-    source : a table, a ``.csv``, ``.tsv`` or ``.parquet`` file; or a frame of pandas.
+    source : a table, a ``.csv``, ``.tsv``, ``.xlsx`` or ``.parquet`` file; or a frame of pandas.
     label : column of what is true; by default ``label``.
     probability : column of the probability of the positive class, in [0, 1].
     prediction : column of the predicted class, or of the predicted number. With both, decisions are these.

@@ -22,7 +22,7 @@ from equipoise.system.seals import open_json
 
 log = logging.getLogger(__name__)
 
-LISTS = (".csv", ".tsv", ".gz", ".bz2", ".xz", ".parquet")  # tables may name images that lie anywhere
+LISTS = (".csv", ".tsv", ".gz", ".bz2", ".xz", ".parquet", ".xlsx")  # tables may name images that lie anywhere
 
 
 def stamp(config: RunConfig) -> str | None:

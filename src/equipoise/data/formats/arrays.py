@@ -113,10 +113,12 @@ def of_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping
     """The user's data in arrays by name; ``path`` says where they are from. Whole numbers of a function stay so."""
     file, names = Path(path).name, list(arrays)
     columns.require_none((*WRITTEN, "keep", "inputs", "unlabelled"), path, "a table")
-    x_name, named = _named(path, arrays, columns)
+    used = named(path, names, columns)
+    x_name = used.pop("x")
+    _check_roles(path, arrays, x_name, used)
     x = arrays[x_name]
-    inputs, of_inputs = _inputs(path, x_name, x, "function" in about)
-    unused = [name for name in names if name not in (x_name, *named.values(), *columns.leave_out)]
+    inputs, of_inputs = _inputs(path, x_name, np.ascontiguousarray(x), "function" in about)
+    unused = [name for name in names if name not in (x_name, *used.values(), *columns.leave_out)]
     notes = [f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []
     notes += of_inputs
     groups = groups_of(columns, names, file)
@@ -124,7 +126,7 @@ def of_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping
     def origin(name: str) -> Origin:
         return Origin(f"{path}, {name}", partial("{}[{}]".format, name))
 
-    roles, problems = read_roles(path, columns, named, groups, arrays.__getitem__, origin, notes)
+    roles, problems = read_roles(path, columns, used, groups, arrays.__getitem__, origin, notes)
     if problems:
         raise DataError(together(path, problems))
     numbers = inputs.ndim == 2 and inputs.dtype.kind in "iuf" and "function" not in about
@@ -153,22 +155,26 @@ def of_clients(parts: Sequence[OfClient]) -> dict[str, NDArray[Any]]:
     return arrays | ({"split": np.repeat(splits, sizes)} if any(splits) else {})
 
 
-def _named(path: Path | str, arrays: Arrays, columns: Columns) -> tuple[str, dict[str, str]]:
-    """The array of the samples, and that of each role there is, with an entry per sample."""
-    file, names = Path(path).name, list(arrays)
+def named(path: Path | str, names: Sequence[str], columns: Columns) -> dict[str, str]:
+    """The array of the samples, ``"x"``, and that of each role there is."""
+    file = Path(path).name
     used = named_columns(columns, names, file)
     used["label"] = column(names, columns.label, "y", file) or column(names, None, "label", file)
     used["x"] = column(names, columns.image, "x", file)
     for what, role in (("x", "x"), ("y", "label")):
         if used[role] is None:
             raise DataError(
-                f"{path} has no array {what}; it holds {listed(names) or 'nothing'}. Expected x [n, ...] and y [n]."
+                f"{path} has no array {what}; it holds {listed(names) or 'nothing'}. Expected x [n, ...] and y [n], or others by their "
+                "names: --set image=NAME --set label=NAME."
             )
     check_purposes(used, path)
-    named = {role: name for role, name in used.items() if name is not None}
-    x_name = named.pop("x")
+    return {role: name for role, name in used.items() if name is not None}
+
+
+def _check_roles(path: Path | str, arrays: Arrays, x_name: str, roles: Mapping[str, str]) -> None:
+    """Require an entry per sample in the array of each role."""
     x = arrays[x_name]
-    for role, name in named.items():
+    for role, name in roles.items():
         if arrays[name].shape != x.shape[:1]:
             raise DataError(
                 f"{path}: {name} has shape {list(arrays[name].shape)} and {x_name} {list(x.shape)}; "
@@ -176,7 +182,6 @@ def _named(path: Path | str, arrays: Arrays, columns: Columns) -> tuple[str, dic
             )
         if arrays[name].dtype.kind == "c":
             raise DataError(f"{path}: {name} holds complex numbers; expected words or real numbers.")
-    return x_name, named
 
 
 def _inputs(path: Path | str, name: str, x: NDArray[Any], function: bool) -> tuple[NDArray[Any], list[str]]:

@@ -1,36 +1,27 @@
 """A data set of the Hugging Face Hub, by the package ``datasets``; it is downloaded only if the user allows it."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from equipoise.data.contents import DataError
+from equipoise.data.formats.table import of_table
+from equipoise.data.formats.typed import Frame
 from equipoise.data.pictures import Pictures, Source
-from equipoise.data.tables.cells import Raw, RawTable, Words
-from equipoise.data.tables.columns import (
-    SPLITS,
-    WRITTEN,
-    Column,
-    Columns,
-    UserData,
-    check_purposes,
-    column,
-    listed,
-    together,
-)
-from equipoise.data.tables.groups import described, groups_of
-from equipoise.data.tables.reading import left_out, nameless, read_raw
-from equipoise.data.tables.roles import named_columns, read_roles
-from equipoise.data.tables.words import Origin
+from equipoise.data.tables.columns import SPLITS, WRITTEN, Column, Columns, UserData, column, listed
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")  # switches of datasets and huggingface_hub, by version
 
@@ -50,54 +41,18 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
         raise DataError(f"hub:{address}: expected hub:OWNER/NAME, or hub:OWNER/NAME/CONFIGURATION.")
     repository, configuration = "/".join(parts[:2]), parts[2] if len(parts) == 3 else None
     by_part, notes = _parts(repository, _loaded(repository, configuration, download))
-    tables = list(by_part.values())
-    what = f"hub:{address}"
-    features = tables[0].features
-    names = list(features)
-    named = _named(what, features, columns)
-    image = named.pop("image", None)
-    groups = groups_of(columns, names, what)
-    cells = partial(_words, tables)
-    roles, problems = read_roles(
-        what, columns, named, groups, cells, lambda name: Origin(f"{what}, column {name}", "sample {}".format), notes
-    )
-    if problems:
-        raise DataError(together(what, problems))
-    taken = {image, *named.values(), *columns.leave_out}
-    rest = [name for name in names if name not in taken]
-    facts = {
-        "name": address,
-        "samples": {part: len(table) for part, table in by_part.items()},
-        **described(groups.values()),
-    }
-    facts["fingerprints"] = [str(getattr(table, "_fingerprint", "")) for table in tables]
-    inputs: Any
-    if image is not None:
-        inputs = _images(tables, image, facts, roles["label"])
-        if rest:
-            notes.append(f"{what}: columns in addition to the images are not used: {listed(rest)}.")
-    else:
-        inputs = _inputs(what, tables, rest, columns, notes)
-        rest = [*inputs.schema.names]
+    tables, what = list(by_part.values()), f"hub:{address}"
     split = tuple(part for part, table in by_part.items() for _ in range(len(table)))
-    layout = "a data set of the Hub: " + ("images" if image is not None else f"a table of {len(rest)} columns")
-    roles |= {"split": split if len(by_part) > 1 else None, "features": () if image is not None else tuple(rest)}
-    return UserData(source=what, layout=layout, inputs=inputs, about=facts, notes=tuple(notes), **roles)
-
-
-def _named(what: str, features: Mapping[str, Any], columns: Columns) -> dict[str, str]:
-    """The columns of labels, clients, groups and images, as far as there are any."""
-    names = list(features)
-    used = named_columns(columns, names, what, ("label", "client", "subject"))
-    if used["label"] is None:
-        raise DataError(
-            f"{what} has no column label; its columns are {listed(names)}. Name the one with the {columns.labelled}: --set label=COLUMN."
-        )
-    used["image"] = next((name for name in names if type(features[name]).__name__ == "Image"), None)
+    names = tuple(tables[0].features)
+    facts = {"name": address, "samples": {part: len(table) for part, table in by_part.items()}}
+    facts["fingerprints"] = [str(getattr(table, "_fingerprint", "")) for table in tables]
+    image = next((name for name in names if type(tables[0].features[name]).__name__ == "Image"), None)
     if columns.image:
-        used["image"] = column(names, columns.image, "", what)
-    check_purposes(used, what)
-    return {role: name for role, name in used.items() if name is not None}
+        image = column(names, columns.image, "", what)
+    table = Frame(names, len(split), cache(partial(_column, what, tables)), what, tuple(notes), "sample {}".format)
+    images = image, partial(_images, tables, image or "", facts)
+    own = of_table(table, what, columns, facts, ("client", "subject"), images)
+    return replace(own, layout=f"a data set of the Hub: {own.layout}", split=split if len(by_part) > 1 else None)
 
 
 def _datasets() -> ModuleType:
@@ -157,16 +112,19 @@ def _parts(name: str, loaded: Any) -> tuple[dict[str, Any], list[str]]:
     return tables, [f"hub:{name}: the part{'s' * (len(others) > 1)} {listed(others)} ignored."] if others else []
 
 
-def _cells(tables: Sequence[Any], name: str) -> list[Any]:
-    return [cell for table in tables for cell in table[name]]
+def _column(what: str, tables: Sequence[Any], name: str) -> pd.Series:
+    """A column of all parts; a cell with a class has its name."""
+    import pandas as pd
 
-
-def _words(tables: Sequence[Any], name: str) -> list[Any]:
-    """The cells of a column, from which names are made; of a class its name."""
-    classes, cells = getattr(tables[0].features[name], "names", None), _cells(tables, name)
-    if classes is None:
-        return [str(cell) if isinstance(cell, bool) else cell for cell in cells]
-    return [None if cell is None or cell < 0 else str(classes[cell]) for cell in cells]  # -1: without a class
+    cells = [cell for table in tables for cell in table[name]]
+    if (classes := getattr(tables[0].features[name], "names", None)) is not None:
+        if strange := [k for k, cell in enumerate(cells) if cell is not None and not -1 <= cell < len(classes)]:
+            raise DataError(
+                f"{what}, column {name}: the class of sample {strange[0]} is {cells[strange[0]]}, and only classes from 0 to "
+                f"{len(classes) - 1} have names ({listed(classes)}). Correct the data set, or its names."
+            )
+        cells = [None if cell in (None, -1) else str(classes[cell]) for cell in cells]  # -1: without a class
+    return pd.Series(cells, dtype=object)
 
 
 def _images(tables: Sequence[Any], key: str, facts: Mapping[str, Any], label: Column) -> Pictures:
@@ -184,25 +142,3 @@ def _images(tables: Sequence[Any], key: str, facts: Mapping[str, Any], label: Co
 
     names = [f"sample {k} of {key}" for k in range(len(places))]
     return Pictures(what, names, fetch, lambda: recipe)
-
-
-def _inputs(what: str, tables: Sequence[Any], names: Sequence[str], columns: Columns, notes: list[str]) -> RawTable:
-    """The columns that become inputs, as those of a table."""
-    unnamed, names = nameless(names, columns.keep)
-    if unnamed:
-        notes.append(left_out(unnamed, columns.keep, what, "a column without a name is an index of the rows as a rule"))
-    raw = {name: _raw(_words(tables, name)) for name in names}
-    apart = [name for name in tables[0].features if name not in raw]
-    inputs, wrong, said = read_raw(what, raw, columns, "sample {}".format, apart=apart)
-    notes += said
-    if wrong:
-        raise DataError(together(what, wrong))
-    if not inputs.columns:
-        raise DataError(f"{what} has neither a column of images nor columns of which something can be learnt.")
-    return inputs
-
-
-def _raw(cells: Sequence[Any]) -> Raw:
-    if all(isinstance(cell, bool | int | float) for cell in cells):
-        return np.array(cells, np.float64)
-    return Words.of(cells)

@@ -1,7 +1,6 @@
 """Variables of MATLAB files."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes
-from equipoise.data.formats.arrays import of_arrays
-from equipoise.data.tables.columns import ROLES, Columns, UserData, column, listed
-from equipoise.data.tables.groups import groups_of
+from equipoise.data.formats.arrays import named, of_arrays
+from equipoise.data.tables.columns import Columns, UserData, listed
+from equipoise.data.tables.words import EXACT
 
 # Of a number; 8 of all others.
 BYTES = {"uint8": 1, "int8": 1, "logical": 1, "uint16": 2, "int16": 2, "single": 4, "uint32": 4, "int32": 4}
@@ -21,7 +20,10 @@ MATLAB_73, HDF = b"MATLAB 7.3", b"\x89HDF"  # begin files of this version, with 
 
 
 def read(path: Path, columns: Columns) -> UserData:
-    """Read variables of a MATLAB file: x with the samples along its first or last side, y, and client, group and split."""
+    """Read variables of a MATLAB file: x with the samples along its first or last side, y, and client, group and split.
+
+    They are of the class that they have in MATLAB, which stores doubles that are whole as bytes.
+    """
     with path.open("rb") as file:
         begin = file.read(len(MATLAB_73))
     if begin == MATLAB_73 or begin.startswith(HDF):
@@ -33,48 +35,36 @@ def read(path: Path, columns: Columns) -> UserData:
 
     try:
         variables = {name: (shape, kind) for name, shape, kind in whosmat(path)}
-        used = _used(path, columns, [*variables])
+        used = named(path, [*variables], columns)
         check_bytes(
             path, sum(math.prod(variables[name][0]) * BYTES.get(variables[name][1], 8) for name in used.values())
         )
-        content = loadmat(path, variable_names=[*used.values()])
+        content = loadmat(path, variable_names=[*used.values()], mat_dtype=True)
     except DataError:
         raise
     except Exception as error:  # SciPy raises many kinds for a damaged file
         raise DataError(
             f"{path} cannot be read as a MATLAB file ({type(error).__name__}: {error}). Is it damaged, or cut short?"
         ) from None
-    arrays = {role: _plain(path, name, content[name]) for role, name in used.items()}
-    for role in used.keys() - {"x"}:
-        arrays[role] = arrays[role].reshape(-1)  # MATLAB has no arrays of one side
-    x, n = arrays["x"], len(arrays["y"])
+    arrays = {name: _plain(path, name, content[name]) for name in used.values()}
+    for name in {*used.values()} - {used["x"]}:
+        cells = arrays[name].reshape(
+            -1
+        )  # MATLAB has no arrays of one side, and its whole numbers are doubles as a rule
+        whole = cells.dtype.kind == "f" and (np.abs(cells) < EXACT).all() and (cells == np.rint(cells)).all()
+        arrays[name] = cells.astype(np.int64) if whole else cells
+    x, n = arrays[used["x"]], len(arrays[used["label"]])
     unused = [name for name in variables if name not in used.values()]
     notes = [f"{path.name}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []
     if x.shape[-1] == n != x.shape[0]:
-        arrays["x"] = np.ascontiguousarray(np.moveaxis(x, -1, 0))
+        arrays[used["x"]] = np.ascontiguousarray(np.moveaxis(x, -1, 0))
         notes.append(f"{path.name}: {used['x']} {list(x.shape)} has the samples last, as there are {n} labels.")
     elif x.shape[-1] == n == x.shape[0]:
         notes.append(
             f"{path.name}: {used['x']} {list(x.shape)} has as many rows as columns; a row is taken as a sample."
         )
-    of_roles = replace(columns, image=None, label=None, client=None, split=None, subject=None)
-    own = of_arrays(path, arrays, of_roles, {"file": path.name, "bytes": path.stat().st_size})
+    own = of_arrays(path, arrays, columns, {"file": path.name, "bytes": path.stat().st_size})
     return replace(own, notes=(*own.notes, *notes))
-
-
-def _used(path: Path, columns: Columns, variables: Sequence[str]) -> dict[str, str]:
-    """The variables that are read, by the role that each has."""
-    used = {role: column(variables, getattr(columns, role), role, path.name) for role in ROLES}
-    groups = groups_of(columns, variables, path.name).values()
-    used |= {group.column if columns.group else "group": group.column for group in groups}
-    used["x"] = column(variables, columns.image, "x", path.name)
-    used["y"] = column(variables, columns.label, "y", path.name) or column(variables, None, "label", path.name)
-    if used["x"] is None or used["y"] is None:
-        raise DataError(
-            f"{path} holds {listed(variables) or 'no variable'}. Say which has the samples and which the labels: "
-            "--set image=NAME --set label=NAME."
-        )
-    return {role: name for role, name in used.items() if name is not None}
 
 
 def _plain(path: Path, name: str, variable: Any) -> NDArray[Any]:

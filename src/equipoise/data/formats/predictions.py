@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.formats.parquet import Frame
 from equipoise.data.formats.table import opened
+from equipoise.data.formats.typed import Frame
 from equipoise.data.tables.cells import word_of
 from equipoise.data.tables.columns import Columns, check_purposes, column, numbered, ordered, together
 from equipoise.data.tables.groups import Group, groups_of
@@ -88,7 +88,7 @@ def read(
     if not frame and not isinstance(source, str | os.PathLike):
         raise DataError(f"expected the path of a table, or a frame of pandas; found {type(source).__name__}.")
     what = "the frame" if frame else str(source)
-    table = _table_of(source) if frame else opened(Path(source), columns)
+    table = Frame.of(source, what) if frame else opened(Path(source), columns)
     names, at = table.names, table.at
     given = {"site": site, "subject": subject, "probability": probability, "prediction": prediction}
     used, groups = _used(what, names, columns, given)
@@ -207,14 +207,6 @@ def _used(
         raise _error(what, problems)
     check_purposes({**used, **{role: group.column for role, group in groups.items()}}, what)
     return used, groups
-
-
-def _table_of(frame: Any) -> Frame:
-    """A frame as a table."""
-    names = [str(name).strip() for name in frame.columns]
-    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        raise DataError(f"the frame has several columns {twice[0]}. Rename all but one.")
-    return Frame(frame.set_axis(names, axis=1))
 
 
 def _error(what: str, problems: Sequence[str]) -> DataError:

@@ -14,11 +14,11 @@ from equipoise.system import own_code, text
 HUB = "hub:"
 MEASURED = 20  # different whole numbers, from which on labels may be measurements, also where they are those from 0 up
 PICKLED = "It may hold Python objects, which are not read because they could run code. Save arrays: np.savez('data.npz', x=x, y=y)."
-SAVED = "Save the table as CSV from the program that wrote it."
+SAVED = "Save the table as .xlsx or CSV from the program that wrote it."
 ADVICE = {  # what to do with files that are not read, by their ending
     **dict.fromkeys((".pt", ".pth", ".pkl", ".pickle", ".joblib"), PICKLED),
     **dict.fromkeys((".npy", ".h5", ".hdf5"), "Save inputs and labels together: np.savez('data.npz', x=x, y=y)."),
-    **dict.fromkeys((".xlsx", ".xls", ".ods", ".sav", ".dta", ".arff", ".rds"), SAVED),
+    **dict.fromkeys((".xls", ".xlsm", ".ods", ".sav", ".dta", ".arff", ".rds"), SAVED),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "Unpack it, and give the folder."),
 }
 
@@ -38,7 +38,7 @@ def read_user_data(
                             the classes; ``CLASS/image.jpg`` for data that are still to be divided
     ``DIR``                 with exactly one table or ``.npz`` file in it: that file
     ``table.csv``           a row per sample: ``label``, and ``path`` (of an image) or columns of numbers; ``client``, ``group``
-                            and ``split``; also ``.tsv``, packed as ``.csv.gz``, ``.bz2`` or ``.xz``, and ``.parquet``
+                            and ``split``; also ``.tsv``, packed as ``.csv.gz``, ``.bz2`` or ``.xz``, ``.parquet`` and ``.xlsx``
     ``arrays.npz``          arrays ``x`` and ``y``; ``client``, ``group`` and ``split``; ``train_images``, ``train_labels``,
                             ``test_images`` and so on, as of MedMNIST; ``.mat`` of MATLAB with such variables
     ``DIR``, ``users.json`` users of LEAF: JSON files, also in ``train`` and ``test`` or ``all_data``
@@ -89,7 +89,7 @@ def _source(source: str | Path, columns: Columns, download: bool, seed: int) -> 
                 f"'def mine(seed): return {name}({arguments})', and give {file}:mine."
             )
         raise DataError(
-            f"{path} does not exist. Give a folder, a .csv, .parquet or .npz file, {HUB}OWNER/NAME, or a function: data.py:clients."
+            f"{path} does not exist. Give a folder, a .csv, .xlsx, .parquet or .npz file, {HUB}OWNER/NAME, or a function: data.py:clients."
         )
     return _read(path, columns)
 
