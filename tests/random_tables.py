@@ -155,25 +155,28 @@ def grouped(exact: str, between: str, decimal: str) -> str:
     return "-" * exact.startswith("-") + made
 
 
+def sign_between(rng: Generator, decimal: str) -> str:
+    """A sign between thousands, in half of all cases the one that could be before fractions."""
+    other = "." if decimal == "," else ","
+    return other if rng.random() < 0.5 else str(rng.choice([sign for sign in BETWEEN if sign not in (decimal, other)]))
+
+
 def numbers(rng: Generator, n: int, name: str, decimal: str) -> Column:
     """A column of numbers in one of many spellings."""
     exact, like = drawn_numbers(rng, n)
     spelling = str(
         rng.choice(
             ["plain", "thousands", "unit", "exponent", "plus", "bare", "minus", "scaled"],
-            p=[0.34, 0.2, 0.16, 0.06, 0.06, 0.06, 0.06, 0.06],
+            p=[0.29, 0.3, 0.13, 0.05, 0.05, 0.05, 0.05, 0.08],
         )
     )
     declared: dict[str, Any] = {"kind": "number"} | ({"decimal": decimal} if decimal != "." else {})
     typed_options: dict[str, Any] = {}
     clear = like not in ("three", "share")
     if spelling == "thousands":
-        exact = (
-            [f"{float(x) * 10.0 ** rng.integers(0, 5):.{rng.choice([0, 0, 2, 3])}f}" for x in exact]
-            if like != "large"
-            else exact
-        )
-        between = str(rng.choice([sign for sign in BETWEEN if sign != decimal]))
+        p, high = int(rng.choice([0, 0, 1, 3])), float(rng.choice([900, 90_000, 90_000, 9_000_000]))
+        exact = [f"{x:.{p}f}" for x in rng.uniform(high / 500, high, n)]
+        between = sign_between(rng, decimal)
         text = [grouped(x, between, decimal) for x in exact]
         declared |= {"thousands": between}
         clear = False
@@ -508,7 +511,7 @@ def label(rng: Generator, n: int, name: str, decimal: str, regression: bool) -> 
         options: dict[str, Any] = {"kind": "number"}
         text = [x.replace(".", decimal) for x in exact]
         if spelling == "thousands":
-            between = str(rng.choice([sign for sign in BETWEEN if sign != decimal]))
+            between = sign_between(rng, decimal)
             text, options = [grouped(x, between, decimal) for x in exact], {**options, "thousands": between}
         if spelling == "unit":
             text, options = [f"{x} €" for x in text], {**options, "unit": "€"}
@@ -557,7 +560,7 @@ def draw(seed: int, *, sites: bool = False, rows: int | None = None) -> Table:
     """A table of a seed; with ``sites`` such as several sites agree on, which is declared and has test rows of its own."""
     rng = np.random.default_rng([seed, 0])
     n = rows or int(rng.integers(36, 90))
-    decimal = "," if rng.random() < 0.3 else "."
+    decimal = "," if rng.random() < 0.4 else "."
     regression = bool(rng.random() < 0.2)
     used = rng.choice(len(NAMES), 12).tolist()
     names = [NAMES[used[k]].format(k) for k in range(12)]
@@ -593,7 +596,7 @@ def draw(seed: int, *, sites: bool = False, rows: int | None = None) -> Table:
             exact = [f"{x:.1f}" for x in rng.uniform(18, 90, n)]
         values = np.array([*map(float, exact)])
         low, high = (float(f"{q:.3g}") for q in np.quantile(values, [0.33, 0.66]))
-        between = str(rng.choice([sign for sign in BETWEEN if sign != decimal])) if rng.random() < 0.4 else ""
+        between = sign_between(rng, decimal) if rng.random() < 0.4 else ""
         text = tuple(grouped(x, between, decimal) if between else x.replace(".", decimal) for x in exact)
         declared = (
             {"kind": "number"}
@@ -628,11 +631,12 @@ def draw(seed: int, *, sites: bool = False, rows: int | None = None) -> Table:
 # writers
 @dataclass(frozen=True)
 class Written:
-    """A file, and the options with which it has one meaning."""
+    """A file, the options with which it has one meaning, and of text by hand the sign between its cells."""
 
     path: Path
     options: Mapping[str, Any]
     how: str
+    sep: str = ""
 
 
 def declared(table: Table, rng: Generator, *, typed: bool, every: bool = False) -> dict[str, Any]:
@@ -698,7 +702,9 @@ def by_hand(table: Table, folder: Path, rng: Generator, **how: Any) -> Written:
         options["sep"] = "tab" if sep == "\t" else sep
     if table.decimal == "," and (table.declares or rng.random() < 0.3):
         options["decimal"] = ","
-    return Written(path, options | {"columns": declared(table, rng, typed=False)}, f"by hand, sep {sep!r}, {encoding}")
+    return Written(
+        path, options | {"columns": declared(table, rng, typed=False)}, f"by hand, sep {sep!r}, {encoding}", sep
+    )
 
 
 STYLES = ("usual", "nullable", "object", "decimal")
@@ -813,7 +819,7 @@ def arrow(column: Column, rng: Generator) -> pa.Array:
         made: pa.Array = (
             of([None if x is None else float(x) for x in cells], *types) if not whole else pa.array(cells, pa.int64())
         )
-        return made.cast(types[rng.integers(len(types))]) if whole else made
+        return made.cast(types[rng.integers(len(types))], safe=False) if whole else made
     if isinstance(first, str):
         kind = rng.integers(5)
         if kind == 4:
@@ -889,7 +895,7 @@ def writers_of(table: Table, excel: bool) -> Iterator[str]:
 def kinds(column: Column) -> list[str]:
     """The ways in which a column may be coded without a change of its meaning."""
     made = ["number"] * bool(column.numbers) + ["category"] * bool(column.words)
-    return made + ["two"] * (len({*column.words} - {None}) == 2)
+    return made + ["two"] * (len({*column.words} - {None}) in (1, 2))
 
 
 def coded_numbers(

@@ -6,7 +6,7 @@ import logging
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache as once
 from importlib.util import find_spec
@@ -19,13 +19,37 @@ import pytest
 
 import equipoise as eq
 from equipoise.scenarios.shared import join, site_sums
-from random_tables import WRITERS, Column, Table, Written, by_hand, by_pandas, coded_numbers, declared, draw, frame_of, kinds, writers_of
+from random_tables import (
+    WRITERS,
+    Column,
+    Table,
+    Written,
+    by_hand,
+    by_pandas,
+    coded_numbers,
+    declared,
+    draw,
+    frame_of,
+    kinds,
+    writers_of,
+)
 from run_helpers import cache, equipoise
 
 __all__ = ["cache", "equipoise"]
 
 CLOSE = 2e-5  # of inputs, which are float32
-OF_TABLES = ("decimal", "thousands", "encoding", "sep", "separator")  # options that a refusal may name instead of a column
+NOTED = (
+    "number: stand-in",
+    "date: stand-in",
+    "category: gaps",
+)  # of which a note that names the column is enough, if nothing is declared
+OF_TABLES = (
+    "decimal",
+    "thousands",
+    "encoding",
+    "sep",
+    "separator",
+)  # options that a refusal may name instead of a column
 
 
 @dataclass
@@ -54,9 +78,15 @@ def takes_excel(folder: Path) -> bool:
     return True
 
 
-def named(text: str, columns: Sequence[Column]) -> list[str]:
+def named(text: str, columns: Iterable[Column]) -> list[str]:
     """The columns that a sentence names."""
     return [column.name for column in columns if column.name in text]
+
+
+def answerable(text: str, table: Table) -> bool:
+    """Whether a refusal names a column with a purpose, one of its words, or an option of the table."""
+    words = {repr(str(word)) for column in table.roles.values() for word in column.words}
+    return bool(named(text, table.roles.values())) or any(name in text for name in (*OF_TABLES, *words))
 
 
 def read(table: Table, writer: str, folder: Path, found: Found) -> tuple[Table, Written, Any] | None:
@@ -73,9 +103,9 @@ def read(table: Table, writer: str, folder: Path, found: Found) -> tuple[Table, 
         refused = {*named(text, table.columns)}
         found.counts.update((column.tag, "refused") for column in table.columns if column.name in refused)
         if not refused:
-            roles = named(text, [*table.roles.values()])
+            roles = named(text, table.roles.values())
             found.counts.update((column.tag, "refused") for column in table.roles.values() if column.name in roles)
-            if not roles and not any(name in text for name in OF_TABLES):
+            if not answerable(text, table):
                 found.add(table, written.how, "refusal", f"names no column: {text[:300]}")
             return None
         table = table.without(refused)
@@ -101,7 +131,11 @@ def differences(table: Table, written: Written, made: Any, found: Found) -> Iter
     rest = dict(enumerate(manifest["inputs"]))
     for column in table.columns:
         name = column.name
-        mine = {k: text for k, text in rest.items() if text in (name, f"{name} missing", f"{name} other") or text.startswith(f"{name}=")}
+        mine = {
+            k: text
+            for k, text in rest.items()
+            if text in (name, f"{name} missing", f"{name} other") or text.startswith(f"{name}=")
+        }
         rest = {k: text for k, text in rest.items() if k not in mine}
         if not mine:
             found.counts[column.tag, "left out"] += 1
@@ -113,23 +147,30 @@ def differences(table: Table, written: Written, made: Any, found: Found) -> Iter
         wrong = [READINGS[kind](column, inputs, train, options) for kind in kinds(column)]
         if None in wrong:
             found.counts[column.tag, "read"] += 1
-        elif column.tag.endswith("stand-in") and not options and name in notes:
+        elif column.tag in NOTED and not {"missing_values", "not_missing"} & options.keys() and name in notes:
             found.counts[column.tag, "noted"] += 1
         else:
             shown = dict(zip(dict.fromkeys(column.text), range(4), strict=False))
-            yield column.tag, f"{name} with {[*shown]}, declared {options}, inputs {[*mine.values()][:6]}: {' / '.join(filter(None, wrong))}"
+            yield (
+                column.tag,
+                f"{name} with {[*shown]}, declared {options}, inputs {[*mine.values()][:6]}: {' / '.join(filter(None, wrong))}",
+            )
     if rest:
         yield "inputs", f"{[*rest.values()]} are inputs, and no such column was to be one"
     yield from of_roles(table, made, train)
 
 
-def as_number(column: Column, inputs: Mapping[str, Any], train: Sequence[int], options: Mapping[str, Any]) -> str | None:
+def as_number(
+    column: Column, inputs: Mapping[str, Any], train: Sequence[int], options: Mapping[str, Any]
+) -> str | None:
     """What is wrong with a column that was coded as a number; None if nothing is."""
     if not {*inputs} <= {"", " missing"} or "" not in inputs:
         return f"coded as {[*inputs][:6]}, not as a number"
     values, gone, (low, high, scale) = coded_numbers(column, train, options)
     made = inputs[""]
-    if options.get("scaling") == "robust":  # whose quantiles are from a sketch: as exact as they are, up to an unknown shift and scale
+    if (
+        options.get("scaling") == "robust"
+    ):  # whose quantiles are from a sketch: as exact as they are, up to an unknown shift and scale
         present = ~gone
         if len(np.unique(values[present])) < 3:
             return None
@@ -146,12 +187,16 @@ def as_number(column: Column, inputs: Mapping[str, Any], train: Sequence[int], o
     if not (apart <= CLOSE).all():
         k = int(np.flatnonzero(~gone)[np.argmax(np.nan_to_num(apart, nan=np.inf))])
         return f"{column.text[k]!r} becomes {made[k]:.6g}, by hand {values[k]:.6g}"
-    if gone.any() and not (low - CLOSE * max(1, abs(low)) <= made[gone].min() <= made[gone].max() <= high + CLOSE * max(1, abs(high))):
+    if gone.any() and not (
+        low - CLOSE * max(1, abs(low)) <= made[gone].min() <= made[gone].max() <= high + CLOSE * max(1, abs(high))
+    ):
         return f"a missing cell counts as {made[gone].min():.6g}, by hand {low:.6g} to {high:.6g}"
     return None
 
 
-def as_category(column: Column, inputs: Mapping[str, Any], train: Sequence[int], options: Mapping[str, Any]) -> str | None:
+def as_category(
+    column: Column, inputs: Mapping[str, Any], train: Sequence[int], options: Mapping[str, Any]
+) -> str | None:
     """What is wrong with a column that was coded by its words; None if nothing is."""
     shown = {text[1:]: values for text, values in inputs.items() if text.startswith("=")}
     if not shown or len(shown) + (" missing" in inputs) != len(inputs):
@@ -159,11 +204,17 @@ def as_category(column: Column, inputs: Mapping[str, Any], train: Sequence[int],
     cells = np.array(column.words, object)
     gone = np.array([cell is None for cell in cells])
     trained = {*cells[train]} - {None}
-    usual = {*Counter(cell for cell in cells[train] if cell is not None)} if options.get("missing") == "most-frequent" else {*cells}
+    usual = (
+        {*Counter(cell for cell in cells[train] if cell is not None)}
+        if options.get("missing") == "most-frequent"
+        else {*cells}
+    )
     if len(shown) < len(trained) - (len(trained) == 2 and " missing" not in inputs):
         return f"{len(trained)} words become {len(shown)} inputs"
     for word, values in shown.items():
-        meant = [other for other in trained if other == word] or [other for other in trained if numeric(other) is not None and numeric(other) == numeric(word)]
+        meant = [other for other in trained if other == word] or [
+            other for other in trained if numeric(other) is not None and numeric(other) == numeric(word)
+        ]
         if len(meant) != 1:
             return f"an input of {word!r}, which no cell means"
         rows = ~gone & np.isin(cells, [*trained])
@@ -184,7 +235,7 @@ def as_two(column: Column, inputs: Mapping[str, Any], train: Sequence[int], opti
         return "not as two numbers"
     cells = np.array(column.words, object)
     each = [{*inputs[""][cells == word].round(5).tolist()} for word in {*column.words} - {None}]
-    return None if all(len(values) == 1 for values in each) and each[0] != each[1] else f"its words become {each}"
+    return None if sum(map(len, each)) == len(set().union(*each)) == len(each) else f"its words become {each}"
 
 
 READINGS = {"number": as_number, "category": as_category, "two": as_two}
@@ -200,7 +251,7 @@ def numeric(word: str) -> float | None:
 
 def same(word: str, meant: Any) -> bool:
     """Whether a name that Equipoise gives is what was meant; a whole number may be written with a point by a program."""
-    return word == str(meant) or (numeric(word) is not None and isinstance(meant, int | float) and numeric(word) == meant)
+    return word == str(meant) or (word.endswith(".0") and numeric(word) == numeric(str(meant)))
 
 
 def of_roles(table: Table, made: Any, train: Sequence[int]) -> Iterator[tuple[str, str]]:
@@ -242,7 +293,9 @@ def of_roles(table: Table, made: Any, train: Sequence[int]) -> Iterator[tuple[st
 def banded(number: float, edges: Sequence[float]) -> str:
     """The name of a band, as the documentation has it."""
     k = sum(number >= edge for edge in edges)
-    return " and ".join([f">= {edge:g}" for edge in edges[k - 1 : k] if k] + [f"< {edge:g}" for edge in edges[k : k + 1]])
+    return " and ".join(
+        [f">= {edge:g}" for edge in edges[k - 1 : k] if k] + [f"< {edge:g}" for edge in edges[k : k + 1]]
+    )
 
 
 # from a table to predictions
@@ -259,11 +312,13 @@ def federation(made: Any) -> eq.Federation:
 
 def outputs(model: Any, table: Any) -> np.ndarray[Any, Any]:
     """Probabilities, or numbers to predict."""
-    made: np.ndarray[Any, Any] = np.asarray(model.predict_proba(table) if hasattr(model, "classes_") else model.predict(table), np.float64)
+    made: np.ndarray[Any, Any] = np.asarray(
+        model.predict_proba(table) if hasattr(model, "classes_") else model.predict(table), np.float64
+    )
     return made
 
 
-def predicted(table: Table, written: Written, made: Any, folder: Path, found: Found) -> None:
+def predicted(table: Table, written: Written, made: Any, folder: Path, found: Found, *, every: bool = False) -> None:
     """The same rows, written otherwise and given to a bundle: the same predictions, or a sentence that names the column."""
     fed = federation(made)
     place = folder / f"m{table.seed}-{len([*folder.iterdir()])}"
@@ -275,8 +330,7 @@ def predicted(table: Table, written: Written, made: Any, folder: Path, found: Fo
 
     given = torch.from_numpy(x[rows].astype(np.float32))
     meant = (fed.predict(given) if table.regression else fed.predict_proba(given)).double().numpy()
-    inputs = Table(table.seed, table.columns, {}, {}, table.decimal, table.declares) if False else table
-    for how, content, lossy in others(inputs, written, folder):
+    for how, content, lossy in others(table, written, folder, every=every):
         with warnings.catch_warnings(record=True) as noted:
             warnings.simplefilter("always")
             try:
@@ -304,23 +358,27 @@ def tags(table: Table) -> str:
     return ", ".join(f"{column.name} {column.tag}" for column in table.columns)
 
 
-def others(table: Table, written: Written, folder: Path) -> Iterator[tuple[str, Any, bool]]:
+def others(table: Table, written: Written, folder: Path, *, every: bool = False) -> Iterator[tuple[str, Any, bool]]:
     """The same rows otherwise: how, what is given to the bundle, and whether the writer loses something."""
     rng = np.random.default_rng([table.seed, 3])
     place = folder / "other"
     place.mkdir(exist_ok=True)
-    picked = int(rng.integers(8))
-    for k in {picked, int(rng.integers(8))}:
+    for k in range(8) if every else {int(rng.integers(8)), int(rng.integers(8))}:
         if k < 4:
             style = ("usual", "nullable", "object", "decimal")[k]
             yield f"a frame, {style}", frame_of(table, rng, style, roles=False), False
         elif k == 4:
             yield "lists", {column.name: [*column.typed] for column in table.columns}, False
-        elif k == 5 and ".csv" in written.path.name and written.options.get("encoding") is None and "utf-16" not in written.how:
-            sep = written.options.get("sep") or ","
-            frame = pd.read_csv(written.path, sep={"tab": "\t"}.get(sep, sep) if "sep" in written.options else None, engine="python", decimal=table.decimal)
-            yield "read by pandas", frame, True
-        elif k == 6 and not {"sep", "encoding", "decimal"} & written.options.keys() and written.how.startswith("by hand"):
+        elif k == 5 and written.sep:
+            encoding = next(name for name in ("latin-1", "utf-16", "utf-8-sig", "utf-8") if written.how.endswith(name))
+            yield (
+                "read by pandas",
+                pd.read_csv(written.path, sep=written.sep, encoding=encoding, decimal=table.decimal),
+                True,
+            )
+        elif (
+            k == 6 and not {"sep", "encoding", "decimal"} & written.options.keys() and written.how.startswith("by hand")
+        ):
             yield "a text file", by_hand(table, place, rng).path, False
         else:
             name = ["pandas parquet", "pyarrow"][rng.integers(2)]
@@ -337,7 +395,10 @@ def sites(seed: int, folder: Path, found: Found) -> None:
     names = [["hand", "pandas csv", "pandas parquet", "pyarrow", "text parquet"][rng.integers(5)] for _ in parts]
     agreed = declared(table, rng, typed=False, every=True)
     while table.columns:
-        columns = {column.name: agreed.get(column.name, {"kind": "number" if column.numbers else "category"}) for column in table.columns}
+        columns = {
+            column.name: agreed.get(column.name, {"kind": "number" if column.numbers else "category"})
+            for column in table.columns
+        }
         options = {**table.options, "columns": columns}
         options.pop("clients", None)
         files = []
@@ -355,7 +416,7 @@ def sites(seed: int, folder: Path, found: Found) -> None:
             refused = {*named(text, table.columns)}
             found.counts.update((column.tag, "refused at a site") for column in table.columns if column.name in refused)
             if not refused:
-                if not named(text, [*table.roles.values()]) and not any(name in text for name in OF_TABLES):
+                if not answerable(text, table):
                     found.add(table, f"sites {names}", "refusal", f"names no column: {text[:300]}")
                 return
             table = table.without(refused)
@@ -371,14 +432,23 @@ def sites(seed: int, folder: Path, found: Found) -> None:
         rest = dict(enumerate(schema.inputs))
         for column in table.columns:
             name = column.name
-            mine_ = {k: text for k, text in rest.items() if text in (name, f"{name} missing", f"{name} other") or text.startswith(f"{name}=")}
+            mine_ = {
+                k: text
+                for k, text in rest.items()
+                if text in (name, f"{name} missing", f"{name} other") or text.startswith(f"{name}=")
+            }
             inputs = {text.removeprefix(name): x[:, k] for k, text in mine_.items()}
             wrong = [READINGS[kind](column, inputs, train, columns[name]) for kind in kinds(column)]
             if None in wrong:
                 found.counts[column.tag, "read at sites"] += 1
             else:
                 shown = [*dict.fromkeys(column.text)][:4]
-                found.add(table, f"sites {names}", column.tag, f"{name} with {shown}, declared {columns[name]}: {' / '.join(filter(None, wrong))}")
+                found.add(
+                    table,
+                    f"sites {names}",
+                    column.tag,
+                    f"{name} with {shown}, declared {columns[name]}: {' / '.join(filter(None, wrong))}",
+                )
         return
 
 
@@ -396,8 +466,8 @@ def tried(seeds: Sequence[int], folder: Path, *, every: bool) -> Found:
             apart = [*differences(*result, found)]
             for tag, what in apart:
                 found.add(table, result[1].how, tag, what)
-            if not apart and seed % 2 == 0:
-                predicted(*result, folder, found)
+            if not apart and (every or seed % 2 == 0):
+                predicted(*result, folder, found, every=every)
         if seed % 5 == 0:
             sites(seed, folder, found)
     return found
