@@ -175,7 +175,7 @@ def numbers(rng: Generator, n: int, name: str, decimal: str) -> Column:
     clear = like not in ("three", "share")
     if spelling == "thousands":
         p, high = int(rng.choice([0, 0, 1, 3])), float(rng.choice([900, 90_000, 90_000, 9_000_000]))
-        exact = [f"{x:.{p}f}" for x in rng.uniform(high / 500, high, n)]
+        exact = [f"{x:.{p}f}" for x in high * rng.uniform(0.1, 1, n) ** 3]
         between = sign_between(rng, decimal)
         text = [grouped(x, between, decimal) for x in exact]
         declared |= {"thousands": between}
@@ -506,7 +506,8 @@ LABELS = (("no", "yes"), ("well", "ill"), ("a", "b", "c"), ("0", "1"), ("1", "2"
 def label(rng: Generator, n: int, name: str, decimal: str, regression: bool) -> Column:
     """The column of the label."""
     if regression:
-        exact = [f"{x:.{rng.choice([0, 1, 2])}f}" for x in rng.lognormal(6, 1.2, n)]
+        p = int(rng.choice([0, 1, 2, 3]))
+        exact = [f"{x:.{p}f}" for x in rng.lognormal(6, 1.2, n)]
         spelling = str(rng.choice(["plain", "plain", "thousands", "unit"]))
         options: dict[str, Any] = {"kind": "number"}
         text = [x.replace(".", decimal) for x in exact]
@@ -591,7 +592,8 @@ def draw(seed: int, *, sites: bool = False, rows: int | None = None) -> Table:
     if rng.random() < 0.3:
         words("group", "sex", GROUPS, 1)
     elif rng.random() < 0.35:  # bands of numbers, also with signs
-        exact = [f"{x:.{rng.choice([0, 0, 2])}f}" for x in rng.uniform(200, 90_000, n)]
+        p = int(rng.choice([0, 0, 2]))
+        exact = [f"{x:.{p}f}" for x in rng.uniform(200, 90_000, n)]
         if rng.random() < 0.5:
             exact = [f"{x:.1f}" for x in rng.uniform(18, 90, n)]
         values = np.array([*map(float, exact)])
@@ -721,7 +723,7 @@ def series(column: Column, style: str, rng: Generator) -> pd.Series[Any]:
         return pd.Series(
             cells,
             dtype="boolean"
-            if style == "nullable" or gaps and style != "object"
+            if style == "nullable" or (gaps and style != "object")
             else "object"
             if style == "object"
             else "bool",
@@ -898,29 +900,39 @@ def kinds(column: Column) -> list[str]:
     return made + ["two"] * (len({*column.words} - {None}) in (1, 2))
 
 
-def coded_numbers(
-    column: Column, train: Sequence[int], options: Mapping[str, Any]
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], tuple[float, float, float]]:
-    """Coded numbers [n], of which NaN are missing; which are missing; and the least, the most of what a missing one counts as."""
+@dataclass(frozen=True)
+class Coded:
+    """Numbers as inputs [n], of which NaN are missing; the least and the most that a missing one counts as; and what was learnt."""
+
+    values: np.ndarray[Any, Any]
+    low: float
+    high: float
+    centre: float
+    scale: float
+
+    @property
+    def gone(self) -> np.ndarray[Any, Any]:
+        """Which are missing."""
+        return np.isnan(self.values)
+
+
+def coded_numbers(column: Column, train: Sequence[int], options: Mapping[str, Any]) -> Coded:
+    """The numbers of a column as inputs, of which the rows ``train`` are learnt; of ``robust`` they are not coded."""
     scaling, missing = options.get("scaling", "standard"), options.get("missing", "median")
     values = np.array([math.nan if x is None else x for x in column.numbers], np.float64)
-    gone = np.isnan(values)
-    learnt = values[train][~gone[train]]
-    ordered = np.sort(learnt)
-    spread = float(learnt.std())
-    whole = 0.5 if not (learnt % 1).any() else 0.0
-    low = float(np.quantile(ordered, 0.44, method="lower")) - 0.05 * spread - whole
-    high = float(np.quantile(ordered, 0.56, method="higher")) + 0.05 * spread + whole
+    learnt = values[train]
+    learnt = learnt[~np.isnan(learnt)]
+    spread, whole = float(learnt.std()), 0.5 * (not (learnt % 1).any())
+    low = float(np.quantile(learnt, 0.44, method="lower")) - 0.05 * spread - whole
+    high = float(np.quantile(learnt, 0.56, method="higher")) + 0.05 * spread + whole
     if missing == "mean":
         low = high = float(learnt.mean())
     if scaling == "log":
-        values, learnt = np.log1p(values), np.log1p(learnt)
-        low, high = math.log1p(max(low, -0.99)), math.log1p(high)
-    if scaling == "none":
-        return values, gone, (low, high, 1.0)
-    base = learnt[0]
-    centre = base + math.fsum((learnt - base).tolist()) / len(learnt)
+        values, learnt, low, high = np.log1p(values), np.log1p(learnt), math.log1p(max(low, -0.99)), math.log1p(high)
+    if scaling in ("none", "robust"):
+        return Coded(values, low, high, 0.0, 1.0)
+    centre = learnt[0] + math.fsum((learnt - learnt[0]).tolist()) / len(learnt)
     scale = math.sqrt(math.fsum(np.square(learnt - centre).tolist()) / len(learnt))
-    if len(np.unique(learnt)) == 1 or scale <= 2.0**-50 * abs(centre):
+    if len(np.unique(learnt)) == 1:
         scale = 1.0
-    return (values - centre) / scale, gone, ((low - centre) / scale, (high - centre) / scale, scale)
+    return Coded((values - centre) / scale, (low - centre) / scale, (high - centre) / scale, centre, scale)

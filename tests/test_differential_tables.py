@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
+import json
 import math
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache as once
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import equipoise as eq
+from equipoise.cli.init import read as configuration
 from equipoise.scenarios.shared import join, site_sums
 from random_tables import (
     WRITERS,
@@ -25,7 +27,6 @@ from random_tables import (
     Table,
     Written,
     by_hand,
-    by_pandas,
     coded_numbers,
     declared,
     draw,
@@ -37,6 +38,9 @@ from run_helpers import cache, equipoise
 
 __all__ = ["cache", "equipoise"]
 
+Inputs = Mapping[str, np.ndarray[Any, Any]]  # of a column, by what follows its name
+Learnt = tuple[float, ...]  # centre and scale
+TIMES = ("date: %H:%M", "date: %H:%M:%S")  # of a day, which nothing dates
 CLOSE = 2e-5  # of inputs, which are float32
 NOTED = (
     "number: stand-in",
@@ -125,77 +129,98 @@ def assembled(table: Table, made: Any, k: int) -> np.ndarray[Any, Any]:
 
 def differences(table: Table, written: Written, made: Any, found: Found) -> Iterator[tuple[str, str]]:
     """By tag, what Equipoise read otherwise than it was meant, and did not state."""
-    manifest, x = made.manifest, assembled(table, made, 0)
-    notes = "\n".join(manifest["notes"])
+    manifest = made.manifest
+    fitted = {name: (each["centre"], each["scale"]) for name, each in manifest["schema"]["fitted"].items()}
     train = [row for rows in manifest["clients"].values() for row in rows]
-    rest = dict(enumerate(manifest["inputs"]))
+    read_as = Read(manifest["inputs"], assembled(table, made, 0), train, fitted, "\n".join(manifest["notes"]))
+    yield from of_columns(table, read_as, written.options.get("columns", {}), found)
+    s = assembled(table, made, 2) if "group" in table.roles else None
+    yield from of_samples(table, assembled(table, made, 1), s, made.classes, made.attributes)
+    yield from of_parts(table, manifest, train)
+
+
+@dataclass(frozen=True)
+class Read:
+    """What became of the columns: names of inputs, inputs of all rows, rows for training, centre and scale of each column, and notes."""
+
+    names: Sequence[str]
+    x: np.ndarray[Any, Any]
+    train: Sequence[int]
+    fitted: Mapping[str, Learnt]
+    notes: str
+
+
+def of_columns(
+    table: Table, made: Read, declared_: Mapping[str, Mapping[str, Any]], found: Found, where: str = ""
+) -> Iterator[tuple[str, str]]:
+    """What is otherwise about the columns that become inputs."""
+    rest = dict(enumerate(made.names))
     for column in table.columns:
-        name = column.name
-        mine = {
-            k: text
-            for k, text in rest.items()
-            if text in (name, f"{name} missing", f"{name} other") or text.startswith(f"{name}=")
-        }
+        name, options = column.name, declared_.get(column.name, {})
+        usual = (name, f"{name} missing", f"{name} other")
+        mine = {k: text for k, text in rest.items() if text in usual or text.startswith(f"{name}=")}
         rest = {k: text for k, text in rest.items() if k not in mine}
         if not mine:
-            found.counts[column.tag, "left out"] += 1
-            if name not in notes:
+            found.counts[column.tag, f"left out{where}"] += 1
+            if name not in made.notes:
                 yield column.tag, f"{name} is left out without a word"
             continue
-        inputs = {text.removeprefix(name): x[:, k] for k, text in mine.items()}
-        options = written.options.get("columns", {}).get(name, {})
-        wrong = [READINGS[kind](column, inputs, train, options) for kind in kinds(column)]
+        inputs = {text.removeprefix(name): made.x[:, k] for k, text in mine.items()}
+        wrong = [READINGS[kind](column, inputs, made.train, options, made.fitted[name]) for kind in kinds(column)]
         if None in wrong:
-            found.counts[column.tag, "read"] += 1
-        elif column.tag in NOTED and not {"missing_values", "not_missing"} & options.keys() and name in notes:
+            found.counts[column.tag, f"read{where}"] += 1
+        elif column.tag in NOTED and not {"missing_values", "not_missing"} & options.keys() and name in made.notes:
             found.counts[column.tag, "noted"] += 1
         else:
-            shown = dict(zip(dict.fromkeys(column.text), range(4), strict=False))
+            shown = [*dict.fromkeys(column.text)][:4]
             yield (
                 column.tag,
-                f"{name} with {[*shown]}, declared {options}, inputs {[*mine.values()][:6]}: {' / '.join(filter(None, wrong))}",
+                f"{name} with {shown}, declared {dict(options)}, inputs {[*mine.values()][:6]}: {' / '.join(filter(None, wrong))}",
             )
     if rest:
         yield "inputs", f"{[*rest.values()]} are inputs, and no such column was to be one"
-    yield from of_roles(table, made, train)
 
 
 def as_number(
-    column: Column, inputs: Mapping[str, Any], train: Sequence[int], options: Mapping[str, Any]
+    column: Column, inputs: Inputs, train: Sequence[int], options: Mapping[str, Any], learnt: Learnt
 ) -> str | None:
     """What is wrong with a column that was coded as a number; None if nothing is."""
     if not {*inputs} <= {"", " missing"} or "" not in inputs:
         return f"coded as {[*inputs][:6]}, not as a number"
-    values, gone, (low, high, scale) = coded_numbers(column, train, options)
-    made = inputs[""]
-    if (
-        options.get("scaling") == "robust"
-    ):  # whose quantiles are from a sketch: as exact as they are, up to an unknown shift and scale
-        present = ~gone
-        if len(np.unique(values[present])) < 3:
-            return None
-        fitted = np.polynomial.polynomial.polyfit(values[present], made[present], 1)
-        values, low, high = fitted[0] + fitted[1] * values, -math.inf, math.inf
-        if not 0.2 < fitted[1] < 20:
-            return f"scaled by {fitted[1]:g} standard deviations"
+    meant, made = coded_numbers(column, train, options), inputs[""]
+    gone = meant.gone
     flagged = bool(gone[np.array(train)].any())
     if (" missing" in inputs) != flagged:
         return f"missing cells in training: {flagged}; an input that flags them: {' missing' in inputs}"
     if flagged and not np.array_equal(inputs[" missing"] > 0.5, gone):
         return "other cells are missing"
-    apart = np.abs(made - values)[~gone] / np.maximum(1, np.abs(values[~gone]))
+    centre, scale = learnt
+    if options.get("scaling") == "robust":  # by quantiles of a sketch, which have no single right value
+        meant = replace(
+            meant,
+            values=(meant.values - centre) / scale,
+            low=(meant.low - centre) / scale,
+            high=(meant.high - centre) / scale,
+        )
+        if not meant.low <= 0 <= meant.high and not gone.all():
+            return f"centred on {centre:g}, by hand {centre + meant.low * scale:g} to {centre + meant.high * scale:g}"
+    elif not (
+        math.isclose(scale, meant.scale, rel_tol=1e-6)
+        and (column.tag in TIMES or abs(centre - meant.centre) <= 1e-6 * max(abs(meant.centre), meant.scale))
+    ):
+        return f"centre {centre:.8g} and scale {scale:.8g}, by hand {meant.centre:.8g} and {meant.scale:.8g}"
+    apart = np.abs(made - meant.values)[~gone] / np.maximum(1, np.abs(meant.values[~gone]))
     if not (apart <= CLOSE).all():
         k = int(np.flatnonzero(~gone)[np.argmax(np.nan_to_num(apart, nan=np.inf))])
-        return f"{column.text[k]!r} becomes {made[k]:.6g}, by hand {values[k]:.6g}"
-    if gone.any() and not (
-        low - CLOSE * max(1, abs(low)) <= made[gone].min() <= made[gone].max() <= high + CLOSE * max(1, abs(high))
-    ):
+        return f"{column.text[k]!r} becomes {made[k]:.6g}, by hand {meant.values[k]:.6g}"
+    low, high = meant.low - CLOSE * max(1, abs(meant.low)), meant.high + CLOSE * max(1, abs(meant.high))
+    if gone.any() and not low <= made[gone].min() <= made[gone].max() <= high:
         return f"a missing cell counts as {made[gone].min():.6g}, by hand {low:.6g} to {high:.6g}"
     return None
 
 
 def as_category(
-    column: Column, inputs: Mapping[str, Any], train: Sequence[int], options: Mapping[str, Any]
+    column: Column, inputs: Inputs, train: Sequence[int], options: Mapping[str, Any], learnt: Learnt
 ) -> str | None:
     """What is wrong with a column that was coded by its words; None if nothing is."""
     shown = {text[1:]: values for text, values in inputs.items() if text.startswith("=")}
@@ -229,7 +254,9 @@ def as_category(
     return None
 
 
-def as_two(column: Column, inputs: Mapping[str, Any], train: Sequence[int], options: Mapping[str, Any]) -> str | None:
+def as_two(
+    column: Column, inputs: Inputs, train: Sequence[int], options: Mapping[str, Any], learnt: Learnt
+) -> str | None:
     """What is wrong with a column of two words that was coded as a number, which loses nothing; None if nothing is."""
     if not {*inputs} <= {"", " missing"} or "" not in inputs:
         return "not as two numbers"
@@ -254,40 +281,43 @@ def same(word: str, meant: Any) -> bool:
     return word == str(meant) or (word.endswith(".0") and numeric(word) == numeric(str(meant)))
 
 
-def of_roles(table: Table, made: Any, train: Sequence[int]) -> Iterator[tuple[str, str]]:
-    """What is otherwise about labels, clients, groups, parts and people."""
-    label = table.roles["label"]
-    y = assembled(table, made, 1)
+def of_samples(
+    table: Table, y: Any, s: Any, classes: Sequence[str], values: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, str]]:
+    """What is otherwise about labels and groups."""
+    label, group = table.roles["label"], table.roles.get("group")
     for k in np.flatnonzero(np.isfinite(y)).tolist():
         if table.regression:
             if not math.isclose(y[k], label.numbers[k], rel_tol=1e-6):
                 yield label.tag, f"label {label.text[k]!r} becomes {y[k]:g}"
                 break
-        elif not same(made.classes[int(y[k])], label.words[k]):
-            yield label.tag, f"label {label.text[k]!r} is of the class {made.classes[int(y[k])]!r}"
+        elif not same(classes[int(y[k])], label.words[k]):
+            yield label.tag, f"label {label.text[k]!r} is of the class {classes[int(y[k])]!r}"
             break
-    if not table.regression and len(made.classes) != len({*label.words}):
-        yield label.tag, f"the classes are {made.classes}"
+    if not table.regression and len(classes) != len({*label.words}):
+        yield label.tag, f"the classes are {classes}"
+    if group is not None:
+        (names,) = values.values()
+        for k in np.flatnonzero(np.isfinite(s[:, 0])).tolist():
+            meant = banded(group.numbers[k], table.edges["income"]) if group.numbers else group.words[k]
+            if not same(names[int(s[k, 0])], meant):
+                yield group.tag, f"group {group.text[k]!r} is {names[int(s[k, 0])]!r}, by hand {meant!r}"
+                break
+
+
+def of_parts(table: Table, manifest: Mapping[str, Any], train: Sequence[int]) -> Iterator[tuple[str, str]]:
+    """What is otherwise about clients, parts and people."""
     if client := table.roles.get("client"):
-        for name, rows in made.manifest["clients"].items():
+        for name, rows in manifest["clients"].items():
             if strange := [k for k in rows if not same(name, client.words[k])]:
                 yield client.tag, f"client {client.words[strange[0]]!r} is {name!r}"
     if split := table.roles.get("split"):
-        meant = [k for k, word in enumerate(split.words) if word.casefold().startswith("train")]
-        if sorted(train) != meant:
+        if sorted(train) != [k for k, word in enumerate(split.words) if word.casefold().startswith("train")]:
             yield split.tag, "other rows are for training"
     if subject := table.roles.get("subject"):
-        tested = {row for rows in made.manifest["tests"].values() for row in rows}
+        tested = {row for rows in manifest["tests"].values() for row in rows}
         if both := {subject.words[k] for k in train} & {subject.words[k] for k in tested}:
             yield subject.tag, f"{sorted(both)[:3]} are in training and tests"
-    if group := table.roles.get("group"):
-        s = assembled(table, made, 2)[:, 0]
-        (values,) = made.attributes.values()
-        for k in np.flatnonzero(np.isfinite(s)).tolist():
-            meant_value = banded(group.numbers[k], table.edges["income"]) if group.numbers else group.words[k]
-            if not same(values[int(s[k])], meant_value):
-                yield group.tag, f"group {group.text[k]!r} is {values[int(s[k])]!r}, by hand {meant_value!r}"
-                break
 
 
 def banded(number: float, edges: Sequence[float]) -> str:
@@ -326,8 +356,6 @@ def predicted(table: Table, written: Written, made: Any, folder: Path, found: Fo
     model = eq.load(place)
     x = assembled(table, made, 0)
     rows = np.flatnonzero(np.isfinite(x).all(1))
-    import torch
-
     given = torch.from_numpy(x[rows].astype(np.float32))
     meant = (fed.predict(given) if table.regression else fed.predict_proba(given)).double().numpy()
     for how, content, lossy in others(table, written, folder, every=every):
@@ -424,37 +452,26 @@ def sites(seed: int, folder: Path, found: Found) -> None:
         except Exception as error:
             found.add(table, f"sites {names}", "crash", f"{type(error).__name__}: {error}")
             return
-        train = [row for row in range(len(table)) if table.roles["split"].words[row].casefold().startswith("train")]
-        x = np.full((len(table), len(schema.inputs)), np.nan)
-        for rows, (mine, tested) in zip(parts, read_rows, strict=True):
-            learnt = [row for row in rows if row in {*train}]
-            x[learnt], x[[row for row in rows if row not in {*train}]] = mine[0].numpy(), tested[0].numpy()
-        rest = dict(enumerate(schema.inputs))
-        for column in table.columns:
-            name = column.name
-            mine_ = {
-                k: text
-                for k, text in rest.items()
-                if text in (name, f"{name} missing", f"{name} other") or text.startswith(f"{name}=")
-            }
-            inputs = {text.removeprefix(name): x[:, k] for k, text in mine_.items()}
-            wrong = [READINGS[kind](column, inputs, train, columns[name]) for kind in kinds(column)]
-            if None in wrong:
-                found.counts[column.tag, "read at sites"] += 1
-            else:
-                shown = [*dict.fromkeys(column.text)][:4]
-                found.add(
-                    table,
-                    f"sites {names}",
-                    column.tag,
-                    f"{name} with {shown}, declared {columns[name]}: {' / '.join(filter(None, wrong))}",
-                )
+        train = [k for k, word in enumerate(table.roles["split"].words) if word.casefold().startswith("train")]
+        every = []
+        for k, tensors in enumerate(read_rows[0][0]):  # x, y, and s if there is a group
+            whole = np.full((len(table), *tensors.shape[1:]), np.nan)
+            for rows, parts_of_site in zip(parts, read_rows, strict=True):
+                for mine, chosen in zip(parts_of_site, (True, False), strict=True):
+                    whole[[row for row in rows if (row in {*train}) == chosen]] = mine[k].numpy()
+            every.append(whole)
+        fitted = {name: (each.centre, each.scale) for name, each in schema.coder.fitted.items()}
+        made = Read(schema.inputs, every[0], train, fitted, "")
+        apart = [*of_columns(table, made, columns, found, " at sites")]
+        apart += of_samples(table, every[1], every[2] if len(every) > 2 else None, schema.classes, schema.values)
+        for tag, what in apart:
+            found.add(table, f"sites {names}", tag, what)
         return
 
 
 # tests
-def tried(seeds: Sequence[int], folder: Path, *, every: bool) -> Found:
-    """Read the tables of some seeds, each by one writer, or by all."""
+def tried(seeds: Sequence[int], folder: Path, *, every: bool = False) -> Found:
+    """Read the tables of some seeds, each by one writer or by all, predict half of them again, and divide a fifth among sites."""
     found = Found()
     excel = takes_excel(folder)
     for seed in seeds:
@@ -471,3 +488,108 @@ def tried(seeds: Sequence[int], folder: Path, *, every: bool) -> Found:
         if seed % 5 == 0:
             sites(seed, folder, found)
     return found
+
+
+def require_no_difference(found: Found, folder: Path) -> None:
+    """No table was read otherwise than it was meant without a sentence that names the column; and most were read."""
+    assert not found.silent, "\n".join([f"files in {folder}; draw(seed) makes the table", *found.silent])
+    columns = Counter(
+        happened.removesuffix(" at sites")
+        for (tag, happened), n in found.counts.items()
+        for _ in range(n)
+        if tag != "predict"
+    )
+    assert columns["read"] > 2 * (columns["refused"] + columns["refused at a site"])
+    assert found.counts["predict", "read"] > 2 * found.counts["predict", "refused"]
+
+
+@pytest.mark.parametrize("first", range(0, 60, 15))
+def test_random_tables_are_read_as_they_were_meant(first: int, tmp_path: Path) -> None:
+    require_no_difference(tried(range(first, first + 15), tmp_path), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 3000, 100))
+def test_two_thousand_random_tables_are_read_as_they_were_meant(first: int, tmp_path: Path) -> None:
+    require_no_difference(tried(range(first, first + 100), tmp_path), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(5000, 5100, 10))
+def test_every_writer_and_every_form_of_rows_to_predict(first: int, tmp_path: Path) -> None:
+    require_no_difference(tried(range(first, first + 10), tmp_path, every=True), tmp_path)
+
+
+def typed(options: Mapping[str, Any]) -> list[str]:
+    """Options as one types them."""
+    texts = {name: json.dumps(value) if isinstance(value, dict) else str(value) for name, value in options.items()}
+    return [word for name, text in texts.items() for word in ("--set", f"{name}={text}")]
+
+
+def commanded(seed: int, folder: Path, equipoise: Any) -> int:
+    """A table from `init` to predictions of other files, by the command line; how many files were predicted."""
+    found = Found()
+    if (result := read(draw(seed), "hand", folder, found)) is None or found.silent or [*differences(*result, found)]:
+        return 0
+    table, written, _ = result
+    options = typed({**table.options, **written.options})
+    assert (done := equipoise("init", "--data", written.path, *options, "-o", f"{seed}.toml")).status == 0, done.err
+    choices = configuration(Path(f"{seed}.toml"))[3]
+    data = eq.scenario("own", 0, data=choices["data"], **choices["scenario_options"])
+    declared_columns = choices["scenario_options"]["columns"]
+    assert not [
+        *differences(table, replace(written, options={**written.options, "columns": declared_columns}), data, found)
+    ]
+    run = (
+        "run",
+        "--config",
+        f"{seed}.toml",
+        "--rounds",
+        1,
+        "--network",
+        "mlp(hidden=[5])",
+        "--name",
+        f"r{seed}",
+        "--no-report",
+    )
+    assert (done := equipoise(*run)).status == 0, done.err
+    assert (done := equipoise("export", f"runs/r{seed}", "--bundle", f"m{seed}")).status == 0, done.err
+    meant = outputs(eq.load(f"m{seed}"), written.path)
+    rng = np.random.default_rng([seed, 6])
+    (folder / "other").mkdir(exist_ok=True)
+    files = {
+        name: WRITERS[name](table, folder / "other", rng)
+        for name in ("hand", "pandas csv", "pyarrow", "pandas parquet")
+    }
+    predictions = 0
+    for name, other in files.items():
+        how = typed({key: value for key, value in other.options.items() if key != "columns"})
+        done = equipoise("predict", f"m{seed}", other.path, "-o", f"p{seed}.csv", "--force", *how)
+        if done.status:
+            assert named(done.err, table.columns) or answerable(done.err, table), done.err
+            continue
+        made = (
+            pd.read_csv(f"p{seed}.csv")
+            .filter(regex="^prediction$" if table.regression else "^probability")
+            .to_numpy(np.float64)
+        )
+        assert np.abs(made.reshape(meant.shape) - meant).max() <= 1e-5 * max(1, np.abs(meant).max()), (
+            seed,
+            name,
+            tags(table),
+        )
+        predictions += 1
+    return predictions
+
+
+def test_commands_read_as_python_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert commanded(9004, tmp_path, equipoise) > 0
+
+
+@pytest.mark.slow
+def test_commands_read_random_tables_as_python_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert sum(commanded(seed, tmp_path, equipoise) for seed in range(9000, 9040)) > 40
