@@ -233,7 +233,10 @@ def marked(rng: Generator, n: int, name: str, decimal: str) -> Column:
 
 # words
 CATEGORIES: Mapping[str, Sequence[Sequence[str]]] = {
-    "plain": [["nurse", "driver", "clerk", "pilot"], ["Ärztin", "Öl", "naïve", "ß"], ["north east", "south; west", 'a "b"', "c,d"], ["A", "B"], ["M", "F"], ["May", "June", "July"]],
+    "plain": [
+        ["nurse", "driver", "clerk", "pilot"], ["Ärztin", "Öl", "naïve", "ß"], ["north east", "south; west", 'a "b"', "c,d"], ["A", "B"],
+        ["M", "F"], ["May", "June", "July"],
+    ],
     "zeros": [["007", "012", "101", "099"], ["0", "00", "000"], ["01", "02", "10"], ["007", "7", "07"], ["00501", "10115"]],
     "points": [["3.10", "3.1", "3.2"], ["345.1", "345.10", "250.0"], ["1.0", "1.00", "1.1"]],
     "points and words": [["3.10", "3.1", "beta"], ["E11.9", "E11.90", "I10"], ["1.2.3", "1.10.0", "1.2.30"], ["1.0", "1", "rc"]],
@@ -243,7 +246,10 @@ CATEGORIES: Mapping[str, Sequence[Sequence[str]]] = {
     "gaps": [["none", "mild", "severe"], ["NA", "EU", "AS"], ["-", "+", "++"], ["None", "Some"], ["nil", "low", "high"]],
     "numbers": [["1", "2", "3"], ["10", "20", "1"], ["1.5", "2.5"], ["1", "2"], ["1.0", "2.0"], ["100", "1000", "10000"]],
     "commas": [["1,5", "2,5", "3,5"], ["1,000", "2,000", "5,000"], ["1,2", "1,20"]],
-    "odd": [["+1", "1", "-1"], ["1st", "2nd"], ["inf", "low"], ["Infinity", "NaNo"], ["１", "２"], ["0x10", "16"], ["1_0", "2_0"], ["a", "A"], ["true", "false", "unknown"], ["@x", "=y"], ["1 000", "2 000"], ["12:30", "9:15"], ["$", "€"], ["%", "#"]],
+    "odd": [
+        ["+1", "1", "-1"], ["1st", "2nd"], ["inf", "low"], ["Infinity", "NaNo"], ["１", "２"], ["0x10", "16"], ["1_0", "2_0"], ["a", "A"],
+        ["true", "false", "unknown"], ["@x", "=y"], ["1 000", "2 000"], ["12:30", "9:15"], ["$", "€"], ["%", "#"],
+    ],
 }  # fmt: skip
 
 
@@ -274,7 +280,18 @@ def categories(rng: Generator, n: int, name: str) -> Column:
     )  # fmt: skip
 
 
-TRUTH = [("no", "yes"), ("N", "Y"), ("false", "true"), ("False", "True"), ("FALSE", "TRUE"), ("F", "T"), ("0", "1"), ("nein", "ja"), ("non", "oui"), ("n", "y")]  # fmt: skip
+TRUTH = [
+    ("no", "yes"),
+    ("N", "Y"),
+    ("false", "true"),
+    ("False", "True"),
+    ("FALSE", "TRUE"),
+    ("F", "T"),
+    ("0", "1"),
+    ("nein", "ja"),
+    ("non", "oui"),
+    ("n", "y"),
+]
 
 
 def truth(rng: Generator, n: int, name: str) -> Column:
@@ -500,7 +517,21 @@ def feature(rng: Generator, n: int, name: str, decimal: str) -> Column:
     return column
 
 
-LABELS = (("no", "yes"), ("well", "ill"), ("a", "b", "c"), ("0", "1"), ("1", "2"), ("10", "20", "30"), ("01", "02"), ("False", "True"), ("N", "Y"), ("low", "mid", "high", "top"), ("E11.9", "E11.90"), ("-1", "1"), ("T", "F"))  # fmt: skip
+LABELS = (
+    ("no", "yes"),
+    ("well", "ill"),
+    ("a", "b", "c"),
+    ("0", "1"),
+    ("1", "2"),
+    ("10", "20", "30"),
+    ("01", "02"),
+    ("False", "True"),
+    ("N", "Y"),
+    ("low", "mid", "high", "top"),
+    ("E11.9", "E11.90"),
+    ("-1", "1"),
+    ("T", "F"),
+)
 
 
 def label(rng: Generator, n: int, name: str, decimal: str, regression: bool) -> Column:
@@ -712,6 +743,11 @@ def by_hand(table: Table, folder: Path, rng: Generator, **how: Any) -> Written:
 STYLES = ("usual", "nullable", "object", "decimal")
 
 
+def moment(cell: Any) -> Any:
+    """A date as the moment at which it begins; others as they are."""
+    return cell if cell is None or isinstance(cell, datetime) else datetime.combine(cell, datetime.min.time())
+
+
 def series(column: Column, style: str, rng: Generator) -> pd.Series[Any]:
     """A column of a frame, in one of the types that pandas has for it."""
     cells = list(column.typed)
@@ -743,7 +779,7 @@ def series(column: Column, style: str, rng: Generator) -> pd.Series[Any]:
     if style == "object":
         return pd.Series(cells, dtype=object)
     aware = getattr(first, "tzinfo", None) is not None
-    moments = [None if cell is None else cell.astimezone(UTC) if aware else datetime.combine(cell, datetime.min.time()) if not isinstance(cell, datetime) else cell for cell in cells]  # fmt: skip
+    moments = [cell.astimezone(UTC) if aware and cell is not None else moment(cell) for cell in cells]
     return pd.Series(
         pd.to_datetime(pd.Series(moments, dtype=object)).astype("datetime64[us, UTC]" if aware else "datetime64[us]")
     )
