@@ -416,7 +416,10 @@ def sites(seed: int, folder: Path, found: Found) -> None:
     """Parts of a table at several sites, each written in its own way, under one schema."""
     table = draw(seed, sites=True, rows=90)
     rng = np.random.default_rng([seed, 4])
-    where = rng.integers(0, 3, len(table))
+    trained = np.array([word.casefold().startswith("train") for word in table.roles["split"].words])
+    where = np.empty(len(table), np.int64)
+    for rows_of_part in (np.flatnonzero(trained), np.flatnonzero(~trained)):  # every site has rows of both
+        where[rng.permutation(rows_of_part)] = np.arange(len(rows_of_part)) % 3
     parts = [np.flatnonzero(where == k).tolist() for k in range(3)]
     names = [["hand", "pandas csv", "pandas parquet", "pyarrow", "text parquet"][rng.integers(5)] for _ in parts]
     agreed = declared(table, rng, typed=False, every=True)
@@ -450,13 +453,13 @@ def sites(seed: int, folder: Path, found: Found) -> None:
         except Exception as error:
             found.add(table, f"sites {names}", "crash", f"{type(error).__name__}: {error}")
             return
-        train = [k for k, word in enumerate(table.roles["split"].words) if word.casefold().startswith("train")]
+        train = np.flatnonzero(trained).tolist()
         every = []
         for k, tensors in enumerate(read_rows[0][0]):  # x, y, and s if there is a group
             whole = np.full((len(table), *tensors.shape[1:]), np.nan)
             for rows, parts_of_site in zip(parts, read_rows, strict=True):
                 for mine, chosen in zip(parts_of_site, (True, False), strict=True):
-                    whole[[row for row in rows if (row in {*train}) == chosen]] = mine[k].numpy()
+                    whole[[row for row in rows if trained[row] == chosen]] = mine[k].numpy()
             every.append(whole)
         fitted = {name: (each.centre, each.scale) for name, each in schema.coder.fitted.items()}
         made = Read(schema.inputs, every[0], train, fitted, "")
