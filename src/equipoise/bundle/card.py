@@ -13,7 +13,8 @@ from typing import Any
 from equipoise.bundle.inputs import Inputs, Rows
 from equipoise.metrics.decision import Decision
 from equipoise.metrics.groups import hidden
-from equipoise.metrics.intervals import wilson
+from equipoise.metrics.classification import RATES
+from equipoise.metrics.intervals import sizes_by, wilson
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of
 from equipoise.records.history import History, worded
 from equipoise.records.threshold import USES_GROUP
@@ -61,6 +62,8 @@ def _by_set(history: History) -> dict[str, dict[str, Any]]:
         values = {measure.name: measure.scale * float(score[measure.name]) for measure in recorded}
         shown[name] = {"n": n, **values}
         if ACCURACY.name in values:
+            counts = score.get(RATES)
+            n = sizes_by(counts)["accuracy"][0] if isinstance(counts, Mapping) else n
             shown[name]["interval"] = wilson(float(score[ACCURACY.name]), n).percent
     return shown
 

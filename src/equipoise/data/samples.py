@@ -165,6 +165,11 @@ class Samples:
         return max(self.each, default=len(self.store))
 
     @property
+    def persons(self) -> int:
+        """How many people the samples are about; as many as samples if they are not named."""
+        return self.size if self.people is None else len(np.unique(self.people))
+
+    @property
     def shape_and_labels(self) -> tuple[Shape, Tensor] | None:
         """Shape of one sample and the labels [n], if that takes no reading of samples."""
         return self.store.shape_and_labels

@@ -221,7 +221,7 @@ def repeated(data: Iterable[Samples | Absent | None], tests: Iterable[Samples | 
     """That several samples of a client, or in a test set, are of one person, in a sentence; nothing where that is not known."""
     held = [d for d in tests if d is not None]
     people = [d.people for d in (*data, *held) if isinstance(d, Samples) and d.people is not None]
-    together = held and all(d.people is not None and d.attributes for d in held)
+    together = held and all(d.people is not None for d in held)
     return [TOGETHER if together else REPEATED] * any(len(np.unique(each)) < len(each) for each in people)
 
 

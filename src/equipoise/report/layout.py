@@ -366,7 +366,7 @@ def every_client(histories: Sequence[History] | Comparison, last: int | None = N
     for m, (name, group) in enumerate(zip(first.client_names, first.client_groups, strict=True)):
         called = f"{name} ({group})" if group and group not in name else name
         samples = [int(each[m]) for each in tested]
-        small = any(0 < n < least for n in samples)
+        small = first.at_sites and any(0 < n < least for n in samples)
         n = [Cell(_test_samples(samples, least))] if tested else []
         rows.append(
             (called, (*n, *(Cell(f"n < {least}") if small else _cell(column[m], measure.digits) for column in columns)))

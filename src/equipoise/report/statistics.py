@@ -421,15 +421,18 @@ def _tested(history: History, accuracies: Table, last: int) -> tuple[Outcome, ..
     outcomes = []
     for group, accuracy in zip(history.groups, accuracies.tolist(), strict=True):
         group_scores = [score.get(group, {}) for score in scores]
-        n = group_scores[-1].get("n") if group_scores else None
+        n, visits = (group_scores[-1].get(key) for key in ("n", "visits")) if group_scores else (None, None)
         if not n or not math.isfinite(accuracy):
             return None
         right = None
-        if all(CORRECT in score and score.get("n") == n for score in group_scores):
+        if all(CORRECT in score and (score.get("n"), score.get("visits")) == (n, visits) for score in group_scores):
             bits = (np.frombuffer(bytes.fromhex(score[CORRECT]), np.uint8) for score in group_scores)
             rows = [np.unpackbits(packed, count=n) for packed in bits]
             right = np.mean(rows, axis=0)
-        outcomes.append(Outcome(accuracy, n, right))
+        of_person = None if visits is None else np.array(visits, np.float64)
+        if right is not None and visits is not None:
+            right = np.add.reduceat(right, np.cumsum([0, *visits[:-1]]))
+        outcomes.append(Outcome(accuracy, group_scores[-1].get("persons", n), right, of_person))
     return tuple(outcomes) or None
 
 
@@ -826,9 +829,14 @@ def _spread(runs: Runs, last: int) -> content.Spread | None:
 
 def _test_samples(runs: Iterable[Run]) -> list[int] | None:
     """Lowest, median and highest number of test samples of the clients that are counted; None where they have none of their own."""
-    sizes = [n[n >= run.history.least_group] for run in runs if (n := run.history.client_sizes) is not None]
+    sizes = [n[n >= _least(run.history)] for run in runs if (n := run.history.client_sizes) is not None]
     every = np.concatenate(sizes) if sizes else np.empty(0, np.int64)
     return [int(every.min()), int(np.median(every)), int(every.max())] if every.size else None
+
+
+def _least(history: History) -> int:
+    """How many people a client must be tested on to be counted."""
+    return history.least_group if history.at_sites else 1
 
 
 def _clients_matter(run: Run) -> bool:
@@ -861,7 +869,7 @@ def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str,
         if n is None:
             return {}
         honest = run.history.of_honest(n)
-        counted = honest[honest >= run.history.least_group]
+        counted = honest[honest >= _least(run.history)]
         if len(counted) != len(values):  # some client was not tested in all of these rounds
             return {}
         outcomes[label] = [Outcome(a, k) for a, k in zip(values.tolist(), counted.tolist(), strict=True)]

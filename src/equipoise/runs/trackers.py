@@ -50,6 +50,11 @@ class Tracked:
         return int(self.about.get("least_group") or LEAST)
 
     @property
+    def at_sites(self) -> bool:
+        """Whether the clients are sites that keep their data."""
+        return bool(self.settings.get("engine") == "flower")
+
+    @property
     def names(self) -> list[str]:
         """The names of the clients."""
         return [str(name) for name in self.about.get("client_names") or ()]
