@@ -81,6 +81,29 @@ def hidden(counts: Mapping[str, int], least: int) -> set[str]:
     return names
 
 
+def withheld(counts: Mapping[str, int], least: int, rest: int = 0) -> set[str]:
+    """The names of counts that must not be shown next to their sum with a ``rest``, which is shown unless it is below ``least`` itself, see `hidden`."""
+    return hidden({**counts, "": rest} if rest < least else counts, least) - {""}
+
+
+def withheld_of_class(
+    sizes: Mapping[str, int], of_class: Mapping[str, int], least: int, rest: int = 0, rest_of_class: int = 0
+) -> set[str]:
+    """The names of groups of which must not be shown how many are of a class: they or the others would be, or leave, fewer than ``least``."""
+
+    def few(n: int, k: int) -> bool:
+        return min(k, n - k) < least
+
+    gone = {name for name, k in of_class.items() if few(sizes[name], k)}
+    n, k = (rest, rest_of_class) if few(rest, rest_of_class) else (0, 0)
+    for _, name in sorted((sizes[name], name) for name in of_class.keys() - gone):
+        all_gone = n + sum(sizes[each] for each in gone), k + sum(of_class[each] for each in gone)
+        if not all_gone[0] or not few(*all_gone):
+            break
+        gone.add(name)
+    return gone
+
+
 def positive_class(given: object, classes: Sequence[str]) -> Positive | None:
     """Which class is positive; None of more than two classes where none is given: then each is compared with all others.
 

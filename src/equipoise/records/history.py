@@ -15,7 +15,7 @@ from equipoise.metrics.attendance import ATTENDANCE, attendance
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.collaborative import collaborative_fairness
 from equipoise.metrics.failure import diverged, guesses, guesses_mean
-from equipoise.metrics.groups import Positive, positive_class
+from equipoise.metrics.groups import Positive, hidden, positive_class
 from equipoise.metrics.measures import Measure, main_of, measures_of, named
 from equipoise.metrics.performance import Value, last_rounds
 from equipoise.records import summary, treatment
@@ -148,6 +148,19 @@ class History:
         scores = {name: score for record in self.records for name, score in record.get("groups", {}).items()}
         sizes = {name: score.get("persons", score.get("n", held.get(name))) for name, score in scores.items()}
         return {name: int(n) for name, n in sizes.items() if n is not None}
+
+    @cached_property
+    def shown_sizes(self) -> dict[str, int]:
+        """Those of `sizes` that are shown: none below `least_group`, and none from which one of these follows."""
+        unshown = hidden(self.sizes, self.least_group)
+        return {name: n for name, n in self.sizes.items() if name not in unshown}
+
+    @cached_property
+    def counted(self) -> str:
+        """What a number n is of: people, if some have several test samples."""
+        scores = (score for record in self.records for score in record.get("groups", {}).values())
+        several = any(score["persons"] < score["n"] for score in scores if "persons" in score)
+        return "people" if several else "test samples"
 
     @property
     def tested(self) -> float:

@@ -10,7 +10,18 @@ from numpy.typing import NDArray
 from equipoise.metrics.calibration import calibration_of_sums
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.clusters import OF_NUMBERS, variance
-from equipoise.metrics.groups import ESTIMABLE, OF_CLASS, Counts, Positive, Rates, parity, people_of, rates_of
+from equipoise.metrics.groups import (
+    ESTIMABLE,
+    OF_CLASS,
+    Counts,
+    Positive,
+    Rates,
+    parity,
+    people_of,
+    rates_of,
+    withheld,
+    withheld_of_class,
+)
 from equipoise.metrics.intervals import of_means, of_rates, sizes_by, wilson
 from equipoise.metrics.measures import ACCURACY
 from equipoise.metrics.performance import UNDEFINED, Value, gap
@@ -19,10 +30,8 @@ from equipoise.records.results import (
     Calibrated,
     GroupErrors,
     GroupFairness,
-    GroupRates,
     Inside,
     People,
-    RateIntervals,
     Site,
     SiteRates,
     ValueErrors,
@@ -115,9 +124,11 @@ def people(history: "History", k: int, last: int) -> People | None:
     if history.main == ACCURACY:
         about = history.positive
         counts = [(t, {name: _counts(row) for name, row in rows.items()}) for t, rows, _ in rounds]
-        treated: GroupFairness | GroupErrors | None = rates(counts, about and about.number, history.least_group)
+        treated: GroupFairness | GroupErrors | None = rates(
+            counts, about and about.number, history.least_group, rounds[-1][2]
+        )
     else:
-        treated = errors([rows for _, rows, _ in rounds], history.least_group)
+        treated = errors([rows for _, rows, _ in rounds], history.least_group, rounds[-1][2])
     inside = [{name: summed(history, k, [each])[0] for name, each in _of_sites(history, by).items()} for by in by_round]
     return {
         "treated": treated,
@@ -244,23 +255,29 @@ def _inside(history: "History", rounds: Sequence[Mapping[str, Row]]) -> dict[str
     return by_value
 
 
-def errors(rounds: Sequence[Mapping[str, Row]], least: int) -> GroupErrors | None:
+def errors(rounds: Sequence[Mapping[str, Row]], least: int, unknown: int = 0) -> GroupErrors | None:
     """How large the errors of a model are by group, the mean over some rounds, and how different; None of fewer than two groups.
 
     Parameters
     ----------
     rounds : of each the sums of every group, see `equipoise.records.record.Sums`.
     least : >= 1, people that a number must be about.
+    unknown : people in no group.
     """
-    return _errors(rounds, least) if len({name for groups in rounds for name in groups}) > 1 else None
+    several = len({name for groups in rounds for name in groups}) > 1
+    return _errors(rounds, least, unknown=unknown) if several else None
 
 
-def _errors(rounds: Sequence[Mapping[str, Row]], least: int, level: float = 0.95) -> GroupErrors:
+def _errors(
+    rounds: Sequence[Mapping[str, Row]], least: int, level: float = 0.95, *, unknown: int = 0
+) -> GroupErrors:
     """As :func:`errors` of any number of groups, with intervals of a level."""
     by_group: dict[str, ValueErrors] = {}
+    latest = {name: row for groups in rounds for name, row in groups.items()}
+    people = {name: round(float(row.get("persons", row["n"]))) for name, row in latest.items()}
+    unshown = withheld(people, least, unknown)
     for name in dict.fromkeys(name for groups in rounds for name in groups):
         rows = [groups[name] for groups in rounds if name in groups]
-        n = _enough(float(rows[-1].get("persons", rows[-1]["n"])), least)
         numbers = {
             "rmse": [np.sqrt(row["squares"] / row["n"]) for row in rows],
             "mae": [row["absolute"] / row["n"] for row in rows],
@@ -268,9 +285,11 @@ def _errors(rounds: Sequence[Mapping[str, Row]], least: int, level: float = 0.95
             "prediction": [(row["error"] + row["target"]) / row["n"] for row in rows],
         }
         means = {key: float(np.mean(values)) for key, values in numbers.items()}
-        shown = {key: mean if n is not None and math.isfinite(mean) else None for key, mean in means.items()}
+        shown = {
+            key: mean if people[name] >= least and math.isfinite(mean) else None for key, mean in means.items()
+        }
         by_group[name] = {
-            "n": n,
+            "n": None if name in unshown else people[name],
             "rmse": shown["rmse"],
             "mae": shown["mae"],
             "error": shown["error"],
@@ -317,7 +336,7 @@ def _mean(rounds: Sequence[Mapping[str, Row]], group: str, key: str) -> tuple[fl
 
 
 def rates(
-    rounds: Sequence[tuple[int, Mapping[str, Counts]]], positive: int | None = None, least: int = 1
+    rounds: Sequence[tuple[int, Mapping[str, Counts]]], positive: int | None = None, least: int = 1, unknown: int = 0
 ) -> GroupFairness | None:
     """How differently a model treats groups: rates of its decisions by group, and the gaps between groups; None of fewer than two.
 
@@ -328,6 +347,7 @@ def rates(
     rounds : with the counts of every group.
     positive : the class that counts as positive; by default the second of two, and every one of more.
     least : >= 1, people that a rate must be about: one of fewer is not shown, and in no gap.
+    unknown : people in no group.
     """
     every: dict[str, list[Counts]] = {}
     for _, groups in rounds:
@@ -339,6 +359,7 @@ def rates(
     added = {name: _added(each, R / len(each)) for name, each in every.items()}  # as if counted in all of these rounds
     fairness = parity(added, positive, least * R)
     calibrated = {name: _calibrated(counts, positive, least * R) for name, counts in added.items()}
+    shown = _sizes({name: each[-1] for name, each in every.items()}, fairness.classes, least, unknown)
     return {
         "accuracy_gap": percent(fairness.accuracy),
         "equal_opportunity": percent(fairness.equal_opportunity),
@@ -354,7 +375,7 @@ def rates(
         "of_class": dict(fairness.widest),
         "classes": list(fairness.classes),
         "groups": {
-            name: _rates(rates, added[name], every[name][-1], calibrated[name], fairness.classes, R, least)
+            name: {**shown[name], **_rates(rates, added[name], calibrated[name], fairness.classes, R)}
             for name, rates in fairness.rates.items()
         },
         "intervals": {
@@ -384,35 +405,43 @@ def _bias(counts: Mapping[str, Any], rounds: int, least: int) -> tuple[float, fl
     return error, variance(np.asarray(counts["bias"]) / rounds, people, n, error, (0, 1), (1, 0)), people
 
 
+def _sizes(groups: Mapping[str, Counts], classes: Sequence[int], least: int, unknown: int) -> dict[str, Any]:
+    """How many people are in every group, and how many of these are of each class; None if that or something that follows is about too few."""
+    people = {name: people_of(counts) for name, counts in groups.items()}
+    n = {name: round(max(sizes["accuracy"], default=0)) for name, sizes in people.items()}
+    of_class = {c: {name: round(sizes["tpr"][c]) for name, sizes in people.items()} for c in classes}
+    unshown = withheld(n, least, unknown)
+    without = {c: unshown | withheld_of_class(n, each, least) for c, each in of_class.items()}
+    return {
+        name: {
+            "n": None if name in unshown else n[name],
+            "of_class": [None if name in without[c] else of_class[c][name] for c in classes],
+        }
+        for name in groups
+    }
+
+
 def _rates(
-    rates: Rates,
-    counts: Counts,
-    latest: Counts,
-    calibrated: Calibrated,
-    classes: Sequence[int],
-    rounds: int,
-    least: int,
-) -> GroupRates:
-    """The rates of one group with their intervals, from counts that are the sum of so many rounds, and those of its last round."""
+    rates: Rates, counts: Counts, calibrated: Calibrated, classes: Sequence[int], rounds: int
+) -> dict[str, Any]:
+    """The rates of one group with their intervals, from counts that are the sum of so many rounds."""
     hardest = rates.hardest
-    sizes, people = sizes_by(counts, rounds), people_of(latest)
+    sizes = sizes_by(counts, rounds)
     ends = {key: [wilson(rates.of(key, c).value, sizes[key][c]).percent for c in classes] for key in OF_CLASS}
     worst = None if hardest is None else wilson(rates.worst_recall.value, sizes["tpr"][hardest]).percent
     intervals = {**ends, "accuracy": wilson(rates.accuracy.value, sizes["accuracy"][0]).percent, "worst_recall": worst}
     return {
-        "n": _enough(max(people["accuracy"], default=0), least),
         "accuracy": percent(rates.accuracy),
         "tpr": [percent(rates.tpr[c]) for c in classes],
         "fpr": [percent(rates.fpr[c]) for c in classes],
         "selection_rate": [percent(rates.selection_rate[c]) for c in classes],
         "ppv": [percent(rates.ppv[c]) for c in classes],
         "npv": [percent(rates.npv[c]) for c in classes],
-        "of_class": [_enough(people["tpr"][c], least) for c in classes],
         "bias": calibrated["bias"],
         "calibration_error": calibrated["calibration_error"],
         "worst_recall": percent(rates.worst_recall),
         "worst_class": hardest,
-        "intervals": cast(RateIntervals, intervals),
+        "intervals": intervals,
     }
 
 

@@ -318,7 +318,7 @@ class Audit:
         for text in sentences.parity_legend(self.compared.document, treated):
             if not text.startswith(skipped) and few not in text:
                 yield text
-        small = [group for group, numbers in method["groups"].items() if numbers.get("of_class", 0) is None]
+        small = [g for g, rates in method["groups"].items() if parity["positive"] and rates["tpr"]["mean"] is None]
         if small:
             yield f"Left out of equal opportunity, with {few} people of class {parity['positive']}: {some(small, 10)}."
         if any(content.number_of(method, column.key)["mean"] is None for column in gaps_of(parity, self.history.main)):

@@ -355,10 +355,10 @@ def _of_parity(treatment: Treated, compared: Comparison) -> Grid:
     for method in methods:
         whose = f"{method['method']}, " * several
         titles += [f"{whose}{what} of 100" for what in ("missed", "false alarms")]
-    few = f"< {parity['least']}"
 
     def cells(group: str, counts: RatesOfGroup) -> tuple[Cell, ...]:
-        row = [Cell(few if n is None else f"{n:,}") for n in (counts["n"], counts["of_class"])]
+        about = ((counts["n"], counts["accuracy"]), (counts["of_class"], counts["tpr"]))
+        row = [rates.count(n, rate, parity["least"]) for n, rate in about]
         for method in methods:
             rate = method["groups"].get(group)
             shares = [_of_rate(rate["tpr"], _left_out), _of_rate(rate["fpr"], _share)] if rate is not None else []
@@ -493,7 +493,9 @@ def _fewest(compared: Comparison, chosen: Chosen | None) -> str:
     recorded = (rate for parity in parities for rate in parity["methods"][0]["groups"].values())
     sizes: list[tuple[int, str]] = []
     for group in cast(Iterator[Content], recorded if chosen is None else (group for _, group in _of_groups(chosen))):
-        n, cases = group["n"] or 0, group["of_class"]
+        n, cases = group["n"], group["of_class"]
+        if n is None:
+            continue
         behind, most = ((n, n), "at most ") if cases is None else ((cases, n - cases), "")
         sizes += [(size, most) for key, size in zip(keys, behind, strict=True) if group[key][value] is not None]
     return "{1}{0:,}".format(*min(sizes)) if sizes else ""

@@ -31,9 +31,16 @@ def few_people(parity: content.Parity, measure: Measure) -> dict[str, str]:
     for column in gaps_of(parity, measure):
         sizes: list[tuple[int, str, str]] = []
         for group, rates in parity["methods"][0]["groups"].items():
-            n, positive, selected = rates["n"] or 0, rates.get("of_class") or 0, rates.get("selection_rate")
-            chosen = round(n * selected["mean"] / 100) if selected and selected["mean"] is not None else 0
-            size = {"": n, "tpr": positive, "fpr": n - positive if positive else 0, "ppv": chosen}
+            n, positive, selected = rates["n"], rates.get("of_class"), rates.get("selection_rate")
+            chosen = selected and n is not None and selected["mean"] is not None and round(n * selected["mean"] / 100)
+            others = None if n is None or positive is None else n - positive
+            main = rates["accuracy"] if "accuracy" in rates else rates["rmse"]
+            size = {
+                "": _people(n, main),
+                "tpr": _people(positive, rates.get("tpr")),
+                "fpr": _people(others, rates.get("fpr")),
+                "ppv": _people(chosen, rates.get("ppv")),
+            }
             sizes += [(size[rate], rate, group) for rate in ABOUT.get(column.key, ("",))]
         large = [each for each in sizes if each[0] >= parity["least"]]  # others are in no gap
         smallest, rate, group = min(sizes if len({group for _, _, group in large}) < 2 else large)
@@ -41,6 +48,11 @@ def few_people(parity: content.Parity, measure: Measure) -> dict[str, str]:
             shown = f"< {parity['least']}" if smallest < parity["least"] else str(smallest)
             few[column.key] = f"{shown}{words[rate]} in {group}"
     return few
+
+
+def _people(n: int | None, rate: content.Rate | None) -> int:
+    """How many people a rate is about; without a number of them enough if there is a rate, and none if not."""
+    return n if n else ESTIMABLE if rate and rate["mean"] is not None else 0
 
 
 def columns(treated: content.Treated, measure: Measure) -> dict[str, str]:

@@ -458,11 +458,11 @@ def _in_site(
     groups = methods[0]["sites"][site]["groups"] if values else {}
     for key in shown:
         for value in values:
-            rates = groups.get(value)
-            if rates is None or key not in COUNTED:
-                yield Cell(UNDEFINED) if rates is None else _cell(rates[key], digits)
+            numbers = groups.get(value)
+            if numbers is None or key not in COUNTED:
+                yield Cell(UNDEFINED) if numbers is None else _cell(numbers[key], digits)
             else:
-                yield Cell(f"< {least}" if rates[key] is None else f"{rates[key]:,}")
+                yield rates.count(numbers[key], numbers[shown[shown.index(key) + 1]], least)
 
 
 def _of_value(inside: content.Inside | None, few: str, digits: int) -> Cell:

@@ -68,15 +68,21 @@ def cells(
     for method in fairness["methods"]:
         for group, rates in method["groups"].items():
             few = f"< {fairness['least']}"
-            row = [("n", Cell(few if rates["n"] is None else f"{rates['n']:,}"))]
+            row = [("n", count(rates["n"], next(rates[key] for key in shown), fairness["least"]))]
             for key, title in shown.items():
                 if key == "tpr":
-                    text = few if rates["of_class"] is None else f"{rates['of_class']:,}"
-                    row.append((f"of {fairness['positive']}", Cell(text)))
+                    row.append((f"of {fairness['positive']}", count(rates["of_class"], rates[key], fairness["least"])))
                 row.append((measure.axis(title), _cell(rates[key], few, digits)))
                 if key == "worst_recall":
                     row.append(("worst class", Cell(rates["worst_class"] or UNDEFINED)))
             yield method["method"], group, row
+
+
+def count(n: int | None, rate: Rate | None, least: int) -> Cell:
+    """How many people a rate is about; a dash if there are enough, and their number would tell that of a smaller group."""
+    if n is not None:
+        return Cell(f"{n:,}")
+    return Cell(f"< {least}" if rate is None or rate["mean"] is None else UNDEFINED)
 
 
 def grid(fairness: Parity, measure: Measure = ACCURACY, shown: Mapping[RateName, str] | None = None) -> Grid:
@@ -119,6 +125,8 @@ def _few(fairness: Parity, titles: Mapping[RateName, str]) -> Iterator[str]:
     if fairness["least"] > 1 and any(rates[key]["mean"] is None for rates in every for key in titles):
         what = "rate" if titles is not OF_NUMBERS else "number"
         yield f"n < {fairness['least']}: a {what} about so few is not shown, and is in no gap (--least-group). {UNPROTECTED}"
+    if any(UNDEFINED == cell.mean for _, _, row in cells(fairness, ACCURACY, titles) for title, cell in row if title.startswith(("n", "of "))):
+        yield f"{UNDEFINED}: this number, taken from all, would tell of fewer than {fairness['least']}."
     rated: dict[str, dict[str, None]] = {}
     for method in fairness["methods"]:
         for group, rates in method["groups"].items():

@@ -605,7 +605,7 @@ def _sizes(histories: Sequence[History]) -> dict[str, int | list[int]]:
     """Test samples of every group that is not too small, or the lowest and highest number in several runs."""
     by_group: dict[str, int | list[int]] = {}
     for group in dict.fromkeys(group for history in histories for group in history.groups):
-        if sizes := {history.sizes[group] for history in histories if group in history.sizes}:
+        if sizes := {n for history in histories if (n := history.shown_sizes.get(group)) is not None}:
             by_group[group] = min(sizes) if len(sizes) == 1 else [min(sizes), max(sizes)]
     return by_group
 
