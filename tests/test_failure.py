@@ -8,6 +8,8 @@ import json
 import logging
 import math
 import re
+from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -24,7 +26,10 @@ from statsmodels.stats.power import TTestPower
 import equipoise as eq
 import helpers
 from equipoise.federation.history import History
+from equipoise.flower import in_process
 from equipoise.metrics import class_counts, definitions, diverged, guesses, holm, seeds_needed
+from equipoise.metrics.calibration import auc
+from equipoise.metrics.failure import ranks, sum_of_ranks
 from equipoise.metrics.intervals import (
     OVER_CLIENTS,
     OVER_GROUPS,
@@ -36,6 +41,8 @@ from equipoise.metrics.intervals import (
     resampled,
 )
 from equipoise.metrics.measures import ACCURACY
+from equipoise.records.criteria import failed
+from equipoise.records.threshold import score_of
 from equipoise.report import comparison, markdown, render, rich_table, verdict
 from equipoise.report.layout import over_clients, sheets
 from equipoise.report.sentences import evidence
@@ -92,6 +99,123 @@ def test_one_in_forty_guessers_at_most_passes_for_a_model() -> None:
     y = np.arange(200) % 4
     passed = sum(not guesses([{"a": scores(rng.integers(0, 4, 200), y)}]) for _ in range(400))
     assert passed / 400 < 0.06
+
+
+# --- a model that ranks
+def rare(n: int, seed: int, effect: float = 1.3, share: float = -4.0) -> tuple[Any, Any]:
+    """Samples of which few are of the second class, the more probable the larger their first number."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 2))
+    y = rng.random(n) < 1 / (1 + np.exp(-(share + effect * x[:, 0])))
+    return torch.tensor(x, dtype=torch.float32), torch.tensor(y.astype(int))
+
+
+def judged(p: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+    """What is recorded of probabilities [n, C]."""
+    return {**scores(p.argmax(1), y, C=p.shape[1]), "ranks": ranks(p, y)}
+
+
+@given(st.integers(2, 60), st.integers(2, 60), st.floats(-1, 3), st.integers(0, 99))
+@settings(max_examples=80, deadline=None)
+def test_a_model_ranks_if_one_half_is_not_in_the_interval_of_its_area(m: int, n: int, effect: float, seed: int) -> None:
+    """Of two classes the test is that of Newcombe's interval; data sets add up, and a second round says nothing new."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(m + n) < m
+    p = 0.4 / (1 + np.exp(-rng.normal(effect * y)))
+    both = np.stack([1 - p, p], 1)  # always the first class
+    (area, ends), ((weight, excess), second) = auc(p, y), ranks(both, y)
+    assert second == pytest.approx([weight, excess])
+    assert 0.5 + excess / weight == pytest.approx(area.value, abs=1e-6)
+    score = {**judged(both, y.astype(int)), "rates": class_counts(y, np.zeros_like(y), 2)}
+    assert (guesses([{"a": score}]) == "") == (ends.low > 0.5) or abs(ends.low - 0.5) < 1e-6
+    assert guesses([{"a": score}, {"a": score}]) == guesses([{"a": score}])
+
+
+def test_sites_too_small_to_rank_by_themselves_rank_together() -> None:
+    sets, alone = {}, []
+    for k in range(40):
+        x, y = rare(60, k, share=-2.5)
+        risk = (0.01 + 0.4 / (1 + torch.exp(-x[:, 0]))).numpy()
+        sets[str(k)] = judged(np.stack([1 - risk, risk], 1), y.numpy())
+        alone.append(guesses([{"a": sets[str(k)]}]))
+    assert sum(map(bool, alone)) > 5
+    assert guesses([sets]) == ""
+    assert sum_of_ranks(sets.values())[0][0] == pytest.approx(sum(score["ranks"][0][0] for score in sets.values()))
+
+
+def test_what_neither_decides_nor_ranks_is_of_no_use() -> None:
+    y = (np.arange(600) % 20 == 0).astype(int)
+    constant = np.tile([0.9, 0.1], (600, 1))
+    why = guesses([{"a": judged(constant, y)}])
+    assert "it predicts one class for every sample" in why
+    assert "its AUC is 50.0" in why
+    worse = np.stack([1 - 0.4 * (1 - y), 0.4 * (1 - y)], 1)
+    assert "its AUC is 0.0" in guesses([{"a": judged(worse, y)}])  # the wrong way round is no use either
+    noise = np.random.default_rng(0).uniform(0, 0.4, 600)
+    assert guesses([{"a": judged(np.stack([1 - noise, noise], 1), y)}])
+    without = {key: x for key, x in judged(np.stack([1 - 0.4 * y, 0.4 * y], 1), y).items() if key != "ranks"}
+    assert guesses([{"a": without}])  # records of earlier versions
+    assert guesses([{"a": judged(np.stack([1 - 0.4 * y, 0.4 * y], 1), y)}]) == ""
+
+
+def test_of_many_classes_the_areas_count_together() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.choice(4, 800, p=[0.7, 0.1, 0.1, 0.1])
+    p = rng.dirichlet([40, 5, 5, 5], 800)
+    assert guesses([{"a": judged(p, y)}])
+    better = p + 0.05 * np.eye(4)[y]
+    better /= better.sum(1, keepdims=True)
+    better[:, 0] += 1  # still the first class of everybody
+    assert (better.argmax(1) == 0).all()
+    assert guesses([{"a": judged(better, y)}]) == ""
+
+
+def test_guessers_that_pass_are_few_where_ranks_count_too() -> None:
+    rng = np.random.default_rng(1)
+    y = np.arange(200) % 4
+    passed = sum(not guesses([{"a": judged(rng.dirichlet([1] * 4, 200), y)}]) for _ in range(400))
+    assert passed / 400 < 0.08
+
+
+@pytest.mark.parametrize("kind", ["federation", "held out", "sites", "clients"])
+def test_a_model_of_a_rare_outcome_that_ranks_is_of_use(kind: str, tmp_path: Path) -> None:
+    """It predicts one class at 0.5; it is judged so by every way to a record."""
+    more: dict[str, Any] = {"measures": ["rates"], "tests": {"t": rare(3000, 9)}}
+    more |= {"client_tests": [rare(900, 20), rare(900, 21)]} if kind == "clients" else {}
+    more |= {"validation": 0.4} if kind == "held out" else {}
+    make = in_process if kind == "sites" else eq.Federation
+    for effect, useful in ((1.3, True), (0.0, False)):
+        clients = [rare(2000, 1, effect), rare(1500, 2, effect)]
+        if not useful:
+            more["tests"] = {"t": rare(3000, 9, 0.0)}
+        net = eq.network("mlp", (2,), 2, hidden=[], seed=0)
+        history = make(net, clients, "fedavg", eq.SGD(0.2), batch_size=64, **more).fit(4, progress=False)
+        counts = history.records[-1]["groups"]["t"]["rates"]
+        assert counts["chosen"][1] <= 5
+        assert bool(history.failure()) != useful, history.failure()
+        if kind == "held out":
+            assert bool(failed(history)) != useful
+
+
+def test_at_a_chosen_threshold_a_model_is_judged_there(tmp_path: Path) -> None:
+    """By its decisions there: a model that ranks some people only may be of use at one threshold, and at no other."""
+    options = {"validation": 0.4, "measures": ["rates"], "tests": {"t": rare(3000, 9)}, "classes": ["no", "yes"]}
+    net = eq.network("mlp", (2,), 2, hidden=[], seed=0)
+    fed = eq.Federation(net, [rare(2000, 1), rare(1500, 2)], "fedavg", eq.SGD(0.2), **options)
+    fed.fit(4, progress=False)
+    chosen = eq.choose_threshold(fed, sensitivity=0.8).document
+    counts = score_of(chosen)["rates"]
+    x, y = rare(3000, 9)
+    taken = (fed.predict_proba(x)[:, 1] >= chosen["threshold"]).long()
+    assert counts == class_counts(y, taken, 2)
+    history = replace(fed.history, meta={**fed.history.meta, "threshold": chosen})
+    assert history.threshold == chosen
+    assert history.failure() == ""
+    half = {"value": 0.5, "low": 0.4, "high": 0.6}
+    everyone = {**chosen["everyone"], "sensitivity": half, "specificity": half, "auc": half}
+    dull = replace(history, meta={**history.meta, "threshold": {**chosen, "everyone": everyone}})
+    assert "its AUC is 50.0" in dull.failure()
+    assert score_of({**chosen, "everyone": {**everyone, "of_class": None}}) == {}
 
 
 def test_a_run_says_at_once_that_it_diverged(caplog: pytest.LogCaptureFixture) -> None:

@@ -179,6 +179,105 @@ def test_nothing_changes_where_there_are_none() -> None:
         assert kept == {k: v for k, v in other.items() if k != "seconds"}
 
 
+# decisions
+def of_people(n: int, seed: int, C: int = 2) -> tuple[Tensor, Tensor, Tensor]:
+    """Samples of which women have the last class more often."""
+    make = torch.Generator().manual_seed(seed)
+    s = torch.randint(0, 2, (n,), generator=make)
+    x = torch.randn(n, 3, generator=make)
+    z = x[:, 0] + 1.5 * s + torch.randn(n, generator=make)
+    return torch.cat([x, s[:, None]], 1), (z[:, None] > torch.linspace(0.2, 1.6, C - 1)).sum(1), s
+
+
+def by_decisions(p: Any, y: Any, predicted: Any) -> float:
+    return float(metrics.f1_score(y, predicted, average="macro"))
+
+
+def of_counts(counts: Any) -> dict[str, float]:
+    """F1, MCC and kappa of two classes by hand."""
+    (tn, tp), true, chosen = counts["right"], counts["true"], counts["chosen"]
+    fp, fn, n = chosen[1] - tp, true[1] - tp, sum(true)
+    chance = sum(a * b for a, b in zip(true, chosen, strict=True)) / n**2
+    return {
+        "f1": tp / (2 * tp + fp + fn) + tn / (2 * tn + fp + fn),
+        "mcc": (tp * tn - fp * fn) / math.sqrt(math.prod(map(float, (*true, *chosen)))),
+        "kappa": ((tp + tn) / n - chance) / (1 - chance),
+    }
+
+
+@pytest.mark.parametrize(
+    "method", ["fedavg", "fedavg+thresholds(metric=dp)", "fedheal+thresholds:randomised", "logofair"]
+)
+def test_measures_are_those_of_the_decisions(method: str) -> None:
+    """Of the global model, of all samples, and of every client, whose decisions may be its own."""
+    own = [of_people(200, 20), None, of_people(300, 21)]
+    fed = eq.Federation(
+        eq.network("mlp", (4,), 2, hidden=[8], seed=0),
+        [of_people(n, n) for n in (300, 200, 100)],
+        method,
+        eq.SGD(0.2),
+        tests={"a": of_people(500, 8), "b": of_people(400, 9)},
+        client_tests=own,
+        attributes={"sex": ["m", "f"]},
+        positive=1,
+        measures=["rates", "f1", "mcc", "kappa", Measure(by_decisions), "ece", "brier"],
+    )
+    record = fed.fit(6, progress=False).records[-1]
+    groups, found = {name: score["rates"] for name, score in record["groups"].items()}, record["measures"]
+    every = {key: [a + b for a, b in zip(groups["a"][key], groups["b"][key], strict=True)] for key in groups["a"]}
+    for counts, value in (
+        *((groups[g], lambda name, g=g: found[name]["groups"][g]) for g in "ab"),
+        (every, lambda name: found[name]["all"]),
+    ):
+        hand = of_counts(counts)
+        assert {name: value(name) for name in hand} == pytest.approx(hand)
+        assert value("by_decisions") == value("f1")
+    for m, data in enumerate(own):
+        expected = None if data is None else fed.evaluate(data, client=m)["f1"]
+        assert found["f1"]["clients"][m] == pytest.approx(expected)
+        if data is not None:
+            x, y, s = data
+            assert expected == pytest.approx(metrics.f1_score(y, fed.predict(x, s, client=m), average="macro"))
+    plain = fed.predict_proba(of_people(500, 8)[0]).double().numpy()
+    ece = KNOWN["ece"](plain, of_people(500, 8)[1].numpy())[0]
+    assert found["ece"]["groups"]["a"] == pytest.approx(ece, abs=1e-6)  # probabilities stay
+
+
+def test_measures_of_three_classes_are_those_of_the_decisions() -> None:
+    clients, (x, y, s) = [of_people(400, 1, 3), of_people(300, 2, 3)], of_people(600, 3, 3)
+    net, more = eq.network("mlp", (4,), 3, hidden=[], seed=0), {"attributes": {"sex": ["m", "f"]}, "positive": 2}
+    fed = eq.Federation(
+        net, clients, "thresholds(metric=dp)", eq.SGD(0.2), tests={"t": (x, y, s)}, measures=["f1", "kappa"], **more
+    )
+    found, predicted = fed.fit(5, progress=False).records[-1]["measures"], fed.predict(x, s)
+    assert (predicted != fed.predict(x)).any()
+    assert found["f1"]["groups"]["t"] == pytest.approx(metrics.f1_score(y, predicted, average="macro"))
+    assert found["kappa"]["groups"]["t"] == pytest.approx(metrics.cohen_kappa_score(y, predicted))
+
+
+def test_a_function_without_decisions_is_null_where_they_differ() -> None:
+    """It would be about predictions that nobody makes."""
+    p, y = sample(C=2)
+    decided = (p[:, 1] >= 0.2).astype(int)
+    value, why = Measure(cost)(p, y, decided)
+    assert value is None
+    assert "third parameter, predicted" in why
+    assert Measure(cost)(p, y, p.argmax(1)) == (cost(p, y), "")
+    assert Measure(by_decisions)(p, y, decided)[0] == metrics.f1_score(y, decided, average="macro")
+    assert Measure(lambda r, y: float(abs(r - y).mean()))(p[:, 0], y, p[:, 0] + 1)[1] == ""  # numbers are predictions
+
+
+@pytest.mark.slow
+def test_measures_of_torchmetrics_follow_the_decisions() -> None:
+    pytest.importorskip("torchmetrics.classification")
+    p, y = sample(C=2)
+    decided = (p[:, 1] >= 0.2).astype(int)
+    names = ("MulticlassMatthewsCorrCoef", "MulticlassAUROC")
+    _, (mcc, area) = divided([f"torchmetrics.classification:{name}" for name in names])
+    assert mcc(p, y, decided)[0] == pytest.approx(metrics.matthews_corrcoef(y, decided), abs=1e-6)
+    assert area(p, y, decided)[0] == pytest.approx(metrics.roc_auc_score(y, p[:, 1]), abs=1e-6)
+
+
 # runs
 SETTINGS = {
     "scenario_options": SIZES, "network": "mlp", "network_options": {"hidden": [8]}, "rounds": 3, "epochs": 1, "batch_size": 8,

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.metrics import f1_score, matthews_corrcoef
 from torch import Tensor
 
 import equipoise as eq
@@ -20,6 +21,7 @@ from equipoise.federation.checkpoint import CheckpointError
 from equipoise.flower import in_process
 from equipoise.flower.settings import AppSettings
 from equipoise.flower.site.task import Task, meaning
+from equipoise.records.criteria import failed
 from equipoise.runs.directory import federation, load
 from helpers import normal
 from run_helpers import cache, equipoise
@@ -108,6 +110,57 @@ def test_a_task_derived_from_classification_has_classes() -> None:
     assert runs[0][0] == 2
     with pytest.raises(ValueError, match=r"labels must be in 0\.\.1"):
         eq.Federation(torch.nn.Linear(3, 2), [(x, data[1] + 1)], task=Focal(2.0))
+
+
+@dataclass(frozen=True)
+class Cautious(eq.Classification):
+    """Predicts the second of two classes from a probability of 0.1 on."""
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        return (outputs.softmax(-1)[..., 1] >= 0.1).long()
+
+
+@dataclass(frozen=True)
+class High(eq.Regression):
+    """The 90 % quantile, by the pinball loss: far from the mean, so its RMSE is worse than that of the mean."""
+
+    reason: str | None = None
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        error = (y - (self.centre or 0)) / (self.scale or 1) - outputs.squeeze(-1)
+        return torch.maximum(0.9 * error, -0.1 * error)
+
+    def useless(self, outputs: Tensor, predicted: Tensor, y: Tensor) -> str | None:
+        return self.reason
+
+
+def test_measures_follow_the_predictions_of_the_task() -> None:
+    x = torch.randn(600, 3, generator=torch.Generator().manual_seed(0))
+    data = (x, (x[:, 0] + torch.randn(600, generator=torch.Generator().manual_seed(1)) > 1.6).long())
+    torch.manual_seed(0)
+    net, measures = torch.nn.Linear(3, 2), ("rates", "f1", "mcc")
+    fed = eq.Federation(net, [data, data], "fedavg", eq.SGD(0.1), tests={"a": data}, task=Cautious(), measures=measures)
+    record = fed.fit(3, progress=False).records[-1]
+    predicted = (fed.predict_proba(x)[:, 1] >= 0.1).long()
+    assert (predicted != fed.logits(x).argmax(1)).any()
+    assert record["groups"]["a"]["rates"]["chosen"] == predicted.bincount(minlength=2).tolist()
+    assert record["measures"]["f1"]["groups"]["a"] == pytest.approx(f1_score(data[1], predicted, average="macro"))
+    assert record["measures"]["mcc"]["groups"]["a"] == pytest.approx(matthews_corrcoef(data[1], predicted))
+
+
+@pytest.mark.parametrize("between_sites", [False, True])
+@pytest.mark.parametrize(("reason", "useless"), [("", False), ("its quantile is off", True), (None, True)])
+def test_a_task_may_bring_its_own_test_of_use(reason: str | None, useless: bool, between_sites: bool) -> None:
+    """Else it is judged by the errors of the mean."""
+    data = [(x, y + 30 * (torch.arange(len(y)) % 9 == 0)) for x, y in CLIENTS]
+    settings = given(High(centre=3.0, scale=10.0, reason=reason), clients=data, validation=0.3, tests={"all": data[0]})
+    first = [settings.pop(key) for key in ("net", "clients", "method", "solver")]
+    fed = (in_process if between_sites else eq.Federation)(*first, **settings)
+    history = fed.fit(5, progress=False)
+    assert bool(history.failure()) == useless
+    assert ("quantile" in history.failure()) == (bool(reason) and not between_sites)
+    if not between_sites:
+        assert bool(failed(history)) == useless
 
 
 def test_sites_train_it_too(counts: Any) -> None:

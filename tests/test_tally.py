@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 import equipoise as eq
+from equipoise.core.outputs import Outputs
 from equipoise.core.tally import ClassTally, NumberTally, Tally, together
 from equipoise.core.task import CLASSIFICATION, Regression, Task
 from equipoise.metrics.classification import MEASURES, classification
@@ -39,11 +41,6 @@ def outputs(task: Task, n: int, seed: int, width: int = 4) -> tuple[Tensor, Tens
 def same(a: Tally, b: Tally) -> None:
     one, other = (tally.vector(classes=True) for tally in (a, b))
     assert one.numpy() == pytest.approx(other.numpy(), rel=1e-12, nan_ok=True)
-    assert len(a.by) == len(b.by)
-    for first, second in zip(a.by, b.by, strict=True):
-        assert first.keys() == second.keys()
-        for value in first:
-            same(first[value], second[value])
     if isinstance(a, NumberTally) and isinstance(b, NumberTally):
         assert float(a.mean) == pytest.approx(float(b.mean), rel=1e-12)
 
@@ -53,10 +50,8 @@ def same(a: Tally, b: Tally) -> None:
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 99))
 def test_the_sum_of_tallies_is_the_tally_of_the_union(task: Task, n: int, m: int, seed: int) -> None:
     parts = [outputs(task, n, seed), outputs(task, m, seed + 1)]
-    draw = torch.Generator().manual_seed(seed)
-    codes = [torch.randint(-1, 3, (k, 2), generator=draw) for k in (n, m)]
-    tallies = [task.tally(x, y, s) for (x, y), s in zip(parts, codes, strict=True)]
-    whole = task.tally(*(torch.cat(of) for of in zip(*parts, strict=True)), torch.cat(codes))
+    tallies = [task.tally(x, y) for x, y in parts]
+    whole = task.tally(*(torch.cat(of) for of in zip(*parts, strict=True)))
     same(tallies[0] + tallies[1], whole)
     same(together(reversed(tallies)), whole)
 
@@ -64,15 +59,20 @@ def test_the_sum_of_tallies_is_the_tally_of_the_union(task: Task, n: int, m: int
 @pytest.mark.parametrize("task", [CLASSIFICATION, REGRESSION], ids=str)
 @few
 @given(st.integers(1, 40), st.integers(0, 99))
-def test_samples_by_the_value_of_an_attribute(task: Task, n: int, seed: int) -> None:
+def test_outputs_of_some_samples_are_those_of_a_part(task: Task, n: int, seed: int) -> None:
+    """Bit by bit, whatever was decided about them; samples without attributes have unknown ones."""
     x, y = outputs(task, n, seed)
     s = torch.randint(-1, 3, (n, 2), generator=torch.Generator().manual_seed(seed))
-    by = task.tally(x, y, s).by
-    assert [set(of) for of in by] == [set(codes.tolist()) - {-1} for codes in s.unbind(1)]
-    for codes, of in zip(s.unbind(1), by, strict=True):
-        for value, tally in of.items():
-            same(tally, task.tally(x[codes == value], y[codes == value]))
-    assert task.tally(x, y).by == ()
+    every = Outputs(task, x, task.predictions(x).roll(1), y, s)
+    rows = [*((codes == k) for codes in s.unbind(1) for k in (0, 1, 2) if bool((codes == k).any())), slice(n // 2, n)]
+    for part in rows:
+        some = every.take(part)
+        tally = task.tally(x[part], y[part], predicted=task.predictions(x).roll(1)[part])
+        assert some.tally.vector(classes=True).numpy() == pytest.approx(
+            tally.vector(classes=True).numpy(), rel=0, nan_ok=True
+        )
+        assert torch.equal(some.codes(1), s[part, 1])
+    assert replace(every, s=None).codes(0).tolist() == [-1] * n
 
 
 @pytest.mark.parametrize("task", [CLASSIFICATION, REGRESSION], ids=str)

@@ -26,7 +26,7 @@ from equipoise.metrics.calibration import (
     roc,
 )
 from equipoise.metrics.intervals import wilson
-from equipoise.metrics.thresholds import CERTAIN, Aim, choose, decided, rates_at
+from equipoise.metrics.thresholds import CERTAIN, Aim, choose, decided
 from equipoise.records.directory import read
 from equipoise.records.threshold import masked
 from equipoise.report import html
@@ -130,16 +130,6 @@ def test_aims() -> None:
 def test_what_is_no_classifier(p: list[float], y: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         choose(Aim("youden"), p, y)
-
-
-def test_rates_and_their_intervals() -> None:
-    found = rates_at([1, 1, 0, 0, 1], [1, 1, 1, 0, 0])
-    assert found.sensitivity == ((2 / 3, True), wilson(2 / 3, 3))
-    assert found.specificity == ((1 / 2, True), wilson(1 / 2, 2))
-    assert found.selection_rate == ((3 / 5, True), wilson(3 / 5, 5))
-    few = rates_at([1, 1, 0, 0, 1], [1, 1, 1, 0, 0], least=3)
-    assert few.sensitivity[0].defined
-    assert not few.specificity[0].defined
 
 
 # calibration
@@ -251,6 +241,35 @@ def test_of_a_federation(federation: eq.Federation) -> None:
     men = [(s == 0).numpy() for _, _, s in (people(80, 8), people(60, 9))]
     assert by["sex"]["men"]["n"] == sum(map(np.sum, men))
     assert "sensitivity 0." in repr(chosen)
+
+
+@pytest.mark.parametrize("positive", [0, 1])
+@pytest.mark.parametrize("by_group", [False, True])
+def test_rates_and_their_intervals(positive: int, by_group: bool) -> None:
+    fed = trained(positive=["well", "ill"][positive])
+    chosen = eq.choose_threshold(fed, youden=True, by_group=by_group)
+    x, y, s = (torch.cat(parts) for parts in zip(people(80, 8), people(60, 9), strict=True))
+    groups = [["men", "women"][code] for code in s.tolist()]
+    taken = chosen.decide(fed.predict_proba(x)[:, positive], groups if by_group else None)
+    everyone, cases = chosen.document["everyone"], y.numpy() == positive
+    shares = {
+        "sensitivity": taken[cases],
+        "specificity": ~taken[~cases],
+        "selection_rate": taken,
+    }
+    for name, each in shares.items():
+        low, high = wilson(each.mean(), len(each))
+        assert everyone[name] == pytest.approx({"value": each.mean(), "low": low, "high": high})  # type: ignore[literal-required]
+    assert everyone["threshold"] == (None if by_group else chosen.value)
+
+
+@pytest.mark.parametrize(
+    "method", ["fedavg+thresholds", "fedavg+thresholds:randomised", "logofair", "fedprox+thresholds"]
+)
+def test_a_method_that_decides_itself_takes_no_threshold(method: str) -> None:
+    """It would undo the decisions that its report and its bundle have."""
+    with pytest.raises(ValueError, match=r"decides itself, by sex, .* such as fedavg\."):
+        eq.choose_threshold(trained(method=method), youden=True)
 
 
 def test_test_rows_do_not_choose(federation: eq.Federation) -> None:

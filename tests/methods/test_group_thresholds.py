@@ -175,7 +175,7 @@ def test_a_bundle_decides_as_the_run_does(tmp_path: Path) -> None:
         model.predict(x.numpy(), groups=["f"] * 500).tolist() != model.predict(x.numpy(), groups=["m"] * 500).tolist()
     )
     card = (tmp_path / "model" / "README.md").read_text()
-    assert "The numbers of this card are those at these thresholds." in card
+    assert "The numbers of this card are those of these decisions." in card
     assert "uses sex of each person at prediction" in card
     assert "disparate treatment" in card
     assert "at 0.5" not in card
@@ -183,7 +183,9 @@ def test_a_bundle_decides_as_the_run_does(tmp_path: Path) -> None:
     assert fed.history.meta["decides"] == "sex"
     assert "decides" not in federation("fedavg").history.meta
     fed.save_bundle(tmp_path / "plain", threshold=0.4)
-    assert "The numbers of this section are those at 0.5." in (tmp_path / "plain" / "README.md").read_text()
+    plain = (tmp_path / "plain" / "README.md").read_text()
+    assert "It replaces the decisions that fedavg+thresholds(metric=dp) makes by sex." in plain
+    assert "The numbers of this card are those of these decisions." in plain
     assert cautions(tmp_path / "plain") == []
     assert json.loads((tmp_path / "plain" / "bundle.json").read_text())["decision"]["groups"] == []
 

@@ -11,9 +11,9 @@ from functools import cached_property
 from typing import Any
 
 from equipoise.bundle.inputs import Inputs, Rows
+from equipoise.metrics.classification import RATES
 from equipoise.metrics.decision import Decision
 from equipoise.metrics.groups import hidden
-from equipoise.metrics.classification import RATES
 from equipoise.metrics.intervals import sizes_by, wilson
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of
 from equipoise.records.history import History, worded
@@ -249,15 +249,17 @@ class Card:
         first = [f"The model is of no use: {history.failure(1)}."] * bool(history.failure(1))
         yield Section("How good it is, and for whom", [*first, *self._positive()], grid, "Test set", below)
         comparison = Comparison.of([history])
+        at_threshold = {division["by"] for division in (self.about["chosen"] or {}).get("divisions", ())}
         for treatment in treated(comparison.document):
+            if at_threshold and treatment.attribute in {"", *at_threshold}:
+                continue  # the same rates are under another heading
             measure = history.main
             said = [*rates.explained(treatment.parity, measure), *sentences.unknown_values(treatment)]
             titles, by_group = rates.grid(treatment.parity, measure)
             called = tuple((name if treatment.attribute else self._called(name), cells) for name, cells in by_group)
-            heading = treatment.rates_heading(measure) + " at 0.5" * (
-                self.about["threshold"] != 0.5 or self.about["chosen"] is not None
+            yield Section(
+                treatment.rates_heading(measure), [], Grid(titles, called), treatment.attribute or "Group", said
             )
-            yield Section(heading, [], Grid(titles, called), treatment.attribute or "Group", said)
 
     def _chosen(self) -> Iterator[Section]:
         """What the threshold does, if it was chosen."""
@@ -291,9 +293,10 @@ class Card:
             yield "Threshold 0.5: the more probable class is predicted."
         if attribute and self.about["chosen"] is None:  # the method decides so
             yield USES_GROUP.format(attribute)
-            yield "The numbers of this card are those at these thresholds."
-        elif attribute or threshold != 0.5:
-            yield "The numbers of this section are those at 0.5."
+        elif (by := self.history.meta.get("decides")) is not None and threshold != 0.5:
+            yield f"It replaces the decisions that {self.about['method']} makes{f' by {by}' * bool(by)}."
+        if decision:
+            yield "The numbers of this card are those of these decisions."
         yield from self._recalibrated()
 
     def _recalibrated(self) -> Iterator[str]:
@@ -302,7 +305,7 @@ class Card:
             return
         decision = typed(Decision, self.about["decision"])
         edges = [f"{edge:.4g} is {number(float(decision.shown(edge)), 4)}" for edge in dict.fromkeys(decision.edges)]
-        after = "The class with the larger one is predicted, and the numbers of this card are those before."
+        after = "The class with the larger one is predicted."
         if edges:
             after = f"Thresholds are on the probabilities before that; after it, {some(edges, SHOWN)}."
         yield f"Its probabilities are recalibrated ({made['kind']}), by {made['n']:,} validation rows. {after}"

@@ -25,12 +25,10 @@ from equipoise.core.outputs import outputs_of
 from equipoise.core.task import Classification, Regression
 from equipoise.data.batch import Batch
 from equipoise.data.samples import Samples
-from equipoise.metrics.calibration import Recalibration
 from equipoise.metrics.decision import Decision
 from equipoise.records.history import History
 from equipoise.records.threshold import Chosen, Recalibrated
 from equipoise.system.environment import versions
-from equipoise.system.seals import typed
 from equipoise.system.suggestions import shorten
 from equipoise.system.tensor_files import as_bytes
 from equipoise.system.text import visible
@@ -51,7 +49,7 @@ class Trained:
     history : one record: this model on the test sets, and the names of the classes.
     client : the name of the client whose own model it is; empty: the global one.
     data : what the manifest of the run says of the data.
-    decision : how the method decides, if it is not for the most probable class.
+    decision : what the bundle decides, and shows, if it is not the most probable class.
     """
 
     model: Model
@@ -82,7 +80,7 @@ def save(
     ----------
     folder : a new one, or an empty one.
     trained : the model.
-    threshold : in [0, 1], probability of the positive one of two classes from which on it is predicted; at 0.5 the most probable class is.
+    threshold : in [0, 1], of the decision: of people of whom no group is known.
     license : of the data and of the model made of them, one line, as the Hugging Face Hub calls it, such as ``"cc-by-4.0"``, or another name.
     use : what the model is for, a sentence of the model card.
     onnx : also write the network as a graph of ONNX.
@@ -101,10 +99,10 @@ def save(
     inputs, task = _inputs(trained), _task(model)
     if not 0 <= threshold <= 1:
         raise BundleError(f"threshold must be between 0 and 1; found {threshold!r}.")
-    decision = _decision(trained, threshold, chosen, recalibration)
+    decision = _with_column(trained)
     classes, positive = trained.history.classes, trained.history.positive
     if decision is not None and (positive is None or len(classes) != 2):
-        if trained.decision is not None:
+        if threshold == 0.5:
             raise BundleError(
                 f"{trained.history.method} decides by group whether a sample is of one of {len(classes)} classes, and a bundle holds such "
                 "decisions between two only. Take the weights home instead: equipoise export RUN (Python: fed.network())."
@@ -177,20 +175,12 @@ def _licence(text: Any) -> str:
     return name
 
 
-def _decision(
-    trained: Trained, threshold: float, chosen: Chosen | None, recalibration: Recalibrated | None
-) -> dict[str, Any] | None:
+def _with_column(trained: Trained) -> dict[str, Any] | None:
     """How the bundle decides, if it is not for the most probable class; with the column that holds the groups."""
-    by_group = chosen and chosen["by_group"]
-    decision = Decision.at(threshold, by_group)
-    if threshold == 0.5 and not by_group:
-        decision = trained.decision if trained.decision is not None and chosen is None else Decision()
-    decision = replace(decision, calibration=recalibration and typed(Recalibration, recalibration))
-    if decision == Decision():
+    if (decision := trained.decision) is None:
         return None
     groups = trained.data.get("read", {}).get("groups", {}) if "schema" in trained.data else {}
-    column = groups.get(decision.attribute)
-    return asdict(decision) | {"column": column}
+    return asdict(decision) | {"column": groups.get(decision.attribute)}
 
 
 def _require_same(chosen: Chosen, trained: Trained) -> None:

@@ -8,8 +8,8 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, cast
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.core.draws import seeded
@@ -19,25 +19,25 @@ from equipoise.core.tally import Tally
 from equipoise.core.task import Classification, Task
 from equipoise.data.samples import Samples, at_once
 from equipoise.metrics.classification import CORRECT, RATES
+from equipoise.metrics.decision import Decision
+from equipoise.metrics.groups import Counts
 from equipoise.records.record import Score, Sums
 from equipoise.system.threads import run_in_order
-
-Decide = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # predictions, outputs and attributes to predictions
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a model gives for samples, ``values`` [n, C], their targets [n], and codes of their sensitive attributes [n, A].
+    """What a model gives for samples, ``values`` [n, C], what is ``predicted`` of each [n], their targets ``y`` [n], and codes of their attributes ``s`` [n, A].
 
-    ``decide`` is what the method makes of predictions, see :meth:`equipoise.core.rule.Rule.decide`; None: nothing. ``person`` is whom each sample
-    is about [n]; None: each is about another.
+    Every measure of predictions follows from ``predicted``: what the task makes of the values, then the method or a threshold, see :meth:`decided`.
+    ``person`` is whom each sample is about [n]; None: each is about another.
     """
 
     task: Task
     values: Tensor
+    predicted: Tensor
     y: Tensor
     s: Tensor | None = None
-    decide: Decide | None = None
     person: Tensor | None = None
 
     @staticmethod
@@ -45,18 +45,31 @@ class Outputs:
         """What a model gives for samples in several parts."""
         if len(parts) == 1:
             return parts[0]
-        values, y = (torch.cat(each) for each in zip(*((part.values, part.y) for part in parts), strict=True))
+        values, predicted, y = (
+            torch.cat(each) for each in zip(*((part.values, part.predicted, part.y) for part in parts), strict=True)
+        )
         A = max(0 if part.s is None else part.s.shape[-1] for part in parts)
         unknown = (y.new_full((len(part.y), A), -1, dtype=torch.int64) for part in parts)
         s = [rows if part.s is None else part.s for part, rows in zip(parts, unknown, strict=True)]
-        decided = None if parts[0].decide is None else lambda *_: torch.cat([part.predicted for part in parts])
-        return Outputs(parts[0].task, values, y, torch.cat(s) if A else None, decided, _persons(parts))
+        return Outputs(parts[0].task, values, predicted, y, torch.cat(s) if A else None, _persons(parts))
 
-    @cached_property
-    def predicted(self) -> Tensor:
-        """What is predicted of each sample [n]."""
-        predicted = self.task.predictions(self.values)
-        return predicted if self.decide is None else self.decide(predicted, self.values, self.s)
+    def take(self, rows: Tensor | slice) -> Outputs:
+        """The outputs for some samples, those that are true in ``rows`` [n], or those in a slice."""
+        leaves = (self.values, self.predicted, self.y, self.s, self.person)
+        values, predicted, y, s, person = (None if x is None else x[rows] for x in leaves)
+        return replace(self, values=values, predicted=predicted, y=y, s=s, person=person)
+
+    def codes(self, attribute: int) -> Tensor:
+        """The codes [n] of the sensitive attribute of a number; -1 where one is not known."""
+        return self.y.new_full(self.y.shape, -1, dtype=torch.int64) if self.s is None else self.s[:, attribute]
+
+    def decided(self, decision: Decision, positive: int, attributes: Iterable[str]) -> Outputs:
+        """The same with the decisions between two classes by the probability of the ``positive`` one, and by attributes of these names."""
+        by = [*attributes].index(decision.attribute) if decision.attribute else None
+        scores, codes = self.given[0][:, positive], None if by is None else self.codes(by).cpu().numpy()
+        taken = torch.from_numpy(decision(scores, codes)).to(self.y.device)
+        classes = torch.where(taken, positive, 1 - positive)
+        return replace(self, predicted=classes.where(self.predicted >= 0, self.predicted))
 
     @cached_property
     def tally(self) -> Tally:
@@ -73,16 +86,17 @@ class Outputs:
         return self.task.people(self.predicted, self.y, self.s, width, probability, joined=joined, person=self.person)
 
     @cached_property
-    def given(self) -> tuple[np.typing.NDArray[Any], np.typing.NDArray[Any]]:
-        """The inputs of users' own measures: probabilities [n, C], or those of the task, and targets [n]."""
-        return self.task.outputs(self.values).cpu().numpy(), self.y.cpu().numpy()
+    def given(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """The inputs of users' own measures: probabilities [n, C], or what the task gives, targets [n], and what is predicted [n]."""
+        return self.task.outputs(self.values).cpu().numpy(), self.y.cpu().numpy(), self.predicted.cpu().numpy()
 
     def score(self, measures: Iterable[str] = ()) -> Score:
-        """The main measure, the loss, the number of samples, and other measures."""
+        """The main measure, the loss, the number of samples, and other measures, with which the task may test whether the model is of use."""
         score = self.tally.score(measures) | self.task.whole(self.values, self.predicted, self.y, measures)
         score |= {} if self.person is None else self._of_persons(self.person, score)
+        if measures and (why := self.task.useless(self.values, self.predicted, self.y)) is not None:
+            score["useless"] = why
         return cast(Score, {key: score[key] for key in Score.__annotations__ if key in score})  # type: ignore[literal-required]
-
 
     def _of_persons(self, person: Tensor, score: Score) -> Score:
         """What a score has in addition if people are named: how many they are, and the sums over their rows."""
@@ -91,11 +105,17 @@ class Outputs:
         if CORRECT in score:
             named |= self.task.whole(self.values[order], self.predicted[order], self.y[order], (CORRECT,))
             named["visits"] = visits
-        if isinstance(counts := score.get(RATES), Mapping):
-            predicted, y, who = (x.cpu().numpy() for x in (self.predicted, self.y, person))
-            sums = self.task.sums.of_values(predicted, y, np.zeros_like(y), 1, self.values.shape[-1], who)
-            named[RATES] = {**counts, **{key: sums[key][0] for key in ("persons", "moments", "people")}}  # type: ignore[literal-required]
+        if isinstance(score.get(RATES), Mapping):
+            named[RATES] = self.counts
         return cast(Score, named)
+
+    @cached_property
+    def counts(self) -> Counts:
+        """What `equipoise.metrics.class_counts` returns of a classifier, and the sums over people, if they are named."""
+        leaves = (self.predicted, self.y, torch.zeros_like(self.y), self.person)
+        predicted, y, value, person = (None if x is None else x.cpu().numpy() for x in leaves)
+        sums = self.task.sums.of_values(predicted, y, value, 1, self.values.shape[-1], person)  # type: ignore[arg-type]
+        return {key: of_value[0] for key, of_value in cast(Mapping[str, Any], sums).items()}
 
 
 def _persons(parts: Sequence[Outputs]) -> Tensor | None:
@@ -103,7 +123,8 @@ def _persons(parts: Sequence[Outputs]) -> Tensor | None:
     named = [part.person for part in parts if part.person is not None]
     if not named:
         return None
-    unnamed = 1 + max(int(person.max()) for person in named) + torch.arange(sum(len(part.y) for part in parts))
+    first, n = 1 + max(int(person.max()) for person in named), sum(len(part.y) for part in parts)
+    unnamed = torch.arange(first, first + n, device=named[0].device)
     rows = unnamed.split([len(part.y) for part in parts])
     return torch.cat([each if part.person is None else part.person for part, each in zip(parts, rows, strict=True)])
 
@@ -133,7 +154,7 @@ def outputs_of(bound: Bound, vector: Tensor, sets: Sequence[Samples], workers: i
         def outputs(block: tuple[Samples, Tensor]) -> Outputs:
             batch = block[0].batch(block[1], None)
             values, _ = mine.forward(vector[: model.n_params], vector[model.n_params :].clone(), batch.x)
-            return Outputs(model.task, values, batch.y, batch.s)
+            return Outputs(model.task, values, model.task.predictions(values), batch.y, batch.s)
 
         return outputs
 
@@ -142,5 +163,5 @@ def outputs_of(bound: Bound, vector: Tensor, sets: Sequence[Samples], workers: i
     for each in used:
         each.require_unchanged(vector)
     every = [Outputs.joined(list(islice(results, -(-d.size // w)))) for d, w in zip(sets, width, strict=True)]
-    people = [None if d.people is None else torch.from_numpy(d.people) for d in sets]
+    people = [None if d.people is None else torch.from_numpy(d.people).to(vector.device) for d in sets]
     return [replace(outputs, person=person) for outputs, person in zip(every, people, strict=True)]

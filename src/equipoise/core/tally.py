@@ -2,9 +2,8 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from itertools import chain, zip_longest
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
@@ -23,13 +22,11 @@ Array = NDArray[Any]
 class Tally(ABC):
     """What a model does on a data set, or on each of a stack of them, as sums over the samples.
 
-    ``n`` samples [...], and the sum of their losses [...] in float64. ``by`` has for each sensitive attribute the tally of the
-    samples with each of its values; samples of which the value is not known are in none.
+    ``n`` samples [...], and the sum of their losses [...] in float64.
     """
 
     n: Tensor
     loss: Tensor
-    by: tuple[Mapping[int, Self], ...] = field(default=(), kw_only=True)
 
     @classmethod
     @abstractmethod
@@ -38,7 +35,7 @@ class Tally(ABC):
 
     @abstractmethod
     def vector(self, *, classes: bool = False) -> Tensor:
-        """The sums that a site tells [K], in float64: none by sensitive attribute, those by class only if asked; vectors add as the sums do."""
+        """The sums that a site tells [K], in float64, those by class only if asked; vectors add as the sums do."""
 
     @classmethod
     @abstractmethod
@@ -60,12 +57,8 @@ class Tally(ABC):
 
     def _union(self, parts: Sequence[Self]) -> Self:
         """Of several data sets of which this is one."""
-        names = [part.name for part in fields(self) if part.name != "by"]
-        by = tuple(
-            {value: together(t[value] for t in attribute if value in t) for value in sorted({*chain(*attribute)})}
-            for attribute in zip_longest(*(part.by for part in parts), fillvalue={})
-        )
-        return replace(self, by=by, **{name: _total([getattr(part, name) for part in parts]) for name in names})
+        names = [part.name for part in fields(self)]
+        return replace(self, **{name: _total([getattr(part, name) for part in parts]) for name in names})
 
     @property
     def mean_loss(self) -> Tensor:

@@ -14,8 +14,10 @@ from torch.nn import functional
 
 from equipoise.core.tally import ClassTally, NumberTally, Tally
 from equipoise.metrics.calibration import sums_of_scores
-from equipoise.metrics.classification import AREAS, CORRECT, classification
+from equipoise.metrics.classification import AREAS, CORRECT, RATES, classification
 from equipoise.metrics.clusters import by_person, moments
+from equipoise.metrics.failure import guesses, ranks
+from equipoise.metrics.groups import class_counts
 from equipoise.metrics.measures import TASKS as MEASURES_OF
 from equipoise.records.record import Score, Sums
 from equipoise.system import own_code
@@ -50,30 +52,20 @@ class Task(ABC):
         self,
         outputs: Tensor,
         y: Tensor,
-        s: Tensor | None = None,
         ok: Tensor | None = None,
         predicted: Tensor | None = None,
     ) -> Tally:
         """What outputs [..., B, C] are for targets [..., B], as sums from which all measures but those of :meth:`whole` follow.
 
-        ``s`` are the codes of A sensitive attributes [..., B, A], -1 where one is not known; false in ``ok`` [..., B] is padding.
-        ``predicted`` [..., B] replaces :meth:`predictions`.
+        False in ``ok`` [..., B] is padding. ``predicted`` [..., B] replaces :meth:`predictions`.
         """
         losses = self.losses(outputs, y).double()
         predicted = self.predictions(outputs) if predicted is None else predicted
         present = torch.ones_like(y, dtype=torch.bool) if ok is None else ok
-
-        def tally_of(rows: Tensor, loss: Tensor) -> Tally:
-            return self.sums.of(loss, predicted, y, rows, outputs.shape[-1])
-
-        every = tally_of(present, _summed(losses) if ok is None else losses.where(ok, 0).sum(-1))
-        if s is None:
-            return every
-        by = []
-        for codes in s.where(present.unsqueeze(-1), -1).unbind(-1):
-            rows_of = {value: codes == value for value in codes.unique().tolist() if value >= 0}
-            by.append({value: tally_of(rows, losses.where(rows, 0).sum(-1)) for value, rows in rows_of.items()})
-        return replace(every, by=tuple(by))
+        loss = (
+            losses.mean(-1) * losses.shape[-1] if ok is None else losses.where(ok, 0).sum(-1)
+        )  # divided by n, the mean again
+        return self.sums.of(loss, predicted, y, present, outputs.shape[-1])
 
     def people(
         self,
@@ -108,25 +100,25 @@ class Task(ABC):
                 scores = sums_of_scores(p[finite], true[finite], value[finite], len(values))
                 sums_of_attribute["scores"] = scores.round(6).tolist()
                 large = np.stack([np.ones(finite.sum()), (p - true)[finite]], -1)
-                of_scores = moments(
-                    *by_person(large, value[finite], None if who is None else who[finite]), len(values)
-                )
+                of_scores = moments(*by_person(large, value[finite], None if who is None else who[finite]), len(values))
                 sums_of_attribute["scored"], sums_of_attribute["bias"] = of_scores[0], of_scores[1].round(6).tolist()
             if not rows.all():
-                sums_of_attribute["unknown"] = int((~rows).sum()) if persons is None else len({*persons[~rows].tolist()})
+                sums_of_attribute["unknown"] = (
+                    int((~rows).sum()) if persons is None else len({*persons[~rows].tolist()})
+                )
             every.append(sums_of_attribute)
         return every
-
-    def tallies(self, outputs: Tensor, predicted: Tensor, y: Tensor, sizes: Sequence[int]) -> list[Tally]:
-        """The tally of each of several data sets, of so many samples one after another, with what is ``predicted`` [n] of outputs [n, C]."""
-        every = (self.losses(outputs, y).double(), predicted, y, torch.ones_like(y, dtype=torch.bool))
-        parts = zip(*(leaf.split(list(sizes)) for leaf in every), strict=True)
-        width = outputs.shape[-1]
-        return [self.sums.of(_summed(losses), predicted, y, rows, width) for losses, predicted, y, rows in parts]
 
     def whole(self, outputs: Tensor, predicted: Tensor, y: Tensor, measures: Iterable[str]) -> Score:
         """Those of the measures that are no sums over the samples: none."""
         return {}
+
+    def useless(self, outputs: Tensor, predicted: Tensor, y: Tensor) -> str | None:
+        """Why a model is no better than a guess, by outputs [n, C], predictions [n] and targets [n] of a test set; empty if it is better.
+
+        None, the default: judged as :mod:`equipoise.metrics.failure` does.
+        """
+        return None
 
     @abstractmethod
     def outputs(self, outputs: Tensor) -> Tensor:
@@ -148,11 +140,6 @@ class Task(ABC):
         ValueError : nothing can be learnt from them.
         """
         return self
-
-
-def _summed(losses: Tensor) -> Tensor:
-    """The sum [...] of losses [..., B]: n times the mean, as divided by n it is to be the mean again."""
-    return losses.mean(-1) * losses.shape[-1]
 
 
 @dataclass(frozen=True)
@@ -180,8 +167,15 @@ class Classification(Task):
         return classes.masked_fill(~top.isfinite(), -1)
 
     def whole(self, outputs: Tensor, predicted: Tensor, y: Tensor, measures: Iterable[str]) -> Score:
-        """Those of the measures that are no sums over the samples: which ones are right, and areas under the ROC curve."""
+        """Those of the measures that are no sums over the samples: which ones are right, and areas under the ROC curve.
+
+        With counts that are no better than a guess also how well each class is ranked.
+        """
         score: Score = {}
+        if RATES in measures and bool(outputs.isfinite().all()):
+            p, labels = self.outputs(outputs).cpu().numpy(), y.cpu().numpy()
+            if guesses([{"": {RATES: class_counts(labels, predicted.cpu().numpy(), outputs.shape[-1])}}]):
+                score["ranks"] = ranks(p, labels)
         if CORRECT in measures:
             score[CORRECT] = np.packbits((predicted == y).cpu().numpy()).tobytes().hex()
         if areas := [name for name in measures if name in AREAS]:

@@ -201,7 +201,9 @@ class Samples:
     def take(self, rows: Tensor) -> Samples:
         """Some of one client's samples."""
         people = None if self.people is None else self.people[rows.cpu().numpy()]
-        return replace(self, store=self.store.take(rows if self.content is None else rows.to(self.device)), people=people)
+        return replace(
+            self, store=self.store.take(rows if self.content is None else rows.to(self.device)), people=people
+        )
 
     def flipped(self, n_classes: int) -> Samples:
         """The same samples with the label C - 1 - y in the place of y, where C is ``n_classes``."""

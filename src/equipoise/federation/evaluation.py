@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -17,7 +16,7 @@ from equipoise.core.alignment import aligned
 from equipoise.core.draws import noise, schedule, seeded
 from equipoise.core.oracle import Oracle
 from equipoise.core.outputs import Outputs, outputs_of, overlapping
-from equipoise.core.rule import Rule, State, Visit, overrides
+from equipoise.core.rule import State, Visit, overrides
 from equipoise.core.solver import at
 from equipoise.core.tally import together
 from equipoise.core.task import Classification, Task
@@ -201,13 +200,9 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples], server: Seque
     """The outputs of a whole vector [G] on each data set, computed by all workers, with decisions by states, see :func:`deciding`; () for none."""
     every = outputs_of(trial.bound, vector, sets, trial.workers)
     for k in trial.method.overriding("decide") if server else ():
-        decide = partial(_decided, trial.method.rules[k], server[k])
-        every = [replace(outputs, decide=decide) for outputs in every]
+        decide, state = trial.method.rules[k].decide, server[k]
+        every = [replace(each, predicted=decide(each.predicted, each.values, each.s, state)) for each in every]
     return every
-
-
-def _decided(rule: Rule, state: State, predicted: Tensor, outputs: Tensor, s: Tensor | None) -> Tensor:
-    return rule.decide(predicted, outputs, s, state)
 
 
 @dataclass(frozen=True)
@@ -249,19 +244,19 @@ class EvaluationSets:
         [outputs] = answers(trial, vector, [data], server)
         values = _measured(self.own, [outputs]) if self.own else []
         own = {measure.name: value for measure, (value, _) in zip(self.own, values, strict=True)}
-        tallies = trial.model.task.tally(outputs.values, outputs.y, outputs.s, predicted=outputs.predicted).by
-        called = called or {f"s[{k}]" if len(tallies) > 1 else "s": () for k in range(len(tallies))}
-        if tallies and len(tallies) != len(called):
+        columns = () if outputs.s is None else outputs.s.unbind(-1)
+        called = called or {f"s[{k}]" if len(columns) > 1 else "s": () for k in range(len(columns))}
+        if columns and len(columns) != len(called):
             names = ", ".join(called)
             raise ValueError(
-                f"evaluation data: expected {len(called)} sensitive attributes s ({names}); found {len(tallies)}."
+                f"evaluation data: expected {len(called)} sensitive attributes s ({names}); found {len(columns)}."
             )
         of_people = {
             name: {
-                values[code] if code < len(values) else str(code): tally.score(self.measures)
-                for code, tally in by_value.items()
+                values[k] if k < len(values) else str(k): outputs.take(codes == k).tally.score(self.measures)
+                for k in codes[codes >= 0].unique().tolist()
             }
-            for (name, values), by_value in zip(called.items(), tallies, strict=False)
+            for (name, values), codes in zip(called.items(), columns, strict=False)
         }
         return {**outputs.score(self.measures), **own, **({"by": of_people} if of_people else {})}
 
@@ -400,5 +395,5 @@ def _joined(trial: Trial) -> bool:
 
 def _measured(own: Sequence[Measure], parts: Sequence[Outputs]) -> list[Found]:
     """Users' own measures on samples in parts."""
-    p, y = (np.concatenate(arrays) for arrays in zip(*(outputs.given for outputs in parts), strict=True))
-    return [measure(p, y) for measure in own]
+    p, y, predicted = (np.concatenate(arrays) for arrays in zip(*(outputs.given for outputs in parts), strict=True))
+    return [measure(p, y, predicted) for measure in own]

@@ -666,7 +666,11 @@ class Federation(Arrangement):
 
         if recalibrate is not None and client is not None:
             raise ValueError("recalibrate is for the global model, which validation rows judge. Leave it out.")
-        decides = threshold == 0.5  # the method, not the user
+        decides: dict[str, Any] = {
+            "threshold": threshold if isinstance(threshold, float | int) else threshold.value,
+            "chosen": None if isinstance(threshold, float | int) else threshold.document,
+            "recalibration": None if recalibrate is None else recalibrated(self, recalibrate),
+        }
         save(
             Path(directory),
             trained(
@@ -678,15 +682,14 @@ class Federation(Arrangement):
                 samples=self.inputs.first,
                 client="" if client is None else self.names[client],
                 data=data or {},
-                server=evaluation.deciding(self.trial, self.chosen, client) if decides else (),
+                server=evaluation.deciding(self.trial, self.chosen, client),
+                **decides,
             ),
-            threshold=threshold if isinstance(threshold, float | int) else threshold.value,
-            chosen=None if isinstance(threshold, float | int) else threshold.document,
+            **decides,
             license=license,
             use=use,
             contact=contact,
             onnx=onnx,
-            recalibration=None if recalibrate is None else recalibrated(self, recalibrate),
         )
 
     # checkpoints

@@ -55,7 +55,9 @@ class Standing:
         seconds = [record["seconds"] for record in records[-LAST:] if "seconds" in record]
         measure = judged_by(records) or ACCURACY
         now = cls(records[-1]["round"] + 1, rounds, seconds=fmean(seconds) if seconds else None)
-        tested, groups = next(((r["round"], by) for r in reversed(records) if (by := _groups(r, least, simulated))), (-1, {}))
+        tested, groups = next(
+            ((r["round"], by) for r in reversed(records) if (by := _groups(r, least, simulated))), (-1, {})
+        )
         of_clients = 1 if simulated else least
         asked, clients = next(
             ((r["round"], each) for r in reversed(records) if (each := _clients(r, of_clients))), (-1, [])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from equipoise.core.outputs import Outputs
 from equipoise.core.task import Classification
@@ -17,9 +18,10 @@ from equipoise.data.samples import loaded
 from equipoise.federation.evaluation import answers, published
 from equipoise.metrics.calibration import Recalibration, auc, calibration, histogram, reliability, roc
 from equipoise.metrics.decision import Decision
-from equipoise.metrics.intervals import Interval
+from equipoise.metrics.groups import people_of, rates_of
+from equipoise.metrics.intervals import Interval, sizes_by, wilson
 from equipoise.metrics.performance import Value
-from equipoise.metrics.thresholds import Aim, choose, decided, rates_at
+from equipoise.metrics.thresholds import Aim, choose
 from equipoise.records.meta import REPEATED, TOGETHER
 from equipoise.records.threshold import FILE, USES_GROUP, ByGroup, Chosen, Estimate, RatesAt, Recalibrated, mark, masked
 from equipoise.system.files import write_atomically
@@ -40,41 +42,50 @@ NO_ROWS = (
 
 @dataclass(frozen=True)
 class Rows:
-    """The scores of some samples, whether each is positive, and codes of their ``attributes`` [n, A], -1 where one is not known."""
+    """The outputs of a model for some samples of two classes, the number of the ``positive`` one, and the names of the ``attributes``."""
 
-    scores: NDArray[np.float64]
-    positive: NDArray[np.bool_]
-    s: NDArray[np.int64]
+    outputs: Outputs
+    positive: int
     attributes: Mapping[str, Sequence[str]]
 
     def __len__(self) -> int:
-        return len(self.scores)
+        return len(self.outputs.y)
 
-    @classmethod
-    def of(cls, outputs: Outputs, positive: int, attributes: Mapping[str, Sequence[str]]) -> Rows:
-        """What the outputs of a model are for the positive class; samples without attributes have unknown ones."""
-        p, y = outputs.given
-        s = np.full((len(y), len(attributes)), -1) if outputs.s is None else outputs.s.cpu().numpy()
-        return cls(p[:, positive], y == positive, s, attributes)
+    @property
+    def scores(self) -> NDArray[np.float64]:
+        """The probabilities [n] of the positive class."""
+        return cast(NDArray[np.float64], self.outputs.given[0][:, self.positive])
 
-    @classmethod
-    def joined(cls, parts: Sequence[Rows]) -> Rows:
-        """Several together."""
-        scores, positive, s = (
-            np.concatenate(x) for x in zip(*((r.scores, r.positive, r.s) for r in parts), strict=True)
-        )
-        return cls(scores, positive, s, parts[0].attributes)
+    @property
+    def cases(self) -> NDArray[np.bool_]:
+        """Which samples are of the positive class [n]."""
+        return cast(NDArray[np.bool_], self.outputs.given[1] == self.positive)
 
-    def codes(self, attribute: str) -> NDArray[np.int64]:
-        """The codes [n] of an attribute; -1 of one without a name, which none has."""
-        return self.s[:, [*self.attributes].index(attribute)] if attribute else np.full(len(self), -1)
+    @property
+    def person(self) -> NDArray[np.int64] | None:
+        """Whom each sample is about [n]; None: each is about another."""
+        return None if self.outputs.person is None else self.outputs.person.cpu().numpy()
+
+    @property
+    def persons(self) -> int:
+        """How many people the samples are about."""
+        return len(self) if self.person is None else len(np.unique(self.person))
+
+    @property
+    def with_case(self) -> int:
+        """How many people have a sample of the positive class."""
+        return int(self.cases.sum()) if self.person is None else len(np.unique(self.person[self.cases]))
+
+    def codes(self, attribute: str) -> Tensor:
+        """The codes [n] of an attribute; -1 where one is not known."""
+        return self.outputs.codes([*self.attributes].index(attribute))
 
     def by(self, attribute: str) -> dict[str, Rows]:
         """The samples with each value of an attribute."""
-        masks = {value: self.codes(attribute) == k for k, value in enumerate(self.attributes[attribute])}
+        codes = self.codes(attribute)
         return {
-            value: Rows(self.scores[mask], self.positive[mask], self.s[mask], self.attributes)
-            for value, mask in masks.items()
+            value: replace(self, outputs=self.outputs.take(codes == k))
+            for k, value in enumerate(self.attributes[attribute])
         }
 
 
@@ -102,13 +113,11 @@ class Threshold:
 
     def decide(self, probabilities: ArrayLike, groups: Sequence[str] | None = None) -> NDArray[np.bool_]:
         """Which samples are taken for the positive class, from its probabilities [n], and the group of each if there are thresholds by group."""
-        by_group = self.document["by_group"]
-        if by_group is None:
-            return decided(probabilities, self.value)
-        if groups is None:
-            by = by_group["attribute"]
+        decision = Decision.at(self.value, self.document["by_group"])
+        if groups is None and (by := decision.attribute):
             raise ValueError(f"These thresholds are by {by}: give groups, the {by} of each sample.")
-        return decided(probabilities, [self.by_group.get(str(group), self.value) for group in groups])
+        codes = {name: code for code, name in enumerate(decision.groups)}
+        return decision(probabilities, [codes.get(str(group), -1) for group in groups or ()] if codes else None)
 
     def save(self, directory: str | Path) -> Path:
         """Write ``threshold.json`` into the directory of the run, atomically: its reports show it."""
@@ -148,16 +157,23 @@ def choose_threshold(
 
     Raises
     ------
-    ValueError : an aim that is no such, not two classes, no validation or test rows, or a group without rows of both classes.
+    ValueError : an aim that is no such, not two classes, a method that decides itself, no validation or test rows, or a group without rows of
+        both classes.
     """
     aim = Aim.of(sensitivity, specificity, cost, youden)
     positive = _positive(federation)
+    if federation.method.overriding("decide"):
+        by = federation.history.meta["decides"]
+        raise ValueError(
+            f"{federation.method} decides itself{f', by {by}' * bool(by)}, and its report and its bundle have these decisions: another threshold "
+            "would undo them. Choose one for the run of a method that leaves the decision open, such as fedavg."
+        )
     source, rows = _validation(federation, positive)
     value = _chosen(aim, rows)
     groups = None if by_group is False else _by_group(federation, aim, rows, by_group)
     vector = published(federation.trial, federation.chosen)
     tested = _tested(federation, positive)
-    every = Rows.joined([*tested.values()])
+    every = _joined(tested.values())
     record = next(each for each in federation.records if each["round"] == federation.chosen.t - 1)
     decision = Decision.at(value, groups)
     validation = {"all": rows}
@@ -173,8 +189,8 @@ def choose_threshold(
         "rows": {
             "source": source,
             "n": len(rows),
-            "of_class": int(rows.positive.sum()),
-            "sha256": hashlib.sha256(rows.scores.tobytes() + rows.positive.tobytes()).hexdigest(),
+            "of_class": int(rows.cases.sum()),
+            "sha256": hashlib.sha256(rows.scores.tobytes() + rows.cases.tobytes()).hexdigest(),
         },
         "validation": {name: _rates(part, decision) for name, part in validation.items()},
         "hash": hashlib.sha256(as_bytes(vector)).hexdigest(),
@@ -188,7 +204,7 @@ def choose_threshold(
         ],
         "reliability": [
             {"edges": [low, high], "n": n, "score": score, **_estimate(Value(share, True), interval)}
-            for low, high, n, score, share, interval in reliability(every.scores, every.positive)
+            for low, high, n, score, share, interval in reliability(every.scores, every.cases, person=every.person)
         ],
         "recalibration": None
         if recalibrate is None
@@ -202,12 +218,11 @@ def _notes(federation: Federation, rows: Rows, groups: ByGroup | None) -> Iterat
     """What to know about the choice: that it uses the group, and on how few rows it was made."""
     if federation.personal:
         yield "Clients predict with models of their own: this threshold, and its rates, are of the global model."
-    if {REPEATED, TOGETHER} & {*federation.header}:
-        yield REPEATED
-    counts = {"": int(rows.positive.sum())}
+    yield from (text for text in (REPEATED, TOGETHER) if text in federation.header)
+    counts = {"": rows.with_case}
     if groups is not None:
         yield USES_GROUP.format(groups["attribute"])
-        counts = {f" for {v}": int(part.positive.sum()) for v, part in rows.by(groups["attribute"]).items()}
+        counts = {f" for {v}": part.with_case for v, part in rows.by(groups["attribute"]).items()}
     if few := [which for which, n in counts.items() if n < federation.least_group]:
         yield (
             f"Chosen on fewer than {federation.least_group} validation rows of class {federation.classes[_positive(federation)]}"
@@ -242,7 +257,12 @@ def _validation(federation: Federation, positive: int) -> tuple[str, Rows]:
 def _scored(federation: Federation, positive: int, sets: Iterable[Any]) -> Rows:
     vector = published(federation.trial, federation.chosen)
     every = answers(federation.trial, vector, [loaded(data) for data in sets], ())
-    return Rows.joined([Rows.of(outputs, positive, federation.attributes) for outputs in every])
+    return Rows(Outputs.joined(every), positive, federation.attributes)
+
+
+def _joined(parts: Iterable[Rows]) -> Rows:
+    first, *others = parts
+    return replace(first, outputs=Outputs.joined([first.outputs, *(part.outputs for part in others)]))
 
 
 def _tested(federation: Federation, positive: int) -> dict[str, Rows]:
@@ -254,7 +274,7 @@ def _tested(federation: Federation, positive: int) -> dict[str, Rows]:
 
 def _chosen(aim: Aim, rows: Rows) -> float:
     try:
-        return choose(aim, rows.scores, rows.positive)
+        return choose(aim, rows.scores, rows.cases)
     except ValueError as error:
         raise ValueError(f"The validation rows: {error}") from None
 
@@ -275,9 +295,9 @@ def _by_group(federation: Federation, aim: Aim, rows: Rows, by_group: bool | str
         raise ValueError(f"--attribute: {unknown('attribute', name, attributes)}")
     parts = rows.by(name)
     poor = [
-        f"{value} {int(part.positive.sum())} and {int((~part.positive).sum())}"
+        f"{value} {int(part.cases.sum())} and {int((~part.cases).sum())}"
         for value, part in parts.items()
-        if len(set(part.positive.tolist())) < 2
+        if len(set(part.cases.tolist())) < 2
     ]
     if poor:
         raise ValueError(
@@ -286,13 +306,13 @@ def _by_group(federation: Federation, aim: Aim, rows: Rows, by_group: bool | str
         )
     return {
         "attribute": name,
-        "thresholds": {value: choose(aim, part.scores, part.positive) for value, part in parts.items()},
+        "thresholds": {value: choose(aim, part.scores, part.cases) for value, part in parts.items()},
     }
 
 
 def _divided(federation: Federation, tested: Mapping[str, Rows]) -> list[tuple[str, dict[str, Rows]]]:
     """The divisions of test samples: by attribute, by test set unless an attribute is that, and by client."""
-    every, names = Rows.joined([*tested.values()]), federation.names
+    every, names = _joined(tested.values()), federation.names
     divisions = [(name, every.by(name)) for name in federation.attributes if (every.codes(name) >= 0).any()]
     if len(tested) > 1 and not any({*tested} <= {*values} for values in federation.attributes.values()):
         divisions.append((CLIENT if {*tested} <= {*names} else "test set", dict(tested)))
@@ -306,19 +326,26 @@ def _divided(federation: Federation, tested: Mapping[str, Rows]) -> list[tuple[s
 
 def _rates(rows: Rows, decision: Decision) -> RatesAt:
     """How some samples are treated, however few they are."""
-    codes = rows.codes(decision.attribute)
-    edges = {decision.edges[k] for k in codes.tolist()}  # the last one where it is not known, -1
-    rates = rates_at(decision(rows.scores, codes), rows.positive)
-    measures = calibration(rows.scores, rows.positive)
+    codes = rows.codes(decision.attribute).tolist() if decision.attribute else [-1] * len(rows)
+    edges = {decision.edges[k] for k in codes}  # the last one where it is not known, -1
+    counts, c = rows.outputs.decided(decision, rows.positive, rows.attributes).counts, rows.positive
+    rates, sizes, people = rates_of(counts), sizes_by(counts), people_of(counts)
+    of_class, others = int(people["tpr"][c]), int(people["fpr"][c])
+
+    def share(key: str, of: int) -> Estimate:
+        value = rates.of(key, of)
+        return _estimate(value, wilson(value.value, sizes[key][of]))
+
+    measures = calibration(rows.scores, rows.cases)
     return {
-        "n": rates.n,
-        "of_class": rates.of_class,
+        "n": int(people["accuracy"][c]),
+        "of_class": of_class,
         "threshold": edges.pop() if len(edges) == 1 else None,
-        "sensitivity": _estimate(*rates.sensitivity),
-        "specificity": _estimate(*rates.specificity),
-        "selection_rate": _estimate(*rates.selection_rate),
-        "auc": _estimate(*auc(rows.scores, rows.positive)),
-        "roc": roc(rows.scores, rows.positive).tolist() if 0 < rates.of_class < rates.n else None,
+        "sensitivity": share("tpr", c),
+        "specificity": share("tpr", 1 - c),
+        "selection_rate": share("selection_rate", c),
+        "auc": _estimate(*auc(rows.scores, rows.cases, (of_class, others))),
+        "roc": roc(rows.scores, rows.cases).tolist() if of_class and others else None,
         "brier": _number(measures, "brier"),
         "ece": _number(measures, "ece"),
         "withheld": False,
@@ -342,14 +369,14 @@ def recalibrated(federation: Federation, kind: str) -> Recalibrated:
     ValueError : another kind than ``"platt"`` and ``"isotonic"``, not two classes, or no validation or test rows.
     """
     positive = _positive(federation)
-    tested = Rows.joined([*_tested(federation, positive).values()])
+    tested = _joined(_tested(federation, positive).values())
     return _recalibrated(kind, _validation(federation, positive)[1], tested, federation.least_group)
 
 
 def _recalibrated(kind: str, rows: Rows, tested: Rows, least: int) -> Recalibrated:
-    fit = Recalibration.fitted(kind, histogram(rows.scores, rows.positive))
+    fit = Recalibration.fitted(kind, histogram(rows.scores, rows.cases))
     before, after = (
-        calibration(scores, tested.positive) if len(tested) >= least else {}
+        calibration(scores, tested.cases) if tested.persons >= least else {}
         for scores in (tested.scores, fit(tested.scores))
     )
     return {

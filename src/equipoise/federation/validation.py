@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import cast
 
 from torch import Tensor
@@ -15,6 +16,8 @@ from equipoise.core.task import Task
 from equipoise.data.samples import Absent, Samples, joined, loaded
 from equipoise.federation.evaluation import answers, costly, deciding, deployable, personal, published
 from equipoise.federation.trial import Progression, Trial
+from equipoise.metrics.classification import RATES
+from equipoise.metrics.failure import sum_of_ranks, useless
 from equipoise.records.record import Record, Validation
 
 log = logging.getLogger(__name__)
@@ -69,8 +72,15 @@ class HeldOut:
         else:
             return {}
         record = pooled(trial.model.task, tallies, self.groups, measures)
-        if record and costly(p.t, rounds) and (people := Outputs.joined(answered).people(joined=False)):
-            record["validation"]["by"] = people
+        if record and costly(p.t, rounds):
+            if people := Outputs.joined(answered).people(joined=False):
+                record["validation"]["by"] = people
+            wanted = (RATES,) if RATES in measures else (trial.model.task.main,)
+            scores = {str(k): outputs.score(wanted) for k, outputs in enumerate(answered)}
+            if sums := sum_of_ranks(scores.values()):
+                record["validation"]["ranks"] = sums
+            if (why := useless([scores])) is not None:
+                record["validation"]["useless"] = why
         return record
 
     @staticmethod
@@ -86,10 +96,8 @@ class HeldOut:
             [outputs] = answers(trial, vector, [data], server)
             answered.append(outputs)
             sizes = [d.size for m in here if (d := self.sets[m]) is not None]
-            for m, tally in zip(
-                here, trial.model.task.tallies(outputs.values, outputs.predicted, outputs.y, sizes), strict=True
-            ):
-                tallies[m] = tally
+            for m, n, end in zip(here, sizes, accumulate(sizes), strict=True):
+                tallies[m] = outputs.take(slice(end - n, end)).tally
         for m, d in enumerate(self.sets):
             if d is not None and m not in here:
                 outputs_of_client = measured(trial, vector, d, self._name(trial, m), server)

@@ -1,10 +1,11 @@
 """Whether a trained model has learned anything: runs that have not are shown, and are never called fair."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from equipoise.metrics.groups import Counts
 from equipoise.metrics.measures import REGRESSION
@@ -43,16 +44,17 @@ def diverged(
 
 
 def guesses(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
-    """Why a model knows no more than the frequencies of the classes; empty if it knows more.
+    """Why a model is no better than a guess by the frequencies of the classes; empty if it decides or ranks better.
 
-    It does not if its accuracy over all test samples is within the 95 % interval of the share m of the most frequent class,
+    It does not decide better if its accuracy over all test samples is within the 95 % interval of the share m of the most frequent class,
     or below: `accuracy <= m + 1.96 sqrt(m (1 - m) / n)`; and its mean recall over the C classes that there are is as little
-    above the `1 / C` of a guess, with the standard deviation `sqrt(sum_c (1 / C) (1 - 1 / C) / n_c) / C`.
+    above the `1 / C` of a guess, with the standard deviation `sqrt(sum_c (1 / C) (1 - 1 / C) / n_c) / C`. It ranks no better if its
+    AUC is within the 95 % interval of a guess, or below, see :func:`ranks`.
 
     Parameters
     ----------
-    rounds : the scores of some rounds, each by test set, with the counts per class under `"rates"`; rounds without are
-        left out.
+    rounds : the scores of some rounds, each by test set, with the counts per class under `"rates"`, and `"ranks"`, without which decisions
+        alone are judged; rounds without counts are left out.
     """
     every = [counts for scores in rounds for counts in _counts(scores)]
     if not every:
@@ -67,12 +69,53 @@ def guesses(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
     deviation = math.sqrt((1 / C) * (1 - 1 / C) * float((total / n / true[present]).sum())) / C
     if C < 2 or accuracy > most + LEVEL * math.sqrt(most * (1 - most) / n) or recall > 1 / C + LEVEL * deviation:
         return ""
+    ranked = [each for scores in rounds if (each := sum_of_ranks(scores.values()))]
+    weight, excess = np.mean(ranked, axis=0).T if ranked else (np.zeros(1), np.zeros(1))
+    if excess.sum() > LEVEL * np.sqrt(weight / 12).sum():
+        return ""
     above = f", which {round(n):,} samples cannot distinguish (95\u00a0% interval)" * (accuracy > most)
     share = float(chosen.max() / max(1, chosen.sum()))
     beside = f"its accuracy is {100 * accuracy:.2f}\u00a0%, and always answering with the most frequent class gives {100 * most:.2f}\u00a0%{above}"
+    if weight.any():
+        area = f"{100 * (0.5 + excess.sum() / weight.sum()):.1f}\u00a0%"
+        beside += f"; its AUC is {area}, which is within the 95\u00a0% interval of a guess, or below"
     if share == 1:
         return f"it predicts one class for every sample; {beside}"
     return f"it predicts one class for {100 * share:.1f}\u00a0% of the samples; {beside}" if share > 0.9 else beside
+
+
+def ranks(p: ArrayLike, y: ArrayLike) -> list[list[float]]:
+    r"""By class `w = m n / (m + n + 1)` of its m samples and the n others, and w (A - 1/2), A the area under the ROC curve of its probability.
+
+    A guess has the mean 0 and the variance w / 12 of the second number (Mann and Whitney 1947), so A is beyond chance if 1/2 is not in
+    its interval of Newcombe, method 5. The sums over data sets are those of van Elteren's test (1960). The areas of all classes together are
+    beyond chance if :math:`\sum_c w_c (A_c - 1/2) > 1.96 \sum_c \sqrt{w_c / 12}`: they depend on each other.
+
+    Parameters
+    ----------
+    p, y : probabilities [n, C], and classes [n].
+    """
+    from scipy.stats import rankdata
+
+    scores, labels = np.asarray(p, dtype=np.float64), np.asarray(y)
+    sums = []
+    for c, column in enumerate(scores.T):
+        m, n = int((labels == c).sum()), int((labels != c).sum())
+        above = rankdata(column)[labels == c].sum() - m * (m + 1) / 2  # m n A
+        sums.append([m * n / (m + n + 1), round(float(above - m * n / 2) / (m + n + 1), 6)])
+    return sums
+
+
+def sum_of_ranks(scores: Iterable[Mapping[str, Any]]) -> list[list[float]]:
+    """The sums of :func:`ranks` over data sets; empty if none has them."""
+    every = [score["ranks"] for score in scores if score.get("ranks")]
+    return np.sum(every, axis=0).tolist() if every else []
+
+
+def useless(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str | None:
+    """Why a model is of no use on all test sets, by the test of its task, see `equipoise.core.task.Task.useless`; empty if it is of use, None if not tested."""
+    reasons = [str(score["useless"]) for scores in rounds for score in scores.values() if "useless" in score]
+    return None if not reasons else "" if "" in reasons else reasons[-1]
 
 
 def guesses_mean(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:

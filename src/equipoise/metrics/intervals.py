@@ -92,7 +92,9 @@ def resampled(models: Sequence[Sequence[Outcome]], draws: int = DRAWS, seed: int
             visits = np.ones(group[0].n) if group[0].visits is None else group[0].visits
             rows, counts = np.unique(np.stack([visits, *right], 1), axis=0, return_counts=True)  # type: ignore[list-item]
             weights, more = rng.standard_gamma(counts, (draws, len(counts))), more * visits.mean()
-            accuracies[:, :, d] = ((weights @ np.ascontiguousarray(rows[:, 1:])).T + more * share) / ((weights * rows[:, 0]).sum(1) + more)
+            accuracies[:, :, d] = ((weights @ np.ascontiguousarray(rows[:, 1:])).T + more * share) / (
+                (weights * rows[:, 0]).sum(1) + more
+            )
         else:
             for k, (accuracy, n, *_) in enumerate(group):
                 accuracies[k, :, d] = rng.beta(n * accuracy + 0.5, n * (1 - accuracy) + 0.5, draws)

@@ -1,5 +1,6 @@
 """Measures in addition to those of :mod:`equipoise.metrics.classification`: well-known ones by name, and the user's own."""
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -18,11 +19,18 @@ from equipoise.system.suggestions import unknown
 Array = NDArray[Any]
 Found = tuple[float | None, str]  # a value, or None and why
 BINS: Final = 15  # of confidences, as Guo et al., ICML 2017
+UNDECIDED: Final = (
+    "it is a function of probabilities and labels, and here the predictions are not the most probable classes. Give the function a third "
+    "parameter, predicted, the classes [n] that are predicted"
+)
 
 
 @dataclass(frozen=True)
 class Measure:
     """The user's own measure: a function of probabilities [n, C] and labels [n], NumPy arrays, that returns a number.
+
+    A parameter called ``predicted`` receives the predictions [n], as the task, the method or a threshold decides. Without it, a measure of
+    classes has no access to them: it is null if they are not the most probable classes.
 
     Parameters
     ----------
@@ -46,35 +54,47 @@ class Measure:
         name = self.name or getattr(self.function, "__name__", type(self.function).__name__)
         object.__setattr__(self, "name", name)
 
-    def __call__(self, p: Array, y: Array) -> Found:
-        """Its value on probabilities [n, C] and labels [n]."""
+    def __call__(self, p: Array, y: Array, predicted: Array | None = None) -> Found:
+        """Its value on probabilities [n, C], labels [n] and predictions [n]; None: the most probable classes."""
         if not np.isfinite(p).all():
             return None, "the model's outputs are not finite"
+        most = p.argmax(1) if p.ndim == 2 else p
+        decided = {"predicted": (most if predicted is None else predicted).copy()} if _decides(self.function) else {}
+        if p.ndim == 2 and predicted is not None and not decided and (predicted != most).any():
+            return None, UNDECIDED
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the record says what cannot be computed
-                value = float(self.function(p.copy(), y.copy()))
+                value = float(self.function(p.copy(), y.copy(), **decided))
         except Exception as error:  # of the user's function
             return None, f"{type(error).__name__}: {error}"
         return (value, "") if math.isfinite(value) else (None, f"its value is {value}")
 
 
-def _sklearn(name: str, *, mixed: bool = True, **options: Any) -> Callable[[Array, Array], Any]:
+def _decides(function: Callable[..., Any]) -> bool:
+    """Whether a function has a parameter for what is predicted."""
+    try:
+        return "predicted" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # of some built-in ones
+        return False
+
+
+def _sklearn(name: str, *, mixed: bool = True, **options: Any) -> Callable[..., Any]:
     """A function of scikit-learn of labels and predictions; a ``mixed`` one is 0 / 0 where either are all of one class."""
 
-    def compute(p: Array, y: Array) -> Any:
+    def compute(p: Array, y: Array, predicted: Array) -> Any:
         from sklearn import metrics
 
-        for what, classes in (("samples", y), ("predictions", p.argmax(1))):
+        for what, classes in (("samples", y), ("predictions", predicted)):
             if mixed and len(np.unique(classes)) < 2:
                 raise ValueError(f"all {what} are of one class")
-        return getattr(metrics, name)(y, p.argmax(1), **options)
+        return getattr(metrics, name)(y, predicted, **options)
 
     return compute
 
 
-def _ece(p: Array, y: Array) -> float:
-    """The mean over samples of how far accuracy and confidence are apart in their bin of equal width."""
+def _ece(p: Array, y: Array, predicted: Array) -> float:
+    """The mean over samples of how far accuracy and confidence are apart in their bin of equal width: of the most probable class."""
     sure = p.max(1)
     bins = np.minimum(np.ceil(sure * BINS).astype(int), BINS) - 1
     return float(np.abs(np.bincount(bins, (p.argmax(1) == y) - sure)).sum() / len(y))
@@ -87,8 +107,8 @@ KNOWN: Final = {
         Measure(_sklearn("matthews_corrcoef"), "mcc", "higher"),
         Measure(_sklearn("cohen_kappa_score"), "kappa", "higher"),
         Measure(_ece, "ece", "lower"),
-        Measure(lambda p, y: np.square(p - np.eye(p.shape[1])[y]).sum(1).mean(), "brier", "lower"),
-        Measure(lambda p, y: -np.log(p[np.arange(len(y)), y]).mean(), "log_loss", "lower"),
+        Measure(lambda p, y, predicted: np.square(p - np.eye(p.shape[1])[y]).sum(1).mean(), "brier", "lower"),
+        Measure(lambda p, y, predicted: -np.log(p[np.arange(len(y)), y]).mean(), "log_loss", "lower"),
     )
 }
 
@@ -121,10 +141,13 @@ def _measure(asked: Any) -> Measure:
     loaded: Any = own_code.load(asked) if isinstance(asked, str) else asked
     if isinstance(loaded, type) and hasattr(loaded, "higher_is_better"):
 
-        def torchmetric(p: Array, y: Array) -> Any:
+        def torchmetric(p: Array, y: Array, predicted: Array) -> Any:
             import torch
 
-            return loaded(num_classes=p.shape[1])(torch.from_numpy(p), torch.from_numpy(y))
+            try:
+                return loaded(num_classes=p.shape[1])(torch.from_numpy(predicted), torch.from_numpy(y))
+            except ValueError:  # a measure of probabilities takes no classes
+                return loaded(num_classes=p.shape[1])(torch.from_numpy(p), torch.from_numpy(y))
 
         directions: dict[Any, Any] = {True: "higher", False: "lower"}
         return Measure(torchmetric, loaded.__name__, directions.get(loaded.higher_is_better))

@@ -1,15 +1,11 @@
-"""The threshold on the probability of the positive class: how it is chosen, and the rates of the decisions that it makes."""
+"""The threshold on the probability of the positive class: how it is chosen, and what it decides."""
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, Self
+from typing import Final, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from equipoise.metrics.groups import class_counts, rates_of
-from equipoise.metrics.intervals import Interval, wilson
-from equipoise.metrics.performance import Value
 
 Kind = Literal["sensitivity", "specificity", "cost", "youden"]
 WAYS: Final = "--sensitivity 0.9, --specificity 0.9, --cost 5:1 or --youden (Python: sensitivity=0.9, ..., youden=True)"
@@ -118,38 +114,6 @@ def choose(aim: Aim, scores: ArrayLike, positive: ArrayLike) -> float:
 def decided(scores: ArrayLike, threshold: ArrayLike) -> NDArray[np.bool_]:
     """Which samples are taken for positive, in double precision: those with a score of at least the threshold, one or one per sample."""
     return np.asarray(np.asarray(scores, dtype=np.float64) >= np.asarray(threshold, dtype=np.float64))
-
-
-class Decided(NamedTuple):
-    """How the decisions about one group are, in [0, 1], each a value and its 95 % interval (Wilson).
-
-    `n` samples, of which `of_class` are positive; the sensitivity is the share of these that is recognised, the specificity the share of
-    the others that is not taken for positive, the selection rate the share of all that is.
-    """
-
-    n: int
-    of_class: int
-    sensitivity: tuple[Value, Interval]
-    specificity: tuple[Value, Interval]
-    selection_rate: tuple[Value, Interval]
-
-
-def rates_at(taken: ArrayLike, positive: ArrayLike, least: int = 1) -> Decided:
-    """The rates of decisions about one group.
-
-    Parameters
-    ----------
-    taken, positive : whether each sample was taken for positive, and whether it is; shape [n].
-    least : >= 1, samples that a rate must be about: one of fewer is undefined.
-    """
-    y = np.asarray(positive, dtype=np.int64)
-    rates = rates_of(class_counts(y, np.asarray(taken, dtype=np.int64), 2), least)
-    P, n = int(y.sum()), len(y)
-
-    def share(value: Value, size: int) -> tuple[Value, Interval]:
-        return value, wilson(value.value if value.defined else math.nan, size)
-
-    return Decided(n, P, share(rates.tpr[1], P), share(rates.tpr[0], n - P), share(rates.selection_rate[1], n))
 
 
 def _between(values: NDArray[np.float64], k: int) -> float:

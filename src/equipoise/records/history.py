@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from equipoise.metrics.attendance import ATTENDANCE, attendance
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.collaborative import collaborative_fairness
-from equipoise.metrics.failure import diverged, guesses, guesses_mean
+from equipoise.metrics.failure import diverged, guesses, guesses_mean, useless
 from equipoise.metrics.groups import Positive, hidden, positive_class
 from equipoise.metrics.measures import Measure, main_of, measures_of, named
 from equipoise.metrics.performance import Value, last_rounds
@@ -23,7 +23,7 @@ from equipoise.records.directory import read
 from equipoise.records.meta import Meta, Sharing, Tuned
 from equipoise.records.record import Record, Score, by_client, check, clients_evaluated, judged_by, number, shorten
 from equipoise.records.results import GroupFairness, People
-from equipoise.records.threshold import Chosen, mark, masked
+from equipoise.records.threshold import Chosen, mark, masked, score_of
 from equipoise.records.validation import BEST, selected, worst_of
 
 if TYPE_CHECKING:
@@ -144,7 +144,10 @@ class History:
     @cached_property
     def sizes(self) -> dict[str, int]:
         """People in each test set, small ones too, as far as recorded; test samples if people are not named."""
-        held = {test["name"]: test.get("people", test["size"]) for test in (self.meta.get("holdings") or {}).get("tests", ())}
+        held = {
+            test["name"]: test.get("people", test["size"])
+            for test in (self.meta.get("holdings") or {}).get("tests", ())
+        }
         scores = {name: score for record in self.records for name, score in record.get("groups", {}).items()}
         sizes = {name: score.get("persons", score.get("n", held.get(name))) for name, score in scores.items()}
         return {name: int(n) for name, n in sizes.items() if n is not None}
@@ -300,6 +303,8 @@ class History:
     def failure(self, last: int = 5, which: str = "test loss") -> str:
         """Why the model is of no use: training diverged, or it is no better than guessing; empty if it is of use.
 
+        The task of a user may bring its own test. Else a model must decide or rank better than a guess: with a chosen threshold at that one.
+
         Parameters
         ----------
         last : how many of the last evaluated rounds to judge by, at least 1.
@@ -311,7 +316,10 @@ class History:
                 return f"training diverged: {why}"
         shown = [{name: scores for name, scores in r["groups"].items() if name in self.groups} for r in records]
         counted = [groups for groups in shown if any(RATES in scores for scores in groups.values())][-last:]
-        why = guesses(counted) or guesses_mean(shown[-last:])
+        if self.threshold is not None and (decided := score_of(self.threshold)):
+            counted = [{"": decided}]
+        if (why := useless(shown[-last:])) is None:
+            why = guesses(counted) or guesses_mean(shown[-last:])
         return f"the global model is no better than guessing: {why}" if why else ""
 
     @property
@@ -343,6 +351,9 @@ class History:
                     for name, value, loss in pairs
                     if value is not None
                 }
+            elif groups:  # what is about all of them together
+                more = {key: held_out[key] for key in ("ranks", "useless") if key in held_out}
+                groups = {**groups, next(iter(groups)): {**next(iter(groups.values())), **more}}
             by = {"by": {"groups": {next(iter(groups)): held_out["by"]}}} if "by" in held_out else {}
             records.append(cast(Record, {"round": record["round"], "groups": groups, **by}))
         meta: Meta = {**self.meta, "least_group": 1, "client_groups": None, "client_tests": False, "small_groups": []}

@@ -40,6 +40,8 @@ class Score(TypedDict, total=False):
         named, also `persons`, `moments` and `people` of `Sums`.
     correct : which samples are right, as hexadecimal digits of `numpy.packbits`, in the last rounds.
     visits : if people are named, how many samples each has, in the order of `correct`, which then has one person after another.
+    ranks : by class how well its probability ranks samples, see `equipoise.metrics.failure.ranks`, where counts are no better than a guess.
+    useless : why the model is no better than a guess by the test of the user's own task; empty if it is better.
     """
 
     accuracy: float | None
@@ -57,6 +59,8 @@ class Score(TypedDict, total=False):
     auc_ovr: float | None
     rates: Counts | float | None
     missing: list[int]
+    ranks: list[list[float]]
+    useless: str
 
 
 class Clients(TypedDict, total=False):

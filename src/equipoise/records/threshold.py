@@ -26,7 +26,7 @@ class RatesAt(TypedDict):
 
     Attributes
     ----------
-    n, of_class : samples, and those of the positive class; null if they, or for ``of_class`` the others, are too few to be shown.
+    n, of_class : people, or samples if they are not named, and those of the positive class; null if they, or for ``of_class`` the others, are too few to be shown.
     withheld : whether numbers are null because they and the totals would tell those of a smaller group.
     threshold : which decides about them; null where people in the group have several.
     sensitivity, specificity, selection_rate : of the decisions (Wilson).
@@ -149,12 +149,27 @@ def masked(chosen: Chosen, least: int) -> Chosen:
     return {
         **chosen,
         "least": least,
-        "rows": {**rows, "of_class": enough(rows["of_class"] or 0, rows["n"], least)},
+        "rows": {
+            **rows,
+            "of_class": rows["of_class"] if enough(every[1]["of_class"] or 0, every[1]["n"] or 0, least) else None,
+        },
         "validation": {every[0]: _masked(every[1], least), **_shown(every[1], dict(parts), least)},
         "everyone": _masked(everyone, least),
         "divisions": divisions,
         "reliability": bins,
     }
+
+
+def score_of(chosen: Chosen) -> dict[str, Any]:
+    """Counts and ranks of all test rows at the threshold, as a record has them, see :mod:`equipoise.metrics.failure`; empty if they are hidden."""
+    everyone = chosen["everyone"]
+    rates = [everyone[key]["value"] for key in ("specificity", "sensitivity", "auc")]  # type: ignore[literal-required]
+    if (n := everyone["n"]) is None or (P := everyone["of_class"]) is None or None in rates:
+        return {}
+    tn, tp = round(rates[0] * (n - P)), round(rates[1] * P)
+    weight = P * (n - P) / (n + 1)
+    counts = {"right": [tn, tp], "true": [n - P, P], "chosen": [P - tp + tn, n - P - tn + tp]}
+    return {"rates": counts, "ranks": [[weight, weight * (rates[2] - 0.5)]] * 2}
 
 
 def enough(of_class: int, n: int, least: int) -> int | None:

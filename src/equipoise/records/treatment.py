@@ -268,9 +268,7 @@ def errors(rounds: Sequence[Mapping[str, Row]], least: int, unknown: int = 0) ->
     return _errors(rounds, least, unknown=unknown) if several else None
 
 
-def _errors(
-    rounds: Sequence[Mapping[str, Row]], least: int, level: float = 0.95, *, unknown: int = 0
-) -> GroupErrors:
+def _errors(rounds: Sequence[Mapping[str, Row]], least: int, level: float = 0.95, *, unknown: int = 0) -> GroupErrors:
     """As :func:`errors` of any number of groups, with intervals of a level."""
     by_group: dict[str, ValueErrors] = {}
     latest = {name: row for groups in rounds for name, row in groups.items()}
@@ -285,9 +283,7 @@ def _errors(
             "prediction": [(row["error"] + row["target"]) / row["n"] for row in rows],
         }
         means = {key: float(np.mean(values)) for key, values in numbers.items()}
-        shown = {
-            key: mean if people[name] >= least and math.isfinite(mean) else None for key, mean in means.items()
-        }
+        shown = {key: mean if people[name] >= least and math.isfinite(mean) else None for key, mean in means.items()}
         by_group[name] = {
             "n": None if name in unshown else people[name],
             "rmse": shown["rmse"],
@@ -421,9 +417,7 @@ def _sizes(groups: Mapping[str, Counts], classes: Sequence[int], least: int, unk
     }
 
 
-def _rates(
-    rates: Rates, counts: Counts, calibrated: Calibrated, classes: Sequence[int], rounds: int
-) -> dict[str, Any]:
+def _rates(rates: Rates, counts: Counts, calibrated: Calibrated, classes: Sequence[int], rounds: int) -> dict[str, Any]:
     """The rates of one group with their intervals, from counts that are the sum of so many rounds."""
     hardest = rates.hardest
     sizes = sizes_by(counts, rounds)

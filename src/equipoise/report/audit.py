@@ -34,7 +34,9 @@ from equipoise.system.ranges import check_number, check_whole
 from equipoise.system.suggestions import some
 
 MODEL: Final = "the model"
-CLUSTERED: Final = "Intervals take the rows of a person together, by the variance of sums over them, and every n is of people."
+CLUSTERED: Final = (
+    "Intervals take the rows of a person together, by the variance of sums over them, and every n is of people."
+)
 SITE: Final = "Site"
 PREDICTIVE: Final[dict[rates.RateName, str]] = {"ppv": "predictive value"}
 CALIBRATION: Final[dict[rates.RateName, str]] = {"bias": "bias", "calibration_error": "calibration error"}

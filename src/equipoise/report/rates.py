@@ -125,7 +125,12 @@ def _few(fairness: Parity, titles: Mapping[RateName, str]) -> Iterator[str]:
     if fairness["least"] > 1 and any(rates[key]["mean"] is None for rates in every for key in titles):
         what = "rate" if titles is not OF_NUMBERS else "number"
         yield f"n < {fairness['least']}: a {what} about so few is not shown, and is in no gap (--least-group). {UNPROTECTED}"
-    if any(UNDEFINED == cell.mean for _, _, row in cells(fairness, ACCURACY, titles) for title, cell in row if title.startswith(("n", "of "))):
+    if any(
+        cell.mean == UNDEFINED
+        for _, _, row in cells(fairness, ACCURACY, titles)
+        for title, cell in row
+        if title.startswith(("n", "of "))
+    ):
         yield f"{UNDEFINED}: this number, taken from all, would tell of fewer than {fairness['least']}."
     rated: dict[str, dict[str, None]] = {}
     for method in fairness["methods"]:

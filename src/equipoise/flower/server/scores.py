@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
-from torch import Tensor
 
-from equipoise.core.tally import ClassTally, Tally, together
+from equipoise.core.tally import Tally, together
 from equipoise.core.task import Task
 from equipoise.data.samples import n_held
 from equipoise.federation.guard import LARGEST
 from equipoise.flower.codec import UNFIT
 from equipoise.metrics.classification import RATES
+from equipoise.metrics.failure import sum_of_ranks, useless
 from equipoise.records.record import Score, Sums, number
 
 Classes = dict[str, list[int]]  # samples by class of test sets by name
@@ -102,27 +103,20 @@ def _people(sent: Any, tally: Tally, values: Sequence[int]) -> list[Sums]:
     ------
     KeyError, TypeError, ValueError, OverflowError : they cannot be.
     """
-    whole = cast(ClassTally, tally)
+    whole = np.array([getattr(tally, key).tolist() for key in COUNTS])
     every = list[Sums]()
     for sums, V in zip(sent, values, strict=True):
         codes = [int(value) for value in sums["value"]]
-        counts = {key: _table(sums[key], len(codes), whole) for key in COUNTS}
-        unknown = int(tally.n - counts["true"].sum())
-        fits = all((counts[key].sum(0) <= getattr(whole, key)).all() for key in COUNTS)
-        fits = fits and all((counts["right"] <= counts[key]).all() for key in ("true", "chosen"))
+        counts = np.array([sums[key] for key in COUNTS], dtype=np.float64)
+        counts = counts if codes else counts.reshape(len(COUNTS), 0, whole.shape[1])
+        unknown = int(tally.n) - counts[1].sum()
+        fits = counts.shape == (len(COUNTS), len(codes), whole.shape[1]) and bool((counts.sum(1) <= whole).all())
+        fits = fits and bool(((counts >= 0) & (counts % 1 == 0) & (counts[0] <= counts)).all())
         if not fits or codes != sorted({*codes} & {*range(V)}) or sums.get("unknown", 0) != unknown:
             raise ValueError("people")
-        right, true, chosen = (counts[key].tolist() for key in COUNTS)
-        every.append({"value": codes, "unknown": unknown, "right": right, "true": true, "chosen": chosen})
+        right, true, chosen = counts.astype(int).tolist()
+        every.append({"value": codes, "unknown": int(unknown), "right": right, "true": true, "chosen": chosen})
     return every
-
-
-def _table(sent: Any, V: int, whole: ClassTally) -> Tensor:
-    """Counts [V, C] of up to all samples; whatever else a message holds is a ``ValueError``."""
-    C, table = len(whole.true), [[int(x) for x in row] for row in sent]
-    if len(table) != V or any(len(row) != C or not all(0 <= x <= whole.n for x in row) for row in table):
-        raise ValueError("people")
-    return torch.tensor(table, dtype=torch.int64).view(V, C)
 
 
 def people_together(of_sites: Sequence[Tested], values: Sequence[int], C: int) -> dict[str, list[Sums]]:
@@ -137,17 +131,17 @@ def people_together(of_sites: Sequence[Tested], values: Sequence[int], C: int) -
 
 def _added(parts: Sequence[Tested], name: str, k: int, V: int, C: int) -> Sums:
     """The sums of the k-th attribute on one test set, over sites."""
-    totals, unknown = torch.zeros(len(COUNTS), V, C, dtype=torch.int64), 0
+    totals, unknown = np.zeros((len(COUNTS), V, C), dtype=np.int64), 0
     for tested in parts:
         if name not in tested.people:
             unknown += int(tested.tallies[name].n)
             continue
         sums = tested.people[name][k]
         unknown += sums["unknown"]
-        totals[:, sums["value"]] += torch.tensor([sums[key] for key in COUNTS])
-    codes = totals[1].sum(-1).nonzero().flatten()
-    shown = totals[:, codes].tolist()
-    merged: Sums = {"value": codes.tolist(), "right": shown[0], "true": shown[1], "chosen": shown[2]}
+        totals[:, sums["value"]] += np.array([sums[key] for key in COUNTS], dtype=np.int64).reshape(len(COUNTS), -1, C)
+    codes = totals[1].any(-1).nonzero()[0]
+    right, true, chosen = totals[:, codes].tolist()
+    merged: Sums = {"value": codes.tolist(), "right": right, "true": true, "chosen": chosen}
     return {**merged, "unknown": unknown} if unknown else merged
 
 
@@ -227,7 +221,16 @@ def _more(fields: Mapping[str, Any], tally: Tally, measures: Iterable[str], n_cl
     missing = [int(c) for c in fields.get("missing", ())]
     if missing != sorted({*missing} & {*range(n_classes)}):
         raise ValueError("missing")
-    return cast(Score, {**more, "missing": missing} if missing else more)
+    score = cast(Score, {**more, "missing": missing} if missing else more)
+    if "ranks" in fields and RATES in measures:
+        score["ranks"] = [[float(weight), float(excess)] for weight, excess in fields["ranks"]]
+        if len(score["ranks"]) != n_classes or not all(
+            0 <= w <= tally.n and 2 * abs(x) <= w + 0.01 for w, x in score["ranks"]
+        ):
+            raise ValueError("ranks")
+    if "useless" in fields:
+        score["useless"] = "the test of the task finds it no better than a guess" * bool(fields["useless"])
+    return score
 
 
 def pooled(results: Sequence[Tested], measures: Sequence[str]) -> dict[str, Score]:
@@ -252,6 +255,10 @@ def _means(parts: Sequence[tuple[int, Score]]) -> Score:
         values = [(n, x) for n, score in parts if not math.isnan(x := number(score.get(key)))]
         return sum(n * x for n, x in values) / sum(n for n, _ in values) if values else math.nan
 
-    means = cast(Score, {key: mean(key) for key in parts[0][1] if key != "missing"})
-    missing = sorted({x for _, score in parts for x in score.get("missing", [])})
-    return {**means, "missing": missing} if missing else means
+    scores = [score for _, score in parts]
+    means: dict[str, Any] = {key: mean(key) for key in scores[0] if key not in ("missing", "ranks", "useless")}
+    missing = sorted({x for score in scores for x in score.get("missing", [])})
+    more = {"missing": missing, "ranks": sum_of_ranks(scores)}
+    why = useless([{str(k): score for k, score in enumerate(scores)}])
+    more = {key: value for key, value in more.items() if value} | ({} if why is None else {"useless": why})
+    return cast(Score, means | more)

@@ -432,6 +432,12 @@ def _told(site: Site, outputs: Outputs, measures: Sequence[str]) -> dict[str, An
     """The tally of a test set, by class and groups of people if rates are asked for, and the measures that do not follow from it."""
     follow = (*outputs.tally.score(), RATES)
     more = {name: value for name, value in outputs.score(measures).items() if name not in follow}
+    if "useless" in more:
+        more["useless"] = int(bool(more["useless"]))  # the words stay here
+    if "ranks" in more:
+        true = outputs.y.bincount(minlength=len(more["ranks"])).tolist()
+        large = [min(m, sum(true) - m) >= site.least for m in true]
+        more["ranks"] = [[round(x, DIGITS) * ok for x in sums] for sums, ok in zip(more["ranks"], large, strict=True)]
     short = {name: round(x, DIGITS) if site.guarded and isinstance(x, float) else x for name, x in more.items()}
     report = {"sums": _sums(site, outputs.tally, classes=RATES in measures), **short}
     people = (
