@@ -295,6 +295,8 @@ class Absent:
         held = n_held(n, self.part[0])
         return held if self.part[2] else n - held
 
+    persons = size  # people are not named
+
     def load(self) -> Samples:
         """The samples.
 

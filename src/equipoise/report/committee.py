@@ -12,7 +12,6 @@ from typing import Final, NamedTuple, cast
 
 import numpy as np
 
-from equipoise.metrics.groups import hidden
 from equipoise.metrics.measures import ACCURACY
 from equipoise.records.criteria import COLLABORATION, ORACLE
 from equipoise.records.history import History, worded
@@ -20,8 +19,9 @@ from equipoise.records.meta import About, Content
 from equipoise.records.threshold import USES_GROUP, Chosen, Division, Estimate, RatesAt
 from equipoise.report import rates, thresholds
 from equipoise.report.document import Document, Rate, RatesOfGroup, Treated, treated
-from equipoise.report.formatting import number
+from equipoise.report.formatting import UNDEFINED, number
 from equipoise.report.grid import Cell, Grid
+from equipoise.report.holdings import size, unsaid
 from equipoise.report.html import template
 from equipoise.report.layout import every_client
 from equipoise.report.notes import listed, of_tuning
@@ -161,9 +161,9 @@ def _people(compared: Comparison, chosen: Chosen | None) -> Section:
 
 def _sizes(holders: Sequence[Content], least: int) -> str:
     """How many rows each has, where that does not tell with their sum how many one with fewer than ``least`` has."""
-    unsaid = hidden({each["name"]: each["size"] for each in holders}, least)
-    shown = [(each["name"], each["size"], each["name"] in unsaid and each["size"] >= least) for each in holders]
-    return ", ".join(f"{name} not shown" if secret else f"{_few(n, least)} of {name}" for name, n, secret in shown)
+    unshown = unsaid(holders, least)
+    sizes = {each["name"]: size(each, unshown, least).replace("<", "fewer than") for each in holders}
+    return ", ".join(f"{name} not shown" if n == UNDEFINED else f"{n} of {name}" for name, n in sizes.items())
 
 
 def _few(n: int, least: int) -> str:

@@ -400,7 +400,7 @@ def people_of_clients(comparison: Comparison) -> Iterator[Sheet]:
             rows.append((name, tuple(cells)))
         text = (
             f"{measure.title}{measure.words} of the model that each client predicts with, on {sentences.tested_on(comparison.histories)}, by {treated.attribute}; "
-            f"gap: the largest less the smallest. n: test samples; n {few}: no number is shown."
+            f"gap: the largest less the smallest. n: {treated.parity['counted']}; n {few}: no number is shown."
         )
         grid, texts = Grid((*titles,), (*rows,)), sentences.plus_minus_of(comparison.document)
         yield _block(

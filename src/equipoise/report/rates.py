@@ -101,7 +101,7 @@ def explained(fairness: Parity, measure: Measure = ACCURACY) -> list[str]:
     if measure != ACCURACY:
         brackets = f" In brackets: 95{PERCENT} interval over the seeds (Student's t)." * several
         text = [
-            f"n: test samples.{brackets}",
+            f"n: {fairness['counted']}.{brackets}",
             "Mean error: mean of predicted less true; above 0, too much is predicted for the people of the group.",
         ]
         return [*text, *_few(fairness, OF_NUMBERS)]
@@ -110,7 +110,7 @@ def explained(fairness: Parity, measure: Measure = ACCURACY) -> list[str]:
         over += ", the mean of its ends over the seeds; or that over the seeds (Student's t), where it reaches farther"
     text = [
         *([first] if (first := missed(fairness)) else []),
-        f"n: test samples. In brackets: 95{PERCENT} interval {over}.",
+        f"n: {fairness['counted']}. In brackets: 95{PERCENT} interval {over}.",
         f"True-positive rate: of the test samples of class {fairness['positive']}, how many are recognised; the rest is missed. False-positive rate: of the "
         f"others, how many are taken for it. Selection rate: of all, how many are taken for it."
         if fairness["positive"] is not None
@@ -139,7 +139,7 @@ def _few(fairness: Parity, titles: Mapping[RateName, str]) -> Iterator[str]:
                 if 0 < (k := rates[key]["seeds"]) < (n := len(method["seeds"])):
                     rated.setdefault(f"in group {group} over {k} of {n} seeds", {})[title] = None
     for where, few in rated.items():
-        yield f"{listed([*few]).capitalize()} {where}: with the others about fewer than {fairness['least']} test samples."
+        yield f"{listed([*few]).capitalize()} {where}: with the others about fewer than {fairness['least']} {fairness['counted']}."
 
 
 def narrow(titles: Sequence[str]) -> dict[str, str]:

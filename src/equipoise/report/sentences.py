@@ -35,7 +35,7 @@ def when(comparison: content.OfMeasure) -> str:
 def legend(comparison: content.OfMeasure) -> list[str]:
     """What the columns of a table are, a sentence each."""
     columns = columns_of(comparison)
-    text = ["n: test samples."] * bool(comparison["sizes"] or comparison["small"])
+    text = [f"n: {comparison['counted']}."] * bool(comparison["sizes"] or comparison["small"])
     if comparison["small"]:
         text.append(
             f"n < {comparison['least']}{' with some seed' * (len(comparison['seeds']) > 1)}: "

@@ -465,6 +465,7 @@ def _of_measure(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
         "shown": exported if last_evaluated else "the last evaluated round",
         "seeds": sorted({history.seed for history in histories}),
         "least": max(history.least_group for history in histories),
+        "counted": histories[0].counted,
         "sizes": _sizes(histories),
         "small": list(dict.fromkeys(chain.from_iterable(history.small_groups for history in histories))),
         "notes": [*_notes(runs, methods, measure, last, averaged)],
@@ -915,6 +916,7 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
         "leaders": leaders,
         "positive": None if numbers or several or about.positive is None else about.positive.name,
         "least": about.least_group,
+        "counted": about.counted,
         "methods": [
             cast(
                 content.Gaps,
