@@ -15,7 +15,7 @@ from equipoise.report import drawing
 from equipoise.report.document import Parity, Rate
 from equipoise.report.formatting import PERCENT, UNDEFINED, number
 from equipoise.report.grid import Cell, Grid
-from equipoise.report.notes import UNPROTECTED, listed
+from equipoise.report.notes import FOLLOWS, UNPROTECTED, listed
 from equipoise.report.statistics import without_bounds
 
 if TYPE_CHECKING:
@@ -125,13 +125,9 @@ def _few(fairness: Parity, titles: Mapping[RateName, str]) -> Iterator[str]:
     if fairness["least"] > 1 and any(rates[key]["mean"] is None for rates in every for key in titles):
         what = "rate" if titles is not OF_NUMBERS else "number"
         yield f"n < {fairness['least']}: a {what} about so few is not shown, and is in no gap (--least-group). {UNPROTECTED}"
-    if any(
-        cell.mean == UNDEFINED
-        for _, _, row in cells(fairness, ACCURACY, titles)
-        for title, cell in row
-        if title.startswith(("n", "of "))
-    ):
-        yield f"{UNDEFINED}: this number, taken from all, would tell of fewer than {fairness['least']}."
+    keys = (("n", next(iter(titles))), *[("of_class", "tpr")] * ("tpr" in titles))
+    if any(rates[n] is None and rates[key]["mean"] is not None for rates in every for n, key in keys):  # type: ignore[literal-required]
+        yield FOLLOWS.format(fairness["least"])
     rated: dict[str, dict[str, None]] = {}
     for method in fairness["methods"]:
         for group, rates in method["groups"].items():
