@@ -30,6 +30,7 @@ from equipoise.records.results import (
     Calibrated,
     GroupErrors,
     GroupFairness,
+    GroupRates,
     Inside,
     People,
     Site,
@@ -51,7 +52,7 @@ def of_groups(records: Sequence[Record]) -> list[tuple[int, dict[str, Counts]]]:
         (
             record["round"],
             {
-                g: cast(Counts, counts)
+                g: counts
                 for g, score in record.get("groups", {}).items()
                 if isinstance(counts := score.get(RATES), Mapping)
             },
@@ -371,7 +372,7 @@ def rates(
         "of_class": dict(fairness.widest),
         "classes": list(fairness.classes),
         "groups": {
-            name: {**shown[name], **_rates(rates, added[name], calibrated[name], fairness.classes, R)}
+            name: cast(GroupRates, {**shown[name], **_rates(rates, added[name], calibrated[name], fairness.classes, R)})
             for name, rates in fairness.rates.items()
         },
         "intervals": {

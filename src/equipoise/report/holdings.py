@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -146,14 +146,14 @@ def _draw_sizes(
 
 def unsaid(holders: Holders, least: int) -> set[str]:
     """The names of clients, or test sets, of which must not be shown how many samples they have, see `equipoise.metrics.groups.hidden`."""
-    return hidden({holder["name"]: holder.get("people", holder["size"]) for holder in holders}, least)
+    return hidden({str(holder["name"]): int(holder.get("people") or holder["size"]) for holder in holders}, least)
 
 
-def size(holder: Content, unshown: Collection[str], least: int) -> str:
+def size(holder: Mapping[str, Any], unshown: Collection[str], least: int) -> str:
     """How many samples a client or a test set has; that they are about too few people, or a dash where they would tell how many another has."""
     if holder["name"] not in unshown:
         return f"{holder['size']:,}"
-    return f"< {least}" if holder.get("people", holder["size"]) < least else UNDEFINED
+    return f"< {least}" if int(holder.get("people") or holder["size"]) < least else UNDEFINED
 
 
 def _group(holder: Content) -> str:

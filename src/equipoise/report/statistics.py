@@ -421,7 +421,8 @@ def _tested(history: History, accuracies: Table, last: int) -> tuple[Outcome, ..
     outcomes = []
     for group, accuracy in zip(history.groups, accuracies.tolist(), strict=True):
         group_scores = [score.get(group, {}) for score in scores]
-        n, visits = (group_scores[-1].get(key) for key in ("n", "visits")) if group_scores else (None, None)
+        latest: Score = group_scores[-1] if group_scores else {}
+        n, visits = latest.get("n"), latest.get("visits")
         if not n or not math.isfinite(accuracy):
             return None
         right = None
@@ -429,10 +430,9 @@ def _tested(history: History, accuracies: Table, last: int) -> tuple[Outcome, ..
             bits = (np.frombuffer(bytes.fromhex(score[CORRECT]), np.uint8) for score in group_scores)
             rows = [np.unpackbits(packed, count=n) for packed in bits]
             right = np.mean(rows, axis=0)
-        of_person = None if visits is None else np.array(visits, np.float64)
-        if right is not None and visits is not None:
+        if right is not None and visits:
             right = np.add.reduceat(right, np.cumsum([0, *visits[:-1]]))
-        outcomes.append(Outcome(accuracy, group_scores[-1].get("persons", n), right, of_person))
+        outcomes.append(Outcome(accuracy, latest.get("persons", n), right, np.array(visits, float) if visits else None))
     return tuple(outcomes) or None
 
 
