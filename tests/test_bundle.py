@@ -533,6 +533,28 @@ class Own(eq.Classification):
     pass
 
 
+@pytest.mark.parametrize("way", ["number", "chosen", "by group", "recalibrated"])
+def test_a_card_has_the_numbers_of_what_the_bundle_predicts(held: Any, tmp_path: Path, way: str) -> None:
+    fed, data, _, _ = held
+    options: dict[str, Any] = {
+        "number": {"threshold": 0.35},
+        "chosen": {"threshold": eq.choose_threshold(fed, sensitivity=0.8)},
+        "by group": {"threshold": eq.choose_threshold(fed, youden=True, by_group="sex")},
+        "recalibrated": {"recalibrate": "platt"},
+    }[way]
+    fed.save_bundle(tmp_path / "b", **options)
+    model, (name, samples) = eq.load(tmp_path / "b"), next(iter(fed.tests.sets.items()))
+    store, sexes = samples.store, [fed.attributes["sex"][code] for code in samples.store.s[:, 0].tolist()]
+    more = {"groups": sexes} if way == "by group" else {}
+    predicted = model.predict(store.x.numpy(), **more)
+    right = predicted == np.array(fed.classes)[store.y.numpy()]
+    assert model.about["measures"]["sets"][name]["accuracy"] == pytest.approx(100 * right.mean())
+    rates = next(iter(model.about["measures"]["people"].values()))["treated"]["groups"]
+    assert sum(group["n"] for group in rates.values()) == sum(len(each.store.y) for each in fed.tests.sets.values())
+    assert " at 0.5" not in (tmp_path / "b" / "README.md").read_text()
+    assert "The numbers of this card are those of these decisions." in (tmp_path / "b" / "README.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("fed", "options", "said"),
     [

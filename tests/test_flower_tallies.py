@@ -24,6 +24,7 @@ from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.roster import SitesError
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.task import Task
+from equipoise.metrics.failure import ranks
 from helpers import in_one, others_slow
 from lying import bent
 
@@ -36,7 +37,7 @@ Data = tuple[Tensor, ...]
 
 def rows(n: int, seed: int, task: str = "classification") -> Data:
     x = torch.randn(n, 3, generator=torch.Generator().manual_seed(seed))
-    return x, (x[:, 0] > 0).long() if task == "classification" else 1 + 2 * x[:, 0].double()
+    return x, (x[:, 0] > 0).long() if task != NUMBERS else 1 + 2 * x[:, 0].double()
 
 
 def sites(
@@ -54,7 +55,7 @@ def sites(
     """Four sites with test sets of 12 samples each, of one name, or of their own."""
     settings = Settings(batch_size=8, seed=3, **given)
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2 if task == "classification" else 1))
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1 if task == NUMBERS else 2))
     server = Task(net, task=task, measures=measures, attributes=values)
     tasks = {}
     for m, name in enumerate(NAMES):
@@ -80,6 +81,70 @@ def saying(fed: eq.Federation, sums: list[float], who: tuple[str, ...] = ("ward-
 
     bent(fed, bend).fit(1, progress=False)
     return fed.records[0]
+
+
+# models that rank
+def rare(n: int, seed: int, share: float = -3.5) -> Data:
+    """Of few samples the second class, the more probable the larger the first number."""
+    make = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 3, generator=make)
+    return x, (torch.rand(n, generator=make) < torch.sigmoid(share + 1.3 * x[:, 0])).long()
+
+
+def of_rare(m: int, own: Task) -> Task:
+    """The last site has fewer cases than numbers are shown about."""
+    return replace(own, train=rare(600, m), test={"all": rare(500, m + 9, -9.0 if m == 3 else -3.5)})
+
+
+def test_sites_send_how_well_a_model_ranks_and_nothing_about_few(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"measures": ("accuracy", "rates"), "node": {"least-group": 10}}
+    fed = sites(tmp_path, change=of_rare, **more)
+    history = fed.fit(2, progress=False)
+    score = history.records[-1]["groups"]["all"]
+    assert history.failure() == ""
+    expected = torch.zeros(2, 2)
+    for m in range(3):
+        x, y = rare(500, m + 9)
+        assert int(y.sum()) >= 10
+        expected += torch.tensor(ranks(fed.predict_proba(x).double(), y))
+    assert score["rates"]["chosen"][1] <= 3
+    assert torch.allclose(torch.tensor(score["ranks"]), expected, atol=0.02)
+    assert 0 < int(rare(500, 12, -9.0)[1].sum()) + 1 < 10
+
+
+@pytest.mark.parametrize(
+    "lie", [[[1.0, 0.6], [1.0, 0.2]], [[nan, 0.0], [1.0, 0.0]], [[1.0, 0.0]], [[600.0, 1.0], [1.0, 0.0]], "ranks"]
+)
+def test_ranks_that_cannot_be_are_refused(lie: Any, tmp_path: Path) -> None:
+    fed = sites(tmp_path, change=of_rare, measures=("accuracy", "rates"))
+
+    def bend(asked: str, site: str, answer: Parcel) -> Parcel:
+        if asked != "evaluate" or site != "ward-1":
+            return answer
+        return Parcel({"scores": {name: {**scores, "ranks": lie} for name, scores in answer.fields["scores"].items()}})
+
+    bent(fed, bend).fit(1, progress=False)
+    assert fed.records[-1]["unmeasured"] == {"ward-1": UNUSABLE}
+
+
+class Strict(eq.Classification):
+    """Is of no use, whatever it does, in words that stay at the site."""
+
+    def useless(self, outputs: Tensor, predicted: Tensor, y: Tensor) -> str:
+        return "secret words"
+
+
+def test_a_site_sends_that_a_model_is_of_no_use_by_its_task_and_no_word_of_why(tmp_path: Path) -> None:
+    fed = sites(tmp_path, task=Strict())  # type: ignore[arg-type]
+    seen = []
+
+    def bend(asked: str, site: str, answer: Parcel) -> Parcel:
+        seen.append(str(answer.fields))
+        return answer
+
+    bent(fed, bend).fit(1, progress=False)
+    assert fed.history.failure().endswith("the test of the task finds it no better than a guess")
+    assert not any("secret" in text for text in seen)
 
 
 @pytest.mark.parametrize("loss", others_slow([nan, math.inf, 1e300], fast=(0,)))

@@ -71,13 +71,21 @@ def test_an_audit_counts_people(task: str | None) -> None:
     groups = made.document["people"]["sex"]["treated"]["groups"]
     assert groups["m"]["n"] is None
     assert {groups["m"][key] for key in (("rmse", "mae") if task else ("accuracy",))} == {None}
-    enough = eq.audit(frame, label="y", prediction="p", group="sex", least=29, task=task, positive=None if task else "1")
+    enough = eq.audit(
+        frame, label="y", prediction="p", group="sex", least=29, task=task, positive=None if task else "1"
+    )
     assert enough.document["people"]["sex"]["treated"]["groups"]["m"]["n"] == 29
 
 
 def test_a_person_at_two_sites_is_one() -> None:
     """Also where a test set does not name its people, and where sites have models of their own."""
-    frame = pd.DataFrame({"sex": ["m"] * 24 + ["f"] * 60, "subject": [*range(12)] * 2 + [*range(100, 160)], "site": (["a"] * 12 + ["b"] * 12) + ["a", "b"] * 30})
+    frame = pd.DataFrame(
+        {
+            "sex": ["m"] * 24 + ["f"] * 60,
+            "subject": [*range(12)] * 2 + [*range(100, 160)],
+            "site": (["a"] * 12 + ["b"] * 12) + ["a", "b"] * 30,
+        }
+    )
     frame["y"] = frame["p"] = np.arange(84) % 2
     people = eq.audit(frame, label="y", prediction="p", group="sex", least=20, positive="1").document["people"]["sex"]
     assert people["treated"]["groups"]["m"]["n"] is None
@@ -85,7 +93,12 @@ def test_a_person_at_two_sites_is_one() -> None:
     data, who = visits({"f": 40, "m": 12}, 1)
     for method in ("fedavg", "standalone"):
         sets = [eq.OfPeople(data, who)] * 2
-        fed = trained({"all": eq.OfPeople(data, who), "again": eq.OfPeople(data, who)} if method == "fedavg" else None, 20, method=method, client_tests=sets)
+        fed = trained(
+            {"all": eq.OfPeople(data, who), "again": eq.OfPeople(data, who)} if method == "fedavg" else None,
+            20,
+            method=method,
+            client_tests=sets,
+        )
         groups: Any = fed.history.people(1)["sex"]["treated"]
         assert groups["groups"]["m"]["accuracy"] is None
 
@@ -101,7 +114,9 @@ def test_intervals_of_accuracy_are_of_people(least: int, tmp_path: Path) -> None
         ends = Comparison.of([fed.history], 1).document["methods"][0]["intervals"]["groups"][0]
         widths.append(np.ptp(ends))
         threshold: Any = eq.choose_threshold(fed, youden=True).document["everyone"]
-        cards.append([threshold["n"], *(threshold[key]["high"] - threshold[key]["low"] for key in ("sensitivity", "auc"))])
+        cards.append(
+            [threshold["n"], *(threshold[key]["high"] - threshold[key]["low"] for key in ("sensitivity", "auc"))]
+        )
     assert widths[1] == pytest.approx(widths[0], rel=0.1)
     assert widths[2] < 0.75 * widths[0]
     assert cards[1] == pytest.approx(cards[0], rel=0.05)
@@ -145,7 +160,12 @@ def test_the_spread_counts_all_clients_of_a_simulation() -> None:
     assert (real.summary()["clients_counted"], real.small_clients) == (10, 15)
 
 
-@given(st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(0, 40), st.floats(0, 1)), min_size=1), st.integers(0, 40), st.floats(0, 1), st.integers(1, 20))
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(0, 40), st.floats(0, 1)), min_size=1),
+    st.integers(0, 40),
+    st.floats(0, 1),
+    st.integers(1, 20),
+)
 @settings(max_examples=200, deadline=None)
 def test_no_hidden_count_follows(parts: dict[str, tuple[int, float]], rest: int, share: float, least: int) -> None:
     n = {name: k for name, (k, _) in parts.items()}
@@ -176,8 +196,13 @@ def test_cells_of_few_people_stay_at_the_site() -> None:
 def rows_of(text: str, name: str) -> list[list[str]]:
     """The cells of the rows of a group in the tables of a page or of Markdown."""
     html_rows = re.findall(r"<tr[^>]*>(.*?)</tr>", text, re.S)
-    rows = [[re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S)] for row in html_rows]
-    rows += [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines() if line.startswith("|")]
+    rows = [
+        [re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S)]
+        for row in html_rows
+    ]
+    rows += [
+        [cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines() if line.startswith("|")
+    ]
     return [row[1:] for row in rows if row and row[0].removeprefix("sex ").split(",")[0] == name]
 
 
@@ -195,8 +220,15 @@ def test_what_one_table_shows_another_does_not_hide(seed: int, tmp_path: Path) -
     by: Any = fed.history.people(1)["sex"]["treated"]
     told: Any = eq.choose_threshold(fed, youden=True).document["divisions"][0]["groups"]
     for name, n in sizes.items():
-        assert {rates["groups"][name]["n"], by["groups"][name]["n"], told[name]["n"], shown.get(name)} == {n if name in shown else None}
-    outputs = [table.markdown(compared.document), html.render(compared), render(compared), (tmp_path / "b" / "README.md").read_text()]
+        assert {rates["groups"][name]["n"], by["groups"][name]["n"], told[name]["n"], shown.get(name)} == {
+            n if name in shown else None
+        }
+    outputs = [
+        table.markdown(compared.document),
+        html.render(compared),
+        render(compared),
+        (tmp_path / "b" / "README.md").read_text(),
+    ]
     for text in outputs:
         for name, n in sizes.items():
             cells = [row[0] for row in rows_of(text, name)]

@@ -50,6 +50,9 @@ class Trained:
     client : the name of the client whose own model it is; empty: the global one.
     data : what the manifest of the run says of the data.
     decision : what the bundle decides, and shows, if it is not the most probable class.
+    threshold : in [0, 1], of the decision: of people of whom no group is known.
+    chosen : how the threshold was chosen, or those by group, and what they do, for the card.
+    recalibration : of the probabilities.
     """
 
     model: Model
@@ -59,19 +62,19 @@ class Trained:
     client: str
     data: Mapping[str, Any]
     decision: Decision | None = None
+    threshold: float = 0.5
+    chosen: Chosen | None = None
+    recalibration: Recalibrated | None = None
 
 
 def save(
     folder: Path,
     trained: Trained,
     *,
-    threshold: float = 0.5,
     license: str = "",
     use: str = "",
     onnx: bool = False,
     contact: str = "",
-    chosen: Chosen | None = None,
-    recalibration: Recalibrated | None = None,
     name: str = "",
 ) -> None:
     """Write a bundle, after it was tried: it gives the same bits as the model for some samples.
@@ -80,13 +83,10 @@ def save(
     ----------
     folder : a new one, or an empty one.
     trained : the model.
-    threshold : in [0, 1], of the decision: of people of whom no group is known.
     license : of the data and of the model made of them, one line, as the Hugging Face Hub calls it, such as ``"cc-by-4.0"``, or another name.
     use : what the model is for, a sentence of the model card.
     onnx : also write the network as a graph of ONNX.
     contact : whom to ask, for the model card.
-    chosen : how the threshold was chosen, or those by group, and what they do, for the card.
-    recalibration : of the probabilities.
     name : what the card calls it; the name of the folder by default.
 
     Raises
@@ -94,7 +94,7 @@ def save(
     BundleError : the folder is not empty, nothing was trained, or a part of the model is code of the user's.
     """
     files.require_free(folder)
-    license = _licence(license)
+    license, threshold, chosen = _licence(license), trained.threshold, trained.chosen
     model, net = trained.model, trained.model.network(trained.vector)
     inputs, task = _inputs(trained), _task(model)
     if not 0 <= threshold <= 1:
@@ -136,7 +136,7 @@ def save(
         "positive": positive and positive._asdict(),
         "threshold": threshold,
         "decision": decision,
-        "recalibration": recalibration,
+        "recalibration": trained.recalibration,
         "network": recipe,
         "parameters": model.n_params,
         "dtype": str(trained.samples.dtype).removeprefix("torch."),

@@ -7,18 +7,18 @@ The client side of every rule that weighs cells. With w [R, A] from the server a
 and clients count by their samples, so the sum of their gradients is that of the weighted loss of all samples. A batch is never divided by
 the sum of its weights: that would undo the weight at a client with one group. A sample of an unknown group has weight 1, and is in no cell.
 
-A rule takes the functions of this module as hooks, and computes the tables in ``aggregate``, from sums over the clients that were
+A :class:`WeighingRule` has the functions of this module as hooks, and computes the tables in ``aggregate``, from sums over the clients that were
 measured on training samples with the model sent out: its weights act one round later.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from equipoise.core.rule import Bounds, Cohort, Out, Setup, State, Visit
+from equipoise.core.rule import Bounds, Cohort, Out, Rule, Setup, State, Visit
 from equipoise.core.task import Task
 from equipoise.data.batch import Batch
 from equipoise.system.ranges import number, text
@@ -45,22 +45,6 @@ def reported(*names: str) -> Mapping[str, Bounds]:
     ``loss_as_positive`` minus the logarithms of these.
     """
     return MappingProxyType({name: RANGES[name] for name in ("n", *names)})
-
-
-class CellRule(Protocol):
-    """What the functions here read of a rule: see :func:`attribute`, :func:`least_count`, :func:`reported`.
-
-    ``binary`` is whether its cells are of two rows, all other classes and the positive one; else each class has a row.
-    """
-
-    @property
-    def attribute(self) -> str: ...  # noqa: D102
-    @property
-    def least_count(self) -> int: ...  # noqa: D102
-    @property
-    def ranges(self) -> Mapping[str, Bounds]: ...  # noqa: D102
-    @property
-    def binary(self) -> bool: ...  # noqa: D102
 
 
 def attribute() -> Any:
@@ -91,7 +75,7 @@ def factors(setup: Setup, names: str) -> tuple[Tensor, int]:
     return torch.tensor([*factor.values()], dtype=torch.int64, device=setup.initial.device), A
 
 
-def server_state(self: CellRule, setup: Setup) -> State:
+def server_state(self: Any, setup: Setup) -> State:
     """Weights ``w`` [R, A] of 1, the row of each class [C], the ``factor`` [K] of each attribute, and the number of its ``values`` [K].
 
     R is the number of classes, or 2 for a rule of two: all others, and the positive class.
@@ -113,7 +97,7 @@ def server_state(self: CellRule, setup: Setup) -> State:
     }
 
 
-def two_groups(self: CellRule, setup: Setup) -> State:
+def two_groups(self: Any, setup: Setup) -> State:
     """As :func:`server_state`, for a rule that compares two groups of people."""
     state = server_state(self, setup)
     if (A := state["w"].shape[1]) != 2:
@@ -125,7 +109,7 @@ def two_groups(self: CellRule, setup: Setup) -> State:
     return state
 
 
-def message(self: CellRule, state: State, m: int) -> State:
+def message(self: Any, state: State, m: int) -> State:
     """The weights, and how a sample's cell is found."""
     return {key: state[key] for key in SENT}
 
@@ -178,7 +162,7 @@ def own_counts(visit: Visit) -> Tensor:
     return visit.oracle.once("cells", count)
 
 
-def finish(self: CellRule, theta: Tensor, visit: Visit) -> tuple[State, State]:
+def finish(self: Any, theta: Tensor, visit: Visit) -> tuple[State, State]:
     """Sums by cell of the received model on the client's samples: what the rule's ``ranges`` name."""
     sums: State = {}
     if not self.ranges:
@@ -223,7 +207,7 @@ def by_part(message: State, part: Tensor, values: Tensor, parts: int) -> Tensor:
     return zeros.scatter_add(-1, part, values)[..., :-parts].reshape(*part.shape[:-1], R, A, parts)
 
 
-def no_report(self: CellRule, setup: Setup) -> State:
+def no_report(self: Any, setup: Setup) -> State:
     """A report of zeros."""
     zeros = setup.initial.new_zeros(2 if self.binary else setup.n_classes, factors(setup, self.attribute)[1])
     return dict.fromkeys(self.ranges, zeros)
@@ -249,3 +233,18 @@ def sensitive(s: Tensor | None) -> Tensor:
     if s is None:
         raise ValueError("The rule weighs groups of people, and these samples have no sensitive attributes s.")
     return s
+
+
+class WeighingRule(Rule):
+    """What all rules have that weigh the samples of cells at every client: their hooks there, and what they declare.
+
+    The functions here read ``attribute``, ``least_count`` and ``ranges`` of a rule, see :func:`attribute`, :func:`least_count` and
+    :func:`reported`, and ``binary``: whether its cells are of two rows, all other classes and the positive one; else each class has a row.
+    """
+
+    needs = NEEDS
+    sees = "sum"
+    message = message
+    loss = loss
+    finish = finish
+    no_report = no_report

@@ -666,11 +666,6 @@ class Federation(Arrangement):
 
         if recalibrate is not None and client is not None:
             raise ValueError("recalibrate is for the global model, which validation rows judge. Leave it out.")
-        decides: dict[str, Any] = {
-            "threshold": threshold if isinstance(threshold, float | int) else threshold.value,
-            "chosen": None if isinstance(threshold, float | int) else threshold.document,
-            "recalibration": None if recalibrate is None else recalibrated(self, recalibrate),
-        }
         save(
             Path(directory),
             trained(
@@ -683,9 +678,10 @@ class Federation(Arrangement):
                 client="" if client is None else self.names[client],
                 data=data or {},
                 server=evaluation.deciding(self.trial, self.chosen, client),
-                **decides,
+                threshold=threshold if isinstance(threshold, float | int) else threshold.value,
+                chosen=None if isinstance(threshold, float | int) else threshold.document,
+                recalibration=None if recalibrate is None else recalibrated(self, recalibrate),
             ),
-            **decides,
             license=license,
             use=use,
             contact=contact,

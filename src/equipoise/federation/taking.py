@@ -46,9 +46,8 @@ def trained(
     Parameters
     ----------
     meta : what the run was; its ``classes`` are those of the bundle.
-    samples, client, data : as of :class:`equipoise.bundle.saving.Trained`.
+    samples, client, data, threshold, chosen, recalibration : as of :class:`equipoise.bundle.saving.Trained`.
     server : the states of the server by which rules decide.
-    threshold, chosen, recalibration : as of :func:`equipoise.bundle.saving.save`.
 
     Raises
     ------
@@ -75,7 +74,8 @@ def trained(
         record = {**sets.of_global(trial, answered, t, t), **record}
         about["measures"] = list(measures)
     made = History((record,), about)
-    return Trained(trial.model, vector, samples, made, client, data, None if decision == HALF else decision)
+    decides = None if decision == HALF else decision
+    return Trained(trial.model, vector, samples, made, client, data, decides, threshold, chosen, recalibration)
 
 
 def decision_of(trial: Trial, server: Sequence[State], attributes: Mapping[str, Sequence[str]]) -> Decision | None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from equipoise.core.outputs import Outputs
 from equipoise.core.task import Classification
@@ -34,59 +33,13 @@ if TYPE_CHECKING:
 
 MOST: Final = 50  # clients that are listed
 CLIENT: Final = "client"
+Scores = tuple[
+    NDArray[np.float64], NDArray[np.bool_]
+]  # probabilities of the positive class, and which samples are of it
 NO_ROWS = (
     "This federation holds out no rows for validation, and a threshold must not be chosen on training or test rows. Give each client rows "
     "to hold out, --validation 0.2 (Python: validation=0.2), or the server some, --set server_validation=0.1 (Python: server_validation)."
 )
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The outputs of a model for some samples of two classes, the number of the ``positive`` one, and the names of the ``attributes``."""
-
-    outputs: Outputs
-    positive: int
-    attributes: Mapping[str, Sequence[str]]
-
-    def __len__(self) -> int:
-        return len(self.outputs.y)
-
-    @property
-    def scores(self) -> NDArray[np.float64]:
-        """The probabilities [n] of the positive class."""
-        return cast(NDArray[np.float64], self.outputs.given[0][:, self.positive])
-
-    @property
-    def cases(self) -> NDArray[np.bool_]:
-        """Which samples are of the positive class [n]."""
-        return cast(NDArray[np.bool_], self.outputs.given[1] == self.positive)
-
-    @property
-    def person(self) -> NDArray[np.int64] | None:
-        """Whom each sample is about [n]; None: each is about another."""
-        return None if self.outputs.person is None else self.outputs.person.cpu().numpy()
-
-    @property
-    def persons(self) -> int:
-        """How many people the samples are about."""
-        return len(self) if self.person is None else len(np.unique(self.person))
-
-    @property
-    def with_case(self) -> int:
-        """How many people have a sample of the positive class."""
-        return int(self.cases.sum()) if self.person is None else len(np.unique(self.person[self.cases]))
-
-    def codes(self, attribute: str) -> Tensor:
-        """The codes [n] of an attribute; -1 where one is not known."""
-        return self.outputs.codes([*self.attributes].index(attribute))
-
-    def by(self, attribute: str) -> dict[str, Rows]:
-        """The samples with each value of an attribute."""
-        codes = self.codes(attribute)
-        return {
-            value: replace(self, outputs=self.outputs.take(codes == k))
-            for k, value in enumerate(self.attributes[attribute])
-        }
 
 
 @dataclass(frozen=True)
@@ -168,18 +121,22 @@ def choose_threshold(
             f"{federation.method} decides itself{f', by {by}' * bool(by)}, and its report and its bundle have these decisions: another threshold "
             "would undo them. Choose one for the run of a method that leaves the decision open, such as fedavg."
         )
-    source, rows = _validation(federation, positive)
-    value = _chosen(aim, rows)
+    source, rows = _validation(federation)
+    scores, cases = _scores(rows, positive)
+    try:
+        value = choose(aim, scores, cases)
+    except ValueError as error:
+        raise ValueError(f"The validation rows: {error}") from None
     groups = None if by_group is False else _by_group(federation, aim, rows, by_group)
     vector = published(federation.trial, federation.chosen)
-    tested = _tested(federation, positive)
-    every = _joined(tested.values())
+    tested = _tested(federation)
+    every = Outputs.joined([*tested.values()])
     record = next(each for each in federation.records if each["round"] == federation.chosen.t - 1)
     decision = Decision.at(value, groups)
     validation = {"all": rows}
     if groups is not None:
         by = groups["attribute"]
-        validation |= {f"{by} {name}": part for name, part in rows.by(by).items()}
+        validation |= {f"{by} {name}": part for name, part in _by(federation, rows, by).items()}
     document: Chosen = {
         "positive": federation.classes[positive],
         "threshold": value,
@@ -188,44 +145,48 @@ def choose_threshold(
         "aim": {"kind": aim.kind, "value": aim.value},
         "rows": {
             "source": source,
-            "n": len(rows),
-            "of_class": int(rows.cases.sum()),
-            "sha256": hashlib.sha256(rows.scores.tobytes() + rows.cases.tobytes()).hexdigest(),
+            "n": len(cases),
+            "of_class": int(cases.sum()),
+            "sha256": hashlib.sha256(scores.tobytes() + cases.tobytes()).hexdigest(),
         },
-        "validation": {name: _rates(part, decision) for name, part in validation.items()},
+        "validation": {name: _rates(federation, part, decision) for name, part in validation.items()},
         "hash": hashlib.sha256(as_bytes(vector)).hexdigest(),
         "round": record["round"],
         "record": mark(record),
         "least": 0,
-        "everyone": _rates(every, decision),
+        "everyone": _rates(federation, every, decision),
         "divisions": [
-            {"by": by, "groups": {name: _rates(part, decision) for name, part in parts.items()}}
+            {"by": by, "groups": {name: _rates(federation, part, decision) for name, part in parts.items()}}
             for by, parts in _divided(federation, tested)
         ],
         "reliability": [
             {"edges": [low, high], "n": n, "score": score, **_estimate(Value(share, True), interval)}
-            for low, high, n, score, share, interval in reliability(every.scores, every.cases, person=every.person)
+            for low, high, n, score, share, interval in reliability(
+                *_scores(every, positive), person=every.codes_of_people
+            )
         ],
         "recalibration": None
         if recalibrate is None
-        else _recalibrated(recalibrate, rows, every, federation.least_group),
+        else _recalibrated(federation, recalibrate, (scores, cases), every),
         "notes": [*_notes(federation, rows, groups)],
     }
     return Threshold(masked(document, federation.least_group))
 
 
-def _notes(federation: Federation, rows: Rows, groups: ByGroup | None) -> Iterator[str]:
+def _notes(federation: Federation, rows: Outputs, groups: ByGroup | None) -> Iterator[str]:
     """What to know about the choice: that it uses the group, and on how few rows it was made."""
     if federation.personal:
         yield "Clients predict with models of their own: this threshold, and its rates, are of the global model."
     yield from (text for text in (REPEATED, TOGETHER) if text in federation.header)
-    counts = {"": rows.with_case}
+    positive = _positive(federation)
+    counts = {"": people_of(rows.counts)["tpr"][positive]}
     if groups is not None:
         yield USES_GROUP.format(groups["attribute"])
-        counts = {f" for {v}": part.with_case for v, part in rows.by(groups["attribute"]).items()}
+        parts = _by(federation, rows, groups["attribute"])
+        counts = {f" for {value}": people_of(part.counts)["tpr"][positive] for value, part in parts.items()}
     if few := [which for which, n in counts.items() if n < federation.least_group]:
         yield (
-            f"Chosen on fewer than {federation.least_group} validation rows of class {federation.classes[_positive(federation)]}"
+            f"Chosen on fewer than {federation.least_group} validation rows of class {federation.classes[positive]}"
             f"{' and'.join(few)}: other rows would give another threshold."
         )
 
@@ -245,41 +206,40 @@ def _positive(federation: Federation) -> int:
     return federation.positive.number
 
 
-def _validation(federation: Federation, positive: int) -> tuple[str, Rows]:
-    """Whose validation rows there are, and the scores of the global model on them."""
+def _validation(federation: Federation) -> tuple[str, Outputs]:
+    """Whose validation rows there are, and the outputs of the global model for them."""
     if federation.held is not None:
-        return "clients", _scored(federation, positive, [d for d in federation.held.sets if d is not None])
+        return "clients", _outputs(federation, [d for d in federation.held.sets if d is not None])
     if (data := federation.inputs.server_validation) is not None:
-        return "server", _scored(federation, positive, [data])
+        return "server", _outputs(federation, [data])
     raise ValueError(NO_ROWS)
 
 
-def _scored(federation: Federation, positive: int, sets: Iterable[Any]) -> Rows:
+def _outputs(federation: Federation, sets: Iterable[Any]) -> Outputs:
     vector = published(federation.trial, federation.chosen)
-    every = answers(federation.trial, vector, [loaded(data) for data in sets], ())
-    return Rows(Outputs.joined(every), positive, federation.attributes)
+    return Outputs.joined(answers(federation.trial, vector, [loaded(data) for data in sets], ()))
 
 
-def _joined(parts: Iterable[Rows]) -> Rows:
-    first, *others = parts
-    return replace(first, outputs=Outputs.joined([first.outputs, *(part.outputs for part in others)]))
+def _scores(outputs: Outputs, positive: int) -> Scores:
+    """The probabilities of the positive class [n], and which samples are of it [n]."""
+    p, y, _ = outputs.given
+    return p[:, positive], y == positive
 
 
-def _tested(federation: Federation, positive: int) -> dict[str, Rows]:
-    """The scores of the global model on every test set."""
+def _by(federation: Federation, outputs: Outputs, attribute: str) -> dict[str, Outputs]:
+    """The outputs for the samples with each value of an attribute."""
+    codes = outputs.codes([*federation.attributes].index(attribute))
+    return {value: outputs.take(codes == k) for k, value in enumerate(federation.attributes[attribute])}
+
+
+def _tested(federation: Federation) -> dict[str, Outputs]:
+    """The outputs of the global model for every test set."""
     if not federation.tests.sets:
         raise ValueError("This federation has no test rows, on which a threshold could be measured: give tests.")
-    return {name: _scored(federation, positive, [data]) for name, data in federation.tests.sets.items()}
+    return {name: _outputs(federation, [data]) for name, data in federation.tests.sets.items()}
 
 
-def _chosen(aim: Aim, rows: Rows) -> float:
-    try:
-        return choose(aim, rows.scores, rows.cases)
-    except ValueError as error:
-        raise ValueError(f"The validation rows: {error}") from None
-
-
-def _by_group(federation: Federation, aim: Aim, rows: Rows, by_group: bool | str) -> ByGroup:
+def _by_group(federation: Federation, aim: Aim, rows: Outputs, by_group: bool | str) -> ByGroup:
     """The threshold of each value of an attribute."""
     attributes = federation.attributes
     if not attributes:
@@ -293,12 +253,9 @@ def _by_group(federation: Federation, aim: Aim, rows: Rows, by_group: bool | str
     name = next(iter(attributes)) if by_group is True else str(by_group)
     if name not in attributes:
         raise ValueError(f"--attribute: {unknown('attribute', name, attributes)}")
-    parts = rows.by(name)
-    poor = [
-        f"{value} {int(part.cases.sum())} and {int((~part.cases).sum())}"
-        for value, part in parts.items()
-        if len(set(part.cases.tolist())) < 2
-    ]
+    positive = _positive(federation)
+    parts = {value: _scores(part, positive) for value, part in _by(federation, rows, name).items()}
+    poor = [f"{value} {y.sum()} and {(~y).sum()}" for value, (_, y) in parts.items() if len(set(y.tolist())) < 2]
     if poor:
         raise ValueError(
             f"--by-group: a threshold needs validation rows of both classes in every group, and of {name} these have so many of class "
@@ -306,48 +263,53 @@ def _by_group(federation: Federation, aim: Aim, rows: Rows, by_group: bool | str
         )
     return {
         "attribute": name,
-        "thresholds": {value: choose(aim, part.scores, part.cases) for value, part in parts.items()},
+        "thresholds": {value: choose(aim, *part) for value, part in parts.items()},
     }
 
 
-def _divided(federation: Federation, tested: Mapping[str, Rows]) -> list[tuple[str, dict[str, Rows]]]:
+def _divided(federation: Federation, tested: Mapping[str, Outputs]) -> list[tuple[str, dict[str, Outputs]]]:
     """The divisions of test samples: by attribute, by test set unless an attribute is that, and by client."""
-    every, names = _joined(tested.values()), federation.names
-    divisions = [(name, every.by(name)) for name in federation.attributes if (every.codes(name) >= 0).any()]
+    every, names = Outputs.joined([*tested.values()]), federation.names
+    divisions = [
+        (name, _by(federation, every, name))
+        for k, name in enumerate(federation.attributes)
+        if bool((every.codes(k) >= 0).any())
+    ]
     if len(tested) > 1 and not any({*tested} <= {*values} for values in federation.attributes.values()):
         divisions.append((CLIENT if {*tested} <= {*names} else "test set", dict(tested)))
     own = federation.tests.of_clients
     if own is not None and len(names) <= MOST and not any(by == CLIENT for by, _ in divisions):
-        positive = _positive(federation)
-        mine = {n: _scored(federation, positive, [d]) for n, d in zip(names, own, strict=True) if d is not None}
+        mine = {n: _outputs(federation, [d]) for n, d in zip(names, own, strict=True) if d is not None}
         divisions.append((CLIENT, mine))
     return divisions
 
 
-def _rates(rows: Rows, decision: Decision) -> RatesAt:
+def _rates(federation: Federation, outputs: Outputs, decision: Decision) -> RatesAt:
     """How some samples are treated, however few they are."""
-    codes = rows.codes(decision.attribute).tolist() if decision.attribute else [-1] * len(rows)
+    names, c = [*federation.attributes], _positive(federation)
+    scores, cases = _scores(outputs, c)
+    codes = outputs.codes(names.index(decision.attribute)).unique().tolist() if decision.attribute else [-1]
     edges = {decision.edges[k] for k in codes}  # the last one where it is not known, -1
-    counts, c = rows.outputs.decided(decision, rows.positive, rows.attributes).counts, rows.positive
+    counts = outputs.decided(decision, c, names).counts
     rates, sizes, people = rates_of(counts), sizes_by(counts), people_of(counts)
-    of_class, others = int(people["tpr"][c]), int(people["fpr"][c])
+    n, of_class, others = (int(people[key][c]) for key in ("accuracy", "tpr", "fpr"))
 
     def share(key: str, of: int) -> Estimate:
         value = rates.of(key, of)
         return _estimate(value, wilson(value.value, sizes[key][of]))
 
-    measures = calibration(rows.scores, rows.cases)
+    measures = calibration(scores, cases)
     return {
-        "n": int(people["accuracy"][c]),
+        "n": n,
         "of_class": of_class,
-        "threshold": edges.pop() if len(edges) == 1 else None,
+        "threshold": edges.pop() if len(edges) == 1 and n else None,
         "sensitivity": share("tpr", c),
         "specificity": share("tpr", 1 - c),
         "selection_rate": share("selection_rate", c),
-        "auc": _estimate(*auc(rows.scores, rows.cases, (of_class, others))),
-        "roc": roc(rows.scores, rows.cases).tolist() if of_class and others else None,
-        "brier": _number(measures, "brier"),
-        "ece": _number(measures, "ece"),
+        "auc": _estimate(*auc(scores, cases, (of_class, others))),
+        "roc": roc(scores, cases).tolist() if of_class and others else None,
+        "brier": measures["brier"],
+        "ece": measures["ece"],
         "withheld": False,
     }
 
@@ -355,10 +317,6 @@ def _rates(rows: Rows, decision: Decision) -> RatesAt:
 def _estimate(value: Value, interval: Interval) -> Estimate:
     numbers = (value.value, *interval) if value.defined else (None, None, None)
     return {"value": numbers[0], "low": numbers[1], "high": numbers[2]}
-
-
-def _number(measures: Mapping[str, Value], name: str) -> float | None:
-    return measures[name].value if name in measures and measures[name].defined else None
 
 
 def recalibrated(federation: Federation, kind: str) -> Recalibrated:
@@ -369,23 +327,22 @@ def recalibrated(federation: Federation, kind: str) -> Recalibrated:
     ValueError : another kind than ``"platt"`` and ``"isotonic"``, not two classes, or no validation or test rows.
     """
     positive = _positive(federation)
-    tested = _joined(_tested(federation, positive).values())
-    return _recalibrated(kind, _validation(federation, positive)[1], tested, federation.least_group)
+    tested = Outputs.joined([*_tested(federation).values()])
+    held = _scores(_validation(federation)[1], positive)
+    return _recalibrated(federation, kind, held, tested)
 
 
-def _recalibrated(kind: str, rows: Rows, tested: Rows, least: int) -> Recalibrated:
-    fit = Recalibration.fitted(kind, histogram(rows.scores, rows.cases))
-    before, after = (
-        calibration(scores, tested.cases) if tested.persons >= least else {}
-        for scores in (tested.scores, fit(tested.scores))
-    )
+def _recalibrated(federation: Federation, kind: str, held: Scores, tested: Outputs) -> Recalibrated:
+    fit, (scores, cases) = Recalibration.fitted(kind, histogram(*held)), _scores(tested, _positive(federation))
+    enough = people_of(tested.counts)["accuracy"][0] >= federation.least_group
+    before, after = (calibration(p, cases) if enough else {} for p in (scores, fit(scores)))
     return {
         "kind": fit.kind,
         "numbers": list(fit.numbers),
-        "n": len(rows),
-        "brier": _number(after, "brier"),
-        "ece": _number(after, "ece"),
-        "before": {"brier": _number(before, "brier"), "ece": _number(before, "ece")},
+        "n": len(held[0]),
+        "brier": after.get("brier"),
+        "ece": after.get("ece"),
+        "before": {"brier": before.get("brier"), "ece": before.get("ece")},
     }
 
 

@@ -17,7 +17,7 @@ from equipoise.data.samples import Absent, Samples, joined, loaded
 from equipoise.federation.evaluation import answers, costly, deciding, deployable, personal, published
 from equipoise.federation.trial import Progression, Trial
 from equipoise.metrics.classification import RATES
-from equipoise.metrics.failure import sum_of_ranks, useless
+from equipoise.metrics.failure import of_use
 from equipoise.records.record import Record, Validation
 
 log = logging.getLogger(__name__)
@@ -76,11 +76,8 @@ class HeldOut:
             if people := Outputs.joined(answered).people(joined=False):
                 record["validation"]["by"] = people
             wanted = (RATES,) if RATES in measures else (trial.model.task.main,)
-            scores = {str(k): outputs.score(wanted) for k, outputs in enumerate(answered)}
-            if sums := sum_of_ranks(scores.values()):
-                record["validation"]["ranks"] = sums
-            if (why := useless([scores])) is not None:
-                record["validation"]["useless"] = why
+            validation = {**record["validation"], **of_use([outputs.score(wanted) for outputs in answered])}
+            record["validation"] = cast(Validation, validation)
         return record
 
     @staticmethod

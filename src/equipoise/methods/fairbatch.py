@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipoise.core import cells
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Bounds, Cohort, Rule, State
+from equipoise.core.rule import Bounds, Cohort, State
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import log_uniform
 
@@ -32,7 +32,7 @@ def gaps(n: Tensor, sums: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class FairBatch(Rule):
+class FairBatch(cells.WeighingRule):
     r"""Move a fixed share of the samples of a class from the group with the smaller loss to that with the larger one, every round.
 
     .. math:: q_{y,1} \gets \Big[ q_{y,1} + \alpha \, \operatorname{sign}(\bar\ell_{y,1} - \bar\ell_{y,0}) \Big]_0^{P(y)}, \quad
@@ -62,8 +62,6 @@ class FairBatch(Rule):
     ``"eodds"``, the other for ``"dp"``. Counts are of the clients present.
     """
 
-    needs = cells.NEEDS
-    sees = "sum"
     reports = "samples of each class and group, and the sums of their losses"
     binary = True
     metric: Literal["eo", "eodds", "dp"] = choice("eo", "eodds", "dp")
@@ -77,10 +75,6 @@ class FairBatch(Rule):
         return cells.reported("loss_as_positive" if (self.metric, self.form) == ("dp", "authors") else "loss")
 
     server_state = cells.two_groups
-    message = cells.message
-    loss = cells.loss
-    finish = cells.finish
-    no_report = cells.no_report
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         sums = cells.total(cohort)

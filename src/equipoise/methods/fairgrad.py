@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.core import cells
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Cohort, Rule, Setup, State
+from equipoise.core.rule import Cohort, Setup, State
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import log_uniform
 
@@ -33,7 +33,7 @@ def constants(n: Tensor, metric: str) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class FairGrad(Rule):
+class FairGrad(cells.WeighingRule):
     r"""Raise the weights of disfavoured cells, and lower those of favoured ones, in proportion to how long they have been.
 
     .. math:: w_k = 1 + \frac1{P_k} \sum_j C_{jk} (u_j - l_j), \qquad
@@ -62,8 +62,6 @@ class FairGrad(Rule):
     before. Counts are of the clients present.
     """
 
-    needs = cells.NEEDS
-    sees = "sum"
     reports = "samples of each class and group, and how many of them are recognised"
     ranges = cells.reported("right")
     metric: Literal["eo", "eodds", "acc", "dp"] = choice("eo", "eodds", "acc", "dp")
@@ -76,11 +74,6 @@ class FairGrad(Rule):
     @property
     def binary(self) -> bool:
         return self.metric in ("eo", "dp")
-
-    message = cells.message
-    loss = cells.loss
-    finish = cells.finish
-    no_report = cells.no_report
 
     def server_state(self, setup: Setup) -> State:
         state = cells.server_state(self, setup)

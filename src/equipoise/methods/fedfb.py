@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from equipoise.core import cells
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Cohort, Rule, Setup, State
+from equipoise.core.rule import Cohort, Setup, State
 from equipoise.methods.fairbatch import gaps, shifted
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import log_uniform
@@ -34,7 +34,7 @@ def released(w: Tensor, n: Tensor, step: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class FedFB(Rule):
+class FedFB(cells.WeighingRule):
     r"""Move shares of the samples to the groups with the larger losses, by steps of one length.
 
     .. math:: q_{y,1} \gets \Big[ q_{y,1} + \alpha \frac{d_y}{\lVert d \rVert_2} \Big]_0^{P(y)}, \quad q_{y,0} = P(y) - q_{y,1}, \quad
@@ -69,8 +69,6 @@ class FedFB(Rule):
     does the same. Counts are of the clients present.
     """
 
-    needs = cells.NEEDS
-    sees = "sum"
     reports = "samples of each class and group, and the sums of their losses"
     ranges = cells.reported("loss")
     binary = True
@@ -79,11 +77,6 @@ class FedFB(Rule):
     attribute: str = cells.attribute()
     least_count: int = cells.least_count()
     form: Literal["means", "declearn", "released"] = choice("means", "declearn", "released")
-
-    message = cells.message
-    loss = cells.loss
-    finish = cells.finish
-    no_report = cells.no_report
 
     def server_state(self, setup: Setup) -> State:
         return cells.server_state(self, setup) if self.metric == "dp" else cells.two_groups(self, setup)

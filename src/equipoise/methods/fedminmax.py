@@ -8,7 +8,7 @@ from torch import Tensor
 from equipoise.core import cells
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import project_to_simplex
-from equipoise.core.rule import Cohort, Rule, Setup, State
+from equipoise.core.rule import Cohort, Setup, State
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import log_uniform
 
@@ -20,7 +20,7 @@ def project(v: Tensor, floor: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class FedMinMax(Rule):
+class FedMinMax(cells.WeighingRule):
     r"""Minimise the loss of the worst mixture of groups of people, wherever they are.
 
     .. math:: \mu \gets \Pi(\mu + \eta\, r), \qquad w_a = \mu_a / \rho_a
@@ -44,8 +44,6 @@ class FedMinMax(Rule):
     group with the larger loss, which need not be the one with fewer positive predictions.
     """
 
-    needs = cells.NEEDS
-    sees = "sum"
     reports = "samples of each class and group, and the sums of their losses"
     ranges = cells.reported("loss")
     binary = False
@@ -54,11 +52,6 @@ class FedMinMax(Rule):
     floor: float = number(0.001, low=0, high=0.1)
     attribute: str = cells.attribute()
     least_count: int = cells.least_count()
-
-    message = cells.message
-    loss = cells.loss
-    finish = cells.finish
-    no_report = cells.no_report
 
     def server_state(self, setup: Setup) -> State:
         state = cells.server_state(self, setup)

@@ -7,14 +7,14 @@ import torch
 
 from equipoise.core import cells
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Cohort, Rule, Setup, State
+from equipoise.core.rule import Cohort, Setup, State
 from equipoise.methods.fairbatch import gaps
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import log_uniform
 
 
 @dataclass(frozen=True)
-class FFALM(Rule):
+class FFALM(cells.WeighingRule):
     r"""Weigh two groups of people by a multiplier that climbs on the gap between their mean losses.
 
     .. math:: \min_\theta \max_\lambda L(\theta) + \lambda g(\theta) + \tfrac{\beta}{2} g(\theta)^2, \qquad g = \bar\ell_0 - \bar\ell_1
@@ -38,8 +38,6 @@ class FFALM(Rule):
     are of all samples of the clients present, under the model of the round before. A weight may be negative.
     """
 
-    needs = cells.NEEDS
-    sees = "sum"
     reports = "samples of each class and group, and the sums of their losses"
     ranges = cells.reported("loss")
     binary = True
@@ -48,11 +46,6 @@ class FFALM(Rule):
     beta: float = number(0.02, low=0, high=1000)
     attribute: str = cells.attribute()
     least_count: int = cells.least_count()
-
-    message = cells.message
-    loss = cells.loss
-    finish = cells.finish
-    no_report = cells.no_report
 
     def server_state(self, setup: Setup) -> State:
         state = cells.two_groups(self, setup)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipoise.core import cells
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Bounds, Cohort, Out, Rule, State, Visit
+from equipoise.core.rule import Bounds, Cohort, Out, State, Visit
 from equipoise.system.ranges import choice
 
 
@@ -20,7 +20,7 @@ def independent(n: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Reweighing(Rule):
+class Reweighing(cells.WeighingRule):
     r"""Weigh samples so that every group has the same share of each class.
 
     .. math:: w_{y,a} = \frac{n_y n_a}{n \, n_{y,a}}
@@ -41,8 +41,6 @@ class Reweighing(Rule):
     the counts, which is not part of this rule.
     """
 
-    needs = cells.NEEDS
-    sees = "sum"
     binary = False
     scope: Literal["global", "local"] = choice("global", "local")
     attribute: str = cells.attribute()
@@ -57,9 +55,6 @@ class Reweighing(Rule):
         return {} if self.scope == "local" else cells.reported()
 
     server_state = cells.server_state
-    message = cells.message
-    finish = cells.finish
-    no_report = cells.no_report
 
     def loss(self, out: Out, visit: Visit) -> Tensor:
         w = visit.message["w"] if self.scope == "global" else independent(cells.own_counts(visit))

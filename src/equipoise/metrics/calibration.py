@@ -83,21 +83,16 @@ def calibration_of_sums(sums: ArrayLike, least: int = 1) -> tuple[Value, Value]:
     return Value(float(np.abs(score - true).sum() / total), True), Value(float((score - true).sum() / total), True)
 
 
-def calibration(scores: ArrayLike, positive: ArrayLike) -> dict[str, Value]:
+def calibration(scores: ArrayLike, positive: ArrayLike) -> dict[str, float | None]:
     """The measures `brier` and `ece` of :mod:`equipoise.metrics.own` of a binary classifier, lower is better.
 
     The Brier score is `mean (p - y)^2 + mean ((1 - p) - (1 - y))^2`, in [0, 2]: twice scikit-learn's `brier_score_loss`. The expected
     calibration error is over 15 bins of equal width of the confidence `max(p, 1 - p)` (Guo et al. 2017): the mean over samples of the distance
-    between accuracy and confidence in their bin.
+    between accuracy and confidence in their bin. None without samples.
     """
     p, y = checked(scores, positive)
     both = np.stack([1 - p, p], 1)
-    return {name: _measured(name, both, y.astype(np.int64)) if len(p) else UNDEFINED for name in ("brier", "ece")}
-
-
-def _measured(name: str, p: Table, y: NDArray[np.int64]) -> Value:
-    value, _ = KNOWN[name](p, y)
-    return UNDEFINED if value is None else Value(value, True)
+    return {name: KNOWN[name](both, y.astype(np.int64))[0] if len(p) else None for name in ("brier", "ece")}
 
 
 def auc(scores: ArrayLike, positive: ArrayLike, people: tuple[int, int] | None = None) -> tuple[Value, Interval]:

@@ -77,8 +77,9 @@ def guesses(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
     share = float(chosen.max() / max(1, chosen.sum()))
     beside = f"its accuracy is {100 * accuracy:.2f}\u00a0%, and always answering with the most frequent class gives {100 * most:.2f}\u00a0%{above}"
     if weight.any():
-        area = f"{100 * (0.5 + excess.sum() / weight.sum()):.1f}\u00a0%"
-        beside += f"; its AUC is {area}, which is within the 95\u00a0% interval of a guess, or below"
+        more = excess.sum() / weight.sum()
+        chance = "within the 95\u00a0% interval" if more > 0 else "no more than that"
+        beside += f"; its AUC is {100 * max(0.0, 0.5 + more):.1f}\u00a0%, {chance} of a guess"
     if share == 1:
         return f"it predicts one class for every sample; {beside}"
     return f"it predicts one class for {100 * share:.1f}\u00a0% of the samples; {beside}" if share > 0.9 else beside
@@ -102,7 +103,7 @@ def ranks(p: ArrayLike, y: ArrayLike) -> list[list[float]]:
     for c, column in enumerate(scores.T):
         m, n = int((labels == c).sum()), int((labels != c).sum())
         above = rankdata(column)[labels == c].sum() - m * (m + 1) / 2  # m n A
-        sums.append([m * n / (m + n + 1), round(float(above - m * n / 2) / (m + n + 1), 6)])
+        sums.append([round(m * n / (m + n + 1), 6), round(float(above - m * n / 2) / (m + n + 1), 6)])
     return sums
 
 
@@ -110,6 +111,12 @@ def sum_of_ranks(scores: Iterable[Mapping[str, Any]]) -> list[list[float]]:
     """The sums of :func:`ranks` over data sets; empty if none has them."""
     every = [score["ranks"] for score in scores if score.get("ranks")]
     return np.sum(every, axis=0).tolist() if every else []
+
+
+def of_use(scores: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the scores on several data sets hold together of whether a model is of use: `ranks` and `useless`, as far as any has them."""
+    sums, why = sum_of_ranks(scores), useless([{str(k): score for k, score in enumerate(scores)}])
+    return ({"ranks": sums} if sums else {}) | ({} if why is None else {"useless": why})
 
 
 def useless(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str | None:

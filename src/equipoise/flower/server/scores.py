@@ -17,7 +17,7 @@ from equipoise.data.samples import n_held
 from equipoise.federation.guard import LARGEST
 from equipoise.flower.codec import UNFIT
 from equipoise.metrics.classification import RATES
-from equipoise.metrics.failure import sum_of_ranks, useless
+from equipoise.metrics.failure import of_use
 from equipoise.records.record import Score, Sums, number
 
 Classes = dict[str, list[int]]  # samples by class of test sets by name
@@ -258,7 +258,4 @@ def _means(parts: Sequence[tuple[int, Score]]) -> Score:
     scores = [score for _, score in parts]
     means: dict[str, Any] = {key: mean(key) for key in scores[0] if key not in ("missing", "ranks", "useless")}
     missing = sorted({x for score in scores for x in score.get("missing", [])})
-    more = {"missing": missing, "ranks": sum_of_ranks(scores)}
-    why = useless([{str(k): score for k, score in enumerate(scores)}])
-    more = {key: value for key, value in more.items() if value} | ({} if why is None else {"useless": why})
-    return cast(Score, means | more)
+    return cast(Score, {**means, **({"missing": missing} if missing else {}), **of_use(scores)})
