@@ -109,11 +109,6 @@ class Outputs:
             named[RATES] = self.counts
         return cast(Score, named)
 
-    @property
-    def codes_of_people(self) -> NDArray[np.int64] | None:
-        """Whom each sample is about [n], in memory of the processor; None: each is about another."""
-        return None if self.person is None else self.person.cpu().numpy()
-
     @cached_property
     def counts(self) -> Counts:
         """What `equipoise.metrics.class_counts` returns of a classifier, and the sums over people, if they are named."""

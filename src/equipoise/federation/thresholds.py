@@ -162,7 +162,7 @@ def choose_threshold(
         "reliability": [
             {"edges": [low, high], "n": n, "score": score, **_estimate(Value(share, True), interval)}
             for low, high, n, score, share, interval in reliability(
-                *_scores(every, positive), person=every.codes_of_people
+                *_scores(every, positive), person=None if every.person is None else every.person.cpu().numpy()
             )
         ],
         "recalibration": None

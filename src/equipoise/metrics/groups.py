@@ -67,23 +67,19 @@ def large(record: Mapping[str, Any], least: int, clients: Collection[str] = ()) 
     }
 
 
-def hidden(counts: Mapping[str, int], least: int) -> set[str]:
+def hidden(counts: Mapping[str, int], least: int, rest: int = 0) -> set[str]:
     """The names of counts that must not be shown next to their sum: those below ``least``, and the next smallest until their sum is not below it.
 
     Else a count below ``least`` would be the sum without the others (complementary suppression, Cox 1980, JASA 75). All, if all are too few.
+    The sum has a ``rest``, whose number is not shown if it is below ``least``.
     """
-    names, together = set[str](), 0
+    names, together = set[str](), rest if 0 < rest < least else 0
     for n, name in sorted((n, name) for name, n in counts.items() if n > 0):
-        if n >= least and (not names or together >= least):
+        if n >= least and (together >= least or not together):
             break
         names.add(name)
         together += n
     return names
-
-
-def withheld(counts: Mapping[str, int], least: int, rest: int = 0) -> set[str]:
-    """The names of counts that must not be shown next to their sum with a ``rest``, which is shown unless it is below ``least`` itself, see `hidden`."""
-    return hidden({**counts, "": rest} if rest < least else counts, least) - {""}
 
 
 def withheld_of_class(
@@ -95,10 +91,10 @@ def withheld_of_class(
         return min(k, n - k) < least
 
     gone = {name for name, k in of_class.items() if few(sizes[name], k)}
-    n, k = (rest, rest_of_class) if few(rest, rest_of_class) else (0, 0)
+    n, k = (rest, rest_of_class) if rest > 0 and few(rest, rest_of_class) else (0, 0)
     for _, name in sorted((sizes[name], name) for name in of_class.keys() - gone):
-        all_gone = n + sum(sizes[each] for each in gone), k + sum(of_class[each] for each in gone)
-        if not all_gone[0] or not few(*all_gone):
+        size = n + sum(sizes[each] for each in gone)
+        if not size or not few(size, k + sum(of_class[each] for each in gone)):
             break
         gone.add(name)
     return gone

@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any, Final, TypedDict
 
-from equipoise.metrics.groups import withheld, withheld_of_class
+from equipoise.metrics.groups import hidden, withheld_of_class
 from equipoise.records.record import Record, line
 
 FILE: Final = "threshold.json"
@@ -191,7 +191,7 @@ def _shown(everyone: RatesAt, groups: dict[str, RatesAt], least: int) -> dict[st
     n = {name: rates["n"] for name, rates in groups.items() if rates["n"] is not None}
     cases = {name: k for name in n if (k := groups[name]["of_class"]) is not None}
     rest, rest_of_class = (everyone["n"] or 0) - sum(n.values()), (everyone["of_class"] or 0) - sum(cases.values())
-    unshown = withheld(n, least, rest)
+    unshown = hidden(n, least, rest)
     of_class = withheld_of_class(n, cases, least, rest, rest_of_class)
     shown = {name: _masked(rates, least) for name, rates in groups.items()}
     for name, rates in shown.items():

@@ -16,10 +16,10 @@ from equipoise.metrics.groups import (
     Counts,
     Positive,
     Rates,
+    hidden,
     parity,
     people_of,
     rates_of,
-    withheld,
     withheld_of_class,
 )
 from equipoise.metrics.intervals import of_means, of_rates, sizes_by, wilson
@@ -274,7 +274,7 @@ def _errors(rounds: Sequence[Mapping[str, Row]], least: int, level: float = 0.95
     by_group: dict[str, ValueErrors] = {}
     latest = {name: row for groups in rounds for name, row in groups.items()}
     people = {name: round(float(row.get("persons", row["n"]))) for name, row in latest.items()}
-    unshown = withheld(people, least, unknown)
+    unshown = hidden(people, least, unknown)
     for name in dict.fromkeys(name for groups in rounds for name in groups):
         rows = [groups[name] for groups in rounds if name in groups]
         numbers = {
@@ -407,7 +407,7 @@ def _sizes(groups: Mapping[str, Counts], classes: Sequence[int], least: int, unk
     people = {name: people_of(counts) for name, counts in groups.items()}
     n = {name: round(max(sizes["accuracy"], default=0)) for name, sizes in people.items()}
     of_class = {c: {name: round(sizes["tpr"][c]) for name, sizes in people.items()} for c in classes}
-    unshown = withheld(n, least, unknown)
+    unshown = hidden(n, least, unknown)
     without = {c: unshown | withheld_of_class(n, each, least) for c, each in of_class.items()}
     return {
         name: {

@@ -207,8 +207,8 @@ class OfMeasure(Target, Table):
     rounds, averaged : the longest run, and how many of its last evaluated rounds are averaged.
     exported, exports, shown : which round's model is exported, in words; whether one can be; of one round that is not averaged, which
         it is.
-    least, counted, sizes, small : how many people a number must be about; what a number n is of; test samples, or people, by group, the lowest and highest number of several runs;
-        groups with fewer, of which there is no number.
+    least, counted, sizes, small : how many people a number must be about; what a number n is of; test samples, or people, by group, the
+        lowest and highest number of several runs; groups with fewer, of which there is no number.
     notes : sentences about what makes the runs hard to compare.
     methods : see `Measured`.
     """

@@ -421,7 +421,7 @@ def _tested(history: History, accuracies: Table, last: int) -> tuple[Outcome, ..
     outcomes = []
     for group, accuracy in zip(history.groups, accuracies.tolist(), strict=True):
         group_scores = [score.get(group, {}) for score in scores]
-        latest: Score = group_scores[-1] if group_scores else {}
+        latest: Mapping[str, Any] = group_scores[-1] if group_scores else {}
         n, visits = latest.get("n"), latest.get("visits")
         if not n or not math.isfinite(accuracy):
             return None
