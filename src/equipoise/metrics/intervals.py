@@ -90,7 +90,7 @@ def resampled(models: Sequence[Sequence[Outcome]], draws: int = DRAWS, seed: int
         more = rng.standard_gamma(1.0, draws)
         if all(rows is not None and len(rows) == group[0].n for rows in right):
             visits = np.ones(group[0].n) if group[0].visits is None else group[0].visits
-            rows, counts = np.unique(np.stack([visits, *right], 1), axis=0, return_counts=True)  # type: ignore[list-item]
+            rows, counts = np.unique(np.stack([visits, *right], 1), axis=0, return_counts=True)
             weights, more = rng.standard_gamma(counts, (draws, len(counts))), more * visits.mean()
             accuracies[:, :, d] = ((weights @ np.ascontiguousarray(rows[:, 1:])).T + more * share) / (
                 (weights * rows[:, 0]).sum(1) + more
