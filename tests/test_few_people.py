@@ -94,10 +94,13 @@ def test_trackers_get_no_number_about_few() -> None:
         "groups": {"a": {"accuracy": 0.5, "n": 100}, "b": {"accuracy": 1.0, "n": 3}},
         "clients": {"accuracy": [0.4, 0.9, None], "n": [20, 3, 0]},
     }
-    found = of_round(record, ["x", "y", "z"], 10)
+    found = of_round(record, ["x", "y", "z"], 10, at_sites=True)
     assert found["accuracy/avg"] == 0.5
     assert not [name for name in found if name.endswith(("/b", "/y", "/z"))]
     assert of_round(record, ["x", "y", "z"])["accuracy/avg"] == 0.75
+    simulated = of_round(record, ["x", "y", "z"], 10)
+    assert simulated["clients/accuracy/y"] == 0.9
+    assert not [name for name in simulated if name.endswith("/b")]
 
 
 def test_no_bar_of_few_in_the_figure_of_the_data() -> None:
@@ -109,8 +112,8 @@ def test_no_bar_of_few_in_the_figure_of_the_data() -> None:
     assert [one["size"] for one in known["clients"]] == [40, 4]  # what the owner of the data asks for has all
     figure = who_has_what(known, least=10)
     texts = [text.get_text() for text in figure.axes[-1].texts]
-    assert {"40", "50", "< 10"} <= set(texts)
-    assert not {"4", "3"} & set(texts)
+    assert {"–", "< 10"} <= set(texts)  # the number of the other would tell that of the small one
+    assert not {"4", "3", "40", "50"} & set(texts)
     widths = [bar.get_width() for bar in figure.axes[-1].patches]
     assert sorted(widths)[:2] == [0, 0]
 

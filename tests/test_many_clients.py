@@ -86,7 +86,7 @@ def test_over_seeds_the_differences_are_tested() -> None:
 def test_clients_with_few_samples_or_none() -> None:
     """They are in no number, and the table says how many there are."""
     clients: list[float | None] = [*accuracies(30), None]
-    history = run(clients)
+    history = run(clients, config={"engine": "flower"})
     few = History([{**history.records[0], "clients": {"accuracy": clients, "n": [9, *[50] * 29, 0]}}], history.meta)
     found = Comparison.of([few])
     assert (found["spread"]["clients"], found["spread"]["small"], found["spread"]["untested"]) == (29, 1, 1)
@@ -202,7 +202,7 @@ def test_early_stopping_looks_at_the_worst_clients_where_there_are_no_groups() -
 
 def cut(label: str, seed: int, small: int, n: int = 40) -> History:
     """A run in which the last clients have few test samples, as many as the seed says."""
-    history = run(accuracies(n, seed), label, seed)
+    history = run(accuracies(n, seed), label, seed, config={"engine": "flower"})
     sizes = [50] * (n - small) + [3] * small
     return History([{**history.records[0], "clients": {**history.records[0]["clients"], "n": sizes}}], history.meta)
 
@@ -254,7 +254,7 @@ def test_a_client_with_few_samples_with_some_seed_is_said_to_have_few(
     values = accuracies(25)
     histories = []
     for seed, size in enumerate(sizes):
-        history = run(values, seed=seed)
+        history = run(values, seed=seed, config={"engine": "flower"})
         clients = {"accuracy": values, "n": [size, *[50] * 24]}
         histories.append(History([{**history.records[0], "clients": clients}], history.meta))
     sheet = every_client(Comparison.of(histories))

@@ -373,7 +373,7 @@ def test_too_few_people_have_no_number_and_are_in_no_gap() -> None:
     people = history([few], [few["a"], few["a"]], task="regression", least_group=5, client_tests=True).people()["sex"]
     treated: Any = people["treated"]
     assert treated["groups"]["m"] == dict.fromkeys(("n", "rmse", "mae", "error", "prediction"))
-    assert treated["groups"]["f"] == {"n": 9, "rmse": 1.0, "mae": 1.0, "error": -1.0, "prediction": 0.0}
+    assert treated["groups"]["f"] == {"n": None, "rmse": 1.0, "mae": 1.0, "error": -1.0, "prediction": 0.0}
     assert [treated[key] for key in ("rmse_gap", "mae_gap", "error_gap", "prediction_gap")] == [None] * 4
     assert people["clients"] == [{"f": {"n": 9, "main": 1.0}, "m": {"n": None, "main": None}}] * 2
 

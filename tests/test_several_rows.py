@@ -15,7 +15,7 @@ from scipy.stats import ttest_ind
 from statsmodels.stats.proportion import confint_proportions_2indep
 
 import equipoise as eq
-from equipoise.metrics.clusters import RATES, effective, moments, variance
+from equipoise.metrics.clusters import RATES, by_person, effective, moments, variance
 from equipoise.metrics.groups import class_counts
 from equipoise.metrics.intervals import log_ratio, of_rates
 from equipoise.records.meta import TOGETHER
@@ -154,9 +154,9 @@ def test_variances_are_those_of_cluster_robust_regression() -> None:
     y, pred, who, sex = (frame[name].to_numpy() for name in ("y", "pred", "who", "sex"))
     one, hit = np.ones(len(y)), (y == pred)
     parts = np.stack([y * pred, y, pred, one, hit], -1).astype(float)
-    people, sums = moments(parts, sex, 2, who)
+    people, sums = moments(*by_person(parts, sex, who), 2)
     north = who % 3 == 0
-    of_parts = [moments(parts[rows], sex[rows], 2, who[rows]) for rows in (north, ~north)]
+    of_parts = [moments(*by_person(parts[rows], sex[rows], who[rows]), 2) for rows in (north, ~north)]
     assert np.add(*(each[0] for each in of_parts)).tolist() == people
     assert np.allclose(sum(each[1] for each in of_parts), sums)
     for a in (0, 1):

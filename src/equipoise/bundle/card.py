@@ -11,9 +11,9 @@ from functools import cached_property
 from typing import Any
 
 from equipoise.bundle.inputs import Inputs, Rows
+from equipoise.metrics.classification import RATES
 from equipoise.metrics.decision import Decision
-from equipoise.metrics.groups import hidden
-from equipoise.metrics.intervals import wilson
+from equipoise.metrics.intervals import sizes_by, wilson
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of
 from equipoise.records.history import History, worded
 from equipoise.records.threshold import USES_GROUP
@@ -21,6 +21,7 @@ from equipoise.report import rates, sentences, thresholds
 from equipoise.report.document import treated
 from equipoise.report.formatting import PERCENT, interval, number, without
 from equipoise.report.grid import Cell, Grid, Section
+from equipoise.report.holdings import size, unsaid
 from equipoise.report.html import template
 from equipoise.report.notes import repeated
 from equipoise.report.rendering import markdown_table
@@ -56,12 +57,14 @@ def _by_set(history: History) -> dict[str, dict[str, Any]]:
     shown: dict[str, dict[str, Any]] = {}
     for name in history.groups:
         score: Mapping[str, Any] = scores[name]
-        n = history.sizes[name]
+        n = history.shown_sizes.get(name)
         recorded = [measure for measure in measures_of(history.meta) if score.get(measure.name) is not None]
         values = {measure.name: measure.scale * float(score[measure.name]) for measure in recorded}
         shown[name] = {"n": n, **values}
         if ACCURACY.name in values:
-            shown[name]["interval"] = wilson(float(score[ACCURACY.name]), n).percent
+            counts = score.get(RATES)
+            of = sizes_by(counts)["accuracy"][0] if isinstance(counts, Mapping) else history.sizes[name]
+            shown[name]["interval"] = wilson(float(score[ACCURACY.name]), of).percent
     return shown
 
 
@@ -194,14 +197,14 @@ class Card:
         held = self.history.meta.get("holdings") or {}
         clients, least, classes = held.get("clients", ()), self.history.least_group, self.about["classes"]
 
-        unsaid = hidden({each["name"]: each["size"] for each in clients}, least)
+        unshown = unsaid(clients, least)
 
         def counts(each: Mapping[str, Any]) -> tuple[Cell, ...]:
             """Samples, and those of each class; none of these where one is so small that the others would tell it."""
             of_class = (each["counts"] or ())[: len(classes)]
-            few = each["name"] in unsaid or any(0 < n < least for n in of_class)
-            size = f"< {least}" if each["size"] < least else "–" if each["name"] in unsaid else f"{each['size']:,}"
-            return Cell(size), *(Cell("–" if few else f"{n:,}") for n in of_class)
+            people = each.get("people_of_class") or of_class
+            few = each["name"] in unshown or any(0 < n < least for n in people)
+            return Cell(size(each, unshown, least)), *(Cell("–" if few else f"{n:,}") for n in of_class)
 
         rows = tuple((each["name"], counts(each)) for each in clients[:SHOWN])
         counted = all(len(cells) == len(classes) + 1 for _, cells in rows)
@@ -235,14 +238,22 @@ class Card:
             return
         named = [each for each in measures_of(history.meta) if any(each.name in scores for scores in sets.values())]
         rows = tuple(
-            (self._called(name), (Cell(f"{scores['n']:,}"), *(_cell(scores, measure) for measure in named)))
+            (
+                self._called(name),
+                (
+                    Cell("–" if scores["n"] is None else f"{scores['n']:,}"),
+                    *(_cell(scores, measure) for measure in named),
+                ),
+            )
             for name, scores in sets.items()
         )
         grid = Grid(("n", *(measure.axis(measure.title) for measure in named)), rows)
         brackets = f" In brackets: 95{PERCENT} interval over them (Wilson)." * (history.main == ACCURACY)
-        below = [f"n: test samples.{brackets}"]
+        below = [f"n: {history.counted}.{brackets}"]
         if small := history.small_groups:
-            below.append(f"Of fewer than {history.least_group} test samples nothing is shown: {some(list(small))}.")
+            below.append(
+                f"Of fewer than {history.least_group} {history.counted} nothing is shown: {some(list(small))}."
+            )
         first = [f"The model is of no use: {history.failure(1)}."] * bool(history.failure(1))
         yield Section("How good it is, and for whom", [*first, *self._positive()], grid, "Test set", below)
         comparison = Comparison.of([history])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -18,7 +18,9 @@ from equipoise.core.oracle import EVALUATION_BATCH
 from equipoise.core.tally import Tally
 from equipoise.core.task import Classification, Task
 from equipoise.data.samples import Samples, at_once
+from equipoise.metrics.classification import CORRECT, RATES
 from equipoise.metrics.decision import Decision
+from equipoise.metrics.groups import Counts
 from equipoise.records.record import Score, Sums
 from equipoise.system.threads import run_in_order
 
@@ -90,21 +92,46 @@ class Outputs:
     def score(self, measures: Iterable[str] = ()) -> Score:
         """The main measure, the loss, the number of samples, and other measures, with which the task may test whether the model is of use."""
         score = self.tally.score(measures) | self.task.whole(self.values, self.predicted, self.y, measures)
+        score |= {} if self.person is None else self._of_persons(self.person, score)
         if measures and (why := self.task.useless(self.values, self.predicted, self.y)) is not None:
             score["useless"] = why
         return cast(Score, {key: score[key] for key in Score.__annotations__ if key in score})  # type: ignore[literal-required]
 
+    def _of_persons(self, person: Tensor, score: Score) -> Score:
+        """What a score has in addition if people are named: how many they are, and the sums over their rows."""
+        order, visits = person.argsort(stable=True), person.unique(return_counts=True)[1].tolist()
+        named: dict[str, Any] = {"persons": len(visits)}
+        if CORRECT in score:
+            named |= self.task.whole(self.values[order], self.predicted[order], self.y[order], (CORRECT,))
+            named["visits"] = visits
+        if isinstance(score.get(RATES), Mapping):
+            named[RATES] = self.counts
+        return cast(Score, named)
+
+    @cached_property
+    def counts(self) -> Counts:
+        """What `equipoise.metrics.class_counts` returns of a classifier, and the sums over people, if they are named."""
+        leaves = (self.predicted, self.y, torch.zeros_like(self.y), self.person)
+        predicted, y, value, person = (None if x is None else x.cpu().numpy() for x in leaves)
+        sums = self.task.sums.of_values(predicted, y, value, 1, self.values.shape[-1], person)  # type: ignore[arg-type]
+        return {key: of_value[0] for key, of_value in cast(Mapping[str, Any], sums).items()}
+
 
 def _persons(parts: Sequence[Outputs]) -> Tensor | None:
-    """Whom each sample in several parts is about [n], nobody in two parts; None if no part tells."""
-    if all(part.person is None for part in parts):
+    """Whom each sample in several parts is about [n]; of a part that does not tell, each about another; None if no part tells."""
+    named = [part.person for part in parts if part.person is not None]
+    if not named:
         return None
-    each = [
-        torch.arange(len(part.y)) if part.person is None else part.person.unique(return_inverse=True)[1]
-        for part in parts
-    ]
-    first = torch.tensor([0, *(len(part.y) for part in parts[:-1])]).cumsum(0)
-    return torch.cat([codes + k for codes, k in zip(each, first, strict=True)])
+    first, n = 1 + max(int(person.max()) for person in named), sum(len(part.y) for part in parts)
+    unnamed = torch.arange(first, first + n, device=named[0].device)
+    rows = unnamed.split([len(part.y) for part in parts])
+    return torch.cat([each if part.person is None else part.person for part, each in zip(parts, rows, strict=True)])
+
+
+def overlapping(parts: Sequence[Outputs]) -> bool:
+    """Whether the people of several parts are not the sum of those of each: some are in two, or in parts that do not tell."""
+    named = [part.person.unique() for part in parts if part.person is not None]
+    return bool(named) and (len(named) < len(parts) or len(every := torch.cat(named)) > len(every.unique()))
 
 
 def outputs_of(bound: Bound, vector: Tensor, sets: Sequence[Samples], workers: int = 1) -> list[Outputs]:
@@ -135,5 +162,5 @@ def outputs_of(bound: Bound, vector: Tensor, sets: Sequence[Samples], workers: i
     for each in used:
         each.require_unchanged(vector)
     every = [Outputs.joined(list(islice(results, -(-d.size // w)))) for d, w in zip(sets, width, strict=True)]
-    people = [None if d.people is None else torch.from_numpy(d.people) for d in sets]
+    people = [None if d.people is None else torch.from_numpy(d.people).to(vector.device) for d in sets]
     return [replace(outputs, person=person) for outputs, person in zip(every, people, strict=True)]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.metrics.classification import RATES, balanced
-from equipoise.metrics.clusters import moments
+from equipoise.metrics.clusters import by_person, moments, people_of_rates
 from equipoise.records.record import Score, Sums
 
 Array = NDArray[Any]
@@ -147,8 +147,9 @@ class ClassTally(Tally):
             hit, ones = predicted == y, np.ones((len(y), width))
             true, chosen = (each[:, None] == np.arange(width) for each in (y, predicted))
             parts = np.stack([true & hit[:, None], true, chosen, ones, ones * hit[:, None]], -1).astype(float)
-            sums["persons"], products = moments(parts, value, V, person)
-            sums["moments"] = products.tolist()
+            each = by_person(parts, value, person)
+            sums["persons"], products = moments(*each, V)
+            sums["moments"], sums["people"] = products.tolist(), people_of_rates(*each, V)
         return sums
 
     @property
@@ -233,7 +234,7 @@ class NumberTally(Tally):
         terms = {"squares": error**2, "absolute": np.abs(error), "error": error, "target": y}
         sums = {name: np.bincount(value, weights=x, minlength=V).tolist() for name, x in terms.items()}
         parts = np.stack([np.ones(len(y)), error, terms["absolute"], terms["squares"], predicted], -1)
-        persons, products = moments(parts, value, V, person)
+        persons, products = moments(*by_person(parts, value, person), V)
         n = np.bincount(value, minlength=V).tolist()
         return cast(Sums, {"n": n, **sums, "persons": persons, "moments": products.tolist()})
 

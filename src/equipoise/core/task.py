@@ -15,7 +15,7 @@ from torch.nn import functional
 from equipoise.core.tally import ClassTally, NumberTally, Tally
 from equipoise.metrics.calibration import sums_of_scores
 from equipoise.metrics.classification import AREAS, CORRECT, RATES, classification
-from equipoise.metrics.clusters import moments
+from equipoise.metrics.clusters import by_person, moments
 from equipoise.metrics.failure import guesses, ranks
 from equipoise.metrics.groups import class_counts
 from equipoise.metrics.measures import TASKS as MEASURES_OF
@@ -100,9 +100,13 @@ class Task(ABC):
                 scores = sums_of_scores(p[finite], true[finite], value[finite], len(values))
                 sums_of_attribute["scores"] = scores.round(6).tolist()
                 large = np.stack([np.ones(finite.sum()), (p - true)[finite]], -1)
-                of_scores = moments(large, value[finite], len(values), None if who is None else who[finite])
+                of_scores = moments(*by_person(large, value[finite], None if who is None else who[finite]), len(values))
                 sums_of_attribute["scored"], sums_of_attribute["bias"] = of_scores[0], of_scores[1].round(6).tolist()
-            every.append({**sums_of_attribute, "unknown": int((~rows).sum())} if not rows.all() else sums_of_attribute)
+            if not rows.all():
+                sums_of_attribute["unknown"] = (
+                    int((~rows).sum()) if persons is None else len({*persons[~rows].tolist()})
+                )
+            every.append(sums_of_attribute)
         return every
 
     def whole(self, outputs: Tensor, predicted: Tensor, y: Tensor, measures: Iterable[str]) -> Score:

@@ -5,6 +5,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,17 +28,18 @@ def holdings(
     """What clients and test sets hold: ``{"clients": [{"name", "size", "counts", "group"}], "tests": [{"name", "size", "counts"}]}``.
 
     ``counts`` [C] are samples per class, None where that takes reading samples (:class:`equipoise.Lazy`, streams, sites), and empty
-    where labels are numbers to predict.
+    where labels are numbers to predict. If people are named, ``people`` are how many, and ``people_of_class`` [C] those with samples of each.
     """
 
     def described(name: str, data: Known) -> dict[str, Any]:
         held = _at_hand(data)
         y = None if held.shape_and_labels is None else held.shape_and_labels[1]
-        return {
-            "name": name,
-            "size": held.size,
-            "counts": None if y is None else [] if y.is_floating_point() else y.bincount(minlength=classes).tolist(),
-        }
+        counts = None if y is None else [] if y.is_floating_point() else y.bincount(minlength=classes).tolist()
+        about = {"name": name, "size": held.size, "counts": counts}
+        if held.people is None:
+            return about
+        of_class = [len(np.unique(held.people[(y == c).cpu().numpy()])) for c in range(len(counts or ()))]  # type: ignore[union-attr]
+        return {**about, "people": held.persons, "people_of_class": of_class}
 
     of_clients = zip(names, groups or [""] * len(names), clients, strict=True)
     return {

@@ -137,8 +137,7 @@ class Samples:
 
     ``store`` holds them: a batch in memory, or data that are read when they are needed, because they are many or change each
     time. A stack is in memory, and its clients have ``each`` so many samples, one client after another.
-    ``transform(x, shift)`` makes the inputs of the network; None casts to ``dtype``. ``people`` are those of :class:`OfPeople`, until
-    samples are held out.
+    ``transform(x, shift)`` makes the inputs of the network; None casts to ``dtype``. ``people`` are those of :class:`OfPeople`.
     """
 
     store: Batch | Mapped | Items
@@ -164,6 +163,11 @@ class Samples:
     def size(self) -> int:
         """Samples of one client, or of the largest of a stack."""
         return max(self.each, default=len(self.store))
+
+    @property
+    def persons(self) -> int:
+        """How many people the samples are about; as many as samples if they are not named."""
+        return self.size if self.people is None else len(np.unique(self.people))
 
     @property
     def shape_and_labels(self) -> tuple[Shape, Tensor] | None:
@@ -196,7 +200,10 @@ class Samples:
 
     def take(self, rows: Tensor) -> Samples:
         """Some of one client's samples."""
-        return replace(self, store=self.store.take(rows if self.content is None else rows.to(self.device)))
+        people = None if self.people is None else self.people[rows.cpu().numpy()]
+        return replace(
+            self, store=self.store.take(rows if self.content is None else rows.to(self.device)), people=people
+        )
 
     def flipped(self, n_classes: int) -> Samples:
         """The same samples with the label C - 1 - y in the place of y, where C is ``n_classes``."""
@@ -237,12 +244,13 @@ class Lazy:
 class OfPeople:
     """Data of which several samples may be of one person: a client's, which holds these out for validation together, or not at all; or a test set's.
 
-    Intervals of gaps between people with several samples in test sets take these together.
+    Least sizes and intervals count the people of test sets. People with samples at several clients are never held out for validation.
 
     Parameters
     ----------
     data : what a client of :class:`equipoise.Federation` may be, except :class:`Lazy`.
-    people : whole numbers [n], the same for all samples of one person; samples with a negative number are never held out.
+    people : whole numbers [n], the same for all samples of one person, also at different clients and in different test sets; a person
+        with a negative number is never held out.
 
     Raises
     ------
@@ -287,6 +295,8 @@ class Absent:
         held = n_held(n, self.part[0])
         return held if self.part[2] else n - held
 
+    persons = size  # people are not named
+
     def load(self) -> Samples:
         """The samples.
 
@@ -319,12 +329,12 @@ def n_held(n: int, share: float) -> int:
 
 
 def divided(
-    data: Samples | Absent, share: float, seed: int, who: str
+    data: Samples | Absent, share: float, seed: int, who: str, people: NDArray[np.int64] | None = None
 ) -> tuple[Samples | Absent, Samples | Absent | None]:
     """What a client trains on, and what it holds out for validation; None if it has too few samples.
 
     Each class is held out in proportion, by systematic sampling in random order, where labels are known without reading
-    samples. The draw depends on the seed and the client's name ``who`` only.
+    samples. The draw depends on the seed and the client's name ``who`` only. ``people`` are those of :func:`at_one_client`.
     """
     n = data.size
     if not n_held(n, share):
@@ -332,11 +342,19 @@ def divided(
     if isinstance(data, Absent):
         return replace(data, part=(share, seed, False)), replace(data, part=(share, seed, True))
     y = None if data.shape_and_labels is None else data.shape_and_labels[1].cpu().numpy()
-    held = held_rows(n, y, share, seed, who, data.people)
+    held = held_rows(n, y, share, seed, who, people)
     if not held.any():
         return data, None
     mine, others = (torch.from_numpy(np.flatnonzero(rows)) for rows in (~held, held))
-    return replace(data.take(mine), people=None), replace(data.take(others), people=None)
+    return data.take(mine), data.take(others)
+
+
+def at_one_client(people: Sequence[NDArray[np.int64] | None]) -> list[Any]:
+    """The person of each sample of every client, where people with samples at several clients have negative numbers: they are never held out."""
+    each = [np.unique(who) for who in people if who is not None]
+    numbers, n_clients = np.unique(np.concatenate(each or [np.empty(0, np.int64)]), return_counts=True)
+    shared = numbers[(n_clients > 1) & (numbers >= 0)]
+    return [None if who is None else np.where(np.isin(who, shared), -1 - who, who) for who in people]
 
 
 def held_rows(
@@ -482,7 +500,9 @@ def ready(x: Inputs, shift: Tensor | None, transform: Transform | None, dtype: t
 
 def joined(clients: Sequence[Samples]) -> Samples:
     """The samples of several clients that are in memory, one after another, as those of one."""
-    return replace(clients[0], store=Batch.joined([c.content for c in clients if c.content is not None]))
+    named = [c.people for c in clients if c.people is not None]
+    people = np.concatenate(named) if len(named) == len(clients) else None
+    return replace(clients[0], store=Batch.joined([c.content for c in clients if c.content is not None]), people=people)
 
 
 def stack(clients: Sequence[Samples]) -> Samples:

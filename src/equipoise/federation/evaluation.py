@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from equipoise.core.alignment import aligned
 from equipoise.core.draws import noise, schedule, seeded
 from equipoise.core.oracle import Oracle
-from equipoise.core.outputs import Outputs, outputs_of
+from equipoise.core.outputs import Outputs, outputs_of, overlapping
 from equipoise.core.rule import State, Visit, overrides
 from equipoise.core.solver import at
 from equipoise.core.tally import together
@@ -272,6 +272,8 @@ class EvaluationSets:
             joined = _joined(trial)
             by = {name: people for name, outputs in answered.items() if (people := outputs.people(joined=joined))}
             record |= {"by": {"groups": by}} if by else {}
+            if by and overlapping(every := [*answered.values()]):
+                record["by"]["all"] = Outputs.joined(every).people(joined=joined) or []
         return record
 
     def accuracy(self, trial: Trial, vector: Tensor, m: int) -> float:
@@ -318,6 +320,7 @@ class EvaluationSets:
         """The main measure on every set, the mean over its clients, each with its own model; NaN of a set without clients."""
         reached: dict[str, list[float]] = {name: [] for name in self.sets}
         judged: list[Judged | None] = []
+        of_own: list[Outputs] = []
         for m in range(self.n):
             names, vector, states = self._own(m), deployable(trial, p, m), deciding(trial, p, m)
             parts = answers(trial, vector, [self.sets[name] for name in names], states)
@@ -325,10 +328,14 @@ class EvaluationSets:
                 reached[name].append(outputs.tally.main)
             if self.of_clients is not None:
                 parts = [] if self.of_clients[m] is None else answers(trial, vector, self._tests(m), states)
+                of_own += parts
             judged.append(_judged(self.own, parts, joined=_joined(trial)) if parts else None)
         means = {name: float(np.mean(values)) if values else math.nan for name, values in reached.items()}
         groups = {name: cast(Score, {trial.model.task.main: mean}) for name, mean in means.items()}
-        return self._with_clients(trial, {"groups": groups}, judged, {})
+        record: Record = {"groups": groups}
+        if overlapping(of_own) and (every := Outputs.joined(of_own).people(joined=_joined(trial))):
+            record["by"] = {"all": every}
+        return self._with_clients(trial, record, judged, {})
 
     def measured(self, task: Task, t: int, rounds: int) -> tuple[str, ...]:
         """What is computed after ``t`` of ``rounds`` rounds in addition to accuracy and loss: counts per class to see whether a model
@@ -346,7 +353,7 @@ class EvaluationSets:
         """A record with the clients, and one's own measures, with those of the global model on every set, if there is one."""
         clients = cast(Clients, {trial.model.task.main: [None if model is None else model.main for model in judged]})
         if self.of_clients is not None:
-            clients["n"] = [0 if d is None else d.size for d in self.of_clients]
+            clients["n"] = [0 if d is None else d.persons for d in self.of_clients]
         record = {**record, "clients": clients}
         people = [None if model is None else model.people for model in judged]
         if any(people):

@@ -244,9 +244,14 @@ class Federation(Arrangement):
             )
         super().__setattr__(name, value)
 
+    @property
+    def simulated(self) -> tuple[str, ...]:
+        """The names of the clients, unless sites keep their data."""
+        return self.names if self.population is None else ()
+
     def __repr__(self) -> str:
         records = [record for record in self.records if record.get("groups")][-1:]
-        tested = [", ".join(accuracies(record, self.least_group)) for record in records]
+        tested = [", ".join(accuracies(record, self.least_group, self.simulated)) for record in records]
         net = f"{type(self.model.net).__name__} with {self.model.n_params:,} parameters"
         what = [str(self.method), net, f"{len(self.names)} clients", f"{self.progress.t} rounds", *tested]
         return f"Federation({', '.join(what)})"
@@ -348,9 +353,9 @@ class Federation(Arrangement):
                     files.append(path, record)
                     if kept:
                         self.save(path, total, keep_checkpoints)
-                bar.update(task, advance=1, accuracy=accuracies(record, self.least_group))
+                bar.update(task, advance=1, accuracy=accuracies(record, self.least_group, self.simulated))
                 if lines.due(called, ends=ends):
-                    standing = Standing.of(self.records, total, self.least_group)
+                    standing = Standing.of(self.records, total, self.least_group, self.simulated)
                     lines.say(called, standing, shown_rate(self.solver.lr, self.progress.t, total))
                 pause = (on_round is not None and on_round(record) is True) or "stopped" in record
                 if path is not None and pause and not kept:

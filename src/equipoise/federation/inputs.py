@@ -32,6 +32,7 @@ from equipoise.data.samples import (
     Samples,
     Transform,
     as_batch,
+    at_one_client,
     check,
     check_attributes,
     divided,
@@ -101,7 +102,8 @@ class Frame:
 
     def divided(self, share: float, seed: int) -> tuple[Frame, tuple[Samples | Absent | None, ...]]:
         """The same without what every client holds out, and what that is; None for a client with too few samples."""
-        parts = [divided(d, share, seed, name) for d, name in zip(self.data, self.names, strict=True)]
+        people = at_one_client([d.people for d in self.data])
+        parts = [divided(d, share, seed, *each) for d, *each in zip(self.data, self.names, people, strict=True)]
         data = tuple(own for own, _ in parts)
         first = self.first if parts[0][1] is None else loaded(data[0])
         return replace(self, data=data, first=first), tuple(held for _, held in parts)
@@ -219,7 +221,7 @@ def repeated(data: Iterable[Samples | Absent | None], tests: Iterable[Samples | 
     """That several samples of a client, or in a test set, are of one person, in a sentence; nothing where that is not known."""
     held = [d for d in tests if d is not None]
     people = [d.people for d in (*data, *held) if isinstance(d, Samples) and d.people is not None]
-    together = held and all(d.people is not None and d.attributes for d in held)
+    together = held and all(d.people is not None for d in held)
     return [TOGETHER if together else REPEATED] * any(len(np.unique(each)) < len(each) for each in people)
 
 
@@ -293,8 +295,8 @@ def frame(
     draw = settings.validation, settings.seed
     task = task.fitted(
         [
-            trained_on(d.content.y, draw, name, d.people)
-            for d, name in zip(data, called, strict=True)
+            trained_on(d.content.y, draw, name, people)
+            for d, name, people in zip(data, called, at_one_client([d.people for d in data]), strict=True)
             if isinstance(d, Samples) and d.content is not None
         ]
     )

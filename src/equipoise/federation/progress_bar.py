@@ -1,5 +1,6 @@
 """The progress bar of a training on a terminal."""
 
+from collections.abc import Collection
 from html import escape
 from importlib import import_module
 from typing import Any
@@ -34,9 +35,9 @@ def progress_bar(wanted: bool) -> Progress:
     )
 
 
-def accuracies(record: Record, least: int = 1) -> list[str]:
-    """The accuracy of a round, or another main measure, on each test set with so many samples at least."""
-    shown = {name: (main_in(score), score) for name, score in large(record, least).items()}
+def accuracies(record: Record, least: int = 1, simulated: Collection[str] = ()) -> list[str]:
+    """The accuracy of a round, or another main measure, on each test set with so many people at least, or of a simulated client."""
+    shown = {name: (main_in(score), score) for name, score in large(record, least, simulated).items()}
     return [f"{name} {main.brief(score[main.name], 0)}{main.unit}" for name, (main, score) in shown.items()]
 
 

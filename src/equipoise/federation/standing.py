@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import fmean
@@ -48,15 +48,20 @@ class Standing:
     measure: Measure = ACCURACY
 
     @classmethod
-    def of(cls, records: Sequence[Record], rounds: int, least: int = 1) -> Standing:
-        """That after some records, or the last of them; of groups and clients with so many test samples at ``least``."""
+    def of(cls, records: Sequence[Record], rounds: int, least: int = 1, simulated: Collection[str] = ()) -> Standing:
+        """That after some records, or the last of them; of groups and sites with so many people at ``least``, and all ``simulated`` clients."""
         if not records:
             return cls(0, rounds)
         seconds = [record["seconds"] for record in records[-LAST:] if "seconds" in record]
         measure = judged_by(records) or ACCURACY
         now = cls(records[-1]["round"] + 1, rounds, seconds=fmean(seconds) if seconds else None)
-        tested, groups = next(((r["round"], by) for r in reversed(records) if (by := _groups(r, least))), (-1, {}))
-        asked, clients = next(((r["round"], each) for r in reversed(records) if (each := _clients(r, least))), (-1, []))
+        tested, groups = next(
+            ((r["round"], by) for r in reversed(records) if (by := _groups(r, least, simulated))), (-1, {})
+        )
+        of_clients = 1 if simulated else least
+        asked, clients = next(
+            ((r["round"], each) for r in reversed(records) if (each := _clients(r, of_clients))), (-1, [])
+        )
         if groups:
             over = next(iter(groups)) if len(groups) == 1 else f"mean of {len(groups)} groups"
             now = replace(now, mean=fmean(groups.values()), over=over, measure=measure)
@@ -85,9 +90,9 @@ class Standing:
         return f"round {self.round} of {self.rounds}{mean}{worst}"
 
 
-def _groups(record: Record, least: int) -> dict[str, float]:
-    """The main measure of every group with so many test samples."""
-    every = {name: scores[main_in(scores).name] for name, scores in large(record, least).items()}
+def _groups(record: Record, least: int, simulated: Collection[str]) -> dict[str, float]:
+    """The main measure of every group that is shown."""
+    every = {name: scores[main_in(scores).name] for name, scores in large(record, least, simulated).items()}
     return {name: a for name, a in every.items() if a is not None and math.isfinite(a)}
 
 

@@ -17,8 +17,8 @@ from equipoise.data.samples import loaded
 from equipoise.federation.evaluation import answers, published
 from equipoise.metrics.calibration import Recalibration, auc, calibration, histogram, reliability, roc
 from equipoise.metrics.decision import Decision
-from equipoise.metrics.groups import class_counts, rates_of, sizes_of
-from equipoise.metrics.intervals import Interval, wilson
+from equipoise.metrics.groups import people_of, rates_of
+from equipoise.metrics.intervals import Interval, sizes_by, wilson
 from equipoise.metrics.performance import Value
 from equipoise.metrics.thresholds import Aim, choose
 from equipoise.records.meta import REPEATED, TOGETHER
@@ -160,11 +160,13 @@ def choose_threshold(
         ],
         "reliability": [
             {"edges": [low, high], "n": n, "score": score, **_estimate(Value(share, True), interval)}
-            for low, high, n, score, share, interval in reliability(*_scores(every, positive))
+            for low, high, n, score, share, interval in reliability(
+                *_scores(every, positive), person=None if every.person is None else every.person.cpu().numpy()
+            )
         ],
         "recalibration": None
         if recalibrate is None
-        else _recalibrated(recalibrate, (scores, cases), _scores(every, positive), federation.least_group),
+        else _recalibrated(federation, recalibrate, (scores, cases), every),
         "notes": [*_notes(federation, rows, groups)],
     }
     return Threshold(masked(document, federation.least_group))
@@ -174,14 +176,13 @@ def _notes(federation: Federation, rows: Outputs, groups: ByGroup | None) -> Ite
     """What to know about the choice: that it uses the group, and on how few rows it was made."""
     if federation.personal:
         yield "Clients predict with models of their own: this threshold, and its rates, are of the global model."
-    if {REPEATED, TOGETHER} & {*federation.header}:
-        yield REPEATED
+    yield from (text for text in (REPEATED, TOGETHER) if text in federation.header)
     positive = _positive(federation)
-    counts = {"": int((rows.y == positive).sum())}
+    counts = {"": people_of(rows.counts)["tpr"][positive]}
     if groups is not None:
         yield USES_GROUP.format(groups["attribute"])
         parts = _by(federation, rows, groups["attribute"])
-        counts = {f" for {value}": int((part.y == positive).sum()) for value, part in parts.items()}
+        counts = {f" for {value}": people_of(part.counts)["tpr"][positive] for value, part in parts.items()}
     if few := [which for which, n in counts.items() if n < federation.least_group]:
         yield (
             f"Chosen on fewer than {federation.least_group} validation rows of class {federation.classes[positive]}"
@@ -288,9 +289,9 @@ def _rates(federation: Federation, outputs: Outputs, decision: Decision) -> Rate
     scores, cases = _scores(outputs, c)
     codes = outputs.codes(names.index(decision.attribute)).unique().tolist() if decision.attribute else [-1]
     edges = {decision.edges[k] for k in codes}  # the last one where it is not known, -1
-    _, y, predicted = outputs.decided(decision, c, names).given
-    counts = class_counts(y, predicted, 2)
-    rates, sizes, of_class = rates_of(counts), sizes_of(counts), counts["true"][c]
+    counts = outputs.decided(decision, c, names).counts
+    rates, sizes, people = rates_of(counts), sizes_by(counts), people_of(counts)
+    n, of_class, others = (int(people[key][c]) for key in ("accuracy", "tpr", "fpr"))
 
     def share(key: str, k: int) -> Estimate:
         value = rates.of(key, k)
@@ -298,14 +299,14 @@ def _rates(federation: Federation, outputs: Outputs, decision: Decision) -> Rate
 
     measures = calibration(scores, cases)
     return {
-        "n": len(y),
+        "n": n,
         "of_class": of_class,
-        "threshold": edges.pop() if len(edges) == 1 and len(y) else None,
+        "threshold": edges.pop() if len(edges) == 1 and n else None,
         "sensitivity": share("tpr", c),
         "specificity": share("tpr", 1 - c),
         "selection_rate": share("selection_rate", c),
-        "auc": _estimate(*auc(scores, cases)),
-        "roc": roc(scores, cases).tolist() if 0 < of_class < len(y) else None,
+        "auc": _estimate(*auc(scores, cases, (of_class, others))),
+        "roc": roc(scores, cases).tolist() if of_class and others else None,
         "brier": measures["brier"],
         "ece": measures["ece"],
         "withheld": False,
@@ -327,14 +328,13 @@ def recalibrated(federation: Federation, kind: str) -> Recalibrated:
     positive = _positive(federation)
     tested = Outputs.joined([*_tested(federation).values()])
     held = _scores(_validation(federation)[1], positive)
-    return _recalibrated(kind, held, _scores(tested, positive), federation.least_group)
+    return _recalibrated(federation, kind, held, tested)
 
 
-def _recalibrated(kind: str, held: Scores, tested: Scores, least: int) -> Recalibrated:
-    fit = Recalibration.fitted(kind, histogram(*held))
-    before, after = (
-        calibration(scores, tested[1]) if len(scores) >= least else {} for scores in (tested[0], fit(tested[0]))
-    )
+def _recalibrated(federation: Federation, kind: str, held: Scores, tested: Outputs) -> Recalibrated:
+    fit, (scores, cases) = Recalibration.fitted(kind, histogram(*held)), _scores(tested, _positive(federation))
+    enough = people_of(tested.counts)["accuracy"][0] >= federation.least_group
+    before, after = (calibration(p, cases) if enough else {} for p in (scores, fit(scores)))
     return {
         "kind": fit.kind,
         "numbers": list(fit.numbers),

@@ -30,17 +30,26 @@ class Bin(NamedTuple):
     interval: Interval
 
 
-def reliability(scores: ArrayLike, positive: ArrayLike, bins: int = 10) -> list[Bin]:
+def reliability(
+    scores: ArrayLike, positive: ArrayLike, bins: int = 10, person: NDArray[np.int64] | None = None
+) -> list[Bin]:
     """Mean score and share of positive samples in bins (low, high] of equal width over [0, 1]; 0 is in the first, empty bins are left out.
 
     Parameters
     ----------
     scores, positive : as in :func:`equipoise.metrics.thresholds.choose`.
     bins : >= 1.
+    person : whom each sample is about [n], if several may be about one: then a bin has this number of people.
     """
     n, total, true = sums_of_scores(scores, positive, np.zeros(np.shape(scores)), 1, bins)[0]
+    people = n
+    if person is not None:
+        first = np.unique(np.stack([_bins(np.asarray(scores, np.float64), bins), person]), axis=1)[0]
+        people = np.bincount(first, minlength=bins)
     return [
-        Bin(k / bins, (k + 1) / bins, int(n[k]), total[k] / n[k], share := true[k] / n[k], wilson(share, n[k]))
+        Bin(
+            k / bins, (k + 1) / bins, int(people[k]), total[k] / n[k], share := true[k] / n[k], wilson(share, people[k])
+        )
         for k in np.flatnonzero(n)
     ]
 
@@ -52,9 +61,14 @@ def sums_of_scores(scores: ArrayLike, positive: ArrayLike, group: ArrayLike, A: 
     """
     p, y = checked(scores, positive)
     a = np.asarray(group, np.int64)
-    at = a * bins + np.maximum(np.ceil(p * bins).astype(np.int64), 1) - 1
+    at = a * bins + _bins(p, bins)
     sums = [np.bincount(at[a >= 0], weights[a >= 0], A * bins) for weights in (np.ones(len(p)), p, y)]
     return np.asarray(sums, dtype=np.float64).reshape(3, A, bins).swapaxes(0, 1)
+
+
+def _bins(p: Table, bins: int) -> NDArray[np.int64]:
+    """The number of the bin of each probability."""
+    return np.maximum(np.ceil(p * bins).astype(np.int64), 1) - 1
 
 
 def calibration_of_sums(sums: ArrayLike, least: int = 1) -> tuple[Value, Value]:
@@ -81,10 +95,10 @@ def calibration(scores: ArrayLike, positive: ArrayLike) -> dict[str, float | Non
     return {name: KNOWN[name](both, y.astype(np.int64))[0] if len(p) else None for name in ("brier", "ece")}
 
 
-def auc(scores: ArrayLike, positive: ArrayLike) -> tuple[Value, Interval]:
+def auc(scores: ArrayLike, positive: ArrayLike, people: tuple[int, int] | None = None) -> tuple[Value, Interval]:
     r"""Area under the ROC curve, and its 95 % interval, which is no single point where no pair is in the wrong order.
 
-    With m positive and n other samples, the ends are the solutions t of
+    With m positive and n other samples, or ``people`` with such if some have several, the ends are the solutions t of
 
     .. math:: |A - t| = z \sqrt{V(t)}, \qquad
         V(t) = \frac{t (1 - t)}{m n} \left(1 + (q - 1) \Big(\frac{1 - t}{2 - t} + \frac{t}{1 + t}\Big)\right), \quad q = \frac{m + n}{2}
@@ -95,6 +109,7 @@ def auc(scores: ArrayLike, positive: ArrayLike) -> tuple[Value, Interval]:
     m, n = int(y.sum()), int((~y).sum())
     if not (m and n):
         return UNDEFINED, Interval(math.nan, math.nan)
+    m, n = people or (m, n)
     from scipy.optimize import brentq
     from sklearn.metrics import roc_auc_score
 

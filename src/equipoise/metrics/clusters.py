@@ -28,23 +28,33 @@ RATES: Final[
 }
 
 
-def moments(parts: Array, value: Array, V: int, person: Array | None = None) -> tuple[list[int], Array]:
-    """By value, how many people there are [V], and sums over them of the products of their sums [V, ..., K, K].
+def by_person(parts: Array, value: Array, person: Array | None = None) -> tuple[Array, Array]:
+    """The sums over the rows of each person with one value [m, ..., K], and this value [m].
 
     Parameters
     ----------
     parts : what is summed of every row [n, ..., K].
-    value : the value of each row [n], from 0 to V - 1.
+    value : the value of each row [n].
     person : the person of each row [n]; None: each row is a person.
     """
     if person is None:
-        sums, values = parts, value
-    else:
-        (values, _), at = np.unique(np.stack([value, person]), axis=1, return_inverse=True)
-        sums = np.zeros((len(values), *parts.shape[1:]))
-        np.add.at(sums, at.reshape(-1), parts)
+        return parts, value
+    (values, _), at = np.unique(np.stack([value, person]), axis=1, return_inverse=True)
+    sums = np.zeros((len(values), *parts.shape[1:]))
+    np.add.at(sums, at.reshape(-1), parts)
+    return sums, values
+
+
+def people_of_rates(sums: Array, values: Array, V: int) -> list[list[list[int]]]:
+    """By value from 0 to V - 1, class and rate of `RATES`, how many people with the sums `OF_CLASS` [m, C, 5] it is about: [V, C, 6]."""
+    about = sums @ np.array([bottom for _, bottom in RATES.values()]).T > 0
+    return [about[values == v].sum(0).tolist() for v in range(V)]
+
+
+def moments(sums: Array, values: Array, V: int) -> tuple[list[int], Array]:
+    """By value from 0 to V - 1, how many people there are [V], and sums over them of the products [V, ..., K, K] of what :func:`by_person` returns."""
     products = [np.einsum("p...j,p...k->...jk", rows, rows) for rows in (sums[values == v] for v in range(V))]
-    return np.bincount(values, minlength=V).tolist(), np.array(products).reshape(V, *parts.shape[1:], parts.shape[-1])
+    return np.bincount(values, minlength=V).tolist(), np.array(products).reshape(V, *sums.shape[1:], sums.shape[-1])
 
 
 def variance(

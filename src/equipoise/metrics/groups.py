@@ -7,13 +7,14 @@ nothing is known, and need all predictions in one place, where sites send counts
 import json
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from numbers import Real
 from typing import Any, Final, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from equipoise.metrics.clusters import RATES
 from equipoise.metrics.performance import UNDEFINED, Value
 from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import shorten, unknown
@@ -57,23 +58,46 @@ class Positive(NamedTuple):
         )
 
 
-def large(record: Mapping[str, Any], least: int) -> dict[str, dict[str, Any]]:
-    """The scores in a record by test set, without test sets that are known to have fewer than ``least`` samples."""
-    return {name: scores for name, scores in record.get("groups", {}).items() if scores.get("n", least) >= least}
+def large(record: Mapping[str, Any], least: int, clients: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+    """The scores in a record by test set, without those of fewer than ``least`` people; all of ``clients`` that are no people, by name."""
+    return {
+        name: scores
+        for name, scores in record.get("groups", {}).items()
+        if name in clients or scores.get("persons", scores.get("n", least)) >= least
+    }
 
 
-def hidden(counts: Mapping[str, int], least: int) -> set[str]:
+def hidden(counts: Mapping[str, int], least: int, rest: int = 0) -> set[str]:
     """The names of counts that must not be shown next to their sum: those below ``least``, and the next smallest until their sum is not below it.
 
     Else a count below ``least`` would be the sum without the others (complementary suppression, Cox 1980, JASA 75). All, if all are too few.
+    The sum has a ``rest``, whose number is not shown if it is below ``least``.
     """
-    names, together = set[str](), 0
+    names, together = set[str](), rest if 0 < rest < least else 0
     for n, name in sorted((n, name) for name, n in counts.items() if n > 0):
-        if n >= least and (not names or together >= least):
+        if n >= least and (together >= least or not together):
             break
         names.add(name)
         together += n
     return names
+
+
+def withheld_of_class(
+    sizes: Mapping[str, int], of_class: Mapping[str, int], least: int, rest: int = 0, rest_of_class: int = 0
+) -> set[str]:
+    """The names of groups of which must not be shown how many are of a class: they or the others would be, or leave, fewer than ``least``."""
+
+    def few(n: int, k: int) -> bool:
+        return min(k, n - k) < least
+
+    gone = {name for name, k in of_class.items() if few(sizes[name], k)}
+    n, k = (rest, rest_of_class) if rest > 0 and few(rest, rest_of_class) else (0, 0)
+    for _, name in sorted((sizes[name], name) for name in of_class.keys() - gone):
+        size = n + sum(sizes[each] for each in gone)
+        if not size or not few(size, k + sum(of_class[each] for each in gone)):
+            break
+        gone.add(name)
+    return gone
 
 
 def positive_class(given: object, classes: Sequence[str]) -> Positive | None:
@@ -213,6 +237,13 @@ def sizes_of(counts: Counts) -> dict[str, list[float]]:
     }
 
 
+def people_of(counts: Mapping[str, Any]) -> dict[str, list[float]]:
+    """By the name of a rate, how many people it is about for each class; samples, if people are not named."""
+    if "people" not in counts:
+        return sizes_of(counts)
+    return dict(zip(RATES, np.transpose(counts["people"]).tolist(), strict=True))
+
+
 def rates_of(counts: Counts, least: int = 1) -> Rates:
     """Accuracy, and per class against all others the share of its samples taken for it, of others, and of all; and how often that is true.
 
@@ -222,15 +253,15 @@ def rates_of(counts: Counts, least: int = 1) -> Rates:
     Parameters
     ----------
     counts : what `class_counts` returned, or a sum of such.
-    least : >= 1, samples that a rate must be about: one of fewer is undefined.
+    least : >= 1, people that a rate must be about, see `people_of`: one of fewer is undefined.
 
     Raises
     ------
     ValueError : these are no counts.
     """
 
-    def share(part: float, whole: float) -> Value:
-        return Value(float(part / whole), True) if whole >= least else UNDEFINED
+    def share(part: float, whole: float, people: float) -> Value:
+        return Value(float(part / whole), True) if people >= least else UNDEFINED
 
     right, true, chosen = (np.asarray(counts[name], dtype=np.float64) for name in ("right", "true", "chosen"))
     fits = (
@@ -238,15 +269,15 @@ def rates_of(counts: Counts, least: int = 1) -> Rates:
     )  # means of counts round
     if not fits or (right < 0).any() or (right > np.minimum(true, chosen)).any():
         raise ValueError(f"expected right, true and chosen samples of every class, found {shorten(repr(counts))}.")
-    n = true.sum()
-    tpr = tuple(map(share, right, true))
+    n, people = true.sum(), people_of(counts)
+    tpr = tuple(map(share, right, true, people["tpr"]))
     return Rates(
-        share(right.sum(), n),
+        share(right.sum(), n, max(people["accuracy"], default=0)),
         tpr,
-        tuple(map(share, chosen - right, n - true)),
-        tuple(share(c, n) for c in chosen),
-        tuple(map(share, right, chosen)),
-        tuple(map(share, n - chosen - true + right, n - chosen)),
+        tuple(map(share, chosen - right, n - true, people["fpr"])),
+        tuple(share(c, n, k) for c, k in zip(chosen, people["selection_rate"], strict=True)),
+        tuple(map(share, right, chosen, people["ppv"])),
+        tuple(map(share, n - chosen - true + right, n - chosen, people["npv"])),
         min((c for c, value in enumerate(tpr) if value.defined), key=lambda c: tpr[c].value, default=None),
     )
 
@@ -263,7 +294,7 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int
     ----------
     groups : counts of every group, see `class_counts`.
     positive : the class that counts as positive; by default the second of two, and every one of more.
-    least : >= 1, samples that a rate must be about.
+    least : >= 1, people that a rate must be about.
 
     Returns
     -------
@@ -289,8 +320,10 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int
         name: values if _with_rate(values) == rated else values._replace(hardest=None) for name, values in rates.items()
     }
 
+    named = ["people"] * all("people" in counts for counts in groups.values())
     total = {
-        key: np.sum([counts[key] for counts in groups.values()], axis=0).tolist() for key in ("right", "true", "chosen")
+        key: np.sum([counts[key] for counts in groups.values()], axis=0).tolist()
+        for key in ("right", "true", "chosen", *named)
     }
     overall = rates_of(total, least)
     gaps = {

@@ -40,11 +40,12 @@ class Draws(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A model on one test set: its accuracy, how many samples, and how often each was right [n] in [0, 1], if known."""
+    """A model on one test set: its accuracy, how many people, and if known how often each was right [n], and how many samples each has [n] if not one."""
 
     accuracy: float
     n: int
     right: Table | None = None
+    visits: Table | None = None
 
 
 class Interval(NamedTuple):
@@ -79,7 +80,7 @@ def resampled(models: Sequence[Sequence[Outcome]], draws: int = DRAWS, seed: int
 
     Returns
     -------
-    Of each model its accuracies in [0, 1].
+    Of each model its accuracies in [0, 1]. A person with several samples has one weight, and the one more as many as the mean person.
     """
     rng = np.random.default_rng(seed)
     accuracies = np.empty((len(models), draws, len(models[0])))
@@ -88,11 +89,14 @@ def resampled(models: Sequence[Sequence[Outcome]], draws: int = DRAWS, seed: int
         share = rng.beta(0.5, 0.5, (len(group), draws))
         more = rng.standard_gamma(1.0, draws)
         if all(rows is not None and len(rows) == group[0].n for rows in right):
-            rows, counts = np.unique(np.stack(right, 1), axis=0, return_counts=True)
-            weights = rng.standard_gamma(counts, (draws, len(counts)))
-            accuracies[:, :, d] = ((weights @ rows).T + more * share) / (weights.sum(1) + more)
+            visits = np.ones(group[0].n) if group[0].visits is None else group[0].visits
+            rows, counts = np.unique(np.stack([visits, *right], 1), axis=0, return_counts=True)
+            weights, more = rng.standard_gamma(counts, (draws, len(counts))), more * visits.mean()
+            accuracies[:, :, d] = ((weights @ np.ascontiguousarray(rows[:, 1:])).T + more * share) / (
+                (weights * rows[:, 0]).sum(1) + more
+            )
         else:
-            for k, (accuracy, n, _) in enumerate(group):
+            for k, (accuracy, n, *_) in enumerate(group):
                 accuracies[k, :, d] = rng.beta(n * accuracy + 0.5, n * (1 - accuracy) + 0.5, draws)
     observed = [np.array([outcome.accuracy for outcome in model]) for model in models]
     return list(map(Draws, accuracies, observed))

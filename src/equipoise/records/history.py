@@ -15,7 +15,7 @@ from equipoise.metrics.attendance import ATTENDANCE, attendance
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.collaborative import collaborative_fairness
 from equipoise.metrics.failure import diverged, guesses, guesses_mean, useless
-from equipoise.metrics.groups import Positive, positive_class
+from equipoise.metrics.groups import Positive, hidden, positive_class
 from equipoise.metrics.measures import Measure, main_of, measures_of, named
 from equipoise.metrics.performance import Value, last_rounds
 from equipoise.records import summary, treatment
@@ -143,11 +143,27 @@ class History:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Test samples of each test set, small ones too, as far as recorded."""
-        held = {test["name"]: test["size"] for test in (self.meta.get("holdings") or {}).get("tests", ())}
+        """People in each test set, small ones too, as far as recorded; test samples if people are not named."""
+        held = {
+            test["name"]: test.get("people", test["size"])
+            for test in (self.meta.get("holdings") or {}).get("tests", ())
+        }
         scores = {name: score for record in self.records for name, score in record.get("groups", {}).items()}
-        sizes = {name: score.get("n", held.get(name)) for name, score in scores.items()}
+        sizes = {name: score.get("persons", score.get("n", held.get(name))) for name, score in scores.items()}
         return {name: int(n) for name, n in sizes.items() if n is not None}
+
+    @cached_property
+    def shown_sizes(self) -> dict[str, int]:
+        """Those of `sizes` that are shown: none below `least_group`, and none from which one of these follows."""
+        unshown = hidden(self.sizes, self.least_group)
+        return {name: n for name, n in self.sizes.items() if name not in unshown}
+
+    @cached_property
+    def counted(self) -> str:
+        """What a number n is of: people, if some have several test samples."""
+        scores = (score for record in self.records for score in record.get("groups", {}).values())
+        several = any(score["persons"] < score["n"] for score in scores if "persons" in score)
+        return "people" if several else "test samples"
 
     @property
     def tested(self) -> float:
@@ -160,10 +176,21 @@ class History:
 
     @cached_property
     def small_groups(self) -> tuple[str, ...]:
-        """Test sets with fewer samples than `least_group`, here or in a run that this one is compared with: no number of them is shown."""
+        """Test sets with fewer people than `least_group`, here or in a run that this one is compared with: no number of them is shown."""
         elsewhere = self.meta.get("small_groups") or ()
         groups = dict.fromkeys(name for record in self.records for name in record.get("groups", ()))
-        return tuple(g for g in groups if g in elsewhere or self.sizes.get(g, self.least_group) < self.least_group)
+        few = (g for g in groups if g not in self.simulated and self.sizes.get(g, self.least_group) < self.least_group)
+        return tuple(dict.fromkeys((*few, *(g for g in groups if g in elsewhere))))
+
+    @property
+    def at_sites(self) -> bool:
+        """Whether the clients are sites that keep their data."""
+        return (self.meta.get("config") or {}).get("engine") == "flower"
+
+    @property
+    def simulated(self) -> tuple[str, ...]:
+        """The names of clients that are no people: numbers of a test set of theirs are shown, however small it is."""
+        return () if self.at_sites else self.client_names
 
     @cached_property
     def _n(self) -> int:
@@ -223,20 +250,20 @@ class History:
 
     @cached_property
     def client_sizes(self) -> NDArray[np.int64] | None:
-        """Samples on which each client is tested, [N], 0 for none; None where they are not its own, or not recorded."""
+        """People on whom each client is tested, or samples if they are not named, [N], 0 for none; None where they are not its own, or not recorded."""
         counts = [record["clients"]["n"] for record in self.records if "n" in record.get("clients", {})]
         return np.max(np.array(counts, dtype=np.int64), axis=0) if counts else None
 
     @property
     def small_clients(self) -> int:
-        """How many honest clients have test samples, their own or their group's, but fewer than `least_group`: no number of them is shown."""
+        """How many honest clients have tests of which no number is shown: of a small group, or their own at real sites."""
         return int(self.of_honest(self._tested_on_few).sum()) if self._of_clients[1].size else 0
 
     @cached_property
     def _tested_on_few(self) -> NDArray[np.bool_]:
-        """Which clients have test samples, their own or their group's, but fewer than `least_group`; [N]."""
+        """Which clients have tests of fewer people than `least_group`, their group's, or their own at real sites; [N]."""
         if (n := self.client_sizes) is not None:
-            return (n > 0) & (n < self.least_group)
+            return (n > 0) & (n < self.least_group) & self.at_sites
         return np.array([group in self.small_groups for group in self.client_groups], dtype=np.bool_)
 
     @property
@@ -397,8 +424,8 @@ class History:
 
         Returns
         -------
-        The rounds [R] and the values, accuracies in [0, 1], shape [R, N], NaN where a client was not evaluated, or on fewer samples, its
-        own or its group's, than `least_group`.
+        The rounds [R] and the values, accuracies in [0, 1], shape [R, N], NaN where a client was not evaluated, or on fewer people than
+        `least_group`: those of its group, or its own at a real site.
         """
         return self._of_clients
 

@@ -121,10 +121,7 @@ class Tuned(TypedDict, total=False):
     changed: list[str]
 
 
-TOGETHER: Final = (
-    "Some people have several rows. Intervals of the rates of groups, and of gaps between these, take them together; all others take rows as "
-    "independent, and are too narrow."
-)
+TOGETHER: Final = "Some people have several rows. Every number n of test samples is of people, and intervals take the rows of a person together."
 REPEATED: Final = "Some people have several rows, and intervals take rows as independent: they are too narrow, and chance explains more."
 
 

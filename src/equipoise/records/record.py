@@ -33,10 +33,13 @@ class Score(TypedDict, total=False):
     r2 : of regression, the share of the target's variance that is explained, at most 1; null of a target that is constant.
     loss : mean loss; of classification the cross-entropy in nats.
     n : samples.
+    persons : how many people these are about, if people are named.
     undefined : samples for which the model's output is not finite, where there are any: no prediction, never right.
     missing : classes that an AUC leaves out, because the test set has none of them.
-    rates : counts per class, see `equipoise.metrics.class_counts`, in some rounds; null of a model whose outputs are not finite.
+    rates : counts per class, see `equipoise.metrics.class_counts`, in some rounds; null of a model whose outputs are not finite. If people are
+        named, also `persons`, `moments` and `people` of `Sums`.
     correct : which samples are right, as hexadecimal digits of `numpy.packbits`, in the last rounds.
+    visits : if people are named, how many samples each has, in the order of `correct`, which then has one person after another.
     ranks : by class how well its probability ranks samples, see `equipoise.metrics.failure.ranks`, where counts are no better than a guess.
     useless : why the model is no better than a guess by the test of the user's own task; empty if it is better.
     """
@@ -47,7 +50,9 @@ class Score(TypedDict, total=False):
     r2: float | None
     loss: float | None
     n: int
+    persons: int
     correct: str
+    visits: list[int]
     undefined: int
     balanced: float | None
     auc: float | None
@@ -64,7 +69,7 @@ class Clients(TypedDict, total=False):
     Attributes
     ----------
     accuracy, rmse, loss : of the model that each client predicts with, see `Score`.
-    n : samples on which each client is tested, where these are its own; 0 for none.
+    n : samples on which each client is tested, or the people of these if they are named, where these are its own; 0 for none.
     """
 
     accuracy: list[float | None]
@@ -79,12 +84,13 @@ class Sums(TypedDict, total=False):
     Attributes
     ----------
     value : the codes of the values, of those that there are; by all attributes together a list of codes each.
-    unknown : samples of which the value is not known; they are in no sum.
+    unknown : samples, or named people, of which the value is not known; they are in no sum.
     right, true, chosen : of classification, counts per class [V, C], see `equipoise.metrics.class_counts`.
     scores : of two classes, samples, sums of the probability of the second, and how many are of it, in ten bins of it [V, 3, 10].
     n : of regression, samples.
     persons, moments : of regression, and of people with several rows: people [V], and sums over them of the products of their sums, from which
         variances follow, see `equipoise.metrics.clusters`.
+    people : of classification, if people have several rows: how many of them each rate is about [V, C, 6], see `equipoise.metrics.clusters`.
     scored, bias : as these, of the samples with a probability, and of probability less class.
     squares, absolute, error, target : of regression, sums of the squares and sizes of the errors, of the errors (predicted less true), and
         of the targets.
@@ -98,6 +104,7 @@ class Sums(TypedDict, total=False):
     scores: list[list[list[float]]]
     persons: list[int]
     moments: list[Any]
+    people: list[list[list[int]]]
     scored: list[int]
     bias: list[Any]
     n: list[int]
@@ -113,10 +120,12 @@ class People(TypedDict, total=False):
     Attributes
     ----------
     groups : of the global model on each test set whose samples have attributes.
+    all : of the global model on all test sets together, if some person is in several of them.
     clients : of the model that each client predicts with [N], where that is its own, or its test set is; null for one that was not tested.
     """
 
     groups: dict[str, list[Sums]]
+    all: list[Sums]
     clients: list[list[Sums] | None]
 
 

@@ -70,7 +70,7 @@ def summary(history: "History", last: int, name: str) -> dict[str, Any]:
         "last": measure.shown(mean(table[-1] if len(table) else [])),
         "best": measure.shown(best_round(table, measure.best)),
         "groups": {group: measure.shown(Value(a, math.isfinite(a))) for group, a in groups.items()},
-        "sizes": {group: n for group, n in history.sizes.items() if group in groups},
+        "sizes": {group: n for group, n in history.shown_sizes.items() if group in groups},
         "small_groups": list(history.small_groups),
         "least_group": history.least_group,
         "clients": {key: or_none(value) for key, value in indices.items()},

@@ -4,6 +4,7 @@ import hashlib
 import math
 from typing import Any, Final, TypedDict
 
+from equipoise.metrics.groups import hidden, withheld_of_class
 from equipoise.records.record import Record, Score, line, number
 
 FILE: Final = "threshold.json"
@@ -26,7 +27,7 @@ class RatesAt(TypedDict):
 
     Attributes
     ----------
-    n, of_class : samples, and those of the positive class; null if they, or for ``of_class`` the others, are too few to be shown.
+    n, of_class : people, or samples if they are not named, and those of the positive class; null if they, or for ``of_class`` the others, are too few to be shown.
     withheld : whether numbers are null because they and the totals would tell those of a smaller group.
     threshold : which decides about them; null where people in the group have several.
     sensitivity, specificity, selection_rate : of the decisions (Wilson).
@@ -139,24 +140,25 @@ def masked(chosen: Chosen, least: int) -> Chosen:
     if least <= chosen["least"]:
         return chosen
     rows = chosen["rows"]
+    everyone, (every, *parts) = chosen["everyone"], chosen["validation"].items()
     divisions: list[Division] = [
-        {**division, "groups": {name: _masked(rates, least) for name, rates in division["groups"].items()}}
-        for division in chosen["divisions"]
+        {**division, "groups": _shown(everyone, division["groups"], least)} for division in chosen["divisions"]
     ]
-    bins, n = [each for each in chosen["reliability"] if each["n"] >= least], chosen["everyone"]["n"] or 0
+    bins, n = [each for each in chosen["reliability"] if each["n"] >= least], everyone["n"] or 0
     while bins and 0 < n - sum(each["n"] for each in bins) < least:  # the total would tell of few in hidden bins
         bins.remove(min(bins, key=lambda each: each["n"]))
-    return withheld(
-        {
-            **chosen,
-            "least": least,
-            "rows": {**rows, "of_class": enough(rows["of_class"] or 0, rows["n"], least)},
-            "validation": {name: _masked(rates, least) for name, rates in chosen["validation"].items()},
-            "everyone": _masked(chosen["everyone"], least),
-            "divisions": divisions,
-            "reliability": bins,
-        }
-    )
+    return {
+        **chosen,
+        "least": least,
+        "rows": {
+            **rows,
+            "of_class": rows["of_class"] if enough(every[1]["of_class"] or 0, every[1]["n"] or 0, least) else None,
+        },
+        "validation": {every[0]: _masked(every[1], least), **_shown(every[1], dict(parts), least)},
+        "everyone": _masked(everyone, least),
+        "divisions": divisions,
+        "reliability": bins,
+    }
 
 
 def score_of(chosen: Chosen) -> Score:
@@ -189,42 +191,23 @@ def _masked(rates: RatesAt, least: int) -> RatesAt:
     return {**rates, **gone}  # type: ignore[typeddict-item]
 
 
-def withheld(chosen: Chosen) -> Chosen:
-    """The same without counts that, taken from the total of all, leave those of fewer than the least number of samples.
-
-    Where the hidden groups of a division, and people of whom the group is not known, have too few samples, cases or others together, the
-    smallest shown group is hidden, too.
-    """
-    everyone, least = chosen["everyone"], chosen["least"]
-    every, *parts = chosen["validation"].items()
-    divisions: list[Division] = [
-        {**division, "groups": _withheld(everyone, division["groups"], least)} for division in chosen["divisions"]
-    ]
-    return {**chosen, "validation": dict([every]) | _withheld(every[1], dict(parts), least), "divisions": divisions}
-
-
-def _withheld(everyone: RatesAt, groups: dict[str, RatesAt], least: int) -> dict[str, RatesAt]:
-    groups = dict(groups)
-    for key, gone in (("n", _GONE), ("of_class", _GONE_BY_CLASS)):
-        while _tells(everyone, groups, key, least):
-            _, smallest = min((rates["n"] or 0, name) for name, rates in groups.items() if rates[key] is not None)  # type: ignore[literal-required]
-            groups[smallest] = {**groups[smallest], **gone}  # type: ignore[typeddict-item]
-    return groups
+def _shown(everyone: RatesAt, groups: dict[str, RatesAt], least: int) -> dict[str, RatesAt]:
+    """The rates of the groups of a division, without those of few, and without counts from which, with the total of all, such follow."""
+    n = {name: rates["n"] for name, rates in groups.items() if rates["n"] is not None}
+    cases = {name: k for name in n if (k := groups[name]["of_class"]) is not None}
+    rest, rest_of_class = (everyone["n"] or 0) - sum(n.values()), (everyone["of_class"] or 0) - sum(cases.values())
+    unshown = hidden(n, least, rest)
+    of_class = withheld_of_class(n, cases, least, rest, rest_of_class)
+    shown = {name: _masked(rates, least) for name, rates in groups.items()}
+    for name, rates in shown.items():
+        if name in unshown and rates["n"] is not None:
+            shown[name] = {**rates, **_GONE}  # type: ignore[typeddict-item]
+        elif name in of_class and rates["of_class"] is not None:
+            shown[name] = {**rates, **_GONE_BY_CLASS}  # type: ignore[typeddict-item]
+    return shown
 
 
 _OF_ALL: Final = {"n": None, "selection_rate": NOTHING, "brier": None, "ece": None}  # what is about all samples
 _OF_BOTH: Final = {"of_class": None, "auc": NOTHING, "roc": None}  # what is about both classes
 _GONE_BY_CLASS: Final = {**_OF_BOTH, "sensitivity": NOTHING, "specificity": NOTHING, "withheld": True}
 _GONE: Final = {**_GONE_BY_CLASS, **_OF_ALL}
-
-
-def _tells(everyone: RatesAt, groups: dict[str, RatesAt], key: str, least: int) -> bool:
-    """Whether the total less the shown groups is the number of a few samples in hidden ones."""
-    shown = [rates for rates in groups.values() if rates[key] is not None]  # type: ignore[literal-required]
-    if not shown or everyone[key] is None:  # type: ignore[literal-required]
-        return False
-    n = (everyone["n"] or 0) - sum(rates["n"] or 0 for rates in shown)
-    if key == "n" or n <= 0:
-        return 0 < n < least
-    cases = (everyone["of_class"] or 0) - sum(rates["of_class"] or 0 for rates in shown)
-    return min(cases, n - cases) < least

@@ -10,7 +10,18 @@ from numpy.typing import NDArray
 from equipoise.metrics.calibration import calibration_of_sums
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.clusters import OF_NUMBERS, variance
-from equipoise.metrics.groups import ESTIMABLE, OF_CLASS, Counts, Positive, Rates, parity, rates_of
+from equipoise.metrics.groups import (
+    ESTIMABLE,
+    OF_CLASS,
+    Counts,
+    Positive,
+    Rates,
+    hidden,
+    parity,
+    people_of,
+    rates_of,
+    withheld_of_class,
+)
 from equipoise.metrics.intervals import of_means, of_rates, sizes_by, wilson
 from equipoise.metrics.measures import ACCURACY
 from equipoise.metrics.performance import UNDEFINED, Value, gap
@@ -22,7 +33,6 @@ from equipoise.records.results import (
     GroupRates,
     Inside,
     People,
-    RateIntervals,
     Site,
     SiteRates,
     ValueErrors,
@@ -37,12 +47,12 @@ Row = Mapping[str, NDArray[np.float64]]  # sums over the samples with one value 
 
 
 def of_groups(records: Sequence[Record]) -> list[tuple[int, dict[str, Counts]]]:
-    """The rounds with counts of the test sets, and these; if the people of all samples are known, with sums over them."""
+    """The rounds with counts of the test sets, and these."""
     counted = [
         (
             record["round"],
             {
-                g: cast(Counts, {**counts, **_of_persons(record.get("by", {}).get("groups", {}).get(g, ())[:1])})
+                g: counts
                 for g, score in record.get("groups", {}).items()
                 if isinstance(counts := score.get(RATES), Mapping)
             },
@@ -50,13 +60,6 @@ def of_groups(records: Sequence[Record]) -> list[tuple[int, dict[str, Counts]]]:
         for record in records
     ]
     return [(t, groups) for t, groups in counted if groups]
-
-
-def _of_persons(by_first: Sequence[Sums]) -> dict[str, Any]:
-    """The sums over the people of a test set, from those by its first attribute; nothing if these lack some of them."""
-    if not by_first or "moments" not in by_first[0] or "unknown" in by_first[0]:
-        return {}
-    return {key: np.sum(by_first[0][key], axis=0).tolist() for key in ("persons", "moments")}
 
 
 def of_people(history: "History", k: int) -> list[tuple[int, dict[str, Row], int]]:
@@ -70,7 +73,9 @@ def of_people(history: "History", k: int) -> list[tuple[int, dict[str, Row], int
         by = record.get("by", {})
         sets = {name: [sums] for name, sums in by.get("groups", {}).items()}
         bare = sum(history.sizes.get(name, 0) for name in record.get("groups", {}) if name not in sets) if sets else 0
-        if not sets:
+        if "all" in by:
+            sets, bare = {"": [by["all"]]}, 0
+        elif not sets:
             names = history.client_names if history.meta.get("client_tests") else history.client_groups
             for name, sums in zip(names, by.get("clients", ()), strict=False):
                 if sums is not None:
@@ -120,9 +125,11 @@ def people(history: "History", k: int, last: int) -> People | None:
     if history.main == ACCURACY:
         about = history.positive
         counts = [(t, {name: _counts(row) for name, row in rows.items()}) for t, rows, _ in rounds]
-        treated: GroupFairness | GroupErrors | None = rates(counts, about and about.number, history.least_group)
+        treated: GroupFairness | GroupErrors | None = rates(
+            counts, about and about.number, history.least_group, rounds[-1][2]
+        )
     else:
-        treated = errors([rows for _, rows, _ in rounds], history.least_group)
+        treated = errors([rows for _, rows, _ in rounds], history.least_group, rounds[-1][2])
     inside = [{name: summed(history, k, [each])[0] for name, each in _of_sites(history, by).items()} for by in by_round]
     return {
         "treated": treated,
@@ -169,7 +176,10 @@ def sites(rounds: Sequence[Mapping[str, Mapping[str, Row]]], about: Positive | N
         counts[name] = {
             value: _added([rows[value] for rows in each if value in rows], R / len(each)) for value in values
         }
-    large = {name: sum(sum(sums["true"]) >= enough * R for sums in groups.values()) for name, groups in counts.items()}
+    large = {
+        name: sum(people_of(sums)["accuracy"][0] >= enough * R for sums in groups.values())
+        for name, groups in counts.items()
+    }
     gaps = {name: parity(groups, c, enough * R) for name, groups in counts.items() if large[name] > 1}
     level = 1 - 0.05 / max(1, sum(each.demographic_parity.defined for each in gaps.values()))
     by_site: dict[str, Site] = {}
@@ -203,13 +213,18 @@ def sites_of_numbers(rounds: Sequence[Mapping[str, Mapping[str, Row]]], least: i
 
 
 def _site_rates(counts: Counts, c: int, rounds: int, least: int) -> SiteRates:
-    rates, true, n = rates_of(counts, least * rounds), counts["true"][c] / rounds, sum(counts["true"]) / rounds
+    rates, people = rates_of(counts, least * rounds), people_of(counts)
     return {
-        "n": round(n) if n >= least else None,
-        "of_class": round(true) if true >= least else None,
+        "n": _enough(people["accuracy"][c] / rounds, least),
+        "of_class": _enough(people["tpr"][c] / rounds, least),
         "selection_rate": percent(rates.selection_rate[c]),
         "tpr": percent(rates.tpr[c]),
     }
+
+
+def _enough(people: float, least: int) -> int | None:
+    """How many people there are; None of too few."""
+    return round(people) if people >= least else None
 
 
 def _added(each: Sequence[Mapping[str, Any]], factor: float) -> dict[str, Any]:
@@ -228,35 +243,40 @@ def _inside(history: "History", rounds: Sequence[Mapping[str, Row]]) -> dict[str
     for name in dict.fromkeys(name for rows in rounds for name in rows):
         each = [rows[name] for rows in rounds if name in rows]
         sizes = [float(row["true"].sum() if "true" in row else row["n"]) for row in each]
+        people = _enough(float(each[-1].get("persons", sizes[-1])), history.least_group)
         values = [
             row["right"].sum() / n if "right" in row else np.sqrt(row["squares"] / n)
             for row, n in zip(each, sizes, strict=True)
         ]
-        mean, large = float(np.mean(values)), sizes[-1] >= history.least_group
+        mean = float(np.mean(values))
         by_value[name] = {
-            "n": int(sizes[-1]) if large else None,
-            "main": history.main.shown(Value(mean, large and math.isfinite(mean))),
+            "n": people,
+            "main": history.main.shown(Value(mean, people is not None and math.isfinite(mean))),
         }
     return by_value
 
 
-def errors(rounds: Sequence[Mapping[str, Row]], least: int) -> GroupErrors | None:
+def errors(rounds: Sequence[Mapping[str, Row]], least: int, unknown: int = 0) -> GroupErrors | None:
     """How large the errors of a model are by group, the mean over some rounds, and how different; None of fewer than two groups.
 
     Parameters
     ----------
     rounds : of each the sums of every group, see `equipoise.records.record.Sums`.
     least : >= 1, people that a number must be about.
+    unknown : people in no group.
     """
-    return _errors(rounds, least) if len({name for groups in rounds for name in groups}) > 1 else None
+    several = len({name for groups in rounds for name in groups}) > 1
+    return _errors(rounds, least, unknown=unknown) if several else None
 
 
-def _errors(rounds: Sequence[Mapping[str, Row]], least: int, level: float = 0.95) -> GroupErrors:
+def _errors(rounds: Sequence[Mapping[str, Row]], least: int, level: float = 0.95, *, unknown: int = 0) -> GroupErrors:
     """As :func:`errors` of any number of groups, with intervals of a level."""
     by_group: dict[str, ValueErrors] = {}
+    latest = {name: row for groups in rounds for name, row in groups.items()}
+    people = {name: round(float(row.get("persons", row["n"]))) for name, row in latest.items()}
+    unshown = hidden(people, least, unknown)
     for name in dict.fromkeys(name for groups in rounds for name in groups):
         rows = [groups[name] for groups in rounds if name in groups]
-        n = int(rows[-1]["n"])
         numbers = {
             "rmse": [np.sqrt(row["squares"] / row["n"]) for row in rows],
             "mae": [row["absolute"] / row["n"] for row in rows],
@@ -264,9 +284,9 @@ def _errors(rounds: Sequence[Mapping[str, Row]], least: int, level: float = 0.95
             "prediction": [(row["error"] + row["target"]) / row["n"] for row in rows],
         }
         means = {key: float(np.mean(values)) for key, values in numbers.items()}
-        shown = {key: mean if n >= least and math.isfinite(mean) else None for key, mean in means.items()}
+        shown = {key: mean if people[name] >= least and math.isfinite(mean) else None for key, mean in means.items()}
         by_group[name] = {
-            "n": n if n >= least else None,
+            "n": None if name in unshown else people[name],
             "rmse": shown["rmse"],
             "mae": shown["mae"],
             "error": shown["error"],
@@ -313,7 +333,7 @@ def _mean(rounds: Sequence[Mapping[str, Row]], group: str, key: str) -> tuple[fl
 
 
 def rates(
-    rounds: Sequence[tuple[int, Mapping[str, Counts]]], positive: int | None = None, least: int = 1
+    rounds: Sequence[tuple[int, Mapping[str, Counts]]], positive: int | None = None, least: int = 1, unknown: int = 0
 ) -> GroupFairness | None:
     """How differently a model treats groups: rates of its decisions by group, and the gaps between groups; None of fewer than two.
 
@@ -324,6 +344,7 @@ def rates(
     rounds : with the counts of every group.
     positive : the class that counts as positive; by default the second of two, and every one of more.
     least : >= 1, people that a rate must be about: one of fewer is not shown, and in no gap.
+    unknown : people in no group.
     """
     every: dict[str, list[Counts]] = {}
     for _, groups in rounds:
@@ -335,6 +356,7 @@ def rates(
     added = {name: _added(each, R / len(each)) for name, each in every.items()}  # as if counted in all of these rounds
     fairness = parity(added, positive, least * R)
     calibrated = {name: _calibrated(counts, positive, least * R) for name, counts in added.items()}
+    shown = _sizes({name: each[-1] for name, each in every.items()}, fairness.classes, least, unknown)
     return {
         "accuracy_gap": percent(fairness.accuracy),
         "equal_opportunity": percent(fairness.equal_opportunity),
@@ -350,7 +372,7 @@ def rates(
         "of_class": dict(fairness.widest),
         "classes": list(fairness.classes),
         "groups": {
-            name: _rates(rates, added[name], every[name][-1], calibrated[name], fairness.classes, R, least)
+            name: cast(GroupRates, {**shown[name], **_rates(rates, added[name], calibrated[name], fairness.classes, R)})
             for name, rates in fairness.rates.items()
         },
         "intervals": {
@@ -366,48 +388,55 @@ def rates(
 
 def _calibrated(counts: Mapping[str, Any], positive: int | None, least: int) -> Calibrated:
     """The calibration of one group in percent; nothing without probabilities."""
-    error, bias = calibration_of_sums(counts["scores"], least) if "scores" in counts else (UNDEFINED, UNDEFINED)
+    enough = "scores" in counts and counts.get("scored", least) >= least  # people, of whom rows are no fewer
+    error, bias = calibration_of_sums(counts["scores"], least) if enough else (UNDEFINED, UNDEFINED)
     sign = -1 if positive == 0 and len(counts["true"]) == 2 else 1  # sums are of the second of two classes
     return {"bias": percent(Value(sign * bias.value, bias.defined)), "calibration_error": percent(error)}
 
 
 def _bias(counts: Mapping[str, Any], rounds: int, least: int) -> tuple[float, float, float] | None:
     """Mean probability less class of one group, its variance, and the people, from counts that are the sum of so many rounds."""
-    if "bias" not in counts or (n := float(np.asarray(counts["scores"])[0].sum()) / rounds) < least:
+    if "bias" not in counts or (people := float(counts["scored"]) / rounds) < least:
         return None
-    error, people = calibration_of_sums(counts["scores"])[1].value, float(counts["scored"]) / rounds
+    n, error = float(np.asarray(counts["scores"])[0].sum()) / rounds, calibration_of_sums(counts["scores"])[1].value
     return error, variance(np.asarray(counts["bias"]) / rounds, people, n, error, (0, 1), (1, 0)), people
 
 
-def _rates(
-    rates: Rates,
-    counts: Counts,
-    latest: Counts,
-    calibrated: Calibrated,
-    classes: Sequence[int],
-    rounds: int,
-    least: int,
-) -> GroupRates:
-    """The rates of one group with their intervals, from counts that are the sum of so many rounds, and those of its last round."""
+def _sizes(groups: Mapping[str, Counts], classes: Sequence[int], least: int, unknown: int) -> dict[str, Any]:
+    """How many people are in every group, and how many of these are of each class; None if that or something that follows is about too few."""
+    people = {name: people_of(counts) for name, counts in groups.items()}
+    n = {name: round(max(sizes["accuracy"], default=0)) for name, sizes in people.items()}
+    of_class = {c: {name: round(sizes["tpr"][c]) for name, sizes in people.items()} for c in classes}
+    unshown = hidden(n, least, unknown)
+    without = {c: unshown | withheld_of_class(n, each, least) for c, each in of_class.items()}
+    return {
+        name: {
+            "n": None if name in unshown else n[name],
+            "of_class": [None if name in without[c] else of_class[c][name] for c in classes],
+        }
+        for name in groups
+    }
+
+
+def _rates(rates: Rates, counts: Counts, calibrated: Calibrated, classes: Sequence[int], rounds: int) -> dict[str, Any]:
+    """The rates of one group with their intervals, from counts that are the sum of so many rounds."""
     hardest = rates.hardest
     sizes = sizes_by(counts, rounds)
     ends = {key: [wilson(rates.of(key, c).value, sizes[key][c]).percent for c in classes] for key in OF_CLASS}
     worst = None if hardest is None else wilson(rates.worst_recall.value, sizes["tpr"][hardest]).percent
     intervals = {**ends, "accuracy": wilson(rates.accuracy.value, sizes["accuracy"][0]).percent, "worst_recall": worst}
     return {
-        "n": round(size) if (size := sum(latest["true"])) >= least else None,
         "accuracy": percent(rates.accuracy),
         "tpr": [percent(rates.tpr[c]) for c in classes],
         "fpr": [percent(rates.fpr[c]) for c in classes],
         "selection_rate": [percent(rates.selection_rate[c]) for c in classes],
         "ppv": [percent(rates.ppv[c]) for c in classes],
         "npv": [percent(rates.npv[c]) for c in classes],
-        "of_class": [round(size) if (size := latest["true"][c]) >= least else None for c in classes],
         "bias": calibrated["bias"],
         "calibration_error": calibrated["calibration_error"],
         "worst_recall": percent(rates.worst_recall),
         "worst_class": hardest,
-        "intervals": cast(RateIntervals, intervals),
+        "intervals": intervals,
     }
 
 

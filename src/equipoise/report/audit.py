@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from equipoise.core.task import CLASSIFICATION, Regression
 from equipoise.data.formats import predictions
@@ -20,7 +21,7 @@ from equipoise.metrics.calibration import auc
 from equipoise.metrics.measures import ACCURACY
 from equipoise.records.history import History
 from equipoise.records.meta import Meta
-from equipoise.records.record import Record
+from equipoise.records.record import Record, Sums
 from equipoise.records.treatment import gap_between
 from equipoise.report import document as content
 from equipoise.report import gaps, layout, rates, sentences
@@ -33,7 +34,9 @@ from equipoise.system.ranges import check_number, check_whole
 from equipoise.system.suggestions import some
 
 MODEL: Final = "the model"
-CLUSTERED: Final = "Intervals take the rows of a person together, by the variance of sums over them."
+CLUSTERED: Final = (
+    "Intervals take the rows of a person together, by the variance of sums over them, and every n is of people."
+)
 SITE: Final = "Site"
 PREDICTIVE: Final[dict[rates.RateName, str]] = {"ppv": "predictive value"}
 CALIBRATION: Final[dict[rates.RateName, str]] = {"bias": "bias", "calibration_error": "calibration error"}
@@ -133,17 +136,21 @@ class Audit:
         about, scores = data.positive, data.scores
         if about is not None and scores is not None and about.number == 0 and len(data.classes) == 2:
             scores = 1 - scores  # records have that of the second class
-        who = None if data.person is None else torch.from_numpy(data.person)
+
+        def sums(rows: NDArray[np.int64]) -> list[Sums]:
+            each = (data.predicted, data.y, data.s, scores, data.person)
+            p, y, s, second, who = (None if x is None else torch.from_numpy(x[rows]) for x in each)
+            return task.people(p, y, s, len(data.classes), second, joined=True, person=who)  # type: ignore[arg-type]
+
         record: dict[str, Any] = {"round": 0, "groups": {}, "by": {"groups": {}}}
         for name, rows in sites.items():
             y, predicted = data.y[rows], data.predicted[rows]
             value = np.mean(y == predicted) if data.classes else np.sqrt(np.mean((y - predicted) ** 2))
-            record["groups"][name] = {main: float(value), "n": len(rows)}
-            p, true, s = (torch.from_numpy(each) for each in (predicted, y, data.s[rows]))
-            second = None if scores is None else torch.from_numpy(scores[rows])
-            record["by"]["groups"][name] = task.people(
-                p, true, s, len(data.classes), second, joined=True, person=None if who is None else who[rows]
-            )
+            n = len(rows) if data.person is None else len(np.unique(data.person[rows]))
+            record["groups"][name] = {main: float(value), "n": n}
+            record["by"]["groups"][name] = sums(rows)
+        if data.person is not None:  # who may have rows at several sites
+            record["by"]["all"] = sums(np.arange(len(data)))
         meta: dict[str, Any] = {
             "method": MODEL,
             "attributes": {name: [*values] for name, values in data.attributes.items()},
@@ -189,7 +196,7 @@ class Audit:
         """What to doubt: several rows of one person, a positive class that was assumed, and predictions that are right less often than chance."""
         data, about = self.data, self.data.positive
         first = np.arange(len(data)) if data.person is None else np.unique(data.person, return_index=True)[1]
-        said = [f"{len(data):,} rows of {len(first):,} people. {CLUSTERED}{self._elsewhere}"] * (len(first) < len(data))
+        said = [f"{len(data):,} rows of {len(first):,} people. {CLUSTERED}"] * (len(first) < len(data))
         if about is None:
             return (*said,)
         said += [about.sentence] if about.why == "assumed" else []
@@ -202,16 +209,6 @@ class Audit:
                 "Is the positive class the other one?"
             )
         return (*said,)
-
-    @property
-    def _elsewhere(self) -> str:
-        """That people have rows at several sites; empty if none has."""
-        person, sites = self.data.person, self.data.sites
-        if person is None or sites is None:
-            return ""
-        _, at = np.unique(sites, return_inverse=True)
-        n = np.bincount(np.unique(np.stack([person, at]), axis=1)[0])
-        return f" Of {(n > 1).sum():,} people with rows at several sites, only those of one site." * bool((n > 1).any())
 
     @property
     def name(self) -> str:
@@ -297,8 +294,11 @@ class Audit:
         skipped = ["differences", "plus-minus", "gaps", "worst-value", "calibration", "without-rate"]  # in the table
         skipped += ["inside"] * (self.data.sites is None)
         yield from without(sentences.parity_legend(self.compared.document, treated), *skipped)
-        small = [group for group, numbers in method["groups"].items() if numbers.get("of_class", 0) is None]
-        if small and parity["positive"] is not None:
+        of_class = (
+            [] if parity["positive"] is None else [(g, rates["tpr"]["mean"]) for g, rates in method["groups"].items()]
+        )
+        small = [group for group, rate in of_class if rate is None]
+        if small:
             yield f"Left out of equal opportunity, with {few} people of class {parity['positive']}: {some(small, 10)}."
         if any(content.number_of(method, column.key)["mean"] is None for column in gaps_of(parity, self.history.main)):
             yield f"{gaps.NOT_ESTIMABLE.capitalize()}: {few} people are behind the rate in all groups, or in all but one."

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple, cast
 
 import numpy as np
 
-from equipoise.metrics.groups import hidden
 from equipoise.metrics.intervals import newcombe
 from equipoise.metrics.measures import ACCURACY
 from equipoise.records.criteria import COLLABORATION, ORACLE
@@ -21,8 +20,9 @@ from equipoise.records.meta import About, Content
 from equipoise.records.threshold import USES_GROUP, Chosen, Division, Estimate, RatesAt
 from equipoise.report import rates, thresholds
 from equipoise.report.document import Document, Rate, RatesOfGroup, Treated, treated
-from equipoise.report.formatting import number
+from equipoise.report.formatting import UNDEFINED, number
 from equipoise.report.grid import Cell, Grid
+from equipoise.report.holdings import size, unsaid
 from equipoise.report.html import template
 from equipoise.report.layout import every_client
 from equipoise.report.notes import listed, of_tuning
@@ -163,9 +163,9 @@ def _people(compared: Comparison, chosen: Chosen | None) -> Section:
 
 def _sizes(holders: Sequence[Content], least: int) -> str:
     """How many rows each has, where that does not tell with their sum how many one with fewer than ``least`` has."""
-    unsaid = hidden({each["name"]: each["size"] for each in holders}, least)
-    shown = [(each["name"], each["size"], each["name"] in unsaid and each["size"] >= least) for each in holders]
-    return ", ".join(f"{name} not shown" if secret else f"{_few(n, least)} of {name}" for name, n, secret in shown)
+    unshown = unsaid(holders, least)
+    sizes = {each["name"]: size(each, unshown, least).replace("<", "fewer than") for each in holders}
+    return ", ".join(f"{name} not shown" if n == UNDEFINED else f"{n} of {name}" for name, n in sizes.items())
 
 
 def _few(n: int, least: int) -> str:
@@ -367,10 +367,10 @@ def _of_parity(treatment: Treated, compared: Comparison) -> Grid:
     for method in methods:
         whose = f"{method['method']}, " * several
         titles += [f"{whose}{what} of 100" for what in ("missed", "false alarms")]
-    few = f"< {parity['least']}"
 
     def cells(group: str, counts: RatesOfGroup) -> tuple[Cell, ...]:
-        row = [Cell(few if n is None else f"{n:,}") for n in (counts["n"], counts["of_class"])]
+        about = ((counts["n"], counts["accuracy"]), (counts["of_class"], counts["tpr"]))
+        row = [rates.count(n, rate, parity["least"]) for n, rate in about]
         for method in methods:
             rate = method["groups"].get(group)
             shares = [_of_rate(rate["tpr"], _left_out), _of_rate(rate["fpr"], _share)] if rate is not None else []
@@ -505,7 +505,9 @@ def _fewest(compared: Comparison, chosen: Chosen | None) -> str:
     recorded = (rate for parity in parities for rate in parity["methods"][0]["groups"].values())
     sizes: list[tuple[int, str]] = []
     for group in cast(Iterator[Content], recorded if chosen is None else (group for _, group in _of_groups(chosen))):
-        n, cases = group["n"] or 0, group["of_class"]
+        n, cases = group["n"], group["of_class"]
+        if n is None:
+            continue
         behind, most = ((n, n), "at most ") if cases is None else ((cases, n - cases), "")
         sizes += [(size, most) for key, size in zip(keys, behind, strict=True) if group[key][value] is not None]
     wide = ": with so few, intervals are wide" * bool(sizes and min(sizes)[0] < WIDE)

@@ -207,8 +207,8 @@ class OfMeasure(Target, Table):
     rounds, averaged : the longest run, and how many of its last evaluated rounds are averaged.
     exported, exports, shown : which round's model is exported, in words; whether one can be; of one round that is not averaged, which
         it is.
-    least, sizes, small : how many people a number must be about; test samples by group, the lowest and highest number of several runs;
-        groups with fewer, of which there is no number.
+    least, counted, sizes, small : how many people a number must be about; what a number n is of; test samples, or people, by group, the
+        lowest and highest number of several runs; groups with fewer, of which there is no number.
     notes : sentences about what makes the runs hard to compare.
     methods : see `Measured`.
     """
@@ -221,6 +221,7 @@ class OfMeasure(Target, Table):
     exported: str
     shown: str
     least: int
+    counted: str
     sizes: dict[str, int | list[int]]
     small: list[str]
     notes: list[str]
@@ -420,7 +421,7 @@ class Parity(Table):
     Attributes
     ----------
     positive : the name of the class that rates are about; null where each is compared with all others.
-    least : people that a rate must be about.
+    least, counted : people that a rate must be about; what a number n is of.
     unknown, as_groups : of a sensitive attribute, `[low, high]` over the runs: test samples of which the value is not known; and whether the
         test sets are the same people as the values.
     notes, methods : see `OfMeasure`, `Gaps`.
@@ -429,6 +430,7 @@ class Parity(Table):
     notes: list[str]
     positive: str | None
     least: int
+    counted: str
     unknown: NotRequired[list[int]]
     as_groups: NotRequired[bool]
     methods: list[Gaps]

@@ -41,19 +41,26 @@ def few_people(parity: content.Parity, measure: Measure) -> dict[str, str]:
     for column in gaps_of(parity, measure):
         sizes: list[tuple[int, str, str]] = []
         for group, rates in parity["methods"][0]["groups"].items():
-            n, positive, selected = rates["n"] or 0, rates.get("of_class") or 0, rates.get("selection_rate")
-            chosen = round(n * selected["mean"] / 100) if selected and selected["mean"] is not None else 0
-            size = {"tpr": positive, "fpr": n - positive, "ppv": chosen}
-            for rate in behind(column.key):  # one that is not known is about fewer than the least
-                known = rate not in size or content.number_of(cast(content.Row, rates), rate)["mean"] is not None
-                sizes.append((size.get(rate, n) if known else 0, rate, group))
+            n, positive, selected = rates["n"], rates.get("of_class"), rates.get("selection_rate")
+            share = selected["mean"] if selected else None
+            size = {"tpr": positive, "fpr": n and n - (positive or 0), "ppv": n and share and round(n * share / 100)}
+            for rate in behind(column.key):
+                key = rate if rate in size else "accuracy" if "accuracy" in rates else "rmse"
+                known = content.number_of(cast(content.Row, rates), key)["mean"] is not None
+                sizes.append((_people(size.get(rate, n), n, parity["least"]) if known else 0, rate, group))
         large = [each for each in sizes if each[0] >= parity["least"]]  # others are in no gap
         smallest, rate, group = min(sizes if len({group for _, _, group in large}) < 2 else large)
         if smallest < ESTIMABLE:
-            rest = rate == "fpr" and parity["methods"][0]["groups"][group].get("of_class") is None
+            rest = rate in ("tpr", "fpr") and parity["methods"][0]["groups"][group].get("of_class") is None
             shown = f"< {parity['least']}" if smallest < parity["least"] else "at most " * rest + str(smallest)
             few[column.key] = f"{shown}{words.get(rate, '')} in {group}"
     return few
+
+
+def _people(about: float | None, n: int | None, least: int) -> int:
+    """How many people a rate is about that is shown, at most; enough if their number would tell that of a smaller group."""
+    most = n if about is None else about
+    return max(ESTIMABLE, least) if most is None else round(most)
 
 
 def columns(treated: content.Treated, measure: Measure) -> dict[str, str]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from equipoise.metrics.groups import hidden
 from equipoise.records.meta import Content
 from equipoise.report import drawing
 from equipoise.report.drawing import INK, PALETTE, SHORT, Vector
+from equipoise.report.formatting import UNDEFINED
 from equipoise.system.text import plural
 
 if TYPE_CHECKING:
@@ -99,7 +101,8 @@ def _draw_classes(
     from matplotlib.colors import to_rgba
 
     table = np.array([holder["counts"] or [0] * n_classes for holder in block], dtype=np.float64)
-    table[table < least] = 0
+    people = np.array([holder.get("people_of_class") or holder["counts"] or [0] * n_classes for holder in block])
+    table[people < least] = 0
     share = table / table.max(initial=1)
     if len(block) <= ROWS and n_classes <= CLASSES:
         rows, columns = share.nonzero()
@@ -128,7 +131,8 @@ def _draw_sizes(
     few = len(block) <= ROWS
     names = np.array([*map(_group, block)])
     sizes = np.array([holder["size"] for holder in block])
-    small = sizes < least
+    unshown = unsaid(block, least)
+    small = np.array([holder["name"] in unshown for holder in block])
     sizes[small] = 0
     shown = sizes / max(sizes.max(), 1)
     for name, colour in colours.items():
@@ -136,8 +140,20 @@ def _draw_sizes(
         label = drawing.plain(name) if name in labelled else None
         axes.barh(at[rows], shown[rows], (0.7 if few else 1) * height, color=colour, label=label)
     for row in range(len(block)) if few else [int(sizes.argmax())]:
-        text = f"< {least}" if small[row] else f"{sizes[row]:,}"
+        text = size(block[row], unshown, least)
         axes.text(shown[row] + 0.05, at[row], text, size=6.5, color=INK, va="center")
+
+
+def unsaid(holders: Holders, least: int) -> set[str]:
+    """The names of clients, or test sets, of which must not be shown how many samples they have, see `equipoise.metrics.groups.hidden`."""
+    return hidden({str(holder["name"]): int(holder.get("people") or holder["size"]) for holder in holders}, least)
+
+
+def size(holder: Mapping[str, Any], unshown: Collection[str], least: int) -> str:
+    """How many samples a client or a test set has; that they are about too few people, or a dash where they would tell how many another has."""
+    if holder["name"] not in unshown:
+        return f"{holder['size']:,}"
+    return f"< {least}" if int(holder.get("people") or holder["size"]) < least else UNDEFINED
 
 
 def _group(holder: Content) -> str:

@@ -371,7 +371,7 @@ def every_client(histories: Sequence[History] | Comparison, last: int | None = N
     for m, (name, group) in enumerate(zip(first.client_names, first.client_groups, strict=True)):
         called = f"{name} ({group})" if group and group not in name else name
         samples = [int(each[m]) for each in tested]
-        small = any(0 < n < least for n in samples)
+        small = first.at_sites and any(0 < n < least for n in samples)
         n = [Cell(_test_samples(samples, least))] if tested else []
         rows.append(
             (called, (*n, *(Cell(f"n < {least}") if small else _cell(column[m], measure.digits) for column in columns)))
@@ -405,7 +405,7 @@ def people_of_clients(comparison: Comparison) -> Iterator[Sheet]:
             rows.append((name, tuple(cells)))
         text = (
             f"{measure.title}{measure.words} of the model that each client predicts with, on {sentences.tested_on(comparison.histories)}, by {treated.attribute}; "
-            f"gap: the largest less the smallest. n: test samples; n {few}: no number is shown."
+            f"gap: the largest less the smallest. n: {treated.parity['counted']}; n {few}: no number is shown."
         )
         grid, texts = Grid((*titles,), (*rows,)), sentences.plus_minus_of(comparison.document)
         yield _block(
@@ -460,11 +460,11 @@ def _in_site(
     groups = methods[0]["sites"][site]["groups"] if values else {}
     for key in shown:
         for value in values:
-            rates = groups.get(value)
-            if rates is None or key not in COUNTED:
-                yield Cell(UNDEFINED) if rates is None else _cell(rates[key], digits)
+            numbers = groups.get(value)
+            if numbers is None or key not in COUNTED:
+                yield Cell(UNDEFINED) if numbers is None else _cell(numbers[key], digits)
             else:
-                yield Cell(f"< {least}" if rates[key] is None else f"{rates[key]:,}")
+                yield rates.count(numbers[key], numbers[shown[shown.index(key) + 1]], least)
 
 
 def _of_value(inside: content.Inside | None, few: str, digits: int) -> Cell:

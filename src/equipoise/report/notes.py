@@ -32,6 +32,7 @@ _CONTRIBUTIONS: Final = {  # the contributions that a method used
     "standalone_test": "measured on the test set, which training should not use",
     "given": "that the user gave; the table uses them as the accuracies reached alone",
 }
+FOLLOWS: Final = "–: this number, taken from all, would tell of fewer than {}."
 UNPROTECTED: Final = "This protects nobody for certain: what is not shown may follow from other numbers, and the files of a run hold exact counts."
 NOTHING: Final = "Nothing was tuned: {}, which may favour one of the methods. `--tune 16` (tune=16 in Python) chooses both for each on held-out training samples."
 ALIKE: Final = "the learning rate is the same for all, and hyper-parameters are as given"
@@ -343,7 +344,7 @@ def of_parity(runs: Runs, rates: NumbersOfRuns) -> Iterator[str]:
     else:
         yield from dict.fromkeys(positive.sentence for run in rated if (positive := run.positive) is not None)
     least, n = max((run.least_group for run in rated), default=1), len({run.seed for run in rated})
-    fewer = "no test sample" if least == 1 else f"fewer than {least} test samples"
+    fewer = "no test sample" if least == 1 else f"fewer than {least} {rated[0].counted}"
     rate = "recall of a worst class" if several else "true positive rate"
     for group, classes in _without_rate(rates, several).items():
         which = f"class{'es' * (len(classes) > 1)} {', '.join(map(name, sorted(classes)))}"

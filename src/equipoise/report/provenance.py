@@ -89,7 +89,7 @@ def conditions(histories: Sequence[History]) -> str:
 
 def at_real_sites(run: History) -> bool:
     """Whether a run was made at sites that keep their data."""
-    return (run.meta.get("config") or {}).get("engine") == "flower"
+    return run.at_sites
 
 
 def _at_sites(config: Content, directory: str) -> str:

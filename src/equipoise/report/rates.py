@@ -15,7 +15,7 @@ from equipoise.report import drawing
 from equipoise.report.document import Parity, Rate, RatesOfGroup
 from equipoise.report.formatting import PERCENT, UNDEFINED, Said, interval, number
 from equipoise.report.grid import Cell, Grid
-from equipoise.report.notes import UNPROTECTED, listed
+from equipoise.report.notes import FOLLOWS, UNPROTECTED, listed
 from equipoise.report.statistics import without_bounds
 
 if TYPE_CHECKING:
@@ -60,6 +60,13 @@ def titles(fairness: Parity, measure: Measure = ACCURACY) -> dict[RateName, str]
     return OF_MANY if fairness["positive"] is None else TITLES
 
 
+def count(n: int | None, rate: Rate | None, least: int) -> Cell:
+    """How many people a rate is about; a dash if there are enough, and their number would tell that of a smaller group."""
+    if n is not None:
+        return Cell(f"{n:,}")
+    return Cell(f"< {least}" if rate is None or rate["mean"] is None else UNDEFINED)
+
+
 def grid(fairness: Parity, measure: Measure = ACCURACY, shown: Mapping[RateName, str] | None = None) -> Grid:
     """The table of the rates, by default of those of `titles`: a row per group, and method if there are several."""
     shown = titles(fairness, measure) if shown is None else shown
@@ -68,12 +75,10 @@ def grid(fairness: Parity, measure: Measure = ACCURACY, shown: Mapping[RateName,
     for method in fairness["methods"]:
         for group, rates in method["groups"].items():
             name = f"{method['method']}, {group}" if len(fairness["methods"]) > 1 else group
-            row = rows[name] = {"n": Cell(few if rates["n"] is None else f"{rates['n']:,}")}
+            row = rows[name] = {"n": count(rates["n"], next(rates[key] for key in shown), fairness["least"])}
             for key, title in shown.items():
                 if key == "tpr":
-                    row[f"of {fairness['positive']}"] = Cell(
-                        few if rates["of_class"] is None else f"{rates['of_class']:,}"
-                    )
+                    row[f"of {fairness['positive']}"] = count(rates["of_class"], rates[key], fairness["least"])
                 row[measure.axis(title)] = _cell(rates[key], few, digits)
                 if key == "worst_recall":
                     row["worst class"] = Cell(rates["worst_class"] or UNDEFINED)
@@ -88,7 +93,7 @@ def explained(fairness: Parity, measure: Measure = ACCURACY) -> list[str]:
     over = "over the test samples (Wilson)" if measure == ACCURACY else "over the seeds (Student's t)"
     if several and measure == ACCURACY:
         over += ", the mean of its ends over the seeds; or that over the seeds (Student's t), where it reaches farther"
-    size = f"n: test samples.{f' In brackets: 95{PERCENT} interval {over}.' * brackets}"
+    size = f"n: {fairness['counted']}.{f' In brackets: 95{PERCENT} interval {over}.' * brackets}"
     if measure != ACCURACY:
         what = "Mean error: mean of predicted less true; above 0, too much is predicted for the people of the group."
         return [size, what, *_few(fairness, shown)]
@@ -110,6 +115,9 @@ def _few(fairness: Parity, titles: Mapping[RateName, str]) -> Iterator[str]:
         what = "rate" if titles is not OF_NUMBERS else "number"
         text = f"n < {fairness['least']}: a {what} about so few is not shown, and is in no gap (--least-group). {UNPROTECTED}"
         yield Said(text, "few")
+    keys = (("n", next(iter(titles))), *[("of_class", "tpr")] * ("tpr" in titles))
+    if any(rates[n] is None and rates[key]["mean"] is not None for rates in every for n, key in keys):  # type: ignore[literal-required]
+        yield FOLLOWS.format(fairness["least"])
     rated: dict[str, dict[str, None]] = {}
     for method in fairness["methods"]:
         for group, rates in method["groups"].items():
@@ -117,7 +125,7 @@ def _few(fairness: Parity, titles: Mapping[RateName, str]) -> Iterator[str]:
                 if 0 < (k := rates[key]["seeds"]) < (n := len(method["seeds"])):
                     rated.setdefault(f"in group {group} over {k} of {n} seeds", {})[title] = None
     for where, few in rated.items():
-        yield f"{listed([*few]).capitalize()} {where}: with the others about fewer than {fairness['least']} test samples."
+        yield f"{listed([*few]).capitalize()} {where}: with the others about fewer than {fairness['least']} {fairness['counted']}."
 
 
 def narrow(titles: Sequence[str]) -> dict[str, str]:

@@ -45,12 +45,14 @@ def when(comparison: content.OfMeasure) -> str:
 def legend(comparison: content.OfMeasure) -> list[str]:
     """What the columns of a table are, a sentence each."""
     columns = columns_of(comparison)
-    text = ["n: test samples."] * bool(comparison["sizes"] or comparison["small"])
+    text = [f"n: {comparison['counted']}."] * bool(comparison["sizes"] or comparison["small"])
     if comparison["small"]:
         text.append(
             f"n < {comparison['least']}{' with some seed' * (len(comparison['seeds']) > 1)}: "
             "a number about so few is not shown, and is in no AVG, STD or worst (--least-group). " + notes.UNPROTECTED
         )
+        unshown = comparison["sizes"] and {*comparison["methods"][0]["groups"]} - comparison["sizes"].keys()
+        text += [notes.FOLLOWS.format(comparison["least"])] * bool(unshown)
     text += [column.explanation for column in columns if column.explanation]
     if any(column.key == "worst" for column in columns) and len(comparison["methods"][0]["groups"]) > 1:
         text += worst_named(comparison["methods"])

@@ -422,15 +422,18 @@ def _tested(history: History, accuracies: Table, last: int) -> tuple[Outcome, ..
     outcomes = []
     for group, accuracy in zip(history.groups, accuracies.tolist(), strict=True):
         group_scores = [score.get(group, {}) for score in scores]
-        n = group_scores[-1].get("n") if group_scores else None
+        latest: Mapping[str, Any] = group_scores[-1] if group_scores else {}
+        n, visits = latest.get("n"), latest.get("visits")
         if not n or not math.isfinite(accuracy):
             return None
         right = None
-        if all(CORRECT in score and score.get("n") == n for score in group_scores):
+        if all(CORRECT in score and (score.get("n"), score.get("visits")) == (n, visits) for score in group_scores):
             bits = (np.frombuffer(bytes.fromhex(score[CORRECT]), np.uint8) for score in group_scores)
             rows = [np.unpackbits(packed, count=n) for packed in bits]
             right = np.mean(rows, axis=0)
-        outcomes.append(Outcome(accuracy, n, right))
+        if right is not None and visits:
+            right = np.add.reduceat(right, np.cumsum([0, *visits[:-1]]))
+        outcomes.append(Outcome(accuracy, latest.get("persons", n), right, np.array(visits, float) if visits else None))
     return tuple(outcomes) or None
 
 
@@ -463,6 +466,7 @@ def _of_measure(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
         "shown": exported if last_evaluated else "the last evaluated round",
         "seeds": sorted({history.seed for history in histories}),
         "least": max(history.least_group for history in histories),
+        "counted": histories[0].counted,
         "sizes": _sizes(histories),
         "small": list(dict.fromkeys(chain.from_iterable(history.small_groups for history in histories))),
         "notes": [*_notes(runs, methods, measure, last, averaged)],
@@ -603,7 +607,7 @@ def _sizes(histories: Sequence[History]) -> dict[str, int | list[int]]:
     """Test samples of every group that is not too small, or the lowest and highest number in several runs."""
     by_group: dict[str, int | list[int]] = {}
     for group in dict.fromkeys(group for history in histories for group in history.groups):
-        if sizes := {history.sizes[group] for history in histories if group in history.sizes}:
+        if sizes := {n for history in histories if (n := history.shown_sizes.get(group)) is not None}:
             by_group[group] = min(sizes) if len(sizes) == 1 else [min(sizes), max(sizes)]
     return by_group
 
@@ -827,9 +831,14 @@ def _spread(runs: Runs, last: int) -> content.Spread | None:
 
 def _test_samples(runs: Iterable[Run]) -> list[int] | None:
     """Lowest, median and highest number of test samples of the clients that are counted; None where they have none of their own."""
-    sizes = [n[n >= run.history.least_group] for run in runs if (n := run.history.client_sizes) is not None]
+    sizes = [n[n >= _least(run.history)] for run in runs if (n := run.history.client_sizes) is not None]
     every = np.concatenate(sizes) if sizes else np.empty(0, np.int64)
     return [int(every.min()), int(np.median(every)), int(every.max())] if every.size else None
+
+
+def _least(history: History) -> int:
+    """How many people a client must be tested on to be counted."""
+    return history.least_group if history.at_sites else 1
 
 
 def _clients_matter(run: Run) -> bool:
@@ -862,7 +871,7 @@ def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str,
         if n is None:
             return {}
         honest = run.history.of_honest(n)
-        counted = honest[honest >= run.history.least_group]
+        counted = honest[honest >= _least(run.history)]
         if len(counted) != len(values):  # some client was not tested in all of these rounds
             return {}
         outcomes[label] = [Outcome(a, k) for a, k in zip(values.tolist(), counted.tolist(), strict=True)]
@@ -908,6 +917,7 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
         "leaders": leaders,
         "positive": None if numbers or several or about.positive is None else about.positive.name,
         "least": about.least_group,
+        "counted": about.counted,
         "methods": [
             cast(
                 content.Gaps,

@@ -67,13 +67,15 @@ def of_run(directory: Path) -> RunStatus:
 
 def _of_run(directory: Path) -> RunStatus:
     config = _config(directory)
-    about = {**_object(directory / MANIFEST)}
+    about = manifest = {**_object(directory / MANIFEST)}
     if config:
         about = config
     elif "rounds" in (pointer := _object(directory / CHECKPOINT / POINTER)):
         about["rounds"] = pointer["rounds"]
     last = _last(directory / METRICS)
-    standing = Standing.of(last, int(about.get("rounds") or len(last)), int(about.get("least_group") or LEAST))
+    simulated = () if about.get("engine") == "flower" else manifest.get("client_names") or ()
+    least = int(about.get("least_group") or LEAST)
+    standing = Standing.of(last, int(about.get("rounds") or len(last)), least, simulated)
     process = holder(directory / LOCK)
     ended = str(last[-1].get("stopped", "")) if last else ""
     failure = _object(directory / FAILED)

@@ -171,9 +171,9 @@ def compare(
                 bar.update(task, advance=rounds - left)
 
                 def shown(record: Record, fed: Federation = fed, called: str = named, rest: int = later) -> None:
-                    bar.update(task, advance=1, accuracy=accuracies(record, fed.least_group))
+                    bar.update(task, advance=1, accuracy=accuracies(record, fed.least_group, fed.simulated))
                     if lines.due(called, ends=fed.progress.t == rounds or "stopped" in record):
-                        standing = Standing.of(fed.records, rounds, fed.least_group)
+                        standing = Standing.of(fed.records, rounds, fed.least_group, fed.simulated)
                         more = (rounds - standing.round + rest * rounds) * (standing.seconds or 0)
                         end = datetime.fromtimestamp(time.time() + more) if rest else None
                         lines.say(called, standing, shown_rate(fed.solver.lr, fed.progress.t, rounds), None, end)

@@ -50,20 +50,24 @@ def chosen(to: str) -> tuple[str, str]:
     return name, place
 
 
-def of_round(record: Mapping[str, Any], names: Sequence[str], least: int = 1) -> dict[str, float]:
+def of_round(
+    record: Mapping[str, Any], names: Sequence[str], least: int = 1, *, at_sites: bool = False
+) -> dict[str, float]:
     """The numbers of a record: all its own, those of every client that was tested, and AVG, STD and worst over groups.
 
-    Groups and clients with fewer than ``least`` test samples are left out.
+    Groups with fewer than ``least`` people are left out, and clients that are real sites.
     """
     apart = ("round", "bytes", "clients", "groups")
     sent = numbers({key: value for key, value in record.items() if key not in apart})
-    groups = large(record, least)
+    groups = large(record, least, () if at_sites else names)
     for name, group in groups.items():
         sent |= {f"groups/{key}/{part(name)}": value for key, value in numbers(group).items() if key != "n"}
     clients = record.get("clients", {})
     main = main_in(clients or next(iter(groups.values()), ()))
     each = zip(names, clients.get(main.name, ()), clients.get("n") or [least] * len(names), strict=False)
-    sent |= {f"clients/{main.name}/{part(name)}": a for name, a, n in each if a is not None and n >= least}
+    sent |= {
+        f"clients/{main.name}/{part(name)}": a for name, a, n in each if a is not None and (n >= least or not at_sites)
+    }
     of_groups = [group[main.name] for group in groups.values()]
     statistics = {"avg": performance.mean, "std": performance.std, "worst": main.worst}
     values = {f"{main.name}/{name}": compute(of_groups) for name, compute in statistics.items()}
@@ -104,7 +108,9 @@ class Follower:
             run, sink = self.open[path]
             for record in records[self.sent.get(path, 0) :]:
                 if record["round"] >= sink.begin:
-                    sink.log(record["round"], of_round(record, run.begun.client_names, run.begun.least_group))
+                    begun = run.begun
+                    names, least = begun.client_names, begun.least_group
+                    sink.log(record["round"], of_round(record, names, least, at_sites=begun.at_sites))
                     sink.begin = record["round"] + 1
             self.sent[path] = t
             if complete and (last or run.group or (path / "report.html").exists()):

@@ -19,7 +19,7 @@ from equipoise.data.formats.reading import read_user_data
 from equipoise.data.memory_mapped import Data, Mapped, take
 from equipoise.data.pictures import Pictures, Range, doubtful, faint
 from equipoise.data.precision import lost
-from equipoise.data.samples import NOTHING, Draw, held_rows
+from equipoise.data.samples import NOTHING, Draw, at_one_client, held_rows
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.coding import Coder
 from equipoise.data.tables.columns import WRITTEN, Columns, UserData, listed, ordered, several
@@ -368,7 +368,7 @@ def _in_several_places(own: UserData, train: dict[str, list[int]], tested: list[
     at = np.unique(np.concatenate([np.unique(row_of[rows]) for rows in train.values()]), return_counts=True)[1]
     if n := int((at > 1).sum()):
         yield f"{n:,} different rows are at several clients for training, the same in all columns."
-    people = _people(own, train) or []
+    people = _people(own, train)
     if n := len({*own.people[trained][np.concatenate([[], *people]) < 0].tolist()}):
         yield f"{n:,} people have training rows at several clients: none of these rows is held out for validation."
 
@@ -545,7 +545,7 @@ def federate(
         "tests": {name: take(samples, rows) for name, rows in sets.items()},
         "server_validation": take(samples, parts.validation) if parts.validation else None,
         "attributes": own.values,
-        "people": None if (people := _people(own, parts.train)) is None else tuple(map(torch.from_numpy, people)),
+        "people": tuple(map(torch.from_numpy, _people(own, parts.train))) or None,
     }
     if own.subject is not None:
         who = torch.from_numpy(own.people)
@@ -603,13 +603,9 @@ def _learnt_from(own: UserData, parts: Parts, held: Draw) -> list[NDArray[np.int
     ]
 
 
-def _people(own: UserData, train: Mapping[str, Sequence[int]]) -> list[NDArray[np.int64]] | None:
-    """Of every client the person of each training row, negative if several clients train on rows of the same; None if none is known."""
-    if own.subject is None or not train:
-        return None
-    mine = [own.people[rows] for rows in train.values()]
-    who, n_clients = np.unique(np.concatenate([*map(np.unique, mine)]), return_counts=True)
-    return [np.where(np.isin(people, who[n_clients > 1]), -1, people) for people in mine]
+def _people(own: UserData, train: Mapping[str, Sequence[int]]) -> list[NDArray[np.int64]]:
+    """Of every client the person of each training row, see :func:`at_one_client`; nothing if people are not known."""
+    return [] if own.subject is None else at_one_client([own.people[rows] for rows in train.values()])
 
 
 def _rounding_of(own: UserData, coder: Coder, x: NDArray[np.float32]) -> list[str]:

@@ -107,11 +107,11 @@ class SharedSchema:
         ------
         DataError : the table is not as the schema says, or has a class or value that no site named.
         """
-        train, tested = self.samples(data, **written)
-        return train.data if isinstance(train, OfPeople) else train, tested
+        train, tested = (d.data if isinstance(d, OfPeople) else d for d in self.samples(data, **written))
+        return train, tested
 
-    def samples(self, data: str | Path, **written: Any) -> tuple[Rows | OfPeople, Rows]:
-        """The same, the training rows with their people, if the schema has the column ``subject``."""
+    def samples(self, data: str | Path, **written: Any) -> tuple[Rows | OfPeople, Rows | OfPeople]:
+        """The same with the people of the rows, if the schema has the column ``subject``."""
         own, parts = _site(data, {**self.options, **written}, self.seed, self.test)
         assert isinstance(own.inputs, RawTable)
         for note in self.coder.notes(own.inputs.columns, own.source):
@@ -122,7 +122,9 @@ class SharedSchema:
         s = (torch.from_numpy(np.stack(columns, 1)),) if columns else ()
         train, tested = (torch.tensor(rows.get(SITE, []), dtype=torch.int64) for rows in (parts.train, parts.test))
         mine, tests = (tuple(part[rows] for part in (x, y, *s)) for rows in (train, tested))
-        return mine if own.subject is None else OfPeople(mine, own.people[train.numpy()]), tests
+        if own.subject is None:
+            return mine, tests
+        return OfPeople(mine, own.people[train.numpy()]), OfPeople(tests, own.people[tested.numpy()])
 
     def doubt(self, held: Draw, site: str) -> str:
         """Why something was learnt of rows that a site holds out in a run, and what to do; empty if nothing was."""

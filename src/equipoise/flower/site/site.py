@@ -35,6 +35,7 @@ from equipoise.flower.site.store import Receipt, Store
 from equipoise.flower.site.task import Task
 from equipoise.methods.dp import DP
 from equipoise.metrics.classification import RATES
+from equipoise.metrics.groups import people_of
 from equipoise.privacy.accounting import spend
 from equipoise.records.history import LEAST
 from equipoise.system import own_code
@@ -98,7 +99,7 @@ class Site:
 
     @property
     def least(self) -> int:
-        """The fewest samples of which numbers leave the site: ``least-group`` of its node config."""
+        """The fewest people of whom numbers leave the site: ``least-group`` of its node config."""
         return 1 if self.simulated else int(self.node_config.get("least-group", LEAST))
 
     @property
@@ -109,7 +110,7 @@ class Site:
     @property
     def shown(self) -> EvaluationSets:
         """The test sets of which numbers leave the site."""
-        return replace(self.tests, sets={name: d for name, d in self.tests.sets.items() if d.size >= self.least})
+        return replace(self.tests, sets={name: d for name, d in self.tests.sets.items() if d.persons >= self.least})
 
     def _used(self, asked: Parcel) -> Tensor:
         """The model that this site predicts with [G]."""
@@ -430,21 +431,19 @@ def _decisions(site: Site, asked: Parcel, used: Tensor | None = None) -> Sequenc
 
 def _told(site: Site, outputs: Outputs, measures: Sequence[str]) -> dict[str, Any]:
     """The tally of a test set, by class and groups of people if rates are asked for, and the measures that do not follow from it."""
-    follow = (*outputs.tally.score(), RATES)
+    follow = (*outputs.tally.score(), RATES, "persons")
     more: dict[str, Any] = {name: x for name, x in outputs.score(measures).items() if name not in follow}
     if "useless" in more:
         more["useless"] = int(bool(more["useless"]))  # the words stay here
     if "ranks" in more:
-        few = [
-            min(m, len(outputs.y) - m) < site.least for m in outputs.y.bincount(minlength=len(more["ranks"])).tolist()
-        ]
+        people = people_of(outputs.counts)
+        few = [min(n) < site.least for n in zip(people["tpr"], people["fpr"], strict=True)]
         more["ranks"] = [[0.0 if few[c] else round(x, DIGITS) for x in sums] for c, sums in enumerate(more["ranks"])]
     short = {name: round(x, DIGITS) if site.guarded and isinstance(x, float) else x for name, x in more.items()}
     report = {"sums": _sums(site, outputs.tally, classes=RATES in measures), **short}
-    people = (
-        of_people(outputs, site.least_count) if RATES in measures and site.least_count and site.attributes else None
-    )
-    return report if people is None else {**report, "people": people}
+    wanted = RATES in measures and site.least_count and site.attributes
+    by_group = of_people(outputs, site.least_count) if wanted else None
+    return report if by_group is None else {**report, "people": by_group}
 
 
 def _tallies(answered: Mapping[str, Outputs]) -> list[Tally]:
@@ -461,7 +460,7 @@ def _sums(site: Site, *tallies: Tally, classes: bool = False) -> list[float]:
 def _validate(site: Site, asked: Parcel) -> Parcel:
     """How the model this site predicts with does on what it holds out, if that is enough: sums over the samples."""
     vector = site._used(asked) if asked.fields["own"] else site._received(asked)[0]
-    enough = site.held is not None and site.held.size >= site.least
+    enough = site.held is not None and site.held.persons >= site.least
     outputs = (
         measured(
             site.trial,
