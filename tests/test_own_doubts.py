@@ -275,7 +275,7 @@ def test_a_client_at_which_a_column_is_unlike_is_named(kind: str, tmp_path_facto
 def test_many_columns_that_differ_are_said_in_short(tmp_path: Path) -> None:
     frame = hospitals()
     for k in range(30):
-        frame[f"x{k}"] = np.where(frame["client"] == "west", 1000, 1) * frame["sugar"]
+        frame[f"x{k}"] = np.where(frame["client"] == "west", 1000, 1) * frame["sugar"] + k
     said = notes(tmp_path, frame)
     assert len(said) == 11
     assert said[-1].endswith("20 more notes of that kind are left out.")

@@ -112,7 +112,7 @@ def scenario(
     keep : columns that are features, although they have no name or count the rows; without it these are left out, with a note.
     not_missing : words such as NA that are names of classes, clients or groups, and not said to be missing.
     inputs : the columns that may be features; by default all that have no other purpose. ``equipoise init`` writes them down.
-    unlabelled : ``"leave out"``: rows without a label are left out; by default they are an error.
+    unlabelled : ``"leave-out"``: rows without a label are left out; by default they are an error.
     unknown : the name of a group for people whose group is missing; by default such a row is an error.
     sep, decimal, thousands, encoding : of a table that is text: the sign between cells, ``"."`` or ``","`` before the digits of a
         fraction, the sign between thousands, and how letters are written, ``"latin-1"`` for one; by default what the first lines show,

@@ -143,7 +143,7 @@ def of_table(
 
 def _require_options(what: str, columns: Columns, header: Sequence[str], named: Mapping[str, str]) -> None:
     """Require that the columns of options exist, and that none is to be kept as an input that has another purpose."""
-    written = json.loads(columns.schema or "{}")
+    written = {} if columns.agreed else json.loads(columns.schema or "{}")
     for name in sorted({*columns.leave_out, *columns.keep, *(columns.inputs or ()), *written} - {*header}):
         column(header, name, "", what)  # which says that there is none
     for role, name in named.items():

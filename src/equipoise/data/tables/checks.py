@@ -76,9 +76,10 @@ def doubts(own: UserData, columns: Columns) -> Iterator[str]:
     low, high = x.min(0), x.max(0)
     if constant := np.flatnonzero((low == high) & (np.abs(low) < EXACT)).tolist():
         yield said(constant, ("holds", "hold"), "the same number in every row, which tells nothing")
-    for first, other in copies(x):
-        if first not in constant:
-            yield f"{source}: the column {names[other]} is a copy of {names[first]}: {option('leave_out', [*leave, names[other]][:MANY])}."
+    twins = [(first, other) for first, other in copies(x) if first not in constant]
+    for first in dict.fromkeys(first for first, _ in twins):
+        same = [other for one_of, other in twins if one_of == first]
+        yield said(same, ("is", "are"), f"the same as {names[first]} in every row, which tells nothing more")
     if not own.regression:
         yield from (f"{source}: {sentence}" for sentence in shortened([*_missing_by_class(own)]))
     for name, values, form in _present(own, x, names):

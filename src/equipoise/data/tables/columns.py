@@ -29,7 +29,7 @@ SPLITS = {
 ROLES = ("client", "split", "subject")  # of columns, in addition to labels, groups and inputs
 SHOWN = 5  # names in a sentence
 THOUSANDS = (".", ",", "'", "’", " ", "\u00a0", "\u202f", "_")  # signs between them
-LEAVE_OUT = "leave out"
+LEAVE_OUT = "leave-out"
 WRITTEN = ("sep", "decimal", "thousands", "encoding")  # options of tables that are text
 PROBLEMS = 10  # in an error
 MANY = 50  # columns in a sentence
@@ -54,7 +54,7 @@ class Columns:
     keep : columns that are features, although they have no name or count the rows.
     not_missing : words that usually say that something is missing, and are names of classes, clients or groups here.
     inputs : the columns that may be features; None: all that have no other purpose.
-    unlabelled : what happens to rows without a label: ``"leave out"``; None: they are an error.
+    unlabelled : what happens to rows without a label: ``"leave-out"``; None: they are an error.
     unknown : the name of the group of people whose group is missing; None: they are an error.
     sep, decimal, thousands, encoding : of a table that is text: what is between its cells, the sign before the digits of a fraction,
         ``"."`` or ``","``, the one between thousands, and how letters are written, such as ``"latin-1"``; ``None`` for what is found,

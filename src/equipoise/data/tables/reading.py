@@ -19,6 +19,7 @@ from equipoise.data.tables.signs import Signs, agreeing, readings, shown_by
 from equipoise.data.tables.words import missing, twins
 
 SIGNS = ("thousands", "unit")
+SIGNS_OF_NOTHING = ("-", "--", "*", ".")  # which may be names
 CODES = 10  # different whole numbers that may be codes of categories
 INDEX = "it holds nothing but the numbers of the rows"
 DECISIVE = {"kind", "thousands", "decimal", "form", "latest", "truth", "categories"}  # options that choose a reading
@@ -72,6 +73,14 @@ def read_raw(
             feature, said = _named(source, feature, cells, options.not_missing)
             notes += said
         features.append(feature)
+        if (
+            isinstance(cells, Words)
+            and len(guess.features) == 1
+            and feature.kind == NUMBER
+            and not decided
+            and not feature.truth
+        ):
+            notes += other_readings(source, feature, cells, options)
         if len(guess.features) > 1 and not decided:
             others[name] = guess.features[1:]
             problems += [question(guess.features, cells)] * (not options.choose)
@@ -96,6 +105,20 @@ def signs_in(raw: Mapping[str, Raw], options: Columns, text: bool) -> tuple[dict
     columns = {name: readings(texts, options.thousands, options.decimal) for name, texts in words.items()}
     shown = shown_by([(signs, words[name]) for name, signs in columns.items()], fractions)
     return {name: agreeing(signs, shown) for name, signs in columns.items()}, shown
+
+
+def other_readings(source: str, feature: Feature, raw: Words, options: Columns) -> list[str]:
+    """A note on a column of numbers which alone could be read in two ways, and was read as the other columns are."""
+    signs = readings(raw.texts, options.thousands, options.decimal)
+    if len(signs) < 2:
+        return []
+    every = [Feature(feature.name, NUMBER, **each.changed()) for each in signs]
+    chosen, *others = sorted(every, key=lambda each: each.decimal != feature.decimal)
+    said, *possible = ways_of([chosen, *others], raw)
+    ways = ", or ".join(
+        f"{way.split(' is ')[1]}: {written_as(each)}" for way, each in zip(possible, others, strict=True)
+    )
+    return [f"{source}: column {feature.name}: {said}, by the sign before fractions in other columns. If it is {ways}."]
 
 
 def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> str:
@@ -135,7 +158,7 @@ def ways_of(features: Sequence[Feature], raw: Words) -> list[str]:
 
 def written_as(feature: Feature) -> str:
     """A column's options as TOML has them."""
-    options = feature.written() | ({"decimal": "."} if feature.kind == NUMBER and not feature.thousands else {})
+    options = feature.written() | ({"decimal": feature.decimal} if feature.kind == NUMBER and not feature.truth else {})
     return ", ".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in options.items())
 
 
@@ -195,7 +218,7 @@ def _named(source: str, feature: Feature, text: Words, names: Sequence[str]) -> 
     words = [word for word in text.counts if missing(word)]
     kept = tuple(word for word in words if word in names)
     notes = []
-    if lost := [word for word in words if word.isalpha() and word not in names]:
+    if lost := [word for word in words if (word.isalpha() or word in SIGNS_OF_NOTHING) and word not in names]:
         cells = sum(text.counts[word] for word in lost)
         notes.append(
             f"{source}: column {feature.name}: {listed(map(repr, lost))} in {cells:,} cells marks a missing cell. "

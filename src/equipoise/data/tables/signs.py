@@ -131,7 +131,7 @@ def respelt(words: Iterable[str]) -> list[tuple[str, str]]:
     for word in words:
         if re.fullmatch(r"[+-]?\d+[.,]\d+", word, re.ASCII):
             other = first.setdefault(word.rstrip("0"), word)
-            pairs += [(other, word)] * (other != word and word.rstrip("0")[-1:] not in ".,")
+            pairs += [(other, word)] * (other != word)
     return pairs
 
 

@@ -58,7 +58,8 @@ class Sums:
         for part in parts:
             words.update(part.words)
         points = np.concatenate([part.points for part in parts]) if parts else np.empty(0)
-        counts = np.concatenate([part.weights for part in parts]) if any(len(part.counts) for part in parts) else ()
+        order, given = np.argsort(points, kind="stable"), any(len(part.counts) for part in parts)
+        points, counts = points[order], np.concatenate([part.weights for part in parts])[order] if given else ()
         present, total = sum(part.present for part in parts), math.fsum(part.total for part in parts)
         mean = total / present if present else 0.0
         apart = [(part.present, part.deviation, part.mean - mean) for part in parts if part.present]
