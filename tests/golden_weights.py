@@ -82,7 +82,7 @@ def fairfed_metric(i: Inputs) -> Fields:
     bar, shown = p, []
     for local, overall, accuracy in zip(i["F_local"], i["F_global"], tensor(i["accuracy"]), strict=True):
         delta = gaps(accuracy, p, tensor([float("nan") if F is None else F for F in local]), overall)
-        bar = rule.update(bar, delta)
+        bar = rule._update(bar, delta)
         shown.append((delta, bar, bar / bar.sum()))
     return dict(zip(("delta", "omega_bar", "omega"), map(list, zip(*shown, strict=True)), strict=True))
 

@@ -97,7 +97,7 @@ def tuned_choices(
     if not more.get("json_"):
         show(tuning, directory / FOLDER)
     of_methods, tuned = tuning.settings(), {method: tuning.tuned(method) for method in methods}
-    return replace(chosen, of_methods=of_methods, tuned=tuned)
+    return replace(chosen, of_methods=of_methods, tuned=tuned, rated=False)  # the search began at the given rate
 
 
 def choose(

@@ -134,7 +134,8 @@ def compare(
             if isinstance(tune, Tuning)
             else _tune(net, each, labelled, rounds, budget, {}, folder, progress, solver, given)
         )
-        lacking = [name for name, m in labelled.items() if name not in tuning.choices or tuning.methods[name] != m]
+        tuned_of = {name: (m, m.typed) for name, m in tuning.methods.items()}
+        lacking = [name for name, m in labelled.items() if tuned_of.get(name) != (m, m.typed)]
         if lacking or tuning.solver != solver:
             what = f"methods={lacking}" if lacking else f"solver={solver}"
             raise ValueError(
