@@ -111,7 +111,7 @@ def fphl_rounds(method: str) -> Callable[[Inputs], Fields]:
 def fael_fields(server: Server, cohort: Cohort) -> Fields:
     k = server.position(FAEL)
     return {
-        "d": server.rules[k].distances(cohort),
+        "d": server.rules[k]._distances(cohort),
         "delta_p": server.state[k]["dp"],
         "p_raw": server.state[k]["p"],
         "p": cohort.weights,
@@ -176,7 +176,7 @@ def fedheal_partial(i: Inputs) -> Fields:
             {
                 "participants": cohort.ids,
                 "mask": cohort.mask.dense(),
-                "d": server.rules[weights].distances(cohort),
+                "d": server.rules[weights]._distances(cohort),
                 "weights_used": cohort.weights,
                 "q": quotas(cohort),
                 "p": server.state[weights]["p"],

@@ -193,7 +193,7 @@ def two_rounds(method: str) -> Callable[[Inputs], Fields]:
                 {
                     "rho": radius(saga.rho, saga.tau, visit),
                     "value": value,
-                    "w_tilde": saga.fresh(value),
+                    "w_tilde": saga._fresh(value),
                     "w": record["weights"],
                     "local_params": torch.cat([answer.trained for _, answer in seen]),
                     "params_new": now.vector,

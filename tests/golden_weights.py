@@ -28,7 +28,7 @@ def qfedavg(i: Inputs) -> Fields:
     W, losses = tensor(i["params"]), tensor(i["loss"])
     updates = tensor(i["client_params"]) - W
     server = Server(QFFL(q=i["q"], form="full"), W, torch.ones_like(losses), solver=SGD(i["lr"]))
-    _, h = server.rules[0].terms(losses, updates, server.state[0]["L"], torch.ones_like(losses))
+    _, h = server.rules[0]._terms(losses, updates, server.state[0]["L"], torch.ones_like(losses))
     server.round(updates, reports=[{"loss": losses}])
     return {"h": h, "params_new": server.theta}
 

@@ -88,5 +88,5 @@ def test_shifts_are_the_best_of_all() -> None:
         every = cost(score, hist, n, lam[k].expand(4001), tried) + 0.03 * tried.abs()
         assert float(priced[k]) <= float(every.min()) + 1e-9
     assert u.abs().max() > 0
-    assert eq.parse("logofair(bins=20, local=1)").rules[0].best(hist, n, lam)[0].abs().max() < 1e-9
+    assert eq.parse("logofair(bins=20, local=1)").rules[0]._best(hist, n, lam)[0].abs().max() < 1e-9
     assert not rule._best(hist * torch.tensor([[1.0], [0.0]]), n, lam)[0].any()

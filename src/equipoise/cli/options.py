@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import fields, replace
 from functools import wraps
@@ -15,7 +15,7 @@ import typer
 from equipoise.cli import completion
 from equipoise.core.settings import RunSettings, Settings, meaning, usual
 from equipoise.system.ranges import Range
-from equipoise.system.suggestions import near
+from equipoise.system.suggestions import near, unknown
 
 if TYPE_CHECKING:
     from equipoise.federation.history import History
@@ -175,6 +175,40 @@ Runs = Annotated[
     list[Path],
     typer.Argument(metavar="RUN...", help="Directories of runs, or of comparisons.", autocompletion=completion.runs),
 ]
+
+
+def pairs_of(texts: Sequence[str] | None, allowed: Iterable[str]) -> dict[str, str]:
+    """The pairs of a ``--set`` with these names only.
+
+    Raises
+    ------
+    ValueError : a name that does not exist or is given twice, or no value.
+    """
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if name not in allowed:
+            raise ValueError(f"--set: {unknown('option', name, allowed)}")
+        if not equals or not value or name in pairs:
+            raise ValueError(f"--set {text}: expected NAME=VALUE, each name once.")
+        pairs[name] = value
+    return pairs
+
+
+def require_use(by: str, given: Mapping[str, object]) -> None:
+    """Refuse options that have no effect with, or without, something that was given.
+
+    Parameters
+    ----------
+    by : what takes their effect, such as ``with --json``.
+    given : what the user gave, by the names of the options; nothing of what is false.
+
+    Raises
+    ------
+    ValueError : naming the first of them.
+    """
+    if idle := next((name for name, value in given.items() if value), None):
+        raise ValueError(f"{idle} has no effect {by}. Leave it out.")
 
 
 def new_labels(pairs: Sequence[str] | None, called: Mapping[str, str]) -> dict[str, str]:

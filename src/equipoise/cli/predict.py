@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from equipoise.cli.console import note, progress_bar, require_free, say
+from equipoise.cli.options import pairs_of
 
 if TYPE_CHECKING:
     from equipoise.data.own.tables import Table
@@ -45,12 +46,13 @@ def predict(
     from equipoise.bundle.files import cautions
     from equipoise.bundle.inputs import group_words
     from equipoise.bundle.predictor import ROWS, Classifier, load
+    from equipoise.data.own.columns import WRITTEN
     from equipoise.system.files import write_atomically
     from equipoise.system.text import cell
 
     require_free(output, force)
     model = load(bundle)
-    (x, notes), names, table = model.inputs.of_file(data, _options(set_))
+    (x, notes), names, table = model.inputs.of_file(data, pairs_of(set_, WRITTEN))
     first = ("row" if table is not None or model.inputs.names else "sample") if identifier is None else identifier
     if identifier is not None:
         names = _named(identifier, table, data)
@@ -77,17 +79,6 @@ def predict(
             progress.update(task, completed=done)
     write_atomically(output, file.getvalue())
     say(f"{output}: {len(x):,} predictions")
-
-
-def _options(texts: list[str] | None) -> dict[str, str]:
-    """How a table is written, of NAME=VALUE pairs."""
-    from equipoise.data.own.columns import WRITTEN
-    from equipoise.system.suggestions import unknown
-
-    pairs = {name: value for name, _, value in (text.partition("=") for text in texts or ())}
-    if strange := [name for name in pairs if name not in WRITTEN]:
-        raise ValueError(f"--set: {unknown('option', strange[0], WRITTEN)}")
-    return pairs
 
 
 def _named(identifier: str, table: Table | None, data: Path) -> list[str]:

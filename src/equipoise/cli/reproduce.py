@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from equipoise.cli import completion
 from equipoise.cli.console import err, out, plain_table, print_json, progress_bar, say
-from equipoise.cli.options import Base, Jobs, Json, help_of
+from equipoise.cli.options import Base, Jobs, Json, help_of, require_use
 from equipoise.system.files import write_atomically
 
 if TYPE_CHECKING:
@@ -94,7 +94,11 @@ def reproduce(
     from equipoise.runs.configuration import whole
     from equipoise.runs.experiment import read_experiment
 
+    chosen = {"--seeds": seeds, "--divisions": divisions, "--part": part, "--row": row, "--rounds": rounds}
+    chosen |= {"--quick": quick, "--jobs": jobs, "--device": device, "--precision": precision, "--weights": weights}
     if name is None:
+        placed = {"--data": data, "--embedded": embedded, "--dry-run": dry_run}
+        require_use("without an experiment, such as `equipoise reproduce fedheal/table2`", chosen | placed)
         _list(json_)
         return
     if embedded and data is not None:
@@ -102,10 +106,7 @@ def reproduce(
     if quick and (rounds is not None or seeds is not None):
         raise ValueError("--quick has rounds and seeds of its own: leave --rounds and --seeds out, or --quick.")
     if dry_run and data is None and not embedded and (experiment := read_experiment(name)).reads:
-        if quick or any((seeds, divisions, part, row, rounds, jobs, device, precision, weights)):
-            raise ValueError(
-                "--dry-run without --data or --embedded lists the whole experiment. Leave the other options out, or say where the data are."
-            )
+        require_use("with --dry-run without --data or --embedded, which lists the whole experiment", chosen)
         _outline(experiment, json_)
         return
     stem = Path(name).stem if name.endswith(".toml") else name.replace("/", "-")

@@ -32,6 +32,7 @@ from equipoise.cli.options import (
     new_labels,
     option,
     relabelled,
+    require_use,
     training_options,
 )
 from equipoise.cli.tune import By, Search, started, tuned_choices
@@ -83,6 +84,7 @@ def run(
     from equipoise.runs import directory as runs
     from equipoise.runs.tracking import Tracking
 
+    _require_shown(json_=json_, report=report, figures=figures, details=details)
     chosen = read(given)
     name_of_method = chosen.only_method if method is None else method
     warn_of_defaults(chosen, [name_of_method])
@@ -135,6 +137,8 @@ def compare(
     details: Details = False,
 ) -> None:
     """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test."""
+    _require_shown(json_=json_, report=report, figures=figures, details=details)
+    require_use("without --tune N", {} if tune else {"--by": by, "--search": search})
     with started(given, jobs, len(methods) * max(seeds, tune or 1), name and base / name) as kept:
         with loading():
             from equipoise.runs import comparison
@@ -145,8 +149,6 @@ def compare(
         bound = [name for name in ("standalone", "centralised") if bounds and name not in methods]
         check_parts(chosen, [*methods, *bound])
         warn_of_defaults(chosen, methods)
-        if tune is None and (by or search):
-            raise ValueError(f"{'--by' if by else '--search'} belongs to --tune. Add --tune 16, or leave it out.")
         directory = runs.place(base, name, f"compare-{chosen.fields['scenario']}")
         if tune is not None:
             chosen = tuned_choices(
@@ -179,6 +181,12 @@ def compare(
             )
     histories = relabelled(histories, labels)
     _show_results(histories, directory, json_=json_, report=report, figures=figures, details=details)
+
+
+def _require_shown(*, json_: bool, report: bool, figures: bool, details: bool) -> None:
+    """Refuse options about results that are not shown."""
+    require_use("with --json, which prints everything", {"--details": json_ and details})
+    require_use("with --no-report", {"--figures": figures and not report})
 
 
 def _say_data(config: RunConfig, chosen: Choices, json_: bool) -> None:
@@ -228,6 +236,7 @@ def resume(
     from equipoise.runs.directory import load
     from equipoise.runs.tracking import Tracking
 
+    require_use("with --quiet or --json", {"--details": details and (quiet or json_)})
     if not (quiet or json_ or track) and (before := load(directory).track):
         say(f"The run names the tracker {before}. To send its rounds there, add: --track {shlex.quote(before)}")
     with Tracking(directory, track):

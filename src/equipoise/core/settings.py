@@ -154,6 +154,8 @@ class Settings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", str(self.device))
         check_settings(self)
+        if self.chunk is not None and self.engine not in ("auto", "stacked"):
+            raise ValueError(f"chunk belongs to the engine stacked; {self.engine} makes no stacks. Leave it out.")
 
     @property
     def settings(self) -> Settings:

@@ -326,6 +326,10 @@ class Federation(Arrangement):
             ("keep_checkpoints", keep_checkpoints),
         ):
             check_whole(name, number, 1)
+        if directory is None and max(checkpoint_every, keep_checkpoints) > 1:
+            raise ValueError(
+                "checkpoint_every and keep_checkpoints have no effect without a directory. Give one, or leave them out."
+            )
         check_stop(stop, self.trial.settings)
         total = self.progress.t + rounds
         for doubt in self._doubts(total):
