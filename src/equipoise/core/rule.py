@@ -623,9 +623,7 @@ def read_per_client(values: Sequence[float], setup: Setup, name: str) -> Tensor:
 
 UNTIMED = ("check", "doubt", "no_report", "edges")  # functions of a rule that belong to no moment of a round
 HOOKS = tuple(  # in order of time
-    name
-    for name, value in vars(Rule).items()
-    if isfunction(value) and not name.startswith("_") and name not in UNTIMED
+    name for name, value in vars(Rule).items() if isfunction(value) and not name.startswith("_") and name not in UNTIMED
 )
 
 

@@ -46,7 +46,9 @@ def header(trial: Trial, choice: EngineChoice) -> list[str]:
         )
     here = [name for name in SIMULATED if trial.presence is None or name not in COMING]
     if not trial.method.sharing.federated and (idle := simulated(s, here)):
-        lines.append(f"without effect here, as it is no federated learning: {', '.join(f'{k} {v}' for k, v in idle.items())}")
+        lines.append(
+            f"without effect here, as it is no federated learning: {', '.join(f'{k} {v}' for k, v in idle.items())}"
+        )
     if trial.neurons is not None:
         sizes = ", ".join(f"{name} {n}" for name, n in zip(trial.neurons.names, trial.neurons.sizes, strict=True))
         shared = [f"{name} is everybody's ({why})" for name, why in trial.neurons.left_out.items()]

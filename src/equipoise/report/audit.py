@@ -95,6 +95,10 @@ def audit(
     ------
     ValueError : columns are missing, cells cannot be read, or there is nothing to compare; all problems are listed.
     """
+    if task == Regression.name and (prediction is None or probability is not None or positive is not None):
+        raise ValueError(
+            "task=regression needs prediction, the column of predicted numbers; probability and positive are for classes. Give that one only."
+        )
     if threshold is not None and (prediction is not None or probability is None):
         raise ValueError(
             f"threshold={threshold} has no effect: decisions are {'those of prediction' if prediction else 'made of a probability'}. Leave it out."

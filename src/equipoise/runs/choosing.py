@@ -158,7 +158,9 @@ def check(methods: Mapping[str, Method], budget: Budget, search: Mapping[str, Sp
     names = {name for m in methods.values() for name, *_ in tuning.hyper_parameters(m) if name not in m.typed} | {RATE}
     for name in search:
         if name in typed - names:
-            raise ValueError(f"search {name}: it has a value already, which would not be searched. Leave one of them out.")
+            raise ValueError(
+                f"search {name}: it has a value already, which would not be searched. Leave one of them out."
+            )
         if name not in names:
             raise ValueError(f"search {name}: {unknown('setting', name, sorted(names))}")
 
