@@ -898,7 +898,7 @@ def test_a_comparison_without_a_choice_replaces_none_with_one(tmp_path: Path, eq
         (("tune", "fedavg", "--patience", "3"), "patience"),
         (("tune", "fedsac:published"), "test data are sealed"),
         (("tune", "fedavg", "--search", "mu=1,2"), "setting 'mu'"),
-        (("tune", "fedavg", "--search", "lr=1,2", "--search", "lr=1,3"), "--search lr: it is given twice"),
+        (("tune", "fedavg", "--search", "lr=1,2", "--search", "lr=1,3"), "--search lr=1,3: lr is given twice"),
         (("tune", "fedavg", "fedavg"), "given twice"),
         (("tune", "term(t=-1)", "term(t= 1)"), "would share the folder"),
         (("tune", "fedavg", "--by", "collaboration"), "every client receives the same model by fedavg"),

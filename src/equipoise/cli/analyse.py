@@ -135,10 +135,8 @@ def landscape(
     with progress_bar(shown=not json_) as bar:
         task = bar.add_task("points", total=None)
 
-        def shown(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        landscapes = measure(paths, group, points=points, grid=grid, draws=draws, span=span, seed=seed, on_point=shown)
+        asked = {"points": points, "grid": grid, "draws": draws, "span": span, "seed": seed}
+        landscapes = measure(paths, group, on_point=lambda n, of: bar.update(task, completed=n, total=of), **asked)
     frame = pd.concat([surface.frame() for surface in landscapes], ignore_index=True)
     if json_:
         print(json.dumps(frame.to_dict("records")))  # noqa: T201
@@ -187,10 +185,8 @@ def states(
     with progress_bar(shown=not json_) as bar:
         task = bar.add_task("clients", total=None)
 
-        def counted(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        curves = measure(paths, rho_max=rho_max, points=points, on_client=counted)
+        asked = {"rho_max": rho_max, "points": points}
+        curves = measure(paths, on_client=lambda n, of: bar.update(task, completed=n, total=of), **asked)
     frame = pd.concat([run.frame() for run in curves], ignore_index=True)
     if json_:
         print(json.dumps(frame.to_dict("records")))  # noqa: T201

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from equipoise.cli.console import out, print_json, say
-from equipoise.cli.options import Json, pairs_of
+from equipoise.cli.options import Json, reading_of
 
 READING = ("sep", "decimal", "encoding", "not_missing")  # of a table that is text
 
@@ -69,7 +69,6 @@ def audit(
     from equipoise.report.rendering import rich_sheets
     from equipoise.system.suggestions import unknown
 
-    reading = pairs_of(set_, READING)
     if task not in (None, "classification", "regression"):
         raise ValueError(f"--task: {unknown('task', task, ('classification', 'regression'))}")
     made = audited(
@@ -84,7 +83,7 @@ def audit(
         threshold=threshold,
         least=least,
         task=task,
-        **reading,
+        **reading_of(set_, READING),
     )
     written = made.save(output)
     if json_:

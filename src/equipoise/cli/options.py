@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import fields, replace
 from functools import wraps
@@ -177,21 +177,29 @@ Runs = Annotated[
 ]
 
 
-def pairs_of(texts: Sequence[str] | None, allowed: Iterable[str]) -> dict[str, str]:
-    """The pairs of a ``--set`` with these names only.
+def pairs_of(option: str, texts: Sequence[str] | None, expected: str = "NAME=VALUE") -> dict[str, str]:
+    """The values of an option that is given as pairs, by their names, as they are written.
 
     Raises
     ------
-    ValueError : a name that does not exist or is given twice, or no value.
+    ValueError : a text that is no such pair, or a name that is given twice.
     """
     pairs: dict[str, str] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
-        if name not in allowed:
-            raise ValueError(f"--set: {unknown('option', name, allowed)}")
-        if not equals or not value or name in pairs:
-            raise ValueError(f"--set {text}: expected NAME=VALUE, each name once.")
-        pairs[name] = value
+        if not equals or not name.strip():
+            raise ValueError(f"{option} {text}: expected {expected}.")
+        if name.strip() in pairs:
+            raise ValueError(f"{option} {text}: {name.strip()} is given twice. Leave one out.")
+        pairs[name.strip()] = value
+    return pairs
+
+
+def reading_of(texts: Sequence[str] | None, allowed: Collection[str]) -> dict[str, str]:
+    """How a table is written, by ``--set``, of ``allowed`` options."""
+    pairs = pairs_of("--set", texts)
+    if strange := [name for name in pairs if name not in allowed]:
+        raise ValueError(f"--set: {unknown('option', strange[0], allowed)}")
     return pairs
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from equipoise.cli.console import note, progress_bar, require_free, say
-from equipoise.cli.options import pairs_of
+from equipoise.cli.options import reading_of
 
 if TYPE_CHECKING:
     from equipoise.data.own.tables import Table
@@ -52,7 +52,7 @@ def predict(
 
     require_free(output, force)
     model = load(bundle)
-    (x, notes), names, table = model.inputs.of_file(data, pairs_of(set_, WRITTEN))
+    (x, notes), names, table = model.inputs.of_file(data, reading_of(set_, WRITTEN))
     first = ("row" if table is not None or model.inputs.names else "sample") if identifier is None else identifier
     if identifier is not None:
         names = _named(identifier, table, data)

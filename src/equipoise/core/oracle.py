@@ -1,7 +1,7 @@
 """What a rule may compute on a client's data set: loss, gradient, accuracy, features, and local training."""
 
 from collections.abc import Callable, Iterator
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -176,23 +176,12 @@ class Oracle:
         """Distance that these steps move the parameters along a constant unit gradient [..., 1], or each of them [..., P]."""
         return self.solver.travel(self.steps.double())
 
-    def solve(
-        self,
-        start: Tensor,
-        terms: Terms | None = None,
-        correction: Corrections | None = None,
-        wrap: Wrap | None = None,
-        only: Tensor | None = None,
-        *,
-        epochs: int | None = None,
-        steps: int | None = None,
-        solver: Solver | None = None,
-    ) -> Tensor:
+    def solve(self, start: Tensor, *given: Any, **options: Any) -> Tensor:
         """Train from a whole vector ``start`` [..., G] through the batches of this visit: the trained vector [..., G].
 
-        See :meth:`train`, which also gives the loss.
+        The other arguments are those of :meth:`train`, which also gives the loss.
         """
-        return self.train(start, terms, correction, wrap, only, epochs=epochs, steps=steps, solver=solver)[0]
+        return self.train(start, *given, **options)[0]
 
     def train(
         self,

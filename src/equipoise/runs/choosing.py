@@ -229,19 +229,16 @@ def choose(
         return _trained(folder, configs, jobs, None, lines, None, kept)
 
     base.mkdir(parents=True, exist_ok=True)
-    try:
-        with files.locked(base / ".lock"), nullcontext(workers) if workers else Workers() as kept:
-            chosen = tuning.choose(
-                spaces, {label: config.lr for label, config in plain.items()}, budget, rounds, train, leave_out
-            )
-            label, config = next(iter(plain.items()))
-            manifest = _place(folder, Trial(label, 0, {}), str(config.seed)) / MANIFEST
-            contents = open_json(manifest.read_text()).get("contents", {}) if manifest.exists() else {}
-            conditions = {**_conditions(config), "contents": {**contents, **_file(config)}}
-            chosen = replace(chosen, methods=methods, conditions=dict.fromkeys(methods, conditions))
-            return tuning.write(chosen, base, candidates.file())
-    except BlockingIOError as error:
-        raise RunError(f"Process {error} is at {base} already. Wait until it ends, or stop it first.") from None
+    with files.claimed(base), nullcontext(workers) if workers else Workers() as kept:
+        chosen = tuning.choose(
+            spaces, {label: config.lr for label, config in plain.items()}, budget, rounds, train, leave_out
+        )
+        label, config = next(iter(plain.items()))
+        manifest = _place(folder, Trial(label, 0, {}), str(config.seed)) / MANIFEST
+        contents = open_json(manifest.read_text()).get("contents", {}) if manifest.exists() else {}
+        conditions = {**_conditions(config), "contents": {**contents, **_file(config)}}
+        chosen = replace(chosen, methods=methods, conditions=dict.fromkeys(methods, conditions))
+        return tuning.write(chosen, base, candidates.file())
 
 
 def _sealed(candidates: Candidates, budget: Budget, plain: Mapping[str, RunConfig]) -> dict[str, Any]:
