@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -135,7 +135,7 @@ def landscape(
     with progress_bar(shown=not json_) as bar:
         task = bar.add_task("points", total=None)
 
-        asked = {"points": points, "grid": grid, "draws": draws, "span": span, "seed": seed}
+        asked: dict[str, Any] = {"points": points, "grid": grid, "draws": draws, "span": span, "seed": seed}
         landscapes = measure(paths, group, on_point=lambda n, of: bar.update(task, completed=n, total=of), **asked)
     frame = pd.concat([surface.frame() for surface in landscapes], ignore_index=True)
     if json_:
@@ -185,7 +185,7 @@ def states(
     with progress_bar(shown=not json_) as bar:
         task = bar.add_task("clients", total=None)
 
-        asked = {"rho_max": rho_max, "points": points}
+        asked: dict[str, Any] = {"rho_max": rho_max, "points": points}
         curves = measure(paths, on_client=lambda n, of: bar.update(task, completed=n, total=of), **asked)
     frame = pd.concat([run.frame() for run in curves], ignore_index=True)
     if json_:

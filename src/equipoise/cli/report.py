@@ -63,7 +63,7 @@ def report(
     asked = {name: value for name, value in options.items() if value is not None}
     histories = [replace(history, meta={**history.meta, **cast(Meta, asked)}) for history in recorded]
     compared = Comparison.of(relabelled(histories, new_labels(label, called)))
-    before = Comparison.of(relabelled(recorded, new_labels(label, called))).document if asked else {}
+    before = Comparison.of(relabelled(recorded, new_labels(label, called))).document if asked else None
     if asked and _numbers(before) == _numbers(compared.document):
         note(f"--{', --'.join(asked).replace('_', '-')}: no number of these runs depends on it.")
     written = (

@@ -94,7 +94,13 @@ def reproduce(
     from equipoise.runs.configuration import whole
     from equipoise.runs.experiment import read_experiment
 
-    chosen = {"--seeds": seeds, "--divisions": divisions, "--part": part, "--row": row, "--rounds": rounds}
+    chosen: dict[str, object] = {
+        "--seeds": seeds,
+        "--divisions": divisions,
+        "--part": part,
+        "--row": row,
+        "--rounds": rounds,
+    }
     chosen |= {"--quick": quick, "--jobs": jobs, "--device": device, "--precision": precision, "--weights": weights}
     if name is None:
         placed = {"--data": data, "--embedded": embedded, "--dry-run": dry_run}

@@ -134,8 +134,8 @@ def compare(
             if isinstance(tune, Tuning)
             else _tune(net, each, labelled, rounds, budget, {}, folder, progress, solver, given)
         )
-        then = {name: (m, m.typed) for name, m in tuning.methods.items()}
-        lacking = [name for name, m in labelled.items() if then.get(name) != (m, m.typed)]
+        before = {name: (m, m.typed) for name, m in tuning.methods.items()}
+        lacking = [name for name, m in labelled.items() if before.get(name) != (m, m.typed)]
         if lacking or tuning.solver != solver:
             what = f"methods={lacking}" if lacking else f"solver={solver}"
             raise ValueError(
