@@ -91,7 +91,11 @@ def test_methods_share_the_draws_of_what_they_share() -> None:
 
 def test_a_value_of_the_user_is_not_searched() -> None:
     assert space_of(eq.parse("fedprox(mu=0.5)")) == {}
-    assert space_of(eq.parse("fedprox(mu=0.5)"), {"fedprox.mu": among(0.1, 1.0)}) == {"fedprox.mu": among(0.1, 1.0)}
+    space = {"fedprox.mu": among(0.1, 1.0)}
+    for text in ("fedprox(mu=0.5)", "fedprox(mu=0.01)"):  # the default, too
+        assert space_of(eq.parse(text), space) == space_of(eq.parse(text)) == {}
+    assert space_of(eq.parse("fedprox", {"fedprox.mu": 0.01}), space) == {}
+    assert space_of(Method(eq.parse("fedprox(mu=0.5)").rules, parts=("fedprox",)), space) == space  # a rule from Python
 
 
 def test_sixteen_draws_cost_five_whole_runs() -> None:

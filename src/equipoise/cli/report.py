@@ -59,8 +59,8 @@ def report(
 
     recorded = [History.from_run(run) for run in all_members(directories)]
     called = {run.method: run.label for run in recorded} | {run.label: run.label for run in recorded}
-    options = {"positive": positive, "least_group": least_group}
-    asked = {name: value for name, value in options.items() if value is not None}
+    options = (("positive", positive), ("least_group", least_group))
+    asked = {name: value for name, value in options if value is not None}
     histories = [replace(history, meta={**history.meta, **cast(Meta, asked)}) for history in recorded]
     compared = Comparison.of(relabelled(histories, new_labels(label, called)))
     before = Comparison.of(relabelled(recorded, new_labels(label, called))).document if asked else None

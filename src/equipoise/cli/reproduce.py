@@ -94,14 +94,9 @@ def reproduce(
     from equipoise.runs.configuration import whole
     from equipoise.runs.experiment import read_experiment
 
-    chosen: dict[str, object] = {
-        "--seeds": seeds,
-        "--divisions": divisions,
-        "--part": part,
-        "--row": row,
-        "--rounds": rounds,
-    }
-    chosen |= {"--quick": quick, "--jobs": jobs, "--device": device, "--precision": precision, "--weights": weights}
+    chosen: dict[str, object] = {"--seeds": seeds, "--divisions": divisions, "--part": part, "--row": row}
+    chosen |= {"--rounds": rounds, "--quick": quick, "--jobs": jobs, "--device": device}
+    chosen |= {"--precision": precision, "--weights": weights}
     if name is None:
         placed = {"--data": data, "--embedded": embedded, "--dry-run": dry_run}
         require_use("without an experiment, such as `equipoise reproduce fedheal/table2`", chosen | placed)

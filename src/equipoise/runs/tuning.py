@@ -431,9 +431,8 @@ class Tuning:
     def _fixed(self, label: str) -> Content:
         """The values of a method that were written, or are not its rules' defaults."""
         method = self.methods.get(label, Method(()))
-        usual = {name: parameter.default for name, parameter, _ in hyper_parameters(method) if name not in method.typed}
-        every = {name: value for name, _, value in hyper_parameters(method) if value is not None}
-        return {name: value for name, value in every.items() if name not in usual or value != usual[name]}
+        every = [(n, v) for n, f, v in hyper_parameters(method) if n in method.typed or v != f.default]
+        return {name: value for name, value in every if value is not None}
 
 
 def _number(value: float) -> float | None:
