@@ -28,7 +28,7 @@ from torch import nn
 import equipoise as eq
 from equipoise.core.rates import rate, scaled
 from equipoise.federation.guard import QuorumError
-from equipoise.federation.method import MethodError
+from equipoise.federation.method import Method, MethodError
 from equipoise.methods import METHODS
 from equipoise.records.criteria import failed, scores
 from equipoise.records.history import History
