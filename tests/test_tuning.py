@@ -911,7 +911,7 @@ def test_a_comparison_without_a_choice_replaces_none_with_one(tmp_path: Path, eq
         (("tune", "fedavg", "--engine", "flower-inproc"), "settings are chosen in simulations"),
         (("tune", "fedavg", "--set", "fedprox.mu=1"), "is not part of any of fedavg"),
         (("tune", "fedavg", "--validation", "0"), "validation must be in"),
-        (("compare", "fedavg", "--by", "worst"), "Add --tune 16"),
+        (("compare", "fedavg", "--by", "worst"), "without --tune 16. Add that"),
         (("compare", "fedavg", "--tune", "3", "--patience", "5"), "settings are chosen by the last rounds"),
     ],
 )

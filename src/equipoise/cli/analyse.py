@@ -58,7 +58,7 @@ def decomposition(
 
     Each run is trained again, which gives the same local models; the measurements stay with the run.
     """
-    require_use("with --quiet or --json, which write no files", {"--output": output and (quiet or json_)})
+    require_use({"--output": output and (quiet or json_)}, together="--quiet or --json, which write no files")
     from equipoise.analysis.decomposition import decomposition as decompose
     from equipoise.federation.method import parse
     from equipoise.records.directory import all_members
@@ -124,7 +124,7 @@ def landscape(
     json_: Json = False,
 ) -> None:
     """Draw how the loss rises around the trained models, in one and two dimensions (FedISM+, Fig. 7)."""
-    require_use("with --json, which writes no files", {"--output": output and json_})
+    require_use({"--output": output and json_}, together="--json, which writes no files")
     import pandas as pd
 
     from equipoise.analysis.landscape import landscape as measure
@@ -170,7 +170,7 @@ def states(
 
     On each client's training data, from the global models; where runs recorded them, also over the rounds.
     """
-    require_use("with --json, which writes no files", {"--output": output and json_})
+    require_use({"--output": output and json_}, together="--json, which writes no files")
     import pandas as pd
 
     from equipoise.analysis.states import states as measure

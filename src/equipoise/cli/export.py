@@ -60,12 +60,12 @@ def export(
     """Write trained models as safetensors, the global one or what clients own; or one model as a bundle to predict with."""
     if bundle is not None:
         others = {"--compact": compact, "--output": output, "--client all": client == "all"}
-        require_use("with --bundle, which writes one whole model into its folder", others)
+        require_use(others, together="--bundle, which writes one whole model into its folder")
         _bundle(directory, bundle, client, data, use=use, license=license_, onnx=onnx, recalibrate=recalibrate)
         return
     of_bundle = {"--use": use, "--license": license_, "--onnx": onnx, "--recalibrate": recalibrate}
-    require_use("without --bundle DIR", of_bundle)
-    require_use("without --client NAME or --client all", {"--compact": compact and client is None})
+    require_use(of_bundle, without="--bundle DIR")
+    require_use({"--compact": compact and client is None}, without="--client NAME or --client all")
     from safetensors.torch import save
 
     from equipoise.runs import directory as runs

@@ -222,7 +222,7 @@ def check(
     with flower_errors():
         from equipoise.flower.deploy.checks import check as look
 
-        require_use("without --certs", {"--host": host and not certs})
+        require_use({"--host": host and not certs}, without="--certs")
         findings = look(
             directory,
             connection=connection,
@@ -257,7 +257,7 @@ def certs(
 
         if not host and not site and not renew:
             raise ValueError("Give --host NAME for a server certificate, or --site NAME for the key pair of a site.")
-        require_use("without --host or --renew, as keys of sites have no end", {"--days": not (host or renew) and days})
+        require_use({"--days": not (host or renew) and days}, without="--host or --renew")
         for path in make_certificates(directory, host or (), site or (), days or 365, renew):
             say(f"wrote {path}")
 

@@ -143,7 +143,7 @@ def scenarios(
         _show_scenario(name or "own", figure, examples, data, seed or 0, json_)
         return
     of_one = {"--figure": figure, "--examples": examples, "--seed": seed is not None}
-    require_use("without a scenario, such as `equipoise scenarios digits --figure who.png`", of_one)
+    require_use(of_one, without="a scenario, such as `equipoise scenarios digits --figure who.png`")
     listed = {kind: catalogue()[kind] for kind in ("scenarios", "networks")}
     if json_:
         print_json(listed)
@@ -164,7 +164,7 @@ def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | N
     from equipoise.runs.configuration import called, whole
     from equipoise.system.suggestions import some
 
-    require_use("without --figure FILE.png, into which it draws images", {"--examples": figure is None and examples})
+    require_use({"--examples": figure is None and examples}, without="--figure FILE.png")
     if figure is not None and figure.suffix not in (".png", ".pdf", ".svg"):
         raise ValueError(f"--figure must name a file that ends in .png, .pdf or .svg; found {figure}.")
     name, options = called("scenarios", text, "digits(clients=8)")

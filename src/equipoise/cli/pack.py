@@ -81,7 +81,7 @@ def verify(
     from equipoise.runs import pack as packs
     from equipoise.system.errors import ExpectedError
 
-    require_use("without --run-code", {} if run_code else {"--data": data, "--jobs": jobs})
+    require_use({} if run_code else {"--data": data, "--jobs": jobs}, without="--run-code")
     with tempfile.TemporaryDirectory(prefix="equipoise-verify-") as temporary:
         folder, again = Path(temporary).resolve() / "packed", Path(temporary).resolve() / "again"
         for each in (folder, again):

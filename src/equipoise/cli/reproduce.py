@@ -99,7 +99,7 @@ def reproduce(
     chosen |= {"--precision": precision, "--weights": weights}
     if name is None:
         placed = {"--data": data, "--embedded": embedded, "--dry-run": dry_run}
-        require_use("without an experiment, such as `equipoise reproduce fedheal/table2`", chosen | placed)
+        require_use(chosen | placed, without="an experiment, such as `equipoise reproduce fedheal/table2`")
         _list(json_)
         return
     if embedded and data is not None:
@@ -107,7 +107,7 @@ def reproduce(
     if quick and (rounds is not None or seeds is not None):
         raise ValueError("--quick has rounds and seeds of its own: leave --rounds and --seeds out, or --quick.")
     if dry_run and data is None and not embedded and (experiment := read_experiment(name)).reads:
-        require_use("with --dry-run without --data or --embedded, which lists the whole experiment", chosen)
+        require_use(chosen, together="--dry-run without --data or --embedded, which lists the whole experiment")
         _outline(experiment, json_)
         return
     stem = Path(name).stem if name.endswith(".toml") else name.replace("/", "-")

@@ -120,7 +120,7 @@ def compare(
 ) -> None:
     """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test."""
     _require_shown(json_=json_, report=report, figures=figures, details=details)
-    options.require_use("without --tune N", {} if tune else {"--by": by, "--search": search})
+    options.require_use({} if tune else {"--by": by, "--search": search}, without="--tune 16")
     with started(given, jobs, len(methods) * max(seeds, tune or 1), name and base / name) as kept:
         with loading():
             from equipoise.runs import comparison
@@ -167,8 +167,8 @@ def compare(
 
 def _require_shown(*, json_: bool, report: bool, figures: bool, details: bool) -> None:
     """Refuse options about results that are not shown."""
-    options.require_use("with --json, which prints everything", {"--details": json_ and details})
-    options.require_use("with --no-report", {"--figures": figures and not report})
+    options.require_use({"--details": json_ and details}, together="--json, which prints everything")
+    options.require_use({"--figures": figures and not report}, together="--no-report")
 
 
 def _say_data(config: RunConfig, chosen: Choices, json_: bool) -> None:
@@ -218,7 +218,7 @@ def resume(
     from equipoise.runs.directory import load
     from equipoise.runs.tracking import Tracking
 
-    options.require_use("with --quiet or --json", {"--details": details and (quiet or json_)})
+    options.require_use({"--details": details and (quiet or json_)}, together="--quiet or --json")
     if not (quiet or json_ or track) and (before := load(directory).track):
         say(f"The run names the tracker {before}. To send its rounds there, add: --track {shlex.quote(before)}")
     with Tracking(directory, track):

@@ -43,7 +43,7 @@ def sums(
     require_free(output, force)
     choices = read(config)[3]
     options, held = choices["scenario_options"], choices.get("validation", 0.0)
-    require_use(f"without validation in {config}, as no row is held out", {"--site": site and not held})
+    require_use({"--site": site and not held}, without=f"validation in {config}")
     content = site_sums(
         table, options, seed=seed, test=options.get("test", 0.2), least=least, validation=held, site=site
     )
