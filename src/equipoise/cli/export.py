@@ -104,10 +104,8 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
     if client is None and (made := directory / "bundle").is_dir() and _of_sites(directory):  # whose server made it
         from equipoise.bundle.files import take
 
-        by = (
-            "on a bundle that the server of the sites has made: README.md and card.html of the copy are yours to change"
-        )
-        require_use(by, {f"--{name}": value for name, value in {**options, "data": data}.items()})
+        given = {f"--{name}": value for name, value in {**options, "data": data}.items()}
+        require_use(given, together="the bundle that the server has made: change README.md and card.html of the copy")
         take(made, folder)
         announce(folder, "a bundle of the server's last model")
         return
