@@ -107,7 +107,7 @@ def reproduce(
     if quick and (rounds is not None or seeds is not None):
         raise ValueError("--quick has rounds and seeds of its own: leave --rounds and --seeds out, or --quick.")
     if dry_run and data is None and not embedded and (experiment := read_experiment(name)).reads:
-        require_use(chosen, together="--dry-run without --data or --embedded, which lists the whole experiment")
+        require_use(chosen, without="--data DIR or --embedded")
         _outline(experiment, json_)
         return
     stem = Path(name).stem if name.endswith(".toml") else name.replace("/", "-")
