@@ -111,7 +111,7 @@ def fphl_rounds(method: str) -> Callable[[Inputs], Fields]:
 def fael_fields(server: Server, cohort: Cohort) -> Fields:
     k = server.position(FAEL)
     return {
-        "d": server.rules[k].distances(cohort),
+        "d": server.rules[k]._distances(cohort),
         "delta_p": server.state[k]["dp"],
         "p_raw": server.state[k]["p"],
         "p": cohort.weights,
@@ -176,7 +176,7 @@ def fedheal_partial(i: Inputs) -> Fields:
             {
                 "participants": cohort.ids,
                 "mask": cohort.mask.dense(),
-                "d": server.rules[weights].distances(cohort),
+                "d": server.rules[weights]._distances(cohort),
                 "weights_used": cohort.weights,
                 "q": quotas(cohort),
                 "p": server.state[weights]["p"],
@@ -236,7 +236,7 @@ def qfedavg(i: Inputs, q: float, *, weighted: bool = False) -> Fields:
     rule = QFFL(q=q, form="full", eps=i["eps"], sample_weights=weighted)
     server = Server(rule, W, sizes, solver=SGD(i["lr"]))
     p = maths.simplex(server.sizes) if weighted else torch.ones_like(losses)
-    factor, h = rule.terms(losses, updates, server.state[0]["L"], p)
+    factor, h = rule._terms(losses, updates, server.state[0]["L"], p)
     server.round(updates, reports=[{"loss": losses}])
     return {"q": q, "delta": -factor[:, None] * updates, "h": h, "W_next": server.theta}
 
@@ -263,7 +263,7 @@ def untouched(rule: FedFV, losses: Tensor) -> list[int]:
     """Clients the rule never projects: those left alone although every pair conflicts, in ascending order of loss."""
     M = len(losses)
     conflicts = 2 * torch.eye(M, dtype=torch.float64) - 1
-    a = rule.internal(conflicts, losses)
+    a = rule._internal(conflicts, losses)
     return [m for m in losses.argsort(stable=True).tolist() if torch.equal(a[m], torch.eye(M, dtype=a.dtype)[m])]
 
 
@@ -275,7 +275,7 @@ def fedfv_internal(i: Inputs) -> Fields:
     return {
         "order": losses.argsort(stable=True),
         "keep": untouched(rule, losses),
-        "projected": rule.internal(maths.gram(g), losses) @ g,
+        "projected": rule._internal(maths.gram(g), losses) @ g,
         "g_final": -cohort.step(),
     }
 
@@ -291,8 +291,8 @@ def fedfv_rounds(lags: str) -> Callable[[Inputs], Fields]:
             stored, last = -server.state[0]["last_update"], server.state[0]["last_round"]
             K = maths.gram(stored)
             a = K.new_zeros(len(K))
-            a[ids] = rule.internal(K[ids][:, ids], losses[ids]).mean(0)
-            external = rule.external(a, K, t - last) if t + (lags == "released") >= rule.tau else a
+            a[ids] = rule._internal(K[ids][:, ids], losses[ids]).mean(0)
+            external = rule._external(a, K, t - last) if t + (lags == "released") >= rule.tau else a
             rounds.append(
                 {
                     "participants": cohort.ids,
@@ -546,7 +546,7 @@ def fedproc_client(i: Inputs) -> Fields:
     return {
         "loss": ce + rule.loss(out, visit),
         "loss_ce": ce,
-        "loss_con": rule.contrast(out, visit),
+        "loss_con": rule._contrast(out, visit),
         "grads": gradient(i, rule, {}, message, **when),
     }
 

@@ -44,7 +44,7 @@ def cffl_reputation(i: Inputs) -> Fields:
     rule = CFFL(alpha=i["alpha0"], decay=True, fade=bool(i["fade"]), coef=coef)
     state, rounds = rule.server_state(setup_for([1.0] * N)), []
     for t, accuracy in enumerate(tensor(i["val_acc"])):
-        alpha = rule.strength(t, i["rounds"])
+        alpha = rule._strength(t, i["rounds"])
         here = torch.ones(N, dtype=torch.bool)
         state = judged(state, here, accuracy, alpha, rule.old, rule.coef)
         R = state["reputable"]
@@ -115,9 +115,9 @@ def cffl_allocate(aggregation: str) -> Any:
         like = i["uploaded"][0]
         step, share = cohort.step(), state["share"]
         found = largest(step.abs()[None], share[:, None], (len(step),), up=False)
-        allocated = rule.allocated(step, share, cohort.layout, cohort.t)
+        allocated = rule._allocated(step, share, cohort.layout, cohort.t)
         assert torch.allclose(given, cohort.kept + allocated, rtol=0, atol=1e-15)
-        everything = rule.allocated(step, torch.where(found.any(1), share, 1.0), cohort.layout, cohort.t)
+        everything = rule._allocated(step, torch.where(found.any(1), share, 1.0), cohort.layout, cohort.t)
         return {
             "aggregate": unflat(step, like),
             "num_downloads": found.sum(1),

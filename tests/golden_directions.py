@@ -39,7 +39,7 @@ def fedmdfg(i: Inputs) -> Fields:
     server.state[0]["last"], server.t = -torch.cat([g, absent]), 1
     step = server.round(-g, list(range(M)), [{"loss": loss}]).step()
     live, scales = server.state[0]["factor"][:M] > 0, server.state[0]["factor"]
-    Q = rule.rows(loss, scales, i.get("forced", False))
+    Q = rule._rows(loss, scales, i.get("forced", False))
     products = Q @ gram(torch.cat([g, absent])) @ Q.T
     h = pull(loss[live])
     return {
@@ -70,11 +70,11 @@ def fedmdfg_rounds(i: Inputs) -> Fields:
     server = Server(rule, tensor(i["theta"]), [1.0] * i["N"])
     for given in i["rounds"]:
         ids, loss, updates = given["ids"], tensor(given["losses"]), tensor(given["updates"])
-        absent = rule.absent(server.state[0], server.cohort(updates, ids))
+        absent = rule._absent(server.state[0], server.cohort(updates, ids))
         server.round(updates, ids, [{"loss": loss}])
         after = server.state[0]
         forced = is_forced(loss, after["expected"][ids], i["N"])
-        active = len(rule.rows(loss, after["factor"][ids], forced)) > len(ids)
+        active = len(rule._rows(loss, after["factor"][ids], forced)) > len(ids)
         rounds.append({"absent": absent, "forced": forced, "active": active, "theta": server.theta})
     return {"rounds": rounds}
 
@@ -91,7 +91,7 @@ def fedlf(i: Inputs) -> Fields:
     step = server.round(-g, list(range(M)), [{"loss": loss}]).step()
     lambdas = []
     for part in torch.cat([g, absent]).split(i["layout"], 1):
-        Q = rule.rows(K := gram(part), pull(loss))
+        Q = rule._rows(K := gram(part), pull(loss))
         lambdas.append(min_on_simplex(Q @ K @ Q.T, K[0]))
     h = pull(loss) / loss.norm()
     return {"h": h, "lambda": lambdas, "direction": -step, "theta_next": theta + lr * step}
@@ -102,7 +102,7 @@ def fedlf_absent(i: Inputs) -> Fields:
     server = Server(FedLF(), tensor([0.0]), torch.ones(len(last)))
     server.t = i["now"]
     cohort = server.cohort(torch.zeros(len(present), 1), present)
-    return {"tau": lag(last, len(present)), "absent": FedLF().absent({"round": last}, cohort)}
+    return {"tau": lag(last, len(present)), "absent": FedLF()._absent({"round": last}, cohort)}
 
 
 def fedlf_rounds(i: Inputs) -> Fields:
@@ -110,7 +110,7 @@ def fedlf_rounds(i: Inputs) -> Fields:
     server = Server(rule, tensor(i["theta"]), [1.0] * i["N"], i["layout"])
     for given in i["rounds"]:
         ids, updates = given["ids"], tensor(given["updates"])
-        absent = rule.absent(server.state[0], server.cohort(updates, ids))
+        absent = rule._absent(server.state[0], server.cohort(updates, ids))
         server.round(updates, ids, [{"loss": tensor(given["losses"])}])
         rounds.append({"absent": absent, "theta": server.theta})
     return {"rounds": rounds}
@@ -135,7 +135,7 @@ def fedpw_rounds(i: Inputs) -> Fields:
 
 
 def fedpw_drop_rate(i: Inputs) -> Fields:
-    return {"drop": FedPW(rate=i["rate"]).share(tensor(i["losses"]))}
+    return {"drop": FedPW(rate=i["rate"])._share(tensor(i["losses"]))}
 
 
 def fedpw_step(i: Inputs) -> Fields:

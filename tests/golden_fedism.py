@@ -128,7 +128,7 @@ def saga_rounds(variant: str, offset: float = 0.0) -> Callable[[Inputs], Fields]
         return {
             "values": value.clamp(min=i["floor"]),
             "S": value,
-            "w_tilde": torch.stack([rule.fresh(v) for v in value]),
+            "w_tilde": torch.stack([rule._fresh(v) for v in value]),
             "w": torch.stack([cohort.weights for cohort in cohorts]),
         }
 
@@ -148,7 +148,7 @@ def saga_partial(i: Inputs) -> Fields:
     for ids, values in zip(i["participants"], i["S"], strict=True):
         previous, v = server.state[0]["w"][ids], tensor(values)
         cohort = server.round(torch.zeros(len(v), 1).double(), ids, [{"value": v}])
-        rounds.append({"w_tilde": rule.fresh(v), "previous": previous, "w": cohort.weights})
+        rounds.append({"w_tilde": rule._fresh(v), "previous": previous, "w": cohort.weights})
     return {"rounds": rounds}
 
 
@@ -193,7 +193,7 @@ def two_rounds(method: str) -> Callable[[Inputs], Fields]:
                 {
                     "rho": radius(saga.rho, saga.tau, visit),
                     "value": value,
-                    "w_tilde": saga.fresh(value),
+                    "w_tilde": saga._fresh(value),
                     "w": record["weights"],
                     "local_params": torch.cat([answer.trained for _, answer in seen]),
                     "params_new": now.vector,

@@ -47,7 +47,7 @@ def principal_fields(rule: Principal, updates: Tensor, sizes: Any) -> Fields:
     server = Server(rule, torch.zeros_like(updates[0]), sizes)
     cohort = server.round(updates)
     K = maths.gram(updates)
-    one_by_one = torch.stack([rule.coefficients(K, alone)[0] for alone in torch.eye(len(K), dtype=K.dtype)])
+    one_by_one = torch.stack([rule._coefficients(K, alone)[0] for alone in torch.eye(len(K), dtype=K.dtype)])
     c = cohort.coefficients
     return {
         "eigenvalues": axes(K)[0],
@@ -87,7 +87,7 @@ def harmonised(i: Inputs) -> Fields:
     rule = FedGH(form=form)
     server = Server(rule, torch.zeros_like(updates[0]), i["n"])
     server.round(updates)
-    return {"harmonized": rule.harmonised(maths.gram(updates)) @ updates, "aggregated": server.theta}
+    return {"harmonized": rule._harmonised(maths.gram(updates)) @ updates, "aggregated": server.theta}
 
 
 def hierarchical(i: Inputs) -> Fields:
@@ -115,8 +115,8 @@ def classifier_weights(i: Inputs) -> Fields:
     reports = {"H": H, "V": V, "proto": torch.zeros_like(H), "share": H.new_zeros(H.shape[:2])}
     server.round(heads, reports=[reports])
     return {
-        "alpha_raw": replace(rule, threshold=0.0).mixtures(H, V),
-        "alpha": rule.mixtures(H, V),
+        "alpha_raw": replace(rule, threshold=0.0)._mixtures(H, V),
+        "alpha": rule._mixtures(H, V),
         "personal_heads": server.state[0]["heads"],
     }
 
@@ -256,7 +256,7 @@ def alignment(i: Inputs) -> Fields:
     rule: Rule = FedPAC(lam=i["lam"])
     loss = rule.loss(Out(z, z, y, None, lambda vector: z), visit)
     (grad,) = torch.autograd.grad(loss, z)
-    return {"targets": FedPAC().targets(y, visit), "loss": loss.detach(), "grad": grad}
+    return {"targets": FedPAC()._targets(y, visit), "loss": loss.detach(), "grad": grad}
 
 
 ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {

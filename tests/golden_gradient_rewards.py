@@ -128,7 +128,7 @@ def fedave(method: str) -> Callable[[Inputs], Fields]:
 def by_contribution(i: Inputs) -> Fields:
     c, n = tensor(i["contribution"]), tensor(i["n_samples"])
     q = share(c, i["beta"])  # CGSV and FedAVE, which then has no other factor, ask the same function
-    return {"cgsv_q": q, "fedave_q": q, "cffl_share": CFFL(reputation="contribution").shares(c, n / n.max())}
+    return {"cgsv_q": q, "fedave_q": q, "cffl_share": CFFL(reputation="contribution")._shares(c, n / n.max())}
 
 
 ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {

@@ -106,7 +106,7 @@ def office_coverage(i: Inputs) -> Fields:
 
 def sampling(i: Inputs) -> Fields:
     m = cohort_size(i["num_users"], i["frac"])
-    return {"m": m, "L": Principal(keep=i["k_proportion"]).kept(m)}
+    return {"m": m, "L": Principal(keep=i["k_proportion"])._kept(m)}
 
 
 ADAPTERS: dict[str, Callable[[Inputs], Fields]] = {

@@ -251,7 +251,7 @@ def fairfed_rounds(settings: str = "") -> Callable[[Inputs], Fields]:
                 {
                     "F": overall[0],
                     "F_site": [None if F.isnan() else F for F in own],
-                    "delta": server.rules[0].gap(cohort.reports, cohort.sizes / cohort.sizes.sum()),
+                    "delta": server.rules[0]._gap(cohort.reports, cohort.sizes / cohort.sizes.sum()),
                     "bar": server.state[0]["bar"],
                     "weight": cohort.weights if cohort.coefficients is None else cohort.coefficients,
                 }

@@ -28,7 +28,7 @@ def qfedavg(i: Inputs) -> Fields:
     W, losses = tensor(i["params"]), tensor(i["loss"])
     updates = tensor(i["client_params"]) - W
     server = Server(QFFL(q=i["q"], form="full"), W, torch.ones_like(losses), solver=SGD(i["lr"]))
-    _, h = server.rules[0].terms(losses, updates, server.state[0]["L"], torch.ones_like(losses))
+    _, h = server.rules[0]._terms(losses, updates, server.state[0]["L"], torch.ones_like(losses))
     server.round(updates, reports=[{"loss": losses}])
     return {"h": h, "params_new": server.theta}
 
@@ -82,7 +82,7 @@ def fairfed_metric(i: Inputs) -> Fields:
     bar, shown = p, []
     for local, overall, accuracy in zip(i["F_local"], i["F_global"], tensor(i["accuracy"]), strict=True):
         delta = gaps(accuracy, p, tensor([float("nan") if F is None else F for F in local]), overall)
-        bar = rule.update(bar, delta)
+        bar = rule._update(bar, delta)
         shown.append((delta, bar, bar / bar.sum()))
     return dict(zip(("delta", "omega_bar", "omega"), map(list, zip(*shown, strict=True)), strict=True))
 

@@ -1068,9 +1068,11 @@ def test_the_journey_on_the_command_line(tmp_path: Path, monkeypatch: pytest.Mon
         assert (said.status, why in said.err) == (2, True), said.err
     assert not Path("q.csv").exists()
     for arguments in (("--compact",), ("--output", "x"), ("--client", "all")):
-        assert "does not go with --bundle" in equipoise("export", "runs/a", "--bundle", "other", *arguments).err
+        assert (
+            "has no effect together with --bundle" in equipoise("export", "runs/a", "--bundle", "other", *arguments).err
+        )
     assert "replaces nothing" in equipoise("export", "runs/a", "--bundle", "model").err
-    assert "add --bundle DIR" in equipoise("export", "runs/a", "--license", "mit").err
+    assert "without --bundle DIR. Add that" in equipoise("export", "runs/a", "--license", "mit").err
 
 
 # ONNX

@@ -408,7 +408,7 @@ WRONG: list[tuple[list[Any], str]] = [
         "optimizer must be one of sgd, adam, adamw, or a reference to your own, FILE.py:NAME; found 'lion'",
     ),
     (["--optimizer", "adam", "--momentum", "0.9"], "--momentum belongs to SGD"),
-    (["--engine", "workers", "--chunk", "4"], "--chunk belongs to the engine stacked"),
+    (["--engine", "workers", "--chunk", "4"], "chunk belongs to the engine stacked"),
     (["--participation", "0"], "participation must be in (0, 1]; found 0.0"),
     (["--participation", "2"], "participation must be in (0, 1]; found 2.0"),
     (["--participation", "nan"], "participation must be in (0, 1]; found nan"),
@@ -668,7 +668,7 @@ def test_what_clients_own_is_exported(equipoise: Call, tmp_path: Path) -> None:
     assert equipoise("export", tmp_path / "run", "--client", "client-2", "-o", tmp_path / "one").status == 0
     whole = load_file(tmp_path / "one" / "client-2.safetensors")
     assert all(torch.equal(value, whole[name]) for name, value in fed.state_dict(client=1).items())
-    assert "--compact makes the smaller network of one client" in equipoise("export", tmp_path / "run", "--compact").err
+    assert "--compact has no effect without --client NAME" in equipoise("export", tmp_path / "run", "--compact").err
     for bad in ("client-9", "1"):
         ended = equipoise("export", tmp_path / "run", f"--client={bad}")
         assert ended.status == 2

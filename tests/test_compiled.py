@@ -96,7 +96,7 @@ def test_masks_counts_and_tallies_are_the_same(
 
     def compute() -> tuple[Tensor, ...]:
         after = torch.empty_like(before)
-        mask, tally = rule.keep(u, before, after, seen)
+        mask, tally = rule._keep(u, before, after, seen)
         return mask.bits, tally, after
 
     same(u, compute)
@@ -107,7 +107,7 @@ def test_counts_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(compiled, "LARGE", 0)
     before = torch.full((2, 100), 9, dtype=torch.uint8)
     with pytest.raises(ValueError, match="more rounds than it took part in"):
-        FPHL().keep(torch.ones(2, 100), before, torch.empty_like(before), torch.tensor([3, 3], dtype=torch.int16))
+        FPHL()._keep(torch.ones(2, 100), before, torch.empty_like(before), torch.tensor([3, 3], dtype=torch.int16))
 
 
 def test_which_matrices_have_none(monkeypatch: pytest.MonkeyPatch) -> None:

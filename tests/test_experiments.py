@@ -464,7 +464,7 @@ def test_parts_whose_data_come_with_the_library_need_no_stand_in(tmp_path: Path)
 def test_without_data_a_dry_run_is_of_the_whole_experiment(equipoise: Any, more: tuple[object, ...]) -> None:
     done = equipoise("reproduce", "fedheal/table2", "--dry-run", *more)
     assert done.status == 2
-    assert "lists the whole experiment. Leave the other options out, or say where the data are" in done.err
+    assert "has no effect without --data DIR or --embedded" in done.err
 
 
 def test_a_file_like_another_that_takes_fewer_parts_takes_their_rows(tmp_path: Path) -> None:

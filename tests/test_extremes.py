@@ -311,7 +311,7 @@ def test_fael_weights(lengths: list[float], beta: float) -> None:
 )
 def test_fedga_weights(gaps: list[float], d: float) -> None:
     n = len(gaps)
-    a = FedGA(d=d).adjust(
+    a = FedGA(d=d)._adjust(
         torch.full((n,), 1 / n, dtype=torch.float64), tensor(gaps) - tensor(gaps).mean(), d, tensor(1.0)
     )
     G = [mp.mpf(x) for x in gaps]
@@ -331,7 +331,7 @@ def test_krum_among_updates_that_are_nearly_the_same(offset: float, apart: list[
         for a in updates.tolist()
     ]
     expected = [mp.fsum(sorted(row)[1:3]) for row in exact]  # of 5 clients, of whom 1 may lie, 2 neighbours
-    found = Krum(f=1).scores(maths.gram(updates), updates)
+    found = Krum(f=1)._scores(maths.gram(updates), updates)
     for x, y in zip(found.tolist(), expected, strict=True):
         assert abs(x - y) <= mp.mpf(1e-6) * y
 
@@ -572,7 +572,7 @@ def test_principal_axes(scale: float, lengths: list[float], eigen: str) -> None:
     u = scale * vectors("usual", torch.float64)[:3] * tensor(lengths)[:, None]
     rule = Principal(eigen=eigen, scope="model", keep=1.0)
     p = tensor([0.2, 0.3, 0.5])
-    coefficients, jumps = rule.coefficients(maths.gram(u), p)
+    coefficients, jumps = rule._coefficients(maths.gram(u), p)
     if jumps:
         return
     rows = mp.matrix(u.tolist())

@@ -109,7 +109,7 @@ def test_prototypes_as_anchors(size: float, proto: float, temperature: float) ->
     z = (size * torch.tensor([[3.0, -4.0]])).requires_grad_()
     P = proto * torch.tensor([[1.0, 0.2], [0.3, -1.0], [5.0, 5.0]])
     here = visit(message={"proto": P, "known": torch.tensor([[1.0], [1.0], [0.0]])})
-    term = FedProc(temperature=temperature).contrast(batch(torch.zeros(1, 3), z, [0]), here)
+    term = FedProc(temperature=temperature)._contrast(batch(torch.zeros(1, 3), z, [0]), here)
     term.backward()
     point, anchors = exact(z.detach()), [exact(p) for p in P[:2]]
     powers = [mp.exp(cosine(point, p) / temperature) for p in anchors]
@@ -150,7 +150,7 @@ def test_the_pull_to_prototypes(size: float, lam: float) -> None:
     close(z.grad, [mp.mpf(lam) * x / 2 for x in gap] + [mp.mpf(0)] * 2)
     own, z.grad = 2 * P + 0, None
     here = visit(message={"proto": P, "known": known}, moments=(own.double(), None, None))
-    assert torch.equal(FedPAC(lam=lam).targets(y, here), torch.stack([P[0], own[1]]))
+    assert torch.equal(FedPAC(lam=lam)._targets(y, here), torch.stack([P[0], own[1]]))
     FedPAC(lam=lam).loss(batch(torch.zeros(2, 2), z, [0, 1]), here).backward()
     close(z.grad[0], [mp.mpf(lam) * x / 2 for x in gap])
 
@@ -381,7 +381,7 @@ def least_on_simplex(Q: list[list[Any]]) -> list[Any]:
 )
 def test_mixtures_of_classifiers(scale: float, apart: float, V: list[float]) -> None:
     H = scale * apart * torch.tensor([[[1.0, 2.0]], [[2.0, 1.0]], [[-1.0, 0.5]]], dtype=torch.float64)
-    found = FedPAC(threshold=0.0).mixtures(H, scale**2 * tensor(V))
+    found = FedPAC(threshold=0.0)._mixtures(H, scale**2 * tensor(V))
     rows = [exact(h) for h in H]
     for m, a in enumerate(found):
         away = [[x - y for x, y in zip(rows[m], row, strict=True)] for row in rows]
@@ -394,7 +394,7 @@ def test_mixtures_of_classifiers(scale: float, apart: float, V: list[float]) -> 
         ]
         for x, y in zip(a.tolist(), least_on_simplex(Q), strict=True):
             assert abs(x - y) < 1e-6
-    alone = FedPAC().mixtures(torch.zeros(3, 1, 2), torch.zeros(3))
+    alone = FedPAC()._mixtures(torch.zeros(3, 1, 2), torch.zeros(3))
     assert torch.equal(alone, torch.eye(3, dtype=torch.float64))
 
 

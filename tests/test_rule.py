@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 import pytest
@@ -302,3 +303,45 @@ def test_distillation_agrees_between_the_engines() -> None:
     one, two = (fitted(Distil(), 2, engine=engine) for engine in ("sequential", "stacked"))
     assert difference(one, two) < 1e-10
     assert float((one.progress.vector - fitted("fedavg", 2).progress.vector).abs().max()) > 1e-6
+
+
+# names of a rule
+def rule_with(name: str, value: object, *bases: type) -> eq.Rule:
+    """A rule that has one more attribute."""
+    return dataclass(frozen=True)(type("Mine", (*bases, Rule), {name: value}))()
+
+
+@in_one(
+    ("name", "value", "advice"),
+    [
+        ("agregate", lambda self, state, cohort: (state, cohort), "Did you mean 'aggregate'?"),
+        ("corection", staticmethod(lambda theta, visit: 0.0), "Did you mean 'correction'?"),
+        ("on_upload", classmethod(lambda cls, update, visit: update), "Did you mean 'upload'?"),
+        ("no_reports", lambda self, setup: {}, "Did you mean 'no_report'?"),
+        ("distance", lambda self: 0.0, "A function of your own begins with an underscore: _distance."),
+        ("need", {"classes"}, "Did you mean 'needs'?"),
+        ("own", property(lambda self: {"weights"}), "Did you mean 'owns'?"),
+    ],
+)
+def test_a_public_name_that_nothing_reads_is_refused(name: str, value: object, advice: str) -> None:
+    data = [samples(6, k) for k in range(2)]
+    with pytest.raises(MethodError, match=f"Mine: {name} is no ") as error:
+        eq.Federation(torch.nn.Linear(4, 2), data, rule_with(name, value))
+    assert advice in str(error.value)
+
+
+def test_a_name_of_a_base_class_is_refused_too() -> None:
+    mixin = type("Mixin", (), {"los": lambda self, out, visit: 0.0})
+    with pytest.raises(MethodError, match="Did you mean 'loss'"):
+        Method.of(rule_with("LIMIT", 3, mixin))
+
+
+def test_own_names_of_a_rule_are_taken() -> None:
+    for name, value in {
+        "_agregate": lambda self: 0,
+        "binary": True,
+        "LIMIT": 3,
+        "half": property(lambda self: 1),
+    }.items():
+        assert len(Method.of(rule_with(name, value)).rules) == 1
+    assert len(Method.of(rule_with("cached", functools.cached_property(lambda self: 1))).rules) == 1

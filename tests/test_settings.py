@@ -12,20 +12,13 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.cli.options import TRAINING
-from equipoise.core.settings import SIMULATED, Keywords, RunSettings, Settings, changed, made, meaning
+from equipoise.core.settings import SIMULATED, RunSettings, Settings, changed, made, meaning
 from equipoise.federation.fingerprint import differing
 from equipoise.flower.settings import OF_SITES, AppSettings
 from equipoise.runs.configuration import RunConfig
 from helpers import clients, in_one
 
 KNOWN = (*fields(RunSettings), *fields(Settings))
-
-
-def test_keywords_are_the_fields() -> None:
-    """Type checkers need them written down; nobody else does."""
-    types = {name: getattr(kind, "__forward_arg__", kind) for name, kind in Keywords.__annotations__.items()}
-    assert types.pop("device") == "str | torch.device"
-    assert types == {f.name: f.type for f in fields(Settings) if f.name != "device"}
 
 
 def test_everything_is_made_of_the_fields() -> None:

@@ -276,7 +276,7 @@ def test_a_federation_of_sites_gives_the_bundle_of_the_simulator(here: Path, equ
     train_on_tables(here, "fedavg")
     done = equipoise("export", "run", "--bundle", "home")
     assert (done.status, "server's last model" in done.out) == (0, True)
-    assert "no prediction depends on them" in equipoise("export", "run", "--bundle", "h", "--use", "x").err
+    assert "change README.md and card.html of the copy" in equipoise("export", "run", "--bundle", "h", "--use", "x").err
     assert 'eq.load("home")' in Path("home/README.md").read_text()
     fed, _ = simulated("fedavg")
     frame = pd.read_csv("all.csv")

@@ -28,7 +28,7 @@ from torch import nn
 import equipoise as eq
 from equipoise.core.rates import rate, scaled
 from equipoise.federation.guard import QuorumError
-from equipoise.federation.method import MethodError
+from equipoise.federation.method import Method, MethodError
 from equipoise.methods import METHODS
 from equipoise.records.criteria import failed, scores
 from equipoise.records.history import History
@@ -91,7 +91,11 @@ def test_methods_share_the_draws_of_what_they_share() -> None:
 
 def test_a_value_of_the_user_is_not_searched() -> None:
     assert space_of(eq.parse("fedprox(mu=0.5)")) == {}
-    assert space_of(eq.parse("fedprox(mu=0.5)"), {"fedprox.mu": among(0.1, 1.0)}) == {"fedprox.mu": among(0.1, 1.0)}
+    space = {"fedprox.mu": among(0.1, 1.0)}
+    for text in ("fedprox(mu=0.5)", "fedprox(mu=0.01)"):  # the default, too
+        assert space_of(eq.parse(text), space) == space_of(eq.parse(text)) == {}
+    assert space_of(eq.parse("fedprox", {"fedprox.mu": 0.01}), space) == {}
+    assert space_of(Method(eq.parse("fedprox(mu=0.5)").rules, parts=("fedprox",)), space) == space  # a rule from Python
 
 
 def test_sixteen_draws_cost_five_whole_runs() -> None:
@@ -898,7 +902,7 @@ def test_a_comparison_without_a_choice_replaces_none_with_one(tmp_path: Path, eq
         (("tune", "fedavg", "--patience", "3"), "patience"),
         (("tune", "fedsac:published"), "test data are sealed"),
         (("tune", "fedavg", "--search", "mu=1,2"), "setting 'mu'"),
-        (("tune", "fedavg", "--search", "lr=1,2", "--search", "lr=1,3"), "--search lr: it is given twice"),
+        (("tune", "fedavg", "--search", "lr=1,2", "--search", "lr=1,3"), "--search lr=1,3: lr is given twice"),
         (("tune", "fedavg", "fedavg"), "given twice"),
         (("tune", "term(t=-1)", "term(t= 1)"), "would share the folder"),
         (("tune", "fedavg", "--by", "collaboration"), "every client receives the same model by fedavg"),
@@ -907,7 +911,7 @@ def test_a_comparison_without_a_choice_replaces_none_with_one(tmp_path: Path, eq
         (("tune", "fedavg", "--engine", "flower-inproc"), "settings are chosen in simulations"),
         (("tune", "fedavg", "--set", "fedprox.mu=1"), "is not part of any of fedavg"),
         (("tune", "fedavg", "--validation", "0"), "validation must be in"),
-        (("compare", "fedavg", "--by", "worst"), "Add --tune 16"),
+        (("compare", "fedavg", "--by", "worst"), "without --tune 16. Add that"),
         (("compare", "fedavg", "--tune", "3", "--patience", "5"), "settings are chosen by the last rounds"),
     ],
 )

@@ -229,8 +229,8 @@ def test_the_command_line_draws_examples_and_prints_json(equipoise: Any, tmp_pat
     ("arguments", "says"),
     [
         (["digits", "--figure", "who.xyz"], "ends in .png, .pdf or .svg"),
-        (["digits", "--examples"], "Add --figure FILE.png"),
-        (["--figure", "who.png"], "name it, such as"),
+        (["digits", "--examples"], "without --figure FILE.png. Add that"),
+        (["--figure", "who.png"], "without a scenario, such as"),
         (["digit", "--figure", "who.png"], "Did you mean 'digits'?"),
         (["own", "--figure", "who.png"], "--data DIR"),
     ],

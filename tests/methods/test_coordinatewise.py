@@ -60,7 +60,7 @@ def test_by_hand() -> None:
 
 @in_one(("beta", "M", "cut"), [(0.1, 9, 0), (0.1, 10, 1), (0.3, 10, 3), (0.2, 5, 1), (0.499, 4, 1), (0.49, 1, 0)])
 def test_how_many_are_cut_off(beta: float, M: int, cut: int) -> None:
-    assert TrimmedMean(beta=beta).cut(M) == cut
+    assert TrimmedMean(beta=beta)._cut(M) == cut
 
 
 @in_one("rule", [Median(), TrimmedMean(beta=0.2), TrimmedMean(beta=0.4)])
@@ -104,7 +104,7 @@ def test_what_trims_nothing_is_said_before_the_first_round() -> None:
 
     assert "with 9 clients in a round beta=0.1 cuts nothing off" in doubt(TrimmedMean(), 9)
     assert "Take beta=0.12 or more" in doubt(TrimmedMean(), 9)
-    assert TrimmedMean(beta=0.12).cut(9) == TrimmedMean(beta=0.34).cut(3) == 1
+    assert TrimmedMean(beta=0.12)._cut(9) == TrimmedMean(beta=0.34)._cut(3) == 1
     assert "Take beta=0.34 or more" in doubt(TrimmedMean(), 20, asked=3)
     assert "with 1 client in a round" in doubt(TrimmedMean(), 1)
     assert not doubt(TrimmedMean(), 10)

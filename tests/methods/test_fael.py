@@ -56,8 +56,8 @@ def test_distances_are_taken_after_the_mask() -> None:
     for t in range(4):
         updates = normal(4, 6, seed=t)
         cohort = server.round(updates)
-        d = server.rules[1].distances(cohort)
-        norms = FAEL(distance="norms").distances(cohort)
+        d = server.rules[1]._distances(cohort)
+        norms = FAEL(distance="norms")._distances(cohort)
         for m in range(4):
             kept = [
                 x if keep else 0.0 for x, keep in zip(updates[m].tolist(), cohort.mask.dense()[m].tolist(), strict=True)

@@ -88,7 +88,7 @@ def test_algorithms_typed_out(lags: str, alpha: float, tau: int) -> None:
 
 
 def coefficients(updates: Tensor, losses: Tensor, rule: FedFV) -> Tensor:
-    return rule.internal(maths.gram(updates), losses)
+    return rule._internal(maths.gram(updates), losses)
 
 
 @given(seed=st.integers(0, 10**6))

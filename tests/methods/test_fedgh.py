@@ -55,14 +55,14 @@ def test_the_pairs_typed_out(form: str, M: int, G: int) -> None:
 def test_by_hand(form: str) -> None:
     """(1, 0) and (-1, 1) conflict: the first keeps (1/2, 1/2), the second (0, 1)."""
     updates = torch.tensor([[1.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
-    assert (FedGH(form=form).harmonised(maths.gram(updates)) @ updates).tolist() == [[0.5, 0.5], [0.0, 1.0]]
+    assert (FedGH(form=form)._harmonised(maths.gram(updates)) @ updates).tolist() == [[0.5, 0.5], [0.0, 1.0]]
 
 
 @pytest.mark.parametrize("form", FORMS)
 @given(seed=st.integers(0, 10**6))
 def test_two_clients_have_no_conflict_left(form: str, seed: int) -> None:
     updates = normal(2, 5, seed=seed)
-    g = FedGH(form=form).harmonised(maths.gram(updates)) @ updates
+    g = FedGH(form=form)._harmonised(maths.gram(updates)) @ updates
     for m in range(2):
         assert float(g[m] @ updates[1 - m]) >= -1e-12
 
@@ -70,7 +70,7 @@ def test_two_clients_have_no_conflict_left(form: str, seed: int) -> None:
 @given(seed=st.integers(0, 10**6), M=st.integers(1, 6))
 def test_the_last_projection_leaves_no_conflict_with_its_own_client(seed: int, M: int) -> None:
     updates = normal(M, 5, seed=seed)
-    g = FedGH().harmonised(maths.gram(updates)) @ updates
+    g = FedGH()._harmonised(maths.gram(updates)) @ updates
     for m in range(M - 1):
         if float(updates[m] @ updates[-1]) < 0:
             assert abs(float(g[m] @ updates[-1])) <= 1e-10
@@ -115,7 +115,7 @@ def test_the_order_of_clients_matters_where_conflicts_overlap() -> None:
     updates = normal(5, 3, seed=2)
     order = [4, 2, 0, 1, 3]
     for form, same in (("original", False), ("sequential", False), ("accumulate", True)):
-        a, b = (FedGH(form=form).harmonised(maths.gram(u)) @ u for u in (updates, updates[order]))
+        a, b = (FedGH(form=form)._harmonised(maths.gram(u)) @ u for u in (updates, updates[order]))
         assert torch.allclose(a.mean(0), b.mean(0), rtol=0, atol=1e-12) is same
 
 
@@ -145,6 +145,6 @@ def test_sequential_with_updates_that_cancel_is_finite() -> None:
     for seed in range(200):
         u, v, w = torch.randn(3, 6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         rows = torch.stack([u, -(1 + seed / 50) * u, v, w])
-        a = rule.harmonised(rows @ rows.T)
+        a = rule._harmonised(rows @ rows.T)
         assert bool(a.isfinite().all())
         assert float((a @ rows).norm(dim=1).max()) < 1e3 * float(rows.norm(dim=1).max())

@@ -148,7 +148,7 @@ def objective(a: Tensor, H: Tensor, V: Tensor, m: int) -> float:
 def test_mixtures_are_the_best_of_many() -> None:
     """No better mixture in a cloud of others, for every client."""
     H, V = normal(5, C, D, seed=1) * 0.4, normal(5, seed=2).abs() + 0.01
-    mixed = FedPAC(threshold=0.0).mixtures(H, V)
+    mixed = FedPAC(threshold=0.0)._mixtures(H, V)
     assert torch.allclose(mixed.sum(1), torch.ones(5, dtype=torch.float64))
     assert bool((mixed >= 0).all())
     cloud = torch.distributions.Dirichlet(torch.full((5,), 0.3)).sample((2000,)).double()
@@ -160,14 +160,14 @@ def test_mixtures_are_the_best_of_many() -> None:
 
 def test_small_shares_are_dropped() -> None:
     H, V = normal(4, C, D, seed=3), torch.tensor([1.0, 1.0, 1.0, 1.0], dtype=torch.float64)
-    every = FedPAC(threshold=0.0).mixtures(H, V)
+    every = FedPAC(threshold=0.0)._mixtures(H, V)
     limit = float(every.min()) + 1e-9
-    some = FedPAC(threshold=limit).mixtures(H, V)
+    some = FedPAC(threshold=limit)._mixtures(H, V)
     dropped = every <= limit
     assert bool(dropped.any())
     assert not some[dropped].any()
     assert torch.allclose(some.sum(1), torch.ones(4, dtype=torch.float64))
-    assert torch.equal(FedPAC(threshold=1.0).mixtures(H, V), torch.eye(4, dtype=torch.float64))  # nothing is left
+    assert torch.equal(FedPAC(threshold=1.0)._mixtures(H, V), torch.eye(4, dtype=torch.float64))  # nothing is left
 
 
 @in_one(
@@ -181,7 +181,7 @@ def test_small_shares_are_dropped() -> None:
     ],
 )
 def test_odd_statistics_give_mixtures(H: Tensor, V: Tensor) -> None:
-    mixed = FedPAC().mixtures(H, V)
+    mixed = FedPAC()._mixtures(H, V)
     assert torch.allclose(mixed.sum(1), torch.ones(len(V), dtype=torch.float64))
     assert bool((mixed >= 0).all())
 
@@ -189,7 +189,7 @@ def test_odd_statistics_give_mixtures(H: Tensor, V: Tensor) -> None:
 def test_same_data_share_one_classifier_and_strangers_do_not() -> None:
     H = torch.zeros(4, C, D, dtype=torch.float64)
     H[:2, 0], H[2:, 1] = 5.0, -5.0
-    mixed = FedPAC().mixtures(H, torch.full((4,), 0.1, dtype=torch.float64))
+    mixed = FedPAC()._mixtures(H, torch.full((4,), 0.1, dtype=torch.float64))
     expected = torch.tensor([[0.5, 0.5, 0, 0]] * 2 + [[0, 0, 0.5, 0.5]] * 2, dtype=torch.float64)
     assert torch.allclose(mixed, expected, rtol=0, atol=1e-3)
 

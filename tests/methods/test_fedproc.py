@@ -44,7 +44,7 @@ def test_contrast_typed_out(client, known: list[float], temperature: float) -> N
         if known[label]:
             terms = {k: math.exp(cos(z, P[k]) / temperature) for k in range(N_CLASSES) if known[k]}
             total -= math.log(terms[label] / sum(terms.values()))
-    got = FedProc(temperature=temperature).contrast(out, visit_of(oracle, start, {}, told))
+    got = FedProc(temperature=temperature)._contrast(out, visit_of(oracle, start, {}, told))
     assert float(got) == pytest.approx(total / len(y), abs=1e-13)
     if sum(known) == 1:
         assert float(got) == pytest.approx(0, abs=1e-15)
@@ -53,8 +53,8 @@ def test_contrast_typed_out(client, known: list[float], temperature: float) -> N
 def test_the_contrast_fades_out() -> None:
     """a goes from 1 in the first round to 0 in the last, and a run of one round divides by nothing."""
     rule = FedProc()
-    assert [rule.share(t, 5) for t in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
-    assert rule.share(0, 1) == 1.0
+    assert [rule._share(t, 5) for t in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
+    assert rule._share(0, 1) == 1.0
 
 
 @pytest.mark.parametrize("t", [1, 3, 4])
@@ -63,7 +63,7 @@ def test_the_blend(client, t: int) -> None:
     out, rule = out_of(oracle, start), FedProc()
     visit = visit_of(oracle, start, {}, message([1.0, 1.0, 0.0]), t=t, rounds=5)
     a = 1 - t / 4
-    expected = a * float(rule.contrast(out, visit)) + (1 - a) * float(out.cross_entropy)
+    expected = a * float(rule._contrast(out, visit)) + (1 - a) * float(out.cross_entropy)
     assert float(out.cross_entropy + rule.loss(out, visit)) == pytest.approx(expected, abs=1e-14)
 
 

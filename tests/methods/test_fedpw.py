@@ -28,9 +28,9 @@ def test_nothing_to_drop_rescales_nothing() -> None:
 
 
 def test_better_off_clients_lose_more() -> None:
-    assert FedPW(rate=0.3).share(tensor([1.0, 2.0, 4.0])).tolist() == pytest.approx([3.6 / 7, 1.8 / 7, 0.9 / 7])
-    assert FedPW(rate=0.3).share(tensor([0.0, 2.0])).tolist() == pytest.approx([0.6, 0.0])
-    assert FedPW(rate=0.3).share(tensor([0.0, 0.0])).tolist() == pytest.approx([0.3, 0.3])
+    assert FedPW(rate=0.3)._share(tensor([1.0, 2.0, 4.0])).tolist() == pytest.approx([3.6 / 7, 1.8 / 7, 0.9 / 7])
+    assert FedPW(rate=0.3)._share(tensor([0.0, 2.0])).tolist() == pytest.approx([0.6, 0.0])
+    assert FedPW(rate=0.3)._share(tensor([0.0, 0.0])).tolist() == pytest.approx([0.3, 0.3])
 
 
 def test_weights_that_cannot_be_computed_are_equal() -> None:

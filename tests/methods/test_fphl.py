@@ -101,7 +101,7 @@ def test_the_threshold_is_exact(k: int, d: int, n: int, strict: bool) -> None:
     """The smallest whole agreement a with a / n >= tau (or > tau), for every tau with up to three digits and beyond."""
     tau = Fraction(min(k, d), d)
     rule = FPHL(tau=float(tau), strict=strict)
-    need = int(rule.needed(torch.tensor([n], dtype=torch.int16 if n < 2**15 else torch.int32))[0])
+    need = int(rule._needed(torch.tensor([n], dtype=torch.int16 if n < 2**15 else torch.int32))[0])
     fits = (lambda a: Fraction(a, n) > tau) if strict else (lambda a: Fraction(a, n) >= tau)
     assert fits(need)
     assert need == 0 or not fits(need - 1)
@@ -113,7 +113,7 @@ def test_every_threshold_in_hundredths_is_exact(strict: bool) -> None:
     n = torch.arange(1, 401, dtype=torch.int16)
     for k in range(101):
         expected = k * n.long() // 100 + 1 if strict else -(-k * n.long() // 100)
-        assert torch.equal(FPHL(tau=k / 100, strict=strict).needed(n).long(), expected), k
+        assert torch.equal(FPHL(tau=k / 100, strict=strict)._needed(n).long(), expected), k
 
 
 @in_one(("tau", "first"), [(0.0, None), (0.3, 4), (0.4, 3), (0.5, 3), (0.51, 2), (1.0, 2)])

@@ -49,7 +49,7 @@ def test_the_scores_typed_out(n: int, P: int, seed: int, few: int, m: int) -> No
 def test_by_hand() -> None:
     """f = 1 of 5 on a line: two neighbours each. Scores: 0: 1 + 4, 1: 1 + 1, 2: 1 + 4, 10 and 11: 1 + 64, 1 + 81."""
     updates = tensor([[2.0], [0.0], [1.0], [10.0], [11.0]])
-    assert Krum(f=1).scores(maths.gram(updates)).tolist() == [5.0, 5.0, 2.0, 65.0, 82.0]
+    assert Krum(f=1)._scores(maths.gram(updates)).tolist() == [5.0, 5.0, 2.0, 65.0, 82.0]
     assert after(Krum(f=1), updates)[0].theta.tolist() == [1.0]
     assert after(Krum(f=1, m=2), updates)[0].theta.tolist() == [1.5]  # of the two scores of 5, the first client's
     assert after(Krum(f=1, m=3), updates)[0].theta.tolist() == pytest.approx([1.0])
@@ -90,7 +90,7 @@ def test_nor_one_that_lies_about_its_statistics_alone() -> None:
 
 @in_one(("n", "f"), [(1, 0), (2, 0), (3, 0), (4, 0), (5, 1), (6, 1), (7, 2), (20, 8)])
 def test_by_default_as_many_may_lie_as_the_paper_allows(n: int, f: int) -> None:
-    assert Krum().tolerated(n) == f
+    assert Krum()._tolerated(n) == f
     assert n < 3 or 2 * f + 2 < n <= 2 * (f + 1) + 2
 
 

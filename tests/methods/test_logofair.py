@@ -81,12 +81,12 @@ def test_shifts_are_the_best_of_all() -> None:
     rule = eq.parse("logofair(bins=20, local=0.03)").rules[0]
     hist = torch.randint(0, 9, (2, 20), generator=torch.Generator().manual_seed(0)).double()
     n, lam = hist.sum(-1) * 3, torch.tensor([-0.1, 0.0, 0.04]).double()
-    u, priced = rule.best(hist, n, lam)
+    u, priced = rule._best(hist, n, lam)
     tried = torch.linspace(-0.5, 0.5, 4001).double()
     score = ((torch.arange(20) + 0.5) / 20).double().expand(2, -1)
     for k in range(3):
         every = cost(score, hist, n, lam[k].expand(4001), tried) + 0.03 * tried.abs()
         assert float(priced[k]) <= float(every.min()) + 1e-9
     assert u.abs().max() > 0
-    assert eq.parse("logofair(bins=20, local=1)").rules[0].best(hist, n, lam)[0].abs().max() < 1e-9
-    assert not rule.best(hist * torch.tensor([[1.0], [0.0]]), n, lam)[0].any()
+    assert eq.parse("logofair(bins=20, local=1)").rules[0]._best(hist, n, lam)[0].abs().max() < 1e-9
+    assert not rule._best(hist * torch.tensor([[1.0], [0.0]]), n, lam)[0].any()

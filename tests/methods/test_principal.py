@@ -57,7 +57,7 @@ def test_eigenvalues_tie_relative_to_the_largest(apart: float, tie: bool) -> Non
     """Two updates of one length, whose axes lie between them; the largest eigenvalue is half of the trace."""
     for scale in (1e-6, 1.0, 1e6):
         products = scale * torch.tensor([[1, apart / 2], [apart / 2, 1]], dtype=torch.float64)
-        assert Principal(keep=0.5).coefficients(products, torch.ones(2, dtype=torch.float64) / 2)[1] is tie
+        assert Principal(keep=0.5)._coefficients(products, torch.ones(2, dtype=torch.float64) / 2)[1] is tie
 
 
 def test_per_tensor_is_the_rule_on_each_tensor() -> None:
@@ -76,7 +76,7 @@ def test_per_tensor_is_the_rule_on_each_tensor() -> None:
 def test_odd_and_homogeneous(seed: int, M: int, eigen: str, scale: float) -> None:
     updates, p = normal(M, 9, seed=seed), maths.simplex(normal(M, seed=seed + 1).abs())
     rule = Principal(eigen=eigen)
-    one, other = (rule.coefficients(maths.gram(u), p)[0] @ u for u in (updates, scale * updates))
+    one, other = (rule._coefficients(maths.gram(u), p)[0] @ u for u in (updates, scale * updates))
     assert torch.allclose(other, scale * one, rtol=0, atol=1e-9 * max(1, abs(scale)))
 
 
@@ -87,7 +87,7 @@ def test_a_rotation_turns_the_result_and_the_order_of_clients_does_not(seed: int
     order = torch.randperm(M, generator=torch.Generator().manual_seed(seed))
 
     def step(u: Tensor, share: Tensor) -> Tensor:
-        return Principal().coefficients(maths.gram(u), share)[0] @ u
+        return Principal()._coefficients(maths.gram(u), share)[0] @ u
 
     assert torch.allclose(step(updates @ turn, p), step(updates, p) @ turn, rtol=0, atol=1e-8)
     assert torch.allclose(step(updates[order], p[order]), step(updates, p), rtol=0, atol=1e-8)
@@ -99,7 +99,7 @@ def test_every_client_keeps_its_length(seed: int, M: int) -> None:
     K = maths.gram(updates)
     for eigen, factor in (("l2_kept", 1.0), ("literal", math.sqrt(max(1, math.floor(0.8 * M + 1e-9))))):
         for m, alone in enumerate(torch.eye(M, dtype=torch.float64)):
-            revised = Principal(eigen=eigen).coefficients(K, alone)[0] @ updates
+            revised = Principal(eigen=eigen)._coefficients(K, alone)[0] @ updates
             assert float(revised.norm()) == pytest.approx(factor * float(updates[m].norm()), rel=1e-6)
 
 

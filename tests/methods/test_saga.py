@@ -87,7 +87,7 @@ def test_weights_are_convex_and_in_the_order_of_the_values(
         for j in range(M):
             assert values[i] > values[j] or w[i] <= w[j] + 1e-12
     positive = tensor([abs(v) + 0.01 for v in values])
-    assert torch.allclose(rule.fresh(positive), rule.fresh(scale * positive), rtol=0, atol=1e-9)
+    assert torch.allclose(rule._fresh(positive), rule._fresh(scale * positive), rtol=0, atol=1e-9)
 
 
 def test_nothing_is_sharp_gives_equal_weights() -> None:

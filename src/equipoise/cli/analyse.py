@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from equipoise.cli import completion
 from equipoise.cli.console import note, out, plain_table, print_json, progress_bar, say
-from equipoise.cli.options import Json, Runs
+from equipoise.cli.options import Json, Runs, require_use
 from equipoise.system.files import write_atomically
 from equipoise.system.text import formulas
 
@@ -28,6 +28,11 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Take trained runs apart: where their loss comes from, how flat their minimum is, how sharp each client's loss is.",
 )
+
+Folder = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Directory for figures and data [default: the name of the command]."),
+]
 
 
 @app.command(epilog="Example: `equipoise analyse decomposition runs/compare-digits-label-skew --every 5`")
@@ -54,6 +59,7 @@ def decomposition(
 
     Each run is trained again, which gives the same local models; the measurements stay with the run.
     """
+    require_use({"--output": output and (quiet or json_)}, together="--quiet or --json, which write no files")
     from equipoise.analysis.decomposition import decomposition as decompose
     from equipoise.federation.method import parse
     from equipoise.records.directory import all_members
@@ -115,10 +121,11 @@ def landscape(
     draws: Annotated[int, typer.Option(min=1, help="Random directions that are averaged.")] = 3,
     span: Annotated[float, typer.Option(help="How far to go, in filter norms.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Decides the directions.")] = 0,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Directory for figures and data.")] = Path("landscape"),
+    output: Folder = None,
     json_: Json = False,
 ) -> None:
     """Draw how the loss rises around the trained models, in one and two dimensions (FedISM+, Fig. 7)."""
+    require_use({"--output": output and json_}, together="--json, which writes no files")
     import pandas as pd
 
     from equipoise.analysis.landscape import landscape as measure
@@ -129,10 +136,8 @@ def landscape(
     with progress_bar(shown=not json_) as bar:
         task = bar.add_task("points", total=None)
 
-        def shown(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        landscapes = measure(paths, group, points=points, grid=grid, draws=draws, span=span, seed=seed, on_point=shown)
+        asked: dict[str, Any] = {"points": points, "grid": grid, "draws": draws, "span": span, "seed": seed}
+        landscapes = measure(paths, group, on_point=lambda n, of: bar.update(task, completed=n, total=of), **asked)
     frame = pd.concat([surface.frame() for surface in landscapes], ignore_index=True)
     if json_:
         print(json.dumps(frame.to_dict("records")))  # noqa: T201
@@ -148,6 +153,7 @@ def landscape(
     out.print(
         f"Loss on {landscapes[0].group}{' in nats' * bool(nats)}, mean over {draws} directions; a smaller rise is a flatter minimum."
     )
+    output = output or Path("landscape")
     _wrote_table(output / "landscape.csv", frame)
     planes = {"landscape-2d": draw.planes(landscapes, nats)} if grid else {}
     _drawn({"landscape-1d": draw.lines(landscapes, nats)} | planes, output)
@@ -158,13 +164,14 @@ def states(
     directories: Runs,
     rho_max: Annotated[float, typer.Option(help="Largest search distance.")] = 0.2,
     points: Annotated[int, typer.Option(min=2, help="Distances from 0 to the largest.")] = 21,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Directory for figures and data.")] = Path("states"),
+    output: Folder = None,
     json_: Json = False,
 ) -> None:
     """Draw loss and sharpness of the clients at growing search distances (FedISM+, Section III-C).
 
     On each client's training data, from the global models; where runs recorded them, also over the rounds.
     """
+    require_use({"--output": output and json_}, together="--json, which writes no files")
     import pandas as pd
 
     from equipoise.analysis.states import states as measure
@@ -179,10 +186,8 @@ def states(
     with progress_bar(shown=not json_) as bar:
         task = bar.add_task("clients", total=None)
 
-        def counted(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        curves = measure(paths, rho_max=rho_max, points=points, on_client=counted)
+        asked: dict[str, Any] = {"rho_max": rho_max, "points": points}
+        curves = measure(paths, on_client=lambda n, of: bar.update(task, completed=n, total=of), **asked)
     frame = pd.concat([run.frame() for run in curves], ignore_index=True)
     if json_:
         print(json.dumps(frame.to_dict("records")))  # noqa: T201
@@ -199,6 +204,7 @@ def states(
     out.print(table)
     nats = _nats(paths)
     out.print(f"Mean over the clients of a group{', in nats' * bool(nats)}. S = L less the loss at ρ = 0.")
+    output = output or Path("states")
     _wrote_table(output / "states.csv", frame)
     drawn = {f"states-{what}": draw.states(curves, what, nats) for what in draw.STATES}
     recorded = measured_in(compared.histories, ("sharpness", "perturbed_loss"))

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from equipoise.cli.console import out, print_json, say
-from equipoise.cli.options import Json, pairs
+from equipoise.cli.options import Json, reading_of
 
 READING = ("sep", "decimal", "encoding", "not_missing")  # of a table that is text
 
@@ -23,7 +23,7 @@ def audit(
         str | None, typer.Option(metavar="COLUMN", help="The probability of the positive class, in [0, 1].")
     ] = None,
     prediction: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="The predicted class, or number; it overrides a threshold.")
+        str | None, typer.Option(metavar="COLUMN", help="The predicted class, or number, instead of a threshold.")
     ] = None,
     group: Annotated[
         list[str] | None,
@@ -47,8 +47,9 @@ def audit(
         str | None, typer.Option(metavar="CLASS", help="The class that rates are about [default: the second of two].")
     ] = None,
     threshold: Annotated[
-        float, typer.Option(min=0, max=1, help="The positive class is predicted from this probability on.")
-    ] = 0.5,
+        float | None,
+        typer.Option(min=0, max=1, help="The positive class is predicted from this probability on [default: 0.5]."),
+    ] = None,
     least: Annotated[int, typer.Option(min=1, metavar="N", help="People that a number must be about.")] = 30,
     task: Annotated[
         str | None, typer.Option(metavar="TASK", help="`regression` for numbers to predict [default: classification].")
@@ -69,7 +70,6 @@ def audit(
     from equipoise.report.rendering import rich_sheets
     from equipoise.system.suggestions import unknown
 
-    reading = pairs(set_, READING)
     if task not in (None, "classification", "regression"):
         raise ValueError(f"--task: {unknown('task', task, ('classification', 'regression'))}")
     made = audited(
@@ -84,10 +84,7 @@ def audit(
         threshold=threshold,
         least=least,
         task=task,
-        sep=reading.get("sep"),
-        decimal=reading.get("decimal"),
-        encoding=reading.get("encoding"),
-        not_missing=reading.get("not_missing", ()),
+        **reading_of(set_, READING),
     )
     written = made.save(output)
     if json_:

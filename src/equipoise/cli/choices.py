@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from equipoise.cli.init import read as read_file
-from equipoise.cli.options import Values
+from equipoise.cli.options import Values, pairs_of
 
 if TYPE_CHECKING:
     from equipoise.runs.configuration import RunConfig
@@ -79,9 +79,8 @@ class Choices:
         own, tuned = {**self.of_methods[method]}, cast(Any, {**self.tuned.get(method, {})})
         lr, conditions = own.pop("lr", None), tuned.pop("conditions", {})
         changed = choosing.changed(tuned, conditions, config) if conditions else []
-        if self.rated and lr is not None and rate(lr) != rate(config.lr):
-            changed.append("lr")
         if self.rated or lr is None:
+            changed += ["lr"] * (lr is not None and rate(lr) != rate(config.lr))
             lr = config.lr
         changed += [name for name, value in overrides.items() if own.get(name) != value]
         changed += ["its code"] * (tuned.get("code", "") != own_code.version(method))
@@ -173,20 +172,9 @@ def _fields(file: Mapping[str, Any], options: Mapping[str, str], given: Values) 
 
 def _settings(pairs: Sequence[str] | None) -> tuple[dict[str, Any], dict[str, str]]:
     """Read ``--set``: hyper-parameters by ``part.name``, and options of the scenario by name, as they are written."""
-    from equipoise.federation.method import MethodError
     from equipoise.system.text import read_value
 
-    values: dict[str, str] = {}
-    for pair in pairs or ():
-        key, equals, value = pair.partition("=")
-        key = key.strip()
-        if not equals or not key:
-            raise MethodError(
-                f"--set {pair}: expected PART.NAME=VALUE, for example fedheal.tau=0.4, or NAME=VALUE for an option of the "
-                "scenario, for example clients=8."
-            )
-        if key in values:
-            raise MethodError(f"--set {pair}: {key} is given twice. Leave one out.")
-        values[key] = value
+    either = "PART.NAME=VALUE, for example fedheal.tau=0.4, or NAME=VALUE for an option of the scenario, for example clients=8"
+    values = pairs_of("--set", pairs, either)
     hyper_parameters = {key: read_value(text) for key, text in values.items() if "." in key}
     return hyper_parameters, {key: text for key, text in values.items() if "." not in key}

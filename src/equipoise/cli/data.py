@@ -91,11 +91,7 @@ def checked(
     from equipoise.data.sets import catalog
     from equipoise.data.sets.check import check
 
-    names = (
-        [name]
-        if name is not None
-        else [name_of_set for name_of_set in catalog.SETS if catalog.present(name_of_set, data)]
-    )
+    names = [each for each in catalog.SETS if catalog.present(each, data)] if name is None else [name]
     if not names:
         raise ValueError(f"{data}: no data set found there. See what is looked for: equipoise data list --json.")
     results = {name_of_set: check(name_of_set, data.expanduser()) for name_of_set in names}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from equipoise.cli.console import note, say
-from equipoise.cli.options import Moved, Run
+from equipoise.cli.options import Moved, Run, require_use
 from equipoise.system.own_code import short
 from equipoise.system.seals import open_json, open_toml
 
@@ -60,16 +60,12 @@ def export(
     """Write trained models as safetensors, the global one or what clients own; or one model as a bundle to predict with."""
     if bundle is not None:
         others = {"--compact": compact, "--output": output, "--client all": client == "all"}
-        if asked := [name for name, value in others.items() if value]:
-            raise ValueError(
-                f"{asked[0]} does not go with --bundle, which writes one whole model into its folder. Leave it out."
-            )
+        require_use(others, together="--bundle, which writes one whole model into its folder")
         _bundle(directory, bundle, client, data, use=use, license=license_, onnx=onnx, recalibrate=recalibrate)
         return
-    if use or license_ or onnx or recalibrate:
-        raise ValueError("--use, --license, --onnx and --recalibrate are about a bundle: add --bundle DIR.")
-    if compact and client is None:
-        raise ValueError("--compact makes the smaller network of one client: add --client NAME, or --client all.")
+    of_bundle = {"--use": use, "--license": license_, "--onnx": onnx, "--recalibrate": recalibrate}
+    require_use(of_bundle, without="--bundle DIR")
+    require_use({"--compact": compact and client is None}, without="--client NAME or --client all")
     from safetensors.torch import save
 
     from equipoise.runs import directory as runs
@@ -108,11 +104,8 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
     if client is None and (made := directory / "bundle").is_dir() and _of_sites(directory):  # whose server made it
         from equipoise.bundle.files import take
 
-        if refused := [name for name, value in options.items() if value]:
-            raise ValueError(
-                f"--{refused[0]}: the server of the sites has made this bundle already. Leave it out, and add what you want to README.md and "
-                "card.html of the copy: no prediction depends on them."
-            )
+        given = {f"--{name}": value for name, value in {**options, "data": data}.items()}
+        require_use(given, together="the bundle that the server has made: change README.md and card.html of the copy")
         take(made, folder)
         announce(folder, "a bundle of the server's last model")
         return

@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
 from equipoise.cli.operation import clean, flower_errors, sites, status, stop, take
-from equipoise.cli.options import Json
+from equipoise.cli.options import Json, require_use
 from equipoise.system.errors import ExpectedError
 from equipoise.system.suggestions import some
 
@@ -222,6 +222,7 @@ def check(
     with flower_errors():
         from equipoise.flower.deploy.checks import check as look
 
+        require_use({"--host": host and not certs}, without="--certs")
         findings = look(
             directory,
             connection=connection,
@@ -243,7 +244,7 @@ def certs(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for certificates and keys.")],
     host: Hosts = None,
     site: Annotated[list[str] | None, typer.Option(help="Name of a site that gets a key pair. Repeatable.")] = None,
-    days: Annotated[int, typer.Option(min=1, help="Life of the server certificate.")] = 365,
+    days: Annotated[int | None, typer.Option(min=1, help="Life of the server certificate [default: 365].")] = None,
     renew: Annotated[bool, typer.Option("--renew", help="A new server certificate; the old one is kept.")] = False,
 ) -> None:
     """Make a server certificate (--host), key pairs of sites (--site), or both. Nothing is ever overwritten.
@@ -256,7 +257,8 @@ def certs(
 
         if not host and not site and not renew:
             raise ValueError("Give --host NAME for a server certificate, or --site NAME for the key pair of a site.")
-        for path in make_certificates(directory, host or (), site or (), days, renew):
+        require_use({"--days": not (host or renew) and days}, without="--host or --renew")
+        for path in make_certificates(directory, host or (), site or (), days or 365, renew):
             say(f"wrote {path}")
 
 

@@ -14,7 +14,7 @@ from rich.markup import escape
 from equipoise.cli import completion
 from equipoise.cli.catalogue import catalogue
 from equipoise.cli.console import out, plain_table, print_json
-from equipoise.cli.options import Json
+from equipoise.cli.options import Json, require_use
 from equipoise.system.errors import ExpectedError
 from equipoise.system.suggestions import some
 
@@ -135,15 +135,15 @@ def scenarios(
     data: Annotated[
         str | None, typer.Option("--data", "-d", metavar="PATH", help="Your files, if it reads any.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Decides the division of the data.")] = 0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Decides the division of the data [default: 0].")] = None,
     json_: Json = False,
 ) -> None:
     """List the scenarios and the networks; for one scenario, the data of each client."""
     if name is not None or data is not None:
-        _show_scenario(name or "own", figure, examples, data, seed, json_)
+        _show_scenario(name or "own", figure, examples, data, seed or 0, json_)
         return
-    if figure is not None or examples:
-        raise ValueError("--figure draws one scenario: name it, such as `equipoise scenarios digits --figure who.png`.")
+    of_one = {"--figure": figure, "--examples": examples, "--seed": seed is not None}
+    require_use(of_one, without="a scenario, such as `equipoise scenarios digits --figure who.png`")
     listed = {kind: catalogue()[kind] for kind in ("scenarios", "networks")}
     if json_:
         print_json(listed)
@@ -164,8 +164,7 @@ def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | N
     from equipoise.runs.configuration import called, whole
     from equipoise.system.suggestions import some
 
-    if figure is None and examples:
-        raise ValueError("--examples draws images into the file of --figure. Add --figure FILE.png.")
+    require_use({"--examples": figure is None and examples}, without="--figure FILE.png")
     if figure is not None and figure.suffix not in (".png", ".pdf", ".svg"):
         raise ValueError(f"--figure must name a file that ends in .png, .pdf or .svg; found {figure}.")
     name, options = called("scenarios", text, "digits(clients=8)")

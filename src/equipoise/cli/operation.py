@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from equipoise.cli.console import out, plain_table, print_json, say
 from equipoise.cli.export import announce
-from equipoise.cli.options import Json
+from equipoise.cli.options import Json, require_use
 from equipoise.system.errors import ExpectedError
 from equipoise.system.seals import open_json, open_toml
 
@@ -169,6 +169,7 @@ def sites(connection: Connection, remove: Remove = None, yes: Yes = False, json_
 
     A run in progress continues without the site, and its records name it, as long as `quorum` of its sites answer.
     """
+    require_use({"--yes": yes and remove is None}, without="--remove NAME")
     link = _link(connection)
     nodes = _nodes(link)
     gone = [node for node in nodes if remove and node["site"] == remove]
@@ -201,6 +202,8 @@ def clean(
     """
     from equipoise.flower.site.store import BUNDLE, MODEL
 
+    nothing = not names and older_than is None
+    require_use({"--models": nothing and models, "--yes": nothing and yes}, without="--older-than or an experiment")
     if not directory.is_dir():
         raise ValueError(f"{directory} is not a directory. Give the state-dir of the site's node config.")
     experiments, rows = _experiments(directory), list[Row]()

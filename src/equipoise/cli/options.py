@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import fields, replace
 from functools import wraps
@@ -177,6 +177,52 @@ Runs = Annotated[
 ]
 
 
+def pairs_of(option: str, texts: Sequence[str] | None, expected: str = "NAME=VALUE") -> dict[str, str]:
+    """The values of an option that is given as pairs, by their names, as they are written.
+
+    Raises
+    ------
+    ValueError : a text that is no such pair, or a name that is given twice.
+    """
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ValueError(f"{option} {text}: expected {expected}.")
+        if name.strip() in pairs:
+            raise ValueError(f"{option} {text}: {name.strip()} is given twice. Leave one out.")
+        pairs[name.strip()] = value
+    return pairs
+
+
+def reading_of(texts: Sequence[str] | None, allowed: Collection[str]) -> dict[str, str]:
+    """How a table is written, by ``--set``, of ``allowed`` options."""
+    pairs = pairs_of("--set", texts)
+    if strange := [name for name in pairs if name not in allowed]:
+        raise ValueError(f"--set: {unknown('option', strange[0], allowed)}")
+    return pairs
+
+
+def require_use(given: Mapping[str, object], *, together: str = "", without: str = "") -> None:
+    """Refuse options that have no effect.
+
+    Parameters
+    ----------
+    given : what the user gave, by the names of the options; nothing of what is false.
+    together : the option that takes their effect.
+    without : the option that they need.
+
+    Raises
+    ------
+    ValueError : naming the first of them.
+    """
+    if idle := next((name for name, value in given.items() if value), None):
+        why = (
+            f"together with {together}. Leave it out." if together else f"without {without}. Add that, or leave it out."
+        )
+        raise ValueError(f"{idle} has no effect {why}")
+
+
 def new_labels(pairs: Sequence[str] | None, called: Mapping[str, str]) -> dict[str, str]:
     """What ``--label`` asks for: new labels, by the label that the runs of a method have.
 
@@ -206,14 +252,6 @@ def new_labels(pairs: Sequence[str] | None, called: Mapping[str, str]) -> dict[s
 def relabelled(histories: Sequence[History], labels: Mapping[str, str]) -> list[History]:
     """The same runs, where a label is replaced by a new one."""
     return [replace(run, meta={**run.meta, "label": labels.get(run.label, run.label)}) for run in histories]
-
-
-def pairs(texts: Sequence[str] | None, allowed: Sequence[str]) -> dict[str, str]:
-    """The values of ``--set NAME=VALUE`` by name, of the names that are allowed."""
-    values = dict(text.partition("=")[::2] for text in texts or ())
-    if strange := [name for name in values if name not in allowed]:
-        raise ValueError(f"--set: {unknown('option', strange[0], allowed)}")
-    return values
 
 
 def training_options(command: Callable[..., None]) -> Callable[..., None]:

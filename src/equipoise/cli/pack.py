@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from equipoise.cli.console import err, print_json, say
-from equipoise.cli.options import Jobs, Json, Run
+from equipoise.cli.options import Jobs, Json, Run, require_use
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,6 +81,7 @@ def verify(
     from equipoise.runs import pack as packs
     from equipoise.system.errors import ExpectedError
 
+    require_use({} if run_code else {"--data": data, "--jobs": jobs}, without="--run-code")
     with tempfile.TemporaryDirectory(prefix="equipoise-verify-") as temporary:
         folder, again = Path(temporary).resolve() / "packed", Path(temporary).resolve() / "again"
         for each in (folder, again):

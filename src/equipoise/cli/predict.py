@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from equipoise.cli.console import note, progress_bar, require_free, say
-from equipoise.cli.options import pairs
+from equipoise.cli.options import reading_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,7 +52,7 @@ def predict(
 
     require_free(output, force)
     model = load(bundle)
-    (x, notes), names, table = model.inputs.of_file(data, pairs(set_, WRITTEN))
+    (x, notes), names, table = model.inputs.of_file(data, reading_of(set_, WRITTEN))
     first = ("row" if table is not None or model.inputs.names else "sample") if identifier is None else identifier
     names = names if identifier is None else _named(identifier, table, data)
     column = model.content.groups

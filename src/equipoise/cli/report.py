@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from equipoise.cli.console import out, print_json, say
+from equipoise.cli.console import note, out, print_json, say
 from equipoise.cli.init import ABOUT, about_in
-from equipoise.cli.options import Details, Figures, Json, Labels, Runs, help_of, new_labels, relabelled
+from equipoise.cli.options import Details, Figures, Json, Labels, Runs, help_of, new_labels, relabelled, require_use
 from equipoise.system.ranges import check_option
 from equipoise.system.seals import open_toml
 
@@ -45,10 +45,9 @@ def report(
 ) -> None:
     """Write one self-contained HTML report of any runs."""
     check_option("--for", for_, READERS)
-    if for_ == COMMITTEE and figures:
-        raise ValueError("--figures belongs to the report for researchers. Leave it out, or --for committee.")
-    if about is not None and for_ != COMMITTEE:
-        raise ValueError("--about belongs to the report for a committee. Add --for committee, or leave it out.")
+    require_use({"--figures": for_ == COMMITTEE and figures}, together="--for committee")
+    require_use({"--about": for_ != COMMITTEE and about}, without="--for committee")
+    require_use({"--details": json_ and details}, together="--json, which prints everything")
     words = None if about is None else _words(about)
     from equipoise.federation.history import History
     from equipoise.records.directory import all_members
@@ -58,12 +57,15 @@ def report(
     from equipoise.report.rendering import rich_table
     from equipoise.report.statistics import Comparison
 
-    histories = [History.from_run(run) for run in all_members(directories)]
-    called = {run.method: run.label for run in histories} | {run.label: run.label for run in histories}
-    options = {"positive": positive, "least_group": least_group}
-    asked = {name: value for name, value in options.items() if value is not None}
-    histories = [replace(history, meta={**history.meta, **cast(Meta, asked)}) for history in histories]
+    recorded = [History.from_run(run) for run in all_members(directories)]
+    called = {run.method: run.label for run in recorded} | {run.label: run.label for run in recorded}
+    options = (("positive", positive), ("least_group", least_group))
+    asked = {name: value for name, value in options if value is not None}
+    histories = [replace(history, meta={**history.meta, **cast(Meta, asked)}) for history in recorded]
     compared = Comparison.of(relabelled(histories, new_labels(label, called)))
+    before = Comparison.of(relabelled(recorded, new_labels(label, called))).document if asked else None
+    if asked and _numbers(before) == _numbers(compared.document):
+        note(f"--{', --'.join(asked).replace('_', '-')}: no number of these runs depends on it.")
     written = (
         committee.write(compared, output, words) if for_ == COMMITTEE else write(compared, output, figures=figures)
     )
@@ -72,6 +74,13 @@ def report(
         return
     out.print(rich_table(compared.document, out.width, details))
     say(f"report: {written}")
+
+
+def _numbers(document: object) -> object:
+    """A document without the least group sizes that it states."""
+    if isinstance(document, dict):
+        return {name: _numbers(value) for name, value in document.items() if name not in ("least", "least_group")}
+    return [*map(_numbers, document)] if isinstance(document, list | tuple) else document
 
 
 def _words(path: Path) -> About:

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from equipoise.cli import completion
 from equipoise.cli.console import err, out, plain_table, print_json, progress_bar, say
-from equipoise.cli.options import Base, Jobs, Json, help_of
+from equipoise.cli.options import Base, Jobs, Json, help_of, require_use
 from equipoise.system.files import write_atomically
 
 if TYPE_CHECKING:
@@ -94,7 +94,12 @@ def reproduce(
     from equipoise.runs.configuration import whole
     from equipoise.runs.experiment import read_experiment
 
+    chosen: dict[str, object] = {"--seeds": seeds, "--divisions": divisions, "--part": part, "--row": row}
+    chosen |= {"--rounds": rounds, "--quick": quick, "--jobs": jobs, "--device": device}
+    chosen |= {"--precision": precision, "--weights": weights}
     if name is None:
+        placed = {"--data": data, "--embedded": embedded, "--dry-run": dry_run}
+        require_use(chosen | placed, without="an experiment, such as `equipoise reproduce fedheal/table2`")
         _list(json_)
         return
     if embedded and data is not None:
@@ -102,10 +107,7 @@ def reproduce(
     if quick and (rounds is not None or seeds is not None):
         raise ValueError("--quick has rounds and seeds of its own: leave --rounds and --seeds out, or --quick.")
     if dry_run and data is None and not embedded and (experiment := read_experiment(name)).reads:
-        if quick or any((seeds, divisions, part, row, rounds, jobs, device, precision, weights)):
-            raise ValueError(
-                "--dry-run without --data or --embedded lists the whole experiment. Leave the other options out, or say where the data are."
-            )
+        require_use(chosen, without="--data DIR or --embedded")
         _outline(experiment, json_)
         return
     stem = Path(name).stem if name.endswith(".toml") else name.replace("/", "-")

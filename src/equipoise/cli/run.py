@@ -12,28 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from equipoise.cli import completion
+from equipoise.cli import completion, options
 from equipoise.cli.choices import Choices, check_parts, read, warn_of_defaults
 from equipoise.cli.console import out, print_json, progress_bar, say
-from equipoise.cli.options import (
-    Base,
-    Details,
-    Figures,
-    Jobs,
-    Json,
-    Labels,
-    Moved,
-    Name,
-    Report,
-    Run,
-    Values,
-    Workers,
-    help_of,
-    new_labels,
-    option,
-    relabelled,
-    training_options,
-)
 from equipoise.cli.tune import By, Search, started, tuned_choices
 from equipoise.system.suggestions import some, unknown
 from equipoise.system.workers import loading
@@ -50,22 +31,22 @@ STARTS = {  # the comparison that each stands for
 }
 
 
-@training_options
+@options.training_options
 def run(
     method: Annotated[
         str | None,
         typer.Option(
             "--method",
             "-m",
-            help=help_of("method"),
+            help=options.help_of("method"),
             autocompletion=completion.methods,
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help=help_of("seed"))] = None,
-    given: Values = {},  # noqa: B006 (never changed)
-    workers: Workers = None,
-    name: Name = None,
-    base: Base = Path("runs"),
+    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help=options.help_of("seed"))] = None,
+    given: options.Values = {},  # noqa: B006 (never changed)
+    workers: options.Workers = None,
+    name: options.Name = None,
+    base: options.Base = Path("runs"),
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -73,21 +54,24 @@ def run(
             help="Say how much memory, disk and time the run would take, after one round that is thrown away.",
         ),
     ] = False,
-    label: Labels = None,
-    json_: Json = False,
-    report: Report = True,
-    figures: Figures = False,
-    details: Details = False,
+    label: options.Labels = None,
+    json_: options.Json = False,
+    report: options.Report = True,
+    figures: options.Figures = False,
+    details: options.Details = False,
 ) -> None:
     """Train one method and show how fair it is."""
     from equipoise.runs import directory as runs
     from equipoise.runs.tracking import Tracking
 
+    _require_shown(json_=json_, report=report, figures=figures, details=details)
     chosen = read(given)
     name_of_method = chosen.only_method if method is None else method
     warn_of_defaults(chosen, [name_of_method])
     config = chosen.config(name_of_method, chosen.seed if seed is None else seed, every=True)
-    labels = new_labels(label, dict.fromkeys((method or config.label, config.method, config.label), config.label))
+    labels = options.new_labels(
+        label, dict.fromkeys((method or config.label, config.method, config.label), config.label)
+    )
     if dry_run:
         _show_forecast(runs.plan(config, base, workers=workers, progress=not json_), json_)
         return
@@ -96,11 +80,11 @@ def run(
     directory = runs.place(base, name, f"{runs.slug(config.label)}-{config.scenario}-seed{config.seed}")
     runs.start(config, directory)
     with Tracking(directory, config.track):
-        histories = relabelled([_execute(directory, quiet=json_, workers=workers)], labels)
+        histories = options.relabelled([_execute(directory, quiet=json_, workers=workers)], labels)
         _show_results(histories, directory, json_=json_, report=report, figures=figures, details=details)
 
 
-@training_options
+@options.training_options
 def compare(
     methods: Annotated[
         list[str],
@@ -124,17 +108,19 @@ def compare(
     ] = None,
     by: By = None,
     search: Search = None,
-    given: Values = {},  # noqa: B006 (never changed)
-    jobs: Jobs = None,
-    name: Name = None,
-    base: Base = Path("runs"),
-    label: Labels = None,
-    json_: Json = False,
-    report: Report = True,
-    figures: Figures = False,
-    details: Details = False,
+    given: options.Values = {},  # noqa: B006 (never changed)
+    jobs: options.Jobs = None,
+    name: options.Name = None,
+    base: options.Base = Path("runs"),
+    label: options.Labels = None,
+    json_: options.Json = False,
+    report: options.Report = True,
+    figures: options.Figures = False,
+    details: options.Details = False,
 ) -> None:
     """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test."""
+    _require_shown(json_=json_, report=report, figures=figures, details=details)
+    options.require_use({} if tune else {"--by": by, "--search": search}, without="--tune 16")
     with started(given, jobs, len(methods) * max(seeds, tune or 1), name and base / name) as kept:
         with loading():
             from equipoise.runs import comparison
@@ -145,8 +131,6 @@ def compare(
         bound = [name for name in ("standalone", "centralised") if bounds and name not in methods]
         check_parts(chosen, [*methods, *bound])
         warn_of_defaults(chosen, methods)
-        if tune is None and (by or search):
-            raise ValueError(f"{'--by' if by else '--search'} belongs to --tune. Add --tune 16, or leave it out.")
         directory = runs.place(base, name, f"compare-{chosen.fields['scenario']}")
         if tune is not None:
             chosen = tuned_choices(
@@ -165,7 +149,7 @@ def compare(
             for method, config in zip((*methods, *bound), configs[::seeds], strict=True)
             for text in (method, config.method, config.label)
         }
-        labels = new_labels(label, called)
+        labels = options.new_labels(label, called)
         _say_data(configs[0], chosen, json_)
         with Tracking(directory, configs[0].track), progress_bar("rounds", shown=not json_) as bar:
             task = bar.add_task(f"{len(configs)} runs", total=sum(c.rounds for c in configs))
@@ -177,8 +161,14 @@ def compare(
                 lines=not json_,
                 workers=kept,
             )
-    histories = relabelled(histories, labels)
+    histories = options.relabelled(histories, labels)
     _show_results(histories, directory, json_=json_, report=report, figures=figures, details=details)
+
+
+def _require_shown(*, json_: bool, report: bool, figures: bool, details: bool) -> None:
+    """Refuse options about results that are not shown."""
+    options.require_use({"--details": json_ and details}, together="--json, which prints everything")
+    options.require_use({"--figures": figures and not report}, together="--no-report")
 
 
 def _say_data(config: RunConfig, chosen: Choices, json_: bool) -> None:
@@ -193,7 +183,7 @@ def quickstart(
         str, typer.Argument(help="`digits`, which are embedded, or `fashion`: photographs of clothes, Fashion-MNIST.")
     ] = "digits",
     data: Annotated[str | None, typer.Option("--data", "-d", metavar="DIR", help="Where Fashion-MNIST is.")] = None,
-    jobs: Jobs = None,
+    jobs: options.Jobs = None,
 ) -> None:
     """Compare a few methods in two minutes, and show the command that did it."""
     if name not in STARTS:
@@ -205,9 +195,9 @@ def quickstart(
 
 
 def resume(
-    directory: Run,
+    directory: options.Run,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors, and write no report.")] = False,
-    workers: Workers = None,
+    workers: options.Workers = None,
     from_: Annotated[
         int | None,
         typer.Option("--from", min=0, help="Round from which to continue (counted from 0), with a kept checkpoint."),
@@ -216,18 +206,19 @@ def resume(
         int | None,
         typer.Option("--until", min=1, metavar="N", help="Pause after N rounds in all; `resume` continues from there."),
     ] = None,
-    norm_limit: option("norm_limit") = None,  # type: ignore[valid-type]
-    quorum: option("quorum") = None,  # type: ignore[valid-type]
-    data: Moved = None,
-    track: option("track") = None,  # type: ignore[valid-type]
-    json_: Json = False,
-    report: Report = True,
-    details: Details = False,
+    norm_limit: options.option("norm_limit") = None,  # type: ignore[valid-type]
+    quorum: options.option("quorum") = None,  # type: ignore[valid-type]
+    data: options.Moved = None,
+    track: options.option("track") = None,  # type: ignore[valid-type]
+    json_: options.Json = False,
+    report: options.Report = True,
+    details: options.Details = False,
 ) -> None:
     """Continue a run that was stopped or killed; the result is the same, bit for bit."""
     from equipoise.runs.directory import load
     from equipoise.runs.tracking import Tracking
 
+    options.require_use({"--details": details and (quiet or json_)}, together="--quiet or --json")
     if not (quiet or json_ or track) and (before := load(directory).track):
         say(f"The run names the tracker {before}. To send its rounds there, add: --track {shlex.quote(before)}")
     with Tracking(directory, track):

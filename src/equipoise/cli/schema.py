@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from equipoise.cli.console import out, plain_table, require_free, say
+from equipoise.cli.options import require_use
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import sealed_json
 from equipoise.system.suggestions import some
@@ -42,6 +43,7 @@ def sums(
     require_free(output, force)
     choices = read(config)[3]
     options, held = choices["scenario_options"], choices.get("validation", 0.0)
+    require_use({"--site": site and not held}, without=f"validation in {config}")
     content = site_sums(
         table, options, seed=seed, test=options.get("test", 0.2), least=least, validation=held, site=site
     )

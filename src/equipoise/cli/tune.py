@@ -14,7 +14,7 @@ from rich.markup import escape
 from equipoise.cli import completion
 from equipoise.cli.choices import Choices, check_parts, for_parts, read
 from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
-from equipoise.cli.options import Base, Jobs, Json, Name, Values, training_options
+from equipoise.cli.options import Base, Jobs, Json, Name, Values, pairs_of, training_options
 from equipoise.system.workers import Workers, cores, loading
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def tuned_choices(
     if not more.get("json_"):
         show(tuning, directory / FOLDER)
     of_methods, tuned = tuning.settings(), {method: tuning.tuned(method) for method in methods}
-    return replace(chosen, of_methods=of_methods, tuned=tuned)
+    return replace(chosen, of_methods=of_methods, tuned=tuned, rated=False)  # the search began at the given rate
 
 
 def choose(
@@ -123,15 +123,11 @@ def choose(
     check_parts(chosen, methods)
     fields = dict(chosen.fields)
     validation = {} if (share := fields.pop("validation", None)) is None else {"validation": share}
-    pairs = [(name.strip(), text) for name, _, text in (pair.partition("=") for pair in search or ())]
-    if twice := [name for k, (name, _) in enumerate(pairs) if name in dict(pairs[:k])]:
-        raise ValueError(f"--search {twice[0]}: it is given twice. Leave one out.")
-    spaces = dict(pairs)
     candidates = choosing.Candidates(
         {method: (method, for_parts({**chosen.of_file, **chosen.of_command}, method)) for method in methods},
         fields.pop("scenario"),
         fields,
-        {name: read_space(name, text) for name, text in spaces.items()},
+        {name: read_space(name, text) for name, text in pairs_of("--search", search).items()},
     )
     choosing.require_models(str(budget["by"]), {method: candidates.parsed(method) for method in methods})
     given = Budget(**{key: value for key, value in budget.items() if value is not None}, **validation)

@@ -26,7 +26,7 @@ from equipoise.core import maths
 from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.records.meta import Sharing
 from equipoise.system.ranges import INF, Range, check_fields
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import near, unknown
 
 if TYPE_CHECKING:
     from equipoise.core.hidden_units import Neurons
@@ -621,10 +621,9 @@ def read_per_client(values: Sequence[float], setup: Setup, name: str) -> Tensor:
     return torch.as_tensor(values).to(setup.sizes)
 
 
+UNTIMED = ("check", "doubt", "no_report", "edges")  # functions of a rule that belong to no moment of a round
 HOOKS = tuple(  # in order of time
-    name
-    for name, value in vars(Rule).items()
-    if isfunction(value) and not name.startswith("_") and name not in ("check", "doubt", "no_report", "edges")
+    name for name, value in vars(Rule).items() if isfunction(value) and not name.startswith("_") and name not in UNTIMED
 )
 
 
@@ -651,3 +650,20 @@ def needed(thing: Needed | None, what: str) -> Needed:
 def overrides(rule: Rule, hook: str) -> bool:
     """Whether a rule defines a hook itself."""
     return getattr(type(rule), hook) is not getattr(Rule, hook)
+
+
+def uncalled(rule: type[Rule]) -> str:
+    """Why a public name of a rule has no effect: a function that is no hook, or nearly the name of a declaration; empty if all have one."""
+    classes = rule.__mro__[: rule.__mro__.index(Rule)]
+    declared = {f.name for f in fields(Declarations)}
+    given = {name: value for cls in classes for name, value in vars(cls).items() if not name.startswith("_")}
+    for name in sorted(given.keys() - vars(Rule) - declared - {f.name for f in fields(rule)}):
+        value = given[name]
+        if isinstance(value, classmethod) or (callable(value) and not isinstance(value, type)):
+            return (
+                f"{name} is no hook, so no round would call it.{near(name, (*HOOKS, *UNTIMED))} A function of your own begins with an "
+                f"underscore: _{name}."
+            )
+        if advice := near(name, declared, 0.8):
+            return f"{name} is no declaration, so nothing would read it.{advice} Otherwise begin it with an underscore: _{name}."
+    return ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from equipoise.core.by_name import ByName, by_name
 from equipoise.system import own_code
@@ -16,8 +16,6 @@ from equipoise.system.ranges import Range, Rates, check_fields, choice, describe
 from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
-    import torch
-
     from equipoise.core.solver import Solver
 
 Made = TypeVar("Made")
@@ -154,6 +152,8 @@ class Settings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", str(self.device))
         check_settings(self)
+        if self.chunk is not None and self.engine not in ("auto", "stacked"):
+            raise ValueError(f"chunk belongs to the engine stacked; {self.engine} makes no stacks. Leave it out.")
 
     @property
     def settings(self) -> Settings:
@@ -173,32 +173,6 @@ class Settings:
 def simulated(settings: Settings, names: Iterable[str] = SIMULATED) -> dict[str, object]:
     """The settings that only a simulation has, or some of them, where they are not their defaults."""
     return {name: value for name in names if (value := getattr(settings, name)) != getattr(Settings, name)}
-
-
-class Keywords(TypedDict, total=False):
-    """The fields of :class:`Settings` as keyword arguments, for type checkers and editors."""
-
-    seed: int
-    epochs: int
-    steps: int | None
-    batch_size: int
-    participation: float
-    availability: float | str | Mapping[str, float]
-    joins: int | str | Mapping[str, int]
-    dropout: float | str | Mapping[str, float]
-    time_limit: float | None
-    speed_spread: float
-    attack: str | None
-    attackers: float | str | Mapping[str, float]
-    attack_scale: float | None
-    validation: float
-    contribution_rounds: int
-    engine: str | Engine
-    chunk: int | None
-    precision: str
-    norm_limit: float | None
-    quorum: float
-    device: str | torch.device
 
 
 @documented

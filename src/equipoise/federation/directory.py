@@ -16,8 +16,7 @@ from equipoise.federation.trial import Progression
 from equipoise.records.meta import Content
 from equipoise.records.record import DamagedLineError, Record, last_hash, line, lines, parse
 from equipoise.system import own_code
-from equipoise.system.errors import RunError
-from equipoise.system.files import locked, write_atomically
+from equipoise.system.files import claimed, write_atomically
 from equipoise.system.places import private
 from equipoise.system.seals import open_json, sealed_json
 from equipoise.system.suggestions import shorten
@@ -40,11 +39,8 @@ def locking(directory: Path) -> Iterator[None]:
         yield
         return
     directory.mkdir(parents=True, exist_ok=True)
-    try:
-        with locked(directory / LOCK):
-            yield
-    except BlockingIOError as error:
-        raise RunError(f"Process {error} is at {directory} already. Wait until it ends, or stop it first.") from None
+    with claimed(directory):
+        yield
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from equipoise.core.outputs import Outputs
 from equipoise.core.rates import check_rounds, rate
 from equipoise.core.rule import Rule
-from equipoise.core.settings import Keywords, Settings, changed
+from equipoise.core.settings import Settings, changed
 from equipoise.core.solver import Solver
 from equipoise.core.solver import checked as checked_solver
 from equipoise.core.task import Regression, Task, task_of
@@ -156,7 +156,7 @@ class Federation(Arrangement):
         positive: str | int | None = None,
         least_group: int = LEAST,
         select: str = "last",
-        **changes: Unpack[Keywords],
+        **changes: Any,
     ) -> None:
         settings = changed(settings, changes, Federation.__init__.__kwdefaults__)
         if workers is not None:
@@ -331,6 +331,10 @@ class Federation(Arrangement):
             ("keep_checkpoints", keep_checkpoints),
         ):
             check_whole(name, number, 1)
+        if directory is None and max(checkpoint_every, keep_checkpoints) > 1:
+            raise ValueError(
+                "checkpoint_every and keep_checkpoints have no effect without a directory. Give one, or leave them out."
+            )
         check_stop(stop, self.trial.settings)
         total = self.progress.t + rounds
         for doubt in self._doubts(total):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.model import Model
-from equipoise.core.rule import OWNS, SEES, Rule, Sees, overrides
+from equipoise.core.rule import OWNS, SEES, Rule, Sees, overrides, uncalled
 from equipoise.core.solver import Solver
 from equipoise.core.task import Task
 from equipoise.methods import ALIASES, METHODS
@@ -44,6 +44,7 @@ class Method:
     rules : the rules. An empty tuple is FedAvg.
     text : the method as text; :func:`parse` gives it back.
     parts : for each rule the name of the part it came from, for errors.
+    typed : the hyper-parameters whose values were written, by ``part.name``; tuning leaves them as they are.
 
     Raises
     ------
@@ -53,6 +54,7 @@ class Method:
     rules: tuple[Rule, ...] = ()
     text: str = field(default="", compare=False)
     parts: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    typed: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         parts = self.parts or tuple(type(r).__name__ for r in self.rules)
@@ -61,7 +63,7 @@ class Method:
         object.__setattr__(self, "parts", tuple(part for _, part in paired))
         object.__setattr__(self, "text", self.text or _sum(self.rules) or "fedavg")
         for k, (rule, part) in enumerate(paired):
-            _check_frozen(type(rule), part)
+            _check_class(type(rule), part)
             for other, elsewhere in paired[:k]:
                 if type(rule) is type(other):
                     raise MethodError(
@@ -103,7 +105,7 @@ class Method:
     def __add__(self, other: Method) -> Method:
         own = own_code.references
         texts = (text_of(m.rules[0]) if len(m.rules) == 1 and not any(own(m.text)) else m.text for m in (self, other))
-        return Method(self.rules + other.rules, "+".join(texts), self.parts + other.parts)
+        return Method(self.rules + other.rules, "+".join(texts), self.parts + other.parts, self.typed | other.typed)
 
     def private(self, model: Model) -> Tensor | None:
         """Coordinates [G] (boolean) that never leave a client, by any of the rules; None if there are none."""
@@ -196,11 +198,13 @@ class Method:
         return any(overrides(rule, "decide") and overrides(rule, "client_state") for rule in self.rules)
 
 
-def _check_frozen(rule: type[Rule], part: str) -> None:
+def _check_class(rule: type[Rule], part: str) -> None:
     if "__dataclass_params__" not in vars(rule):
         raise MethodError(
             f"{part}: a rule must be a frozen dataclass, which shows its hyper-parameters. Decorate it with @dataclass(frozen=True)."
         )
+    if wrong := uncalled(rule):
+        raise MethodError(f"{part}: {wrong}")
 
 
 def _of_single_clients(rule: Rule) -> bool:
@@ -273,6 +277,7 @@ def parse(text: str, overrides: Mapping[str, object] | None = None) -> Method:
     rules: list[Rule] = []
     parts: list[str] = []
     texts: list[str] = []
+    typed = {*rest}
     for written, preset, given in pieces:
         entry, name = METHODS.get(written) or _own(written), written.rpartition(":")[2]
         values = {**entry.values, **_preset(written, preset), **given}
@@ -282,6 +287,7 @@ def parse(text: str, overrides: Mapping[str, object] | None = None) -> Method:
         made = make_rules(entry, values, written, name)
         rules += made
         parts += [name] * len(made)
+        typed |= {f"{name}.{key}" for key in given}
         changed = {k: v for k, v in values.items() if v != entry.defaults[k]}
         texts.append(own_code.whole(written) + _inside(changed))
     if rest:
@@ -292,7 +298,7 @@ def parse(text: str, overrides: Mapping[str, object] | None = None) -> Method:
             f"--set {key}={rest[key]}: {key.split('.', 1)[0]!r} is not part of {text!r}; "
             f"write PART.NAME=VALUE with a part out of {', '.join(names)}, for example {example}."
         )
-    return Method(tuple(rules), "+".join(texts), tuple(parts))
+    return Method(tuple(rules), "+".join(texts), tuple(parts), frozenset(typed))
 
 
 def make_rules(entry: CatalogueEntry, values: Mapping[str, object], written: str, name: str) -> list[Rule]:
@@ -318,7 +324,7 @@ def _own(reference: str) -> CatalogueEntry:
     if not isinstance(rule, type) or not issubclass(rule, Rule):
         shown = f"the class {rule.__name__}" if isinstance(rule, type) else repr(rule)
         raise MethodError(f"{reference} must be a class that inherits from equipoise.Rule; found {shown}.")
-    _check_frozen(rule, reference)
+    _check_class(rule, reference)
     return CatalogueEntry((rule,), "", "")
 
 

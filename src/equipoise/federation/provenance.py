@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 
 from equipoise.core.draws import cohort_size
-from equipoise.core.settings import COMING, simulated
+from equipoise.core.settings import COMING, SIMULATED, simulated
 from equipoise.engines import EngineChoice
 from equipoise.federation.trial import Trial
 from equipoise.records.meta import Content
@@ -43,6 +43,11 @@ def header(trial: Trial, choice: EngineChoice) -> list[str]:
         what = f"attack {attackers.attack}{f' of scale {attackers.scale:g}' if attackers.scale else ''}"
         lines.append(
             f"{what} by {len(attackers.clients)} of {len(trial.data)}: {some([trial.names[m] for m in attackers.clients])}"
+        )
+    here = [name for name in SIMULATED if trial.presence is None or name not in COMING]
+    if not trial.method.sharing.federated and (idle := simulated(s, here)):
+        lines.append(
+            f"without effect here, as it is no federated learning: {', '.join(f'{k} {v}' for k, v in idle.items())}"
         )
     if trial.neurons is not None:
         sizes = ", ".join(f"{name} {n}" for name, n in zip(trial.neurons.names, trial.neurons.sizes, strict=True))

@@ -152,7 +152,7 @@ class CFFL(Rule):
         """How much of the last reputation stays."""
         return 0.8 if self.fade else 0.5
 
-    def strength(self, t: int, rounds: int) -> float:
+    def _strength(self, t: int, rounds: int) -> float:
         """The punishment alpha in round ``t``."""
         return self.alpha * (1 + t / rounds) if self.decay else self.alpha
 
@@ -174,7 +174,7 @@ class CFFL(Rule):
     def begin(self, start: Tensor, visit: Visit) -> Tensor:
         return self.deploy(start, visit)
 
-    def filtered(self, clipped: Tensor, layout: tuple[int, ...]) -> Tensor:
+    def _filtered(self, clipped: Tensor, layout: tuple[int, ...]) -> Tensor:
         """What is uploaded of a clipped update [..., P]."""
         layered = self.criterion == "layer"
         share = torch.tensor([self.theta_u], dtype=torch.float64, device=clipped.device)
@@ -187,7 +187,7 @@ class CFFL(Rule):
         if not self.partial:
             return cut(update, self.clip)
         clipped = cut(update - visit.state["residual"], self.clip)
-        return self.filtered(clipped if visit.shared is None else clipped * visit.shared, visit.oracle.layout)
+        return self._filtered(clipped if visit.shared is None else clipped * visit.shared, visit.oracle.layout)
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         report, state = {}, visit.state
@@ -195,7 +195,7 @@ class CFFL(Rule):
             clipped = cut(theta - visit.start - state["residual"], self.clip)
             if visit.shared is not None:  # private coordinates are there already
                 clipped = clipped * visit.shared
-            rest = clipped - self.filtered(clipped, visit.oracle.layout)
+            rest = clipped - self._filtered(clipped, visit.oracle.layout)
             state = {**state, "residual": state["residual"] + rest}
         if self.by == "classes":
             counts = visit.oracle.class_counts(state["classes"].shape[-1])
@@ -211,7 +211,7 @@ class CFFL(Rule):
         zero = {name: torch.zeros_like(size) for name in ("reputation", "share")}
         return {**zero, "reputable": every, "seen": ~every, "size": size}
 
-    def rated(self, state: State, cohort: Cohort) -> State:
+    def _rated(self, state: State, cohort: Cohort) -> State:
         """Reputations after this round."""
         if self.reputation == "contribution":
             return {"reputation": simplex(needed(cohort.contribution, "contributions"))}
@@ -222,10 +222,10 @@ class CFFL(Rule):
         here = torch.zeros_like(state["reputable"]).index_fill(0, cohort.ids, True)
         measured = accuracies(replace(cohort, received=received))
         accuracy = torch.zeros_like(state["reputation"]).index_copy(0, cohort.ids, measured)
-        alpha = self.strength(cohort.t, cohort.rounds)
+        alpha = self._strength(cohort.t, cohort.rounds)
         return judged(state, here, accuracy, alpha, self.old, self.coef, port=self.port)
 
-    def shares(self, r: Tensor, size: Tensor) -> Tensor:
+    def _shares(self, r: Tensor, size: Tensor) -> Tensor:
         """The share q [N] of the entries of the step that each client gets."""
         return r.clone() if self.criterion == "layer" and not self.port else r / r.max() * size
 
@@ -234,7 +234,7 @@ class CFFL(Rule):
         if self.by == "classes":
             size = size.index_copy(0, i, cohort.reports["classes"].double())
             mean = size[i]  # as released: it need not sum to one
-        state = {**state, **self.rated(state, cohort), "size": size}
+        state = {**state, **self._rated(state, cohort), "size": size}
         sent = cohort.updates
         if self.port:
             sent = sent * unit(square_norms(sent).sqrt(), self.gamma)[:, None].to(sent)
@@ -244,12 +244,12 @@ class CFFL(Rule):
         own = (size[i] / size.max() if self.aggregation == "mean" else torch.ones_like(size[i])) * on
         kept = cohort.updates * (on | (not self.port))[:, None] - own[:, None].to(sent) * sent
         kept = cohort.received + torch.cat([kept, cohort.buffer_updates], 1)
-        state["share"] = self.shares(state["reputation"], size)
+        state["share"] = self._shares(state["reputation"], size)
         notes = {**cohort.notes, "reputation": state["reputation"][i].tolist()}
         weighed = replace(cohort, updates=sent, coefficients=weights, weights=simplex(weights))
         return state, replace(weighed, kept=kept, notes=notes)
 
-    def allocated(self, step: Tensor, share: Tensor, layout: tuple[int, ...], lot: int) -> Tensor:
+    def _allocated(self, step: Tensor, share: Tensor, layout: tuple[int, ...], lot: int) -> Tensor:
         """What clients with the shares ``share`` [M] get of the step [P]; ``lot`` decides a random order: [M, P]."""
         size, layered = step.abs(), self.port or self.criterion == "layer"
         if self.download == "random":
@@ -258,7 +258,7 @@ class CFFL(Rule):
         return step * largest(size[None], share[:, None], layout if layered else (len(step),), up=layered)
 
     def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:
-        step = self.allocated(
+        step = self._allocated(
             cohort.step(), state["share"][cohort.ids], cohort.layout, 1_000_003 * cohort.seed + cohort.t
         )
         return state, cohort.kept + functional.pad(step, (0, given.shape[1] - step.shape[1]))

@@ -62,13 +62,13 @@ class TrimmedMean(Rule):
     owns = frozenset({"mask", "weights", "direction"})
     beta: float = number(0.1, low=0, high=0.5, below=True)
 
-    def cut(self, M: int) -> int:
+    def _cut(self, M: int) -> int:
         """How many of M entries are left out at either end."""
         return min(int(self.beta * M + 1e-9), (M - 1) // 2)
 
     def doubt(self, setup: Setup) -> str:
         M = setup.asked or setup.n_clients
-        if self.cut(M) or not self.beta:
+        if self._cut(M) or not self.beta:
             return ""
         return (
             f"with {plural(M, 'client')} in a round beta={self.beta:g} cuts nothing off, so this is the plain mean, which one "
@@ -76,7 +76,7 @@ class TrimmedMean(Rule):
         )
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
-        return state, without_ends(cohort, self.cut(len(cohort.ids)))
+        return state, without_ends(cohort, self._cut(len(cohort.ids)))
 
 
 PAPER = "Yin et al., ICML 2018"

@@ -56,13 +56,13 @@ class FAEL(Rule):
         p = simplex(setup.sizes if self.init == "samples" else torch.ones_like(setup.sizes))
         return {"p": p, "dp": torch.zeros_like(p)}
 
-    def distances(self, cohort: Cohort) -> Tensor:
+    def _distances(self, cohort: Cohort) -> Tensor:
         """How far each client moved [M], after the mask."""
         if self.distance == "squared":
             return square_norms(cohort.updates, cohort.mask)
         return square_norms(cohort.updates, cohort.mask, cohort.layout).sqrt().sum(1)
 
-    def weigh(self, p: Tensor, dp: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+    def _weigh(self, p: Tensor, dp: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
         """One step of Eq. 12 on the weights ``p`` [M] of those present: the new ``p``, not normalised, and ``dp``."""
         if not d.sum() > 0:  # no client moved: the share is 0/0, and nothing is learnt
             return p, dp
@@ -73,8 +73,8 @@ class FAEL(Rule):
         i = cohort.ids
         mass = state["p"][i].sum() if self.carry == "normalised" else 1.0
         now = simplex(state["p"][i]) if self.carry == "normalised" else state["p"][i]
-        d = self.distances(cohort)
-        p, dp = self.weigh(now, state["dp"][i], d)
+        d = self._distances(cohort)
+        p, dp = self._weigh(now, state["dp"][i], d)
         weights = simplex(p)
         notes = {**cohort.notes, "distances": d.tolist()}
         if cohort.updates.numel() <= MEASURED:

@@ -128,7 +128,7 @@ class FairFed(Rule):
         counts = {} if self.metric == "accuracy" else cells.finish(self, theta, visit)[0]
         return {"accuracy": ask(visit.received), **counts}, visit.state
 
-    def gap(self, reports: State, p: Tensor) -> Tensor:
+    def _gap(self, reports: State, p: Tensor) -> Tensor:
         """How far each client is from the overall value [M]."""
         accuracy = reports["accuracy"].to(p.dtype)
         if self.form == "ffl4mia":
@@ -143,7 +143,7 @@ class FairFed(Rule):
             own, overall = own.abs(), (p * own.abs()).nansum()
         return gaps(accuracy, p, own, overall)
 
-    def update(self, bar: Tensor, gap: Tensor, share: float | Tensor = 1.0) -> Tensor:
+    def _update(self, bar: Tensor, gap: Tensor, share: float | Tensor = 1.0) -> Tensor:
         """One step of the weights ``bar`` [M], from the gaps [M], with a ``share`` of beta."""
         if self.form == "fedfb":
             return bar * torch.exp(-self.beta * gap)
@@ -159,7 +159,7 @@ class FairFed(Rule):
             "fedgft": 1 / cohort.n_clients if first else 1.0,
             "ffl4mia": 0.0 if first else 1.0,
         }
-        bar = self.update(old, self.gap(cohort.reports, p), shares.get(self.form, 1.0))
+        bar = self._update(old, self._gap(cohort.reports, p), shares.get(self.form, 1.0))
         bar = bar if bar.sum() > 0 else start
         weights = bar / bar.sum()
         carried = old.sum() * weights if self.form in ("fedgft", "ffalm", "ffl4mia") else bar

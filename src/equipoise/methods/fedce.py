@@ -98,7 +98,7 @@ class FedCE(Rule):
         measured = defined.squeeze(-1).to(others.dtype)
         return {"metric": ask(others) * measured, "measured": measured}, {"previous": visit.trained}
 
-    def coefficients(self, a: Tensor, b: Tensor) -> Tensor:
+    def _coefficients(self, a: Tensor, b: Tensor) -> Tensor:
         """The coefficients of a round [M] from both contributions [M]."""
         first, then = (self.floor, 0.0) if self.floors == "before" else (0.0, self.floor)
         a, b = (simplex(v.where(v > TINY, 0).clamp(min=first)).clamp(min=then) for v in (a, b))
@@ -116,7 +116,7 @@ class FedCE(Rule):
         b = 1 - new["metric"] / new["measured"].clamp(min=1)
         measured = new["measured"] > 0
         b = torch.where(measured, b, b[measured].mean()) if measured.any() else b
-        c = self.coefficients(1 - new["cos"] / new["visits"], b)
+        c = self._coefficients(1 - new["cos"] / new["visits"], b)
         new["total"] = state["total"][i] + mass * c
         weights = simplex(new["total"] / new["visits"] if self.coef_average else c)
         plain = cohort.scale == 1 and cohort.shift is None

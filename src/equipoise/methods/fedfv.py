@@ -54,7 +54,7 @@ class FedFV(Rule):
         never = torch.full((setup.n_clients,), -1, dtype=torch.int64, device=setup.initial.device)
         return {"last_update": setup.per_client(torch.zeros_like(setup.theta)), "last_round": never}
 
-    def internal(self, K: Tensor, loss: Tensor) -> Tensor:
+    def _internal(self, K: Tensor, loss: Tensor) -> Tensor:
         """Coefficients [M, M] of each projected update in the updates, from their Gram matrix ``K`` [M, M]."""
         M = len(loss)
         order = loss.argsort(stable=True).tolist()
@@ -66,7 +66,7 @@ class FedFV(Rule):
                     a[m, j] -= dot / K[j, j]
         return a
 
-    def external(self, a: Tensor, K: Tensor, lag: Tensor) -> Tensor:
+    def _external(self, a: Tensor, K: Tensor, lag: Tensor) -> Tensor:
         """Free the direction ``a`` from conflicts with clients last seen ``lag`` [n] rounds ago, oldest first."""
         first = 0 if self.lags == "released" else 1
         for i in range(self.tau - 1 + first, first - 1, -1):
@@ -83,9 +83,9 @@ class FedFV(Rule):
         rows = torch.cat([cohort.ids, recent.nonzero().flatten()])  # those present first
         M = len(cohort.ids)
         K = gram(take(updates, rows))
-        a = torch.cat([self.internal(K[:M, :M], cohort.reports["loss"]).mean(0), K.new_zeros(len(rows) - M)])
+        a = torch.cat([self._internal(K[:M, :M], cohort.reports["loss"]).mean(0), K.new_zeros(len(rows) - M)])
         if cohort.t + (self.lags == "released") >= self.tau:
-            a = self.external(a, K, cohort.t - last[rows])
+            a = self._external(a, K, cohort.t - last[rows])
         mean = K[:M, :M].mean().clamp(min=0).sqrt()  # the length of the mean update
         length = (a @ K @ a).clamp(min=0).sqrt()
         a = a * mean / length if length > 0 else torch.zeros_like(a)

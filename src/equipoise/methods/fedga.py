@@ -70,7 +70,7 @@ class FedGA(Rule):
     def server_state(self, setup: Setup) -> State:
         return {"a": simplex(torch.ones_like(setup.sizes))}
 
-    def adjust(self, a: Tensor, spread: Tensor, d: float, mass: Tensor) -> Tensor:
+    def _adjust(self, a: Tensor, spread: Tensor, d: float, mass: Tensor) -> Tensor:
         """Weights [m] of the clients with (centred) gaps ``spread`` [m] after a step of at most ``d``, of sum ``mass``."""
         a = a + d * spread / spread.abs().max()
         if self.form == "released":
@@ -85,7 +85,7 @@ class FedGA(Rule):
             left = max(0.0, 1 - (cohort.t - 2 * official) / cohort.rounds)
             d = left * self.d / (cohort.n_clients if self.relative else 1)
             mass = a.new_tensor(len(ids) / len(a)) if self.form == "released" else a[ids].sum()
-            a = a.index_copy(0, ids, self.adjust(a[ids], spread, d, mass))
+            a = a.index_copy(0, ids, self._adjust(a[ids], spread, d, mass))
         return {"a": a}, replace(cohort, weights=simplex(a[cohort.ids]))
 
 

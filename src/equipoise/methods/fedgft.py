@@ -76,7 +76,7 @@ class FedGFT(cells.WeighingRule):
     def message(self, state: State, m: int) -> State:
         return {**cells.message(self, state, m), **{key: state[key] for key in ("c", "sign", "mean")}}
 
-    def slope(self, F: Tensor) -> Tensor:
+    def _slope(self, F: Tensor) -> Tensor:
         """The derivative of the penalty by the gap."""
         return self.gamma * (F if self.reg == "l2" else F.sign())
 
@@ -87,7 +87,7 @@ class FedGFT(cells.WeighingRule):
             return out.mean(cells.of_cells(message["c"].to(chance.dtype), cell, 0.0) * chance)
         sign = cells.of_cells(message["sign"].to(chance.dtype), cell, 0.0)
         F = gap_of_batch(out, sign, chance.detach(), message["mean"].to(chance.dtype))
-        return self.slope(F) * out.mean(sign * chance)
+        return self._slope(F) * out.mean(sign * chance)
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         sums = cells.total(cohort)
@@ -97,7 +97,7 @@ class FedGFT(cells.WeighingRule):
         sign[rows] = (n > 0).all() * n.new_tensor([1, -1]) * sums["n"].sum() / n.clamp(min=1)
         return {
             **state,
-            "c": self.slope(soft_gap(n, chance)) * sign,
+            "c": self._slope(soft_gap(n, chance)) * sign,
             "sign": sign,
             "mean": chance / n.clamp(min=1),
         }, cohort

@@ -54,7 +54,7 @@ class FedGH(Rule):
     def server_state(self, setup: Setup) -> State:
         return {"h": torch.zeros_like(setup.theta)} if self.form == "hierarchical" else {}
 
-    def harmonised(self, K: Tensor) -> Tensor:
+    def _harmonised(self, K: Tensor) -> Tensor:
         """Coefficients [M, M] of each projected update in the updates, from their Gram matrix ``K`` [M, M]."""
         M, a, ratio = len(K), torch.eye(len(K), dtype=K.dtype, device=K.device), K / K.diagonal()
         if self.form == "accumulate":
@@ -72,7 +72,7 @@ class FedGH(Rule):
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         if self.form != "hierarchical":
-            return state, replace(cohort, coefficients=cohort.weights @ self.harmonised(gram(cohort.updates)))
+            return state, replace(cohort, coefficients=cohort.weights @ self._harmonised(gram(cohort.updates)))
         columns, after = [], torch.empty_like(state["h"])
         parts = zip(*(x.split(cohort.layout, -1) for x in (cohort.updates, state["h"], after)), strict=True)
         for u, h, place in parts:

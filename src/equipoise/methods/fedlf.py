@@ -52,13 +52,13 @@ class FedLF(Rule):
         never = torch.full((setup.n_clients,), -1, dtype=torch.int64, device=setup.initial.device)
         return {"last": setup.per_client(torch.zeros_like(setup.theta)), "round": never}
 
-    def absent(self, state: State, cohort: Cohort) -> Tensor:
+    def _absent(self, state: State, cohort: Cohort) -> Tensor:
         """Absent clients whose last updates count."""
         last = state["round"]
         recent = (last >= 0) & (cohort.t - last <= lag(last, len(cohort.ids)))
         return recent.index_fill(0, cohort.ids, False).nonzero().flatten()
 
-    def rows(self, K: Tensor, h: Tensor) -> Tensor:
+    def _rows(self, K: Tensor, h: Tensor) -> Tensor:
         """The combinations q [R, M + A] of updates with inner products ``K`` [M + A, M + A] and weights ``h`` [M] of the fair one."""
         M, length = len(h), K.diagonal().clamp(min=0).sqrt()
         live = length > 0
@@ -69,9 +69,9 @@ class FedLF(Rule):
         fair = (fair * mu / size)[None] if size > ROUNDING * h.norm() * mu else K[:0]
         return torch.cat([factor.diag()[:M][live[:M]], fair, factor.diag()[M:][live[M:]]])
 
-    def shortest(self, K: Tensor, h: Tensor) -> Tensor:
+    def _shortest(self, K: Tensor, h: Tensor) -> Tensor:
         """The shortest combination of the rows q in the updates [M + A]; 0 if it has no length."""
-        Q = self.rows(K, h)
+        Q = self._rows(K, h)
         products = Q @ K @ Q.T
         if not products.any():
             return torch.zeros_like(K[0])
@@ -80,11 +80,11 @@ class FedLF(Rule):
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         ids, M = cohort.ids, len(cohort.ids)
-        rows = torch.cat([ids, self.absent(state, cohort)])
+        rows = torch.cat([ids, self._absent(state, cohort)])
         last = put(state["last"], ids, cohort.updates)
         h = pull(cohort.reports["loss"])
         products = torch.stack([gram(part) for part in take(last, rows).split(cohort.layout, 1)])  # [T, M + A, M + A]
-        d = torch.stack([self.shortest(K, h) for K in products])
+        d = torch.stack([self._shortest(K, h) for K in products])
         square = torch.einsum("ti,tij,tj->", d, products, d)
         d = d * stretch(square, products[:, :M, :M].mean((1, 2)).sum())
         state = {"last": last, "round": state["round"].index_fill(0, ids, cohort.t)}

@@ -75,12 +75,12 @@ class FedMDFG(Rule):
         state = {"expected": zero, "visits": zero, "factor": zero, "round": zero.long() - 1}
         return {"last": setup.per_client(torch.zeros_like(setup.theta)), **state}
 
-    def absent(self, state: State, cohort: Cohort) -> Tensor:
+    def _absent(self, state: State, cohort: Cohort) -> Tensor:
         """Clients of the last round only, whose updates had a length."""
         recent = (state["round"] == cohort.t - 1) & (state["factor"] > 0)
         return recent.index_fill(0, cohort.ids, False).nonzero().flatten()
 
-    def rows(self, loss: Tensor, factor: Tensor, forced: bool) -> Tensor:
+    def _rows(self, loss: Tensor, factor: Tensor, forced: bool) -> Tensor:
         """The combinations q [R, M + A] of M updates scaled by ``factor`` [M + A], the fair direction, and A earlier ones; none of length 0."""
         M, every = len(loss), factor.diag()
         live = factor[:M] > 0
@@ -96,7 +96,7 @@ class FedMDFG(Rule):
         past, n = state["expected"][ids], state["visits"][ids]
         expected = torch.where((n == 0) | (loss <= past), (n * past + loss) / (n + 1), past)
         last = put(state["last"], ids, cohort.updates)
-        rows = torch.cat([ids, self.absent(state, cohort)])
+        rows = torch.cat([ids, self._absent(state, cohort)])
         K = gram(take(last, rows))
         length = K.diagonal()[:M].clamp(min=0).sqrt()
         live = length > SHORTEST
@@ -104,7 +104,7 @@ class FedMDFG(Rule):
         factor = torch.cat([scale, state["factor"][rows[M:]]])
         a = torch.zeros_like(factor)
         if live.any():
-            Q = self.rows(loss, factor, is_forced(loss, expected, cohort.n_clients))
+            Q = self._rows(loss, factor, is_forced(loss, expected, cohort.n_clients))
             a = min_on_simplex(Q @ K @ Q.T, Q.new_full((len(Q),), 1 / len(Q))) @ Q
             mean = scale / live.sum()
             a = a * stretch(a @ K @ a, mean @ K[:M, :M] @ mean)

@@ -79,14 +79,14 @@ class FedPAC(Rule):
     def trains(self, visit: Visit) -> Tensor:
         return ~visit.oracle.head
 
-    def targets(self, y: Tensor, visit: Visit) -> Tensor:
+    def _targets(self, y: Tensor, visit: Visit) -> Tensor:
         """What the features of samples with labels ``y`` [..., B] are pulled to [..., B, D]."""
         proto, defined = visit.message["proto"], visit.message["known"]
         own, _, _ = visit.oracle.moments(visit.received, proto.shape[-2])
         return pick(torch.where(defined > 0, proto, own.to(proto.dtype)), y)
 
     def loss(self, out: Out, visit: Visit) -> Tensor:
-        gap = (out.features - self.targets(out.y, visit)).square().mean(-1)  # [..., B]
+        gap = (out.features - self._targets(out.y, visit)).square().mean(-1)  # [..., B]
         return self.lam * out.mean(gap) * visit.message["known"].amax((-2, -1))
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
@@ -97,7 +97,7 @@ class FedPAC(Rule):
         V = (square - H.square().sum((-2, -1))).clamp(min=0) / n
         return {"H": H.to(theta), "V": V.to(theta), **local_prototypes(visit, C, self.weighted)}, visit.state
 
-    def mixtures(self, H: Tensor, V: Tensor) -> Tensor:
+    def _mixtures(self, H: Tensor, V: Tensor) -> Tensor:
         """Share [M, M] of every classifier in each client's, from ``H`` [M, C, D] and ``V`` [M]."""
         rows = []
         for own, h in zip(torch.eye(len(V), dtype=torch.float64, device=V.device), H, strict=True):
@@ -109,7 +109,7 @@ class FedPAC(Rule):
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         where, reports = state["where"], cohort.reports
         trained = cohort.received[:, where] + cohort.updates[:, where]
-        mixed = self.mixtures(reports["H"], reports["V"]).to(trained.dtype) @ trained
+        mixed = self._mixtures(reports["H"], reports["V"]).to(trained.dtype) @ trained
         heads = state["heads"].index_copy(0, cohort.ids, mixed)
         return {"heads": heads, "where": where, **global_prototypes(state, reports)}, cohort
 

@@ -51,11 +51,11 @@ class FedProc(Rule):
     def message(self, state: State, m: int) -> State:
         return state
 
-    def share(self, t: int, rounds: int) -> float:
+    def _share(self, t: int, rounds: int) -> float:
         """The weight a_t of the contrastive term in round t of ``rounds``."""
         return 1 - t / max(rounds - 1, 1)
 
-    def contrast(self, out: Out, visit: Visit) -> Tensor:
+    def _contrast(self, out: Out, visit: Visit) -> Tensor:
         """The contrastive loss of the batch [...]."""
         proto, defined = visit.message["proto"], visit.message["known"]
         cos = maths.directions(out.features) @ maths.directions(proto).mT / self.temperature
@@ -64,13 +64,13 @@ class FedProc(Rule):
         term = cos.logsumexp(-1) - cos.gather(-1, out.y.unsqueeze(-1)).squeeze(-1)
         return out.mean(torch.where(here > 0, term, 0.0))
 
-    def blend(self, out: Out, visit: Visit, a: float) -> Tensor:
+    def _blend(self, out: Out, visit: Visit, a: float) -> Tensor:
         """What is added to the cross-entropy of the batch [...] at the weight ``a``."""
         begun = 1.0 if self.strict else visit.message["known"].amax((-2, -1))
-        return a * begun * (self.contrast(out, visit) - out.cross_entropy)
+        return a * begun * (self._contrast(out, visit) - out.cross_entropy)
 
     def loss(self, out: Out, visit: Visit) -> Tensor:
-        return self.blend(out, visit, self.share(visit.t, visit.rounds))
+        return self._blend(out, visit, self._share(visit.t, visit.rounds))
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         return local_prototypes(visit, visit.message["proto"].shape[-2]), visit.state

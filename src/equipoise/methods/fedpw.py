@@ -79,7 +79,7 @@ class FedPW(Rule):
         zero = torch.zeros(setup.n_clients, 2, dtype=torch.float64, device=setup.initial.device)
         return {"p": zero, "m": zero, "first": zero[0]}
 
-    def share(self, loss: Tensor) -> Tensor:
+    def _share(self, loss: Tensor) -> Tensor:
         """Share of its entries that each client loses [M]."""
         return (len(loss) * self.rate * simplex(1 / loss)).clamp(max=1)
 
@@ -95,7 +95,7 @@ class FedPW(Rule):
         w = rho * p[:, 0] + (1 - rho) * p[:, 1]
         moved = None
         if cohort.t > 0:
-            parts = [dropped(part, w, self.share(loss), self.rate)[0] for part in u.split(cohort.layout, 1)]
+            parts = [dropped(part, w, self._share(loss), self.rate)[0] for part in u.split(cohort.layout, 1)]
             moved = cohort.stepped(torch.cat(parts))
         state = {"p": state["p"].index_copy(0, ids, p), "m": state["m"].index_copy(0, ids, m), "first": first}
         return state, replace(cohort, weights=simplex(w.clamp(min=0)), coefficients=w, moved=moved)

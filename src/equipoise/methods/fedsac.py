@@ -148,12 +148,12 @@ class FedSAC(Rule):
         r, sizes = state["r"], needed(briefing.neurons, "hidden units").sizes
         if briefing.t == 0:
             r = reputations(needed(briefing.contribution, "contributions"), self.beta)
-        measured = {} if self.allocation == "random" else {"importance": self.importances(briefing)}
-        order, S = self.ranked(briefing, sum(sizes), **measured)
+        measured = {} if self.allocation == "random" else {"importance": self._importances(briefing)}
+        order, S = self._ranked(briefing, sum(sizes), **measured)
         k = prefixes(S, r, self.prefix)
         return {"r": r, "units": allocate(order, k, sizes, self.min_per_layer), **measured}
 
-    def ranked(self, briefing: Briefing, K: int, importance: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def _ranked(self, briefing: Briefing, K: int, importance: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Hidden units in ascending order of importance (None: in a random one), and their scores added up: [K] each."""
         if importance is None:
             drawn = torch.Generator().manual_seed((briefing.seed * 1_000_003 + briefing.t) % 2**63)
@@ -162,7 +162,7 @@ class FedSAC(Rule):
         order = importance.argsort(stable=True)
         return order, scores(importance, self.scores)[order].cumsum(0)
 
-    def importances(self, briefing: Briefing) -> Tensor:
+    def _importances(self, briefing: Briefing) -> Tensor:
         """The importance of every hidden unit [K], infinite where it is not finite."""
         oracle = needed(briefing.oracle, "validation data")
         without, whole = ablation(needed(briefing.neurons, "hidden units"), briefing.vector, oracle.batches())

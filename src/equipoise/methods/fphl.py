@@ -65,14 +65,14 @@ class FPHL(Rule):
             ups = setup.per_client(new(columns, dtype=torch.int16))
         return {"ups": ups, "rounds": new(setup.n_clients, dtype=torch.int16)}
 
-    def needed(self, rounds: Tensor) -> Tensor:
+    def _needed(self, rounds: Tensor) -> Tensor:
         """Smallest agreement [M] that reaches the threshold; the slack absorbs the rounding of tau n."""
         bound = self.tau * rounds.double()
         slack = 1e-9 * rounds
         need = (bound + slack).floor() + 1 if self.strict else (bound - slack).ceil()
         return torch.where(rounds == 0, 0, need).to(rounds.dtype)  # no history: keep everything
 
-    def keep(self, updates: Tensor, before: Tensor, after: Tensor, n: Tensor) -> tuple[Bits, Tensor]:
+    def _keep(self, updates: Tensor, before: Tensor, after: Tensor, n: Tensor) -> tuple[Bits, Tensor]:
         """Which updates [M, G] are kept, and how many of them agree with 0, 1, ... rounds, by what ``n`` [M] has: [L, max n + 1].
 
         ``before`` and ``after`` [M, G] count the rises up to the last round and up to this one; ``after`` is written.
@@ -81,7 +81,7 @@ class FPHL(Rule):
         lengths, kind = n.unique(return_inverse=True)
         groups = [n == k for k in lengths] if len(lengths) > 1 else [slice(None)]
         fast = loops(updates)
-        need, n = self.needed(n).to(after.dtype)[:, None], n.to(after.dtype)
+        need, n = self._needed(n).to(after.dtype)[:, None], n.to(after.dtype)
 
         def some(parts: list[slice]) -> Tensor:
             tally = torch.zeros(len(groups), most, dtype=torch.int64, device=n.device)
@@ -111,12 +111,12 @@ class FPHL(Rule):
         after = torch.empty_like(before)
         n = rounds if self.history == "inclusive" else seen
         P, buffer_mask = cohort.updates.shape[1], None
-        mask, tally = self.keep(cohort.updates, before[:, :P], after[:, :P], n)
+        mask, tally = self._keep(cohort.updates, before[:, :P], after[:, :P], n)
         if self.mask_buffers:
-            buffer_mask, more = self.keep(cohort.buffer_updates, before[:, P:], after[:, P:], n)
+            buffer_mask, more = self._keep(cohort.buffer_updates, before[:, P:], after[:, P:], n)
             tally += more
         lengths = n.unique()
-        kept = sum(int(counts[k:].sum()) for counts, k in zip(tally, self.needed(lengths).tolist(), strict=True))
+        kept = sum(int(counts[k:].sum()) for counts, k in zip(tally, self._needed(lengths).tolist(), strict=True))
         shares = {"kept": kept / int(tally.sum()), "consistency": histogram(tally, lengths)}
         notes = {**cohort.notes, **shares, "agreement": exact(tally, lengths)}
         ups, rounds = put(history, cohort.ids, after), put(state["rounds"], cohort.ids, rounds)

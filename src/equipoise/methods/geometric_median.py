@@ -41,7 +41,7 @@ class GeometricMedian(Rule):
     R: int = number(3, low=1)
     start: Literal["model", "mean"] = choice("model", "mean")
 
-    def weights(self, x: Tensor, alpha: Tensor) -> Tensor:
+    def _weights(self, x: Tensor, alpha: Tensor) -> Tensor:
         """Weights [M] with which the mean of ``x`` [M, P] is v after R steps."""
         w = alpha if self.start == "mean" else torch.zeros_like(alpha)
         for _ in range(self.R):
@@ -52,8 +52,8 @@ class GeometricMedian(Rule):
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         alpha, buffers = simplex(cohort.weights.double()), cohort.buffer_updates
-        c = self.weights(cohort.updates, alpha)
-        return state, replace(cohort, coefficients=c, weights=self.weights(buffers, alpha) if buffers.shape[1] else c)
+        c = self._weights(cohort.updates, alpha)
+        return state, replace(cohort, coefficients=c, weights=self._weights(buffers, alpha) if buffers.shape[1] else c)
 
 
 CATALOGUE = {

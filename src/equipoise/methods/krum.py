@@ -38,7 +38,7 @@ class Krum(Rule):
     f: int | None = number(None, low=0, whole=True)
     m: int = number(1, low=0)
 
-    def tolerated(self, n: int) -> int:
+    def _tolerated(self, n: int) -> int:
         """How many of n clients may lie.
 
         Raises
@@ -55,7 +55,7 @@ class Krum(Rule):
         return self.f
 
     def server_state(self, setup: Setup) -> State:
-        self.tolerated(setup.asked or setup.n_clients)  # an error that comes before the first round
+        self._tolerated(setup.asked or setup.n_clients)  # an error that comes before the first round
         return {}
 
     def doubt(self, setup: Setup) -> str:
@@ -63,19 +63,19 @@ class Krum(Rule):
         few = f"of {plural(n, 'client')} in a round nobody can be told to lie, so this is the plain mean. Three are needed."
         return few if n < 3 else ""
 
-    def scores(self, K: Tensor, *parts: Tensor) -> Tensor:
+    def _scores(self, K: Tensor, *parts: Tensor) -> Tensor:
         """The scores s [n] of clients with the Gram matrix ``K`` [n, n] of what they send; see :func:`equipoise.core.maths.square_distances_between`."""
         n = len(K)
-        return square_distances_between(K, parts).sort(1).values[:, : n - self.tolerated(n) - 2].sum(1)
+        return square_distances_between(K, parts).sort(1).values[:, : n - self._tolerated(n) - 2].sum(1)
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         n = len(cohort.ids)
-        f = self.tolerated(n)
+        f = self._tolerated(n)
         if n < 3:
             return state, replace(cohort, weights=cohort.uniform)
         m = min(self.m or n - f, n)
         parts = cohort.updates, cohort.buffer_updates
-        chosen = self.scores(gram(parts[0]) + gram(parts[1]), *parts).argsort(stable=True)[:m]
+        chosen = self._scores(gram(parts[0]) + gram(parts[1]), *parts).argsort(stable=True)[:m]
         return state, replace(cohort, weights=torch.zeros_like(cohort.weights).index_fill(0, chosen, 1 / m))
 
 

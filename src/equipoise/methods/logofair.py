@@ -88,7 +88,7 @@ class LoGoFair(Rule):
     def message(self, state: State, m: int) -> State:
         return {**cells.message(self, state, m), **{key: state[key] for key in ("lam", "width", "n")}}
 
-    def best(self, hist: Tensor, n: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
+    def _best(self, hist: Tensor, n: Tensor, lam: Tensor) -> tuple[Tensor, Tensor]:
         """The best u [..., L] of a client for each ``lam`` [..., L], and its H with the price; u is 0 at a client with one group."""
         score = ((torch.arange(self.bins) + 0.5) / self.bins).to(hist).expand_as(hist)
         both = (hist.sum(-1) > 0).all(-1, keepdim=True)
@@ -104,7 +104,7 @@ class LoGoFair(Rule):
         u = (low + high) / 2 * both
         return u, priced(u)
 
-    def chance(self, outputs: Tensor, row: Tensor) -> Tensor:
+    def _chance(self, outputs: Tensor, row: Tensor) -> Tensor:
         """The probability of the positive class [..., B]."""
         return outputs.double().softmax(-1).where((row == 1).unsqueeze(-2), 0).sum(-1)
 
@@ -112,13 +112,13 @@ class LoGoFair(Rule):
         message, hist = visit.message, theta.new_zeros((), dtype=torch.float64)
         for logits, _, batch, ok in visit.oracle.passes(visit.received):
             part = cells.cell_of(message, batch.y, cells.sensitive(batch.s)) * self.bins
-            part = part + (self.chance(logits, message["row"]) * self.bins).long().clamp(0, self.bins - 1)
+            part = part + (self._chance(logits, message["row"]) * self.bins).long().clamp(0, self.bins - 1)
             hist = hist + cells.by_part(message, part, ok.double(), self.bins).sum(-3)
         hist = hist * (hist.sum(-1, keepdim=True) >= self.least_count)
         tried = message["lam"].unsqueeze(-1) + message["width"].unsqueeze(-1) * TRIED.to(hist)
         own = hist.sum(-1)
         n = torch.where(message["n"] > 0, message["n"], own.clamp(min=1))  # not known in the first round
-        return {"n": own.to(theta), "cost": self.best(hist, n, tried)[1].to(theta)}, {"hist": hist}
+        return {"n": own.to(theta), "cost": self._best(hist, n, tried)[1].to(theta)}, {"hist": hist}
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         sums, (lam, width) = cells.total(cohort), (state["lam"], state["width"])
@@ -132,11 +132,11 @@ class LoGoFair(Rule):
             "n": torch.where((sums["n"] > 0).all(), sums["n"], state["n"]),
         }, cohort
 
-    def limits(self, state: State) -> Tensor:
+    def _limits(self, state: State) -> Tensor:
         """The least probabilities [2] that are taken for positive, of the server's ``state``, or of that and a client's."""
         n, lam = state["n"].clamp(min=1), state["lam"][None]
         u, own = (
-            (self.best(state["hist"], n, lam)[0], state["hist"].sum(-1).clamp(min=1))
+            (self._best(state["hist"], n, lam)[0], state["hist"].sum(-1).clamp(min=1))
             if "hist" in state
             else (lam * 0, n)
         )
@@ -145,13 +145,13 @@ class LoGoFair(Rule):
     def decide(self, predicted: Tensor, outputs: Tensor, s: Tensor | None, state: State) -> Tensor:
         if s is None:
             return predicted
-        group, row, least = cells.group_of(state, s), state["row"], self.limits(state)
-        taken = self.chance(outputs, row) >= torch.cat([least, least[:1]])[group]
+        group, row, least = cells.group_of(state, s), state["row"], self._limits(state)
+        taken = self._chance(outputs, row) >= torch.cat([least, least[:1]])[group]
         decided = torch.where(taken, row.argmax(), outputs.masked_fill(row == 1, -torch.inf).argmax(-1))
         return torch.where((group < 2) & (predicted >= 0), decided, predicted)
 
     def edges(self, state: State) -> tuple[str, Tensor] | None:
-        return self.attribute, self.limits(state).clamp(0, CERTAIN)
+        return self.attribute, self._limits(state).clamp(0, CERTAIN)
 
 
 CATALOGUE = {

@@ -76,15 +76,15 @@ class Principal(Rule):
         parts = len(setup.layout) if self.scope == "tensor" else 1
         return {"seen": setup.initial.new_zeros(parts, dtype=torch.bool)} if self.warm_start else {}
 
-    def kept(self, M: int) -> int:
+    def _kept(self, M: int) -> int:
         """Number L of axes of M updates."""
         return max(1, int(self.keep * M + 1e-9))
 
-    def coefficients(self, K: Tensor, p: Tensor) -> tuple[Tensor, bool]:
+    def _coefficients(self, K: Tensor, p: Tensor) -> tuple[Tensor, bool]:
         """Coefficients [M] of the updates with Gram matrix ``K`` [M, M], and whether the result jumps nearby."""
         if not K.trace() > 0:
             return p, False
-        L, K = self.kept(len(p)), K / K.trace()  # neither large nor small updates leave the range of squares
+        L, K = self._kept(len(p)), K / K.trace()  # neither large nor small updates leave the range of squares
         lam, e = axes(K)
         kept, norms, part = lam[:L], K.diagonal().sqrt(), e[:, :L].abs()
         live = kept > TINY * lam[0]
@@ -104,10 +104,10 @@ class Principal(Rule):
         columns, ties = list[Tensor](), list[bool]()
         for u, products, begun in zip(parts, K, seen.tolist(), strict=True):
             plain = (self.scope == "tensor" and u.shape[1] == 1) or not begun
-            c, tie = (p, False) if plain else self.coefficients(products, p)
+            c, tie = (p, False) if plain else self._coefficients(products, p)
             columns, ties = [*columns, c], [*ties, tie]
         c = torch.stack(columns, 1) if self.scope == "tensor" else columns[0]
-        notes = {**cohort.notes, "principal_axes": self.kept(len(p)), "principal_tie": any(ties)}
+        notes = {**cohort.notes, "principal_axes": self._kept(len(p)), "principal_tie": any(ties)}
         notes |= beside_mean(K, torch.stack(columns), p) | {"eigenvalues": axes(K)[0].sum(0).tolist()}
         state = {"seen": (seen | (p @ K @ p > 0)).to(weights.device)} if self.warm_start else state
         return state, replace(cohort, weights=weights, coefficients=c.to(weights.device), notes=notes)

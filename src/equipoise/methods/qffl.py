@@ -75,7 +75,7 @@ class QFFL(Rule):
             return state
         return {"L": torch.full_like(state["L"], 1 / cast(float, briefing.solver.lr))}
 
-    def terms(self, loss: Tensor, updates: Tensor, L: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+    def _terms(self, loss: Tensor, updates: Tensor, L: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
         """The factor of each update in the sum of -delta, and h, up to a common factor: both [M]."""
         loss, q = loss.double() + self.eps, self.q
         unit = unit_of(loss, q)
@@ -88,7 +88,7 @@ class QFFL(Rule):
             samples = cohort.sizes if self.form == "weights" else torch.ones_like(cohort.sizes)
             return state, replace(cohort, weights=simplex(samples * powers(loss.double() + self.eps, self.q)))
         p = simplex(cohort.sizes) if self.sample_weights else torch.ones_like(cohort.sizes)
-        factor, h = self.terms(loss, cohort.updates, state["L"], p)
+        factor, h = self._terms(loss, cohort.updates, state["L"], p)
         coefficients = factor / h.sum() if h.sum() > 0 else torch.zeros_like(h)
         share = float(simplex(h).max()) if h.sum() > 0 else 0.0
         notes = {**cohort.notes, "qffl_largest_h": share}  # near 1: one client's tiny loss has frozen the round

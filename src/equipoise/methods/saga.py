@@ -84,14 +84,14 @@ class SAGA(Rule):
     def server_state(self, setup: Setup) -> State:
         return {"w": 0 * setup.sizes}
 
-    def fresh(self, value: Tensor) -> Tensor:
+    def _fresh(self, value: Tensor) -> Tensor:
         """The weights [M] of one round alone, from one value per client [M]; powers as exponents of logarithms."""
         v = value.double().clamp(min=self.floor)
         v = simplex(v) + self.offset if self.offset else v
         return (self.q * v.log()).softmax(0)
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
-        w, last = self.fresh(cohort.reports["value"]), state["w"][cohort.ids].double()
+        w, last = self._fresh(cohort.reports["value"]), state["w"][cohort.ids].double()
         if last.sum() > 0:
             w = self.beta * w + (1 - self.beta) * simplex(last)
         w = w.to(state["w"].dtype)

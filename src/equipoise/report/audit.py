@@ -52,7 +52,7 @@ def audit(
     site: str | None = None,
     subject: str | None = None,
     positive: object = None,
-    threshold: float = 0.5,
+    threshold: float | None = None,
     least: int = 30,
     task: str | None = None,
     sep: str | None = None,
@@ -74,7 +74,7 @@ def audit(
     subject : column of the person whom a row is about; by default ``subject``, if there is one. Of several rows per person
         intervals take these together.
     positive : the class that rates are about; by default the second of two, or the one whose name says so.
-    threshold : the positive class is predicted from this probability on, in [0, 1].
+    threshold : the positive class is predicted from this probability on, in [0, 1]; by default 0.5. Not with ``prediction``.
     least : people that a number must be about, >= 1: it is counted in the denominator of each rate.
     task : ``"regression"`` of numbers to predict.
     sep, decimal, encoding, not_missing : of a table that is text, as :func:`equipoise.scenario` takes them for own tables.
@@ -83,6 +83,15 @@ def audit(
     ------
     ValueError : columns are missing, cells cannot be read, or there is nothing to compare; all problems are listed.
     """
+    if task == Regression.name and (prediction is None or probability is not None or positive is not None):
+        raise ValueError(
+            "task=regression needs prediction, the column of predicted numbers; probability and positive are for classes. Give that one only."
+        )
+    if threshold is not None and (prediction is not None or probability is None):
+        raise ValueError(
+            f"threshold={threshold} has no effect: decisions are {'those of prediction' if prediction else 'made of a probability'}. Leave it out."
+        )
+    threshold = 0.5 if threshold is None else threshold
     check_number("threshold", threshold, 0, 1)
     check_whole("least", least, 1)
     groups = group if group is None or isinstance(group, str) else tuple(group)

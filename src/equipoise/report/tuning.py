@@ -53,6 +53,8 @@ def sentences(document: Content) -> Iterator[str]:
         draws = [sum(len(trial["rungs"]) > k for trial in first["trials"]) for k in range(len(early) + 1)]
         yield f"After {listed([*map(str, early)])} of {last} rounds only the better {listed([*map(str, draws[1:])])} of {draws[0]} draws went on."
     for label, method in document["methods"].items():
+        if method["given"]:
+            yield f"{label}: not searched, as it was given: {settings_of(method['given'], {})}."
         for name, end in method["edges"].items():
             value = method["settings"][name]
             advice = "its best value may be outside; give another to search further" if isinstance(value, str) else EDGE

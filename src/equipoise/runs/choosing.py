@@ -154,8 +154,13 @@ def check(methods: Mapping[str, Method], budget: Budget, search: Mapping[str, Sp
             raise MethodError(
                 f"{label} has no global model for a client that takes no part. Choose by another criterion, or leave it out."
             )
-    names = {RATE, *(name for method in methods.values() for name, *_ in tuning.hyper_parameters(method))}
+    typed = {name for method in methods.values() for name in method.typed}
+    names = {name for m in methods.values() for name, *_ in tuning.hyper_parameters(m) if name not in m.typed} | {RATE}
     for name in search:
+        if name in typed - names:
+            raise ValueError(
+                f"search {name}: it has a value already, which would not be searched. Leave one of them out."
+            )
         if name not in names:
             raise ValueError(f"search {name}: {unknown('setting', name, sorted(names))}")
 
@@ -192,13 +197,7 @@ def choose(
         )
     plain = {label: candidates.config(label, {}, seed=budget.seeds[0]) for label in methods}
     rounds = next(iter(plain.values())).rounds
-    given = {label: overrides for label, (_, overrides) in candidates.methods.items()}
-    if twice := sorted({name for each in given.values() for name in each} & candidates.search.keys()):
-        raise ValueError(f"search {twice[0]}: it has a value, by --set or in the file. Leave one of them out.")
-    spaces = {
-        label: {name: at for name, at in tuning.space_of(method, candidates.search).items() if name not in given[label]}
-        for label, method in methods.items()
-    }
+    spaces = {label: tuning.space_of(method, candidates.search) for label, method in methods.items()}
     tuning.claim(base, budget, rounds, methods if trials_in is None else None)  # a suite's cells keep their own
     sealed, jobs = _sealed(candidates, budget, plain), jobs or fitting([*plain.values()])
     folder = trials_in or base / TRIALS
@@ -230,19 +229,16 @@ def choose(
         return _trained(folder, configs, jobs, None, lines, None, kept)
 
     base.mkdir(parents=True, exist_ok=True)
-    try:
-        with files.locked(base / ".lock"), nullcontext(workers) if workers else Workers() as kept:
-            chosen = tuning.choose(
-                spaces, {label: config.lr for label, config in plain.items()}, budget, rounds, train, leave_out
-            )
-            label, config = next(iter(plain.items()))
-            manifest = _place(folder, Trial(label, 0, {}), str(config.seed)) / MANIFEST
-            contents = open_json(manifest.read_text()).get("contents", {}) if manifest.exists() else {}
-            conditions = {**_conditions(config), "contents": {**contents, **_file(config)}}
-            chosen = replace(chosen, given=given, methods=methods, conditions=dict.fromkeys(methods, conditions))
-            return tuning.write(chosen, base, candidates.file())
-    except BlockingIOError as error:
-        raise RunError(f"Process {error} is at {base} already. Wait until it ends, or stop it first.") from None
+    with files.claimed(base), nullcontext(workers) if workers else Workers() as kept:
+        chosen = tuning.choose(
+            spaces, {label: config.lr for label, config in plain.items()}, budget, rounds, train, leave_out
+        )
+        label, config = next(iter(plain.items()))
+        manifest = _place(folder, Trial(label, 0, {}), str(config.seed)) / MANIFEST
+        contents = open_json(manifest.read_text()).get("contents", {}) if manifest.exists() else {}
+        conditions = {**_conditions(config), "contents": {**contents, **_file(config)}}
+        chosen = replace(chosen, methods=methods, conditions=dict.fromkeys(methods, conditions))
+        return tuning.write(chosen, base, candidates.file())
 
 
 def _sealed(candidates: Candidates, budget: Budget, plain: Mapping[str, RunConfig]) -> dict[str, Any]:

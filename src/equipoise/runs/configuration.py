@@ -176,12 +176,10 @@ def _described(scenario: str, chosen: Content) -> scenarios.Description:
 
 
 def _check_engine(chosen: Content) -> None:
-    """Require an engine that exists, and takes what was chosen for it."""
+    """Require an engine that exists."""
     engine = chosen.get("engine", "auto")
     if engine not in ("auto", *ENGINES, FLOWER):
         raise ValueError(f"Unknown engine {engine!r}. Choose one of: auto, {', '.join(ENGINES)}, {FLOWER}.")
-    if "chunk" in chosen and engine not in ("auto", "stacked"):
-        raise ValueError(f"--chunk belongs to the engine stacked; {engine} makes no stacks. Leave it out.")
 
 
 def training_of(recommended: Protocol, chosen: Content) -> Content:

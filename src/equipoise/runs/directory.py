@@ -29,7 +29,7 @@ from equipoise.data.samples import trained_on
 from equipoise.data.tables.columns import several
 from equipoise.federation import checkpoint
 from equipoise.federation import forecast as forecasts
-from equipoise.federation.directory import LOCK, noting_failure
+from equipoise.federation.directory import noting_failure
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
 from equipoise.federation.inputs import frame, require_people
@@ -44,7 +44,7 @@ from equipoise.runs.configuration import FLOWER, RunConfig, RunError, whole
 from equipoise.scenarios import Scenario
 from equipoise.system import hashes, own_code, places, trust
 from equipoise.system.environment import environment
-from equipoise.system.files import PART, cache_directory, locked, sweep, write_atomically
+from equipoise.system.files import PART, cache_directory, claimed, locked, sweep, write_atomically
 from equipoise.system.seals import open_toml, sealed_json, sealed_text
 from equipoise.system.suggestions import shorten, some
 from equipoise.system.workers import cores
@@ -554,11 +554,8 @@ def execute(
         return history
     config = located(directory, data)
     unchanged.check(config, directory, says=False)  # the checkpoint says it
-    try:
-        with locked(directory / LOCK), noting_failure(directory):
-            return _execute(replace(config, **changes), directory, progress, on_round, workers, from_round, until)
-    except BlockingIOError as error:
-        raise RunError(f"Process {error} is at {directory} already. Wait until it ends, or stop it first.") from None
+    with claimed(directory), noting_failure(directory):
+        return _execute(replace(config, **changes), directory, progress, on_round, workers, from_round, until)
 
 
 def _execute(

@@ -42,7 +42,7 @@ from equipoise.runs.choosing import FOLDER, NEVER, check, conditional, require, 
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import distinct, slug, trained_alone
 from equipoise.runs.tuning import Budget, Outcome, Trial, Tuning, choose, claim, space_of, tuned_method, write
-from equipoise.system.files import locked, write_atomically
+from equipoise.system.files import claimed, write_atomically
 from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
 from equipoise.system.seals import open_json, sealed_json
@@ -134,7 +134,8 @@ def compare(
             if isinstance(tune, Tuning)
             else _tune(net, each, labelled, rounds, budget, {}, folder, progress, solver, given)
         )
-        lacking = [name for name, m in labelled.items() if name not in tuning.choices or tuning.methods[name] != m]
+        before = {name: (m, m.typed) for name, m in tuning.methods.items()}
+        lacking = [name for name, m in labelled.items() if before.get(name) != (m, m.typed)]
         if lacking or tuning.solver != solver:
             what = f"methods={lacking}" if lacking else f"solver={solver}"
             raise ValueError(
@@ -477,12 +478,9 @@ def _settled(base: Path, methods: Iterable[str], seeds: Sequence[int]) -> Iterat
         if (path / "config.toml").exists():
             raise RunError(f"{path} is a run of the command line: continue it there. Choose another directory.")
     base.mkdir(parents=True, exist_ok=True)
-    try:
-        with locked(base / ".lock"):
-            write_atomically(order, sealed_json({"runs": [path.name for path in paths]}))
-            yield
-    except BlockingIOError as error:
-        raise RunError(f"Process {error} is at {base} already. Wait until it ends, or stop it first.") from None
+    with claimed(base):
+        write_atomically(order, sealed_json({"runs": [path.name for path in paths]}))
+        yield
 
 
 def _resumed(

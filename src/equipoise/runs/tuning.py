@@ -145,7 +145,7 @@ def shown(value: object) -> str:
 def space_of(method: Method, search: Mapping[str, Space] | None = None) -> dict[str, Space]:
     """Where the hyper-parameters of a method are searched, by ``part.name``: as its rules declare it, or as the user gave it.
 
-    A value that differs from the rule's default is the user's or a preset's, and stays.
+    A value that was written is not searched. One of a rule or a preset that differs from the rule's default is searched only if the user says where.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def space_of(method: Method, search: Mapping[str, Space] | None = None) -> dict[
         space = given.get(name)
         if space is None and value == parameter.default:
             space = parameter.metadata.get("search")
-        if space is not None:
+        if space is not None and name not in method.typed:
             spaces[name] = fitting(f"search {name}", space, parameter)
     return spaces
 
@@ -318,7 +318,6 @@ class Tuning:
     budget: Budget
     rounds: int
     digest: str = ""  # of the file with the choices
-    given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # hyper-parameters of the user's, by label
     methods: Mapping[str, Method] = field(default_factory=dict)  # as they were given
     solver: Solver | None = None
     conditions: Mapping[str, Content] = field(default_factory=dict)  # by label, on what else the choice depends
@@ -398,6 +397,7 @@ class Tuning:
             **self.tuned(label),
             "draw": chosen.taken.trial.draw,
             "spaces": {RATE: around(chosen.lr), **{name: str(s) for name, s in chosen.spaces.items()}},
+            "given": {name: value for name, value in self._fixed(label).items() if name not in chosen.spaces},
             "by_criterion": {name: tried.trial.draw for name, tried in chosen.by_criterion().items()},
             "agreement": [{"rounds": n, "spearman": _number(value)} for n, value in chosen.agreement()],
             "trials": [
@@ -424,14 +424,15 @@ class Tuning:
     def settings(self) -> dict[str, dict[str, Any]]:
         """The chosen values by method, those that were searched and the user's also where they are the defaults."""
         return {
-            label: {**self._fixed(label), **self.defaults(label), **self.given.get(label, {}), **each.settings}
+            label: {**self._fixed(label), **self.defaults(label), **each.settings}
             for label, each in self.choices.items()
         }
 
     def _fixed(self, label: str) -> Content:
-        """The values of a method that are not its rules' defaults."""
-        every = hyper_parameters(self.methods.get(label, Method(())))
-        return {name: value for name, parameter, value in every if value not in (None, parameter.default)}
+        """The values of a method that were written, or are not its rules' defaults."""
+        method = self.methods.get(label, Method(()))
+        every = [(n, v) for n, f, v in hyper_parameters(method) if n in method.typed or v != f.default]
+        return {name: value for name, value in every if value is not None}
 
 
 def _number(value: float) -> float | None:

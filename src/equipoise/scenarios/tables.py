@@ -162,7 +162,7 @@ def adult(
     *,
     client: str = "workclass",
     clients: int | None = None,
-    alpha: float = 0.5,
+    alpha: float | None = None,
     bias: str | Sequence[str] | None = None,
     biased: float = Bias.biased,
     drop: float = Bias.drop,
@@ -181,7 +181,7 @@ def adult(
     client : the column of categories whose values are the clients: ``"workclass"``, ``"education"``, ``"occupation"``,
         ``"marital-status"``, ``"relationship"``, ``"race"``, ``"sex"`` or ``"native-country"``.
     clients : >= 1, among so many the rows are divided instead, with shares of each value of that column from a Dirichlet distribution.
-    alpha : >= 0.01, of these shares; the lower, the more clients differ.
+    alpha : >= 0.01, of these shares, 0.5 if None; the lower, the more clients differ. Only with ``clients``.
     bias : values of sex and race with "+" between, or a list of them: the clients are made unfair to these people in turn, as FeDa4Fair
         makes them (:class:`equipoise.scenarios.bias.Bias`), in their training and test rows. ``"Female+Male"``: clients differ in the
         value that is treated worse; ``"Female+Black"``: in the attribute.
@@ -200,6 +200,9 @@ def adult(
     names = [f.name for f in ADULT.schema.features if f.kind == CATEGORY]
     if client not in names:
         raise ValueError(unknown("client of scenario adult:", str(client), names))
+    if clients is None and alpha is not None:
+        raise ValueError(f"adult: alpha={alpha} is of a division among clients. Add clients=10, or leave it out.")
+    alpha = 0.5 if alpha is None else alpha
     if clients is not None:
         check_whole("adult: clients", clients, 1)
         partition.check("adult", PEOPLE, clients, alpha, min_size=LEAST)

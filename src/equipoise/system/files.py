@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from equipoise.system.errors import RunError
+
 PART = ".part"  # ends the name of a file that is being written
 MOMENT = 0.3  # seconds for which a lock may be held by who only looks whether it is
 
@@ -100,6 +102,21 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
         with contextlib.suppress(OSError):  # Windows does not allow writing to a locked file
             path.write_text(str(os.getpid()))
         yield
+
+
+@contextlib.contextmanager
+def claimed(directory: Path) -> Iterator[None]:
+    """Hold the lock of a directory while the block runs.
+
+    Raises
+    ------
+    RunError : naming the process that holds it.
+    """
+    try:
+        with locked(directory / ".lock"):
+            yield
+    except BlockingIOError as error:
+        raise RunError(f"Process {error} is at {directory} already. Wait until it ends, or stop it first.") from None
 
 
 def holder(path: Path) -> str | None:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import isfunction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,7 +23,7 @@ from torch import Tensor
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.oracle import Oracle
 from equipoise.core.presence import Presence
-from equipoise.core.rule import HOOKS, SEES, Rule, State, Trained, Visit
+from equipoise.core.rule import SEES, Rule, State, Trained, Visit
 from equipoise.core.solver import SGD
 from equipoise.core.task import task_of
 from equipoise.data.batch import Batch
@@ -35,7 +34,7 @@ from equipoise.federation.federation import Federation
 from equipoise.federation.method import Method, MethodError, make_rules, read_values, text_of
 from equipoise.federation.round import one_round, public
 from equipoise.records.record import Record
-from equipoise.system.suggestions import near, some
+from equipoise.system.suggestions import some
 from equipoise.system.tree import tree_map
 from equipoise.testing import sites as between_sites
 from equipoise.testing.federations import (
@@ -113,20 +112,6 @@ def _needs_clients(subject: Subject) -> None:
 
 
 # it trains
-def hooks_are_spelled(subject: Subject) -> None:
-    """No function of the class looks like a misspelt hook, which no round would call."""
-    for rule in subject.method.rules:
-        for name, value in vars(type(rule)).items():
-            own = isfunction(value) and not name.startswith("_") and not hasattr(Rule, name)
-            if own and (meant := near(name, HOOKS, 0.8)):
-                raise ContractError(
-                    f"{name}, which no round calls",
-                    f"a hook: {', '.join(HOOKS)}",
-                    f"{meant.strip()} Begin the name of a function that is no hook with _.",
-                    name_of(type(rule), name),
-                )
-
-
 def it_trains(subject: Subject) -> str:
     """No client is quarantined, all numbers are finite, and training changes the model."""
     fed = subject.run()

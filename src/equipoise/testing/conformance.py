@@ -112,7 +112,6 @@ class Check:
 
 
 CHECKS = (
-    Check("spelling", "every hook has the name of a hook of eq.Rule", checks.hooks_are_spelled),
     Check("returns", "every hook returns what eq.Rule states", hooks_return_what_they_should, EVERY),
     Check("trains", "training raises no error, gives finite numbers, and changes the model", checks.it_trains),
     Check("pure", "hooks do not change their arguments, and return the same when called again", hooks_are_pure, SCALES),
@@ -142,7 +141,7 @@ CHECKS = (
     Check("sites", "sites give the same bits as the simulator", checks.sites_give_the_same_bits),
     Check("regression", "a rule that needs no classes trains on a regression", checks.numbers_to_predict),
 )
-FIRST = ("spelling", "returns", "trains")  # if one fails, the others have nothing to compare
+FIRST = ("returns", "trains")  # if one fails, the others have nothing to compare
 
 
 @dataclass(frozen=True)
