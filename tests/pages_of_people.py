@@ -10,6 +10,7 @@ import torch
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from equipoise.core.outputs import Outputs, overlapping
 from equipoise.core.task import CLASSIFICATION, Regression
 from equipoise.federation.history import History
 from equipoise.metrics import class_counts
@@ -58,27 +59,42 @@ class People:
         p, task = self.predicted[label, seed], CLASSIFICATION if self.classes else Regression()
         record: dict[str, Any] = {"round": 0, "groups": {}}
         sizes = {}
+        leaves = (np.zeros((len(p), len(self.classes))), p, self.y, self.sex[:, None], self.person)
+        values, told, true, s, person = (None if x is None else torch.from_numpy(x) for x in leaves)
+        every = Outputs(task, values, told, true, s, person)  # type: ignore[arg-type]
+        second = self.scores.get((label, seed))
+
+        def by_sex(which: NDArray[np.int64]) -> Any:
+            part, scores = (
+                every.take(torch.from_numpy(which)),
+                None if second is None else torch.from_numpy(second[which]),
+            )
+            return task.people(
+                part.predicted, part.y, part.s, len(self.classes), scores, joined=True, person=part.person
+            )  # type: ignore[arg-type]
+
         for k in np.unique(self.site):
             rows, name = np.flatnonzero(self.site == k), SITES[k]
             sizes[name] = len(rows)
             error = p[rows] - self.y[rows]
             score: dict[str, Any] = {"loss": 0.5, "n": len(rows)}
+            if self.person is not None:
+                score["persons"] = len(np.unique(self.person[rows]))
             if self.classes:
                 score |= {"accuracy": float((error == 0).mean())}
                 score["rates"] = class_counts(self.y[rows], p[rows], len(self.classes))
+                if self.person is not None:
+                    score["rates"] = every.take(torch.from_numpy(rows)).counts
             else:
                 spread = float(((self.y[rows] - self.y[rows].mean()) ** 2).mean())
                 square = float((error**2).mean())
                 score |= {"rmse": square**0.5, "mae": float(abs(error).mean()), "r2": 1 - square / spread}
             record["groups"][name] = score
             if self.attributes:
-                second = self.scores.get((label, seed))
-                of_people = task.people(
-                    torch.from_numpy(p[rows]), torch.from_numpy(self.y[rows]), torch.from_numpy(self.sex[rows, None]),
-                    len(self.classes), None if second is None else torch.from_numpy(second[rows]), joined=True,
-                    person=None if self.person is None else torch.from_numpy(self.person[rows]),
-                )  # fmt: skip
-                record.setdefault("by", {"groups": {}})["groups"][name] = of_people
+                record.setdefault("by", {"groups": {}})["groups"][name] = by_sex(rows)
+        parts = [every.take(torch.from_numpy(self.site == k)) for k in np.unique(self.site)]
+        if self.attributes and overlapping(parts):
+            record["by"]["all"] = by_sex(np.arange(len(p)))
         held = [{"name": name, "size": 3 * n, "counts": None} for name, n in sizes.items()]
         meta: dict[str, Any] = {
             "method": label, "seed": seed, "rounds": 1, "scenario": "own", "classes": [*self.classes], "positive": self.positive,

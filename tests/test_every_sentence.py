@@ -54,17 +54,20 @@ class Rows:
     def group(self, name: str) -> NDArray[np.bool_]:
         return {**self.parts, **self.sexes}[name]
 
-    def sizes(self, rows: NDArray[np.bool_]) -> set[int]:
-        """How many there are, rows, or people where one has several rows."""
+    def count(self, rows: NDArray[np.bool_]) -> int:
+        """How many people they are about: as many as rows, if people are not named."""
         person = self.drawn.person
-        return {int(rows.sum())} | ({len(np.unique(person[rows]))} if person is not None else set())
+        return int(rows.sum()) if person is None else len(np.unique(person[rows]))
 
     def of_class(self, name: str, c: int | None = None) -> NDArray[np.bool_]:
         return self.group(name) & (self.drawn.y == (self.c if c is None else c))
 
-    def rate(self, key: str, rows: NDArray[np.bool_], label: str, seed: int, c: int | None = None) -> float | None:
+    def rate(
+        self, key: str, rows: NDArray[np.bool_], label: str, seed: int, c: int | None = None, least: int | None = None
+    ) -> float | None:
         """A rate of some rows in percent, an error in its unit; None of too few."""
         y, p, c = self.drawn.y, self.drawn.predicted[label, seed], self.c if c is None else c
+        least = self.drawn.least if least is None else least
         if not self.C:
             error = (p - y)[rows]
             numbers = {
@@ -73,19 +76,19 @@ class Rows:
                 "error": error.mean(),
                 "prediction": p[rows].mean(),
             }
-            return float(numbers[key]) if max(self.sizes(rows)) >= self.drawn.least else None
+            return float(numbers[key]) if self.count(rows) >= least else None
         about = rows & {"tpr": y == c, "fpr": y != c, "ppv": p == c}.get(key, rows)
         hits = {"accuracy": p == y}.get(key, p == c)
         if key == "ppv":
             hits = y == c
-        return 100 * float(hits[about].mean()) if about.sum() >= self.drawn.least else None
+        return 100 * float(hits[about].mean()) if self.count(about) >= least else None
 
     def gap(
         self, key: str, by: str, label: str, seed: int, least: int = 1, within: NDArray[np.bool_] | bool = True
     ) -> float | None:
         """The gap of a rate between the groups that have it; of the worst recall between groups of the same classes."""
         groups = [rows & within for rows in self.division(by).values()]
-        groups = [rows for rows in groups if rows.sum() >= least and rows.any()]
+        groups = [rows for rows in groups if self.count(rows) >= least and rows.any()]
         if key == "worst_recall":
             recalls = [
                 {c: r for c in range(self.C) if (r := self.rate("tpr", rows, label, seed, c)) is not None}
@@ -95,7 +98,7 @@ class Rows:
             values = [min(of.values()) for of in recalls if of.keys() == every and every]
         elif least > 1 and self.C:  # inside sites, where each rate needs as many
             y = self.drawn.y
-            groups = [rows for rows in groups if (rows & ({"tpr": y == self.c}.get(key, rows))).sum() >= least]
+            groups = [rows for rows in groups if self.count(rows & {"tpr": y == self.c}.get(key, rows)) >= least]
             values = [r for rows in groups if (r := self.rate(key, rows, label, seed)) is not None]
         else:
             values = [r for rows in groups if (r := self.rate(key, rows, label, seed)) is not None]
@@ -121,16 +124,12 @@ class Rows:
             return 100 * min(values) / max(values) if len(values) > 1 and max(values) > 0 else None
         return self.gap({**RATES, **ERRORS}[title], by, label, seed)
 
-    def few(self, title: str, name: str, what: str) -> set[int]:
-        """How many people of a group are behind a gap, as a sentence says what they are."""
-        rows, y, p = self.group(name), self.drawn.y, self.drawn.predicted[self.drawn.labels[0], 0]
-        about = {
-            " of class yes": y == 1,
-            " not of class yes": y != 1,
-            " taken for class yes": p == 1,
-            "": np.ones(len(y), bool),
-        }[what]
-        return self.sizes(rows & about)
+    def few(self, name: str, what: str) -> set[int]:
+        """How many people of a group are behind a gap, as a sentence says what they are, with any seed."""
+        rows, y, taken = self.group(name), self.drawn.y, " taken for class yes"
+        about = {" of class yes": y == 1, " not of class yes": y != 1, "": np.ones(len(y), bool)}
+        told = (self.drawn.predicted[self.drawn.labels[0], seed] == 1 for seed in self.drawn.seeds)
+        return {self.count(rows & which) for which in (told if what == taken else [about[what]])}
 
 
 # the forms of sentences
@@ -186,9 +185,7 @@ def misses(found: re.Match[str], rows: Rows, _: str, by: str) -> None:
             assert recall is None or abs(100 - recall - int(of[1])) <= 0.5 + 1e-9
     for group in re.split(", | and ", found[8] or "") if found[8] else ():
         least = int(found[6]) if found[6] else 1
-        assert any(min(rows.sizes(rows.of_class(group, c))) < least for c in (range(rows.C) if many else [rows.c])), (
-            group
-        )
+        assert any(rows.count(rows.of_class(group, c)) < least for c in (range(rows.C) if many else [rows.c])), group
     assert len(seeds) >= 1
 
 
@@ -240,20 +237,20 @@ def few_people(found: re.Match[str], rows: Rows, _: str, by: str) -> None:
     ):
         gap = rows.mean(title, by, label)
         assert (gap is None) == (found[1] == "nothing is shown"), title
-        sizes = rows.few(title, group, what)
+        sizes = rows.few(group, what)
         if less:
             assert min(sizes) < rows.drawn.least if less == "<" else min(sizes) <= int(n)
         elif not (several and what == " taken for class yes"):
-            assert int(n) in sizes, (title, sizes)
+            assert int(n) in sizes, title
         assert min(sizes) < 30 or several
 
 
 @form(
-    r"([\w ]+) has (?:fewer than (\d+) test samples|no test sample) of class(?:es)? ([\w, ]+?)(?:, so| with \d of \d seeds, so) it has no .+ and is left out\."
+    r"([\w ]+) has (?:fewer than (\d+) (?:test samples|people)|no test sample) of class(?:es)? ([\w, ]+?)(?:, so| with \d of \d seeds, so) it has no .+ and is left out\."
 )
 def left_out(found: re.Match[str], rows: Rows, _: str, by: str) -> None:
     for name in found[3].split(", "):
-        assert min(rows.sizes(rows.of_class(found[1], rows.drawn.classes.index(name)))) < int(found[2] or 1)
+        assert rows.count(rows.of_class(found[1], rows.drawn.classes.index(name))) < int(found[2] or 1)
 
 
 @form(r"By sex, (\S+)'s gaps are (.+?)(?:; the people of one test set alone leave (.+) \(95 % interval\))?\.")
@@ -268,9 +265,9 @@ def gaps_of_the_first(found: re.Match[str], rows: Rows, _: str, __: str) -> None
         assert gap is None or near(value, gap)
         assert bool(only) == bool(group and gap is not None)
         if group and not less:
-            assert int(n) in rows.few(title, group, what)
+            assert {int(n)} == rows.few(group, what)
         elif group:
-            assert min(rows.few(title, group, what)) < max(rows.drawn.least, int(n) + 1)
+            assert min(rows.few(group, what)) < max(rows.drawn.least, int(n) + 1)
 
 
 @form(r"By sex, no gap in .+ is estimable: too few people\.")
@@ -336,8 +333,6 @@ def inside(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
                 for name, m in rows.parts.items()
             }
             each += [{name: gap for name, gap in gaps.items() if gap is not None}]
-        if rows.drawn.person is not None:
-            continue  # how many people these are
         largest = [max(gaps.values()) for gaps in each if gaps]
         assert bool(of[2]) == bool(largest)
         assert not largest or near(of[2], float(np.mean(largest))), (part, each)
@@ -352,11 +347,7 @@ def hidden(_: re.Match[str], rows: Rows, __: str, ___: str) -> None:
 @form(r"The worst (group|value of sex) is (.+)\.")
 def worst(found: re.Match[str], rows: Rows, where: str, by: str) -> None:
     measure = where.partition(".")[0]
-    groups = (
-        rows.sexes
-        if found[1] == "value of sex"
-        else {g: rows.parts[g] for g in rows.parts if rows.parts[g].sum() >= rows.drawn.least}
-    )
+    groups, least = (rows.sexes, rows.drawn.least) if found[1] == "value of sex" else (rows.parts, 1)
     key = {"rmse": "rmse", "mae": "mae", "accuracy": "accuracy"}.get(measure, "rmse" if not rows.C else "accuracy")
     if measure == "r2":
         return
@@ -371,7 +362,9 @@ def worst(found: re.Match[str], rows: Rows, where: str, by: str) -> None:
         for label in labels.split(", ") if labels else rows.drawn.labels:
             each = Counter[str]()
             for seed in rows.drawn.seeds:
-                values = {g: v for g, m in groups.items() if (v := rows.rate(key, m, label, seed)) is not None}
+                values = {
+                    g: v for g, m in groups.items() if (v := rows.rate(key, m, label, seed, least=least)) is not None
+                }
                 if len(values) > 1:
                     each[(min if rows.C else max)(values, key=lambda g: round(values[g], 9))] += 1
             assert each == counts, (part, each)
@@ -388,9 +381,8 @@ def by_another_measure(found: re.Match[str], rows: Rows, _: str, __: str) -> Non
         error = (drawn[label, seed] - y)[m]
         return 1 - (error**2).sum() / ((y[m] - y[m].mean()) ** 2).sum() if measure == "R²" else -abs(error).mean()
 
-    large = {name: m for name, m in rows.parts.items() if m.sum() >= rows.drawn.least}
     each = {
-        label: [min((better(m, label, seed), name) for name, m in large.items()) for seed in rows.drawn.seeds]
+        label: [min((better(m, label, seed), name) for name, m in rows.parts.items()) for seed in rows.drawn.seeds]
         for label in rows.truth.racing
         if label not in rows.truth.failed
     }
@@ -410,8 +402,8 @@ def in_force(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
 
 @form(r"Of (fewer than (\d+)|\d+) test samples? sex is not known: they are in no row, and in no gap\.")
 def unknown(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
-    sizes = rows.sizes(rows.drawn.sex < 0)
-    assert min(sizes) < int(found[2]) if found[2] else int(found[1]) in sizes
+    size = rows.count(rows.drawn.sex < 0)
+    assert size < int(found[2]) if found[2] else int(found[1]) == size
 
 
 @form(r"(fedavg|afl|qffl|ditto|fedprox\(mu=0\.1\))(?: †)?: (.+)\.")
@@ -443,7 +435,13 @@ def differences(found: re.Match[str], rows: Rows, where: str, by: str) -> None:
             assert near(of[4], each.mean() + half)
 
 
-@form(r"n: test samples\.|In brackets: 95 % intervals?(?: over the .+|, the range .+)")
+@form(r"n: (test samples|people)\.")
+def counted(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
+    every = np.ones(len(rows.drawn.y), bool)
+    assert (found[1] == "people") == any(rows.count(m) < m.sum() for m in (*rows.parts.values(), every)), found[0]
+
+
+@form(r"In brackets: 95 % intervals?(?: over the .+|, the range .+)")
 def brackets(*_: Any) -> None:
     """Whether there are any, `check_brackets` looks at the table."""
 
@@ -518,14 +516,14 @@ def held(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
 @form(r"The fewest people behind a rate above are (at most )?([\d,]+)(: with so few, intervals are wide)?\.")
 def fewest(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
     n, y = int(found[2].replace(",", "")), rows.drawn.y
-    every = [rows.sizes(m & about) for m in [*rows.parts.values(), *rows.sexes.values()] for about in (y == 1, y != 1)]
-    assert found[1] or any(n in sizes for sizes in every)
+    every = [rows.count(m & about) for m in [*rows.parts.values(), *rows.sexes.values()] for about in (y == 1, y != 1)]
+    assert any(size <= n if found[1] else size == n for size in every if size >= rows.drawn.least)
     assert bool(found[3]) == (n < 100)
 
 
 @form(r"Hardly in the test rows, with fewer than (\d+), so nothing is shown about them: (.+)\.")
 def hardly(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
-    assert all(rows.group(name).sum() < int(found[1]) for name in re.split(", | and ", found[2]))
+    assert all(rows.count(rows.group(name)) < int(found[1]) for name in re.split(", | and ", found[2]))
 
 
 @form(r"Methods? (.+?): 1 round(?:, (\d+) runs)?\.")
@@ -551,7 +549,8 @@ STATIC = re.compile("|".join((
     r"(?:Rates|Errors) by (?:group|sex) on own: .+", r"Group fairness on own: .+", r"Fairness by sex on own: .+", r"Differences (?:in|are) .+",
     r"Selection (?:ratio|rate): .+", r"(?:True|False)-positive rate: .+", r"Recall of the worst class: .+", r"Mean error: .+",
     r"Compare one class with all others.+", r"Choose the other with .+", r"This protects nobody for certain: .+",
-    r"Nothing was tuned: .+", r"`--tune 16` .+", r"Some people have several rows.+", r"Intervals of the rates of groups, .+",
+    r"Nothing was tuned: .+", r"`--tune 16` .+", r"Some people have several rows.+", r"Every number n of test samples is of people, .+",
+    r"–: this number, taken from all, would tell .+",
     r"Seeds change .+", r"The results do not cover .+", r"[\w² ]+: differences to \S+\.", r"Mean, 95.% interval, p-value.+",
     r"A p-value above 0\.05 does not mean .+", r"[\w² ]+: differences to \S+, paired by seed\.", r"Evenness over the groups\.",
     r"With the 95.% interval over the test samples of one seed\.", r"[\w²]+ of the global model, every group counting the same.+",

@@ -140,9 +140,12 @@ class Truth:
         self.top = min if self.numbers else max
         self.labels = list(dict.fromkeys(h.label for h in study.histories))
         least = study.histories[0].meta["least_group"] or 10
-        tested = dict.fromkeys((g, s["n"]) for h in study.histories for r in h.records for g, s in r["groups"].items())
-        self.groups = [g for g, n in tested if n >= least]
-        self.small = [g for g, n in tested if n < least]
+        scores = dict.fromkeys(
+            (g, s.get("persons", s["n"])) for h in study.histories for r in h.records for g, s in r["groups"].items()
+        )
+        of_clients = study.histories[0].meta.get("client_names") or ()  # simulated, and no people
+        self.groups = [g for g, n in scores if n >= least or g in of_clients]
+        self.small = [g for g, n in scores if n < least and g not in of_clients]
         self.bounds = {h.label for h in study.histories if h.meta.get("bound")}
         self.runs: dict[str, list[dict[str, Any]]] = {label: [] for label in self.labels}
         for h in study.histories:
@@ -210,7 +213,8 @@ class Truth:
             or any(run["avg"] is None for run in runs)
         ):
             return {}
-        n = {g: run["shown"][-1]["groups"][g]["n"] for run in runs for g in run["groups"]}
+        scores = {g: run["shown"][-1]["groups"][g] for run in runs for g in run["groups"]}
+        n = {g: score.get("persons", score["n"]) for g, score in scores.items()}
         outcomes = [[Outcome(a / 100, n[g]) for g, a in run["groups"].items()] for run in runs]
         return dict(zip(self.racing, resampled(outcomes), strict=True))
 

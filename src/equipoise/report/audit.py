@@ -155,8 +155,8 @@ class Audit:
         for name, rows in sites.items():
             y, predicted = data.y[rows], data.predicted[rows]
             value = np.mean(y == predicted) if data.classes else np.sqrt(np.mean((y - predicted) ** 2))
-            n = len(rows) if data.person is None else len(np.unique(data.person[rows]))
-            record["groups"][name] = {main: float(value), "n": n}
+            named = {} if data.person is None else {"persons": len(np.unique(data.person[rows]))}
+            record["groups"][name] = {main: float(value), "n": len(rows), **named}
             record["by"]["groups"][name] = sums(rows)
         if data.person is not None:  # who may have rows at several sites
             record["by"]["all"] = sums(np.arange(len(data)))

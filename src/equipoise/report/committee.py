@@ -503,15 +503,15 @@ def _fewest(compared: Comparison, chosen: Chosen | None) -> str:
     keys, value = (("tpr", "fpr"), "mean") if chosen is None else (("sensitivity", "specificity"), "value")
     parities = [each.parity for each in treated(compared.document) if each.parity["positive"] is not None]
     recorded = (rate for parity in parities for rate in parity["methods"][0]["groups"].values())
-    sizes: list[tuple[int, str]] = []
+    sizes, exact, several = list[int](), True, compared.histories[0].counted == "people"
     for group in cast(Iterator[Content], recorded if chosen is None else (group for _, group in _of_groups(chosen))):
         n, cases = group["n"], group["of_class"]
-        if n is None:
-            continue
-        behind, most = ((n, n), "at most ") if cases is None else ((cases, n - cases), "")
-        sizes += [(size, most) for key, size in zip(keys, behind, strict=True) if group[key][value] is not None]
-    wide = ": with so few, intervals are wide" * bool(sizes and min(sizes)[0] < WIDE)
-    return "{1}{0:,}".format(*min(sizes)) + wide if sizes else ""
+        others = n if n is None or cases is None or several else n - cases  # of several rows, some may be of the class
+        behind = [size for key, size in zip(keys, (cases or n, others), strict=True) if group[key][value] is not None]
+        sizes += [size for size in behind if size is not None]
+        exact &= not behind or not (several or n is None or cases is None)
+    wide = ": with so few, intervals are wide" * bool(sizes and min(sizes) < WIDE)
+    return f"{'at most ' * (not exact)}{min(sizes):,}{wide}" if sizes else ""
 
 
 def _not_looked_at(compared: Comparison, chosen: Chosen | None) -> Iterator[str]:

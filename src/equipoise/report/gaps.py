@@ -38,29 +38,33 @@ def few_people(parity: content.Parity, measure: Measure) -> dict[str, str]:
     about = f"of class {parity['positive']}"
     words = {"tpr": f" {about}", "fpr": f" not {about}", "ppv": f" taken for class {parity['positive']}"}
     few: dict[str, str] = {}
+    several = parity["counted"] == "people"
     for column in gaps_of(parity, measure):
-        sizes: list[tuple[int, str, str]] = []
+        sizes: list[tuple[int, str, str, bool]] = []
         for group, rates in parity["methods"][0]["groups"].items():
             n, positive, selected = rates["n"], rates.get("of_class"), rates.get("selection_rate")
             share = selected["mean"] if selected else None
-            size = {"tpr": positive, "fpr": n and n - (positive or 0), "ppv": n and share and round(n * share / 100)}
+            size = {"tpr": positive, "fpr": None, "ppv": None}
+            if n is not None and not several:  # who may have rows of both classes
+                size["fpr"] = None if positive is None else n - positive
+                size["ppv"] = None if share is None else round(n * share / 100)
             for rate in behind(column.key):
                 key = rate if rate in size else "accuracy" if "accuracy" in rates else "rmse"
                 known = content.number_of(cast(content.Row, rates), key)["mean"] is not None
-                sizes.append((_people(size.get(rate, n), n, parity["least"]) if known else 0, rate, group))
+                people = _people(size.get(rate, n), n, parity["least"]) if known else 0
+                sizes.append((people, rate, group, size.get(rate, 0) is None))
         large = [each for each in sizes if each[0] >= parity["least"]]  # others are in no gap
-        smallest, rate, group = min(sizes if len({group for _, _, group in large}) < 2 else large)
+        smallest, rate, group, rest = min(sizes if len({each[2] for each in large}) < 2 else large)
         if smallest < ESTIMABLE:
-            rest = rate in ("tpr", "fpr") and parity["methods"][0]["groups"][group].get("of_class") is None
             shown = f"< {parity['least']}" if smallest < parity["least"] else "at most " * rest + str(smallest)
             few[column.key] = f"{shown}{words.get(rate, '')} in {group}"
     return few
 
 
-def _people(about: float | None, n: int | None, least: int) -> int:
+def _people(about: int | None, n: int | None, least: int) -> int:
     """How many people a rate is about that is shown, at most; enough if their number would tell that of a smaller group."""
     most = n if about is None else about
-    return max(ESTIMABLE, least) if most is None else round(most)
+    return max(ESTIMABLE, least) if most is None else most
 
 
 def columns(treated: content.Treated, measure: Measure) -> dict[str, str]:
