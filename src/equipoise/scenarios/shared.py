@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -211,9 +211,9 @@ def site_sums(
     return {
         "format": FORMAT,
         "options": {name: options[name] for name in AGREED if options.get(name)},
-        "columns": {name: asdict(sums) for name, sums in columns.items()},
-        "label": asdict(label),
-        "values": {name: asdict(sums) for name, sums in values.items()},
+        "columns": {name: _content(sums) for name, sums in columns.items()},
+        "label": _content(label),
+        "values": {name: _content(sums) for name, sums in values.items()},
         "least": least,
         "seed": seed,
         "test": test,
@@ -340,6 +340,11 @@ def _codes(own: UserData, what: str, words: Sequence[str], names: Sequence[str])
             "training rows of any site have it: remove these rows, or join the sums again with a lower --least."
         )
     return numbered(words, names)
+
+
+def _content(sums: Sums) -> dict[str, Any]:
+    """Sums as JSON has them."""
+    return sums._asdict() | {"words": dict(sums.words)}
 
 
 def _words(words: Sequence[str], least: int) -> Sums:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +28,7 @@ Floats = Sequence[float] | NDArray[np.float64]
 Counts = Sequence[int] | NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Sums:
+class Sums(NamedTuple):
     """Of one column over some rows: these add over clients.
 
     Parameters
@@ -46,7 +47,7 @@ class Sums:
     fractions: int = 0
     points: Floats = ()
     counts: Counts = ()
-    words: Mapping[str, int] = field(default_factory=dict)
+    words: Mapping[str, int] = MappingProxyType({})
 
     @staticmethod
     def over(parts: Sequence[Sums]) -> Sums:
@@ -58,8 +59,12 @@ class Sums:
         for part in parts:
             words.update(part.words)
         points = np.concatenate([part.points for part in parts]) if parts else np.empty(0)
-        order, given = np.argsort(points, kind="stable"), any(len(part.counts) for part in parts)
-        points, counts = points[order], np.concatenate([part.weights for part in parts])[order] if given else ()
+        counts: Counts = ()
+        if any(len(part.counts) for part in parts):
+            order = np.argsort(points, kind="stable")
+            points, counts = points[order], np.concatenate([part.weights for part in parts])[order]
+        else:
+            points.sort()
         present, total = sum(part.present for part in parts), math.fsum(part.total for part in parts)
         mean = total / present if present else 0.0
         apart = [(part.present, part.deviation, part.mean - mean) for part in parts if part.present]
@@ -90,7 +95,7 @@ class Sums:
             named = {last: rest - least} if last and self.words[last] >= least and rest >= 2 * least else {}
             words |= {**named, "": rest - sum(named.values())}
         points, counts = grouped(np.asarray(self.points, np.float64), max(least, math.ceil(self.present / POINTS)))
-        return replace(self, words=words, points=points, counts=counts, fractions=int(self.fractions > 0))
+        return self._replace(words=words, points=points, counts=counts, fractions=int(self.fractions > 0))
 
     @property
     def mean(self) -> float:
@@ -102,10 +107,14 @@ class Sums:
         values = np.asarray(self.points, np.float64)
         if not len(values):
             return [0.0 for _ in shares]
-        order = np.argsort(values, kind="stable")
-        below = np.cumsum(self.weights[order]) if len(self.counts) else np.arange(1, len(values) + 1)
-        ranks = [max(1, math.ceil(share * int(below[-1]))) for share in shares]
-        numbers = values[order[np.searchsorted(below, ranks)]].tolist()
+        n = int(sum(self.counts)) or len(values)
+        ranks = [max(1, math.ceil(share * n)) for share in shares]
+        if len(self.counts):
+            order = np.argsort(values, kind="stable")
+            numbers = values[order[np.searchsorted(np.cumsum(self.weights[order]), ranks)]].tolist()
+        else:
+            ordered = np.sort(values)
+            numbers = [float(ordered[rank - 1]) for rank in ranks]
         return numbers if self.fractions else [float(round(number)) for number in numbers]
 
 
