@@ -198,7 +198,7 @@ def test_what_may_mean_something_else_is_said_and_the_advice_works(name: str, tm
 ASKED: dict[str, tuple[str | bytes, str, dict[str, Any], Sequence[Any]]] = {  # the table, the question, an answer, the cells then
     "a comma with two meanings": (
         alone(["1,500", "2,250", "3,000", "4,125"], sep=";"),
-        "'1,500' is 1500.*thousands = \",\".*'1,500' is 1.5.*decimal = \",\".*--set thousands=, or --set decimal=,",
+        "'1,500' is 1500.*thousands = \",\".*'1,500' is 1.5.*decimal = \",\".*--set 'thousands=,' or --set 'decimal=,'",
         {"columns": {"x": {"decimal": ","}}},
         [1.5, 2.25, 3, 4.125],
     ),
@@ -231,6 +231,10 @@ ASKED: dict[str, tuple[str | bytes, str, dict[str, Any], Sequence[Any]]] = {  # 
     "numbers with exponents": (
         alone(["1e5", "20", "3", "1e2"]), "'1[Ee].' is .*kind = \"number\".*kind = \"category\"", {"columns": {"x": {"kind": "number"}}},
         [100000, 20, 3, 100],
+    ),
+    "days as numbers": (
+        alone(["19700102", "19700131", "20200101"]), "'19700102' is 1970-01-02: kind = \"date\", form = \"%Y%m%d\", or .* is 19700102: kind = \"number\"",
+        {"columns": {"x": {"kind": "date", "form": "%Y%m%d"}}}, [1, 30, DAY],
     ),
     "a point with two meanings": (alone(["76.586", "999", "1.250"]), "'76.586' is 76.586.*'76.586' is 76586", {"thousands": "."}, [76586, 999, 1250]),
     "a point that is declared": (alone(["76.586", "999", "1.250"]), "'76.586' is 76.586", {"decimal": "."}, [76.586, 999, 1.25]),
@@ -330,7 +334,10 @@ def test_a_table_is_refused_with_advice_that_works(name: str, tmp_path: Path) ->
     if advice and "COLUMN" not in message:  # the table that it helps is another problem's
         options = dict(shlex.split(word)[0].split("=", 1) for word in advice)
         data = read(tmp_path / "t.csv", content, **options)
-        assert cells_of(data, "plain") == PLAIN
+        if "unlabelled" in options:
+            assert len(data) == N - 6
+        else:
+            assert cells_of(data, "plain") == PLAIN
 
 
 def columns_of(**options: Any) -> dict[str, Any]:

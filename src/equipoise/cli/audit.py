@@ -8,7 +8,7 @@ import typer
 from equipoise.cli.console import out, print_json, say
 from equipoise.cli.options import Json, reading_of
 
-READING = ("sep", "decimal", "encoding", "not_missing")  # of a table that is text
+READING = ("sep", "decimal", "thousands", "encoding", "not_missing")  # of a table that is text
 
 
 def audit(

@@ -28,6 +28,7 @@ FORMS = (
     *("%d %b %Y", "%d %B %Y", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d %H:%M:%S%z"),
     *("%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%d %H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S.%f%z"),
 )
+DIGITS_OF_DAY = "%Y%m%d"
 LATEST = 2068  # year of two digits, as Python reads them
 
 
@@ -52,7 +53,10 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs] = (), decimal: str | None 
     decimal : the sign before fractions, where the user gave it.
     """
     if not isinstance(raw, Words):
-        return Guess((Feature(name, DATE, form=_form_of(raw)) if raw.dtype.kind == "M" else Feature(name, NUMBER),))
+        if raw.dtype.kind == "M":
+            return Guess((Feature(name, DATE, form=_form_of(raw)),))
+        number = Feature(name, NUMBER)
+        return Guess((Feature(name, DATE, form=DIGITS_OF_DAY), number) if _are_days(raw) else (number,))
     counts, texts = {word: n for word, n in raw.counts.items() if not missing(word)}, raw.texts
     if not counts:
         return Guess(reason="every cell is missing")
@@ -100,6 +104,15 @@ def centuries(feature: Feature, words: Sequence[str]) -> tuple[Feature, ...]:
     today = date.today()
     ahead = np.nanmax(days_of(words, feature.form), initial=-np.inf) > (today - date(1970, 1, 1)).days
     return tuple(replace(feature, latest=year) for year in (today.year, LATEST)) if ahead else (feature,)
+
+
+def _are_days(numbers: NDArray[np.float64]) -> bool:
+    """Whether all numbers have the digits of a day of the last or this century, 20201231."""
+    present = numbers[~np.isnan(numbers)]
+    if len({*present[:FEW].tolist()}) < 2 or present.min() < 19000101 or present.max() > 20991231:
+        return False
+    months, days = present // 100 % 100, present % 100
+    return bool(((present % 1 == 0) & (months >= 1) & (months <= 12) & (days >= 1) & (days <= 31)).all())
 
 
 def _form_of(dates: NDArray[np.datetime64]) -> str:

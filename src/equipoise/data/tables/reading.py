@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, Words, days_of, read_cells
+from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, Words, days_of, read_cells, word_of
 from equipoise.data.tables.checks import odd_zeros
 from equipoise.data.tables.columns import MANY, Columns, listed, option, require_columns
 from equipoise.data.tables.inference import Guess, centuries, infer
@@ -123,7 +123,7 @@ def other_readings(source: str, feature: Feature, raw: Words, options: Columns) 
 
 def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> str:
     """Why a column needs a choice of the user: what one of its cells is by each reading; of a ``role`` only the table has options."""
-    assert isinstance(raw, Words)
+    raw = raw if isinstance(raw, Words) else Words.of(map(word_of, raw.tolist()))
     ways = [f"{way}: {written_as(feature)}" for way, feature in zip(ways_of(features, raw), features, strict=True)]
     name, todo = features[0].name, []
     if not role:
