@@ -266,7 +266,6 @@ def test_the_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("frame", "how", "advice"),
     [
-        (drawn(), {"sep": ";", "decimal": ","}, "--set 'decimal=,'"),
         (drawn(where=["Köln"] * 400), {"encoding": "latin-1"}, "--set encoding=latin-1"),
         (drawn(race=["NA", "SA"] * 200), {}, "--set not_missing=NA"),
     ],

@@ -214,6 +214,8 @@ def schema(text: str, method: str, rounds: int) -> None:
         "title",
         "rounds",
         "averaged",
+        "counted",
+        "in_force",
         "sizes",
         "small",
         "least",

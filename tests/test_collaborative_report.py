@@ -148,6 +148,7 @@ def test_differences_are_paired_by_seed() -> None:
     assert versus["fairness"] == dict.fromkeys(("difference", "ci95", "low", "high", "p", "holm")) | {
         "family": 1,
         "seeds": 3,
+        "apart": False,
     }
     assert of(found, "fedavg")["versus"] is None
     assert f"max {versus['max']['difference']:+.2f}" in markdown(found)

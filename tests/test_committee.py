@@ -339,7 +339,7 @@ def test_words_of_another_file(run: Path, tmp_path: Path, equipoise: Any) -> Non
     text = text_of((tmp_path / "c.html").read_text())
     assert "B. Other" in text
     assert ABOUT["purpose"] in text
-    assert "Add --for committee" in equipoise("report", run, "--about", words).err
+    assert "--about has no effect without --for committee" in equipoise("report", run, "--about", words).err
     words.write_text("[set]\n")
     assert "has no table [report] with title" in equipoise("report", run, "--for", "committee", "--about", words).err
     words.write_text('[report]\nowner = "x"\n')

@@ -108,7 +108,17 @@ def test_the_json_document_of_a_comparison(compared: Path, equipoise: Call, monk
     assert first["versus"] is None
     assert (second["versus"]["method"], second["versus"]["seeds"]) == (METHODS[0], 2)
     for key in ("avg", "std", "worst"):
-        assert second["versus"][key].keys() == {"difference", "ci95", "low", "high", "p", "holm", "family", "seeds"}
+        assert second["versus"][key].keys() == {
+            "difference",
+            "ci95",
+            "low",
+            "high",
+            "p",
+            "holm",
+            "family",
+            "seeds",
+            "apart",
+        }
         assert second["versus"][key]["difference"] == pytest.approx(second[key]["mean"] - first[key]["mean"])
     assert (compared / "both" / "report.html").read_text().startswith("<!DOCTYPE html>")
 

@@ -151,7 +151,6 @@ LONGER = {  # file: its limit, and why
         90,
         "three measures of unfairness and two for many groups, accuracy without groups, and what five others compute under its name",
     ),
-    "fairgrad": (44, "the constants of four definitions of fairness"),
     "gifair": (49, "groups of clients, and two forms, of which one changes what clients train"),
     "fedgft": (51, "the gap of a batch, with the mean of the others for a group it lacks, and the published gap"),
     "logofair": (

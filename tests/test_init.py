@@ -50,7 +50,7 @@ def test_what_is_found_is_printed_and_written(here: Path, equipoise: Any) -> Non
         "method": "fedavg",
         "data": "t.csv",
         "seed": 0,
-        "set": {"group": "sex"},
+        "set": {"group": "sex", "inputs": ["u", "v"]},
         "report": {},
         "columns": U_V,
     }
@@ -99,7 +99,7 @@ def test_run_with_the_file(here: Path, equipoise: Any) -> None:
     assert (done.status, complaints(done.err)) == (0, [])
     config = tomllib.loads((here / "runs/x/config.toml").read_text())
     assert (config["method"], config["scenario"], config["rounds"]) == ("fedavg", "own", 2)
-    assert config["scenario_options"] == {"group": "sex", "columns": U_V}
+    assert config["scenario_options"] == {"group": "sex", "inputs": ["u", "v"], "columns": U_V}
     assert config["data"] == "t.csv"
 
 
@@ -127,7 +127,11 @@ def test_data_that_say_no_client_are_divided(here: Path, equipoise: Any) -> None
     found = json.loads(done.out)
     assert len(found["clients"]) == 8
     assert sum(of["train"] + of["test"] for of in found["clients"].values()) == found["samples"] == 60
-    assert read(Path("equipoise.toml"))[3]["scenario_options"] == {"clients": 8, "columns": {"v": U_V["v"]}}
+    assert read(Path("equipoise.toml"))[3]["scenario_options"] == {
+        "clients": 8,
+        "inputs": ["v"],
+        "columns": {"v": U_V["v"]},
+    }
 
 
 def test_names_cannot_break_the_file(here: Path, equipoise: Any) -> None:
@@ -206,7 +210,7 @@ def test_a_setting_of_runs_is_written_once(here: Path, equipoise: Any, more: lis
         "positive": "no",
         "measures": "auc",
         "seed": 0,
-        "set": {"group": "sex"},
+        "set": {"group": "sex", "inputs": ["u", "v"]},
         "report": {},
         "columns": U_V,
     }
@@ -257,7 +261,8 @@ def test_columns_have_options_of_their_own(here: Path, equipoise: Any) -> None:
         written.append((here / "equipoise.toml").read_text())
     assert written[0] == written[1] == written[2]
     settings = tomllib.loads(written[0])["set"]
-    assert settings == {"label": "sick", "client": "ward", "subject": "who", "group": ["sex", "old"]}
+    named = {"label": "sick", "client": "ward", "subject": "who", "group": ["sex", "old"]}
+    assert settings == {**named, "inputs": ["u", "v"]}
     assert read(here / "equipoise.toml")[3]["scenario_options"]["group"] == ["sex", "old"]
     one = equipoise("init", "--data", "t.csv", "--label", "sick", "--client", "ward", "--group", "sex", "--force")
     assert (one.status, tomllib.loads((here / "equipoise.toml").read_text())["set"]["group"]) == (0, "sex")

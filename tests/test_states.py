@@ -107,6 +107,7 @@ def test_the_command(trained: Path, tmp_path: Path, equipoise: Any, monkeypatch:
     names = {f"states-{what}.{ending}" for what in ("loss", "sharpness", "rounds") for ending in ("pdf", "png")}
     assert {path.name for path in (tmp_path / "states").iterdir()} == {"states.csv", *names}
     assert len(pd.read_csv(tmp_path / "states/states.csv")) == 2 * 4 * 3
-    done = equipoise("analyse", "states", str(trained / "fedavg"), "--points=2", "--json", "-o", "none")
+    done = equipoise("analyse", "states", str(trained / "fedavg"), "--points=2", "--json")
     assert [row["rho"] for row in json.loads(done.out)] == 4 * [0.0, 0.2]
-    assert not (tmp_path / "none").exists()
+    refused = equipoise("analyse", "states", str(trained / "fedavg"), "--points=2", "--json", "-o", "none")
+    assert (refused.status, (tmp_path / "none").exists()) == (2, False)

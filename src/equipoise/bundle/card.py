@@ -63,8 +63,8 @@ def _by_set(history: History) -> dict[str, dict[str, Any]]:
         shown[name] = {"n": n, **values}
         if ACCURACY.name in values:
             counts = score.get(RATES)
-            of = sizes_by(counts)["accuracy"][0] if isinstance(counts, Mapping) else history.sizes[name]
-            shown[name]["interval"] = wilson(float(score[ACCURACY.name]), of).percent
+            size = sizes_by(counts)["accuracy"][0] if isinstance(counts, Mapping) else history.sizes[name]
+            shown[name]["interval"] = wilson(float(score[ACCURACY.name]), size).percent
     return shown
 
 

@@ -137,7 +137,9 @@ def landscape(
         task = bar.add_task("points", total=None)
 
         asked: dict[str, Any] = {"points": points, "grid": grid, "draws": draws, "span": span, "seed": seed}
-        landscapes = measure(paths, group, on_point=lambda n, of: bar.update(task, completed=n, total=of), **asked)
+        landscapes = measure(
+            paths, group, on_point=lambda n, total: bar.update(task, completed=n, total=total), **asked
+        )
     frame = pd.concat([surface.frame() for surface in landscapes], ignore_index=True)
     if json_:
         print(json.dumps(frame.to_dict("records")))  # noqa: T201
@@ -187,7 +189,7 @@ def states(
         task = bar.add_task("clients", total=None)
 
         asked: dict[str, Any] = {"rho_max": rho_max, "points": points}
-        curves = measure(paths, on_client=lambda n, of: bar.update(task, completed=n, total=of), **asked)
+        curves = measure(paths, on_client=lambda n, total: bar.update(task, completed=n, total=total), **asked)
     frame = pd.concat([run.frame() for run in curves], ignore_index=True)
     if json_:
         print(json.dumps(frame.to_dict("records")))  # noqa: T201

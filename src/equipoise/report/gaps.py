@@ -50,8 +50,8 @@ def few_people(parity: content.Parity, measure: Measure) -> dict[str, str]:
                 size["ppv"] = None if share is None else round(n * share / 100)
             for rate in behind(column.key):
                 key = rate if rate in size else "accuracy" if "accuracy" in rates else "rmse"
-                known = content.number_of(cast(content.Row, rates), key)["mean"] is not None
-                people = _people(size.get(rate, n), n, parity["least"]) if known else 0
+                estimated = content.number_of(cast(content.Row, rates), key)["mean"] is not None
+                people = _people(size.get(rate, n), n, parity["least"]) if estimated else 0
                 sizes.append((people, rate, group, size.get(rate, 0) is None))
         large = [each for each in sizes if each[0] >= parity["least"]]  # others are in no gap
         smallest, rate, group, rest = min(sizes if len({each[2] for each in large}) < 2 else large)

@@ -353,10 +353,12 @@ def _not_estimable(parity: content.Parity, measure: Measure) -> Iterator[str]:
     texts: dict[str, list[str]] = {}
     for column in gaps_of(parity, measure):
         if column.key in few:
-            known = content.number_of(first, column.key)["mean"] is not None
+            estimated = content.number_of(first, column.key)["mean"] is not None
             ends = content.ends_of(first, column.key) is not None or len(parity["seeds"]) > 1
             advice = f"{'read the intervals, not the numbers' if ends else 'chance alone can make the numbers'}"
-            texts.setdefault(advice if known else "nothing is shown", []).append(f"{column.title} ({few[column.key]})")
+            texts.setdefault(advice if estimated else "nothing is shown", []).append(
+                f"{column.title} ({few[column.key]})"
+            )
     for advice, listed in texts.items():
         yield f"With fewer than {ESTIMABLE} people in a group, {advice}: {', '.join(listed)}."
 
@@ -803,10 +805,10 @@ def _of_few_seeds(comparison: Comparison) -> Iterator[str]:
     n, measure, document = len(comparison["seeds"]), comparison.measure, comparison.document
     changed = notes.listed(seeds_change(comparison.histories))
     gaps = any(_has_intervals(method) for each in content.treated(document) for method in each.parity["methods"])
-    known = gaps or any(
+    measured = gaps or any(
         map(_has_intervals, (*document["methods"], *(document["spread"] or {"methods": []})["methods"]))
     )
-    if n == 1 and known:
+    if n == 1 and measured:
         yield f"One seed: intervals are over the test samples of these models, and do not cover what another seed changes: {changed}."
     elif n == 1:
         yield f"One seed: no number here shows what another seed changes: {changed}."
