@@ -204,6 +204,7 @@ def schema(text: str, method: str, rounds: int) -> None:
     assert found.pop("group_fairness") is None  # nobody asked for the gaps between groups
     assert found.pop("validation") is None  # nobody held samples out
     assert found.pop("own_measures") == {}
+    assert found.pop("in_force").keys() == {method}
     assert found.pop("spread") is None  # clients share the test sets of their groups
     assert found.keys() == {
         "scenario",
@@ -215,7 +216,6 @@ def schema(text: str, method: str, rounds: int) -> None:
         "rounds",
         "averaged",
         "counted",
-        "in_force",
         "sizes",
         "small",
         "least",

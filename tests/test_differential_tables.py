@@ -504,6 +504,7 @@ def require_no_difference(found: Found, folder: Path) -> None:
     assert found.counts["predict", "read"] > found.counts["predict", "refused"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 60, 15))
 def test_random_tables_are_read_as_they_were_meant(first: int, tmp_path: Path) -> None:
     require_no_difference(tried(range(first, first + 15), tmp_path), tmp_path)

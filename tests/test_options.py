@@ -578,7 +578,8 @@ def trained(place: Path) -> Path:
     config = configure(
         "fedavg", "own", data=str(place / "table.csv"), scenario_options=options_of, rounds=2, keep_checkpoints=2
     )
-    runs.start(config, place / "runs/a")
+    with contextlib.chdir(place):  # the project of the run
+        runs.start(config, place / "runs/a")
     runs.execute(place / "runs/a", progress=False)
     fed, about = runs.trained(place / "runs/a"), json.loads((place / "runs/a/manifest.json").read_text())
     fed.save_bundle(place / "bundle", data=about["data"])

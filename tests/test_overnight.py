@@ -163,7 +163,7 @@ def test_a_run_has_one_measure_and_the_clients_of_the_report(kinds: list[str], n
         }
         for t, kind in enumerate(kinds)
     ]
-    now = Standing.of(records, 10, 10)
+    now = Standing.of(records, 10, 10, [*map(str, range(n))])
     tested = [t for t, kind in enumerate(kinds) if kind != "neither"]
     assert (now.mean, now.over) == ((tested[-1] / 10, "all") if tested else (None, ""))
     counted = sorted(accuracies)  # clients of a simulation are no people
@@ -183,7 +183,7 @@ def test_a_run_has_one_measure_and_the_clients_of_the_report(kinds: list[str], n
         assert now.whose == "worst tenth of the clients" + (f", round {asked + 1}" if asked != tested[-1] else "")
     else:
         assert now.worst is None
-    alone = Standing.of([{"round": 0, **clients}], 10, 10)
+    alone = Standing.of([{"round": 0, **clients}], 10, 10, [*map(str, range(n))])
     assert alone.over == ("" if len(counted) < 2 else f"mean of {len(counted)} clients")
 
 

@@ -174,7 +174,7 @@ def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]
     """The cells of one column and what is wrong with them, in sentences; ``at(k)`` is the place of row k."""
     marks = feature.missing_values
     if isinstance(raw, np.ndarray) and (feature.kind == CATEGORY or (feature.kind == DATE and raw.dtype.kind != "M")):
-        raw = Words.of(raw.tolist() if raw.dtype.kind != "M" else np.datetime_as_string(raw, unit="auto"))
+        raw = Words.of(map(word_of, raw.tolist()) if raw.dtype.kind != "M" else np.datetime_as_string(raw, unit="auto"))
     signs = Signs(feature.thousands, feature.decimal, feature.unit)
     if isinstance(raw, Words):
         if feature.kind == CATEGORY:
