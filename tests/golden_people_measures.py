@@ -168,7 +168,7 @@ def of_wilson(i: Inputs) -> Fields:
 
 def of_newcombe(i: Inputs) -> Fields:
     pairs = [*zip(i["x1"], i["n1"], i["x2"], i["n2"], strict=True)]
-    ends = [newcombe(x / m, m, y / n, n) for x, m, y, n in pairs]
+    ends = [newcombe(x / m, wilson(x / m, m), y / n, wilson(y / n, n)) for x, m, y, n in pairs]
     difference = [x / m - y / n for x, m, y, n in pairs]
     return {"difference": difference, "low": [end.low for end in ends], "high": [end.high for end in ends]}
 
