@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
+from equipoise.system import calls
 from equipoise.system.ranges import Range, check_fields, number
 from equipoise.system.suggestions import near, unknown
 
@@ -231,8 +232,9 @@ def read(text: str, owner: str = "lr") -> Rate:
     ------
     ValueError : text that is none of these.
     """
-    name, bracket, rest = text.strip().partition("(")
-    if not bracket:
+    call = calls.read(text)
+    name, pairs = call.name, call.pairs
+    if pairs is None:
         try:
             return rate(float(name), owner)
         except ValueError:
@@ -241,9 +243,10 @@ def read(text: str, owner: str = "lr") -> Rate:
             ) from None
     if name not in (*SCHEDULES, "layers"):
         raise ValueError(f"{owner} {text!r}: {unknown('schedule', name, (*SCHEDULES, 'layers'))}")
-    if not rest.endswith(")"):
+    if not call.closed:
         raise ValueError(f"{owner} {text!r}: close the bracket, {text})")
-    pairs = [_pair(piece, text, owner) for piece in _split(rest[:-1])]
+    if ("", "") in pairs:
+        raise ValueError(f"{owner} {text!r}: there is nothing between two commas or brackets.")
     if name == "layers":
         return Layers(tuple((key, _of_layer(_number(value), owner)) for key, value in pairs))
     names = [f.name for f in fields(SCHEDULES[name])]
@@ -256,28 +259,6 @@ def read(text: str, owner: str = "lr") -> Rate:
     if "lr" not in values:
         raise ValueError(f"{owner} {text!r}: say from which rate it starts, {name}(0.1).")
     return SCHEDULES[name](**values)
-
-
-def _pair(piece: str, text: str, owner: str) -> tuple[str, str]:
-    """``key=value``, or a value alone, whose key is empty."""
-    key, equals, value = piece.partition("=")
-    if equals and "(" not in key:
-        return key.strip(), value.strip()
-    if not piece.strip():
-        raise ValueError(f"{owner} {text!r}: there is nothing between two commas or brackets.")
-    return "", piece.strip()
-
-
-def _split(text: str) -> list[str]:
-    """Pieces between the commas that are in no bracket."""
-    pieces, depth = [""], 0
-    for sign in text:
-        depth += (sign == "(") - (sign == ")")
-        if sign == "," and not depth:
-            pieces.append("")
-        else:
-            pieces[-1] += sign
-    return pieces
 
 
 def _number(text: str) -> Any:

@@ -20,7 +20,7 @@ from equipoise.metrics.failure import guesses, ranks
 from equipoise.metrics.groups import class_counts
 from equipoise.metrics.measures import TASKS as MEASURES_OF
 from equipoise.records.record import Score, Sums
-from equipoise.system import own_code
+from equipoise.system import calls, own_code
 from equipoise.system.ranges import check_fields, choice, text
 from equipoise.system.suggestions import unknown
 from equipoise.system.text import read_value
@@ -333,11 +333,11 @@ def task_of(given: Any) -> Task:
     if not isinstance(given, str):
         raise TypeError(f'task must be a name, such as "regression", or a task; found {type(given).__name__}.')
     reference, rest = own_code.split(given)
-    name, bracket, inside = rest.strip().partition("(")
-    if bracket and not inside.endswith(")"):
+    call = calls.read(rest)
+    name = call.name
+    if call.pairs is not None and not call.closed:
         raise ValueError(unknown("task", given, TASKS))
-    options = dict(piece.partition("=")[::2] for piece in inside.removesuffix(")").split(",") if piece.strip())
-    values: dict[str, Any] = {key.strip(): value.strip() for key, value in options.items()}
+    values: dict[str, Any] = {key or value: value for key, value in filter(any, call.pairs or ())}
     if reference and not name:
         return _own(reference, {key: read_value(value) for key, value in values.items()})
     if name not in TASKS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -17,7 +16,7 @@ from equipoise.core.solver import Solver
 from equipoise.core.task import Task
 from equipoise.methods import ALIASES, METHODS
 from equipoise.records.meta import Sharing
-from equipoise.system import own_code
+from equipoise.system import calls, own_code
 from equipoise.system.suggestions import near, shorten
 from equipoise.system.text import read_value
 
@@ -381,11 +380,10 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, object]]]:
 def read_values(text: str, name: str) -> dict[str, object]:
     """Hyper-parameters from the text in the brackets after a ``name``."""
     given: dict[str, object] = {}
-    for piece in filter(None, (p.strip() for p in re.split(r",(?![^\[]*\])", text))):  # not inside a list
-        key, equals, value = piece.partition("=")
-        if not equals:
-            raise MethodError(f"{name}({piece}): write NAME=VALUE.")
-        if key.strip() in given:
-            raise MethodError(f"{name}: {key.strip()!r} is given twice. Keep one of them.")
-        given[key.strip()] = read_value(value)
+    for key, value in filter(any, calls.pairs(text)):
+        if not key:
+            raise MethodError(f"{name}({value}): write NAME=VALUE.")
+        if key in given:
+            raise MethodError(f"{name}: {key!r} is given twice. Keep one of them.")
+        given[key] = read_value(value)
     return given

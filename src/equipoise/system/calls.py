@@ -1,0 +1,39 @@
+"""Text such as ``cosine(0.1, warmup=5)``: a name, and in brackets values, some of them with a key."""
+
+import re
+from typing import NamedTuple
+
+TOKEN = re.compile(r"""'[^']*'|"[^"]*"|.""", re.DOTALL)
+BRACKETS = {"(": 1, "[": 1, ")": -1, "]": -1}
+
+
+class Call(NamedTuple):
+    """A name, the :func:`pairs` in the brackets after it (None without brackets), and whether these are closed."""
+
+    name: str
+    pairs: list[tuple[str, str]] | None
+    closed: bool
+
+
+def read(text: str) -> Call:
+    """The parts of a call."""
+    name, bracket, inside = text.strip().partition("(")
+    return Call(name.strip(), pairs(inside.removesuffix(")")) if bracket else None, inside.endswith(")"))
+
+
+def pairs(text: str) -> list[tuple[str, str]]:
+    """Key and value of each part between the commas outside brackets and quotes; the key of a value alone is empty."""
+    parts, depth = [""], 0
+    for token in TOKEN.findall(text):
+        depth += BRACKETS.get(token, 0)
+        if token == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return [_pair(part) for part in parts]
+
+
+def _pair(part: str) -> tuple[str, str]:
+    key, equals, value = part.partition("=")
+    alone = not equals or "(" in key or "[" in key
+    return ("", part.strip()) if alone else (key.strip(), value.strip())
