@@ -17,7 +17,7 @@ from equipoise.data.contents import Contents, DataError
 from equipoise.data.decoding import resized
 from equipoise.data.memory_mapped import Data, Mapped, labels, take
 from equipoise.scenarios import papers, partition
-from equipoise.scenarios.papers import MEAN, STD
+from equipoise.scenarios.papers import MEAN, STD, Divided
 from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario, numbered
 from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import unknown
@@ -85,9 +85,8 @@ def digits(
         clients = (_rgb(take(train[d].data, part), size) for d, part in zip(groups, parts, strict=True))
         tests = {domain: _rgb(contents.data, size) for domain, contents in test.items()}
         recipe = {"version": VERSION, "domains": chosen, "share": share, "size": size}
-        return papers.scenario(
-            description, seed, recipe, files, parts, clients, tests, names=numbered(groups), groups=groups
-        )
+        made = Divided(recipe, parts, numbered(groups), groups, None, clients, tests)
+        return papers.scenario(description, seed, files, made)
 
     return description, build
 
@@ -139,9 +138,8 @@ def office(
         tests = {domain: take(contents.data, split[domain][1]) for domain, contents in images.items()}
         some = {} if chosen == OFFICE else {"domains": chosen}
         recipe = {"version": VERSION, "share": share, "paper_overlap": paper_overlap, "size": size, **some}
-        return papers.scenario(
-            description, seed, recipe, images, parts, clients, tests, names=numbered(groups), groups=groups
-        )
+        made = Divided(recipe, parts, numbered(groups), groups, None, clients, tests)
+        return papers.scenario(description, seed, images, made)
 
     return description, build
 

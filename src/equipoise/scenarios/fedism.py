@@ -4,21 +4,20 @@ Wu et al., "From Optimization to Generalization: Fair Federated Learning against
 Matching" (IJCAI 2024), its extension FedISM+ (arXiv 2503.09587), and their released code where the papers are silent.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from equipoise.data.contents import Contents, DataError
-from equipoise.data.memory_mapped import Data, labels, take
-from equipoise.data.sets import catalog
+from equipoise.data.memory_mapped import labels, take
 from equipoise.scenarios import papers, partition
 from equipoise.scenarios.corrupted import check_severity, qualities
 from equipoise.scenarios.corrupted import corrupted as corrupt
 from equipoise.scenarios.corruption import CORRUPTIONS
-from equipoise.scenarios.papers import MEAN, STD
-from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario, numbered
+from equipoise.scenarios.papers import MEAN, STD, Divided
+from equipoise.scenarios.scenario import Described, Images, Protocol, numbered
 from equipoise.system.suggestions import unknown
 
 VERSION = 1  # raise it whenever a byte or a part changes
@@ -161,7 +160,7 @@ def _quality(
     clean = clients - corrupted
     about = {"corrupted": corrupted, "alpha": alpha, "corruption": corruption, "severity": strength, "recipe": recipe}
 
-    def divide(train: Contents, test: Contents, seed: int) -> _Divided:
+    def divide(train: Contents, test: Contents, seed: int) -> Divided:
         if recipe == "released":
             order, for_parts = np.arange(len(train)), RELEASED_SEED + seed
         else:
@@ -173,21 +172,22 @@ def _quality(
         bad = [row for part in parts[clean:] for row in part]
         worse = corrupt(train.data, bad, corruption, strength, NOISE["train"], f"{name} train")
         ends = np.cumsum([len(part) for part in parts[clean:]]).tolist()
-        data = (
+        of_clients = (
             *(take(train.data, part) for part in parts[:clean]),
             *(take(worse, range(end - len(part), end)) for end, part in zip(ends, parts[clean:], strict=True)),
         )
         bad_test = corrupt(test.data, range(len(test)), corruption, strength, NOISE["test"], f"{name} test")
-        return data, numbered(groups), groups, {"clean": test.data, "corrupted": bad_test}, parts
+        tests = {"clean": test.data, "corrupted": bad_test}
+        return Divided(_recipe(about, options), parts, numbered(groups), groups, None, of_clients, tests)
 
-    return _scenario(name, summary, reads, data, divide, options, about)
+    return _scenario(name, summary, reads, data, divide, options)
 
 
 def _centres(data: Path | None, options: Mapping[str, Any]) -> Described:
     """A client and a test for every medical centre that has images in both splits."""
     name = "fedism-isic"
 
-    def divide(train: Contents, test: Contents, _: int) -> _Divided:
+    def divide(train: Contents, test: Contents, _: int) -> Divided:
         if not train.parts or not test.parts:
             raise DataError(
                 f"{name}: clients={CENTRE} needs to know where each image comes from, which the metadata of the data set say; "
@@ -200,13 +200,13 @@ def _centres(data: Path | None, options: Mapping[str, Any]) -> Described:
             )
         parts = [train.parts[centre] for centre in names]
         tests = {centre: take(test.data, test.parts[centre]) for centre in names}
-        return tuple(take(train.data, part) for part in parts), names, names, tests, parts
+        return Divided(_recipe({"clients": CENTRE}, options), parts, names, names, tests=tests)
 
-    return _scenario(name, SUMMARY_ISIC, "isic2019", data, divide, options, {"clients": CENTRE})
+    return _scenario(name, SUMMARY_ISIC, "isic2019", data, divide, options)
 
 
-# Data of each client, names, test groups, test sets, and positions of each client's images.
-_Divided = tuple[tuple[Data, ...], tuple[str, ...], tuple[str, ...], Mapping[str, Data], Sequence[Sequence[int]]]
+def _recipe(about: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    return {"version": VERSION, **about, **options}
 
 
 def _scenario(
@@ -214,28 +214,20 @@ def _scenario(
     summary: str,
     reads: str,
     data: Path | None,
-    divide: Callable[[Contents, Contents, int], _Divided],
+    divide: Callable[[Contents, Contents, int], Divided],
     options: Mapping[str, Any],
-    about: Mapping[str, Any],
 ) -> Described:
-    papers.require(data, {reads: ("train", "test")})
     side = options["size"]
-    description = Description(
-        name=name,
+    return papers.of_splits(
+        name,
+        reads,
+        data,
+        divide,
+        {"side" if option == "size" else option: value for option, value in options.items()},
         summary=summary,
         sample=(3, side, side),
         transform=TRANSFORM,
-        n_classes=len(catalog.data_set(reads).classes),
         network="resnet18",
         protocol=PROTOCOL,
         measures=MEASURES,
     )
-    reading = {"side" if option == "size" else option: value for option, value in options.items()}
-
-    def build(seed: int) -> Scenario:
-        train, test = (papers.read(reads, data, split, **reading) for split in ("train", "test"))
-        clients, names, groups, tests, parts = divide(train, test, seed)
-        recipe, files = {"version": VERSION, **about, **options}, {"train": train, "test": test}
-        return papers.scenario(description, seed, recipe, files, parts, clients, tests, names=names, groups=groups)
-
-    return description, build

@@ -4,18 +4,17 @@ Zeng et al., "Tackling Data Heterogeneity in Federated Learning via Loss Decompo
 (Yan et al., IEEE TMI 2023).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from equipoise.data.contents import Contents, DataError
-from equipoise.data.memory_mapped import labels, take
-from equipoise.data.sets import catalog
+from equipoise.data.memory_mapped import labels
 from equipoise.data.sets import retina as retina_files
 from equipoise.scenarios import papers, partition
-from equipoise.scenarios.papers import MEAN, STD
-from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario, numbered
+from equipoise.scenarios.papers import MEAN, STD, Divided
+from equipoise.scenarios.scenario import Described, Images, Protocol, numbered
 
 VERSION = 1  # raise it whenever a part changes
 
@@ -33,11 +32,10 @@ RETINA_AREA, COVID_AREA = (0.6, 1.0), (0.8, 1.2)
 DEGREES = 10.0
 RETINA_PROTOCOL = Protocol(rounds=200, epochs=1, batch_size=50, lr=0.01, momentum=0.5, weight_decay=5e-4)
 COVID_PROTOCOL = replace(RETINA_PROTOCOL, lr=0.005)
+NETWORK, MEASURES = "resnet50", ("accuracy", "balanced", "auc")
 
 SUMMARY_RETINA = "FedLD's retina photographs, normal or diseased; clients differ in their shares of both."
 SUMMARY_COVID = "FedLD's chest X-rays of COVID-FL; each of twelve institutions is a client."
-
-_Parts = tuple[dict[str, list[int]], dict[str, Any]]  # each client's samples, and what the record says of them
 
 
 def retina(
@@ -82,16 +80,16 @@ def retina(
     if drawn and number > 0:  # how many there can be depends on the files
         partition.check("fedld-retina", number, number, evenness)
 
-    def divide(train: Contents, seed: int) -> _Parts:
+    def divide(train: Contents, _: Contents, seed: int) -> Divided:
         if not drawn:
-            return _published("fedld-retina", train, f"split_{split or 1}/"), {"split": split or 1}
+            return _published("fedld-retina", train, f"split_{split or 1}/", {"split": split or 1, "size": size})
         y, draw = labels(train.data), RELEASED_SEED + seed
         with partition.errors_of("fedld-retina"):
             parts = partition.retina(y, number, evenness, draw, min_size=_least(len(y), number), redraws=REDRAWS)
-        named = dict(zip(numbered(["client"] * number), parts, strict=True))
-        return named, {"alpha": evenness, "cap": True, "min_size": _least(len(y), number)}
+        recipe = {"alpha": evenness, "cap": True, "min_size": _least(len(y), number), "size": size}
+        return Divided({"version": VERSION, **recipe}, parts, numbered(["client"] * number))
 
-    return _scenario(
+    return papers.of_splits(
         "fedld-retina",
         "retina",
         data,
@@ -101,6 +99,8 @@ def retina(
         sample=(3, retina_files.SIDE, retina_files.SIDE),
         transform=Images(RETINA_MEAN, RETINA_STD, pad="zero", area=RETINA_AREA, rotate=DEGREES, flip=True, size=size),
         protocol=replace(RETINA_PROTOCOL, participation=0.1 if number >= MANY else 1.0),
+        network=NETWORK,
+        measures=MEASURES,
     )
 
 
@@ -118,16 +118,18 @@ def covid(data: Path | None, *, size: int = SIDE) -> Described:
     ------
     ValueError if the size is out of range. DataError if the data are not there, or do not say where they come from.
     """
-    return _scenario(
+    return papers.of_splits(
         "fedld-covid",
         "covid-fl",
         data,
-        lambda train, _: (_published("fedld-covid", train, "split_real/"), {}),
+        lambda train, _, __: _published("fedld-covid", train, "split_real/", {"size": size}),
         {"side": size},
         summary=SUMMARY_COVID,
         sample=(3, size, size),
         transform=Images(MEAN, STD, pad="zero", area=COVID_AREA, rotate=DEGREES, flip=True, size=size),
         protocol=COVID_PROTOCOL,
+        network=NETWORK,
+        measures=MEASURES,
     )
 
 
@@ -136,8 +138,8 @@ def _least(images: int, clients: int) -> int:
     return LEAST if images >= LEAST * clients else max(1, images // (2 * clients))
 
 
-def _published(name: str, train: Contents, prefix: str) -> dict[str, list[int]]:
-    """Samples of each client whose list came with the data, by its name."""
+def _published(name: str, train: Contents, prefix: str, recipe: Mapping[str, Any]) -> Divided:
+    """The division whose lists came with the data, below a prefix."""
     parts = {what.removeprefix(prefix): list(rows) for what, rows in train.parts.items() if what.startswith(prefix)}
     if not parts:
         folders = sorted({what.split("/")[0] for what in train.parts})
@@ -148,37 +150,4 @@ def _published(name: str, train: Contents, prefix: str) -> dict[str, list[int]]:
         )
     if empty := [client for client, rows in parts.items() if not rows]:
         raise DataError(f"{name}: the list of {empty[0]} in {prefix} names no image. Each client needs one at least.")
-    return parts
-
-
-def _scenario(
-    name: str,
-    reads: str,
-    data: Path | None,
-    divide: Callable[[Contents, int], _Parts],
-    options: Mapping[str, Any],
-    *,
-    transform: Images,
-    **more: Any,
-) -> Described:
-    papers.require(data, {reads: ("train", "test")})
-    description = Description(
-        name=name,
-        transform=transform,
-        n_classes=len(catalog.data_set(reads).classes),
-        network="resnet50",
-        measures=("accuracy", "balanced", "auc"),
-        **more,
-    )
-
-    def build(seed: int) -> Scenario:
-        train, test = (papers.read(reads, data, part, **options) for part in ("train", "test"))
-        parts, recipe = divide(train, seed)
-        recipe = {"version": VERSION, **recipe, "size": transform.size}
-        clients = (take(train.data, part) for part in parts.values())
-        files, tests = {"train": train, "test": test}, {"test": test.data}
-        return papers.scenario(
-            description, seed, recipe, files, list(parts.values()), clients, tests, names=tuple(parts)
-        )
-
-    return description, build
+    return Divided({"version": VERSION, **recipe}, [*parts.values()], [*parts])

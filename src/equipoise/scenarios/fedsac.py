@@ -14,10 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.data.contents import Contents
 from equipoise.data.memory_mapped import labels, take
 from equipoise.scenarios import collaboration, papers, partition
 from equipoise.scenarios.collaboration import HELD, Division
-from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario, numbered
+from equipoise.scenarios.papers import Divided
+from equipoise.scenarios.scenario import Described, Images, Protocol, numbered
 from equipoise.system.suggestions import unknown
 
 VERSION = 1  # raise it whenever a part changes
@@ -122,22 +124,8 @@ def _scenario(
     division = Division(
         name, scene, clients, each, "mixtures" if released else how, kept, 1.0 if alpha is None else alpha
     )
-    papers.require(data, {dataset.reads: ("train", "test")})
-    description = Description(
-        name=name,
-        summary=dataset.summary,
-        sample=dataset.sample,
-        transform=dataset.transform,
-        n_classes=10,
-        network="mlp",
-        network_options=NETWORK,
-        protocol=dataset.protocol,
-        has_server_validation=True,
-        collaborative=True,
-    )
 
-    def build(seed: int) -> Scenario:
-        train, test = (papers.read(dataset.reads, data, split) for split in ("train", "test"))
+    def divide(train: Contents, _: Contents, seed: int) -> Divided:
         y = labels(train.data)
         rest = len(y) - int(np.rint(HELD * len(y)))
         pool = rest if scene == "cla" or (scene == "dir" and samples is None) else each * clients
@@ -157,19 +145,23 @@ def _scenario(
             "holdout": kept,
             **({"alpha": division.alpha} if scene == "dir" else {}),
         }
-        return papers.scenario(
-            description,
-            seed,
-            recipe,
-            {"train": train, "test": test},
-            parts,
-            (take(train.data, part) for part in parts),
-            {"test": test.data},
-            names=numbered(["client"] * clients),
-            held=(take(train.data, held), held),
-        )
+        return Divided(recipe, parts, numbered(["client"] * clients), held=(take(train.data, held), held))
 
-    return description, build
+    return papers.of_splits(
+        name,
+        dataset.reads,
+        data,
+        divide,
+        {},
+        summary=dataset.summary,
+        sample=dataset.sample,
+        transform=dataset.transform,
+        network="mlp",
+        network_options=NETWORK,
+        protocol=dataset.protocol,
+        has_server_validation=True,
+        collaborative=True,
+    )
 
 
 def _released(division: Division, y: Tensor, rest: int, seed: int) -> tuple[list[int], list[list[int]]]:

@@ -2,44 +2,45 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from equipoise.data.contents import Contents
-from equipoise.data.memory_mapped import Data, labels, shape
+from equipoise.data.memory_mapped import Data, labels, shape, take
 from equipoise.data.sets import catalog
-from equipoise.scenarios.scenario import Description, Scenario
+from equipoise.scenarios.scenario import Described, Description, Scenario
 
 MEAN: Final = (0.485, 0.456, 0.406)  # the usual ImageNet numbers, per channel
 STD: Final = (0.229, 0.224, 0.225)
 
 
-def scenario(
-    description: Description,
-    seed: int,
-    recipe: Mapping[str, Any],
-    files: Mapping[str, Contents],
-    parts: Sequence[Sequence[int]],
-    clients: Iterable[Data],
-    tests: Mapping[str, Data],
-    *,
-    names: Sequence[str],
-    groups: Sequence[str] | None = None,
-    held: tuple[Data, Sequence[int]] | None = None,
-) -> Scenario:
-    """A scenario that was read from files, with the record of what was read.
-
-    ``sha256`` of the record is of the labels, the names and the shape of all samples, and of what the reader says about its
-    files. The pixels are not in it: there may be gigabytes of them, and files of one size and name rarely differ.
+class Divided(NamedTuple):
+    """What is made of files that were read.
 
     Parameters
     ----------
-    description, seed, recipe : what the scenario was made by; raise ``version`` of the recipe whenever a part of it changes.
-    files : what was read, by name.
+    recipe : by what; raise its ``version`` whenever a part of it changes.
     parts : the positions of each client's samples in the training part of what was read.
-    clients, tests, names, groups : as in ``Scenario``.
+    names, groups : as in ``Scenario``.
     held : the server's samples and their positions, if it has any.
+    clients, tests : as in ``Scenario``; by default the ``parts`` of the training split, and the test split.
+    """
+
+    recipe: Mapping[str, Any]
+    parts: Sequence[Sequence[int]]
+    names: Sequence[str]
+    groups: Sequence[str] | None = None
+    held: tuple[Data, Sequence[int]] | None = None
+    clients: Iterable[Data] | None = None
+    tests: Mapping[str, Data] | None = None
+
+
+def scenario(description: Description, seed: int, files: Mapping[str, Contents], made: Divided) -> Scenario:
+    """A scenario that was read from ``files``, by name, with the record of what was read.
+
+    ``sha256`` of the record is of the labels, the names and the shape of all samples, and of what the reader says about its
+    files. The pixels are not in it: there may be gigabytes of them, and files of one size and name rarely differ.
     """
     total = hashlib.sha256()
     for what in sorted(files):
@@ -52,21 +53,48 @@ def scenario(
         total.update(labels(contents.data).numpy().tobytes())
     return Scenario(
         **vars(description),
-        clients=tuple(clients),
-        client_names=tuple(names),
-        client_groups=None if groups is None else tuple(groups),
-        tests=tests,
-        server_validation=None if held is None else held[0],
+        clients=tuple(made.clients or (take(files["train"].data, part) for part in made.parts)),
+        client_names=tuple(made.names),
+        client_groups=None if made.groups is None else tuple(made.groups),
+        tests=made.tests or {"test": files["test"].data},
+        server_validation=None if made.held is None else made.held[0],
         manifest={
             "scenario": description.name,
             "seed": seed,
-            "recipe": recipe,
+            "recipe": made.recipe,
             "read": {what: {"samples": len(contents), **contents.about} for what, contents in files.items()},
             "sha256": total.hexdigest(),
-            "clients": {client: list(part) for client, part in zip(names, parts, strict=True)},
-            **({} if held is None else {"validation": list(held[1])}),
+            "clients": {client: list(part) for client, part in zip(made.names, made.parts, strict=True)},
+            **({} if made.held is None else {"validation": list(made.held[1])}),
         },
     )
+
+
+def of_splits(
+    name: str,
+    reads: str,
+    data: Path | None,
+    divide: Callable[[Contents, Contents, int], Divided],
+    reading: Mapping[str, Any],
+    **more: Any,
+) -> Described:
+    """The scenario ``name`` of the training and test split of one data set.
+
+    Parameters
+    ----------
+    reads, data : the data set, and the folder that holds it.
+    divide : from both splits and a seed to what is made of them.
+    reading : options of the reader.
+    more : fields of the description.
+    """
+    require(data, {reads: ("train", "test")})
+    description = Description(name=name, n_classes=len(catalog.data_set(reads).classes), **more)
+
+    def build(seed: int) -> Scenario:
+        files = {split: read(reads, data, split, **reading) for split in ("train", "test")}
+        return scenario(description, seed, files, divide(files["train"], files["test"], seed))
+
+    return description, build
 
 
 def require(data: Path | None, wanted: Mapping[str, Iterable[str]]) -> None:
