@@ -20,10 +20,10 @@ from torch.utils.data import Dataset
 import equipoise as eq
 from equipoise.core.model import Model
 from equipoise.core.rule import Rule, Visit
-from equipoise.engines import Processes, Stacks, WorkerError, Workers
+from equipoise.engines import Processes, Stacks, Workers
 from equipoise.engines.choose import choose
 from equipoise.engines.job import Answer, Job
-from equipoise.engines.processes import Board, shared_tensors
+from equipoise.engines.processes import Board, WorkerError, shared_tensors
 from equipoise.federation import guard
 from equipoise.federation.guard import QuorumError
 from equipoise.networks import build

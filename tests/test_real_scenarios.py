@@ -31,7 +31,7 @@ from equipoise.runs.configuration import called, configure
 from equipoise.runs.experiment import ExperimentError, read_experiment
 from equipoise.runs.reproduce import plan
 from equipoise.scenarios import SCENARIOS, Images, Scenario, describe, load, papers, partition
-from equipoise.scenarios.corrupted import corrupted
+from equipoise.scenarios.corruption import corrupted
 from equipoise.system import workers
 from helpers import others_slow
 from run_helpers import InProcess

@@ -13,7 +13,7 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.core import maths
 from equipoise.core.maths import add_largest
-from equipoise.engines import Answer, Job
+from equipoise.engines.job import Answer, Job
 from equipoise.federation.method import MethodError, parse
 from equipoise.methods.cgsv import CGSV, consensus, share
 from helpers import UNEQUAL, federation, fitted, normal, scripted, tensor, watched

@@ -15,7 +15,8 @@ from torch.nn import functional
 
 import equipoise as eq
 from equipoise.core.model import Model
-from equipoise.engines import ENGINES, Answer, Job
+from equipoise.engines import ENGINES
+from equipoise.engines.job import Answer, Job
 from equipoise.federation.method import MethodError, parse
 from equipoise.methods.fedave import FedAVE, divergence, likeness
 from helpers import (

@@ -12,7 +12,7 @@ from torch import Tensor
 from equipoise.analysis.decomposition import again, begun, repeats, stored
 from equipoise.core.maths import at_least
 from equipoise.core.model import Model
-from equipoise.engines import Answer, Job
+from equipoise.engines.job import Answer, Job
 from equipoise.federation.federation import Federation
 from equipoise.federation.round import one_round
 from equipoise.methods.fphl import agreement

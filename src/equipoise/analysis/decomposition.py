@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise.data.samples import loaded
-from equipoise.engines import Answer, Job
+from equipoise.engines.job import Answer, Job
 from equipoise.federation.evaluation import answers, published
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History

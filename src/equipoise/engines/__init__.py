@@ -5,9 +5,8 @@ Imports ``core``, ``data``, ``submodels`` and ``system``.
 
 from collections.abc import Callable, Mapping
 
-from equipoise.engines.choose import EngineChoice, choose
-from equipoise.engines.job import Answer, Engine, Job
-from equipoise.engines.processes import Processes, WorkerError
+from equipoise.engines.job import Engine
+from equipoise.engines.processes import Processes
 from equipoise.engines.sequential import sequential
 from equipoise.engines.workers import Stacks, Workers
 
@@ -17,17 +16,3 @@ ENGINES: Mapping[str, Callable[[int, int | None], Engine]] = {
     "processes": lambda workers, chunk: Processes(workers),
     "stacked": Stacks,
 }
-
-__all__ = [
-    "ENGINES",
-    "Answer",
-    "Engine",
-    "EngineChoice",
-    "Job",
-    "Processes",
-    "Stacks",
-    "WorkerError",
-    "Workers",
-    "choose",
-    "sequential",
-]

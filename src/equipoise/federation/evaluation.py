@@ -1,7 +1,5 @@
 """The models of the server and of the clients that are evaluated, and their scores."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -34,9 +34,9 @@ from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
 from equipoise.federation.inputs import Groups, frame, named, of_clients, repeated, require_people, taking
 from equipoise.federation.method import Method, in_force
-from equipoise.federation.population import Population
 from equipoise.federation.preparation import (
     Arrangement,
+    Population,
     check_away,
     choose_engine,
     held_out,

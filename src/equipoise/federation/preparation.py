@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from equipoise.core.attacks import FLIPS, Attackers
 from equipoise.core.draws import Schedule, chances, cohort_size
@@ -15,21 +17,59 @@ from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver
 from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.data.samples import Absent, Transform
-from equipoise.engines import ENGINES, EngineChoice, choose
+from equipoise.engines import ENGINES
+from equipoise.engines.choose import EngineChoice, choose
+from equipoise.federation.checkpoint import Kept
 from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.inputs import Frame, Groups
 from equipoise.federation.method import Method
-from equipoise.federation.population import Population
 from equipoise.federation.stopping import NONE
-from equipoise.federation.trial import Trial
+from equipoise.federation.trial import Progression, Trial
 from equipoise.federation.validation import HeldOut
 from equipoise.metrics.classification import chosen
 from equipoise.metrics.groups import Positive
 from equipoise.metrics.own import KNOWN, Measure, divided
+from equipoise.records.meta import Contribution
+from equipoise.records.record import Record
 from equipoise.records.validation import BEST
 from equipoise.system.ranges import check_option
 
 VALIDATION_BATCH = 64  # samples in a batch of the server's validation data, for methods that look at losses of batches
+
+
+class Population(Protocol):
+    """The clients of a federation, which hold their data, states and test sets themselves."""
+
+    @property
+    def choice(self) -> EngineChoice:
+        """The name of the engine and the reason for it, as results show them."""
+
+    @property
+    def tested(self) -> bool:
+        """Whether every client has test sets."""
+
+    def train(self, trial: Trial, now: Progression, rounds: int) -> tuple[Progression, Record]:
+        """One round, as :func:`equipoise.federation.round.one_round` is."""
+
+    def test(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
+        """Scores of the models after a round; ``tests`` are the server's own test sets."""
+
+    def validate(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
+        """As :meth:`equipoise.federation.validation.HeldOut.record`, on what the clients hold out; ``tests`` know their groups."""
+
+    def standalone(self, trial: Trial, tests: EvaluationSets, rounds: int) -> Contribution:
+        """The accuracy of each client that trains alone, as :meth:`equipoise.Federation.standalone` gives it."""
+
+    def deployed(self, trial: Trial, now: Progression, m: int) -> Tensor:
+        """The model [G] that client ``m`` predicts with.
+
+        Raises
+        ------
+        ValueError : the server does not have it.
+        """
+
+    def saved(self, kept: Sequence[Kept]) -> None:
+        """Called when a checkpoint was written or read, with all that are kept: ``away`` has the round of each client's state."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,5 @@
 """What a bundle is made of: a model of a federation, or of a site, with what it does on test sets."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -7,8 +7,6 @@ optional part, the extra ``flower``.
 Imports ``federation`` and what is below it.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -13,9 +13,8 @@ import numpy as np
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.memory_mapped import labels, take
 from equipoise.scenarios import papers, partition
-from equipoise.scenarios.corrupted import check_severity, qualities
-from equipoise.scenarios.corrupted import corrupted as corrupt
-from equipoise.scenarios.corruption import CORRUPTIONS
+from equipoise.scenarios.corruption import CORRUPTIONS, check_severity, qualities
+from equipoise.scenarios.corruption import corrupted as corrupt
 from equipoise.scenarios.papers import MEAN, STD, Divided
 from equipoise.scenarios.scenario import Described, Images, Protocol, numbered
 from equipoise.system.suggestions import unknown

@@ -10,8 +10,7 @@ from functools import partial
 import torch
 
 from equipoise.scenarios import digits, partition
-from equipoise.scenarios.corrupted import check_severity, qualities
-from equipoise.scenarios.corruption import CORRUPTIONS, Corruption, motion_blur
+from equipoise.scenarios.corruption import CORRUPTIONS, Corruption, check_severity, motion_blur, qualities
 from equipoise.scenarios.scenario import Described, Protocol, Scenario
 from equipoise.system.suggestions import unknown
 

@@ -1,7 +1,5 @@
 """Masks of a sum: the keys of sites, the streams of numbers that hide what they send, and the hashes of messages."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

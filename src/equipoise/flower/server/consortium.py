@@ -131,7 +131,7 @@ def federation(
 
 @dataclass(frozen=True)
 class Consortium:
-    """The sites as the clients of a federation, a :class:`equipoise.federation.population.Population`.
+    """The sites as the clients of a federation, a :class:`equipoise.federation.preparation.Population`.
 
     Parameters
     ----------

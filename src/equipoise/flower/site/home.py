@@ -1,7 +1,5 @@
 """The model that a site predicts with, as a bundle: the site writes it at the end of a run, and its people take it."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Sequence
