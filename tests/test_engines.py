@@ -20,8 +20,7 @@ from torch.utils.data import Dataset
 import equipoise as eq
 from equipoise.core.model import Model
 from equipoise.core.rule import Rule, Visit
-from equipoise.engines import Processes, Stacks, Workers
-from equipoise.engines.choose import choose
+from equipoise.engines import Processes, Stacks, Workers, choose
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.processes import Board, WorkerError, shared_tensors
 from equipoise.federation import guard

@@ -34,8 +34,7 @@ from equipoise.flower.deploy.checks import _node
 from equipoise.flower.server.consortium import Consortium, description
 from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.roster import Roster, SitesError, natural
-from equipoise.flower.settings import AppSettings
-from equipoise.flower.site.keys import faults
+from equipoise.flower.settings import AppSettings, faults
 from equipoise.flower.site.store import Receipt, Store, StoreError
 from equipoise.flower.site.task import Blank
 from equipoise.report.notes import without_model

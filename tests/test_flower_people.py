@@ -16,7 +16,7 @@ import equipoise as eq
 from equipoise.flower.app import in_process
 from equipoise.flower.codec import Parcel
 from equipoise.flower.server import scores as received
-from equipoise.flower.site.people import without_small_cells
+from equipoise.flower.site.site import without_small_cells
 from equipoise.flower.site.task import Task
 from lying import bent
 from test_flower_tallies import rows, sites

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import equipoise as eq
 from equipoise.data.samples import at_one_client, held_rows
-from equipoise.flower.site.people import without_small_cells
+from equipoise.flower.site.site import without_small_cells
 from equipoise.metrics.groups import hidden, withheld_of_class
 from equipoise.report import html, layout, table
 from equipoise.report.committee import render

@@ -18,7 +18,6 @@ from test_every_method import NAMES, OF_CLIENTS
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.core.alignment import ALIGNMENT, aligned
 from equipoise.engines.job import Answer, Engine, Job
 from equipoise.engines.processes import Processes
 from equipoise.engines.sequential import sequential
@@ -26,7 +25,7 @@ from equipoise.engines.workers import Stacks, Workers
 from equipoise.federation.trial import Progression
 from equipoise.flower.codec import Parcel
 from equipoise.flower.site.store import Store
-from equipoise.system.tree import flatten, tree_map
+from equipoise.system.tree import ALIGNMENT, aligned, flatten, tree_map
 from equipoise.testing.federations import ROUNDS, of_people
 from helpers import REPRESENTATIVE, clients, consortium, federation, identical, network, samples, told
 

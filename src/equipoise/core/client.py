@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from equipoise.core import draws
-from equipoise.core.alignment import aligned
 from equipoise.core.oracle import Oracle
 from equipoise.core.rule import Gradient, Out, Rule, State, Trained, Visit, overrides
+from equipoise.system.tree import aligned
 
 Keys = Callable[[], Sequence[bytes]]
 

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from equipoise.core.alignment import aligned
 from equipoise.core.copies import NetworkError, Place, Watch, copied, named, unused
 from equipoise.core.observation import Observation
 from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.data.batch import Inputs
 from equipoise.system.suggestions import near, some
+from equipoise.system.tree import aligned
 
 UNIT = 2.0**-24  # of whole numbers in a vector: larger than what a masked sum rounds to, too small to count in a length
 FEWEST = 1 << 16  # whole numbers that a dtype must hold for a counter of batches

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.core import draws
-from equipoise.core.by_name import ByName
-from equipoise.core.settings import COMING, Settings, simulated
+from equipoise.core.settings import COMING, ByName, Settings, simulated
 from equipoise.records.record import Record
 from equipoise.system.suggestions import near, some
 

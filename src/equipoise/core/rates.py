@@ -14,15 +14,18 @@ LOOK = 1000  # rounds whose values identify a user's function
 POSITIVE = Range(0, above=True, below=True)
 
 
-class Shown:
-    """Is shown as the text that makes it."""
+class Formula:
+    """A schedule whose parameters are in their ranges; it is shown as the text that makes it."""
+
+    def __post_init__(self) -> None:
+        check_fields(cast(Any, self), f"{type(self).__name__.lower()}: ")
 
     def __repr__(self) -> str:
         return text(cast(Any, self))
 
 
 @dataclass(frozen=True, repr=False)
-class Cosine(Shown):
+class Cosine(Formula):
     r"""Half a cosine from ``lr`` to ``final``, after a linear warm-up; ``CosineAnnealingLR`` after ``LinearLR`` of PyTorch.
 
     .. math:: \eta_t = \eta \frac{t + 1}{w} \; (t < w), \qquad
@@ -43,9 +46,6 @@ class Cosine(Shown):
     final: float = number(0.0, 0, below=True)
     rounds: int | None = number(None, 1, whole=True)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "cosine: ")
-
     def __call__(self, t: int, rounds: int) -> float:
         """The rate of round ``t``."""
         if t < self.warmup:
@@ -58,7 +58,7 @@ class Cosine(Shown):
 
 
 @dataclass(frozen=True, repr=False)
-class Step(Shown):
+class Step(Formula):
     r"""A rate that is multiplied by ``gamma`` after every so many rounds; ``StepLR`` of PyTorch.
 
     .. math:: \eta_t = \eta \gamma^{\lfloor t / k \rfloor}
@@ -74,16 +74,13 @@ class Step(Shown):
     every: int = number(10, 1)
     gamma: float = number(0.1, 0, 1, above=True)
 
-    def __post_init__(self) -> None:
-        check_fields(self, "step: ")
-
     def __call__(self, t: int, rounds: int) -> float:
         """The rate of round ``t``."""
         return float(self.lr * self.gamma ** (t // self.every))
 
 
 @dataclass(frozen=True, repr=False)
-class Exponential(Shown):
+class Exponential(Formula):
     r"""A rate that is multiplied by ``gamma`` after every round; ``ExponentialLR`` of PyTorch.
 
     .. math:: \eta_t = \eta \gamma^t
@@ -96,9 +93,6 @@ class Exponential(Shown):
 
     lr: float = number(0.1, 0, above=True, below=True)
     gamma: float = number(0.95, 0, 1, above=True)
-
-    def __post_init__(self) -> None:
-        check_fields(self, "exponential: ")
 
     def __call__(self, t: int, rounds: int) -> float:
         """The rate of round ``t``."""

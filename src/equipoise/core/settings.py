@@ -6,13 +6,13 @@ are generated from these fields. This module imports no library, so that help is
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from equipoise.core.by_name import ByName, by_name
 from equipoise.system import own_code
-from equipoise.system.ranges import Range, Rates, check_fields, choice, describe, number, rates, text
+from equipoise.system.ranges import INF, Range, Rates, check_fields, choice, describe, number, rates, text
 from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
@@ -24,6 +24,52 @@ COMING = ("availability", "joins", "dropout", "time_limit", "speed_spread")  # o
 SIMULATED = (*COMING, "attack", "attackers", "attack_scale")
 ATTACKS = ("label-flip", "sign-flip", "scaling", "model-replacement", "alie", "ipm", "free-rider")
 SCENARIO = "the scenario's"  # the default of a run of a scenario
+
+
+@dataclass(frozen=True)
+class ByName:
+    """Numbers in ``each``, for all clients or by name."""
+
+    each: Range
+
+    def __contains__(self, value: object) -> bool:
+        try:
+            return all(number in self.each for number in self.read(value).values())
+        except ValueError:
+            return False
+
+    def __str__(self) -> str:
+        return f"{self.each}, or by name of a group or client, such as south={10 if self.each.whole else 0.3}"
+
+    def read(self, value: object) -> dict[str, Any]:
+        """The number of each name; that of all others has the name ``""``, if it is given."""
+        if isinstance(value, str):
+            pieces = next(csv.reader([value], skipinitialspace=True), [])  # a name with a comma is in quotes
+            pairs = [piece.rpartition("=")[::2] for piece in pieces]
+            kind = int if self.each.whole else float
+            numbers: dict[str, Any] = {name.strip(): kind(number) for name, number in pairs}
+            if not pairs or len(numbers) < len(pairs):
+                raise ValueError(value)
+            return numbers
+        if not isinstance(value, Mapping):
+            return {"": value}
+        if not value or not all(isinstance(name, str) for name in value):
+            raise ValueError(value)
+        return dict(value)
+
+    def plain(self, value: object) -> float | str:
+        """A number, or the text that :meth:`read` reads."""
+        numbers = self.read(value)
+        if numbers.keys() == {""}:
+            return int(numbers[""]) if self.each.whole else float(numbers[""])
+        pieces = [f"{name}={number}" if name else str(number) for name, number in numbers.items()]
+        return ", ".join('"' + p.replace('"', '""') + '"' if {",", '"'} & {*p} else p for p in pieces)
+
+
+def by_name(default: float, low: float, high: float = INF, **ends: bool) -> Any:
+    """A field that holds a number in [low, high], or such numbers by group or client; ``ends`` as of :class:`Range`."""
+    allowed = ByName(Range(low, high, whole=isinstance(default, int), **ends))
+    return field(default=default, metadata={"allowed": allowed})
 
 
 def setting(parameter: Any, meaning: str, usual: str = "", *, example: object = None, free: bool = False) -> Any:

@@ -26,14 +26,12 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from equipoise.core.alignment import ALIGNMENT
-from equipoise.core.rule import State
 from equipoise.data.batch import Batch
 from equipoise.data.samples import Samples
 from equipoise.engines.job import Answer, Job, draws
 from equipoise.engines.sequential import OneByOne
 from equipoise.system import memory, own_code
-from equipoise.system.tree import flatten
+from equipoise.system.tree import ALIGNMENT, flatten, numbered
 
 TRIES = 2  # visits of a client whose worker dies, before it is given up
 PATIENCE = 10  # seconds for a worker that hung up to end
@@ -215,7 +213,8 @@ class Processes:
                 else:
                     sent = load(content)
                     trained = sent.pop("trained", board.tensors["trained"][row])
-                    yield _answer(row, trained, sent, len(job.rules))
+                    reports, states = (numbered(sent, name, len(job.rules)) for name in ("reports", "states"))
+                    yield Answer((row,), trained[None], reports, states, losses=sent["losses"])
 
     def _message(self, job: Job, board: Board) -> dict[str, Any]:
         """What a worker needs to know of a job, with constant objects by number."""
@@ -308,22 +307,6 @@ def _tensors(job: Job) -> dict[str, Tensor]:
     return {"received": job.received, **flatten(tree), **some, "trained": trained.contiguous()}
 
 
-def _answer(row: int, trained: Tensor, tensors: Mapping[str, Tensor], n_rules: int) -> Answer:
-    reports, states = (_parts(tensors, name, n_rules) for name in ("reports", "states"))
-    return Answer((row,), trained[None], reports, states, losses=tensors["losses"])
-
-
-def _parts(tensors: Mapping[str, Tensor], name: str, n: int) -> list[State]:
-    """A dictionary for each of ``n`` rules, or clients, of the tensors named ``name/number/key``."""
-    parts: list[State] = [{} for _ in range(n)]
-    for path, x in tensors.items():
-        kind, _, rest = path.partition("/")
-        if kind == name:
-            number, _, key = rest.partition("/")
-            parts[int(number)][key] = x
-    return parts
-
-
 def _start() -> Worker:
     context = multiprocessing.get_context("spawn")  # a fork of a process that has trained cannot train
     ours, theirs = context.Pipe()
@@ -399,13 +382,13 @@ def _job(message: dict[str, Any], constants: Mapping[int, Any]) -> tuple[Job, Te
     for name, place in places.items():
         if place.copies:
             tensors[name] = tensors[name].expand(place.copies, *place.shape[1:])
-    leaves = _parts(tensors, "data", len(message["samples"]))
+    leaves = numbered(tensors, "data", len(message["samples"]))
     data = [
         Samples(Batch.of_leaves(held), dtype, torch.device("cpu"), constants[number]) if held else constants[number]
         for held, (number, dtype) in zip(leaves, message["samples"], strict=True)
     ]
     constant = {name: constants[number] for name, number in message["constants"].items()}
-    states, messages = (_parts(tensors, name, len(constant["rules"])) for name in ("states", "messages"))
+    states, messages = (numbered(tensors, name, len(constant["rules"])) for name in ("states", "messages"))
     job = Job(
         **constant,
         **message["fields"],

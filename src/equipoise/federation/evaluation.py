@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.core.alignment import aligned
 from equipoise.core.draws import noise, schedule, seeded
 from equipoise.core.oracle import Oracle
 from equipoise.core.outputs import Outputs, outputs_of, overlapping
@@ -24,6 +23,7 @@ from equipoise.federation.trial import Progression, Trial
 from equipoise.metrics.classification import CORRECT, RATES
 from equipoise.metrics.own import Found, Measure, recorded
 from equipoise.records.record import Clients, Record, Score, Sums
+from equipoise.system.tree import aligned
 
 log = logging.getLogger(__name__)
 
@@ -64,17 +64,13 @@ def _shared(trial: Trial, p: Progression) -> Tensor:
     return torch.cat([theta, p.vector[trial.model.n_params :]])
 
 
-def deployed(trial: Trial, p: Progression, m: int) -> Tensor:
-    """The model client ``m`` predicts with: a whole vector [G].
+def deployed(trial: Trial, p: Progression, m: int, *, deploys: bool = True) -> Tensor:
+    """The model client ``m`` predicts with: a whole vector [G]; unless it ``deploys``, without its own training.
 
     Raises
     ------
     LoadError : it must train first, and its data cannot be loaded.
     """
-    return _deployed(trial, p, m, bool(trial.method.overriding("deploy")))
-
-
-def _deployed(trial: Trial, p: Progression, m: int, deploys: bool) -> Tensor:
     own = None if p.own is None else p.own[m]
     states = [{k: v[m] for k, v in state.items()} for state in p.clients]
     return used(trial, p.t, m, trial.data[m], handed(trial, p, m), own, states, deploys=deploys)
@@ -155,7 +151,7 @@ def deployable(trial: Trial, p: Progression, m: int) -> Tensor:
         return deployed(trial, p, m)
     except LoadError as error:
         log.warning("%s; it is tested without its own training", error)
-        return _deployed(trial, p, m, deploys=False)
+        return deployed(trial, p, m, deploys=False)
 
 
 def oracle_of(trial: Trial, t: int, m: int, data: Samples | Absent) -> Oracle:

@@ -232,11 +232,6 @@ class Federation(Arrangement):
         self.records: list[Record] = []
         self.machines: list[Content] = []  # what computed the rounds, each with the first of its own
 
-    def _about_task(self) -> Meta:
-        """The part of a run's description about a task other than classification."""
-        task = self.model.task
-        return {"task": task.name, "unit": task.unit} if isinstance(task, Regression) else {}
-
     def __setattr__(self, name: str, value: object) -> None:
         if name not in STATE:
             raise AttributeError(
@@ -496,12 +491,6 @@ class Federation(Arrangement):
             "client_names": list(self.names),
             "client_groups": None if self.tests.groups is None else list(self.tests.groups),
             "measures": list(self.tests.measures),
-            **self._about_task(),
-            **(
-                {"attributes": {name: list(values) for name, values in sensitive.items()}}
-                if (sensitive := self.attributes)
-                else {}
-            ),
             "classes": list(self.classes),
             "positive": None if self.positive is None or self.positive.why != "given" else self.positive.name,
             "least_group": self.least_group,
@@ -512,6 +501,10 @@ class Federation(Arrangement):
             "machines": self.machines,
             "holdings": self.holdings,
         }
+        if isinstance(task := self.model.task, Regression):
+            meta |= {"task": task.name, "unit": task.unit}
+        if self.attributes:
+            meta["attributes"] = {name: list(values) for name, values in self.attributes.items()}
         if self.alone is not None:
             meta["contribution"] = {**self.alone, "used": contributions.source(self.method, self.alone)}
         for k in self.method.overriding("decide"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -60,7 +60,7 @@ class Method:
         paired = sorted(zip(self.rules, parts, strict=True), key=lambda pair: _rank(pair[0]))
         object.__setattr__(self, "rules", tuple(rule for rule, _ in paired))
         object.__setattr__(self, "parts", tuple(part for _, part in paired))
-        object.__setattr__(self, "text", self.text or _sum(self.rules) or "fedavg")
+        object.__setattr__(self, "text", self.text or "+".join(map(text_of, self.rules)) or "fedavg")
         for k, (rule, part) in enumerate(paired):
             _check_class(type(rule), part)
             for other, elsewhere in paired[:k]:
@@ -251,10 +251,6 @@ def _called(rule: type[Rule]) -> str:
 def _inside(values: Mapping[str, object]) -> str:
     """Hyper-parameters in brackets, as :func:`read_values` reads them; nothing if there are none."""
     return f"({_listed(values)})" if values else ""
-
-
-def _sum(rules: Sequence[Rule]) -> str:
-    return "+".join(map(text_of, rules))
 
 
 def parse(text: str, overrides: Mapping[str, object] | None = None) -> Method:

@@ -17,8 +17,7 @@ from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver
 from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.data.samples import Absent, Transform
-from equipoise.engines import ENGINES
-from equipoise.engines.choose import EngineChoice, choose
+from equipoise.engines import ENGINES, EngineChoice, choose
 from equipoise.federation.checkpoint import Kept
 from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.inputs import Frame, Groups

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from equipoise.core.draws import cohort_size
 from equipoise.core.settings import COMING, SIMULATED, simulated
-from equipoise.engines.choose import EngineChoice
+from equipoise.engines import EngineChoice
 from equipoise.federation.trial import Trial
 from equipoise.records.meta import Content
 from equipoise.system import own_code

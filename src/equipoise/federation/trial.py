@@ -11,7 +11,6 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from equipoise.core.alignment import aligned
 from equipoise.core.attacks import Attackers
 from equipoise.core.client_rows import Rows
 from equipoise.core.hidden_units import Neurons
@@ -24,7 +23,7 @@ from equipoise.core.solver import Solver
 from equipoise.data.samples import Absent, Samples
 from equipoise.engines.job import Engine
 from equipoise.federation.method import Method
-from equipoise.system.tree import flatten, tree_map, unflatten
+from equipoise.system.tree import aligned, flatten, tree_map, unflatten
 
 RECEIPT = {  # of a state that a client keeps where it is: the round it is from (-1: none yet), and the hash of it
     "round": torch.tensor(-1),

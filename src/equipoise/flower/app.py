@@ -48,8 +48,7 @@ from equipoise.flower.server.consortium import Consortium, description, federati
 from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.roster import Known, SitesError
 from equipoise.flower.server.sites import Sites
-from equipoise.flower.settings import AppSettings
-from equipoise.flower.site.keys import faults
+from equipoise.flower.settings import AppSettings, faults
 from equipoise.flower.site.site import KINDS, Site, SiteError, harmless, open_site, sendable
 from equipoise.flower.site.store import BUNDLE, Store, StoreError
 from equipoise.flower.site.task import Task, TaskFunction
@@ -245,17 +244,13 @@ def serve(grid: Grid, task: Task, settings: AppSettings, method: str | Rule | Me
             torch.set_num_threads(settings.threads)
             sweep(directory)
             made = Method.of(method if method is not None else settings.method)
-            return _serve(grid, task, settings, directory, made)
+            run = _identify(directory, settings, made)
+            with logging_as(settings.log, {"experiment": run[0]}):
+                return _train(grid, task, settings, directory, made, run)
     except BlockingIOError as error:
         raise SitesError(f"Process {error} is at {directory} already. {ANOTHER}, or stop it first.") from None
     finally:  # the process may be a notebook's
         torch.set_num_threads(threads)
-
-
-def _serve(grid: Grid, task: Task, settings: AppSettings, directory: Path, made: Method) -> History:
-    name, sites, stops = _identify(directory, settings, made)
-    with logging_as(settings.log, {"experiment": name}):
-        return _train(grid, task, settings, directory, made, (name, sites, stops))
 
 
 def _train(

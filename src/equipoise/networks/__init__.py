@@ -15,9 +15,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
-from equipoise.networks.cnn import CNN
-from equipoise.networks.mlp import MLP
 from equipoise.networks.resnet import ResNet, ResNet10, resnet18, resnet50
+from equipoise.networks.small import CNN, MLP
 from equipoise.system import own_code
 from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import unknown

@@ -24,6 +24,7 @@ Values = dict[fx.Node, Any]
 Batches = Iterable[tuple[Inputs, Tensor]]
 CACHE = 1 << 21  # bytes of intermediate values to work on at a time: they stay in the cache of a processor
 FEWEST = 64  # samples at a time, as far as memory allows
+NO_SAMPLES = "Importance is a loss on samples, and there are none; give the server validation data."
 COMPARED = 32  # samples on which the shortcut is compared with the plain computation
 
 
@@ -32,6 +33,8 @@ def naive(
 ) -> tuple[Tensor, Tensor]:
     """The same as :func:`ablation`, by one pass through all samples for each unit (or for those in ``only``)."""
     batches = [*batches]
+    if not (samples := sum(len(y) for _, y in batches)):
+        raise ValueError(NO_SAMPLES)
     bound = Bound(neurons.model)
     units = range(neurons.n) if only is None else only
     kept = torch.ones(neurons.n, dtype=torch.bool, device=vector.device)
@@ -40,7 +43,7 @@ def naive(
         kept[k] = False
         total.append(_total(bound, vector.where(neurons.held(kept), 0), batches))
         kept[k] = True
-    losses = torch.stack(total) / _enough(sum(len(y) for _, y in batches))
+    losses = torch.stack(total) / samples
     return losses[1:], losses[0]
 
 
@@ -48,12 +51,6 @@ def _total(bound: Bound, vector: Tensor, batches: Batches) -> Tensor:
     theta, buffers = vector[: bound.model.n_params], vector[bound.model.n_params :].clone()
     losses = [bound.model.task.losses(bound.forward(theta, buffers, x)[0].double(), y).sum() for x, y in batches]
     return torch.stack(losses).sum() if losses else vector.new_zeros((), dtype=torch.float64)
-
-
-def _enough(samples: int) -> int:
-    if not samples:
-        raise ValueError("Importance is a loss on samples, and there are none; give the server validation data.")
-    return samples
 
 
 def ablation(neurons: Neurons, vector: Tensor, batches: Batches, memory: int = 64 << 20) -> tuple[Tensor, Tensor]:
@@ -87,8 +84,7 @@ def ablation(neurons: Neurons, vector: Tensor, batches: Batches, memory: int = 6
     stream = iter(batches)
     first = next(((x, y) for x, y in stream if len(y)), None)
     if first is None:
-        _enough(0)
-    assert first is not None
+        raise ValueError(NO_SAMPLES)
     stream = chain([first], stream)
     try:
         shortcut = _Shortcut(neurons, vector, cut(first[0], slice(COMPARED)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from equipoise.data.contents import Contents
 from equipoise.data.locations import Files, MissingError, digest, existing, find, holds, plain, where_from
-from equipoise.data.sets import cifar, class_folders, covid, idx, isic, mat, retina, rsna, usps
+from equipoise.data.sets import cifar, class_folders, idx, isic, mat, retina, rsna, sslfl, usps
 from equipoise.data.sets.download import Address
 from equipoise.system.suggestions import some, unknown
 
@@ -270,13 +270,13 @@ SETS: dict[str, DataSet] = {
     "covid-fl": DataSet(
         title="COVID-FL, as SSL-FL prepared it",
         used_by="FedLD",
-        classes=covid.CLASSES,
+        classes=sslfl.COVID_CLASSES,
         splits={"train": None, "test": None},
         size="several GB",
         source="the SSL-FL authors' repository (rui-yan/SSL-FL on GitHub) links it",
         terms="those of its eight sources, most of them non-commercial",
         places=("COVID-FL", "12_clients"),
-        read=covid.read,
+        read=sslfl.covid,
     ),
     "rsna-ich": DataSet(
         title="RSNA intracranial haemorrhage",

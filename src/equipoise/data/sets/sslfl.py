@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from equipoise.data.contents import Contents, DataError
-from equipoise.data.decoding import Fit, Load
-from equipoise.data.locations import facts
+from equipoise.data.decoding import Fit, Load, picture
+from equipoise.data.locations import facts, located
 from equipoise.data.sets.image_lists import SHOWN, cells, label, mapped, weight
+
+COVID_CLASSES = ("normal", "pneumonia", "COVID-19")
+COVID_SIDE = 384  # of FedLD's crops
 
 
 def read(
@@ -73,3 +76,24 @@ def _listed(path: Path) -> set[str]:
 def _order(path: Path) -> list[tuple[int, str]]:
     """Sorts client_2 before client_10."""
     return [(int(text), "") if text.isdigit() else (0, text) for text in re.split(r"(\d+)", path.as_posix())]
+
+
+def covid(root: Path, split: str, *, side: int = COVID_SIDE) -> Contents:
+    """COVID-FL, chest X-rays of twelve institutions: read the shipped lists; ``parts`` are the twelve institutions, such as ``split_real/bimcv``.
+
+    Images keep their shape: the shorter side becomes ``side`` and the longer one is cut on both sides, as the published test
+    does. That training crops from the same square, and not from the whole image, is our choice.
+
+    Parameters
+    ----------
+    root : the folder with the data sets, or that of this one.
+    split : train or test, which is one for all institutions.
+    side : the images become ``side`` by ``side``.
+
+    Raises
+    ------
+    DataError : the files are missing or damaged.
+    """
+    folder = located("covid-fl", root, ("COVID-FL/labels.csv", "12_clients")).parent
+    lists = "12_clients/split_real/*.csv"
+    return read("covid-fl", folder, split, COVID_CLASSES, clients=lists, side=side, load=picture, fit="crop")

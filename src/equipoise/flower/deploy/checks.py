@@ -21,7 +21,7 @@ from equipoise.flower.deploy.project import problems as misfits
 from equipoise.flower.deploy.project import settings
 from equipoise.flower.deploy.superlink import FLWR, FlowerError, environment, last_lines
 from equipoise.flower.internals import flatten_dict, unpacked_bundle
-from equipoise.flower.site.keys import faults
+from equipoise.flower.settings import faults
 from equipoise.system.suggestions import some
 
 SOON = 30  # days before its end at which a certificate is worth a word

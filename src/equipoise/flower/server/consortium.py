@@ -10,7 +10,7 @@ from torch import Tensor
 from equipoise.core.rates import RateLike, rate, text
 from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
-from equipoise.engines.choose import EngineChoice
+from equipoise.engines import EngineChoice
 from equipoise.federation.evaluation import EvaluationSets, costly, deployed, handed, personal, published
 from equipoise.federation.federation import Federation
 from equipoise.federation.method import Method

@@ -17,6 +17,7 @@ from equipoise.core.rule import State, told
 from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
 from equipoise.core.tally import Tally, together
+from equipoise.core.task import Classification
 from equipoise.data.batch import listed, shape_of
 from equipoise.data.samples import Absent, LoadError, Samples, loaded
 from equipoise.engines.job import Answer, Job
@@ -30,7 +31,6 @@ from equipoise.federation.round import plain
 from equipoise.federation.trial import Trial
 from equipoise.federation.validation import measured
 from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
-from equipoise.flower.site.people import of_people
 from equipoise.flower.site.store import Receipt, Store
 from equipoise.flower.site.task import Task
 from equipoise.methods.dp import DP
@@ -38,14 +38,16 @@ from equipoise.metrics.classification import RATES
 from equipoise.metrics.groups import people_of
 from equipoise.privacy.accounting import spend
 from equipoise.records.history import LEAST
+from equipoise.records.record import Sums
 from equipoise.system import own_code
-from equipoise.system.tree import tree_map
+from equipoise.system.tree import numbered, tree_map
 
 log = logging.getLogger(__name__)
 
 DIGITS = 3  # that a guarded site tells of a loss or another mean over samples
 
 MOST_STEPS = 10_000_000  # of one message, unless the site's node config says otherwise
+SENT = ("value", "unknown", "right", "true", "chosen")  # of groups of people
 SOLVERS: dict[str, type[SGD] | type[Adam]] = {"SGD": SGD, "Adam": Adam}
 
 
@@ -218,13 +220,7 @@ class Site:
                 setup = replace(setup, initial=self._initial(asked))
             states = [rule.client_state(setup) for rule in trial.method.rules]
             return states, None if trial.private is None else setup.initial
-        states = [{} for _ in trial.method.rules]
-        for name, value in kept.items():
-            x = value.to(vector.device)
-            what, _, rest = name.partition("/")
-            if what == "states":
-                rule, _, key = rest.partition("/")
-                states[int(rule)][key] = x
+        states = tree_map(lambda x: x.to(vector.device), numbered(kept, "states", len(trial.method.rules)))
         own = None
         if trial.private is not None:
             own = trial.setup.initial.clone()
@@ -444,6 +440,32 @@ def _told(site: Site, outputs: Outputs, measures: Sequence[str]) -> dict[str, An
     wanted = RATES in measures and site.least_count and site.attributes
     by_group = of_people(outputs, site.least_count) if wanted else None
     return report if by_group is None else {**report, "people": by_group}
+
+
+def of_people(outputs: Outputs, least: int) -> list[Sums] | None:
+    """Sums by each sensitive attribute, where people in cells of fewer than ``least`` count as unknown; None of numbers, or without attributes."""
+    if outputs.s is None or not isinstance(outputs.task, Classification):
+        return None
+    s = without_small_cells(outputs.y, outputs.s, least, outputs.person)
+    every = outputs.task.people(outputs.predicted, outputs.y, s, outputs.values.shape[-1])
+    return [{key: sums[key] for key in SENT if key in sums} for sums in every]  # type: ignore[misc, literal-required]
+
+
+def without_small_cells(y: Tensor, s: Tensor, least: int, person: Tensor | None = None) -> Tensor:
+    """Codes [n, A] in which those of a class and value with fewer than ``least`` people are unknown, -1; ``person`` [n] is whom each is about.
+
+    The server has the samples of each class. If fewer than ``least`` of one would be left over, its next smallest cell is hidden, too, so the
+    difference between the class and its cells is never about so few.
+    """
+    s, who = s.clone(), torch.arange(len(y), device=y.device) if person is None else person
+    for codes in s.unbind(-1):
+        for c in y.unique():
+            of_class = y == c
+            cells = [of_class & (codes == value) for value in codes[of_class & (codes >= 0)].unique()]
+            for size, _, cell in sorted((len(who[cell].unique()), k, cell) for k, cell in enumerate(cells)):
+                if size < least or 0 < len(who[of_class & (codes < 0)].unique()) < least:
+                    codes[cell] = -1
+    return s
 
 
 def _tallies(answered: Mapping[str, Outputs]) -> list[Tally]:
