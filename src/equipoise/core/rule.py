@@ -607,6 +607,17 @@ class Rule:
         return None
 
 
+class LossRule(Rule):
+    """A rule whose clients report the mean loss of the received model on their data, ``loss``."""
+
+    reports = "the loss of its data"
+    ranges = MappingProxyType({"loss": Bounds(0)})
+
+    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
+        """The loss, and the state as it was."""
+        return {"loss": visit.oracle.loss(visit.received)}, visit.state
+
+
 def read_per_client(values: Sequence[float], setup: Setup, name: str) -> Tensor:
     """A hyper-parameter with one number for each client, as a tensor [N].
 

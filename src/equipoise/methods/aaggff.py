@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import bounded, simplex
-from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Cohort, LossRule, Setup, State
 from equipoise.system.ranges import choice
 from equipoise.system.search import among
 
@@ -35,7 +34,7 @@ def responses(loss: Tensor, cdf: str) -> Tensor:
 
 
 @dataclass(frozen=True)
-class AAggFF(Rule):
+class AAggFF(LossRule):
     r"""Choose weights by online convex optimisation, so that clients with larger losses over all rounds count more.
 
     .. math:: q = -\frac{r}{1 + p^\top r}, \quad g \gets g + q, \quad H \gets H + q q^\top, \qquad
@@ -67,8 +66,6 @@ class AAggFF(Rule):
 
     owns = frozenset({"weights"})
     sees = "scalars+sum"
-    reports = "the loss of its data"
-    ranges = MappingProxyType({"loss": Bounds(0)})
     form: Literal["silo", "device"] = choice("silo", "device")
     cdf: str = choice(*CDFS, search=among(*[*CDFS][:-1]))
     released: bool = False
@@ -78,9 +75,6 @@ class AAggFF(Rule):
         return (
             "" if few else f"aaggff solves a problem in {setup.n_clients} weights after every round. Use form=device."
         )
-
-    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
-        return {"loss": visit.oracle.loss(visit.received)}, visit.state
 
     def server_state(self, setup: Setup) -> State:
         ones = torch.ones_like(setup.sizes)

@@ -1,20 +1,19 @@
 """AFL: minimise the loss of the worst mixture of clients."""
 
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import FAR, project_to_simplex, simplex
-from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Cohort, LossRule, Setup, State
 from equipoise.system.ranges import number
 from equipoise.system.search import log_uniform
 
 
 @dataclass(frozen=True)
-class AFL(Rule):
+class AFL(LossRule):
     r"""Weigh clients by multipliers that climb on their losses.
 
     .. math:: \theta^{t+1} = \theta^t + \sum_m \lambda_m^t \Delta_m, \qquad
@@ -44,17 +43,12 @@ class AFL(Rule):
 
     owns = frozenset({"weights"})
     sees = "scalars+sum"
-    reports = "the loss of its data"
-    ranges = MappingProxyType({"loss": Bounds(0)})
     gamma: float = number(0.01, low=0, search=log_uniform(1e-3, 1))
     averaged: bool = False
     importance: bool = False
     memory: bool = True
     floor: float = number(0.0, low=0, high=1)
     worst: bool = False
-
-    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
-        return {"loss": visit.oracle.loss(visit.received)}, visit.state
 
     def server_state(self, setup: Setup) -> State:
         lam = torch.full_like(setup.sizes, 1 / setup.n_clients)

@@ -10,8 +10,20 @@ from equipoise.system.ranges import number
 from equipoise.system.search import log_uniform
 
 
+class PersonalRule(Rule):
+    """A rule whose clients remember, and predict with, a model ``v`` [G] of their own."""
+
+    reports = ""
+
+    def client_state(self, setup: Setup) -> State:
+        return {"v": setup.initial.clone()}
+
+    def deploy(self, received: Tensor, visit: Visit) -> Tensor:
+        return visit.state["v"]
+
+
 @dataclass(frozen=True)
-class Ditto(Rule):
+class Ditto(PersonalRule):
     r"""Train the personal model and send it: the global model is the mean of the personal ones.
 
     .. math:: v_m \gets \operatorname{argmin}_v F_m(v) + \tfrac{\lambda}{2} \lVert v - \theta^t \rVert^2, \qquad
@@ -31,11 +43,7 @@ class Ditto(Rule):
     """
 
     owns = frozenset({"start"})
-    reports = ""
     lam: float = number(1.0, low=0, search=log_uniform(0.1, 2))
-
-    def client_state(self, setup: Setup) -> State:
-        return {"v": setup.initial.clone()}
 
     def begin(self, start: Tensor, visit: Visit) -> Tensor:
         return visit.state["v"]
@@ -46,12 +54,9 @@ class Ditto(Rule):
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         return {}, {"v": visit.trained}
 
-    def deploy(self, received: Tensor, visit: Visit) -> Tensor:
-        return visit.state["v"]
-
 
 @dataclass(frozen=True)
-class DittoPersonal(Rule):
+class DittoPersonal(PersonalRule):
     r"""Train a personal model in addition to the global one; only the global track is sent.
 
     .. math:: v_m \gets v_m - \eta (\nabla F_m(v_m) + \lambda (v_m - \theta^t))
@@ -67,18 +72,11 @@ class DittoPersonal(Rule):
     received.
     """
 
-    reports = ""
     lam: float = number(1.0, low=0, search=log_uniform(0.1, 2))
-
-    def client_state(self, setup: Setup) -> State:
-        return {"v": setup.initial.clone()}
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         pull = lambda v: self.lam * (v - visit.start)  # noqa: E731
         return {}, {"v": visit.oracle.solve(visit.state["v"], correction=pull, only=visit.held)}
-
-    def deploy(self, received: Tensor, visit: Visit) -> Tensor:
-        return visit.state["v"]
 
 
 CATALOGUE = {

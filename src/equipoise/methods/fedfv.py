@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -10,13 +9,13 @@ from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import gram, put, take
-from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Cohort, LossRule, Setup, State
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import among, uniform
 
 
 @dataclass(frozen=True)
-class FedFV(Rule):
+class FedFV(LossRule):
     r"""Project conflicting updates on each other's normal planes, worst losses last, then keep the length of the mean.
 
     For clients in ascending order of loss, all but the last ``alpha`` share:
@@ -41,14 +40,9 @@ class FedFV(Rule):
     """
 
     owns = frozenset({"weights", "mask", "direction"})
-    reports = "the loss of its data"
-    ranges = MappingProxyType({"loss": Bounds(0)})
     alpha: float = number(0.1, low=0, high=1, search=uniform(0, 0.5))
     tau: int = number(1, low=0, search=among(0, 1, 3, 10))
     lags: Literal["paper", "released"] = choice("paper", "released")
-
-    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
-        return {"loss": visit.oracle.loss(visit.received)}, visit.state
 
     def server_state(self, setup: Setup) -> State:
         never = torch.full((setup.n_clients,), -1, dtype=torch.int64, device=setup.initial.device)

@@ -1,14 +1,13 @@
 """FedLF: for every tensor a step that no client's update opposes, and that makes the losses more equal."""
 
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import gram, min_on_simplex, put, take
-from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Cohort, LossRule, Setup, State
 from equipoise.methods.fedmdfg import ROUNDING, pull, stretch
 
 
@@ -19,7 +18,7 @@ def lag(last: Tensor, M: int) -> int:
 
 
 @dataclass(frozen=True)
-class FedLF(Rule):
+class FedLF(LossRule):
     r"""Descend, in every tensor, along the shortest combination of the updates and of a direction that makes the losses equal.
 
     .. math:: \theta^{t+1} = \theta^t + \Big\lVert \tfrac{1}{M} \sum_m \Delta_m \Big\rVert \frac{d}{\lVert d \rVert}, \qquad
@@ -42,11 +41,6 @@ class FedLF(Rule):
     """
 
     owns = frozenset({"weights", "mask", "direction"})
-    reports = "the loss of its data"
-    ranges = MappingProxyType({"loss": Bounds(0)})
-
-    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
-        return {"loss": visit.oracle.loss(visit.received)}, visit.state
 
     def server_state(self, setup: Setup) -> State:
         never = torch.full((setup.n_clients,), -1, dtype=torch.int64, device=setup.initial.device)

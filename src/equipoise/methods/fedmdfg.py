@@ -2,14 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import directions, gram, min_on_simplex, put, take
-from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Cohort, LossRule, Setup, State
 from equipoise.system.ranges import number
 from equipoise.system.search import among
 
@@ -37,7 +36,7 @@ def is_forced(loss: Tensor, expected: Tensor, n_clients: int) -> bool:
 
 
 @dataclass(frozen=True)
-class FedMDFG(Rule):
+class FedMDFG(LossRule):
     r"""Descend along the shortest combination of the updates and, if losses are unequal, of a direction that makes them equal.
 
     .. math:: \theta^{t+1} = \theta^t + \Big\lVert \tfrac{1}{M} \sum_m s_m \Big\rVert \frac{d}{\lVert d \rVert}, \qquad
@@ -63,12 +62,7 @@ class FedMDFG(Rule):
     """
 
     owns = frozenset({"weights", "mask", "direction"})
-    reports = "the loss of its data"
-    ranges = MappingProxyType({"loss": Bounds(0)})
     theta: float = number(11.25, low=0, high=90, search=among(5.625, 11.25))
-
-    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
-        return {"loss": visit.oracle.loss(visit.received)}, visit.state
 
     def server_state(self, setup: Setup) -> State:
         zero = torch.zeros(setup.n_clients, dtype=torch.float64, device=setup.initial.device)

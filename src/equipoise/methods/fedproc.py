@@ -7,13 +7,13 @@ from torch import Tensor
 
 from equipoise.core import maths
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
-from equipoise.methods.fedproto import global_prototypes, local_prototypes, no_prototypes, no_report, of_prototypes
+from equipoise.core.rule import Out, State, Visit
+from equipoise.methods.fedproto import PrototypeRule, local_prototypes, of_prototypes
 from equipoise.system.ranges import number
 
 
 @dataclass(frozen=True)
-class FedProc(Rule):
+class FedProc(PrototypeRule):
     r"""Blend a prototypical contrastive loss into cross-entropy.
 
     .. math:: a_t \ell_{con} + (1 - a_t) \ell_{ce}, \quad a_t = 1 - t / (T - 1), \qquad
@@ -37,19 +37,9 @@ class FedProc(Rule):
     The cosine with zero is 0.
     """
 
-    needs = frozenset({"classes"})
-    uses = frozenset({"features"})
-    sees = "sum"
-    reports = "its class prototypes"
     ranges = of_prototypes()
     temperature: float = number(1.0, low=1e-6)
     strict: bool = False
-
-    def server_state(self, setup: Setup) -> State:
-        return no_prototypes(setup)
-
-    def message(self, state: State, m: int) -> State:
-        return state
 
     def _share(self, t: int, rounds: int) -> float:
         """The weight a_t of the contrastive term in round t of ``rounds``."""
@@ -74,12 +64,6 @@ class FedProc(Rule):
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         return local_prototypes(visit, visit.message["proto"].shape[-2]), visit.state
-
-    def no_report(self, setup: Setup) -> State:
-        return no_report(setup)
-
-    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
-        return global_prototypes(state, cohort.reports), cohort
 
 
 CATALOGUE = {

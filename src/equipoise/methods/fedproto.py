@@ -19,12 +19,6 @@ def no_prototypes(setup: Setup) -> State:
     return {"proto": proto, "known": proto.new_zeros(setup.n_classes, 1)}
 
 
-def no_report(setup: Setup) -> State:
-    """What a client without samples reports."""
-    proto = setup.initial.new_zeros(setup.n_classes, setup.n_features)
-    return {"proto": proto, "share": proto[:, 0]}
-
-
 def of_prototypes(weighted: bool = False) -> dict[str, Bounds]:
     """The bounds of what :func:`local_prototypes` reports."""
     if weighted:
@@ -50,8 +44,30 @@ def global_prototypes(state: State, reports: State) -> State:
     return {"proto": torch.where(held, mean, state["proto"]), "known": torch.where(held, 1.0, state["known"])}
 
 
+class PrototypeRule(Rule):
+    """A rule whose server makes a prototype of each class from :func:`local_prototypes`, and sends them to all clients."""
+
+    needs = frozenset({"classes"})
+    uses = frozenset({"features"})
+    sees = "sum"
+    reports = "its class prototypes"
+
+    def server_state(self, setup: Setup) -> State:
+        return no_prototypes(setup)
+
+    def message(self, state: State, m: int) -> State:
+        return state
+
+    def no_report(self, setup: Setup) -> State:
+        proto = setup.initial.new_zeros(setup.n_classes, setup.n_features)
+        return {"proto": proto, "share": proto[:, 0]}
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        return global_prototypes(state, cohort.reports), cohort
+
+
 @dataclass(frozen=True)
-class FedProto(Rule):
+class FedProto(PrototypeRule):
     r"""Pull the features of every sample to the global prototype of its class.
 
     .. math:: F_m(\theta) + \frac{\lambda}{n D} \sum_i \lVert z_i - P_{y_i} \rVert^2, \qquad
@@ -73,22 +89,12 @@ class FedProto(Rule):
     code (Eq. 6 as printed divides by the number of holders twice).
     """
 
-    needs = frozenset({"classes"})
-    uses = frozenset({"features"})
-    sees = "sum"
-    reports = "its class prototypes"
     lam: float = number(1.0, low=0, search=log_uniform(0.1, 10))
     weighted: bool = False
 
     @property
     def ranges(self) -> Mapping[str, Bounds]:
         return of_prototypes(self.weighted)
-
-    def server_state(self, setup: Setup) -> State:
-        return no_prototypes(setup)
-
-    def message(self, state: State, m: int) -> State:
-        return state
 
     def loss(self, out: Out, visit: Visit) -> Tensor:
         gap = (out.features - maths.pick(visit.message["proto"], out.y)).square().mean(-1)  # [..., B]
@@ -97,12 +103,6 @@ class FedProto(Rule):
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         return local_prototypes(visit, visit.message["proto"].shape[-2], self.weighted), visit.state
-
-    def no_report(self, setup: Setup) -> State:
-        return no_report(setup)
-
-    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
-        return global_prototypes(state, cohort.reports), cohort
 
 
 CATALOGUE = {

@@ -1,14 +1,13 @@
 """FedPW: weights from losses and from agreement with the sum, and a step without each client's smallest entries."""
 
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import SLACK, combine, directions, dots, simplex
-from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Cohort, LossRule, Setup, State
 from equipoise.system.ranges import number
 from equipoise.system.search import uniform
 
@@ -40,7 +39,7 @@ def dropped(u: Tensor, w: Tensor, share: Tensor, rate: float) -> tuple[Tensor, f
 
 
 @dataclass(frozen=True)
-class FedPW(Rule):
+class FedPW(LossRule):
     r"""Weigh clients by their losses and by their agreement with the sum, and let those that are better off send fewer entries.
 
     .. math:: P^F_m \gets \frac{P^F_m + \mu^F_m}{\sum_j (P^F_j + \mu^F_j)}, \quad \mu^F_m \gets (1 - \beta^F) \mu^F_m + \beta^F \frac{F_m}{\sum_j F_j},
@@ -67,13 +66,8 @@ class FedPW(Rule):
     """
 
     owns = frozenset({"weights", "mask", "direction"})
-    reports = "the loss of its data"
-    ranges = MappingProxyType({"loss": Bounds(0)})
     beta: float = number(0.3, low=0, high=1, search=uniform(0.1, 0.5))
     rate: float = number(0.3, low=0, high=1, search=uniform(0.1, 0.5))
-
-    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
-        return {"loss": visit.oracle.loss(visit.received)}, visit.state
 
     def server_state(self, setup: Setup) -> State:
         zero = torch.zeros(setup.n_clients, 2, dtype=torch.float64, device=setup.initial.device)

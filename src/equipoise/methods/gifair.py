@@ -1,7 +1,6 @@
 """GIFAIR-FL: pull up the clients, or groups of clients, whose loss is above the others'."""
 
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import simplex
-from equipoise.core.rule import Bounds, Cohort, Out, Rule, Setup, State, Visit, read_per_client
+from equipoise.core.rule import Cohort, LossRule, Out, Setup, State, Visit, read_per_client
 from equipoise.core.solver import Solver, proportional
 from equipoise.system.ranges import choice, number, numbers
 from equipoise.system.search import uniform
@@ -36,7 +35,7 @@ def pulls(loss: Tensor, p: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class GIFAIR(Rule):
+class GIFAIR(LossRule):
     r"""Add the differences of all pairs of losses to the objective, so that clients, or groups of them, become alike.
 
     .. math:: \sum_k p_k F_k + \lambda \sum_{i < j} |L_i - L_j| = \sum_k \Big(p_k + \lambda \frac{r_k}{|A_{s_k}|}\Big) F_k, \qquad
@@ -62,8 +61,6 @@ class GIFAIR(Rule):
     """
 
     sees = "scalars+sum"
-    reports = "the loss of its data"
-    ranges = MappingProxyType({"loss": Bounds(0)})
     coeff: float = number(0.1, low=0, high=1, below=True, search=uniform(0, 0.9))
     groups: tuple[int, ...] | None = numbers(whole=True)
     form: Literal["server", "local"] = choice("server", "local")
@@ -88,9 +85,6 @@ class GIFAIR(Rule):
 
     def loss(self, out: Out, visit: Visit) -> Tensor | float:
         return (visit.message["multiplier"] - 1) * out.cross_entropy if self.form == "local" else 0.0
-
-    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
-        return {"loss": visit.oracle.loss(visit.received)}, visit.state
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         loss = cohort.reports["loss"].double()

@@ -1,7 +1,6 @@
 """q-FFL: raise the losses to a power, so that the worse off count more."""
 
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Literal, cast
 
 import torch
@@ -10,14 +9,14 @@ from torch import Tensor
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import powers, simplex, square_norms, unit_of
 from equipoise.core.rates import Layers
-from equipoise.core.rule import Bounds, Briefing, Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Briefing, Cohort, LossRule, Setup, State
 from equipoise.core.solver import Solver
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import log_uniform
 
 
 @dataclass(frozen=True)
-class QFFL(Rule):
+class QFFL(LossRule):
     r"""Minimise :math:`\sum_m p_m F_m^{q+1} / (q + 1)`: weigh clients by :math:`N_m F_m^q` or :math:`F_m^q`, or take the step of q-FedAvg.
 
     .. math:: \delta_m = -L F_m^q \Delta_m, \qquad h_m = q F_m^{q-1} \lVert L \Delta_m \rVert^2 + L F_m^q, \qquad
@@ -47,8 +46,6 @@ class QFFL(Rule):
     """
 
     sees = "scalars+sum"  # loss and length of the update
-    reports = "the loss of its data"
-    ranges = MappingProxyType({"loss": Bounds(0)})
     q: float = number(1.0, low=0, search=log_uniform(0.01, 5))
     form: Literal["weights", "full", "losses"] = choice("weights", "full", "losses")
     lipschitz: float | None = number(None, low=0, above=True)
@@ -58,9 +55,6 @@ class QFFL(Rule):
     @property
     def owns(self) -> frozenset[str]:
         return frozenset({"weights", "direction"} if self.form == "full" else {"weights"})
-
-    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
-        return {"loss": visit.oracle.loss(visit.received)}, visit.state
 
     def check(self, solver: Solver) -> None:
         if self.form == "full" and self.lipschitz is None and isinstance(solver.lr, Layers):

@@ -1,14 +1,13 @@
 """TERM: tilt the mean over clients, or over the samples of a batch, towards large losses."""
 
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Bounds, Cohort, Out, Rule, Setup, State, Visit
+from equipoise.core.rule import Cohort, LossRule, Out, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import log_uniform
 
@@ -16,7 +15,7 @@ LEAST = -1e30  # a tilted loss of padding: it counts as nothing next to a sample
 
 
 @dataclass(frozen=True)
-class Term(Rule):
+class Term(LossRule):
     r"""Minimise the tilted mean :math:`\tfrac1t \log \sum_m p_m e^{t F_m}`: weigh clients by the exponential of their losses.
 
     .. math:: w_m = p_m e^{t F_m} \Big/ \sum_{j \in S} p_j e^{t F_j}
@@ -40,8 +39,6 @@ class Term(Rule):
     """
 
     sees = "scalars+sum"
-    reports = "the loss of its data"
-    ranges = MappingProxyType({"loss": Bounds(0)})
     t: float = number(1.0, low=-1000, high=1000, search=log_uniform(0.01, 10))
     prior: Literal["samples", "uniform"] = choice("samples", "uniform")
     form: Literal["normalised", "released"] = choice("normalised", "released")
@@ -49,9 +46,6 @@ class Term(Rule):
     @property
     def owns(self) -> frozenset[str]:
         return frozenset({"weights", "direction"} if self.form == "released" else {"weights"})
-
-    def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
-        return {"loss": visit.oracle.loss(visit.received)}, visit.state
 
     def server_state(self, setup: Setup) -> State:
         return {"z": torch.zeros_like(setup.sizes[0])} if self.form == "released" else {}
