@@ -60,6 +60,11 @@ REPRESENTATIVE = (
 )
 
 
+def size_of(message: dict[str, Tensor]) -> int:
+    """Bytes of a message."""
+    return sum(part.nbytes for part in message.values())
+
+
 def write_records(history: History, path: Path) -> None:
     """Write the records of a run as its `metrics.jsonl` has them."""
     path.write_text("".join(lines(history.records)), encoding="utf-8")

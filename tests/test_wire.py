@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core import wire
-from helpers import in_one
+from helpers import in_one, size_of
 
 
 def vector(n: int, seed: int = 0) -> Tensor:
@@ -24,7 +24,7 @@ def test_a_change_arrives_whole_in_the_shortest_form(n: int, share: float) -> No
     assert torch.equal(wire.unpack_change(message, old), new)
     k = int((new != old).sum())
     forms = [8 * k, 4 * k + -(-n // 8), 4 * n]  # positions, a bit for every entry, all values
-    assert wire.size(message) == wire.change_size(k, n, 4) == min(forms)
+    assert size_of(message) == wire.change_size(k, n, 4) == min(forms)
 
 
 def test_the_form_of_a_change() -> None:
@@ -49,7 +49,7 @@ def test_a_change_of_another_width() -> None:
     old = vector(64).double()
     new = old.clone()
     new[3] += 1
-    assert wire.size(wire.pack_change(new, old)) == wire.change_size(1, 64, 8) == 12
+    assert size_of(wire.pack_change(new, old)) == wire.change_size(1, 64, 8) == 12
 
 
 @in_one("K", [1, 8, 13, 400])
@@ -60,5 +60,5 @@ def test_a_submodel_arrives_whole(K: int) -> None:
     message = wire.pack_submodel(theta, units, held)
     assert torch.equal(wire.unpack_units(message, K), units)
     assert torch.equal(wire.unpack_submodel(message, held), theta * held)
-    assert wire.size(message) == wire.submodel_size(int(held.sum()), K, 4) == 4 * int(held.sum()) + -(-K // 8)
+    assert size_of(message) == wire.submodel_size(int(held.sum()), K, 4) == 4 * int(held.sum()) + -(-K // 8)
     assert all(isinstance(part, Tensor) for part in message.values())  # nothing that would have to be pickled

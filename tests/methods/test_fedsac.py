@@ -18,7 +18,7 @@ from equipoise.methods import fedsac
 from equipoise.methods.fedsac import FedSAC, allocate, prefixes, reputations, scores
 from equipoise.networks import build
 from equipoise.submodels.discovery import find
-from helpers import UNEQUAL, Server, difference, federation, fitted, in_one, network, normal, samples
+from helpers import UNEQUAL, Server, difference, federation, fitted, in_one, network, normal, samples, size_of
 
 TESTS = {"a": samples(40, 1), "b": samples(20, 3)}
 
@@ -299,7 +299,7 @@ def test_a_smaller_submodel_travels_in_fewer_bytes() -> None:
     held = trial.neurons.held(units)
     for m in range(5):
         message = wire.pack_submodel(p.vector, units[m], held[m])
-        assert told["down"][m] == wire.size(message)
+        assert told["down"][m] == size_of(message)
         assert told["up"][m] == int(held[m].sum()) * 8
         again = wire.unpack_units(message, trial.neurons.n)
         assert torch.equal(again, units[m])
@@ -320,7 +320,7 @@ def test_the_bytes_of_a_submodel_of_the_papers_network() -> None:
     held = neurons.held(units)
     entries = 3073 * 37 + 38 * 111 + 112 * 10
     assert int(held.sum()) == entries
-    assert wire.size(wire.pack_submodel(model.initial, units, held)) == 4 * entries + 50
+    assert size_of(wire.pack_submodel(model.initial, units, held)) == 4 * entries + 50
     assert wire.submodel_size(entries, 400, 4) == 4 * entries + 50
 
 

@@ -238,7 +238,7 @@ def take(
     It is the site's own where the method gives it one, else the last global model that it received.
     """
     with flower_errors():
-        from equipoise.flower.site.home import take as copied
+        from equipoise.flower.site.store import take as copied
 
         name = copied(states, bundle, run=run)
     announce(bundle, f"a bundle of the site's model of {name}")

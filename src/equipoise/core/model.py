@@ -319,25 +319,20 @@ class Evaluator(Protocol):
     @property
     def model(self) -> Model:
         """The network."""
-        ...
 
     def forward(self, theta: Tensor, buffers: Tensor, x: Inputs) -> tuple[Tensor, Tensor]:
         """Logits [..., B, C] and features [..., B, D] in eval mode, without gradient."""
-        ...
 
     def gradient(
         self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, *, train: bool = True
     ) -> Tensor:
         """Gradient [..., P] of the objective; in training mode the BatchNorm statistics in ``buffers`` move."""
-        ...
 
     def cut(self, theta: Tensor) -> Sequence[Tensor]:
         """Parts [..., p] of ``theta`` [..., P], as views, in the order of :meth:`gradients`."""
-        ...
 
     def gradients(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective) -> Sequence[Tensor]:
         """Gradient of the objective in parts [..., p], in training mode: the form that makes a step cheapest."""
-        ...
 
 
 class _Features:

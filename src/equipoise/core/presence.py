@@ -18,8 +18,6 @@ from equipoise.core.settings import COMING, ByName, Settings, simulated
 from equipoise.records.record import Record
 from equipoise.system.suggestions import near, some
 
-Ids = dict[str, list[int]]
-
 
 @dataclass(frozen=True)
 class Presence:

@@ -29,19 +29,15 @@ class Solver(Protocol):
     @property
     def lr(self) -> RateLike:
         """Learning rate, > 0; a number, or :class:`LayerRates`, when a visit begins."""
-        ...
 
     def init(self, theta: Parts) -> Slots:
         """Slots before the first step."""
-        ...
 
     def step(self, theta: Parts, gradient: Parts, slots: Slots) -> None:
         """One step, in place on ``theta`` and ``slots``; ``gradient`` is not changed."""
-        ...
 
     def travel(self, steps: Tensor) -> Tensor:
         """Distance that ``steps`` steps move the parameters along a constant unit gradient."""
-        ...
 
 
 Of = TypeVar("Of", bound=Solver)

@@ -90,8 +90,3 @@ def change_size(changed: int, n: int, item: int) -> int:
 def submodel_size(entries: int, n_units: int, item: int) -> int:
     """Bytes of :func:`pack_submodel` for ``entries`` of ``item`` bytes in a network of ``n_units`` hidden units."""
     return entries * item + -(-n_units // 8)
-
-
-def size(message: Message) -> int:
-    """Bytes of a message."""
-    return sum(part.nbytes for part in message.values())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from equipoise.flower.app import in_process, make_client_app, make_server_app
     from equipoise.flower.grid import InProcessGrid
-    from equipoise.flower.site.home import take
+    from equipoise.flower.site.store import take
     from equipoise.flower.site.task import Task
 
 __all__ = ["InProcessGrid", "Task", "in_process", "make_client_app", "make_server_app", "take"]
@@ -23,7 +23,7 @@ WHERE = {
     "in_process": "app",
     "make_client_app": "app",
     "make_server_app": "app",
-    "take": "site.home",
+    "take": "site.store",
 }
 
 

@@ -70,9 +70,7 @@ class BasicBlock(nn.Module):
         self.norm1 = nn.BatchNorm2d(out)
         self.conv2 = nn.Conv2d(out, out, 3, padding=1, bias=False)
         self.norm2 = nn.BatchNorm2d(out)
-        self.shortcut = nn.Sequential()
-        if stride != 1 or channels != out:
-            self.shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+        self.shortcut = _shortcut(channels, out, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, channels, H, W] to [B, out, H / stride, W / stride]."""

@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise.bundle import files
+from equipoise.bundle.saving import save
 from equipoise.core import wire
 from equipoise.core.copies import NetworkError
 from equipoise.core.outputs import Outputs
@@ -17,8 +20,9 @@ from equipoise.core.rule import State, told
 from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
 from equipoise.core.tally import Tally, together
-from equipoise.core.task import Classification
+from equipoise.core.task import Classification, Regression
 from equipoise.data.batch import listed, shape_of
+from equipoise.data.holdings import holdings
 from equipoise.data.samples import Absent, LoadError, Samples, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import visit
@@ -28,18 +32,21 @@ from equipoise.federation.inputs import frame, repeated, require_people
 from equipoise.federation.method import Method
 from equipoise.federation.preparation import prepare
 from equipoise.federation.round import plain
+from equipoise.federation.taking import trained
 from equipoise.federation.trial import Trial
 from equipoise.federation.validation import measured
 from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
-from equipoise.flower.site.store import Receipt, Store
+from equipoise.flower.site.store import BUNDLE, NO_BUNDLE, Receipt, Store
 from equipoise.flower.site.task import Task
 from equipoise.methods.dp import DP
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.groups import people_of
 from equipoise.privacy.accounting import spend
 from equipoise.records.history import LEAST
+from equipoise.records.meta import Meta
 from equipoise.records.record import Sums
 from equipoise.system import own_code
+from equipoise.system.files import write_atomically
 from equipoise.system.tree import numbered, tree_map
 
 log = logging.getLogger(__name__)
@@ -503,10 +510,48 @@ def _finish(site: Site, asked: Parcel) -> Parcel:
     site.store.settle({fields["receipt"][0], *fields["saved"]})
     site.store.keep_model(site.trial.model.state_dict(vector))
     if not site.simulated:
-        from equipoise.flower.site.home import keep_bundle  # which builds on this module
-
-        keep_bundle(site, vector, fields["t"], fields["rounds"], _decisions(site, asked, vector))
+        _keep_bundle(site, vector, fields["t"], fields["rounds"], _decisions(site, asked, vector))
     return Parcel()
+
+
+def _keep_bundle(site: Site, vector: Tensor, t: int, rounds: int, server: Sequence[State]) -> None:
+    """Store the model ``vector`` [G] after ``t`` of ``rounds`` rounds as a bundle, with what it does on the site's own test rows.
+
+    ``server`` are the states by which rules decide.
+
+    Why it cannot be a bundle, if it cannot, is kept in its place.
+    """
+    folder, why = site.store.directory / BUNDLE, ""
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that went on
+    try:
+        trial, tests, task = site.trial, site.shown, site.trial.model.task
+        meta: Meta = {
+            "method": own_code.short(str(trial.method)),
+            "seed": trial.settings.seed,
+            "rounds": rounds,
+            "client_names": list(trial.names),
+            "measures": list(tests.measures),
+            "classes": list(site.task.classes or map(str, range(trial.setup.n_classes))),
+            "least_group": site.least,
+            "positive": str(site.run_config.get("positive") or "") or None,
+            "header": list(site.doubts),
+            "holdings": holdings(trial.names, None, trial.data, tests.sets, trial.setup.n_classes),
+        }
+        if isinstance(task, Regression):
+            meta |= {"task": task.name, "unit": task.unit}
+        if site.attributes:
+            meta["attributes"] = {name: list(values) for name, values in site.attributes.items()}
+        rows, name, data = loaded(trial.data[0]), trial.names[0], site.task.about
+        of_site = trained(trial, vector, t, tests, meta, samples=rows, client=name, data=data, server=server)
+        save(folder, of_site, name=files.KEPT)
+        for path in (folder, *folder.rglob("*")):  # they have numbers about the site's own people
+            path.chmod(0o700 if path.is_dir() else 0o600)
+    except (OSError, ValueError) as error:
+        why = str(error)
+    except Exception as error:  # of the user's network: the model itself is stored
+        log.exception("no bundle could be made of the model of this site")
+        why = f"{type(error).__name__}; the site's log has more."
+    write_atomically(site.store.directory / NO_BUNDLE, why, private=True)
 
 
 def _visited(site: Site, job: Job) -> Answer:

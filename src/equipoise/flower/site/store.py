@@ -18,8 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise.bundle import files
 from equipoise.system import tensor_files
 from equipoise.system.files import PART
+from equipoise.system.suggestions import some
 
 SALT = "salt"
 NOTHING = bytes(32)  # the hash of an empty state
@@ -149,3 +151,46 @@ def _plain(name: str) -> str:
     """A name that is valid for a folder; a hash distinguishes names that would become equal."""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name)[:80].strip("-")
     return plain if plain == name else f"{plain or 'x'}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def take(states: str | Path, folder: str | Path, *, run: str | None = None) -> str:
+    """Copy the bundle of the model that a site predicts with, its own where the method gives it one.
+
+    Parameters
+    ----------
+    states : the ``state-dir`` of the site's node config.
+    folder : a new one.
+    run : the name of the run, where the site took part in several; where several sites share the folder, ``RUN/SITE``.
+
+    Returns
+    -------
+    The name of the run.
+
+    Raises
+    ------
+    ValueError : there is no model, there are several, or it was not a bundle's.
+    """
+    base = Path(states)
+    kept = sorted(base.glob(f"*/*/{MODEL}"), key=lambda path: path.stat().st_mtime)
+    sites = {path.parent.relative_to(base).as_posix(): path.parent for path in kept}
+    chosen = [name for name in sites if run is None or run in (name, name.partition("/")[0])]
+    if not sites:
+        raise ValueError(
+            f"{base} holds no model. Give the state-dir of the site's node config; a site gets its model at the end of a run."
+        )
+    if len(chosen) != 1:
+        runs = {name.partition("/")[0]: name for name in sites}
+        names = [*(runs if len(runs) == len(sites) else sites)]
+        asked = (
+            f"--run {run}: not the name of one of them" if run is not None else "Say which one, the newest is the last"
+        )
+        raise ValueError(
+            f"{base} holds the models of {len(sites)} runs: {some(names, 20)}. {asked}: --run {names[-1]}."
+        )
+    (name,) = chosen
+    if not (sites[name] / BUNDLE).is_dir():
+        reason = sites[name] / NO_BUNDLE
+        why = reason.read_text(encoding="utf-8") if reason.exists() else "An earlier Equipoise stored it."
+        raise ValueError(f"{sites[name]} has the weights, {MODEL}, and no bundle of them. {why}")
+    files.take(sites[name] / BUNDLE, Path(folder))
+    return name
