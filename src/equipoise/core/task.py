@@ -62,9 +62,8 @@ class Task(ABC):
         losses = self.losses(outputs, y).double()
         predicted = self.predictions(outputs) if predicted is None else predicted
         present = torch.ones_like(y, dtype=torch.bool) if ok is None else ok
-        loss = (
-            losses.mean(-1) * losses.shape[-1] if ok is None else losses.where(ok, 0).sum(-1)
-        )  # divided by n, the mean again
+        # divided by n, the mean again
+        loss = losses.mean(-1) * losses.shape[-1] if ok is None else losses.where(ok, 0).sum(-1)
         return self.sums.of(loss, predicted, y, present, outputs.shape[-1])
 
     def people(

@@ -156,6 +156,7 @@ def deployable(trial: Trial, p: Progression, m: int) -> Tensor:
 
 def oracle_of(trial: Trial, t: int, m: int, data: Samples | Absent) -> Oracle:
     """Client ``m``'s data with one epoch of batches, loaded on first use."""
+    # the batches of the next round's first epoch
     drawn = schedule(
         trial.settings.seed,
         t,
@@ -165,7 +166,7 @@ def oracle_of(trial: Trial, t: int, m: int, data: Samples | Absent) -> Oracle:
         trial.settings.batch_size,
         chances=trial.chances,
         drop_single=trial.model.batch_norm,
-    )  # the batches of the next round's first epoch
+    )
     solver = at(trial.solver, max(t - 1, 0), max(trial.rounds, t, 1), trial.model)  # of the last round
     source = Awaited(data) if isinstance(data, Absent) else data
     return Oracle(trial.bound, source, solver, drawn.to(trial.setup.initial.device).of(0), trial.model.n_params)

@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 
 MOST: Final = 50  # clients that are listed
 CLIENT: Final = "client"
-Scores = tuple[
-    NDArray[np.float64], NDArray[np.bool_]
-]  # probabilities of the positive class, and which samples are of it
+# probabilities of the positive class, and which samples are of it
+Scores = tuple[NDArray[np.float64], NDArray[np.bool_]]
 NO_ROWS = (
     "This federation holds out no rows for validation, and a threshold must not be chosen on training or test rows. Give each client rows "
     "to hold out, --validation 0.2 (Python: validation=0.2), or the server some, --set server_validation=0.1 (Python: server_validation)."

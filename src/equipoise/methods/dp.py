@@ -67,9 +67,8 @@ class DP(Rule):
         return self.noise > 0
 
     def doubt(self, setup: Setup) -> str:
-        quiet = math.sqrt(
-            (M := setup.asked or setup.n_clients) / setup.n_params
-        )  # the noise with which their mean is C long
+        # the noise with which their mean is C long
+        quiet = math.sqrt((M := setup.asked or setup.n_clients) / setup.n_params)
         if self.noise < LOUD * quiet:
             return ""
         return (

@@ -138,9 +138,8 @@ class FedAVE(Rule):
             past = simplex(past.index_copy(0, i, rep.clamp(min=LEAST)))
             state = {**state, "rep": past, "k": state["k"].index_copy(0, i, k)}
             notes |= {"reputation": past[i].tolist(), "likeness": k.tolist()}
-        scale = cohort.scale * (
-            cohort.t > 0
-        )  # in the first round no client gets anything, nor does the global model change
+        # in the first round no client gets anything, nor does the global model change
+        scale = cohort.scale * (cohort.t > 0)
         return state, replace(cohort, weights=p, coefficients=c, scale=scale, notes=notes)
 
     def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:

@@ -66,9 +66,8 @@ class FedCE(Rule):
     """
 
     needs = frozenset({"classes"})
-    owns = frozenset(
-        {"weights", "mask", "direction"}
-    )  # the model of the others is known if weights alone made the step
+    # the model of the others is known if weights alone made the step
+    owns = frozenset({"weights", "mask", "direction"})
     reports = "its accuracy without its own last update"
     ranges = MappingProxyType({"metric": Bounds(0, 1), "measured": Bounds(0, 1)})
     mode: Literal["times", "plus"] = choice("times", "plus", search=among("times", "plus"))

@@ -21,9 +21,8 @@ def sharing(gamma: Tensor, kappa: float, lots: Tensor) -> Tensor:
     r"""Weights [M, M] of the updates that each client gets: its own, and :math:`\lceil \gamma_i^{1 - \kappa} (M - 1) \rceil` others of least ``lots`` [M, M]."""
     M = len(gamma)
     n = (gamma ** (1 - kappa) * (M - 1) - SLACK).ceil()
-    rank = (
-        lots.masked_fill(torch.eye(M, dtype=torch.bool, device=lots.device), -1).argsort(1).argsort(1)
-    )  # its own is 0
+    # its own is 0
+    rank = lots.masked_fill(torch.eye(M, dtype=torch.bool, device=lots.device), -1).argsort(1).argsort(1)
     included = (rank <= n[:, None]).to(gamma)
     return included / included.sum(1, keepdim=True)
 

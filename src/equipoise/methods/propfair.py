@@ -46,9 +46,8 @@ class PropFair(Rule):
     def loss(self, out: Out, visit: Visit) -> Tensor:
         mean = out.cross_entropy
         bent = self.M - mean >= self.eps
-        curve = -torch.log1p(
-            -torch.where(bent, mean, 0) / self.M
-        )  # the branch not taken would have an undefined gradient
+        # the branch not taken would have an undefined gradient
+        curve = -torch.log1p(-torch.where(bent, mean, 0) / self.M)
         return torch.where(bent, curve, mean / (self.eps if self.huber else self.M)) - mean
 
 

@@ -1,6 +1,7 @@
 """Residual networks: one block per stage for small images, and ResNet-18 and ResNet-50."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -149,6 +150,8 @@ def _shortcut(channels: int, out: int, stride: int) -> nn.Sequential:
 class ResNet(nn.Module):
     """ResNet of four stages with 64, 128, 256 and 512 channels inside their blocks, named as in torchvision.
 
+    ``resnet18`` has 11,689,512 parameters for 1,000 classes, ``resnet50`` 25,557,032.
+
     He, Zhang, Ren, Sun, CVPR 2016, Table 1; convolutions begin as in their "Delving Deep into Rectifiers", ICCV 2015.
 
     Parameters
@@ -175,10 +178,11 @@ class ResNet(nn.Module):
         name: str,
         block: type[Basic] | type[Bottleneck],
         depths: Sequence[int],
-        in_shape: Sequence[int],
-        n_classes: int,
-        stem: Stem,
-        weights: str | Path | None,
+        in_shape: Sequence[int] = (3, 224, 224),
+        n_classes: int = 10,
+        *,
+        stem: Stem = "imagenet",
+        weights: str | Path | None = None,
     ) -> None:
         super().__init__()
         if len(in_shape) != 3 or min(in_shape) < 1:
@@ -209,23 +213,5 @@ class ResNet(nn.Module):
         return out
 
 
-def resnet18(
-    in_shape: Sequence[int] = (3, 224, 224),
-    n_classes: int = 10,
-    *,
-    stem: Stem = "imagenet",
-    weights: str | Path | None = None,
-) -> ResNet:
-    """ResNet-18 (11,689,512 parameters for 1,000 classes); see :class:`ResNet`."""
-    return ResNet("resnet18", Basic, (2, 2, 2, 2), in_shape, n_classes, stem, weights)
-
-
-def resnet50(
-    in_shape: Sequence[int] = (3, 224, 224),
-    n_classes: int = 10,
-    *,
-    stem: Stem = "imagenet",
-    weights: str | Path | None = None,
-) -> ResNet:
-    """ResNet-50 (25,557,032 parameters for 1,000 classes); see :class:`ResNet`."""
-    return ResNet("resnet50", Bottleneck, (3, 4, 6, 3), in_shape, n_classes, stem, weights)
+resnet18: Callable[..., ResNet] = partial(ResNet, "resnet18", Basic, (2, 2, 2, 2))
+resnet50: Callable[..., ResNet] = partial(ResNet, "resnet50", Bottleneck, (3, 4, 6, 3))

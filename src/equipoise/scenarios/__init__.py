@@ -27,24 +27,14 @@ from equipoise.scenarios import (
     quality,
     tables,
 )
-from equipoise.scenarios.corruption import CORRUPTIONS
-from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario, kind_of
+from equipoise.scenarios.corruption import CORRUPTIONS as CORRUPTIONS
+from equipoise.scenarios.scenario import Described, kind_of
+from equipoise.scenarios.scenario import Description as Description
+from equipoise.scenarios.scenario import Images as Images
+from equipoise.scenarios.scenario import Protocol as Protocol
+from equipoise.scenarios.scenario import Scenario as Scenario
 from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import unknown
-
-__all__ = [
-    "CORRUPTIONS",
-    "DATA_SEED",
-    "SCENARIOS",
-    "Description",
-    "Images",
-    "Protocol",
-    "Scenario",
-    "ScenarioEntry",
-    "describe",
-    "load",
-]
-
 
 TASK = "task"  # an option of every scenario: what its labels are, which only own data leave open
 HELD = "held"  # what clients hold out in a run, a parameter of scenarios that learn from their rows

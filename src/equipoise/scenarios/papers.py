@@ -45,9 +45,8 @@ def scenario(description: Description, seed: int, files: Mapping[str, Contents],
     total = hashlib.sha256()
     for what in sorted(files):
         contents = files[what]
-        facts = {
-            key: value for key, value in contents.about.items() if key != "images"
-        }  # a cached file, named by times
+        # a cached file, named by times
+        facts = {key: value for key, value in contents.about.items() if key != "images"}
         about = [what, list(shape(contents.data)), list(contents.classes), contents.names, facts]
         total.update(json.dumps(about, sort_keys=True, default=str).encode())
         total.update(labels(contents.data).numpy().tobytes())

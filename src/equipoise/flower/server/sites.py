@@ -35,9 +35,8 @@ class Sites:
     roster: Roster = field(init=False)
     traffic: dict[str, dict[int, list[int]]] = field(default_factory=dict)  # by kind and client: bytes down and up
     times: dict[int, tuple[float | None, float]] = field(default_factory=dict)  # of training, see Consortium.train
-    classes: dict[int, Classes] = field(
-        default_factory=dict
-    )  # samples by class of the test sets of each site, as it said first
+    # samples by class of the test sets of each site, as it said first
+    classes: dict[int, Classes] = field(default_factory=dict)
     saved: list[list[int]] = field(default_factory=list)  # the rounds of each site's states in the checkpoints kept
     _bases: dict[int, tuple[str, Tensor]] = field(default_factory=dict)  # what each site keeps, by client
     _count: int = 0
