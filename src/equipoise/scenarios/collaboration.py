@@ -14,7 +14,7 @@ from numpy.random import Generator
 from torch import Tensor
 
 from equipoise.scenarios import digits, partition
-from equipoise.scenarios.scenario import Described, Protocol, Scenario
+from equipoise.scenarios.scenario import Described, Protocol
 from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import unknown
 
@@ -213,26 +213,16 @@ def _scenario(summary: str, division: Division, test: Sequence[int]) -> Describe
         collaborative=True,
     )
 
-    def build(seed: int) -> Scenario:
-        data = digits.recall(seed, train, test)
+    def divide(seed: int, data: digits.Tensors) -> digits.Divided:
         # The stream's key is one that neither the images nor another scenario use.
         rng = digits.stream(seed, len(digits.DOMAINS) + 2)
         held, parts = division.parts(digits.joined(data, "train")[1], pool, rng)
         about = {"samples": division.samples, "holdout": division.holdout, "recipe": division.recipe}
         about |= {"alpha": division.alpha} if division.scene == "dir" else {}
-        return digits.divided(
-            description,
-            seed,
-            train,
-            test,
-            data,
-            parts,
-            tests={"test": digits.joined(data, "test")},
-            held=held,
-            collaboration={"version": VERSION, **about},
-        )
+        tests, recipe = {"test": digits.joined(data, "test")}, {"collaboration": {"version": VERSION, **about}}
+        return digits.Divided(parts, tests, held=held, recipe=recipe)
 
-    return description, build
+    return digits.scenario(description, train, test, divide)
 
 
 def _images(name: str, pool: int, test: Sequence[int]) -> list[int]:

@@ -23,7 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import resources
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -61,6 +62,7 @@ LUMINANCE = np.array([0.3, 0.6, 0.1]).reshape(1, 3, 1, 1)
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Images8 = NDArray[np.uint8]
+Tensors = Mapping[str, Tensor]  # those of :func:`generate`
 
 
 def by_domain(*, train: Sequence[int] = TRAIN, test: Sequence[int] = TEST, clients: int = CLIENTS) -> Described:
@@ -75,12 +77,13 @@ def by_domain(*, train: Sequence[int] = TRAIN, test: Sequence[int] = TEST, clien
         raise ValueError(f"digits: clients must be a multiple of {len(DOMAINS)}, the domains; found {clients}.")
     groups = tuple(np.repeat(DOMAINS, clients // len(DOMAINS)).tolist())
 
-    def divide(seed: int) -> list[list[int]]:
+    def divide(seed: int, data: Tensors) -> Divided:
         domain_of = np.repeat(np.arange(len(DOMAINS)), train).tolist()
         with partition.errors_of("digits"):
-            return partition.by_domain(domain_of, clients // len(DOMAINS), seed)
+            parts = partition.by_domain(domain_of, clients // len(DOMAINS), seed)
+        return Divided(parts, _by_domain(data), groups)
 
-    return _scenario("digits", SUMMARY, PROTOCOL, train, test, groups, divide)
+    return scenario(described("digits", SUMMARY, train, test), train, test, divide)
 
 
 def iid(*, train: Sequence[int] = TRAIN, test: Sequence[int] = TEST, clients: int = CLIENTS) -> Described:
@@ -97,10 +100,15 @@ def iid(*, train: Sequence[int] = TRAIN, test: Sequence[int] = TEST, clients: in
     """
     partition.check("digits-iid", sum(train), clients)
 
-    def divide(seed: int) -> list[list[int]]:
-        return partition.iid(sum(train), clients, seed)
+    def divide(seed: int, data: Tensors) -> Divided:
+        return Divided(partition.iid(sum(train), clients, seed), _by_domain(data))
 
-    return _scenario("digits-iid", SUMMARY_IID, PROTOCOL_IID, train, test, None, divide)
+    return scenario(described("digits-iid", SUMMARY_IID, train, test, protocol=PROTOCOL_IID), train, test, divide)
+
+
+def _by_domain(data: Tensors) -> dict[str, tuple[Tensor, Tensor]]:
+    """The test images and labels of each domain."""
+    return {domain: (data[f"{domain}/test/x"], data[f"{domain}/test/y"]) for domain in DOMAINS}
 
 
 def generate(seed: int, train: Sequence[int] = TRAIN, test: Sequence[int] = TEST) -> dict[str, Tensor]:
@@ -380,77 +388,64 @@ def recall(seed: int, train: Sequence[int], test: Sequence[int]) -> dict[str, Te
     return cache.recall(f"digits-v{VERSION}-seed{seed}-{options}", lambda: generate(seed, train, test))
 
 
-def joined(data: Mapping[str, Tensor], split: str) -> tuple[Tensor, Tensor]:
+def joined(data: Tensors, split: str) -> tuple[Tensor, Tensor]:
     """Images and labels of all domains of a split, in the order of ``DOMAINS``."""
     x, y = (torch.cat([data[f"{domain}/{split}/{what}"] for domain in DOMAINS]) for what in ("x", "y"))
     return x, y
 
 
-def divided(
-    description: Description,
-    seed: int,
-    train: Sequence[int],
-    test: Sequence[int],
-    data: Mapping[str, Tensor],
-    parts: Sequence[Sequence[int]],
-    *,
-    groups: Sequence[str] | None = None,
-    tests: Mapping[str, tuple[Tensor, Tensor]],
-    images: tuple[Tensor, Tensor] | None = None,
-    held: Sequence[int] | None = None,
-    **recipe: Any,
-) -> Scenario:
-    """The scenario of which each client has some of the images.
+class Divided(NamedTuple):
+    """Which of the images each client has.
 
     Parameters
     ----------
-    description, seed, train, test : what it is made from.
-    data : the tensors whose checksum goes into the manifest.
     parts : per client, positions in the training images of all domains, joined in the order of ``DOMAINS``.
-    groups : per client the test group that it belongs to; None if the clients are alike.
     tests : test images and labels by group.
-    images : training images and labels of all domains, if they are not those of ``data``.
+    groups : per client the test group that it belongs to; None if the clients are alike.
     held : positions of the server's samples, if it has any.
+    images : training images and labels of all domains, if they are not those that were made.
+    checked : the tensors whose checksum goes into the manifest, if they are not those that were made.
     recipe : what else the manifest says, beyond the making of the images.
     """
-    x, y = joined(data, "train") if images is None else images
-    names = numbered(groups or ["client"] * len(parts))
-    return Scenario(
-        **vars(description),
-        server_validation=None if held is None else (x[held], y[held]),
-        clients=tuple((x[part], y[part]) for part in parts),
-        client_names=names,
-        client_groups=None if groups is None else tuple(groups),
-        tests=tests,
-        manifest={
-            "scenario": description.name,
-            "generator": "digits",
-            "version": VERSION,
-            "seed": seed,
-            "train": list(train),
-            "test": list(test),
-            **recipe,
-            "sha256": cache.digest(data),
-            "clients": {name: list(map(int, part)) for name, part in zip(names, parts, strict=True)},
-            **({} if held is None else {"validation": list(map(int, held))}),
-        },
-    )
+
+    parts: Sequence[Sequence[int]]
+    tests: Mapping[str, tuple[Tensor, Tensor]]
+    groups: Sequence[str] | None = None
+    held: Sequence[int] | None = None
+    images: tuple[Tensor, Tensor] | None = None
+    checked: Tensors | None = None
+    recipe: Mapping[str, Any] = MappingProxyType({})
 
 
-def _scenario(
-    name: str,
-    summary: str,
-    protocol: Protocol,
-    train: Sequence[int],
-    test: Sequence[int],
-    groups: tuple[str, ...] | None,
-    divide: Callable[[int], list[list[int]]],
+def scenario(
+    description: Description, train: Sequence[int], test: Sequence[int], divide: Callable[[int, Tensors], Divided]
 ) -> Described:
-    description = described(name, summary, train, test, protocol=protocol)
+    """The scenario of so many images per domain, which ``divide`` divides by a seed."""
 
     def build(seed: int) -> Scenario:
         data = recall(seed, train, test)
-        tests = {domain: (data[f"{domain}/test/x"], data[f"{domain}/test/y"]) for domain in DOMAINS}
-        return divided(description, seed, train, test, data, divide(seed), groups=groups, tests=tests)
+        made = divide(seed, data)
+        x, y = joined(data, "train") if made.images is None else made.images
+        held, names = made.held, numbered(made.groups or ["client"] * len(made.parts))
+        return Scenario(
+            **vars(description),
+            server_validation=None if held is None else (x[held], y[held]),
+            clients=tuple((x[part], y[part]) for part in made.parts),
+            client_names=names,
+            client_groups=None if made.groups is None else tuple(made.groups),
+            tests=made.tests,
+            manifest={
+                "scenario": description.name,
+                "generator": "digits",
+                "version": VERSION,
+                "seed": seed,
+                "train": list(train),
+                "test": list(test),
+                **made.recipe,
+                "sha256": cache.digest(made.checked or data),
+                "clients": {name: list(map(int, part)) for name, part in zip(names, made.parts, strict=True)},
+                **({} if held is None else {"validation": list(map(int, held))}),
+            },
+        )
 
     return description, build
