@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from equipoise.core.draws import Schedule, key, schedule
+from equipoise.core.hidden_units import Neurons
 from equipoise.core.model import Model
 from equipoise.core.rule import Rule, State
 from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver, at
 from equipoise.data.samples import Samples
 from equipoise.system.tree import span, tree_map
-
-if TYPE_CHECKING:
-    from equipoise.core.hidden_units import Neurons
 
 OUT_OF_MEMORY = "memory ran out"  # how the reason of such an answer begins; what to do follows a colon
 
