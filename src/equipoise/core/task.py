@@ -40,6 +40,10 @@ class Task(ABC):
     dtype: ClassVar[torch.dtype]
     sums: ClassVar[type[Tally]]
 
+    def __str__(self) -> str:
+        given = _options(self)
+        return f"{_called(self)}({given})" if given else _called(self)
+
     @abstractmethod
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Loss of each sample [..., B]."""
@@ -48,13 +52,7 @@ class Task(ABC):
     def predictions(self, outputs: Tensor) -> Tensor:
         """What is predicted of each sample [..., B]."""
 
-    def tally(
-        self,
-        outputs: Tensor,
-        y: Tensor,
-        ok: Tensor | None = None,
-        predicted: Tensor | None = None,
-    ) -> Tally:
+    def tally(self, outputs: Tensor, y: Tensor, ok: Tensor | None = None, predicted: Tensor | None = None) -> Tally:
         """What outputs [..., B, C] are for targets [..., B], as sums from which all measures but those of :meth:`whole` follow.
 
         False in ``ok`` [..., B] is padding. ``predicted`` [..., B] replaces :meth:`predictions`.
@@ -196,10 +194,6 @@ class Classification(Task):
         """Why a network with so many outputs does not fit; empty if it does."""
         return "" if width > 1 else "Give it one output per class: two for two classes"
 
-    def __str__(self) -> str:
-        given = _options(self)
-        return f"{_called(self)}({given})" if given else _called(self)
-
 
 NO_LABEL = -(1 << 62)
 CLASSIFICATION = Classification()
@@ -293,9 +287,6 @@ class Regression(Task):
             centre=centre if self.centre is None else self.centre,
             scale=spread if self.scale is None else self.scale,
         )
-
-    def __str__(self) -> str:
-        return f"{_called(self)}({_options(self)})"
 
 
 LOSSES: Mapping[str, Callable[..., Tensor]] = {

@@ -223,12 +223,7 @@ class EvaluationSets:
             raise ValueError(f"groups must name one test set per client ({expected}); found {given}.")
 
     def score(
-        self,
-        trial: Trial,
-        vector: Tensor,
-        data: Samples,
-        called: Mapping[str, Sequence[str]],
-        server: Sequence[State],
+        self, trial: Trial, vector: Tensor, data: Samples, called: Mapping[str, Sequence[str]], server: Sequence[State]
     ) -> dict[str, Any]:
         """All measures of the run, of a whole vector [G] on one data set, and those of sums by sensitive attribute, as these are ``called``.
 

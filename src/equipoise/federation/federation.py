@@ -320,11 +320,8 @@ class Federation(Arrangement):
         ValueError : a directory that holds another run.
         RunError : another process trains there.
         """
-        for name, number in (
-            ("rounds", rounds),
-            ("checkpoint_every", checkpoint_every),
-            ("keep_checkpoints", keep_checkpoints),
-        ):
+        counts = {"rounds": rounds, "checkpoint_every": checkpoint_every, "keep_checkpoints": keep_checkpoints}
+        for name, number in counts.items():
             check_whole(name, number, 1)
         if directory is None and max(checkpoint_every, keep_checkpoints) > 1:
             raise ValueError(

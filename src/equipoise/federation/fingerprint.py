@@ -93,10 +93,7 @@ def unlike(its: Mapping[str, str], agreed: Mapping[str, tuple[str, str]]) -> str
 
 
 def contents(
-    clients: Sequence[Data],
-    tests: Mapping[str, Samples],
-    groups: Sequence[str] | None,
-    validation: Samples | None,
+    clients: Sequence[Data], tests: Mapping[str, Samples], groups: Sequence[str] | None, validation: Samples | None
 ) -> dict[str, str]:
     """Hashes of all data of a federation, by the keys of :data:`PARTS`.
 

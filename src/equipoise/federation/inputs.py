@@ -436,16 +436,7 @@ def taking(data: Samples | Shape, whose: str) -> Iterator[None]:
         yield
     except NetworkError:
         raise
-    except (
-        RuntimeError,
-        TypeError,
-        ValueError,
-        IndexError,
-        KeyError,
-        AttributeError,
-        NotImplementedError,
-        AssertionError,
-    ) as error:
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
         about = data.shape_and_labels if isinstance(data, Samples) else (data,)
         shape = "" if about is None else f" of shape {listed(about[0], 1)}"
         raise ValueError(

@@ -33,11 +33,7 @@ log = logging.getLogger(__name__)
 
 
 def description(
-    method: Method,
-    solver: Solver,
-    settings: Settings,
-    measures: Iterable[str],
-    name: str,
+    method: Method, solver: Solver, settings: Settings, measures: Iterable[str], name: str
 ) -> dict[str, Any]:
     """The description of the experiment ``name`` in every message, so that any new process of a site can answer.
 
