@@ -133,7 +133,7 @@ def least(model: Model, clients: int, private: bool) -> int:
     return model.initial.nbytes * (clients * (2 if private else 1) + 3)
 
 
-def check_memory(model: Model, clients: int, private: bool, device: str = "cpu") -> None:
+def check_memory(model: Model, clients: int, private: bool, device: str | torch.device = "cpu") -> None:
     """Refuse a run whose least memory is more than is free now; without a trial.
 
     Parameters
@@ -206,9 +206,7 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None, keep: int) -
     now, total = fed.progress, fed.progress.t + rounds
     N, M, device = len(trial.data), cohort_size(len(trial.data), trial.settings.participation), now.vector.device
     held, free = memory.taken(device), memory.free(device)
-    if free is not None:
-        private = trial.method.private(trial.model) is not None
-        _refuse(least(trial.model, M, private), free, "at least", f"{M:,} clients x {trial.model.size:,} numbers")
+    check_memory(trial.model, M, trial.method.private(trial.model) is not None, device)
     memory.watch(device)
     alone = tested = 0.0
     if fed.collaborative and fed.alone is None:
