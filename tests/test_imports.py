@@ -132,7 +132,7 @@ def sizes() -> tuple[dict[str, int], dict[str, int]]:
 
 FILE_SIZES, CLASS_SIZES = sizes()
 LONGER = {  # file: its limit, and why
-    "aaggff": (48, "two online algorithms, seven responses to a loss, and what the authors' code does otherwise"),
+    "aaggff": (45, "two online algorithms, seven responses to a loss, and what the authors' code does otherwise"),
     "cffl": (
         140,
         "two reputations, four ways to share out, work that clients keep to themselves, and a second released form",
@@ -143,15 +143,14 @@ LONGER = {  # file: its limit, and why
         "a divergence of lists of unequal lengths, on the client, and two sources of reputation on the server",
     ),
     "fedce": (62, "two contributions with a history each, and what the three released forms do otherwise"),
-    "fedfv": (44, "three algorithms of the paper (projection, history, rescaling), each a loop over clients"),
-    "fedpw": (48, "weights by two momenta, and in every tensor a step by sorted entries"),
-    "fedlf": (43, "for each tensor a quadratic problem of three kinds of rows, and how long absent clients count"),
-    "fedmdfg": (55, "a quadratic problem of three kinds of rows, and four numbers kept for each client"),
+    "fedfv": (41, "three algorithms of the paper (projection, history, rescaling), each a loop over clients"),
+    "fedpw": (45, "weights by two momenta, and in every tensor a step by sorted entries"),
+    "fedmdfg": (52, "a quadratic problem of three kinds of rows, and four numbers kept for each client"),
     "fairfed": (
         90,
         "three measures of unfairness and two for many groups, accuracy without groups, and what five others compute under its name",
     ),
-    "gifair": (49, "groups of clients, and two forms, of which one changes what clients train"),
+    "gifair": (46, "groups of clients, and two forms, of which one changes what clients train"),
     "fedgft": (51, "the gap of a batch, with the mean of the others for a group it lacks, and the published gap"),
     "logofair": (
         84,
