@@ -113,8 +113,8 @@ def complete(
     until : rounds after which a run pauses; None: it goes to its end.
     workers : processes that are kept for further calls; None: new ones.
     """
-    resume = ("resume", "--quiet", "--workers", str(max(1, cores() // jobs)), "--")
-    resume = (*resume[:-1], *(("--until", str(until)) if until else ()), "--")
+    resume = ["resume", "--quiet", "--workers", str(max(1, cores() // jobs))]
+    resume += ["--until", str(until)] if until else []
     left = [path for path in configs if not (runs.finished(path) or _reached(path, until))]
     watch = Watch([*configs], lines, jobs)
     ended: dict[Path, int] = {}  # their records are read once: of many long runs they are much
@@ -127,7 +127,7 @@ def complete(
             ended.update({path: _rounds(path) for path in configs if path not in ended and runs.finished(path)})
             on_progress(sum(ended.get(path) or _rounds(path) for path in configs), total)
 
-    commands = {path: [*resume, str(path)] for path in left}
+    commands = {path: [*resume, "--", str(path)] for path in left}
     data = {path: _data(configs[path]) for path in left}
     failed = side_by_side(commands, jobs, look, data=data, kept=workers)
     watch.look()

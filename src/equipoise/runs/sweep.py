@@ -477,7 +477,6 @@ def _settled(base: Path, methods: Iterable[str], seeds: Sequence[int]) -> Iterat
     for path in paths:
         if (path / "config.toml").exists():
             raise RunError(f"{path} is a run of the command line: continue it there. Choose another directory.")
-    base.mkdir(parents=True, exist_ok=True)
     with claimed(base):
         write_atomically(order, sealed_json({"runs": [path.name for path in paths]}))
         yield
