@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from equipoise.cli.console import out, print_json, say
 from equipoise.cli.options import Json, reading_of
@@ -13,54 +13,49 @@ READING = ("sep", "decimal", "thousands", "encoding", "not_missing")  # of a tab
 
 def audit(
     source: Annotated[
-        Path,
-        typer.Argument(metavar="PREDICTIONS", help="A table with a row per person: .csv, .tsv, .xlsx or .parquet."),
+        Path, Argument(metavar="PREDICTIONS", help="A table with a row per person: .csv, .tsv, .xlsx or .parquet.")
     ],
-    label: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="What is true of the person [default: label].")
-    ] = None,
+    label: Annotated[str | None, Option(metavar="COLUMN", help="What is true of the person [default: label].")] = None,
     probability: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="The probability of the positive class, in [0, 1].")
+        str | None, Option(metavar="COLUMN", help="The probability of the positive class, in [0, 1].")
     ] = None,
     prediction: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="The predicted class, or number, instead of a threshold.")
+        str | None, Option(metavar="COLUMN", help="The predicted class, or number, instead of a threshold.")
     ] = None,
     group: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="COLUMN",
             help="A group of people, `sex` or `age:40,60`; several times for several [default: group].",
         ),
     ] = None,
     site: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="The site, in each of which groups are compared, too [default: site]."),
+        Option(metavar="COLUMN", help="The site, in each of which groups are compared, too [default: site]."),
     ] = None,
     subject: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="COLUMN",
             help="The person, if one has several rows: intervals take these together [default: subject].",
         ),
     ] = None,
     positive: Annotated[
-        str | None, typer.Option(metavar="CLASS", help="The class that rates are about [default: the second of two].")
+        str | None, Option(metavar="CLASS", help="The class that rates are about [default: the second of two].")
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="The positive class is predicted from this probability on [default: 0.5]."),
+        Option(min=0, max=1, help="The positive class is predicted from this probability on [default: 0.5]."),
     ] = None,
-    least: Annotated[int, typer.Option(min=1, metavar="N", help="People that a number must be about.")] = 30,
+    least: Annotated[int, Option(min=1, metavar="N", help="People that a number must be about.")] = 30,
     task: Annotated[
-        str | None, typer.Option(metavar="TASK", help="`regression` for numbers to predict [default: classification].")
+        str | None, Option(metavar="TASK", help="`regression` for numbers to predict [default: classification].")
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="How the table is written: sep, decimal, encoding, not_missing."
-        ),
+        Option("--set", metavar="NAME=VALUE", help="How the table is written: sep, decimal, encoding, not_missing."),
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("audit.html"),
+    output: Annotated[Path, Option("--output", "-o", help="The page to write.")] = Path("audit.html"),
     json_: Json = False,
 ) -> None:
     """Measure how differently any model treats groups of people, from its predictions; nothing is trained."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from equipoise.cli.console import out, print_json, progress_bar, say
 from equipoise.cli.options import Base, Jobs, Json
@@ -16,22 +16,20 @@ SUBMIT = "submit"
 def benchmark(
     words: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="SUITE",
             help="A suite, `fair-small`, or your own, `mine.toml`; or `submit` and methods of your own.",
         ),
     ],
-    suite: Annotated[
-        str | None, typer.Option("--suite", help="With `submit`: the suite [default: fair-small].")
-    ] = None,
+    suite: Annotated[str | None, Option("--suite", help="With `submit`: the suite [default: fair-small].")] = None,
     shard: Annotated[
-        str, typer.Option(metavar="K/N", help="Run the K-th of N parts of the cells; machines share the folder.")
+        str, Option(metavar="K/N", help="Run the K-th of N parts of the cells; machines share the folder.")
     ] = "1/1",
     jobs: Jobs = None,
-    name: Annotated[str | None, typer.Option(help="Keep the results in RUNS/NAME [default: the suite's name].")] = None,
+    name: Annotated[str | None, Option(help="Keep the results in RUNS/NAME [default: the suite's name].")] = None,
     base: Base = Path("runs"),
     retry: Annotated[
-        bool, typer.Option("--retry", help="List and run again cells that failed to run; one that guesses did run.")
+        bool, Option("--retry", help="List and run again cells that failed to run; one that guesses did run.")
     ] = False,
     json_: Json = False,
 ) -> None:

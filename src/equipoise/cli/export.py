@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from equipoise.cli.console import note, say
 from equipoise.cli.options import Moved, Run, require_use
@@ -23,37 +23,29 @@ def export(
     directory: Run,
     client: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Name of a client, whose own model is written; `all` for every client [default: the global model]."
         ),
     ] = None,
     compact: Annotated[
-        bool, typer.Option("--compact", help="A client of FedSAC: the really smaller network of what it holds.")
+        bool, Option("--compact", help="A client of FedSAC: the really smaller network of what it holds.")
     ] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for the files [default: RUN/models].")
-    ] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="Folder for the files [default: RUN/models].")] = None,
     bundle: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Write a bundle into a new folder: all that predicting takes, and a model card."
-        ),
+        Option(metavar="DIR", help="Write a bundle into a new folder: all that predicting takes, and a model card."),
     ] = None,
-    use: Annotated[str, typer.Option(metavar="TEXT", help="With --bundle: what the model is for, for its card.")] = "",
+    use: Annotated[str, Option(metavar="TEXT", help="With --bundle: what the model is for, for its card.")] = "",
     license_: Annotated[
         str,
-        typer.Option(
+        Option(
             "--license", metavar="NAME", help="With --bundle: of the data and the model, one line, such as `cc-by-4.0`."
         ),
     ] = "",
-    onnx: Annotated[
-        bool, typer.Option("--onnx", help="With --bundle: also write the network as a graph of ONNX.")
-    ] = False,
+    onnx: Annotated[bool, Option("--onnx", help="With --bundle: also write the network as a graph of ONNX.")] = False,
     recalibrate: Annotated[
         str | None,
-        typer.Option(
-            metavar="KIND", help="With --bundle: recalibrate probabilities on validation rows: platt, isotonic."
-        ),
+        Option(metavar="KIND", help="With --bundle: recalibrate probabilities on validation rows: platt, isotonic."),
     ] = None,
     data: Moved = None,
 ) -> None:

@@ -19,6 +19,7 @@ import typer
 from click import Command as AnyCommand
 from click import Context, NoSuchOption
 from rich.markup import escape
+from typer import Option
 from typer.core import TyperCommand
 from typer.main import get_command
 
@@ -115,10 +116,10 @@ for group in (analyse, data_sets, schema, flower):
 
 @app.callback(invoke_without_command=True)
 def _main(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    version: Annotated[bool, Option("--version", help="Print the version.")] = False,
     portable: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--portable",
             help="Before the command: take only instructions that processors of Intel and AMD have in common, so that with SGD "
             "the bits of a run do not depend on which it is. Slower for dense networks.",

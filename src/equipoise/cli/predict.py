@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from equipoise.cli.console import note, progress_bar, require_free, say
 from equipoise.cli.options import reading_of
@@ -17,30 +17,28 @@ if TYPE_CHECKING:
 
 
 def predict(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A folder that `equipoise export --bundle` wrote.")],
+    bundle: Annotated[Path, Argument(metavar="BUNDLE", help="A folder that `equipoise export --bundle` wrote.")],
     data: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="DATA",
             help="A table with the columns that the model was trained with; a folder of images; or an array, a .npy file.",
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="CSV", help="The table of predictions to write.")],
+    output: Annotated[Path, Option("--output", "-o", metavar="CSV", help="The table of predictions to write.")],
     identifier: Annotated[
         str | None,
-        typer.Option(
-            "--id", metavar="COLUMN", help="A column of the table that names its rows [default: their numbers]."
-        ),
+        Option("--id", metavar="COLUMN", help="A column of the table that names its rows [default: their numbers]."),
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--set",
             metavar="NAME=VALUE",
             help="How the table is written, `sep`, `decimal` or `encoding` [default: as the one of the run].",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Predict with a bundle: a row for every row of a table, with its prediction and the probability of every class."""
     from equipoise.bundle.files import cautions

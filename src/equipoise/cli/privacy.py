@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from equipoise.cli import completion
 from equipoise.cli.console import out, plain_table, print_json
@@ -17,18 +17,18 @@ from equipoise.privacy.accounting import ACCOUNT, SENSITIVITY, account, answers,
 def privacy(
     run: Annotated[
         Path | None,
-        typer.Argument(
+        Argument(
             metavar="[RUN]",
             help="Directory of a run with `dp`, or the state-dir of a site with an account of its own.",
             autocompletion=completion.runs,
         ),
     ] = None,
-    noise: Annotated[float | None, typer.Option(min=0, help="The noise z of `dp`: gives epsilon.")] = None,
-    epsilon: Annotated[float | None, typer.Option(min=0, help="The epsilon wanted: gives the noise z.")] = None,
+    noise: Annotated[float | None, Option(min=0, help="The noise z of `dp`: gives epsilon.")] = None,
+    epsilon: Annotated[float | None, Option(min=0, help="The epsilon wanted: gives the noise z.")] = None,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", "-r", min=1, help="Rounds in which a client answers [default: 1].")
+        int | None, Option("--rounds", "-r", min=1, help="Rounds in which a client answers [default: 1].")
     ] = None,
-    delta: Annotated[float, typer.Option(help="In (0, 1); well below one over the number of clients.")] = 1e-5,
+    delta: Annotated[float, Option(help="In (0, 1); well below one over the number of clients.")] = 1e-5,
     json_: Json = False,
 ) -> None:
     """Account for the noise of `dp`: epsilon, for all data of one client, from its noise or the other way round."""

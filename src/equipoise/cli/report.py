@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
-import typer
+from typer import Option
 
 from equipoise.cli.console import note, out, print_json, say
 from equipoise.cli.init import ABOUT, about_in
@@ -22,23 +22,23 @@ READERS = ("researchers", COMMITTEE := "committee")
 
 def report(
     directories: Runs,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
+    output: Annotated[Path, Option("--output", "-o", help="The file to write.")] = Path("report.html"),
     for_: Annotated[
         str,
-        typer.Option(
+        Option(
             "--for", metavar="READER", help="Who reads it: researchers, or a committee, which gets two pages in words."
         ),
     ] = READERS[0],
     about: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="With --for committee: a TOML file whose table [report] has title, purpose, author and contact [default: that of the run].",
         ),
     ] = None,
     label: Labels = None,
-    positive: Annotated[str | None, typer.Option(help=help_of("positive"))] = None,
-    least_group: Annotated[int | None, typer.Option(min=1, help=help_of("least_group"))] = None,
+    positive: Annotated[str | None, Option(help=help_of("positive"))] = None,
+    least_group: Annotated[int | None, Option(min=1, help=help_of("least_group"))] = None,
     figures: Figures = False,
     details: Details = False,
     json_: Json = False,

@@ -7,8 +7,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.markup import escape
+from typer import Argument, Option
 
 from equipoise.cli import completion
 from equipoise.cli.console import err, out, plain_table, print_json, progress_bar, say
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def reproduce(
     name: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="[PAPER/ITEM]",
             help="An experiment, such as `fedheal/table2`, or a file of your own, `mine.toml`; none lists them.",
             autocompletion=completion.experiments,
@@ -35,41 +35,37 @@ def reproduce(
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(
-            "--data", "-d", metavar="DIR", help="The folder with the paper's data sets; see `equipoise data`."
-        ),
+        Option("--data", "-d", metavar="DIR", help="The folder with the paper's data sets; see `equipoise data`."),
     ] = None,
     embedded: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--embedded",
             help="Take embedded stand-in data, scaled down: nothing is downloaded, and the values are not the paper's.",
         ),
     ] = False,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="How many seeds: 0, 1, ... [default: the experiment's].")
-    ] = None,
+    seeds: Annotated[int | None, Option(min=1, help="How many seeds: 0, 1, ... [default: the experiment's].")] = None,
     divisions: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=1,
             help="How many divisions of the data, each with all seeds [default: the experiment's, else one a seed].",
         ),
     ] = None,
-    part: Annotated[list[str] | None, typer.Option("--part", help="Only this block of columns. Repeatable.")] = None,
-    row: Annotated[list[str] | None, typer.Option("--row", help="Only this row. Repeatable.")] = None,
+    part: Annotated[list[str] | None, Option("--part", help="Only this block of columns. Repeatable.")] = None,
+    row: Annotated[list[str] | None, Option("--row", help="Only this row. Repeatable.")] = None,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", "-r", min=1, help="Fewer rounds than the experiment's, to try it.")
+        int | None, Option("--rounds", "-r", min=1, help="Fewer rounds than the experiment's, to try it.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="The few rounds and seeds that the experiment has for a quick trial.")
+        bool, Option("--quick", help="The few rounds and seeds that the experiment has for a quick trial.")
     ] = False,
     jobs: Jobs = None,
-    device: Annotated[str | None, typer.Option(help=help_of("device"))] = None,
-    precision: Annotated[str | None, typer.Option(help=help_of("precision"))] = None,
+    device: Annotated[str | None, Option(help=help_of("device"))] = None,
+    precision: Annotated[str | None, Option(help=help_of("precision"))] = None,
     weights: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Weights that ResNet-18 or ResNet-50 starts from, in torchvision's naming (.safetensors or .pth).",
         ),
@@ -77,7 +73,7 @@ def reproduce(
     base: Base = Path("runs"),
     dry_run: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--dry-run",
             help="List the runs, and say what they would take, after one round of each row and part that is thrown away.",
         ),

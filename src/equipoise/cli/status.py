@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.markup import escape
+from typer import Argument
 
 from equipoise.cli import completion
 from equipoise.cli.console import out, plain_table, print_json, say
@@ -23,7 +23,7 @@ WIDEST = 1000  # signs of a line, more than any name has
 
 def status(
     folder: Annotated[
-        Path, typer.Argument(metavar="[FOLDER]", help="A run, or a folder of runs.", autocompletion=completion.runs)
+        Path, Argument(metavar="[FOLDER]", help="A run, or a folder of runs.", autocompletion=completion.runs)
     ] = Path("runs"),
     json_: Json = False,
 ) -> None:

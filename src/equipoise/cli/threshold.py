@@ -2,8 +2,8 @@
 
 from typing import Annotated
 
-import typer
 from rich.markup import escape
+from typer import Option
 
 from equipoise.cli.console import out, plain_table, print_json, say
 from equipoise.cli.options import Json, Moved, Run
@@ -12,32 +12,28 @@ from equipoise.cli.options import Json, Moved, Run
 def threshold(
     directory: Run,
     sensitivity: Annotated[
-        float | None, typer.Option(metavar="X", help="Recognise at least this share of the positive class, in (0, 1].")
+        float | None, Option(metavar="X", help="Recognise at least this share of the positive class, in (0, 1].")
     ] = None,
     specificity: Annotated[
-        float | None, typer.Option(metavar="X", help="Recognise at least this share of the others, in (0, 1].")
+        float | None, Option(metavar="X", help="Recognise at least this share of the others, in (0, 1].")
     ] = None,
     cost: Annotated[
         str | None,
-        typer.Option(metavar="FN:FP", help="The least cost, if a missed case costs so much and a false alarm so much."),
+        Option(metavar="FN:FP", help="The least cost, if a missed case costs so much and a false alarm so much."),
     ] = None,
     youden: Annotated[
-        bool, typer.Option("--youden", help="The largest sum of sensitivity and specificity (Youden).")
+        bool, Option("--youden", help="The largest sum of sensitivity and specificity (Youden).")
     ] = False,
     by_group: Annotated[
         bool,
-        typer.Option(
-            "--by-group", help="A threshold for each group of people. It uses the group of a person at prediction."
-        ),
+        Option("--by-group", help="A threshold for each group of people. It uses the group of a person at prediction."),
     ] = False,
     attribute: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The attribute of `--by-group`, if the data have several.")
+        str | None, Option(metavar="NAME", help="The attribute of `--by-group`, if the data have several.")
     ] = None,
     recalibrate: Annotated[
         str | None,
-        typer.Option(
-            metavar="KIND", help="Also fit a function to better probabilities, on the same rows: platt, isotonic."
-        ),
+        Option(metavar="KIND", help="Also fit a function to better probabilities, on the same rows: platt, isotonic."),
     ] = None,
     data: Moved = None,
     json_: Json = False,

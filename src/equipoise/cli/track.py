@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from equipoise.cli.console import print_json, say
 from equipoise.cli.options import Json, Runs
@@ -11,8 +11,7 @@ from equipoise.cli.options import Json, Runs
 def track(
     directories: Runs,
     to: Annotated[
-        str,
-        typer.Option(help="mlflow, tensorboard, wandb or trackio; after a colon where: `mlflow:http://host:5000`."),
+        str, Option(help="mlflow, tensorboard, wandb or trackio; after a colon where: `mlflow:http://host:5000`.")
     ],
     json_: Json = False,
 ) -> None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.markup import escape
+from typer import Argument, Option
 
 from equipoise.cli import completion
 from equipoise.cli.choices import Choices, check_parts, for_parts, read
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 By = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--by",
         metavar="CRITERION",
         help="What the best settings are: `mean`, `samples`, `worst`, `mean-std`, `worst10`, `eo` (equal opportunity), `collaboration`, "
@@ -31,7 +31,7 @@ By = Annotated[
 ]
 Search = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--search",
         metavar="NAME=SPACE",
         help="Where a setting is searched: `lr=log(0.001, 1)`, `fedprox.mu=0.01,0.1,1`. Repeatable.",
@@ -42,18 +42,16 @@ Search = Annotated[
 @training_options
 def tune(
     methods: Annotated[
-        list[str], typer.Argument(help="The methods; all have the same draws.", autocompletion=completion.methods)
+        list[str], Argument(help="The methods; all have the same draws.", autocompletion=completion.methods)
     ],
-    draws: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Settings to try per method, the defaults first.")
-    ] = 16,
+    draws: Annotated[int, Option(min=1, metavar="N", help="Settings to try per method, the defaults first.")] = 16,
     by: By = None,
-    trials: Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each draw, with seeds of their own.")] = 1,
+    trials: Annotated[int, Option(min=1, metavar="N", help="Runs of each draw, with seeds of their own.")] = 1,
     halving: Annotated[
-        bool, typer.Option(help="Continue only the better half after an eighth, a quarter and half of the rounds.")
+        bool, Option(help="Continue only the better half after an eighth, a quarter and half of the rounds.")
     ] = True,
-    sampler: Annotated[str, typer.Option(help="`random`, or `optuna` (an extra), which learns from draws.")] = "random",
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Decides the draws.")] = 0,
+    sampler: Annotated[str, Option(help="`random`, or `optuna` (an extra), which learns from draws.")] = "random",
+    seed: Annotated[int, Option(min=0, metavar="N", help="Decides the draws.")] = 0,
     search: Search = None,
     given: Values = {},  # noqa: B006 (never changed)
     jobs: Jobs = None,
