@@ -28,10 +28,7 @@ Window = dict[str, Any]  # layer, first, end, agreement
 
 
 def trace(
-    fed: Federation,
-    rounds: int,
-    layer: str = "",
-    on_round: Callable[[int, Record], None] | None = None,
+    fed: Federation, rounds: int, layer: str = "", on_round: Callable[[int, Record], None] | None = None
 ) -> list[Window]:
     """Train a federation and count how the updates of one layer agree with those of the same window of rounds.
 

@@ -483,13 +483,7 @@ def _settled(base: Path, methods: Iterable[str], seeds: Sequence[int]) -> Iterat
 
 
 def _resumed(
-    fed: Federation,
-    path: Path,
-    label: str,
-    first: str,
-    rounds: int,
-    stop: Stop | None,
-    tuned: Tuned | None = None,
+    fed: Federation, path: Path, label: str, first: str, rounds: int, stop: Stop | None, tuned: Tuned | None = None
 ) -> int:
     """The rounds that are left of a run after going back to its last complete one.
 

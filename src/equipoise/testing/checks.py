@@ -55,15 +55,7 @@ from equipoise.testing.federations import (
     widest,
 )
 from equipoise.testing.federations import told as records_of
-from equipoise.testing.hooks import (
-    TWICE,
-    ContractError,
-    Hook,
-    first_difference,
-    hooks_behind,
-    name_of,
-    replaced,
-)
+from equipoise.testing.hooks import TWICE, ContractError, Hook, first_difference, hooks_behind, name_of, replaced
 from equipoise.testing.sees import CONTRIBUTION, follows_contribution, kept_of_clients, last_round, looked_at
 
 LAST = "Reduce over the last dimensions only: .sum(-1) and out.mean(...), never .sum() or .mean(), as a stack has a dimension more."

@@ -147,11 +147,7 @@ class StoppedError(Exception):
 
 
 def stopped_and_resumed(
-    directory: Path,
-    make: Callable[[], Federation],
-    rounds: int,
-    at: int,
-    between: Callable[[], object] = lambda: None,
+    directory: Path, make: Callable[[], Federation], rounds: int, at: int, between: Callable[[], object] = lambda: None
 ) -> Federation:
     """A run that is stopped after ``at`` rounds and resumed in a new federation, with a call of ``between`` before."""
 
