@@ -6,10 +6,13 @@ No module that a command's options need imports PyTorch: the body of a command i
 import atexit
 import gc
 import inspect
+import io
+import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from io import TextIOWrapper
 from types import FrameType
@@ -30,25 +33,22 @@ from equipoise.cli.benchmark import benchmark
 from equipoise.cli.catalogue import catalogue
 from equipoise.cli.console import err, out
 from equipoise.cli.data import app as data_sets
-from equipoise.cli.export import export
+from equipoise.cli.export import export, predict, threshold
 from equipoise.cli.flower import app as flower
 from equipoise.cli.init import COLUMNS, OPTIONS, init
 from equipoise.cli.listing import methods, scenarios
 from equipoise.cli.pack import pack, verify
-from equipoise.cli.predict import predict
 from equipoise.cli.privacy import privacy
 from equipoise.cli.report import report
 from equipoise.cli.reproduce import reproduce
 from equipoise.cli.run import compare, quickstart, resume, run
 from equipoise.cli.schema import app as schema
-from equipoise.cli.status import status
-from equipoise.cli.threshold import threshold
-from equipoise.cli.track import track
+from equipoise.cli.status import status, track
 from equipoise.cli.tune import tune
-from equipoise.cli.worker import work
 from equipoise.system import trust
 from equipoise.system.errors import ExpectedError
 from equipoise.system.suggestions import some
+from equipoise.system.workers import loading
 
 TUNING = ("draws", "trials", "halving", "sampler")  # options of tune that compare lacks
 
@@ -109,7 +109,6 @@ COMMANDS: dict[Callable[..., Any], str] = {  # with an example
 }
 for command, example in COMMANDS.items():
     app.command(cls=Command, epilog=f"Example: `{example}`")(command)
-app.command(hidden=True)(work)
 for group in (analyse, data_sets, schema, flower):
     app.add_typer(group)
 
@@ -235,3 +234,39 @@ def _fail(message: str, status: int, debug: bool) -> NoReturn:
         err.print_exception()
     err.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
     raise SystemExit(status)
+
+
+@app.command(hidden=True)
+def work() -> None:
+    """Run the commands that come in on standard input, and answer each by its status and what it said on standard error.
+
+    In such a process a comparison has its runs made, one after another, so that data are read once. A command is a line with a JSON list: what the user trusts, and the arguments. An answer is a line with the two as a JSON list.
+    """
+    with loading():
+        import equipoise.runs.directory  # noqa: F401 (while the process that sends the commands loads it, too)
+    gc.freeze()  # what is loaded stays
+
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what a library prints is no answer
+    for line in sys.stdin:
+        os.environ[trust.VARIABLE], *sys.argv[1:] = json.loads(line)
+        said, status = io.StringIO(), 0
+        with redirect_stderr(said), redirect_stdout(io.StringIO()):
+            try:
+                main()
+            except SystemExit as end:
+                status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if status > 128:  # stopped by a signal, which means this process, too
+            sys.stderr.write(said.getvalue())
+            raise SystemExit(status)
+        answers.write(json.dumps([status, said.getvalue()]) + "\n")
+        answers.flush()
+        _tidy()
+
+
+def _tidy() -> None:
+    """Give back the memory of what has ended: the next command looks at how much is free."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

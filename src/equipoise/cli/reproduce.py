@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.markup import escape
 from typer import Argument, Option
@@ -13,6 +13,7 @@ from typer import Argument, Option
 from equipoise.cli import completion
 from equipoise.cli.console import err, out, plain_table, print_json, progress_bar, say
 from equipoise.cli.options import Base, Jobs, Json, help_of, require_use
+from equipoise.system.errors import ExpectedError
 from equipoise.system.files import write_atomically
 
 if TYPE_CHECKING:
@@ -90,9 +91,10 @@ def reproduce(
     from equipoise.runs.configuration import whole
     from equipoise.runs.experiment import read_experiment
 
-    chosen: dict[str, object] = {"--seeds": seeds, "--divisions": divisions, "--part": part, "--row": row}
-    chosen |= {"--rounds": rounds, "--quick": quick, "--jobs": jobs, "--device": device}
-    chosen |= {"--precision": precision, "--weights": weights}
+    settings: dict[str, Any] = {"seeds": seeds, "divisions": divisions, "rounds": rounds, "quick": quick}
+    settings |= {"device": device, "precision": precision}
+    chosen = {f"--{option}": value for option, value in settings.items()}
+    chosen |= {"--part": part, "--row": row, "--jobs": jobs, "--weights": weights}
     if name is None:
         placed = {"--data": data, "--embedded": embedded, "--dry-run": dry_run}
         require_use(chosen | placed, without="an experiment, such as `equipoise reproduce fedheal/table2`")
@@ -116,14 +118,9 @@ def reproduce(
             weights=None if weights is None else whole(weights),
             data=None if data is None else whole(data),
             embedded=embedded,
-            quick=quick,
-            seeds=seeds,
-            divisions=divisions,
             parts=part or (),
             rows=row or (),
-            rounds=rounds,
-            device=device,
-            precision=precision,
+            **settings,
         )
     if dry_run:
         _show_forecast(plan, folder, jobs, json_)
@@ -135,7 +132,6 @@ def _run_and_show(plan: ReproductionPlan, folder: Path, jobs: int | None, json_:
     from equipoise.report import reproduction
     from equipoise.runs import agreement
     from equipoise.runs import reproduce as reproductions
-    from equipoise.system.errors import ExpectedError
 
     plan, failed = _run(plan, jobs, quiet=json_)
     histories = reproductions.histories(plan)
@@ -164,7 +160,6 @@ def _run(
     from equipoise.runs import agreement
     from equipoise.runs import reproduce as reproductions
     from equipoise.runs.comparison import fitting
-    from equipoise.system.errors import ExpectedError
 
     at_once = jobs or fitting([run.config for run in (*plan.trials, *plan.first, *plan.runs)])
     with progress_bar("rounds", shown=not quiet) as bar:
