@@ -12,8 +12,7 @@ from test_every_method import SUMS, run
 
 import equipoise as eq
 from equipoise.federation.round import one_round
-from equipoise.testing.federations import ROUNDS, SIZES, StoppedError, evaluation_sets
-from equipoise.testing.sites import differences, remembered
+from equipoise.testing.federations import ROUNDS, SIZES, StoppedError, evaluation_sets, remembered, site_differences
 from helpers import consortium, others_slow
 
 CASES = [
@@ -44,7 +43,7 @@ STOPPED = [
 
 
 def same(simulated: eq.Federation, sites: eq.Federation, states: Path) -> None:
-    assert differences(simulated, sites, states) == []
+    assert site_differences(simulated, sites, states) == []
     assert not any({"sharpness", "perturbed_loss"} <= record.keys() for record in sites.records)
 
 

@@ -240,7 +240,8 @@ def _fail(message: str, status: int, debug: bool) -> NoReturn:
 def work() -> None:
     """Run the commands that come in on standard input, and answer each by its status and what it said on standard error.
 
-    In such a process a comparison has its runs made, one after another, so that data are read once. A command is a line with a JSON list: what the user trusts, and the arguments. An answer is a line with the two as a JSON list.
+    In such a process a comparison has its runs made, one after another, so that data are read once.
+    A command is a line with a JSON list: what the user trusts, and the arguments. An answer is a line with the two as a JSON list.
     """
     with loading():
         import equipoise.runs.directory  # noqa: F401 (while the process that sends the commands loads it, too)

@@ -93,7 +93,7 @@ def compare(
 
 def complete(
     configs: Mapping[Path, RunConfig],
-    jobs: int,
+    jobs: int = 1,
     on_progress: Callable[[int, int], None] | None = None,
     *,
     lines: bool = False,

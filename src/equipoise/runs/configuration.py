@@ -32,13 +32,8 @@ FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messag
 PAIR = re.compile(r"""\s*(\w+)\s*=\s*+((?:[^,=()\[\]'"]|'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\])+)(?:,|$)""")
 
 
-NEWER = {
-    "contribution_rounds": 1,
-    "sealed": False,
-    "rewarded": False,
-    "left_out": None,
-    "tuned": None,
-}  # settings that earlier versions lack, and what those did
+# Settings that earlier versions lack, and what those did.
+NEWER = {"contribution_rounds": 1, "sealed": False, "rewarded": False, "left_out": None, "tuned": None}
 
 
 @dataclass(frozen=True, kw_only=True)

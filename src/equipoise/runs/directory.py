@@ -52,40 +52,14 @@ from equipoise.system.workers import cores
 # Settings that no training depends on: a run goes on with others.
 SHOWN = ("track", "checkpoint_every", "keep_checkpoints", "positive", "least_group", "report", "tuned")
 MEASURED = ("standalone_test", "standalone_val")
-OWN = (
-    "method",
-    "label",
-    "participation",
-    *SIMULATED,
-    "quorum",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "engine",
-    "track",
-    "select",
-    "patience",
-    "stop_on",
-    "positive",
-    "least_group",
-)  # settings that do not matter alone
+OWN = (  # settings that do not matter alone
+    "method", "label", "participation", *SIMULATED, "quorum", "checkpoint_every", "keep_checkpoints", "engine",
+    "track", "select", "patience", "stop_on", "positive", "least_group",
+)  # fmt: skip
 MANIFEST = (
-    "client_names",
-    "client_groups",
-    "measures",
-    "classes",
-    "client_tests",
-    "personal",
-    "bound",
-    "contribution",
-    "units",
-    "machines",
-    "hostile",
-    "attributes",
-    "in_force",
-    "decides",
-    "task",
-    "unit",
-)
+    "client_names", "client_groups", "measures", "classes", "client_tests", "personal", "bound", "contribution",
+    "units", "machines", "hostile", "attributes", "in_force", "decides", "task", "unit",
+)  # fmt: skip
 ALONE = 1  # raise it whenever what a client reaches alone may come out differently
 LONGEST = 120  # characters of a method's text in the name of a directory
 

@@ -350,18 +350,12 @@ def _stem(config: RunConfig) -> str:
     return f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:10]}-seed{config.seed}"
 
 
-def choose(
-    planned: ReproductionPlan,
-    *,
-    jobs: int = 1,
-    on_progress: Callable[[int, int], None] | None = None,
-    lines: bool = False,
-) -> ReproductionPlan:
+def choose(planned: ReproductionPlan, **how: Any) -> ReproductionPlan:
     """Run the trial runs that are missing, and take for every cell that chooses the candidate with the best validation.
 
-    A candidate with a trial run that failed is out; a cell without any left is skipped, with the reason.
+    ``how`` they are run: ``jobs``, ``on_progress`` and ``lines``, see :func:`equipoise.runs.comparison.complete`. A candidate with a trial run that failed is out; a cell without any left is skipped, with the reason.
     """
-    return _decided(planned, _completed(planned.trials, jobs, on_progress, lines))
+    return _decided(planned, _completed(planned.trials, **how))
 
 
 def _decided(planned: ReproductionPlan, failed: Mapping[Path, str] | None = None) -> ReproductionPlan:
@@ -395,19 +389,13 @@ def _tried(candidate: Candidate, by: str, failed: Mapping[Path, str]) -> Tried:
     return Tried(candidate.settings, mean(scores))
 
 
-def run(
-    planned: ReproductionPlan,
-    *,
-    jobs: int = 1,
-    on_progress: Callable[[int, int], None] | None = None,
-    lines: bool = False,
-) -> dict[tuple[str, str], str]:
-    """Run what is missing, every one in a process of its own; why those that failed did, by part and row.
+def run(planned: ReproductionPlan, **how: Any) -> dict[tuple[str, str], str]:
+    """Run what is missing, as :func:`choose` does; why those that failed did, by part and row.
 
     A finished run of the same settings is taken as it is, whichever experiment made it; a killed one goes on from its last
     complete round.
     """
-    failed = _completed(planned.runs, jobs, on_progress, lines)
+    failed = _completed(planned.runs, **how)
     reasons: dict[tuple[str, str], str] = {}
     for cell in planned.runs:
         if cell.path in failed:
@@ -415,15 +403,13 @@ def run(
     return reasons
 
 
-def _completed(
-    planned: Sequence[PlannedRun], jobs: int, on_progress: Callable[[int, int], None] | None, lines: bool
-) -> dict[Path, str]:
+def _completed(planned: Sequence[PlannedRun], **how: Any) -> dict[Path, str]:
     own = {run.path: run.config for run in planned}  # two rows may be the same run
     for path, config in own.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.parent / f".{path.name}.lock", wait=True):
             runs.start(config, path)
-    return complete(own, jobs, on_progress, lines=lines)
+    return complete(own, **how)
 
 
 def histories(planned: ReproductionPlan) -> dict[tuple[str, str], list[History]]:

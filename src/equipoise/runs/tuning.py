@@ -221,10 +221,8 @@ def judged(outcomes: Sequence[Outcome], by: str, rounds: int) -> Result:
     every, ended = [run for run, _ in begun], [run for run, why in begun if not why]
     why = next((why for _, why in outcomes if why), "")
     numbers = [{**scores(run), **({ORACLE: tested(run)} if by == ORACLE else {})} for run in ended]
-    if by == ORACLE:
-        why = why or next((text for run in ended if (text := run.failure())), "")
-    else:
-        why = why or next((text for run in ended if (text := failed(run))), "")
+    useless = History.failure if by == ORACLE else failed
+    why = why or next((text for run in ended if (text := useless(run))), "")
     names = dict.fromkeys(name for each in numbers for name in each)
     means = {name: fmean(each[name] for each in numbers) for name in names}
     seconds = sum(float(record.get("seconds", 0)) for run in every for record in run.records)

@@ -36,7 +36,6 @@ from equipoise.federation.round import one_round, public
 from equipoise.records.record import Record
 from equipoise.system.suggestions import some
 from equipoise.system.tree import tree_map
-from equipoise.testing import sites as between_sites
 from equipoise.testing.federations import (
     RATES,
     ROUNDS,
@@ -50,6 +49,7 @@ from equipoise.testing.federations import (
     moved,
     network,
     normal,
+    site_differences,
     stopped_and_resumed,
     watched,
     widest,
@@ -319,9 +319,8 @@ def private_stays(subject: Subject) -> None:
     if private is None:
         raise NotApplicableError("no coordinates are private")
     follows: dict[str, tuple[Tensor, Tensor, str]] = {}
-    states: dict[
-        bytes, State
-    ] = {}  # by the state after a visit, the state after the same visit with different private coordinates
+    # by the state after a visit, the state after the same visit with different private coordinates
+    states: dict[bytes, State] = {}
 
     def key(state: State) -> bytes:
         return b"".join(x.numpy().tobytes() for x in state.values())
@@ -492,7 +491,7 @@ def sites_give_the_same_bits(subject: Subject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         sites = consortium(subject.method, **subject.setting, states=folder)
         sites.fit(ROUNDS, progress=False)
-        bad = between_sites.differences(subject.run(), sites, Path(folder))
+        bad = site_differences(subject.run(), sites, Path(folder))
     _require_none(
         subject,
         bad,
