@@ -353,7 +353,8 @@ def _stem(config: RunConfig) -> str:
 def choose(planned: ReproductionPlan, **how: Any) -> ReproductionPlan:
     """Run the trial runs that are missing, and take for every cell that chooses the candidate with the best validation.
 
-    ``how`` they are run: ``jobs``, ``on_progress`` and ``lines``, see :func:`equipoise.runs.comparison.complete`. A candidate with a trial run that failed is out; a cell without any left is skipped, with the reason.
+    ``how`` they are run: ``jobs``, ``on_progress`` and ``lines``, see :func:`equipoise.runs.comparison.complete`.
+    A candidate with a trial run that failed is out; a cell without any left is skipped, with the reason.
     """
     return _decided(planned, _completed(planned.trials, **how))
 
