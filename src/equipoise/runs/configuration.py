@@ -97,7 +97,9 @@ def configure(
     rules = parse(method, overrides)
     _check_options(scenario, chosen.get("scenario_options", {}), rules.parts)
     data = _described(scenario, chosen)
-    _check_engine(chosen)
+    engine = chosen.get("engine", "auto")
+    if engine not in ("auto", *ENGINES, FLOWER):
+        raise ValueError(f"Unknown engine {engine!r}. Choose one of: auto, {', '.join(ENGINES)}, {FLOWER}.")
     training = training_of(data.protocol, chosen)
     named: Content = {"method": str(rules), "label": own_code.short(method if not overrides else str(rules))}
     texts = (*(chosen.get(name, "") for name in ("network", "data", "optimizer")), data.task)
@@ -168,13 +170,6 @@ def _described(scenario: str, chosen: Content) -> scenarios.Description:
     except TypeError as error:
         raise ValueError(f"scenario {scenario} cannot be made with {_listed(options)}: {error}.") from None
     return data
-
-
-def _check_engine(chosen: Content) -> None:
-    """Require an engine that exists."""
-    engine = chosen.get("engine", "auto")
-    if engine not in ("auto", *ENGINES, FLOWER):
-        raise ValueError(f"Unknown engine {engine!r}. Choose one of: auto, {', '.join(ENGINES)}, {FLOWER}.")
 
 
 def training_of(recommended: Protocol, chosen: Content) -> Content:

@@ -60,8 +60,7 @@ def contents(config: RunConfig, data: Scenario | None = None, before: str | None
         return digests
 
     def make() -> str:
-        made = data or data_of(config)
-        return json.dumps(_of(made))
+        return json.dumps(_of(data or data_of(config)))
 
     draw = config.seed, config.validation, config.sealed, config.rewarded, config.left_out
     key = json.dumps([config.data, config.scenario, config.scenario_options, draw, environment.source()])
@@ -122,7 +121,6 @@ def _base(directory: Path) -> Path:
     """The comparison or choice that a run belongs to, whose runs all saw the same data; else its own directory."""
     if directory.parent.name == TRIALS:
         directory = directory.parents[1]
-        return directory.parent if (directory.parent / ORDER).exists() else directory
     return directory.parent if (directory.parent / ORDER).exists() else directory
 
 
