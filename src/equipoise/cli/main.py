@@ -28,8 +28,6 @@ from typer.main import get_command
 
 from equipoise import __version__
 from equipoise.cli.analyse import app as analyse
-from equipoise.cli.audit import audit
-from equipoise.cli.benchmark import benchmark
 from equipoise.cli.catalogue import catalogue
 from equipoise.cli.console import err, out
 from equipoise.cli.data import app as data_sets
@@ -39,12 +37,12 @@ from equipoise.cli.init import COLUMNS, OPTIONS, init
 from equipoise.cli.listing import methods, scenarios
 from equipoise.cli.pack import pack, verify
 from equipoise.cli.privacy import privacy
-from equipoise.cli.report import report
+from equipoise.cli.report import audit, report
 from equipoise.cli.reproduce import reproduce
 from equipoise.cli.run import compare, quickstart, resume, run
 from equipoise.cli.schema import app as schema
 from equipoise.cli.status import status, track
-from equipoise.cli.tune import tune
+from equipoise.cli.tune import benchmark, tune
 from equipoise.system import trust
 from equipoise.system.errors import ExpectedError
 from equipoise.system.suggestions import some
