@@ -19,19 +19,10 @@ from equipoise.federation.history import History
 from equipoise.federation.method import parse
 from equipoise.report.claims import Chosen, Tried
 from equipoise.runs import directory as runs
+from equipoise.runs import experiment as papers
 from equipoise.runs.comparison import complete
 from equipoise.runs.configuration import RunConfig, called, configure
-from equipoise.runs.experiment import (
-    Calibration,
-    Choice,
-    ColumnGroup,
-    Condition,
-    ExperimentError,
-    PaperExperiment,
-    Row,
-    published,
-    read_experiment,
-)
+from equipoise.runs.experiment import ColumnGroup, Condition, ExperimentError, PaperExperiment, Row, read_experiment
 from equipoise.runs.tuning import judged
 from equipoise.scenarios.scenario import CLASSIFICATION, kind_of
 from equipoise.system import hashes, own_code
@@ -177,7 +168,7 @@ def plan(
         first = plan(by.of or name, base, data=data, seeds=seeds, rows=by.rows, calibrating=other, **choices)
     return _decided(
         ReproductionPlan(
-            experiment, tuple(planned), skipped, embedded, published(name), candidates,
+            experiment, tuple(planned), skipped, embedded, papers.published(name), candidates,
             trial=trial, reads=reads, calibration=first, asked=not rows,
         )
     )  # fmt: skip
@@ -226,7 +217,7 @@ def _rows(
 
 
 def _candidates(
-    choice: Choice,
+    choice: papers.Choice,
     row: Row,
     cells: Callable[[Row, Sequence[Draw], Mapping[str, Any]], tuple[PlannedRun, ...]],
     trials: Sequence[Draw],
@@ -248,7 +239,7 @@ def _candidates(
 
 def _calibration(
     experiment: PaperExperiment, name: str, planned: Sequence[PlannedRun]
-) -> tuple[Calibration, PaperExperiment] | None:
+) -> tuple[papers.Calibration, PaperExperiment] | None:
     """The rows that say whether the divisions are the paper's, and the experiment that has them on our data; None where there are none."""
     if (by := experiment.calibration) is None:
         return None
