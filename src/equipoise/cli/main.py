@@ -174,11 +174,8 @@ def main() -> NoReturn:
         _fail(str(error), 1, debug)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _fail(
-            f"{where}{error.strerror or error}. Complete results are kept; correct this, then give the same command again.{_noted(error)}",
-            1,
-            debug,
-        )
+        advice = "Complete results are kept; correct this, then give the same command again."
+        _fail(f"{where}{error.strerror or error}. {advice}{_noted(error)}", 1, debug)
     except (ValueError, TypeError, ImportError, OverflowError) as error:  # of an import: an extra that is not installed
         _fail(f"{error}{_noted(error)}", 2, debug)
     except MemoryError as error:

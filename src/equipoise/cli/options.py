@@ -40,7 +40,12 @@ def option(name: str, *flags: str) -> Any:
         kind = int if allowed.whole else float
     low = allowed.low if kind is int and isinstance(allowed, Range) else None
     metavar = {int: "N", float: "X"}.get(kind)
-    return Annotated[kind | None, Option(*flags, min=low, metavar=metavar, help=help_of(name))]
+    return _optional(kind, *flags, min=low, metavar=metavar, help=help_of(name))
+
+
+def _optional(kind: Any, *flags: str, **how: Any) -> Any:
+    """An option without a default of its own."""
+    return Annotated[kind | None, Option(*flags, **how)]
 
 
 Task = Annotated[
@@ -53,51 +58,41 @@ Task = Annotated[
 ]
 
 TRAINING: dict[str, Any] = {  # by the parameter's name, in the order of --help
-    "scenario": Annotated[
-        str | None,
-        Option(
-            "--scenario",
-            "-s",
-            help="Data and their division, with options: `digits(clients=8)` [default: digits; with --data: own].",
-            autocompletion=completion.scenarios,
-        ),
-    ],
-    "data": Annotated[
-        str | None,
-        Option(
-            "--data",
-            "-d",
-            metavar="PATH",
-            help="Your files: a folder, CSV, NPZ, `hub:OWNER/NAME`, or `data.py:clients`; for a scenario of a paper the folder with its data sets.",
-        ),
-    ],
+    "scenario": _optional(
+        str,
+        "--scenario",
+        "-s",
+        help="Data and their division, with options: `digits(clients=8)` [default: digits; with --data: own].",
+        autocompletion=completion.scenarios,
+    ),
+    "data": _optional(
+        str,
+        "--data",
+        "-d",
+        metavar="PATH",
+        help="Your files: a folder, CSV, NPZ, `hub:OWNER/NAME`, or `data.py:clients`; for a scenario of a paper the folder with its data sets.",
+    ),
     "task": Task,
-    "config_file": Annotated[
-        Path | None,
-        Option(
-            "--config",
-            "-c",
-            metavar="FILE",
-            help="A file as `equipoise init` writes it; options given here override it.",
-        ),
-    ],
+    "config_file": _optional(
+        Path,
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="A file as `equipoise init` writes it; options given here override it.",
+    ),
     "rounds": option("rounds", "--rounds", "-r"),
-    "set_": Annotated[
-        list[str] | None,
-        Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="A hyper-parameter, `fedheal.tau=0.4`, or without a dot an option of the scenario, `clients=8`, `group=sex,age:40,60`. Repeatable.",
-        ),
-    ],
-    "network": Annotated[
-        str | None,
-        Option(
-            "--network",
-            help="mlp, cnn, `resnet10(width=64)`, or your own, `nets.py:build(width=32)` [default: the scenario's].",
-            autocompletion=completion.networks,
-        ),
-    ],
+    "set_": _optional(
+        list[str],
+        "--set",
+        metavar="NAME=VALUE",
+        help="A hyper-parameter, `fedheal.tau=0.4`, or without a dot an option of the scenario, `clients=8`, `group=sex,age:40,60`. Repeatable.",
+    ),
+    "network": _optional(
+        str,
+        "--network",
+        help="mlp, cnn, `resnet10(width=64)`, or your own, `nets.py:build(width=32)` [default: the scenario's].",
+        autocompletion=completion.networks,
+    ),
     **{name: option(name) for name in SETTINGS if name not in ("method", "seed", "rounds")},
 }
 

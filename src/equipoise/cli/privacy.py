@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from equipoise.cli import completion
-from equipoise.cli.console import out, plain_table, print_json
+from equipoise.cli.console import out, plain_table, print_json, say
 from equipoise.cli.options import Json
 from equipoise.privacy.accounting import ACCOUNT, SENSITIVITY, account, answers, noise_for, spent, together
 
@@ -54,11 +54,9 @@ def privacy(
         values = [v for value in row.values() for v in (value.values() if isinstance(value, dict) else (value,))]
         table.add_row(*("infinite" if v is None else v if isinstance(v, str) else f"{v:.6g}" for v in values))
     out.print(table)
-    out.print(
+    say(
         f"(epsilon, {delta:g})-differential privacy of all data of one client that answered so often. replace: compared with any "
-        "other data of as many samples; zero-out: with an update of zero.",
-        soft_wrap=True,
-        highlight=False,
+        "other data of as many samples; zero-out: with an update of zero."
     )
 
 

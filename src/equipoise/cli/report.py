@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Argument, Option
 
@@ -95,34 +95,24 @@ def _words(path: Path) -> About:
     return words
 
 
+def column(meaning: str) -> Any:
+    """An option that names a column of a table."""
+    return Option(metavar="COLUMN", help=meaning)
+
+
 def audit(
     source: Annotated[
         Path, Argument(metavar="PREDICTIONS", help="A table with a row per person: .csv, .tsv, .xlsx or .parquet.")
     ],
-    label: Annotated[str | None, Option(metavar="COLUMN", help="What is true of the person [default: label].")] = None,
-    probability: Annotated[
-        str | None, Option(metavar="COLUMN", help="The probability of the positive class, in [0, 1].")
-    ] = None,
-    prediction: Annotated[
-        str | None, Option(metavar="COLUMN", help="The predicted class, or number, instead of a threshold.")
-    ] = None,
+    label: Annotated[str | None, column("What is true of the person [default: label].")] = None,
+    probability: Annotated[str | None, column("The probability of the positive class, in [0, 1].")] = None,
+    prediction: Annotated[str | None, column("The predicted class, or number, instead of a threshold.")] = None,
     group: Annotated[
-        list[str] | None,
-        Option(
-            metavar="COLUMN",
-            help="A group of people, `sex` or `age:40,60`; several times for several [default: group].",
-        ),
+        list[str] | None, column("A group of people, `sex` or `age:40,60`; several times for several [default: group].")
     ] = None,
-    site: Annotated[
-        str | None,
-        Option(metavar="COLUMN", help="The site, in each of which groups are compared, too [default: site]."),
-    ] = None,
+    site: Annotated[str | None, column("The site, in each of which groups are compared, too [default: site].")] = None,
     subject: Annotated[
-        str | None,
-        Option(
-            metavar="COLUMN",
-            help="The person, if one has several rows: intervals take these together [default: subject].",
-        ),
+        str | None, column("The person, if one has several rows: intervals take these together [default: subject].")
     ] = None,
     positive: Annotated[
         str | None, Option(metavar="CLASS", help="The class that rates are about [default: the second of two].")

@@ -133,13 +133,6 @@ def consortium(
     return in_process(net or network(kind), data, method, SGD(0.05, 0.9, 1e-4), **values)
 
 
-def fitted(method: Any, rounds: int = 4, **settings: Any) -> Federation:
-    """A :func:`federation` after so many rounds."""
-    fed = federation(method, **settings)
-    fed.fit(rounds, progress=False)
-    return fed
-
-
 class StoppedError(Exception):
     """A run is stopped here."""
 
@@ -190,11 +183,6 @@ def widest(a: Federation, b: Federation) -> tuple[str, float]:
     nan = [key for key, gap in gaps.items() if gap != gap]
     where = nan[0] if nan else max(gaps, key=lambda key: gaps[key])
     return where, gaps[where]
-
-
-def difference(a: Federation, b: Federation) -> float:
-    """Largest difference between the states of two federations, which must have the same entries."""
-    return widest(a, b)[1]
 
 
 def differing(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[str]:
