@@ -6,7 +6,7 @@ One of them is measured here: how steadily clients push the parameters of one la
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from equipoise.analysis.decomposition import again, begun, decomposition, repeats, stored
+from equipoise.analysis.decomposition import Watcher, again, begun, decomposition, repeats, stored
 from equipoise.analysis.landscape import landscape
 from equipoise.core.maths import at_least
 from equipoise.core.model import Model
@@ -23,7 +23,6 @@ from equipoise.federation.federation import Federation
 from equipoise.federation.method import parse
 from equipoise.federation.round import one_round
 from equipoise.methods.fphl import agreement
-from equipoise.records.record import Record
 from equipoise.report import analysis as draw
 from equipoise.runs import directory as runs
 from equipoise.system.files import write_atomically
@@ -39,9 +38,7 @@ SHORT = 10  # rounds of the first and of the last window; the one between is of 
 Window = dict[str, Any]  # layer, first, end, agreement
 
 
-def trace(
-    fed: Federation, rounds: int, layer: str = "", on_round: Callable[[int, Record], None] | None = None
-) -> list[Window]:
+def trace(fed: Federation, rounds: int, layer: str = "", on_round: Watcher | None = None) -> list[Window]:
     """Train a federation and count how the updates of one layer agree with those of the same window of rounds.
 
     The consistency of a parameter is that of Eq. 7 of Chen et al., CVPR 2024, at the last round of a window, with the window as

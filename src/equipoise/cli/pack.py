@@ -86,13 +86,8 @@ def verify(
             each.mkdir()
         about = packs.opened(file, folder)
         code, differs = packs.code(about), list(packs.unlike(about))
-        document: dict[str, Any] = {
-            "file": file.as_posix(),
-            "files": len(about["files"]),
-            "hashes": "right",
-            "code": code,
-            "unlike": differs,
-        }
+        document: dict[str, Any] = {"file": file.as_posix(), "files": len(about["files"]), "hashes": "right"}
+        document |= {"code": code, "unlike": differs}
         if not json_:
             say(f"{file}: the hashes of all {len(about['files'])} files are right, and the records are whole.")
             _show_code(code, run_code)

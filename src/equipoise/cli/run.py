@@ -128,15 +128,9 @@ def compare(
         warn_of_defaults(chosen, methods)
         directory = runs.place(base, name, f"compare-{chosen.fields['scenario']}")
         if tune is not None:
+            budget = {"draws": tune, "by": by}
             chosen = tuned_choices(
-                methods,
-                chosen,
-                {"draws": tune, "by": by},
-                directory,
-                search=search,
-                jobs=jobs,
-                json_=json_,
-                workers=kept,
+                methods, chosen, budget, directory, search=search, jobs=jobs, json_=json_, workers=kept
             )
         configs = [chosen.config(method, k) for method in (*methods, *bound) for k in range(seeds)]
         called = {

@@ -22,7 +22,7 @@ from equipoise.records.directory import TRIALS
 from equipoise.records.meta import Content, Tuned
 from equipoise.runs import directory as runs
 from equipoise.runs import tuning, unchanged
-from equipoise.runs.comparison import complete, fitting
+from equipoise.runs.comparison import Progress, complete, fitting
 from equipoise.runs.configuration import FLOWER, RunConfig, configure
 from equipoise.runs.tuning import RATE, Budget, Outcome, Trial, Tuning
 from equipoise.scenarios.scenario import REGRESSION, Description, kind_of
@@ -43,7 +43,6 @@ BY_SETTINGS: Final = re.compile("diverged|finite|answered well")  # why a trial 
 NEVER: Final = re.compile(  # whatever else is said: faults of processes and of code
     r"killed by signal|ended with status|defect of Equipoise|the data hold|\b(Type|Runtime|Assertion|Attribute|Name|Key|Index|Import|NotImplemented)Error: "
 )
-Progress = Callable[[int, int], None]
 
 
 class TrialError(RunError):
@@ -341,9 +340,7 @@ def _place(trials_in: Path, trial: Trial, seed: str) -> Path:
 
 
 def _trained(
-    trials_in: Path,
-    configs: Mapping[tuple[Trial, str], RunConfig],
-    train: Callable[[Mapping[Path, RunConfig]], Mapping[Path, str]],
+    trials_in: Path, configs: Mapping[tuple[Trial, str], RunConfig], train: Callable[..., Mapping[Path, str]]
 ) -> dict[Trial, list[Outcome]]:
     """The runs of trials, which ``train`` continues, and why those failed that did by their settings."""
     places = {key: _place(trials_in, *key) for key in configs}

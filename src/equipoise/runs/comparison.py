@@ -24,6 +24,7 @@ from equipoise.system.workers import Worker, Workers, cores
 
 log = logging.getLogger(__name__)
 
+Progress = Callable[[int, int], None]  # called with what is done and to do
 POLL = 0.5  # seconds between looks at the running processes
 SELDOM = 4  # of these looks, between which lines about the runs are not due
 
@@ -45,7 +46,7 @@ def compare(
     base: Path,
     *,
     jobs: int = 1,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Progress | None = None,
     lines: bool = False,
     workers: Workers | None = None,
 ) -> list[History]:
@@ -94,7 +95,7 @@ def compare(
 def complete(
     configs: Mapping[Path, RunConfig],
     jobs: int = 1,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Progress | None = None,
     *,
     lines: bool = False,
     until: int | None = None,
