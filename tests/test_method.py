@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import equipoise as eq
-from equipoise.cli.catalogue import FILE
+from equipoise.cli.completion import FILE
 from equipoise.core.rule import Rule
 from equipoise.federation.method import Method, MethodError, parse
 from equipoise.methods import METHODS

@@ -12,7 +12,7 @@ from rich.markup import escape
 from typer import Argument, Option
 
 from equipoise.cli import completion
-from equipoise.cli.catalogue import catalogue
+from equipoise.cli.completion import catalogue
 from equipoise.cli.console import out, plain_table, print_json
 from equipoise.cli.options import Json, require_use
 from equipoise.system.errors import ExpectedError

@@ -28,7 +28,7 @@ from typer.main import get_command
 
 from equipoise import __version__
 from equipoise.cli.analyse import app as analyse
-from equipoise.cli.catalogue import catalogue
+from equipoise.cli.completion import catalogue
 from equipoise.cli.console import err, out
 from equipoise.cli.data import app as data_sets
 from equipoise.cli.export import export, predict, threshold

@@ -534,7 +534,7 @@ def execute(
         sweep(directory)
         torch.set_num_threads(config.threads)
         before = unchanged.stamp(config)
-        fed, data = federation(config, workers, trains=True, directory=directory)
+        fed, scenario = federation(config, workers, trains=True, directory=directory)
         rest = config.rounds
         if from_round is not None or checkpoint.exists(directory / "checkpoint"):
             rest = fed.resume(directory, from_round)
@@ -543,8 +543,8 @@ def execute(
         if config != load(directory):
             _write(config, directory)
         forecasts.check_disk(fed.progress, directory)
-        prepare(config, fed, data, progress=progress)
-        _describe(config, directory, fed, data, before)
+        prepare(config, fed, scenario, progress=progress)
+        _describe(config, directory, fed, scenario, before)
 
         def shown(record: Record) -> bool:
             paused = on_round is not None and on_round(record) is True
