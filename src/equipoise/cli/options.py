@@ -32,7 +32,7 @@ def help_of(name: str) -> str:
     return f"{text[0].upper()}{text[1:]} [default: {usual(f)}]."
 
 
-def option(name: str, *flags: str) -> Any:
+def option(name: str, flags: str = "") -> Any:
     """The option of a setting, with its type, range and meaning."""
     allowed = SETTINGS[name].metadata.get("allowed")
     kind: Any = str
@@ -40,12 +40,12 @@ def option(name: str, *flags: str) -> Any:
         kind = int if allowed.whole else float
     low = allowed.low if kind is int and isinstance(allowed, Range) else None
     metavar = {int: "N", float: "X"}.get(kind)
-    return _optional(kind, *flags, min=low, metavar=metavar, help=help_of(name))
+    return _optional(kind, flags, min=low, metavar=metavar, help=help_of(name))
 
 
-def _optional(kind: Any, *flags: str, **how: Any) -> Any:
-    """An option without a default of its own."""
-    return Annotated[kind | None, Option(*flags, **how)]
+def _optional(kind: Any, flags: str, **how: Any) -> Any:
+    """An option without a default of its own, by its ``flags`` with blanks between them."""
+    return Annotated[kind | None, Option(*flags.split(), **how)]
 
 
 Task = Annotated[
@@ -60,27 +60,24 @@ Task = Annotated[
 TRAINING: dict[str, Any] = {  # by the parameter's name, in the order of --help
     "scenario": _optional(
         str,
-        "--scenario",
-        "-s",
+        "--scenario -s",
         help="Data and their division, with options: `digits(clients=8)` [default: digits; with --data: own].",
         autocompletion=completion.scenarios,
     ),
     "data": _optional(
         str,
-        "--data",
-        "-d",
+        "--data -d",
         metavar="PATH",
         help="Your files: a folder, CSV, NPZ, `hub:OWNER/NAME`, or `data.py:clients`; for a scenario of a paper the folder with its data sets.",
     ),
     "task": Task,
     "config_file": _optional(
         Path,
-        "--config",
-        "-c",
+        "--config -c",
         metavar="FILE",
         help="A file as `equipoise init` writes it; options given here override it.",
     ),
-    "rounds": option("rounds", "--rounds", "-r"),
+    "rounds": option("rounds", "--rounds -r"),
     "set_": _optional(
         list[str],
         "--set",
