@@ -7,8 +7,7 @@ import json
 
 import describe
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import equipoise as eq
 from equipoise.cli.completion import FILE

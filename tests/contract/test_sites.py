@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_every_method import CASES as EVERY
-from test_every_method import SUMS, run
+from test_every_method import CASES as EVERY, SUMS, run
 
 import equipoise as eq
 from equipoise.federation.round import one_round

@@ -156,8 +156,7 @@ def scenarios(
 def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | None, seed: int, json_: bool) -> None:
     from equipoise import scenarios
     from equipoise.data import holdings
-    from equipoise.report import drawing
-    from equipoise.report import holdings as report
+    from equipoise.report import drawing, holdings as report
     from equipoise.runs.configuration import called, whole
     from equipoise.system.suggestions import some
 

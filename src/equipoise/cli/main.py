@@ -19,8 +19,7 @@ from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
-from click import Command as AnyCommand
-from click import Context, NoSuchOption
+from click import Command as AnyCommand, Context, NoSuchOption
 from rich.markup import escape
 from typer import Option
 from typer.core import TyperCommand

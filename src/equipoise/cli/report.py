@@ -133,8 +133,7 @@ def audit(
     json_: options.Json = False,
 ) -> None:
     """Measure how differently any model treats groups of people, from its predictions; nothing is trained."""
-    from equipoise.report.audit import SITE
-    from equipoise.report.audit import audit as audited
+    from equipoise.report.audit import SITE, audit as audited
     from equipoise.report.layout import Sheet
     from equipoise.report.rendering import rich_sheets
     from equipoise.system.suggestions import unknown

@@ -86,8 +86,7 @@ def reproduce(
     Finished runs are not repeated, and a stopped run continues: give the same command again. Writes the table as
     Markdown, LaTeX, CSV and HTML, and figures as PDF and PNG.
     """
-    from equipoise.runs import directory as runs
-    from equipoise.runs import reproduce as reproductions
+    from equipoise.runs import directory as runs, reproduce as reproductions
     from equipoise.runs.configuration import whole
     from equipoise.runs.experiment import read_experiment
 
@@ -130,8 +129,7 @@ def reproduce(
 
 def _run_and_show(plan: ReproductionPlan, folder: Path, jobs: int | None, json_: bool) -> None:
     from equipoise.report import reproduction
-    from equipoise.runs import agreement
-    from equipoise.runs import reproduce as reproductions
+    from equipoise.runs import agreement, reproduce as reproductions
 
     plan, failed = _run(plan, jobs, quiet=json_)
     histories = reproductions.histories(plan)
@@ -157,8 +155,7 @@ def _run(
 ) -> tuple[ReproductionPlan, dict[tuple[str, str], str]]:
     """Choose, calibrate, and run: the plan with what was chosen, and why the cells that failed did."""
     from equipoise.report import reproduction
-    from equipoise.runs import agreement
-    from equipoise.runs import reproduce as reproductions
+    from equipoise.runs import agreement, reproduce as reproductions
     from equipoise.runs.comparison import fitting
 
     at_once = jobs or fitting([run.config for run in (*plan.trials, *plan.first, *plan.runs)])

@@ -118,8 +118,7 @@ def compare(
     options.require_use({} if tune else {"--by": by, "--search": search}, without="--tune 16")
     with started(given, jobs, len(methods) * max(seeds, tune or 1), name and base / name) as kept:
         with loading():
-            from equipoise.runs import comparison
-            from equipoise.runs import directory as runs
+            from equipoise.runs import comparison, directory as runs
             from equipoise.runs.tracking import Tracking
 
         chosen = read(given)

@@ -66,8 +66,7 @@ def join(
 ) -> None:
     """At the server: make the schema of all sites from their sums, which are not masked: the server sees those of each site."""
     from equipoise.data.tables.coding import input_names
-    from equipoise.scenarios.shared import join as joined
-    from equipoise.scenarios.shared import lacking, load_sums, unlike_sites
+    from equipoise.scenarios.shared import join as joined, lacking, load_sums, unlike_sites
 
     require_free(output, force)
     if len(files) < 2:

@@ -23,8 +23,7 @@ from equipoise.report.html import write as write_report
 from equipoise.report.notes import marked
 from equipoise.report.sentences import when
 from equipoise.report.statistics import Comparison
-from equipoise.runs import choosing, tuning, unchanged
-from equipoise.runs import directory as runs
+from equipoise.runs import choosing, directory as runs, tuning, unchanged
 from equipoise.runs.comparison import complete, fitting
 from equipoise.runs.configuration import RunConfig, whole
 from equipoise.runs.experiment import TRAINED, Strict, faults

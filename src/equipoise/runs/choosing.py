@@ -20,8 +20,7 @@ from equipoise.metrics.classification import RATES
 from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE, rungs
 from equipoise.records.directory import TRIALS
 from equipoise.records.meta import Content, Tuned
-from equipoise.runs import directory as runs
-from equipoise.runs import tuning, unchanged
+from equipoise.runs import directory as runs, tuning, unchanged
 from equipoise.runs.comparison import Progress, complete, fitting
 from equipoise.runs.configuration import FLOWER, RunConfig, configure
 from equipoise.runs.tuning import RATE, Budget, Outcome, Trial, Tuning

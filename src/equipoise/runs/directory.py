@@ -27,8 +27,7 @@ from equipoise.data.holdings import examples
 from equipoise.data.memory_mapped import labels
 from equipoise.data.samples import trained_on
 from equipoise.data.tables.columns import several
-from equipoise.federation import checkpoint
-from equipoise.federation import forecast as forecasts
+from equipoise.federation import checkpoint, forecast as forecasts
 from equipoise.federation.directory import noting_failure
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History

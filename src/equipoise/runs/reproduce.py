@@ -18,8 +18,7 @@ from equipoise.data.contents import DataError
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
 from equipoise.report.claims import Chosen, Tried
-from equipoise.runs import directory as runs
-from equipoise.runs import experiment as papers
+from equipoise.runs import directory as runs, experiment as papers
 from equipoise.runs.comparison import complete
 from equipoise.runs.configuration import RunConfig, called, configure
 from equipoise.runs.experiment import ColumnGroup, Condition, ExperimentError, PaperExperiment, Row, read_experiment

@@ -12,8 +12,7 @@ from equipoise import scenarios
 from equipoise.data.memory_mapped import Data, labels
 from equipoise.data.samples import Samples, read
 from equipoise.federation.directory import UNKNOWN
-from equipoise.federation.fingerprint import changed
-from equipoise.federation.fingerprint import contents as hashed
+from equipoise.federation.fingerprint import changed, contents as hashed
 from equipoise.records.directory import ORDER, TRIALS
 from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.scenarios import Scenario

@@ -14,8 +14,7 @@ from equipoise.data.contents import Contents, DataError
 from equipoise.data.memory_mapped import Data, labels, take
 from equipoise.data.sets import catalog
 from equipoise.scenarios import papers, partition
-from equipoise.scenarios.corrupted import check_severity, qualities
-from equipoise.scenarios.corrupted import corrupted as corrupt
+from equipoise.scenarios.corrupted import check_severity, corrupted as corrupt, qualities
 from equipoise.scenarios.corruption import CORRUPTIONS
 from equipoise.scenarios.papers import MEAN, STD
 from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario, numbered

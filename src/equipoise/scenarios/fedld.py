@@ -11,8 +11,7 @@ from typing import Any
 
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.memory_mapped import labels, take
-from equipoise.data.sets import catalog
-from equipoise.data.sets import retina as retina_files
+from equipoise.data.sets import catalog, retina as retina_files
 from equipoise.scenarios import papers, partition
 from equipoise.scenarios.papers import MEAN, STD
 from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario, numbered

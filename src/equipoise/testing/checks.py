@@ -37,8 +37,7 @@ from equipoise.records.record import Record
 from equipoise.system.suggestions import some
 from equipoise.system.tree import tree_map
 from equipoise.testing import federations
-from equipoise.testing.federations import ROUNDS, Subject, clients, differing, federation, moved
-from equipoise.testing.federations import told as records_of
+from equipoise.testing.federations import ROUNDS, Subject, clients, differing, federation, moved, told as records_of
 from equipoise.testing.hooks import TWICE, ContractError, Hook, first_difference, hooks_behind, name_of, replaced
 from equipoise.testing.sees import CONTRIBUTION, follows_contribution, kept_of_clients, last_round, looked_at
 
