@@ -182,8 +182,8 @@ def trained(path: Path) -> tuple[Federation, Tensor]:
 
 def _drawn(draws: int, n: int, seed: int, like: Tensor) -> list[Tensor]:
     """Gaussian directions [P], drawn on the processor so that a device does not change them; one more for the plane."""
-    generators = (torch.Generator().manual_seed(1_000_003 * seed + k) for k in range(draws + 1))
-    return [torch.randn(n, generator=each, dtype=torch.float64).to(like.device, like.dtype) for each in generators]
+    sources = (torch.Generator().manual_seed(1_000_003 * seed + k) for k in range(draws + 1))
+    return [torch.randn(n, generator=source, dtype=torch.float64).to(like.device, like.dtype) for source in sources]
 
 
 def _agree(path: Path, fed: Federation, names: tuple[str, ...], group: str | None) -> tuple[tuple[str, ...], str]:

@@ -313,10 +313,10 @@ def run(
         names = ", ".join(f"{cell.method} on {cell.part.name}" for cell in failed)
         log.warning("Run again: %s.", names or "nothing, as no cell failed to run (one that guesses did run)")
     for part in suite.scenario:
-        shown = None if on_progress is None else partial(on_progress, part.name)
+        progress = None if on_progress is None else partial(on_progress, part.name)
         left = [cell for cell in own if cell.part == part and not cell.finished(suite.seeds)]
-        _choose(suite, [cell for cell in left if not cell.chosen], shard, jobs=jobs, on_progress=shown, lines=lines)
-        _test(suite, [cell for cell in left if cell.chosen], jobs, on_progress=shown, lines=lines)
+        _choose(suite, [cell for cell in left if not cell.chosen], shard, jobs=jobs, on_progress=progress, lines=lines)
+        _test(suite, [cell for cell in left if cell.chosen], jobs, on_progress=progress, lines=lines)
 
 
 def _settle(suite: Suite, base: Path, methods: Sequence[str]) -> None:
