@@ -44,9 +44,7 @@ from golden_gradient_rewards import ADAPTERS as GRADIENT_REWARDS
 from golden_metrics import ADAPTERS as METRICS
 from golden_neurons import ADAPTERS as NEURONS
 from golden_partitions import ADAPTERS as PARTITIONS
-from golden_people import ADAPTERS as PEOPLE
-from golden_people import NOT_OFFERED
-from golden_people import SKIPPED as SKIPPED_OF_PEOPLE
+from golden_people import ADAPTERS as PEOPLE, NOT_OFFERED, SKIPPED as SKIPPED_OF_PEOPLE
 from golden_people_measures import ADAPTERS as PEOPLE_MEASURES
 from golden_performance import ADAPTERS as PERFORMANCE
 from golden_privacy import ADAPTERS as PRIVACY

@@ -33,9 +33,7 @@ from equipoise.testing.federations import (  # noqa: F401 (for the tests that im
     client_axes,
     clients,
     consortium,
-    difference,
     federation,
-    fitted,
     generator,
     identical,
     network,
@@ -43,6 +41,7 @@ from equipoise.testing.federations import (  # noqa: F401 (for the tests that im
     samples,
     told,
     watched,
+    widest,
 )
 
 # What the fast suite takes where a property belongs to the engine or the round rather than to the method; every method and
@@ -63,6 +62,18 @@ REPRESENTATIVE = (
 def size_of(message: dict[str, Tensor]) -> int:
     """Bytes of a message."""
     return sum(part.nbytes for part in message.values())
+
+
+def fitted(method: Any, rounds: int = 4, **settings: Any) -> eq.Federation:
+    """A :func:`federation` after so many rounds."""
+    fed = federation(method, **settings)
+    fed.fit(rounds, progress=False)
+    return fed
+
+
+def difference(a: eq.Federation, b: eq.Federation) -> float:
+    """Largest difference between the states of two federations, which must have the same entries."""
+    return widest(a, b)[1]
 
 
 def write_records(history: History, path: Path) -> None:

@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from equipoise.analysis import decomposition, filter_normalised, landscape, trace
 from equipoise.core.client import visit_client

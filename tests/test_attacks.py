@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 import equipoise as eq
-from equipoise.analysis.consistency import trace as agreement
 from equipoise.analysis.decomposition import trace as losses
+from equipoise.analysis.reproduced import trace as agreement
 from equipoise.core.attacks import LIES, Attackers, z_max
 from equipoise.core.settings import ATTACKS, COMING, SIMULATED, Settings
 from equipoise.data.memory_mapped import Mapped

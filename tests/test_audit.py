@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from fairlearn import metrics as fairlearn
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.metrics import precision_score
 from typer.testing import CliRunner
 

@@ -17,8 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from PIL import Image
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_predict, cross_val_score

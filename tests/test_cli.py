@@ -25,8 +25,7 @@ from safetensors.torch import load_file
 from equipoise import METHODS, NETWORKS, SCENARIOS, __version__, parse
 from equipoise.cli import main as cli
 from equipoise.federation import checkpoint, guard, progress_bar
-from equipoise.runs import configuration
-from equipoise.runs import directory as runs
+from equipoise.runs import configuration, directory as runs
 from equipoise.runs.configuration import called, configure
 from equipoise.system.seals import open_json
 from helpers import fast_first, in_one

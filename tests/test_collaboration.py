@@ -7,8 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from equipoise.scenarios import cache, digits, load, partition
 from equipoise.scenarios.collaboration import TEST

@@ -19,8 +19,7 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.core.rule import Cohort, Out, Rule, Setup, State, Visit
 from equipoise.federation.method import Method
-from equipoise.testing import CHECKS, Conformance, RuleError, check_rule, parametrize_with_checks
-from equipoise.testing import conformance as kit
+from equipoise.testing import CHECKS, Conformance, RuleError, check_rule, conformance as kit, parametrize_with_checks
 from run_helpers import equipoise
 
 Given = tuple[State, Cohort]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.analysis import consistency as analysis
+from equipoise.analysis import reproduced as analysis
 from equipoise.analysis.reproduced import drawn
 from equipoise.engines.job import Answer, Job
 from equipoise.federation.history import History

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import equipoise as eq
-from equipoise.runs import directory as runs
-from equipoise.runs import reproduce
+from equipoise.runs import directory as runs, reproduce
 from equipoise.runs.configuration import RunError, configure
 from equipoise.system import own_code, places
 from helpers import others_slow

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from equipoise.scenarios import CORRUPTIONS, corruption
 from equipoise.scenarios.corruption import gaussian_noise, motion_blur, motion_kernel

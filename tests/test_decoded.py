@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import equipoise as eq
-from equipoise.data import decoding as module
-from equipoise.data import samples
+from equipoise.data import decoding as module, samples
 from equipoise.data.contents import DataError
 from equipoise.data.decoding import ahead, array, decoded, picture, resized
 from equipoise.data.memory_mapped import Mapped

@@ -21,8 +21,7 @@ from equipoise.federation.history import History
 from equipoise.report.html import render
 from equipoise.report.table import comparison
 from equipoise.system import environment
-from helpers import federation as small
-from helpers import identical, samples
+from helpers import federation as small, identical, samples
 
 OTHER = {"processor": "Sixty-Four", "instructions": "NEON", "torch": "9.9", "linear_algebra": "accelerate"}
 

@@ -6,8 +6,7 @@ import re
 
 import describe
 from equations import plain_equation
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from equipoise.methods import METHODS
 from helpers import in_one

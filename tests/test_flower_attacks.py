@@ -21,8 +21,7 @@ from equipoise.federation.guard import QuorumError
 from equipoise.flower.app import in_process, make_client_app
 from equipoise.flower.codec import Parcel
 from equipoise.flower.grid import InProcessGrid
-from equipoise.flower.secagg import masked_round, masks, sums
-from equipoise.flower.secagg import site as masked_site
+from equipoise.flower.secagg import masked_round, masks, site as masked_site, sums
 from equipoise.flower.server.consortium import description, federation
 from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.sites import Sites

@@ -17,8 +17,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -40,10 +39,14 @@ from fuzz_changes import places
 from equipoise.flower.app import in_process, make_client_app, serve
 from equipoise.flower.codec import Parcel
 from equipoise.flower.grid import InProcessGrid
-from equipoise.flower.secagg import masked_round, masks, sums
-from equipoise.flower.secagg import memory as memory_file
-from equipoise.flower.secagg import server as masked_sites
-from equipoise.flower.secagg import site as masked_site
+from equipoise.flower.secagg import (
+    masked_round,
+    masks,
+    memory as memory_file,
+    server as masked_sites,
+    site as masked_site,
+    sums,
+)
 from equipoise.flower.secagg.masks import MaskError
 from equipoise.flower.secagg.memory import SiteMemory
 from equipoise.flower.secagg.server import MaskedSites

@@ -35,13 +35,11 @@ from flwr.clientapp import ClientApp
 from flwr.common.config import get_fused_config_from_dir, parse_config_args
 from torch.utils.data import Dataset
 
-from equipoise.cli import flower as flower_cli
-from equipoise.cli import main as cli
+from equipoise.cli import flower as flower_cli, main as cli
 from equipoise.federation.method import Method
 from equipoise.flower import InProcessGrid, Task, make_client_app
 from equipoise.flower.app import check_positive, check_site
-from equipoise.flower.deploy import certificates as certs
-from equipoise.flower.deploy import checks, local, processes, project, superlink
+from equipoise.flower.deploy import certificates as certs, checks, local, processes, project, superlink
 from equipoise.flower.deploy.certificates import CertificateError, make_certificates
 from equipoise.flower.deploy.superlink import FlowerError
 from equipoise.flower.server.consortium import description

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 from fairlearn import metrics as fairlearn
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.metrics import confusion_matrix, precision_score, recall_score
 
 import equipoise as eq

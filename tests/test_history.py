@@ -6,8 +6,7 @@ import statistics
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from equipoise.federation.history import History
 from equipoise.records.directory import all_members, members

@@ -18,8 +18,7 @@ import fixture_medical as fixture
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.decoding import resized
 from equipoise.data.memory_mapped import Mapped
-from equipoise.data.sets import catalog, isic, retina, rsna, sslfl
-from equipoise.data.sets import image_lists as lists
+from equipoise.data.sets import catalog, image_lists as lists, isic, retina, rsna, sslfl
 
 try:
     import pydicom  # noqa: F401

@@ -7,11 +7,10 @@ import json
 
 import describe
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import equipoise as eq
-from equipoise.cli.catalogue import FILE
+from equipoise.cli.completion import FILE
 from equipoise.core.rule import Rule
 from equipoise.federation.method import Method, MethodError, parse
 from equipoise.methods import METHODS

@@ -21,8 +21,11 @@ from equipoise.runs import directory as runs
 from equipoise.runs.configuration import called, configure
 from equipoise.submodels.discovery import find
 from helpers import in_one
-from run_helpers import SIZES, executed
-from run_helpers import cache as folder  # noqa: F401 (a fixture)
+from run_helpers import (
+    SIZES,
+    cache as folder,  # noqa: F401 (a fixture)
+    executed,
+)
 
 VARIANTS = [
     ("mlp", {}),

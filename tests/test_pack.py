@@ -17,13 +17,11 @@ from typing import Any
 import pytest
 import tomli_w
 import torch
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 import equipoise as eq
 from equipoise.records.record import lines
-from equipoise.runs import directory as runs
-from equipoise.runs import pack as packs
+from equipoise.runs import directory as runs, pack as packs
 from equipoise.runs.configuration import RunError, configure
 from equipoise.runs.pack import ABOUT, PackError, opened
 from equipoise.system import trust

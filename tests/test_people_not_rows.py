@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import equipoise as eq
 from equipoise.data.samples import at_one_client, held_rows

@@ -25,8 +25,7 @@ from equipoise.data.contents import Contents, DataError
 from equipoise.data.locations import MissingError
 from equipoise.data.memory_mapped import Mapped, labels
 from equipoise.data.sets import catalog
-from equipoise.runs import comparison
-from equipoise.runs import directory as runs
+from equipoise.runs import comparison, directory as runs
 from equipoise.runs.configuration import called, configure
 from equipoise.runs.experiment import ExperimentError, read_experiment
 from equipoise.runs.reproduce import plan

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy import stats
 
 from equipoise.cli import main as cli

@@ -20,9 +20,7 @@ import equipoise as eq
 from equipoise.data.memory_mapped import Mapped
 from equipoise.federation.fingerprint import PARTS
 from equipoise.report.notes import releases
-from equipoise.runs import comparison, unchanged
-from equipoise.runs import directory as runs
-from equipoise.runs import reproduce as reproductions
+from equipoise.runs import comparison, directory as runs, reproduce as reproductions, unchanged
 from equipoise.runs.configuration import RunConfig, RunError, configure
 from equipoise.runs.experiment import read_experiment
 from equipoise.system import environment, hashes, seals

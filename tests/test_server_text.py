@@ -18,8 +18,7 @@ from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD
 from equipoise.federation.method import LONGEST, Method, MethodError, parse
 from equipoise.flower.app import make_client_app
-from equipoise.flower.codec import LONGEST as LONGEST_TEXT
-from equipoise.flower.codec import VERSION, CodecError, Parcel
+from equipoise.flower.codec import LONGEST as LONGEST_TEXT, VERSION, CodecError, Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.server.consortium import description
 from equipoise.flower.site.task import Task

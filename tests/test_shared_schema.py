@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from safetensors.torch import load_file
 
 import equipoise as eq

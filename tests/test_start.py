@@ -16,9 +16,8 @@ import pytest
 import typer
 
 import equipoise as package
-from equipoise.cli import completion
-from equipoise.cli import main as cli
-from equipoise.cli.catalogue import FILE, catalogue
+from equipoise.cli import completion, main as cli
+from equipoise.cli.completion import FILE, catalogue
 from equipoise.data.sets.catalog import SETS
 from equipoise.methods import METHODS
 from equipoise.networks import NETWORKS

@@ -13,8 +13,7 @@ import equipoise as eq
 from equipoise.runs import benchmark
 from equipoise.runs.benchmark import Cell, SuiteError, cells, document, read_suite, run, shard_of
 from equipoise.system.seals import sealed_json
-from run_helpers import SIZES
-from run_helpers import equipoise as equipoise
+from run_helpers import SIZES, equipoise as equipoise
 
 FILE = f"""
 title = "Tiny"

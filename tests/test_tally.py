@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.metrics import accuracy_score, mean_absolute_error, r2_score, recall_score, root_mean_squared_error
 from torch import Tensor
 from torch.utils.data import TensorDataset

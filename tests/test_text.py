@@ -21,11 +21,9 @@ from torch import nn
 
 import equipoise as eq
 from equipoise import scenarios
-from equipoise.cli import console
-from equipoise.cli import main as cli
+from equipoise.cli import console, main as cli
 from equipoise.data.contents import DataError
-from equipoise.data.decoding import array as pixels_of
-from equipoise.data.decoding import image
+from equipoise.data.decoding import array as pixels_of, image
 from equipoise.data.formats.reading import read_user_data
 from equipoise.data.sets import idx
 from equipoise.data.sets.mat import read as read_mat

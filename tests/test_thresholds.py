@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
 import equipoise as eq
@@ -29,8 +28,7 @@ from equipoise.metrics.intervals import wilson
 from equipoise.metrics.thresholds import CERTAIN, Aim, choose, decided
 from equipoise.records.directory import read
 from equipoise.records.threshold import masked
-from equipoise.report import html
-from equipoise.report import thresholds as shown
+from equipoise.report import html, thresholds as shown
 from equipoise.system.seals import open_json, sealed_json, typed
 from run_helpers import cache, equipoise
 

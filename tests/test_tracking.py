@@ -16,12 +16,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import equipoise as eq
-from equipoise.runs import comparison, tracking
-from equipoise.runs import directory as runs
+from equipoise.runs import comparison, directory as runs, tracking
 from equipoise.runs.trackers import TRACKERS, Tracked, escaped, numbers, part, rounds_in
 from equipoise.runs.tracking import Follower, Tracking, TrackingError, of_round, track
 from equipoise.system import workers

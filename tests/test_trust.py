@@ -19,8 +19,7 @@ import tomli_w
 import equipoise as eq
 from equipoise.cli.init import read
 from equipoise.records.directory import members
-from equipoise.runs import directory as runs
-from equipoise.runs import tracking
+from equipoise.runs import directory as runs, tracking
 from equipoise.runs.configuration import RunError
 from equipoise.system import own_code, seals, trust
 from equipoise.system.seals import open_json, open_toml, sealed_json

@@ -40,8 +40,7 @@ from equipoise.runs.tuning import Budget, choose, edges, random_shares, settled,
 from equipoise.system.seals import sealed_text
 from equipoise.system.search import among, log_uniform, read, uniform
 from helpers import in_one
-from run_helpers import TINY, config
-from run_helpers import equipoise as equipoise
+from run_helpers import TINY, config, equipoise as equipoise
 
 GROUPS = ["a", "b", "b", "a"]
 

@@ -21,9 +21,7 @@ from equipoise.federation.history import History
 from equipoise.report import draw_all, render
 from equipoise.report.holdings import example_images, marks, sentence, who_has_what
 from helpers import in_one, others_slow
-from run_helpers import TINY, config, executed
-from run_helpers import cache as cache
-from run_helpers import equipoise as equipoise
+from run_helpers import TINY, cache as cache, config, equipoise as equipoise, executed
 
 pytestmark = pytest.mark.drawn
 

@@ -17,8 +17,7 @@ from equipoise.analysis.states import states
 from equipoise.metrics.statistics import judge
 from equipoise.report.claims import JudgedClaim, tables
 from equipoise.report.rendering import markdown_grid
-from equipoise.runs import agreement, reproduce
-from equipoise.runs import directory as runs
+from equipoise.runs import agreement, directory as runs, reproduce
 from equipoise.runs.experiment import experiment_names
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ from typing import Any
 
 from equations import plain_equation
 
-from equipoise.cli.catalogue import FILE
+from equipoise.cli.completion import FILE
 from equipoise.core.rule import HOOKS, Rule, Sees
 from equipoise.data.sets.catalog import SETS
 from equipoise.federation.method import parse

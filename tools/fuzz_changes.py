@@ -17,8 +17,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from hypothesis import strategies as st
 
 from equipoise.flower.codec import VERSION
-from equipoise.system.tensor_files import NAMES as TYPE_NAMES
-from equipoise.system.tensor_files import TYPES, as_bytes, from_bytes
+from equipoise.system.tensor_files import NAMES as TYPE_NAMES, TYPES, as_bytes, from_bytes
 
 NAMES = ("../../x", "/etc/passwd", "a/../../b", "..", "~", "CON", "x" * 5000, "\x1b[2J", "\u202e", "\ud800", "\x00", "")
 NUMBERS = (

@@ -38,8 +38,7 @@ import torch
 from claims import filled
 from flwr.app import Context, Error, Message, RecordDict
 from fuzz_changes import CHANGE, Change, Draft, change
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, seed, settings, strategies as st
 from safetensors.torch import load
 from torch import Tensor, nn
 

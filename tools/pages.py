@@ -17,8 +17,7 @@ from docstrings import Docstrings, parts
 from mkdocs.structure.files import File
 
 from equipoise.core.rule import SEES, Rule
-from equipoise.core.settings import RunSettings, Settings, usual
-from equipoise.core.settings import meaning as said
+from equipoise.core.settings import RunSettings, Settings, meaning as said, usual
 from equipoise.methods import METHODS
 from equipoise.networks import NETWORKS
 from equipoise.records.record import Record

@@ -28,15 +28,13 @@ if TYPE_CHECKING:
     from equipoise.federation.thresholds import Threshold, choose_threshold
     from equipoise.methods import METHODS
     from equipoise.metrics.own import Measure
-    from equipoise.networks import NETWORKS
-    from equipoise.networks import build as network
+    from equipoise.networks import NETWORKS, build as network
     from equipoise.report.audit import Audit, audit
     from equipoise.report.statistics import Comparison
     from equipoise.runs.sweep import compare, tune
     from equipoise.runs.tracking import Tracking, track
     from equipoise.runs.tuning import Tuning
-    from equipoise.scenarios import SCENARIOS, Images, Scenario
-    from equipoise.scenarios import load as scenario
+    from equipoise.scenarios import SCENARIOS, Images, Scenario, load as scenario
     from equipoise.scenarios.shared import SharedSchema
     from equipoise.system.ranges import choice, number
     from equipoise.system.search import among, log_uniform, uniform

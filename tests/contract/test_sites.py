@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_every_method import CASES as EVERY
-from test_every_method import SUMS, run
+from test_every_method import CASES as EVERY, SUMS, run
 
 import equipoise as eq
 from equipoise.federation.round import one_round
-from equipoise.testing.federations import ROUNDS, SIZES, StoppedError, evaluation_sets
-from equipoise.testing.sites import differences, remembered
+from equipoise.testing.federations import ROUNDS, SIZES, StoppedError, evaluation_sets, remembered, site_differences
 from helpers import consortium, others_slow
 
 CASES = [
@@ -44,7 +42,7 @@ STOPPED = [
 
 
 def same(simulated: eq.Federation, sites: eq.Federation, states: Path) -> None:
-    assert differences(simulated, sites, states) == []
+    assert site_differences(simulated, sites, states) == []
     assert not any({"sharpness", "perturbed_loss"} <= record.keys() for record in sites.records)
 
 

@@ -21,6 +21,7 @@ from equipoise.federation.trial import Progression, Trial, begin
 from equipoise.metrics.decomposition import decompose
 from equipoise.records.record import Record
 from equipoise.runs import directory as runs
+from equipoise.runs.comparison import Progress
 from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.system.files import write_atomically
 from equipoise.system.own_code import short
@@ -31,16 +32,12 @@ FILE = "decomposition.json"  # what was measured of a run, in its directory
 # largest relative difference of a client's between a run and its repetition
 AGREE: Final[dict[Literal["weights", "losses"], float]] = {"weights": 1e-6, "losses": 1e-3}
 
+Watcher = Callable[[int, Record], None]  # called with each round and its record
 Row = dict[str, Any]  # method, round, local, shift, aggregation, total
 
 
 def trace(
-    fed: Federation,
-    rounds: int,
-    every: int = 1,
-    *,
-    others: Sequence[str] = (),
-    on_round: Callable[[int, Record], None] | None = None,
+    fed: Federation, rounds: int, every: int = 1, *, others: Sequence[str] = (), on_round: Watcher | None = None
 ) -> list[Row]:
     r"""Train a federation and split the loss of its global model in every ``every``-th round and in the last.
 
@@ -143,11 +140,7 @@ def _losses(trial: Trial, vector: Tensor, ids: Sequence[int]) -> Tensor:
 
 
 def decomposition(
-    directory: str | Path,
-    every: int = 1,
-    others: Sequence[str] = (),
-    *,
-    on_round: Callable[[int, int], None] | None = None,
+    directory: str | Path, every: int = 1, others: Sequence[str] = (), *, on_round: Progress | None = None
 ) -> list[Row]:
     """Split the loss of a run, round by round, by training it once more: the same seed gives the same local models.
 
@@ -214,7 +207,7 @@ def stored(path: Path, what: str, about: str, key: object) -> list[Row]:
         raise RunError(f"{path} is damaged. Delete it; it will be measured again.") from None
 
 
-def repeats(path: Path) -> Callable[[int, Record], None]:
+def repeats(path: Path) -> Watcher:
     """What a round of a repeated run and its record are given to, to require that they are those of the run.
 
     Raises

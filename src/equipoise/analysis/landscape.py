@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
 from equipoise.runs import directory as runs
+from equipoise.runs.comparison import Progress
 from equipoise.system.ranges import check_number, check_whole
 from equipoise.system.suggestions import unknown
 
@@ -102,7 +103,7 @@ def landscape(
     draws: int = 3,
     span: float = 1.0,
     seed: int = 0,
-    on_point: Callable[[int, int], None] | None = None,
+    on_point: Progress | None = None,
 ) -> list[Landscape]:
     """Walk around the global models of several runs, along the same random directions for all of them.
 
@@ -181,11 +182,8 @@ def trained(path: Path) -> tuple[Federation, Tensor]:
 
 def _drawn(draws: int, n: int, seed: int, like: Tensor) -> list[Tensor]:
     """Gaussian directions [P], drawn on the processor so that a device does not change them; one more for the plane."""
-    made = []
-    for k in range(draws + 1):
-        numbers = torch.Generator().manual_seed(1_000_003 * seed + k)
-        made.append(torch.randn(n, generator=numbers, dtype=torch.float64).to(like.device, like.dtype))
-    return made
+    sources = (torch.Generator().manual_seed(1_000_003 * seed + k) for k in range(draws + 1))
+    return [torch.randn(n, generator=source, dtype=torch.float64).to(like.device, like.dtype) for source in sources]
 
 
 def _agree(path: Path, fed: Federation, names: tuple[str, ...], group: str | None) -> tuple[tuple[str, ...], str]:

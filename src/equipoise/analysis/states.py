@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from equipoise.data.samples import loaded
 from equipoise.federation.evaluation import oracle_of
 from equipoise.federation.history import History
 from equipoise.methods.sam import perturbation
+from equipoise.runs.comparison import Progress
 from equipoise.system.ranges import check_number, check_whole
 
 if TYPE_CHECKING:
@@ -72,11 +73,7 @@ class States:
 
 
 def states(
-    directories: Sequence[str | Path],
-    *,
-    rho_max: float = 0.2,
-    points: int = 21,
-    on_client: Callable[[int, int], None] | None = None,
+    directories: Sequence[str | Path], *, rho_max: float = 0.2, points: int = 21, on_client: Progress | None = None
 ) -> list[States]:
     """Loss and sharpness of the global models of several runs, for every client on its own training data.
 

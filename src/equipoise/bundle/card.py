@@ -28,8 +28,7 @@ from equipoise.report.rendering import markdown_table
 from equipoise.report.statistics import Comparison
 from equipoise.system.seals import typed
 from equipoise.system.suggestions import some
-from equipoise.system.text import markdown as escaped
-from equipoise.system.text import plural
+from equipoise.system.text import markdown as escaped, plural
 
 SOURCE = "The headings are those of Mitchell et al., Model Cards for Model Reporting, FAT* 2019."
 LICENCES = re.compile(  # as the Hub calls those of data and models, huggingface.co/docs/hub/repositories-licenses

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from typer import Option
 
 from equipoise.cli import completion
 from equipoise.cli.console import note, out, plain_table, print_json, progress_bar, say
@@ -30,18 +31,17 @@ app = typer.Typer(
 )
 
 Folder = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Directory for figures and data [default: the name of the command]."),
+    Path | None, Option("--output", "-o", help="Directory for figures and data [default: the name of the command].")
 ]
 
 
 @app.command(epilog="Example: `equipoise analyse decomposition runs/compare-digits-label-skew --every 5`")
 def decomposition(
     directories: Runs,
-    every: Annotated[int, typer.Option(min=1, help="Measure every so many rounds, and the last.")] = 1,
+    every: Annotated[int, Option(min=1, help="Measure every so many rounds, and the last.")] = 1,
     others: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--try",
             metavar="METHOD",
             help="Also one round of this method from the same models. Repeatable.",
@@ -50,9 +50,9 @@ def decomposition(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Directory for figure and data [default: the run's own, or analysis/]."),
+        Option("--output", "-o", help="Directory for figure and data [default: the run's own, or analysis/]."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors, and draw nothing.")] = False,
+    quiet: Annotated[bool, Option("--quiet", help="Print nothing but errors, and draw nothing.")] = False,
     json_: Json = False,
 ) -> None:
     """Split the loss of each round into local, distribution-shift and aggregation loss (FedLD, Eq. 2).
@@ -115,12 +115,12 @@ def _nats(paths: Sequence[Path]) -> str:
 @app.command(epilog="Example: `equipoise analyse landscape runs/compare-digits-quality --group corrupted`")
 def landscape(
     directories: Runs,
-    group: Annotated[str | None, typer.Option(help="Test set [default: the worst of the first run].")] = None,
-    points: Annotated[int, typer.Option(min=3, help="Points of a line, odd.")] = 51,
-    grid: Annotated[int, typer.Option(min=0, help="Points along each axis of the plane, odd; 0 for none.")] = 21,
-    draws: Annotated[int, typer.Option(min=1, help="Random directions that are averaged.")] = 3,
-    span: Annotated[float, typer.Option(help="How far to go, in filter norms.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Decides the directions.")] = 0,
+    group: Annotated[str | None, Option(help="Test set [default: the worst of the first run].")] = None,
+    points: Annotated[int, Option(min=3, help="Points of a line, odd.")] = 51,
+    grid: Annotated[int, Option(min=0, help="Points along each axis of the plane, odd; 0 for none.")] = 21,
+    draws: Annotated[int, Option(min=1, help="Random directions that are averaged.")] = 3,
+    span: Annotated[float, Option(help="How far to go, in filter norms.")] = 1.0,
+    seed: Annotated[int, Option(min=0, help="Decides the directions.")] = 0,
     output: Folder = None,
     json_: Json = False,
 ) -> None:
@@ -164,8 +164,8 @@ def landscape(
 @app.command(epilog="Example: `equipoise analyse states runs/compare-digits-quality`")
 def states(
     directories: Runs,
-    rho_max: Annotated[float, typer.Option(help="Largest search distance.")] = 0.2,
-    points: Annotated[int, typer.Option(min=2, help="Distances from 0 to the largest.")] = 21,
+    rho_max: Annotated[float, Option(help="Largest search distance.")] = 0.2,
+    points: Annotated[int, Option(min=2, help="Distances from 0 to the largest.")] = 21,
     output: Folder = None,
     json_: Json = False,
 ) -> None:

@@ -1,11 +1,22 @@
-"""What a shell offers for a value that the user has begun to type."""
+"""The catalogue that ships with the package, and what a shell offers from it for a value that the user has begun to type."""
 
+import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from equipoise.cli.catalogue import catalogue
+FILE = Path(__file__).with_name("catalogue.json")  # written by tools/describe.py
+
 
 Offers = list[tuple[str, str]]  # a value and what it is
+
+
+@cache
+def catalogue() -> dict[str, Any]:
+    """The description of methods, scenarios and networks, as ``tools/describe.py`` wrote it, read without importing them."""
+    described: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return described
 
 
 def methods(incomplete: str) -> Offers:

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from typer import Argument, Option
 
 from equipoise.cli import completion
 from equipoise.cli.console import err, out, plain_table, print_json, say
@@ -34,13 +35,11 @@ app = typer.Typer(
 
 Name = Annotated[
     str | None,
-    typer.Argument(
+    Argument(
         metavar="[NAME]", help="A data set [default: all that are in the folder].", autocompletion=completion.data_sets
     ),
 ]
-Folder = Annotated[
-    Path, typer.Option("--data", "-d", metavar="DIR", help="The folder with your data sets, or a set's own.")
-]
+Folder = Annotated[Path, Option("--data", "-d", metavar="DIR", help="The folder with your data sets, or a set's own.")]
 
 
 @app.callback()
@@ -79,7 +78,7 @@ def checked(
     name: Name = None,
     data: Folder = Path("data"),
     only_present: Annotated[
-        bool, typer.Option("--only-present", help="A part of a set will do: it is no error that a split is missing.")
+        bool, Option("--only-present", help="A part of a set will do: it is no error that a split is missing.")
     ] = False,
     json_: Json = False,
 ) -> None:
@@ -177,16 +176,12 @@ def _get(name: str, data: Path, command: str = "get") -> str:
 
 @app.command(epilog="Example: `equipoise data get mnist --data data --download`")
 def get(
-    name: Annotated[
-        str, typer.Argument(help="A data set; see `equipoise data list`.", autocompletion=completion.data_sets)
-    ],
+    name: Annotated[str, Argument(help="A data set; see `equipoise data list`.", autocompletion=completion.data_sets)],
     data: Folder = Path("data"),
     split: Annotated[
-        list[str] | None, typer.Option(help="Only this split. Repeatable [default: all that experiments need].")
+        list[str] | None, Option(help="Only this split. Repeatable [default: all that experiments need].")
     ] = None,
-    wanted: Annotated[
-        bool, typer.Option("--download", help="Fetch the files now, and accept nothing for you.")
-    ] = False,
+    wanted: Annotated[bool, Option("--download", help="Fetch the files now, and accept nothing for you.")] = False,
 ) -> None:
     """Say where a data set comes from, how large it is, on what terms, and where its files belong; fetch it on request."""
     from equipoise.data.sets import catalog

@@ -1,21 +1,23 @@
-"""The command ``equipoise export``."""
+"""The commands for a trained model: ``equipoise export``, ``threshold`` and ``predict``."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from rich.markup import escape
+from typer import Argument, Option
 
-from equipoise.cli.console import note, say
-from equipoise.cli.options import Moved, Run, require_use
+from equipoise.cli.console import note, out, plain_table, print_json, progress_bar, require_free, say
+from equipoise.cli.options import Json, Moved, Run, reading_of, require_use
 from equipoise.system.own_code import short
 from equipoise.system.seals import open_json, open_toml
 
 if TYPE_CHECKING:
+    from equipoise.data.formats.table import Table
     from equipoise.federation.federation import Federation
 
 
@@ -23,37 +25,29 @@ def export(
     directory: Run,
     client: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Name of a client, whose own model is written; `all` for every client [default: the global model]."
         ),
     ] = None,
     compact: Annotated[
-        bool, typer.Option("--compact", help="A client of FedSAC: the really smaller network of what it holds.")
+        bool, Option("--compact", help="A client of FedSAC: the really smaller network of what it holds.")
     ] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for the files [default: RUN/models].")
-    ] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="Folder for the files [default: RUN/models].")] = None,
     bundle: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Write a bundle into a new folder: all that predicting takes, and a model card."
-        ),
+        Option(metavar="DIR", help="Write a bundle into a new folder: all that predicting takes, and a model card."),
     ] = None,
-    use: Annotated[str, typer.Option(metavar="TEXT", help="With --bundle: what the model is for, for its card.")] = "",
+    use: Annotated[str, Option(metavar="TEXT", help="With --bundle: what the model is for, for its card.")] = "",
     license_: Annotated[
         str,
-        typer.Option(
+        Option(
             "--license", metavar="NAME", help="With --bundle: of the data and the model, one line, such as `cc-by-4.0`."
         ),
     ] = "",
-    onnx: Annotated[
-        bool, typer.Option("--onnx", help="With --bundle: also write the network as a graph of ONNX.")
-    ] = False,
+    onnx: Annotated[bool, Option("--onnx", help="With --bundle: also write the network as a graph of ONNX.")] = False,
     recalibrate: Annotated[
         str | None,
-        typer.Option(
-            metavar="KIND", help="With --bundle: recalibrate probabilities on validation rows: platt, isotonic."
-        ),
+        Option(metavar="KIND", help="With --bundle: recalibrate probabilities on validation rows: platt, isotonic."),
     ] = None,
     data: Moved = None,
 ) -> None:
@@ -185,3 +179,135 @@ def _numbers(client: str | None, names: Sequence[str]) -> Sequence[int | None]:
     raise ValueError(
         f"--client {client}: the run has no such client. Give a name ({', '.join(names[:4])}{', ...' * (len(names) > 4)}), or all."
     )
+
+
+def threshold(
+    directory: Run,
+    sensitivity: Annotated[
+        float | None, Option(metavar="X", help="Recognise at least this share of the positive class, in (0, 1].")
+    ] = None,
+    specificity: Annotated[
+        float | None, Option(metavar="X", help="Recognise at least this share of the others, in (0, 1].")
+    ] = None,
+    cost: Annotated[
+        str | None,
+        Option(metavar="FN:FP", help="The least cost, if a missed case costs so much and a false alarm so much."),
+    ] = None,
+    youden: Annotated[
+        bool, Option("--youden", help="The largest sum of sensitivity and specificity (Youden).")
+    ] = False,
+    by_group: Annotated[
+        bool,
+        Option("--by-group", help="A threshold for each group of people. It uses the group of a person at prediction."),
+    ] = False,
+    attribute: Annotated[
+        str | None, Option(metavar="NAME", help="The attribute of `--by-group`, if the data have several.")
+    ] = None,
+    recalibrate: Annotated[
+        str | None,
+        Option(metavar="KIND", help="Also fit a function to better probabilities, on the same rows: platt, isotonic."),
+    ] = None,
+    data: Moved = None,
+    json_: Json = False,
+) -> None:
+    """Choose the threshold of a binary classifier on validation rows; print what it does by group on test rows."""
+    from equipoise.federation.thresholds import choose_threshold
+    from equipoise.records.threshold import FILE
+    from equipoise.report import thresholds as shown
+    from equipoise.runs import directory as runs
+
+    chosen = choose_threshold(
+        runs.trained(directory, data),
+        sensitivity=sensitivity,
+        specificity=specificity,
+        cost=cost,
+        youden=youden,
+        by_group=attribute or by_group,
+        recalibrate=recalibrate,
+    )
+    document, path = chosen.document, directory / FILE
+    replaced = path.exists()
+    chosen.save(directory)
+    if json_:
+        print_json(document)
+        return
+    for line in shown.sentences(document):
+        say(line)
+    for grid in (shown.rates(document), shown.probabilities(document)):
+        table = plain_table(
+            shown.HEAD.lower(), *map(escape, grid.titles), right=[*map(escape, grid.titles)], fold=(shown.HEAD.lower(),)
+        )
+        for name, cells in grid.rows:
+            table.add_row(escape(name), *("\n".join(filter(None, (cell.mean, escape(cell.ends)))) for cell in cells))
+        out.print(table)
+    say(" ".join(shown.explained(document)))
+    say(f"threshold: {path}{', in place of the one that was there' * replaced}")
+
+
+def predict(
+    bundle: Annotated[Path, Argument(metavar="BUNDLE", help="A folder that `equipoise export --bundle` wrote.")],
+    data: Annotated[
+        Path,
+        Argument(
+            metavar="DATA",
+            help="A table with the columns that the model was trained with; a folder of images; or an array, a .npy file.",
+        ),
+    ],
+    output: Annotated[Path, Option("--output", "-o", metavar="CSV", help="The table of predictions to write.")],
+    identifier: Annotated[
+        str | None,
+        Option("--id", metavar="COLUMN", help="A column of the table that names its rows [default: their numbers]."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="How the table is written, `sep`, `decimal` or `encoding` [default: as the one of the run].",
+        ),
+    ] = None,
+    force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Predict with a bundle: a row for every row of a table, with its prediction and the probability of every class."""
+    from equipoise.bundle.files import cautions
+    from equipoise.bundle.inputs import group_cells
+    from equipoise.bundle.predictor import ROWS, Classifier, load
+    from equipoise.data.tables.columns import WRITTEN
+    from equipoise.system.files import write_atomically
+    from equipoise.system.text import csv_text, formulas
+
+    require_free(output, force)
+    model = load(bundle)
+    (x, notes), names, table = model.inputs.of_file(data, reading_of(set_, WRITTEN))
+    first = ("row" if table is not None or model.inputs.names else "sample") if identifier is None else identifier
+    names = names if identifier is None else _named(identifier, table, data)
+    column = model.content.groups
+    words = None if column is None or table is None else group_cells(table, column.column, str(data))
+    codes, unknown = model.codes(words, len(x))
+    classes = model.classes_.tolist() if isinstance(model, Classifier) else []
+    for text in filter(None, (*cautions(bundle), *notes, unknown, *formulas([first, *names, *classes]))):
+        note(text)
+    rows: list[Iterable[object]] = [[first, "prediction", *(f"probability {name}" for name in classes)]]
+    with progress_bar("rows", shown=len(x) > ROWS) as progress:
+        task, done = progress.add_task("predicting", total=len(x)), 0
+        for outputs in model.content.outputs(x):
+            part = slice(done, done + len(outputs))
+            made = model.decided(outputs, None if codes is None else codes[part])
+            columns: list[Any] = [names[part], made.tolist()]
+            if isinstance(model, Classifier):
+                columns += [map(str, of_class) for of_class in model.probabilities(outputs).T]  # all digits that count
+            rows += zip(*columns, strict=True)
+            done += len(outputs)
+            progress.update(task, completed=done)
+    write_atomically(output, csv_text(rows))
+    say(f"{output}: {len(x):,} predictions")
+
+
+def _named(identifier: str, table: Table | None, data: Path) -> list[str]:
+    """The names of the rows."""
+    from equipoise.system.suggestions import some
+
+    if table is None or identifier not in table.names:
+        columns = "no columns" if table is None else f"the columns {some(table.names)}"
+        raise ValueError(f"--id {identifier}: {data} has {columns}.")
+    return ["" if name is None else str(name) for name in table.words([identifier])[identifier]]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
+from typer import Argument, Option
 
 from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
 from equipoise.cli.operation import clean, flower_errors, sites, status, stop, take
@@ -34,7 +35,7 @@ app = typer.Typer(
 
 Config = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--config",
         "-c",
         metavar="NAME=VALUE...",
@@ -43,36 +44,35 @@ Config = Annotated[
 ]
 Nodes = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--node-config",
         metavar="FILE",
         help="TOML file with what sites are started with: a table per site, or the keys of one site.",
     ),
 ]
 Hosts = Annotated[
-    list[str] | None, typer.Option("--host", help="Name or address by which sites reach the server. Repeatable.")
+    list[str] | None, Option("--host", help="Name or address by which sites reach the server. Repeatable.")
 ]
-Here = Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder of the project.")]
+Here = Annotated[Path, Argument(metavar="[DIR]", help="Folder of the project.")]
 
 
 @app.command(epilog="Example: `equipoise flower init my-federation --sites 3`")
 def init(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the new project; its name is the app's.")],
-    sites: Annotated[int, typer.Option(min=2, help="How many sites it starts with: site-0, site-1, ...")] = 3,
+    directory: Annotated[Path, Argument(metavar="DIR", help="Folder of the new project; its name is the app's.")],
+    sites: Annotated[int, Option(min=2, help="How many sites it starts with: site-0, site-1, ...")] = 3,
     schema: Annotated[
-        Path | None,
-        typer.Option(help="For a table of each site: the file of `equipoise schema join` [default: digits]."),
+        Path | None, Option(help="For a table of each site: the file of `equipoise schema join` [default: digits].")
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--config",
             "-c",
             metavar="FILE",
             help="A file of `equipoise init` or `tune`, whose settings the project gets.",
         ),
     ] = None,
-    method: Annotated[str | None, typer.Option(help="The method, of several in a file of `equipoise tune`.")] = None,
+    method: Annotated[str | None, Option(help="The method, of several in a file of `equipoise tune`.")] = None,
 ) -> None:
     """Write a project that works as it is: an app for Flower, its settings, a README, certificates, containers."""
     with flower_errors():
@@ -105,18 +105,14 @@ def init(
 @app.command(epilog="Example: `equipoise flower up my-federation --sites 3 --tls -c 'rounds=5'`")
 def up(
     directory: Here = Path(),
-    sites: Annotated[
-        int | None, typer.Option(min=1, help="How many sites [default: those of --node-config, or 3].")
-    ] = None,
+    sites: Annotated[int | None, Option(min=1, help="How many sites [default: those of --node-config, or 3].")] = None,
     tls: Annotated[
-        bool, typer.Option("--tls", help="Encrypt, and let in only sites whose keys are registered, as in earnest.")
+        bool, Option("--tls", help="Encrypt, and let in only sites whose keys are registered, as in earnest.")
     ] = False,
     config: Config = None,
     node_config: Nodes = None,
-    limit: Annotated[float | None, typer.Option(help="Seconds after which the run is stopped [default: none].")] = None,
-    only_check: Annotated[
-        bool, typer.Option("--check", help="Only check what would be started; start nothing.")
-    ] = False,
+    limit: Annotated[float | None, Option(help="Seconds after which the run is stopped [default: none].")] = None,
+    only_check: Annotated[bool, Option("--check", help="Only check what would be started; start nothing.")] = False,
     json_: Json = False,
 ) -> None:
     """Try a federation on this machine: start a server and sites as real processes, run the app, stop them.
@@ -161,8 +157,8 @@ def up(
 
 @app.command(epilog="Example: `equipoise flower run my-federation federation -c 'rounds=40'`")
 def run(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the project.")],
-    connection: Annotated[str, typer.Argument(help="Name of the SuperLink in Flower's config.toml.")],
+    directory: Annotated[Path, Argument(metavar="DIR", help="Folder of the project.")],
+    connection: Annotated[str, Argument(help="Name of the SuperLink in Flower's config.toml.")],
     config: Config = None,
     json_: Json = False,
 ) -> None:
@@ -204,18 +200,15 @@ def run(
     epilog="Example: `equipoise flower check my-federation --connection federation --certs certs --host fl.example.org`"
 )
 def check(
-    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Folder of the project.")] = None,
+    directory: Annotated[Path | None, Argument(metavar="[DIR]", help="Folder of the project.")] = None,
     connection: Annotated[
-        str | None,
-        typer.Option(help="Name of a SuperLink in Flower's config.toml: does it answer, and prove its identity?"),
+        str | None, Option(help="Name of a SuperLink in Flower's config.toml: does it answer, and prove its identity?")
     ] = None,
-    certs: Annotated[Path | None, typer.Option(help="Folder of certificates and keys.")] = None,
+    certs: Annotated[Path | None, Option(help="Folder of certificates and keys.")] = None,
     host: Hosts = None,
-    key: Annotated[list[Path] | None, typer.Option(help="Private key of a site. Repeatable.")] = None,
+    key: Annotated[list[Path] | None, Option(help="Private key of a site. Repeatable.")] = None,
     node_config: Nodes = None,
-    port: Annotated[
-        list[int] | None, typer.Option(help="A port that must be free on this machine. Repeatable.")
-    ] = None,
+    port: Annotated[list[int] | None, Option(help="A port that must be free on this machine. Repeatable.")] = None,
     json_: Json = False,
 ) -> None:
     """Find out what would stop a run before it begins: versions, settings, a site's data, certificates, keys, ports, the server."""
@@ -241,11 +234,11 @@ def check(
     "before the server's certificate ends: `equipoise flower certs certs --renew`"
 )
 def certs(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for certificates and keys.")],
+    directory: Annotated[Path, Argument(metavar="DIR", help="Folder for certificates and keys.")],
     host: Hosts = None,
-    site: Annotated[list[str] | None, typer.Option(help="Name of a site that gets a key pair. Repeatable.")] = None,
-    days: Annotated[int | None, typer.Option(min=1, help="Life of the server certificate [default: 365].")] = None,
-    renew: Annotated[bool, typer.Option("--renew", help="A new server certificate; the old one is kept.")] = False,
+    site: Annotated[list[str] | None, Option(help="Name of a site that gets a key pair. Repeatable.")] = None,
+    days: Annotated[int | None, Option(min=1, help="Life of the server certificate [default: 365].")] = None,
+    renew: Annotated[bool, Option("--renew", help="A new server certificate; the old one is kept.")] = False,
 ) -> None:
     """Make a server certificate (--host), key pairs of sites (--site), or both. Nothing is ever overwritten.
 

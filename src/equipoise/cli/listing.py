@@ -8,11 +8,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.markup import escape
+from typer import Argument, Option
 
 from equipoise.cli import completion
-from equipoise.cli.catalogue import catalogue
+from equipoise.cli.completion import catalogue
 from equipoise.cli.console import out, plain_table, print_json
 from equipoise.cli.options import Json, require_use
 from equipoise.system.errors import ExpectedError
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="One method, in full.", autocompletion=completion.methods)] = None,
+    name: Annotated[str | None, Argument(help="One method, in full.", autocompletion=completion.methods)] = None,
     check: Annotated[
-        bool,
-        typer.Option("--check", help="Test it against the contract of all methods; your own is `mine.py:Prox`."),
+        bool, Option("--check", help="Test it against the contract of all methods; your own is `mine.py:Prox`.")
     ] = False,
     json_: Json = False,
 ) -> None:
@@ -126,16 +125,14 @@ def _show_method(name: str, d: dict[str, Any]) -> None:
 def scenarios(
     name: Annotated[
         str | None,
-        typer.Argument(help="One, as for --scenario: the data of each client.", autocompletion=completion.scenarios),
+        Argument(help="One, as for --scenario: the data of each client.", autocompletion=completion.scenarios),
     ] = None,
     figure: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the data of each client, into a .png, .pdf or .svg file.")
+        Path | None, Option(metavar="FILE", help="Draw the data of each client, into a .png, .pdf or .svg file.")
     ] = None,
-    examples: Annotated[bool, typer.Option("--examples", help="Draw a few images of each group instead.")] = False,
-    data: Annotated[
-        str | None, typer.Option("--data", "-d", metavar="PATH", help="Your files, if it reads any.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Decides the division of the data [default: 0].")] = None,
+    examples: Annotated[bool, Option("--examples", help="Draw a few images of each group instead.")] = False,
+    data: Annotated[str | None, Option("--data", "-d", metavar="PATH", help="Your files, if it reads any.")] = None,
+    seed: Annotated[int | None, Option(min=0, help="Decides the division of the data [default: 0].")] = None,
     json_: Json = False,
 ) -> None:
     """List the scenarios and the networks; for one scenario, the data of each client."""
@@ -159,8 +156,7 @@ def scenarios(
 def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | None, seed: int, json_: bool) -> None:
     from equipoise import scenarios
     from equipoise.data import holdings
-    from equipoise.report import drawing
-    from equipoise.report import holdings as report
+    from equipoise.report import drawing, holdings as report
     from equipoise.runs.configuration import called, whole
     from equipoise.system.suggestions import some
 

@@ -6,48 +6,46 @@ No module that a command's options need imports PyTorch: the body of a command i
 import atexit
 import gc
 import inspect
+import io
+import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from io import TextIOWrapper
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
-from click import Command as AnyCommand
-from click import Context, NoSuchOption
+from click import Command as AnyCommand, Context, NoSuchOption
 from rich.markup import escape
+from typer import Option
 from typer.core import TyperCommand
 from typer.main import get_command
 
 from equipoise import __version__
 from equipoise.cli.analyse import app as analyse
-from equipoise.cli.audit import audit
-from equipoise.cli.benchmark import benchmark
-from equipoise.cli.catalogue import catalogue
+from equipoise.cli.completion import catalogue
 from equipoise.cli.console import err, out
 from equipoise.cli.data import app as data_sets
-from equipoise.cli.export import export
+from equipoise.cli.export import export, predict, threshold
 from equipoise.cli.flower import app as flower
 from equipoise.cli.init import COLUMNS, OPTIONS, init
 from equipoise.cli.listing import methods, scenarios
 from equipoise.cli.pack import pack, verify
-from equipoise.cli.predict import predict
 from equipoise.cli.privacy import privacy
-from equipoise.cli.report import report
+from equipoise.cli.report import audit, report
 from equipoise.cli.reproduce import reproduce
 from equipoise.cli.run import compare, quickstart, resume, run
 from equipoise.cli.schema import app as schema
-from equipoise.cli.status import status
-from equipoise.cli.threshold import threshold
-from equipoise.cli.track import track
-from equipoise.cli.tune import tune
-from equipoise.cli.worker import work
+from equipoise.cli.status import status, track
+from equipoise.cli.tune import benchmark, tune
 from equipoise.system import trust
 from equipoise.system.errors import ExpectedError
 from equipoise.system.suggestions import some
+from equipoise.system.workers import loading
 
 TUNING = ("draws", "trials", "halving", "sampler")  # options of tune that compare lacks
 
@@ -108,17 +106,16 @@ COMMANDS: dict[Callable[..., Any], str] = {  # with an example
 }
 for command, example in COMMANDS.items():
     app.command(cls=Command, epilog=f"Example: `{example}`")(command)
-app.command(hidden=True)(work)
 for group in (analyse, data_sets, schema, flower):
     app.add_typer(group)
 
 
 @app.callback(invoke_without_command=True)
 def _main(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    version: Annotated[bool, Option("--version", help="Print the version.")] = False,
     portable: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--portable",
             help="Before the command: take only instructions that processors of Intel and AMD have in common, so that with SGD "
             "the bits of a run do not depend on which it is. Slower for dense networks.",
@@ -176,11 +173,8 @@ def main() -> NoReturn:
         _fail(str(error), 1, debug)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _fail(
-            f"{where}{error.strerror or error}. Complete results are kept; correct this, then give the same command again.{_noted(error)}",
-            1,
-            debug,
-        )
+        advice = "Complete results are kept; correct this, then give the same command again."
+        _fail(f"{where}{error.strerror or error}. {advice}{_noted(error)}", 1, debug)
     except (ValueError, TypeError, ImportError, OverflowError) as error:  # of an import: an extra that is not installed
         _fail(f"{error}{_noted(error)}", 2, debug)
     except MemoryError as error:
@@ -234,3 +228,40 @@ def _fail(message: str, status: int, debug: bool) -> NoReturn:
         err.print_exception()
     err.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
     raise SystemExit(status)
+
+
+@app.command(hidden=True)
+def work() -> None:
+    """Run the commands that come in on standard input, and answer each by its status and what it said on standard error.
+
+    In such a process a comparison has its runs made, one after another, so that data are read once.
+    A command is a line with a JSON list: what the user trusts, and the arguments. An answer is a line with the two as a JSON list.
+    """
+    with loading():
+        import equipoise.runs.directory  # noqa: F401 (while the process that sends the commands loads it, too)
+    gc.freeze()  # what is loaded stays
+
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what a library prints is no answer
+    for line in sys.stdin:
+        os.environ[trust.VARIABLE], *sys.argv[1:] = json.loads(line)
+        said, status = io.StringIO(), 0
+        with redirect_stderr(said), redirect_stdout(io.StringIO()):
+            try:
+                main()
+            except SystemExit as end:
+                status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if status > 128:  # stopped by a signal, which means this process, too
+            sys.stderr.write(said.getvalue())
+            raise SystemExit(status)
+        answers.write(json.dumps([status, said.getvalue()]) + "\n")
+        answers.flush()
+        _tidy()
+
+
+def _tidy() -> None:
+    """Give back the memory of what has ended: the next command looks at how much is free."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

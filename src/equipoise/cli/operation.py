@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.markup import escape
+from typer import Argument, Option
 
 from equipoise.cli.console import out, plain_table, print_json, say
 from equipoise.cli.export import announce
@@ -30,17 +30,15 @@ EMPTY = {"state": "not known", "seconds": "not yet", "missing": "not yet"}  # fo
 ENDED = {"state": "ended", "seconds": "never", "missing": "never"}  # after the last round
 SINCE = {"online": "last_activated_at", "offline": "last_deactivated_at", "registered": "registered_at"}
 
-Connection = Annotated[str, typer.Argument(help="Name of the SuperLink in Flower's config.toml.")]
-Remove = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Remove the key of this site from the list, permanently.")
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this it is only said what would be done.")]
+Connection = Annotated[str, Argument(help="Name of the SuperLink in Flower's config.toml.")]
+Remove = Annotated[str | None, Option(metavar="NAME", help="Remove the key of this site from the list, permanently.")]
+Yes = Annotated[bool, Option("--yes", help="Do it; without this it is only said what would be done.")]
 
 
 def status(
-    directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="Directory of a run, or its project.")] = Path(),
-    connection: Annotated[str | None, typer.Option(help="SuperLink in Flower's config.toml: who is online?")] = None,
-    certs: Annotated[Path | None, typer.Option(help="Folder of certificates: how long do they last?")] = None,
+    directory: Annotated[Path, Argument(metavar="[DIR]", help="Directory of a run, or its project.")] = Path(),
+    connection: Annotated[str | None, Option(help="SuperLink in Flower's config.toml: who is online?")] = None,
+    certs: Annotated[Path | None, Option(help="Folder of certificates: how long do they last?")] = None,
     json_: Json = False,
 ) -> None:
     """Show how a run is going: its rounds, its sites, who was missing and why, disk space, certificates.
@@ -145,7 +143,7 @@ def _site(m: int | None, records: Sequence[Record]) -> Row:
 
 def stop(
     connection: Connection,
-    run: Annotated[int | None, typer.Argument(metavar="[RUN]", help="Needed if several are running.")] = None,
+    run: Annotated[int | None, Argument(metavar="[RUN]", help="Needed if several are running.")] = None,
 ) -> None:
     """Stop a run on a server. What it has learnt up to its last complete round is kept."""
     link = _link(connection)
@@ -190,10 +188,10 @@ def sites(connection: Connection, remove: Remove = None, yes: Yes = False, json_
 
 
 def clean(
-    directory: Annotated[Path, typer.Argument(metavar="STATE_DIR", help="The state-dir of a site.")],
-    names: Annotated[list[str] | None, typer.Argument(metavar="[EXPERIMENT]...", help="Remove these.")] = None,
-    older_than: Annotated[float | None, typer.Option(min=0, help="Remove those not changed for so many days.")] = None,
-    models: Annotated[bool, typer.Option("--models", help="Remove their final models, too.")] = False,
+    directory: Annotated[Path, Argument(metavar="STATE_DIR", help="The state-dir of a site.")],
+    names: Annotated[list[str] | None, Argument(metavar="[EXPERIMENT]...", help="Remove these.")] = None,
+    older_than: Annotated[float | None, Option(min=0, help="Remove those not changed for so many days.")] = None,
+    models: Annotated[bool, Option("--models", help="Remove their final models, too.")] = False,
     yes: Yes = False,
 ) -> None:
     """List what a site keeps of its experiments, and remove what it needs no more; never the newest one.
@@ -226,11 +224,10 @@ def clean(
 
 
 def take(
-    states: Annotated[Path, typer.Argument(metavar="STATE_DIR", help="The state-dir of a site.")],
-    bundle: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for the bundle.")],
+    states: Annotated[Path, Argument(metavar="STATE_DIR", help="The state-dir of a site.")],
+    bundle: Annotated[Path, Option(metavar="DIR", help="A new folder for the bundle.")],
     run: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Which run, if the site took part in several [default: the only one]."),
+        str | None, Option(metavar="NAME", help="Which run, if the site took part in several [default: the only one].")
     ] = None,
 ) -> None:
     """At a site: take the model that this site predicts with home, as a bundle with a model card.

@@ -10,7 +10,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-import typer
+from typer import Argument, Option
 
 from equipoise.cli import completion
 from equipoise.core.settings import RunSettings, Settings, meaning, usual
@@ -32,7 +32,7 @@ def help_of(name: str) -> str:
     return f"{text[0].upper()}{text[1:]} [default: {usual(f)}]."
 
 
-def option(name: str, *flags: str) -> Any:
+def option(name: str, flags: str = "") -> Any:
     """The option of a setting, with its type, range and meaning."""
     allowed = SETTINGS[name].metadata.get("allowed")
     kind: Any = str
@@ -40,12 +40,17 @@ def option(name: str, *flags: str) -> Any:
         kind = int if allowed.whole else float
     low = allowed.low if kind is int and isinstance(allowed, Range) else None
     metavar = {int: "N", float: "X"}.get(kind)
-    return Annotated[kind | None, typer.Option(*flags, min=low, metavar=metavar, help=help_of(name))]
+    return _optional(kind, flags, min=low, metavar=metavar, help=help_of(name))
+
+
+def _optional(kind: Any, flags: str, **how: Any) -> Any:
+    """An option without a default of its own, by its ``flags`` with blanks between them."""
+    return Annotated[kind | None, Option(*flags.split(), **how)]
 
 
 Task = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--task",
         help="What your own labels are: `classification`, `regression`, `regression(loss=huber)`, or your own task, `mine.py:Counts` "
         "[default: classification].",
@@ -53,51 +58,38 @@ Task = Annotated[
 ]
 
 TRAINING: dict[str, Any] = {  # by the parameter's name, in the order of --help
-    "scenario": Annotated[
-        str | None,
-        typer.Option(
-            "--scenario",
-            "-s",
-            help="Data and their division, with options: `digits(clients=8)` [default: digits; with --data: own].",
-            autocompletion=completion.scenarios,
-        ),
-    ],
-    "data": Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            "-d",
-            metavar="PATH",
-            help="Your files: a folder, CSV, NPZ, `hub:OWNER/NAME`, or `data.py:clients`; for a scenario of a paper the folder with its data sets.",
-        ),
-    ],
+    "scenario": _optional(
+        str,
+        "--scenario -s",
+        help="Data and their division, with options: `digits(clients=8)` [default: digits; with --data: own].",
+        autocompletion=completion.scenarios,
+    ),
+    "data": _optional(
+        str,
+        "--data -d",
+        metavar="PATH",
+        help="Your files: a folder, CSV, NPZ, `hub:OWNER/NAME`, or `data.py:clients`; for a scenario of a paper the folder with its data sets.",
+    ),
     "task": Task,
-    "config_file": Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="FILE",
-            help="A file as `equipoise init` writes it; options given here override it.",
-        ),
-    ],
-    "rounds": option("rounds", "--rounds", "-r"),
-    "set_": Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="A hyper-parameter, `fedheal.tau=0.4`, or without a dot an option of the scenario, `clients=8`, `group=sex,age:40,60`. Repeatable.",
-        ),
-    ],
-    "network": Annotated[
-        str | None,
-        typer.Option(
-            "--network",
-            help="mlp, cnn, `resnet10(width=64)`, or your own, `nets.py:build(width=32)` [default: the scenario's].",
-            autocompletion=completion.networks,
-        ),
-    ],
+    "config_file": _optional(
+        Path,
+        "--config -c",
+        metavar="FILE",
+        help="A file as `equipoise init` writes it; options given here override it.",
+    ),
+    "rounds": option("rounds", "--rounds -r"),
+    "set_": _optional(
+        list[str],
+        "--set",
+        metavar="NAME=VALUE",
+        help="A hyper-parameter, `fedheal.tau=0.4`, or without a dot an option of the scenario, `clients=8`, `group=sex,age:40,60`. Repeatable.",
+    ),
+    "network": _optional(
+        str,
+        "--network",
+        help="mlp, cnn, `resnet10(width=64)`, or your own, `nets.py:build(width=32)` [default: the scenario's].",
+        autocompletion=completion.networks,
+    ),
     **{name: option(name) for name in SETTINGS if name not in ("method", "seed", "rounds")},
 }
 
@@ -114,30 +106,24 @@ PANELS = {
 ORDER = {name: (panel, place) for panel, names in PANELS.items() for place, name in enumerate(names.split())}
 
 Workers = Annotated[
-    int | None,
-    typer.Option(min=1, help="Clients visited at a time; the result does not depend on it [default: the cores]."),
+    int | None, Option(min=1, help="Clients visited at a time; the result does not depend on it [default: the cores].")
 ]
 Jobs = Annotated[
     int | None,
-    typer.Option(
+    Option(
         "--jobs",
         "-j",
         min=1,
         help="Runs at a time; the results do not depend on it [default: cores / threads; on a GPU 1].",
     ),
 ]
-Name = Annotated[
-    str | None, typer.Option(help="Write to RUNS/NAME; the same command again continues where it stopped.")
-]
-Base = Annotated[Path, typer.Option("--runs", help="Where runs are kept.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-Report = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.")]
-Figures = Annotated[
-    bool, typer.Option("--figures", help="Also write every figure as PDF and PNG, and every table as LaTeX.")
-]
+Name = Annotated[str | None, Option(help="Write to RUNS/NAME; the same command again continues where it stopped.")]
+Base = Annotated[Path, Option("--runs", help="Where runs are kept.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON document and nothing else.")]
+Report = Annotated[bool, Option("--report/--no-report", help="Write report.html.")]
+Figures = Annotated[bool, Option("--figures", help="Also write every figure as PDF and PNG, and every table as LaTeX.")]
 Details = Annotated[
-    bool,
-    typer.Option("--details", help="Also print the tables of other measures, and the tests against the first method."),
+    bool, Option("--details", help="Also print the tables of other measures, and the tests against the first method.")
 ]
 
 
@@ -154,17 +140,17 @@ def _pairs(given: list[str] | None) -> list[str] | None:
 
 Labels = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--label",
         callback=_pairs,
         metavar="METHOD=LABEL",
         help="What tables, figures and the report call a method, for example `fedheal=FedHEAL`. Repeatable.",
     ),
 ]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the run.", autocompletion=completion.runs)]
+Run = Annotated[Path, Argument(metavar="RUN", help="Directory of the run.", autocompletion=completion.runs)]
 Moved = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--data",
         metavar="PATH",
         help="Where the data of the run are now, if not where they were; they must be the same.",
@@ -173,7 +159,7 @@ Moved = Annotated[
 ]
 Runs = Annotated[
     list[Path],
-    typer.Argument(metavar="RUN...", help="Directories of runs, or of comparisons.", autocompletion=completion.runs),
+    Argument(metavar="RUN...", help="Directories of runs, or of comparisons.", autocompletion=completion.runs),
 ]
 
 

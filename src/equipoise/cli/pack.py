@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from equipoise.cli.console import err, print_json, say
 from equipoise.cli.options import Jobs, Json, Run, require_use
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 def pack(
     directory: Run,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="ZIP", help="The file to write [default: NAME.zip].")
+        Path | None, Option("--output", "-o", metavar="ZIP", help="The file to write [default: NAME.zip].")
     ] = None,
     with_data: Annotated[
-        bool, typer.Option("--with-data", help="Take your data and weights in, too. Without it only their hashes are.")
+        bool, Option("--with-data", help="Take your data and weights in, too. Without it only their hashes are.")
     ] = False,
     include: Annotated[
         list[Path] | None,
-        typer.Option(metavar="PATH", help="A file or folder that your code reads, to be taken in. Repeatable."),
+        Option(metavar="PATH", help="A file or folder that your code reads, to be taken in. Repeatable."),
     ] = None,
     json_: Json = False,
 ) -> None:
@@ -63,17 +63,15 @@ def pack(
 
 
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="ZIP", help="What `equipoise pack` has written.")],
+    file: Annotated[Path, Argument(metavar="ZIP", help="What `equipoise pack` has written.")],
     run_code: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--run-code",
             help="Make the runs again and compare. This runs the code in the file, with your rights; without it only hashes are checked.",
         ),
     ] = False,
-    data: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Where the data are, if they are not in the file.")
-    ] = None,
+    data: Annotated[str | None, Option(metavar="PATH", help="Where the data are, if they are not in the file.")] = None,
     jobs: Jobs = None,
     json_: Json = False,
 ) -> None:
@@ -88,13 +86,8 @@ def verify(
             each.mkdir()
         about = packs.opened(file, folder)
         code, differs = packs.code(about), list(packs.unlike(about))
-        document: dict[str, Any] = {
-            "file": file.as_posix(),
-            "files": len(about["files"]),
-            "hashes": "right",
-            "code": code,
-            "unlike": differs,
-        }
+        document: dict[str, Any] = {"file": file.as_posix(), "files": len(about["files"]), "hashes": "right"}
+        document |= {"code": code, "unlike": differs}
         if not json_:
             say(f"{file}: the hashes of all {len(about['files'])} files are right, and the records are whole.")
             _show_code(code, run_code)

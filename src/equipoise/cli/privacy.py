@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from equipoise.cli import completion
-from equipoise.cli.console import out, plain_table, print_json
+from equipoise.cli.console import out, plain_table, print_json, say
 from equipoise.cli.options import Json
 from equipoise.privacy.accounting import ACCOUNT, SENSITIVITY, account, answers, noise_for, spent, together
 
@@ -17,18 +17,18 @@ from equipoise.privacy.accounting import ACCOUNT, SENSITIVITY, account, answers,
 def privacy(
     run: Annotated[
         Path | None,
-        typer.Argument(
+        Argument(
             metavar="[RUN]",
             help="Directory of a run with `dp`, or the state-dir of a site with an account of its own.",
             autocompletion=completion.runs,
         ),
     ] = None,
-    noise: Annotated[float | None, typer.Option(min=0, help="The noise z of `dp`: gives epsilon.")] = None,
-    epsilon: Annotated[float | None, typer.Option(min=0, help="The epsilon wanted: gives the noise z.")] = None,
+    noise: Annotated[float | None, Option(min=0, help="The noise z of `dp`: gives epsilon.")] = None,
+    epsilon: Annotated[float | None, Option(min=0, help="The epsilon wanted: gives the noise z.")] = None,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", "-r", min=1, help="Rounds in which a client answers [default: 1].")
+        int | None, Option("--rounds", "-r", min=1, help="Rounds in which a client answers [default: 1].")
     ] = None,
-    delta: Annotated[float, typer.Option(help="In (0, 1); well below one over the number of clients.")] = 1e-5,
+    delta: Annotated[float, Option(help="In (0, 1); well below one over the number of clients.")] = 1e-5,
     json_: Json = False,
 ) -> None:
     """Account for the noise of `dp`: epsilon, for all data of one client, from its noise or the other way round."""
@@ -54,11 +54,9 @@ def privacy(
         values = [v for value in row.values() for v in (value.values() if isinstance(value, dict) else (value,))]
         table.add_row(*("infinite" if v is None else v if isinstance(v, str) else f"{v:.6g}" for v in values))
     out.print(table)
-    out.print(
+    say(
         f"(epsilon, {delta:g})-differential privacy of all data of one client that answered so often. replace: compared with any "
-        "other data of as many samples; zero-out: with an update of zero.",
-        soft_wrap=True,
-        highlight=False,
+        "other data of as many samples; zero-out: with an update of zero."
     )
 
 

@@ -1,53 +1,54 @@
-"""The command ``equipoise report``."""
+"""The commands ``equipoise report`` and ``equipoise audit``, which write a page."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
+from typer import Argument, Option
 
+from equipoise.cli import options
 from equipoise.cli.console import note, out, print_json, say
 from equipoise.cli.init import ABOUT, about_in
-from equipoise.cli.options import Details, Figures, Json, Labels, Runs, help_of, new_labels, relabelled, require_use
 from equipoise.system.ranges import check_option
 from equipoise.system.seals import open_toml
 
 if TYPE_CHECKING:
     from equipoise.records.meta import About
 
+READING = ("sep", "decimal", "thousands", "encoding", "not_missing")  # of a table that is text
 READERS = ("researchers", COMMITTEE := "committee")
 
 
 def report(
-    directories: Runs,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("report.html"),
+    directories: options.Runs,
+    output: Annotated[Path, Option("--output", "-o", help="The file to write.")] = Path("report.html"),
     for_: Annotated[
         str,
-        typer.Option(
+        Option(
             "--for", metavar="READER", help="Who reads it: researchers, or a committee, which gets two pages in words."
         ),
     ] = READERS[0],
     about: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="With --for committee: a TOML file whose table [report] has title, purpose, author and contact [default: that of the run].",
         ),
     ] = None,
-    label: Labels = None,
-    positive: Annotated[str | None, typer.Option(help=help_of("positive"))] = None,
-    least_group: Annotated[int | None, typer.Option(min=1, help=help_of("least_group"))] = None,
-    figures: Figures = False,
-    details: Details = False,
-    json_: Json = False,
+    label: options.Labels = None,
+    positive: Annotated[str | None, Option(help=options.help_of("positive"))] = None,
+    least_group: Annotated[int | None, Option(min=1, help=options.help_of("least_group"))] = None,
+    figures: options.Figures = False,
+    details: options.Details = False,
+    json_: options.Json = False,
 ) -> None:
     """Write one self-contained HTML report of any runs."""
     check_option("--for", for_, READERS)
-    require_use({"--figures": for_ == COMMITTEE and figures}, together="--for committee")
-    require_use({"--about": for_ != COMMITTEE and about}, without="--for committee")
-    require_use({"--details": json_ and details}, together="--json, which prints everything")
+    options.require_use({"--figures": for_ == COMMITTEE and figures}, together="--for committee")
+    options.require_use({"--about": for_ != COMMITTEE and about}, without="--for committee")
+    options.require_use({"--details": json_ and details}, together="--json, which prints everything")
     words = None if about is None else _words(about)
     from equipoise.federation.history import History
     from equipoise.records.directory import all_members
@@ -59,11 +60,11 @@ def report(
 
     recorded = [History.from_run(run) for run in all_members(directories)]
     called = {run.method: run.label for run in recorded} | {run.label: run.label for run in recorded}
-    options = (("positive", positive), ("least_group", least_group))
-    asked = {name: value for name, value in options if value is not None}
+    given = {"positive": positive, "least_group": least_group}
+    asked = {name: value for name, value in given.items() if value is not None}
     histories = [replace(history, meta={**history.meta, **cast(Meta, asked)}) for history in recorded]
-    compared = Comparison.of(relabelled(histories, new_labels(label, called)))
-    before = Comparison.of(relabelled(recorded, new_labels(label, called))).document if asked else None
+    compared = Comparison.of(options.relabelled(histories, options.new_labels(label, called)))
+    before = Comparison.of(options.relabelled(recorded, options.new_labels(label, called))).document if asked else None
     if asked and _numbers(before) == _numbers(compared.document):
         note(f"--{', --'.join(asked).replace('_', '-')}: no number of these runs depends on it.")
     written = (
@@ -92,3 +93,76 @@ def _words(path: Path) -> About:
     if not (words := about_in(path, table)):
         raise ValueError(f"--about {path}: it has no table [report] with {', '.join(ABOUT)}.")
     return words
+
+
+def column(meaning: str) -> Any:
+    """An option that names a column of a table."""
+    return Option(metavar="COLUMN", help=meaning)
+
+
+def audit(
+    source: Annotated[
+        Path, Argument(metavar="PREDICTIONS", help="A table with a row per person: .csv, .tsv, .xlsx or .parquet.")
+    ],
+    label: Annotated[str | None, column("What is true of the person [default: label].")] = None,
+    probability: Annotated[str | None, column("The probability of the positive class, in [0, 1].")] = None,
+    prediction: Annotated[str | None, column("The predicted class, or number, instead of a threshold.")] = None,
+    group: Annotated[
+        list[str] | None, column("A group of people, `sex` or `age:40,60`; several times for several [default: group].")
+    ] = None,
+    site: Annotated[str | None, column("The site, in each of which groups are compared, too [default: site].")] = None,
+    subject: Annotated[
+        str | None, column("The person, if one has several rows: intervals take these together [default: subject].")
+    ] = None,
+    positive: Annotated[
+        str | None, Option(metavar="CLASS", help="The class that rates are about [default: the second of two].")
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        Option(min=0, max=1, help="The positive class is predicted from this probability on [default: 0.5]."),
+    ] = None,
+    least: Annotated[int, Option(min=1, metavar="N", help="People that a number must be about.")] = 30,
+    task: Annotated[
+        str | None, Option(metavar="TASK", help="`regression` for numbers to predict [default: classification].")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        Option("--set", metavar="NAME=VALUE", help="How the table is written: sep, decimal, encoding, not_missing."),
+    ] = None,
+    output: Annotated[Path, Option("--output", "-o", help="The page to write.")] = Path("audit.html"),
+    json_: options.Json = False,
+) -> None:
+    """Measure how differently any model treats groups of people, from its predictions; nothing is trained."""
+    from equipoise.report.audit import SITE, audit as audited
+    from equipoise.report.layout import Sheet
+    from equipoise.report.rendering import rich_sheets
+    from equipoise.system.suggestions import unknown
+
+    if task not in (None, "classification", "regression"):
+        raise ValueError(f"--task: {unknown('task', task, ('classification', 'regression'))}")
+    made = audited(
+        source,
+        label=label,
+        probability=probability,
+        prediction=prediction,
+        group=group[0] if group and len(group) == 1 else group,
+        site=site,
+        subject=subject,
+        positive=positive,
+        threshold=threshold,
+        least=least,
+        task=task,
+        **options.reading_of(set_, READING),
+    )
+    written = made.save(output)
+    if json_:
+        print_json(made.document)
+        return
+    say(made.summary)
+    tables = [(each, each.grid) for each in made.sections if each.grid is not None and each.head != SITE]
+    sheets = [Sheet("", each.title, f"{each.title}.", grid, each.below, head=each.head) for each, grid in tables]
+    for table in rich_sheets(sheets, out.width):
+        out.print("", table)
+    for text in made.sections[-1].below:
+        say(text)
+    say(f"audit: {written}")

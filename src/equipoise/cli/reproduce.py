@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.markup import escape
+from typer import Argument, Option
 
 from equipoise.cli import completion
 from equipoise.cli.console import err, out, plain_table, print_json, progress_bar, say
 from equipoise.cli.options import Base, Jobs, Json, help_of, require_use
+from equipoise.system.errors import ExpectedError
 from equipoise.system.files import write_atomically
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 def reproduce(
     name: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="[PAPER/ITEM]",
             help="An experiment, such as `fedheal/table2`, or a file of your own, `mine.toml`; none lists them.",
             autocompletion=completion.experiments,
@@ -35,41 +36,37 @@ def reproduce(
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(
-            "--data", "-d", metavar="DIR", help="The folder with the paper's data sets; see `equipoise data`."
-        ),
+        Option("--data", "-d", metavar="DIR", help="The folder with the paper's data sets; see `equipoise data`."),
     ] = None,
     embedded: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--embedded",
             help="Take embedded stand-in data, scaled down: nothing is downloaded, and the values are not the paper's.",
         ),
     ] = False,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="How many seeds: 0, 1, ... [default: the experiment's].")
-    ] = None,
+    seeds: Annotated[int | None, Option(min=1, help="How many seeds: 0, 1, ... [default: the experiment's].")] = None,
     divisions: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=1,
             help="How many divisions of the data, each with all seeds [default: the experiment's, else one a seed].",
         ),
     ] = None,
-    part: Annotated[list[str] | None, typer.Option("--part", help="Only this block of columns. Repeatable.")] = None,
-    row: Annotated[list[str] | None, typer.Option("--row", help="Only this row. Repeatable.")] = None,
+    part: Annotated[list[str] | None, Option("--part", help="Only this block of columns. Repeatable.")] = None,
+    row: Annotated[list[str] | None, Option("--row", help="Only this row. Repeatable.")] = None,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", "-r", min=1, help="Fewer rounds than the experiment's, to try it.")
+        int | None, Option("--rounds", "-r", min=1, help="Fewer rounds than the experiment's, to try it.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="The few rounds and seeds that the experiment has for a quick trial.")
+        bool, Option("--quick", help="The few rounds and seeds that the experiment has for a quick trial.")
     ] = False,
     jobs: Jobs = None,
-    device: Annotated[str | None, typer.Option(help=help_of("device"))] = None,
-    precision: Annotated[str | None, typer.Option(help=help_of("precision"))] = None,
+    device: Annotated[str | None, Option(help=help_of("device"))] = None,
+    precision: Annotated[str | None, Option(help=help_of("precision"))] = None,
     weights: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Weights that ResNet-18 or ResNet-50 starts from, in torchvision's naming (.safetensors or .pth).",
         ),
@@ -77,7 +74,7 @@ def reproduce(
     base: Base = Path("runs"),
     dry_run: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--dry-run",
             help="List the runs, and say what they would take, after one round of each row and part that is thrown away.",
         ),
@@ -89,14 +86,14 @@ def reproduce(
     Finished runs are not repeated, and a stopped run continues: give the same command again. Writes the table as
     Markdown, LaTeX, CSV and HTML, and figures as PDF and PNG.
     """
-    from equipoise.runs import directory as runs
-    from equipoise.runs import reproduce as reproductions
+    from equipoise.runs import directory as runs, reproduce as reproductions
     from equipoise.runs.configuration import whole
     from equipoise.runs.experiment import read_experiment
 
-    chosen: dict[str, object] = {"--seeds": seeds, "--divisions": divisions, "--part": part, "--row": row}
-    chosen |= {"--rounds": rounds, "--quick": quick, "--jobs": jobs, "--device": device}
-    chosen |= {"--precision": precision, "--weights": weights}
+    settings: dict[str, Any] = {"seeds": seeds, "divisions": divisions, "rounds": rounds, "quick": quick}
+    settings |= {"device": device, "precision": precision}
+    chosen = {f"--{option}": value for option, value in settings.items()}
+    chosen |= {"--part": part, "--row": row, "--jobs": jobs, "--weights": weights}
     if name is None:
         placed = {"--data": data, "--embedded": embedded, "--dry-run": dry_run}
         require_use(chosen | placed, without="an experiment, such as `equipoise reproduce fedheal/table2`")
@@ -120,14 +117,9 @@ def reproduce(
             weights=None if weights is None else whole(weights),
             data=None if data is None else whole(data),
             embedded=embedded,
-            quick=quick,
-            seeds=seeds,
-            divisions=divisions,
             parts=part or (),
             rows=row or (),
-            rounds=rounds,
-            device=device,
-            precision=precision,
+            **settings,
         )
     if dry_run:
         _show_forecast(plan, folder, jobs, json_)
@@ -137,9 +129,7 @@ def reproduce(
 
 def _run_and_show(plan: ReproductionPlan, folder: Path, jobs: int | None, json_: bool) -> None:
     from equipoise.report import reproduction
-    from equipoise.runs import agreement
-    from equipoise.runs import reproduce as reproductions
-    from equipoise.system.errors import ExpectedError
+    from equipoise.runs import agreement, reproduce as reproductions
 
     plan, failed = _run(plan, jobs, quiet=json_)
     histories = reproductions.histories(plan)
@@ -165,10 +155,8 @@ def _run(
 ) -> tuple[ReproductionPlan, dict[tuple[str, str], str]]:
     """Choose, calibrate, and run: the plan with what was chosen, and why the cells that failed did."""
     from equipoise.report import reproduction
-    from equipoise.runs import agreement
-    from equipoise.runs import reproduce as reproductions
+    from equipoise.runs import agreement, reproduce as reproductions
     from equipoise.runs.comparison import fitting
-    from equipoise.system.errors import ExpectedError
 
     at_once = jobs or fitting([run.config for run in (*plan.trials, *plan.first, *plan.runs)])
     with progress_bar("rounds", shown=not quiet) as bar:

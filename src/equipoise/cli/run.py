@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
+from typer import Argument, Option
 
 from equipoise.cli import completion, options
 from equipoise.cli.choices import Choices, check_parts, read, warn_of_defaults
@@ -34,22 +35,16 @@ STARTS = {  # the comparison that each stands for
 @options.training_options
 def run(
     method: Annotated[
-        str | None,
-        typer.Option(
-            "--method",
-            "-m",
-            help=options.help_of("method"),
-            autocompletion=completion.methods,
-        ),
+        str | None, Option("--method", "-m", help=options.help_of("method"), autocompletion=completion.methods)
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help=options.help_of("seed"))] = None,
+    seed: Annotated[int | None, Option(min=0, metavar="N", help=options.help_of("seed"))] = None,
     given: options.Values = {},  # noqa: B006 (never changed)
     workers: options.Workers = None,
     name: options.Name = None,
     base: options.Base = Path("runs"),
     dry_run: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--dry-run",
             help="Say how much memory, disk and time the run would take, after one round that is thrown away.",
         ),
@@ -88,19 +83,19 @@ def run(
 def compare(
     methods: Annotated[
         list[str],
-        typer.Argument(help="The methods; the others are tested against the first.", autocompletion=completion.methods),
+        Argument(help="The methods; the others are tested against the first.", autocompletion=completion.methods),
     ],
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="How many seeds: 0, 1, ...")] = 1,
+    seeds: Annotated[int, Option(min=1, metavar="N", help="How many seeds: 0, 1, ...")] = 1,
     bounds: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--bounds",
             help="Also run `standalone` and `centralised`: what clients reach alone, and with all data in one place.",
         ),
     ] = False,
     tune: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=1,
             metavar="N",
             help="First choose the settings of each method among N draws, on held-out training samples.",
@@ -123,8 +118,7 @@ def compare(
     options.require_use({} if tune else {"--by": by, "--search": search}, without="--tune 16")
     with started(given, jobs, len(methods) * max(seeds, tune or 1), name and base / name) as kept:
         with loading():
-            from equipoise.runs import comparison
-            from equipoise.runs import directory as runs
+            from equipoise.runs import comparison, directory as runs
             from equipoise.runs.tracking import Tracking
 
         chosen = read(given)
@@ -133,15 +127,9 @@ def compare(
         warn_of_defaults(chosen, methods)
         directory = runs.place(base, name, f"compare-{chosen.fields['scenario']}")
         if tune is not None:
+            budget = {"draws": tune, "by": by}
             chosen = tuned_choices(
-                methods,
-                chosen,
-                {"draws": tune, "by": by},
-                directory,
-                search=search,
-                jobs=jobs,
-                json_=json_,
-                workers=kept,
+                methods, chosen, budget, directory, search=search, jobs=jobs, json_=json_, workers=kept
             )
         configs = [chosen.config(method, k) for method in (*methods, *bound) for k in range(seeds)]
         called = {
@@ -180,9 +168,9 @@ def _say_data(config: RunConfig, chosen: Choices, json_: bool) -> None:
 def quickstart(
     context: typer.Context,
     name: Annotated[
-        str, typer.Argument(help="`digits`, which are embedded, or `fashion`: photographs of clothes, Fashion-MNIST.")
+        str, Argument(help="`digits`, which are embedded, or `fashion`: photographs of clothes, Fashion-MNIST.")
     ] = "digits",
-    data: Annotated[str | None, typer.Option("--data", "-d", metavar="DIR", help="Where Fashion-MNIST is.")] = None,
+    data: Annotated[str | None, Option("--data", "-d", metavar="DIR", help="Where Fashion-MNIST is.")] = None,
     jobs: options.Jobs = None,
 ) -> None:
     """Compare a few methods in two minutes, and show the command that did it."""
@@ -196,15 +184,15 @@ def quickstart(
 
 def resume(
     directory: options.Run,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors, and write no report.")] = False,
+    quiet: Annotated[bool, Option("--quiet", help="Print nothing but errors, and write no report.")] = False,
     workers: options.Workers = None,
     from_: Annotated[
         int | None,
-        typer.Option("--from", min=0, help="Round from which to continue (counted from 0), with a kept checkpoint."),
+        Option("--from", min=0, help="Round from which to continue (counted from 0), with a kept checkpoint."),
     ] = None,
     until: Annotated[
         int | None,
-        typer.Option("--until", min=1, metavar="N", help="Pause after N rounds in all; `resume` continues from there."),
+        Option("--until", min=1, metavar="N", help="Pause after N rounds in all; `resume` continues from there."),
     ] = None,
     norm_limit: options.option("norm_limit") = None,  # type: ignore[valid-type]
     quorum: options.option("quorum") = None,  # type: ignore[valid-type]

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from equipoise.cli.console import out, plain_table, require_free, say
 from equipoise.cli.options import require_use
@@ -18,19 +19,19 @@ app = typer.Typer(
 )
 
 
-Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
+Force = Annotated[bool, Option("--force", help="Replace the output if it exists.")]
 
 
 @app.command()
 def sums(
-    table: Annotated[Path, typer.Argument(help="The site's own table.")],
-    config: Annotated[Path, typer.Option("--config", "-c", help="A file of `equipoise init`, the same at all sites.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file of sums that leaves the site.")],
-    seed: Annotated[int, typer.Option(min=0, help="Of the draw of test rows, if no column states them.")] = 0,
+    table: Annotated[Path, Argument(help="The site's own table.")],
+    config: Annotated[Path, Option("--config", "-c", help="A file of `equipoise init`, the same at all sites.")],
+    output: Annotated[Path, Option("--output", "-o", help="The file of sums that leaves the site.")],
+    seed: Annotated[int, Option(min=0, help="Of the draw of test rows, if no column states them.")] = 0,
     site: Annotated[
-        str | None, typer.Option("--site", help="The site's name in runs, if they hold rows out for validation.")
+        str | None, Option("--site", help="The site's name in runs, if they hold rows out for validation.")
     ] = None,
-    least: Annotated[int, typer.Option(min=1, help="Training rows of a category whose count leaves the site.")] = 10,
+    least: Annotated[int, Option(min=1, help="Training rows of a category whose count leaves the site.")] = 10,
     force: Force = False,
 ) -> None:
     """At a site: write the sums of its training rows, which is all that leaves it; look at the file before you send it.
@@ -57,16 +58,15 @@ def sums(
 
 @app.command()
 def join(
-    files: Annotated[list[Path], typer.Argument(help="The files of sums of all sites.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The schema, for all sites and the server.")] = Path(
+    files: Annotated[list[Path], Argument(help="The files of sums of all sites.")],
+    output: Annotated[Path, Option("--output", "-o", help="The schema, for all sites and the server.")] = Path(
         "schema.json"
     ),
     force: Force = False,
 ) -> None:
     """At the server: make the schema of all sites from their sums, which are not masked: the server sees those of each site."""
     from equipoise.data.tables.coding import input_names
-    from equipoise.scenarios.shared import join as joined
-    from equipoise.scenarios.shared import lacking, load_sums, unlike_sites
+    from equipoise.scenarios.shared import join as joined, lacking, load_sums, unlike_sites
 
     require_free(output, force)
     if len(files) < 2:

@@ -1,4 +1,4 @@
-"""The command ``equipoise status``: how the runs below a folder are going."""
+"""The commands ``equipoise status``, how the runs below a folder are going, and ``equipoise track``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.markup import escape
+from typer import Argument, Option
 
 from equipoise.cli import completion
 from equipoise.cli.console import out, plain_table, print_json, say
-from equipoise.cli.options import Json
-from equipoise.system.text import visible
+from equipoise.cli.options import Json, Runs
+from equipoise.system.text import plural, visible
 
 if TYPE_CHECKING:
     from equipoise.runs.status import RunStatus
@@ -23,7 +23,7 @@ WIDEST = 1000  # signs of a line, more than any name has
 
 def status(
     folder: Annotated[
-        Path, typer.Argument(metavar="[FOLDER]", help="A run, or a folder of runs.", autocompletion=completion.runs)
+        Path, Argument(metavar="[FOLDER]", help="A run, or a folder of runs.", autocompletion=completion.runs)
     ] = Path("runs"),
     json_: Json = False,
 ) -> None:
@@ -55,6 +55,24 @@ def status(
     for run in runs:
         if run.why:
             say(f"{_name(run, folder)} {run.state}: {run.why}")
+
+
+def track(
+    directories: Runs,
+    to: Annotated[
+        str, Option(help="mlflow, tensorboard, wandb or trackio; after a colon where: `mlflow:http://host:5000`.")
+    ],
+    json_: Json = False,
+) -> None:
+    """Send runs to an experiment tracker; what it has already is not sent twice."""
+    from equipoise.runs.tracking import track as send
+
+    rounds = {str(path): send(path, to) for path in directories}
+    if json_:
+        print_json({"to": to, "rounds": rounds})
+        return
+    for path, n in rounds.items():
+        say(f"{path}: {plural(n, 'round')} in {to}")
 
 
 def _print_table(runs: Sequence[RunStatus], folder: Path, measured: str) -> None:

@@ -1,4 +1,4 @@
-"""The command ``equipoise tune``, and what ``compare --tune`` shares with it."""
+"""The commands ``equipoise tune``, with what ``compare --tune`` shares with it, and ``equipoise benchmark``, which tunes and tests."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.markup import escape
+from typer import Argument, Option
 
 from equipoise.cli import completion
 from equipoise.cli.choices import Choices, check_parts, for_parts, read
@@ -20,9 +20,10 @@ from equipoise.system.workers import Workers, cores, loading
 if TYPE_CHECKING:
     from equipoise.runs.tuning import Tuning
 
+SUBMIT = "submit"  # the word of ``benchmark`` before methods of the user's own
 By = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--by",
         metavar="CRITERION",
         help="What the best settings are: `mean`, `samples`, `worst`, `mean-std`, `worst10`, `eo` (equal opportunity), `collaboration`, "
@@ -31,7 +32,7 @@ By = Annotated[
 ]
 Search = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--search",
         metavar="NAME=SPACE",
         help="Where a setting is searched: `lr=log(0.001, 1)`, `fedprox.mu=0.01,0.1,1`. Repeatable.",
@@ -42,18 +43,16 @@ Search = Annotated[
 @training_options
 def tune(
     methods: Annotated[
-        list[str], typer.Argument(help="The methods; all have the same draws.", autocompletion=completion.methods)
+        list[str], Argument(help="The methods; all have the same draws.", autocompletion=completion.methods)
     ],
-    draws: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Settings to try per method, the defaults first.")
-    ] = 16,
+    draws: Annotated[int, Option(min=1, metavar="N", help="Settings to try per method, the defaults first.")] = 16,
     by: By = None,
-    trials: Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each draw, with seeds of their own.")] = 1,
+    trials: Annotated[int, Option(min=1, metavar="N", help="Runs of each draw, with seeds of their own.")] = 1,
     halving: Annotated[
-        bool, typer.Option(help="Continue only the better half after an eighth, a quarter and half of the rounds.")
+        bool, Option(help="Continue only the better half after an eighth, a quarter and half of the rounds.")
     ] = True,
-    sampler: Annotated[str, typer.Option(help="`random`, or `optuna` (an extra), which learns from draws.")] = "random",
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Decides the draws.")] = 0,
+    sampler: Annotated[str, Option(help="`random`, or `optuna` (an extra), which learns from draws.")] = "random",
+    seed: Annotated[int, Option(min=0, metavar="N", help="Decides the draws.")] = 0,
     search: Search = None,
     given: Values = {},  # noqa: B006 (never changed)
     jobs: Jobs = None,
@@ -156,3 +155,65 @@ def show(tuning: Tuning, directory: Path) -> None:
     for line in report.sentences(document):
         say(line)
     say(f"all draws: {directory / 'tuning.html'}")
+
+
+def benchmark(
+    words: Annotated[
+        list[str],
+        Argument(
+            metavar="SUITE",
+            help="A suite, `fair-small`, or your own, `mine.toml`; or `submit` and methods of your own.",
+        ),
+    ],
+    suite: Annotated[str | None, Option("--suite", help="With `submit`: the suite [default: fair-small].")] = None,
+    shard: Annotated[
+        str, Option(metavar="K/N", help="Run the K-th of N parts of the cells; machines share the folder.")
+    ] = "1/1",
+    jobs: Jobs = None,
+    name: Annotated[str | None, Option(help="Keep the results in RUNS/NAME [default: the suite's name].")] = None,
+    base: Base = Path("runs"),
+    retry: Annotated[
+        bool, Option("--retry", help="List and run again cells that failed to run; one that guesses did run.")
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """Tune and test the methods of a suite on all of its scenarios alike, and write the leaderboard."""
+    from equipoise.report.leaderboard import leaderboard
+    from equipoise.report.rendering import rich_sheets
+    from equipoise.runs import benchmark as suites
+    from equipoise.runs.directory import slug
+
+    submitted = words[1:] if words[0] == SUBMIT else []
+    if words[0] == SUBMIT and not submitted:
+        raise ValueError("submit: name your rule, equipoise benchmark submit mine.py:Rule.")
+    if words[0] != SUBMIT and (suite or words[1:]):
+        raise ValueError(
+            f"{suite or words[1]}: name one suite. To add your own method: equipoise benchmark submit mine.py:Rule."
+        )
+    called = (suite or "fair-small") if submitted else words[0]
+    chosen = suites.read_suite(called)
+    directory = base / (name or slug(Path(called).stem if called.endswith(".toml") else called))
+    with progress_bar("rounds", shown=not json_) as bar:
+        task = bar.add_task("", total=None)
+        suites.run(
+            chosen,
+            directory,
+            methods=submitted,
+            shard=suites.shard_of(shard),
+            jobs=jobs,
+            on_progress=lambda part, done, total: bar.update(task, description=part, completed=done, total=total),
+            lines=not json_,
+            retry=retry,
+        )
+    results = suites.document(chosen, directory, submitted)
+    board = leaderboard(results)
+    path = board.save(directory / "leaderboard.html")
+    if json_:
+        print_json(results | board.as_dict)
+        return
+    say(board.headline)
+    for table in rich_sheets(board.sheets(), out.width):
+        out.print("", table)
+    for gap in board.gaps:
+        say(gap)
+    say(f"leaderboard: {path}")

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 import torch
 from torch import Tensor
 
-from equipoise.core import client_rows as rows
-from equipoise.core import maths
+from equipoise.core import client_rows as rows, maths
 from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.records.meta import Sharing
 from equipoise.system.ranges import INF, Range, check_fields

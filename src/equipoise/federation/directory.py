@@ -38,7 +38,6 @@ def locking(directory: Path) -> Iterator[None]:
     if (directory / "config.toml").exists():
         yield
         return
-    directory.mkdir(parents=True, exist_ok=True)
     with claimed(directory):
         yield
 

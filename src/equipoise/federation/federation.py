@@ -18,16 +18,12 @@ from equipoise.core.outputs import Outputs
 from equipoise.core.rates import check_rounds, rate
 from equipoise.core.rule import Rule
 from equipoise.core.settings import Settings, changed
-from equipoise.core.solver import Solver
-from equipoise.core.solver import checked as checked_solver
+from equipoise.core.solver import Solver, checked as checked_solver
 from equipoise.core.task import Regression, Task, task_of
 from equipoise.data.batch import count
-from equipoise.data.holdings import examples as example_images
-from equipoise.data.holdings import holdings
+from equipoise.data.holdings import examples as example_images, holdings
 from equipoise.data.samples import Samples, Transform, as_inputs, check, loaded, rounding
-from equipoise.federation import checkpoint, evaluation, provenance
-from equipoise.federation import contribution as contributions
-from equipoise.federation import directory as files
+from equipoise.federation import checkpoint, contribution as contributions, directory as files, evaluation, provenance
 from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.fingerprint import contents, fingerprint
 from equipoise.federation.guard import QuorumError
@@ -58,8 +54,7 @@ from equipoise.records.history import LEAST
 from equipoise.records.meta import Content, Contribution, Hostile, Meta
 from equipoise.records.record import Record, without
 from equipoise.records.validation import selected
-from equipoise.report.holdings import example_images as draw_examples
-from equipoise.report.holdings import sentence, who_has_what
+from equipoise.report.holdings import example_images as draw_examples, sentence, who_has_what
 from equipoise.report.notebook import block
 from equipoise.system import own_code
 from equipoise.system.ranges import check_whole

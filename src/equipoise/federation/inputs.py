@@ -45,8 +45,7 @@ from equipoise.data.samples import (
 from equipoise.federation.method import Method
 from equipoise.records.meta import REPEATED, TOGETHER
 from equipoise.submodels.discovery import find
-from equipoise.system import memory as freed
-from equipoise.system import text
+from equipoise.system import memory as freed, text
 from equipoise.system.devices import usable_device
 from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import some

@@ -13,8 +13,7 @@ from equipoise.core.settings import RunSettings, Settings
 from equipoise.metrics.measures import main_in
 from equipoise.records.record import Record
 from equipoise.records.validation import value
-from equipoise.system.ranges import check_fields, choice
-from equipoise.system.ranges import number as number_field
+from equipoise.system.ranges import check_fields, choice, number as number_field
 from equipoise.system.text import plural
 
 MEASURES = {"accuracy": "{main}", "loss": "loss", "worst": "{main} of the worst group"}  # in words

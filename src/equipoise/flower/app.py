@@ -11,8 +11,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
-from dataclasses import fields as dataclass_fields
+from dataclasses import asdict, fields as dataclass_fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,8 +23,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
 from equipoise.bundle.files import KEPT
-from equipoise.bundle.saving import Trained
-from equipoise.bundle.saving import save as save_bundle
+from equipoise.bundle.saving import Trained, save as save_bundle
 from equipoise.core.rule import Rule
 from equipoise.core.settings import Settings, changed
 from equipoise.core.solver import SGD, Solver

@@ -1,10 +1,8 @@
 """FedLD: margin control and principal gradients."""
 
 from equipoise.core.catalogue import CatalogueEntry
-from equipoise.methods.margin import PAPER, Margin
-from equipoise.methods.margin import RELEASED as RELEASED_MARGIN
-from equipoise.methods.principal import RELEASED as RELEASED_PRINCIPAL
-from equipoise.methods.principal import WHOLE, Principal
+from equipoise.methods.margin import PAPER, RELEASED as RELEASED_MARGIN, Margin
+from equipoise.methods.principal import RELEASED as RELEASED_PRINCIPAL, WHOLE, Principal
 
 CATALOGUE = {
     "fedld": CatalogueEntry(

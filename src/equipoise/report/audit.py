@@ -23,8 +23,7 @@ from equipoise.records.history import History
 from equipoise.records.meta import Meta
 from equipoise.records.record import Record, Sums
 from equipoise.records.treatment import gap_between
-from equipoise.report import document as content
-from equipoise.report import gaps, layout, rates, sentences
+from equipoise.report import document as content, gaps, layout, rates, sentences
 from equipoise.report.formatting import PERCENT, interval, number, without
 from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.html import svg, template

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from equipoise.metrics.measures import Measure, measures_of
-from equipoise.report import booktabs, drawing, layout, notes, provenance, thresholds
-from equipoise.report import figures as drawings
+from equipoise.report import booktabs, drawing, figures as drawings, layout, notes, provenance, thresholds
 from equipoise.report.figures_of_groups import loss_curve, loss_limit
 from equipoise.report.figures_of_training import MEASURED, measured_in
 from equipoise.report.formatting import FAILED, without

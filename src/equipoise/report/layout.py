@@ -17,8 +17,7 @@ from equipoise.metrics.performance import last_rounds
 from equipoise.records.history import History
 from equipoise.records.record import Record
 from equipoise.records.treatment import OF_NUMBERS_AT_SITES, OF_SITES
-from equipoise.report import document as content
-from equipoise.report import rates, sentences
+from equipoise.report import document as content, rates, sentences
 from equipoise.report.columns import COLLABORATION, OWN, Column, blocks_over_clients, spread_of
 from equipoise.report.formatting import (
     FAILED,

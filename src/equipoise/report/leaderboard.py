@@ -22,8 +22,7 @@ from equipoise.report.layout import Sheet
 from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, marked, settings_of
 from equipoise.report.rendering import latex_sheet
 from equipoise.system.files import write_atomically
-from equipoise.system.text import cell as safe
-from equipoise.system.text import csv_text, plural
+from equipoise.system.text import cell as safe, csv_text, plural
 
 REGION: Final = 1.0  # points: smaller differences do not matter in practice
 SURE: Final = 0.95  # the probability above which a method is called better

@@ -13,8 +13,7 @@ from equipoise.metrics.groups import BEGINS
 from equipoise.metrics.measures import ACCURACY
 from equipoise.records.history import History
 from equipoise.records.meta import Content
-from equipoise.system.environment import kind
-from equipoise.system.environment import versions as installed_versions
+from equipoise.system.environment import kind, versions as installed_versions
 
 _READ: Final = ("true", "false", "none", "inf")  # words that the command line reads as other values
 

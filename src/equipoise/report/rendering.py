@@ -12,8 +12,7 @@ from equipoise.report.grid import Cell, Grid
 from equipoise.report.layout import Sheet, sheets
 from equipoise.report.sentences import verdict
 from equipoise.report.statistics import columns_of
-from equipoise.system.text import markdown as escaped
-from equipoise.system.text import plural, visible
+from equipoise.system.text import markdown as escaped, plural, visible
 
 if TYPE_CHECKING:
     from rich.console import Group

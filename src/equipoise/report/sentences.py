@@ -9,8 +9,7 @@ import numpy as np
 from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.records.history import History
-from equipoise.report import document as content
-from equipoise.report import notes
+from equipoise.report import document as content, notes
 from equipoise.report.formatting import (
     PERCENT,
     Said,

@@ -27,8 +27,7 @@ from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_ove
 from equipoise.records import results
 from equipoise.records.meta import Content, Sharing
 from equipoise.records.treatment import gap_between
-from equipoise.report import columns, notes
-from equipoise.report import document as content
+from equipoise.report import columns, document as content, notes
 from equipoise.report.columns import Column
 from equipoise.report.provenance import at_real_sites
 from equipoise.system.suggestions import unknown

@@ -10,19 +10,10 @@ from typing import Any
 
 from equipoise.federation.history import History
 from equipoise.metrics.statistics import Summary, judge, summary_over_seeds
+from equipoise.report import reproduction
 from equipoise.report.claims import JudgedClaim
 from equipoise.report.notes import alike, faint, measured_alone, mixed_machines, releases
-from equipoise.report.reproduction import (
-    AVERAGED,
-    FEW,
-    LEAST,
-    STATISTICS,
-    Block,
-    Calibrated,
-    ReproducedValue,
-    Result,
-    of_groups,
-)
+from equipoise.report.reproduction import AVERAGED, FEW, LEAST, STATISTICS, ReproducedValue, Result
 from equipoise.runs.experiment import Claim, ColumnGroup
 from equipoise.runs.reproduce import PlannedRun, ReproductionPlan, histories
 from equipoise.scenarios import DATA_SEED
@@ -44,7 +35,7 @@ def value(history: History, spec: str, last: int = 5) -> float:
     statistic, _, measure = spec.partition(" ")
     if statistic.startswith("group:"):
         group = statistic.removeprefix("group:")
-        number = of_groups(history, last, measure or history.main.name).get("groups", {}).get(group)
+        number = reproduction.of_groups(history, last, measure or history.main.name).get("groups", {}).get(group)
     else:
         number = STATISTICS[statistic].compute(history, last, measure or history.main.name)
     return math.nan if number is None else float(number)
@@ -77,7 +68,7 @@ def collect(planned: ReproductionPlan, failed: Reasons | None = None, ended: End
     )  # fmt: skip
 
 
-def _block(planned: ReproductionPlan, part: ColumnGroup, reasons: Reasons, ended: Ended) -> Block:
+def _block(planned: ReproductionPlan, part: ColumnGroup, reasons: Reasons, ended: Ended) -> reproduction.Block:
     """The cells of a part, and why some are empty."""
     experiment, condition = planned.experiment, part.condition(embedded=planned.embedded)
     ran = {cell.row for cell in planned.runs if cell.part == part.name}
@@ -88,7 +79,7 @@ def _block(planned: ReproductionPlan, part: ColumnGroup, reasons: Reasons, ended
         (row, column): _entry(planned, part.name, row, column, of_part.get(row, []))
         for row, column in product(rows, condition.columns)
     }
-    return Block(
+    return reproduction.Block(
         part.name, part.title or part.name, condition.scenario, tuple(condition.columns), tuple(rows), entries,
         {row: reasons[part.name, row] for row in rows if (part.name, row) in reasons},
         max(map(len, of_part.values()), default=0),
@@ -151,7 +142,7 @@ def _correlates(spec: str) -> bool:
     return spec in STATISTICS and STATISTICS[spec].correlates
 
 
-def calibrated(planned: ReproductionPlan, failed: Reasons) -> Iterator[Calibrated]:
+def calibrated(planned: ReproductionPlan, failed: Reasons) -> Iterator[reproduction.Calibrated]:
     """Of the rows by which an experiment calibrates, how near to the paper's numbers ours are, part by part.
 
     Parameters
@@ -174,7 +165,7 @@ def calibrated(planned: ReproductionPlan, failed: Reasons) -> Iterator[Calibrate
             *(["not defined for all seeds"] if len(entry.values) < len(runs) else []),
             *([FEW] if (entry.divisions if entry.divisions > 1 else len(entry.values)) < LEAST else []),
         ]  # fmt: skip
-        yield Calibrated(part, row, by.column, entry, next(iter(reasons), ""))
+        yield reproduction.Calibrated(part, row, by.column, entry, next(iter(reasons), ""))
 
 
 def _judged(planned: ReproductionPlan, reasons: Reasons, ended: Ended) -> Iterator[JudgedClaim]:
@@ -250,11 +241,9 @@ def _measured(columns: Mapping[str, str]) -> str:
     for column, spec in columns.items():
         statistic = STATISTICS.get(spec.split(" ")[0])
         columns_by_unit.setdefault(AVERAGED if statistic is None else statistic.measured, []).append(column)
-    return (
-        next(iter(columns_by_unit))
-        if len(columns_by_unit) == 1
-        else "; ".join(f"{', '.join(names)} {how}" for how, names in columns_by_unit.items())
-    )
+    if len(columns_by_unit) == 1:
+        return next(iter(columns_by_unit))
+    return "; ".join(f"{', '.join(names)} {how}" for how, names in columns_by_unit.items())
 
 
 def _doubts(

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from statistics import fmean
@@ -22,8 +23,7 @@ from equipoise.report.html import write as write_report
 from equipoise.report.notes import marked
 from equipoise.report.sentences import when
 from equipoise.report.statistics import Comparison
-from equipoise.runs import choosing, tuning, unchanged
-from equipoise.runs import directory as runs
+from equipoise.runs import choosing, directory as runs, tuning, unchanged
 from equipoise.runs.comparison import complete, fitting
 from equipoise.runs.configuration import RunConfig, whole
 from equipoise.runs.experiment import TRAINED, Strict, faults
@@ -303,12 +303,8 @@ def run(
     if reference not in (methods or suite.methods) and not all(
         cell.finished(suite.seeds) for cell in cells(suite, base, [reference])
     ):
-        log.warning(
-            "%s lacks results of %s, with which %s is compared. Run the suite itself, too.",
-            base,
-            reference,
-            ", ".join(map(own_code.short, methods)),
-        )
+        lacks = "%s lacks results of %s, with which %s is compared. Run the suite itself, too."
+        log.warning(lacks, base, reference, ", ".join(map(own_code.short, methods)))
     own = cells(suite, base, methods, shard)
     failed = [cell for cell in own if retry and (cell.folder / FAILED).exists()]
     for cell in failed:
@@ -317,9 +313,10 @@ def run(
         names = ", ".join(f"{cell.method} on {cell.part.name}" for cell in failed)
         log.warning("Run again: %s.", names or "nothing, as no cell failed to run (one that guesses did run)")
     for part in suite.scenario:
+        progress = None if on_progress is None else partial(on_progress, part.name)
         left = [cell for cell in own if cell.part == part and not cell.finished(suite.seeds)]
-        _choose(suite, [cell for cell in left if not cell.chosen], shard, jobs, on_progress, lines)
-        _test(suite, [cell for cell in left if cell.chosen], jobs, on_progress, lines)
+        _choose(suite, [cell for cell in left if not cell.chosen], shard, jobs=jobs, on_progress=progress, lines=lines)
+        _test(suite, [cell for cell in left if cell.chosen], jobs, on_progress=progress, lines=lines)
 
 
 def _settle(suite: Suite, base: Path, methods: Sequence[str]) -> None:
@@ -378,14 +375,7 @@ def _contents(part: Part) -> dict[str, Any]:
     return by_name if part.data is None else {**by_name, Path(part.data).name: of_data}
 
 
-def _choose(
-    suite: Suite,
-    missing: Sequence[Cell],
-    shard: tuple[int, int],
-    jobs: int | None,
-    on_progress: Progress | None,
-    lines: bool,
-) -> None:
+def _choose(suite: Suite, missing: Sequence[Cell], shard: tuple[int, int], **how: Any) -> None:
     """Choose the settings of cells of one scenario, together, so that processes are not started for each."""
     usable = []
     for cell in missing:
@@ -405,14 +395,12 @@ def _choose(
             candidates,
             suite.budget,
             where / f"shard-{shard[0]}-of-{shard[1]}",
-            jobs=jobs,
-            on_progress=None if on_progress is None else lambda done, total: on_progress(first.part.name, done, total),
-            lines=lines,
             trials_in=where / "-".join([TRIALS, *filter(None, (own_code.version(cell.method) for cell in usable))]),
+            **how,
         )
     except choosing.TrialError as error:
         for cell in usable[1:] and usable:  # the others are chosen all the same
-            _choose(suite, [cell], shard, jobs, on_progress, lines)
+            _choose(suite, [cell], shard, **how)
         if len(usable) == 1:
             first.fail(str(error))
         return
@@ -420,20 +408,14 @@ def _choose(
         tuning.write(every.only(cell.method), cell.folder, candidates.file())
 
 
-def _test(suite: Suite, chosen: Sequence[Cell], jobs: int | None, on_progress: Progress | None, lines: bool) -> None:
+def _test(suite: Suite, chosen: Sequence[Cell], jobs: int | None, **how: Any) -> None:
     """Test the chosen settings with the seeds of the suite, in new processes, which build test data."""
     if not chosen:
         return
     configs = {cell.place(seed): cell.config(seed) for cell in chosen for seed in range(suite.seeds)}
     for path, config in configs.items():
         runs.start(config, path)
-    name = chosen[0].part.name
-    failed = complete(
-        configs,
-        jobs or fitting([*configs.values()]),
-        None if on_progress is None else lambda done, total: on_progress(name, done, total),
-        lines=lines,
-    )
+    failed = complete(configs, jobs or fitting([*configs.values()]), **how)
     for cell in chosen:
         for seed in range(suite.seeds):
             if why := failed.get(cell.place(seed)):
@@ -470,15 +452,8 @@ def document(suite: Suite, base: Path, methods: Sequence[str] = ()) -> Content:
             method: _result(cell, histories.get(method), compared, suite.methods[0] in histories)
             for method, cell in of_part.items()
         }
-        parts.append(
-            {
-                "name": part.name,
-                "title": part.title or part.name,
-                "rounds": rounds,
-                "shown": shown_rounds,
-                "report": f"{part.name}/{REPORT}" if histories else "",
-            }
-        )
+        about = {"name": part.name, "title": part.title or part.name, "rounds": rounds, "shown": shown_rounds}
+        parts.append({**about, "report": f"{part.name}/{REPORT}" if histories else ""})
     budget = {"draws": suite.draws, "by": suite.by, "seeds": suite.seeds, "validation": suite.validation}
     return {
         "title": suite.title,

@@ -20,9 +20,8 @@ from equipoise.metrics.classification import RATES
 from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE, rungs
 from equipoise.records.directory import TRIALS
 from equipoise.records.meta import Content, Tuned
-from equipoise.runs import directory as runs
-from equipoise.runs import tuning, unchanged
-from equipoise.runs.comparison import complete, fitting
+from equipoise.runs import directory as runs, tuning, unchanged
+from equipoise.runs.comparison import Progress, complete, fitting
 from equipoise.runs.configuration import FLOWER, RunConfig, configure
 from equipoise.runs.tuning import RATE, Budget, Outcome, Trial, Tuning
 from equipoise.scenarios.scenario import REGRESSION, Description, kind_of
@@ -43,7 +42,6 @@ BY_SETTINGS: Final = re.compile("diverged|finite|answered well")  # why a trial 
 NEVER: Final = re.compile(  # whatever else is said: faults of processes and of code
     r"killed by signal|ended with status|defect of Equipoise|the data hold|\b(Type|Runtime|Assertion|Attribute|Name|Key|Index|Import|NotImplemented)Error: "
 )
-Progress = Callable[[int, int], None]
 
 
 class TrialError(RunError):
@@ -208,13 +206,16 @@ def choose(
         if on_progress is not None:
             on_progress(min(done[0], total), total)
 
+    def ended(configs: Mapping[tuple[Trial, str], RunConfig], **how: Any) -> dict[Trial, list[Outcome]]:
+        return _trained(folder, configs, partial(complete, jobs=jobs, lines=lines, workers=kept, **how))
+
     def train(trials: Sequence[Trial], until: int) -> dict[Trial, list[Outcome]]:
         configs = {
             (trial, str(seed)): candidates.config(trial.label, trial.settings, seed=seed, **sealed)
             for trial in trials
             for seed in budget.seeds
         }
-        return _trained(folder, configs, jobs, partial(shown, before=done[0]), lines, until, kept)
+        return ended(configs, on_progress=partial(shown, before=done[0]), until=until)
 
     def leave_out(trials: Sequence[Trial]) -> dict[Trial, list[Outcome]]:
         names = unchanged.data_of(next(iter(plain.values()))).client_names
@@ -226,9 +227,8 @@ def choose(
             for seed in budget.seeds
             for k, name in enumerate(names)
         }
-        return _trained(folder, configs, jobs, None, lines, None, kept)
+        return ended(configs)
 
-    base.mkdir(parents=True, exist_ok=True)
     with files.claimed(base), nullcontext(workers) if workers else Workers() as kept:
         chosen = tuning.choose(
             spaces, {label: config.lr for label, config in plain.items()}, budget, rounds, train, leave_out
@@ -339,26 +339,13 @@ def _place(trials_in: Path, trial: Trial, seed: str) -> Path:
 
 
 def _trained(
-    trials_in: Path,
-    configs: Mapping[tuple[Trial, str], RunConfig],
-    jobs: int,
-    on_progress: Progress | None,
-    lines: bool,
-    until: int | None,
-    workers: Workers,
+    trials_in: Path, configs: Mapping[tuple[Trial, str], RunConfig], train: Callable[..., Mapping[Path, str]]
 ) -> dict[Trial, list[Outcome]]:
-    """The runs of trials, trained up to a round, and why those failed that did by their settings."""
+    """The runs of trials, which ``train`` continues, and why those failed that did by their settings."""
     places = {key: _place(trials_in, *key) for key in configs}
     for key, config in configs.items():
         runs.start(config, places[key])
-    failed = complete(
-        {places[key]: config for key, config in configs.items()},
-        jobs,
-        on_progress,
-        lines=lines,
-        until=until,
-        workers=workers,
-    )
+    failed = train({places[key]: config for key, config in configs.items()})
     for label in {trial.label for trial, _ in configs}:
         whys = [failed.get(path, "") for (trial, _), path in places.items() if trial.label == label]
         others = [why for why in whys if why and (NEVER.search(why) or not BY_SETTINGS.search(why))]

@@ -24,6 +24,7 @@ from equipoise.system.workers import Worker, Workers, cores
 
 log = logging.getLogger(__name__)
 
+Progress = Callable[[int, int], None]  # called with what is done and to do
 POLL = 0.5  # seconds between looks at the running processes
 SELDOM = 4  # of these looks, between which lines about the runs are not due
 
@@ -45,7 +46,7 @@ def compare(
     base: Path,
     *,
     jobs: int = 1,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Progress | None = None,
     lines: bool = False,
     workers: Workers | None = None,
 ) -> list[History]:
@@ -93,8 +94,8 @@ def compare(
 
 def complete(
     configs: Mapping[Path, RunConfig],
-    jobs: int,
-    on_progress: Callable[[int, int], None] | None = None,
+    jobs: int = 1,
+    on_progress: Progress | None = None,
     *,
     lines: bool = False,
     until: int | None = None,
@@ -113,8 +114,8 @@ def complete(
     until : rounds after which a run pauses; None: it goes to its end.
     workers : processes that are kept for further calls; None: new ones.
     """
-    resume = ("resume", "--quiet", "--workers", str(max(1, cores() // jobs)), "--")
-    resume = (*resume[:-1], *(("--until", str(until)) if until else ()), "--")
+    resume = ["resume", "--quiet", "--workers", str(max(1, cores() // jobs))]
+    resume += ["--until", str(until)] if until else []
     left = [path for path in configs if not (runs.finished(path) or _reached(path, until))]
     watch = Watch([*configs], lines, jobs)
     ended: dict[Path, int] = {}  # their records are read once: of many long runs they are much
@@ -127,7 +128,7 @@ def complete(
             ended.update({path: _rounds(path) for path in configs if path not in ended and runs.finished(path)})
             on_progress(sum(ended.get(path) or _rounds(path) for path in configs), total)
 
-    commands = {path: [*resume, str(path)] for path in left}
+    commands = {path: [*resume, "--", str(path)] for path in left}
     data = {path: _data(configs[path]) for path in left}
     failed = side_by_side(commands, jobs, look, data=data, kept=workers)
     watch.look()

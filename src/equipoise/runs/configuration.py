@@ -32,13 +32,8 @@ FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messag
 PAIR = re.compile(r"""\s*(\w+)\s*=\s*+((?:[^,=()\[\]'"]|'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\])+)(?:,|$)""")
 
 
-NEWER = {
-    "contribution_rounds": 1,
-    "sealed": False,
-    "rewarded": False,
-    "left_out": None,
-    "tuned": None,
-}  # settings that earlier versions lack, and what those did
+# Settings that earlier versions lack, and what those did.
+NEWER = {"contribution_rounds": 1, "sealed": False, "rewarded": False, "left_out": None, "tuned": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +97,9 @@ def configure(
     rules = parse(method, overrides)
     _check_options(scenario, chosen.get("scenario_options", {}), rules.parts)
     data = _described(scenario, chosen)
-    _check_engine(chosen)
+    engine = chosen.get("engine", "auto")
+    if engine not in ("auto", *ENGINES, FLOWER):
+        raise ValueError(f"Unknown engine {engine!r}. Choose one of: auto, {', '.join(ENGINES)}, {FLOWER}.")
     training = training_of(data.protocol, chosen)
     named: Content = {"method": str(rules), "label": own_code.short(method if not overrides else str(rules))}
     texts = (*(chosen.get(name, "") for name in ("network", "data", "optimizer")), data.task)
@@ -173,13 +170,6 @@ def _described(scenario: str, chosen: Content) -> scenarios.Description:
     except TypeError as error:
         raise ValueError(f"scenario {scenario} cannot be made with {_listed(options)}: {error}.") from None
     return data
-
-
-def _check_engine(chosen: Content) -> None:
-    """Require an engine that exists."""
-    engine = chosen.get("engine", "auto")
-    if engine not in ("auto", *ENGINES, FLOWER):
-        raise ValueError(f"Unknown engine {engine!r}. Choose one of: auto, {', '.join(ENGINES)}, {FLOWER}.")
 
 
 def training_of(recommended: Protocol, chosen: Content) -> Content:

@@ -27,8 +27,7 @@ from equipoise.data.holdings import examples
 from equipoise.data.memory_mapped import labels
 from equipoise.data.samples import trained_on
 from equipoise.data.tables.columns import several
-from equipoise.federation import checkpoint
-from equipoise.federation import forecast as forecasts
+from equipoise.federation import checkpoint, forecast as forecasts
 from equipoise.federation.directory import noting_failure
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
@@ -47,45 +46,20 @@ from equipoise.system.environment import environment
 from equipoise.system.files import PART, cache_directory, claimed, locked, sweep, write_atomically
 from equipoise.system.seals import open_toml, sealed_json, sealed_text
 from equipoise.system.suggestions import shorten, some
+from equipoise.system.text import plural
 from equipoise.system.workers import cores
 
 # Settings that no training depends on: a run goes on with others.
 SHOWN = ("track", "checkpoint_every", "keep_checkpoints", "positive", "least_group", "report", "tuned")
 MEASURED = ("standalone_test", "standalone_val")
-OWN = (
-    "method",
-    "label",
-    "participation",
-    *SIMULATED,
-    "quorum",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "engine",
-    "track",
-    "select",
-    "patience",
-    "stop_on",
-    "positive",
-    "least_group",
-)  # settings that do not matter alone
+OWN = (  # settings that do not matter alone
+    "method", "label", "participation", *SIMULATED, "quorum", "checkpoint_every", "keep_checkpoints", "engine",
+    "track", "select", "patience", "stop_on", "positive", "least_group",
+)  # fmt: skip
 MANIFEST = (
-    "client_names",
-    "client_groups",
-    "measures",
-    "classes",
-    "client_tests",
-    "personal",
-    "bound",
-    "contribution",
-    "units",
-    "machines",
-    "hostile",
-    "attributes",
-    "in_force",
-    "decides",
-    "task",
-    "unit",
-)
+    "client_names", "client_groups", "measures", "classes", "client_tests", "personal", "bound", "contribution",
+    "units", "machines", "hostile", "attributes", "in_force", "decides", "task", "unit",
+)  # fmt: skip
 ALONE = 1  # raise it whenever what a client reaches alone may come out differently
 LONGEST = 120  # characters of a method's text in the name of a directory
 
@@ -555,32 +529,45 @@ def execute(
     config = located(directory, data)
     unchanged.check(config, directory, says=False)  # the checkpoint says it
     with claimed(directory), noting_failure(directory):
-        return _execute(replace(config, **changes), directory, progress, on_round, workers, from_round, until)
+        config = replace(config, **changes)
+        sweep(directory)
+        torch.set_num_threads(config.threads)
+        before = unchanged.stamp(config)
+        fed, scenario = federation(config, workers, trains=True, directory=directory)
+        rest = config.rounds
+        if from_round is not None or checkpoint.exists(directory / "checkpoint"):
+            rest = fed.resume(directory, from_round)
+            _check_agreement(config, directory, fed, rest)
+            checkpoint.tidy(directory / "checkpoint")
+        if config != load(directory):
+            _write(config, directory)
+        forecasts.check_disk(fed.progress, directory)
+        prepare(config, fed, scenario, progress=progress)
+        _describe(config, directory, fed, scenario, before)
+
+        def shown(record: Record) -> bool:
+            paused = on_round is not None and on_round(record) is True
+            return paused or (until is not None and record["round"] + 1 >= until)
+
+        if rest > 0 and (until is None or fed.progress.t < until):
+            fed.fit(
+                rest,
+                directory=directory,
+                progress=progress,
+                on_round=shown,
+                stop=EarlyStopping.of(config),
+                checkpoint_every=config.checkpoint_every,
+                keep_checkpoints=config.keep_checkpoints,
+            )
+        history = History.from_run(directory)
+        if fed.progress.t >= config.rounds or history.stopped:  # not where on_round paused it
+            _summarise(directory)
+        return history
 
 
-def _execute(
-    config: RunConfig,
-    directory: Path,
-    progress: bool,
-    on_round: Callable[[Record], None] | None,
-    workers: int | None,
-    from_round: int | None,
-    until: int | None,
-) -> History:
-    sweep(directory)
-    torch.set_num_threads(config.threads)
-    before = unchanged.stamp(config)
-    fed, data = federation(config, workers, trains=True, directory=directory)
-    rest = config.rounds
-    if from_round is not None or checkpoint.exists(directory / "checkpoint"):
-        rest = fed.resume(directory, from_round)
-        _check_agreement(config, directory, fed, rest)
-        checkpoint.tidy(directory / "checkpoint")
-    if config != load(directory):
-        _write(config, directory)
-    forecasts.check_disk(fed.progress, directory)
-    prepare(config, fed, data, progress=progress)
-    header = [*fed.header, f"{config.threads} processor thread{'s' * (config.threads > 1)}, {config.device}"]
+def _describe(config: RunConfig, directory: Path, fed: Federation, data: Scenario, before: str | None) -> None:
+    """Write what is trained, on which data and with which versions, into the manifest of a run."""
+    header = [*fed.header, f"{plural(config.threads, 'processor thread')}, {config.device}"]
     header += [f"data: {note}" for note in data.manifest.get("notes", ())]
     meta = fed.history.meta
     manifest = {
@@ -589,49 +576,21 @@ def _execute(
         "contents": unchanged.contents(config, data, before),
         **{key: meta.get(key) for key in MANIFEST if key in meta},
         "header": header,
-        "holdings": _holdings(config, fed, data),
+        "holdings": fed.holdings | {"classes": data.manifest.get("classes")},
     }
+    if config.data is None:  # there are no examples of the user's files
+        manifest["holdings"] |= {"examples": examples(data.client_groups, data.clients)}
     if config.weights is not None:
         manifest["weights"] = {"file": config.weights.name, "sha256": hashes.of_file(config.weights)}
-    write_atomically(directory / "manifest.json", sealed_json(_private(manifest, config, directory)))
-
-    def shown(record: Record) -> bool:
-        paused = on_round is not None and on_round(record) is True
-        return paused or (until is not None and record["round"] + 1 >= until)
-
-    if rest > 0 and (until is None or fed.progress.t < until):
-        fed.fit(
-            rest,
-            directory=directory,
-            progress=progress,
-            on_round=shown,
-            stop=EarlyStopping.of(config),
-            checkpoint_every=config.checkpoint_every,
-            keep_checkpoints=config.keep_checkpoints,
-        )
-    history = History.from_run(directory)
-    if fed.progress.t >= config.rounds or history.stopped:  # not where on_round paused it
-        _summarise(directory)
-    return history
+    # whole paths would say whose machine it was
+    project, path = project_of(directory), config.data or ""
+    names = {path: places.portable(path, project)} if Path(path).is_absolute() else {}
+    write_atomically(directory / "manifest.json", sealed_json(places.private(manifest, names, project)))
 
 
 def _summarise(directory: Path) -> None:
     """Write the numbers that summarise a run."""
     write_atomically(directory / "summary.json", sealed_json(History.from_run(directory).summary()))
-
-
-def _private(manifest: dict[str, Any], config: RunConfig, directory: Path) -> dict[str, Any]:
-    """A manifest without whole paths, which say whose machine it was."""
-    project, data = project_of(directory), config.data or ""
-    names = {data: places.portable(data, project)} if Path(data).is_absolute() else {}
-    without: dict[str, Any] = places.private(manifest, names, project)
-    return without
-
-
-def _holdings(config: RunConfig, fed: Federation, data: Scenario) -> dict[str, Any]:
-    """Who has what; with example images only of data that come with Equipoise, not of the user's files."""
-    holdings = fed.holdings | {"classes": data.manifest.get("classes")}
-    return holdings | ({"examples": examples(data.client_groups, data.clients)} if config.data is None else {})
 
 
 def trained(directory: Path, data: str | None = None) -> Federation:

@@ -336,9 +336,8 @@ def _written(name: str) -> dict[str, Any]:
             continue  # the check of types says what is wrong
         entries = [_completed(entry, shared.get(kind, {})) for entry in entries]
         for entry in entries if like is not None else ():
-            if (
-                not entry.keys() & NEEDED and entry.get(key) not in inherited
-            ):  # else a row would be FedAvg by another name
+            # else a row would be FedAvg by another name
+            if not entry.keys() & NEEDED and entry.get(key) not in inherited:
                 raise ExperimentError(f"{name}: like {like}: {unknown(kind, entry.get(key), inherited)}")
         own[kind] = [_completed(e, inherited.get(str(e.get(key)), {}), last.get(kind, {})) for e in entries]
     return other | own

@@ -24,8 +24,7 @@ from equipoise.federation.history import History
 from equipoise.records.directory import ORDER, members
 from equipoise.records.record import lines, parse
 from equipoise.report.html import write as write_report
-from equipoise.runs import directory as runs
-from equipoise.runs import unchanged
+from equipoise.runs import directory as runs, unchanged
 from equipoise.runs.choosing import FOLDER
 from equipoise.runs.comparison import side_by_side
 from equipoise.runs.configuration import RunConfig, RunError, whole

@@ -18,20 +18,10 @@ from equipoise.data.contents import DataError
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
 from equipoise.report.claims import Chosen, Tried
-from equipoise.runs import directory as runs
+from equipoise.runs import directory as runs, experiment as papers
 from equipoise.runs.comparison import complete
 from equipoise.runs.configuration import RunConfig, called, configure
-from equipoise.runs.experiment import (
-    Calibration,
-    Choice,
-    ColumnGroup,
-    Condition,
-    ExperimentError,
-    PaperExperiment,
-    Row,
-    published,
-    read_experiment,
-)
+from equipoise.runs.experiment import ColumnGroup, Condition, ExperimentError, PaperExperiment, Row, read_experiment
 from equipoise.runs.tuning import judged
 from equipoise.scenarios.scenario import CLASSIFICATION, kind_of
 from equipoise.system import hashes, own_code
@@ -177,7 +167,7 @@ def plan(
         first = plan(by.of or name, base, data=data, seeds=seeds, rows=by.rows, calibrating=other, **choices)
     return _decided(
         ReproductionPlan(
-            experiment, tuple(planned), skipped, embedded, published(name), candidates,
+            experiment, tuple(planned), skipped, embedded, papers.published(name), candidates,
             trial=trial, reads=reads, calibration=first, asked=not rows,
         )
     )  # fmt: skip
@@ -226,7 +216,7 @@ def _rows(
 
 
 def _candidates(
-    choice: Choice,
+    choice: papers.Choice,
     row: Row,
     cells: Callable[[Row, Sequence[Draw], Mapping[str, Any]], tuple[PlannedRun, ...]],
     trials: Sequence[Draw],
@@ -248,7 +238,7 @@ def _candidates(
 
 def _calibration(
     experiment: PaperExperiment, name: str, planned: Sequence[PlannedRun]
-) -> tuple[Calibration, PaperExperiment] | None:
+) -> tuple[papers.Calibration, PaperExperiment] | None:
     """The rows that say whether the divisions are the paper's, and the experiment that has them on our data; None where there are none."""
     if (by := experiment.calibration) is None:
         return None
@@ -350,18 +340,13 @@ def _stem(config: RunConfig) -> str:
     return f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:10]}-seed{config.seed}"
 
 
-def choose(
-    planned: ReproductionPlan,
-    *,
-    jobs: int = 1,
-    on_progress: Callable[[int, int], None] | None = None,
-    lines: bool = False,
-) -> ReproductionPlan:
+def choose(planned: ReproductionPlan, **how: Any) -> ReproductionPlan:
     """Run the trial runs that are missing, and take for every cell that chooses the candidate with the best validation.
 
+    ``how`` they are run: ``jobs``, ``on_progress`` and ``lines``, see :func:`equipoise.runs.comparison.complete`.
     A candidate with a trial run that failed is out; a cell without any left is skipped, with the reason.
     """
-    return _decided(planned, _completed(planned.trials, jobs, on_progress, lines))
+    return _decided(planned, _completed(planned.trials, **how))
 
 
 def _decided(planned: ReproductionPlan, failed: Mapping[Path, str] | None = None) -> ReproductionPlan:
@@ -395,19 +380,13 @@ def _tried(candidate: Candidate, by: str, failed: Mapping[Path, str]) -> Tried:
     return Tried(candidate.settings, mean(scores))
 
 
-def run(
-    planned: ReproductionPlan,
-    *,
-    jobs: int = 1,
-    on_progress: Callable[[int, int], None] | None = None,
-    lines: bool = False,
-) -> dict[tuple[str, str], str]:
-    """Run what is missing, every one in a process of its own; why those that failed did, by part and row.
+def run(planned: ReproductionPlan, **how: Any) -> dict[tuple[str, str], str]:
+    """Run what is missing, as :func:`choose` does; why those that failed did, by part and row.
 
     A finished run of the same settings is taken as it is, whichever experiment made it; a killed one goes on from its last
     complete round.
     """
-    failed = _completed(planned.runs, jobs, on_progress, lines)
+    failed = _completed(planned.runs, **how)
     reasons: dict[tuple[str, str], str] = {}
     for cell in planned.runs:
         if cell.path in failed:
@@ -415,15 +394,13 @@ def run(
     return reasons
 
 
-def _completed(
-    planned: Sequence[PlannedRun], jobs: int, on_progress: Callable[[int, int], None] | None, lines: bool
-) -> dict[Path, str]:
+def _completed(planned: Sequence[PlannedRun], **how: Any) -> dict[Path, str]:
     own = {run.path: run.config for run in planned}  # two rows may be the same run
     for path, config in own.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.parent / f".{path.name}.lock", wait=True):
             runs.start(config, path)
-    return complete(own, jobs, on_progress, lines=lines)
+    return complete(own, **how)
 
 
 def histories(planned: ReproductionPlan) -> dict[tuple[str, str], list[History]]:

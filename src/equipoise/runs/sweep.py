@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,6 +63,21 @@ Methods = Sequence[str | Rule | Method] | Mapping[str, str | Rule | Method]
 Network = nn.Module | Callable[..., nn.Module]
 
 
+@dataclass(frozen=True)
+class Common:
+    """What all runs share: the network, the clients, the given solver, the rounds, and all else that a federation takes."""
+
+    net: Network
+    clients: Iterable[Any]
+    solver: Solver
+    rounds: int
+    given: Mapping[str, Any]
+
+    def federation(self, method: Method, seed: int) -> Federation:
+        """The federation of a run."""
+        return Federation(_network(self.net, seed), self.clients, method, self.solver, seed=seed, **self.given)
+
+
 def compare(
     net: Network,
     clients: Iterable[Any],
@@ -117,7 +132,7 @@ def compare(
     given, each = {name: _again(value) for name, value in given.items()}, _again(clients)
     base = None if directory is None else Path(directory)
     solver, chosen = checked(given.pop("solver", None)), dict[str, Tuned]()
-    optimisers = dict.fromkeys(labelled, solver)
+    common, optimisers = Common(net, each, solver, rounds, given), dict.fromkeys(labelled, solver)
     if not isinstance(tune, int) and by != "mean":
         advice = "Add tune=16, or leave it out" if tune is None else "They are chosen already: leave it out"
         raise ValueError(f"by={by!r} is what settings are chosen by. {advice}.")
@@ -129,11 +144,7 @@ def compare(
         if {*budget.seeds} & {*numbers}:
             raise ValueError(f"seeds: settings are chosen with {[*budget.seeds]}. Take others for the report.")
         folder = None if base is None else base / FOLDER
-        tuning = (
-            tune
-            if isinstance(tune, Tuning)
-            else _tune(net, each, labelled, rounds, budget, {}, folder, progress, solver, given)
-        )
+        tuning = tune if isinstance(tune, Tuning) else _tune(common, labelled, budget, {}, folder, progress)
         before = {name: (m, m.typed) for name, m in tuning.methods.items()}
         lacking = [name for name, m in labelled.items() if before.get(name) != (m, m.typed)]
         if lacking or tuning.solver != solver:
@@ -145,14 +156,14 @@ def compare(
         for label, method in labelled.items():
             chosen[label] = tuning.tuned(label)
             if isinstance(tune, Tuning):
-                now, then = _conditions(net, each, method, solver, rounds, budget, given), tune.conditions[label]
+                now, then = _conditions(common, method, budget), tune.conditions[label]
                 changed = [n for key in now for n in now[key] | then[key] if now[key].get(n) != then[key].get(n)]
                 chosen[label]["changed"] = changed + ["validation"] * (_share(given) not in (None, budget.validation))
         for label in labelled:
             labelled[label], optimisers[label] = tuned_method(labelled[label], solver, tuning.choices[label].settings)
     for method in labelled.values():
         if "sensitive" in method.needs and len(labelled) > 1:  # groups that are not there are told before others train
-            Federation(_network(net, numbers[0]), each, method, solver, seed=numbers[0], **given)
+            common.federation(method, numbers[0])
     histories: list[History] = []
     lines = ProgressLog(progress)
     with nullcontext() if base is None else _settled(base, labelled, numbers), progress_bar(progress) as bar:
@@ -253,7 +264,7 @@ def tune(
     spaces = {name: read(name, space) for name, space in (search or {}).items()}
     given, each = {name: _again(value) for name, value in given.items()}, _again(clients)
     solver, folder = checked(given.pop("solver", None)), None if directory is None else Path(directory)
-    return _tune(net, each, _methods(methods), rounds, budget, spaces, folder, progress, solver, given)
+    return _tune(Common(net, each, solver, rounds, given), _methods(methods), budget, spaces, folder, progress)
 
 
 def _again(value: Any) -> Any:
@@ -268,18 +279,15 @@ def _refuse(function: str, given: Mapping[str, Any], instead: Mapping[str, str])
 
 
 def _tune(
-    net: Network,
-    clients: Iterable[Any],
+    common: Common,
     methods: Mapping[str, Method],
-    rounds: int,
     budget: Budget,
     search: Mapping[str, Space],
     directory: Path | None,
     progress: bool,
-    solver: Solver,
-    given: Mapping[str, Any],
 ) -> Tuning:
     """Choose the settings of labelled methods, in a directory or a temporary one."""
+    clients, rounds, given = common.clients, common.rounds, common.given
     check(methods, budget, search)
     if given.get("select", "last") != "last":
         raise ValueError(f"select: {BY_LAST}. Leave it out.")
@@ -288,9 +296,10 @@ def _tune(
     base, numbers = _sealed(given, budget), task_of(given.get("task", "classification")).dtype.is_floating_point
     rewarded = given.get("collaborative") and given.get("groups") is None and given.get("server_validation") is not None
 
+    first = next(iter(methods.values()))
+
     def grouped() -> bool:
-        method, seed = next(iter(methods.values())), budget.seeds[0]
-        return bool(Federation(_network(net, seed), clients, method, solver, seed=seed, **base).trial.setup.attributes)
+        return bool(replace(common, given=base).federation(first, budget.seeds[0]).trial.setup.attributes)
 
     present = {
         "eo": lambda: not numbers and grouped(),
@@ -302,7 +311,7 @@ def _tune(
     folds = [*_folds(clients, base)] if budget.by == LEAVE_OUT else []
     for name, others, more in folds:
         try:  # what names the client that is left out, or groups, is told before anything trains
-            Federation(_network(net, budget.seeds[0]), others, next(iter(methods.values())), solver, **more)
+            replace(common, clients=others, given=more).federation(first, budget.seeds[0])
         except ValueError as error:
             raise ValueError(f"by={LEAVE_OUT}, without {name}: {error}") from None
     if directory is not None:
@@ -317,9 +326,8 @@ def _tune(
         def run(
             trial: Trial, seed: int, name: str, members: Iterable[Any], until: int, more: Mapping[str, Any]
         ) -> Outcome:
-            method, optimiser = tuned_method(methods[trial.label], solver, trial.settings)
-            start = _network(net, seed)
-            fed = Federation(start, members, method, optimiser, seed=seed, **more)
+            method, optimiser = tuned_method(methods[trial.label], common.solver, trial.settings)
+            fed = replace(common, clients=members, solver=optimiser, given=more).federation(method, seed)
             path = place / TRIALS / f"{slug(trial.label)}-draw{trial.draw:02d}-seed{name}"
             if fed.collaborative and not checkpoint.exists(path / "checkpoint"):  # the same for all methods
                 key = name, str(optimiser.lr)
@@ -358,11 +366,9 @@ def _tune(
                 for trial in trials
             }
 
-        tuning = choose(spaces, dict.fromkeys(methods, solver.lr), budget, rounds, train, leave_out)
-        conditions = {
-            label: _conditions(net, clients, m, solver, rounds, budget, given) for label, m in methods.items()
-        }
-        tuning = replace(tuning, methods=methods, solver=solver, conditions=conditions)
+        tuning = choose(spaces, dict.fromkeys(methods, common.solver.lr), budget, rounds, train, leave_out)
+        conditions = {label: _conditions(common, method, budget) for label, method in methods.items()}
+        tuning = replace(tuning, methods=methods, solver=common.solver, conditions=conditions)
         return write(tuning, place, {}, page=directory is not None)
 
 
@@ -380,18 +386,11 @@ def _sealed(given: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
     return base
 
 
-def _conditions(
-    net: Network,
-    clients: Iterable[Any],
-    method: Method,
-    solver: Solver,
-    rounds: int,
-    budget: Budget,
-    given: Mapping[str, Any],
-) -> Content:
+def _conditions(common: Common, method: Method, budget: Budget) -> Content:
     """What a choice depends on beside its budget, by the names of the arguments that decide it."""
-    seed, sealed = budget.seeds[0], {**_sealed(given, budget), "validation": 0.0}
-    fed = Federation(_network(net, seed), clients, method, solver, seed=seed, **sealed)
+    given = common.given
+    sealed = {**_sealed(given, budget), "validation": 0.0}
+    fed = replace(common, given=sealed).federation(method, budget.seeds[0])
     its = fed.fingerprint
     data, positive = its["data"], {"positive": given.get("positive")} if budget.by == "eo" else {}
     python = {
@@ -404,7 +403,7 @@ def _conditions(
         "transform": re.sub(r" at 0x\w+", "", repr(given.get("transform"))),
         **({"tests": data["tests"]} if budget.by == ORACLE else {}),
     }
-    settings = conditional({**vars(fed.trial.settings), **positive, "rounds": rounds})
+    settings = conditional({**vars(fed.trial.settings), **positive, "rounds": common.rounds})
     return {"settings": settings, "python": {name: code(x) for name, x in python.items()}}
 
 
@@ -477,20 +476,13 @@ def _settled(base: Path, methods: Iterable[str], seeds: Sequence[int]) -> Iterat
     for path in paths:
         if (path / "config.toml").exists():
             raise RunError(f"{path} is a run of the command line: continue it there. Choose another directory.")
-    base.mkdir(parents=True, exist_ok=True)
     with claimed(base):
         write_atomically(order, sealed_json({"runs": [path.name for path in paths]}))
         yield
 
 
 def _resumed(
-    fed: Federation,
-    path: Path,
-    label: str,
-    first: str,
-    rounds: int,
-    stop: Stop | None,
-    tuned: Tuned | None = None,
+    fed: Federation, path: Path, label: str, first: str, rounds: int, stop: Stop | None, tuned: Tuned | None = None
 ) -> int:
     """The rounds that are left of a run after going back to its last complete one.
 

@@ -205,12 +205,8 @@ class Trackio:
         self.run.finish()
 
 
-TRACKERS: dict[str, Callable[[Tracked, str], Sink]] = {
-    "mlflow": MLflow,
-    "tensorboard": TensorBoard,
-    "wandb": WandB,
-    "trackio": Trackio,
-}
+Opening = Callable[[Tracked, str], Sink]
+TRACKERS: dict[str, Opening] = {"mlflow": MLflow, "tensorboard": TensorBoard, "wandb": WandB, "trackio": Trackio}
 
 
 def rounds_in(path: Path) -> Iterator[int]:

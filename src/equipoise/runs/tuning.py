@@ -24,18 +24,8 @@ from equipoise.core.rates import Rate, rate, scaled, text
 from equipoise.core.solver import Solver
 from equipoise.federation.method import Method
 from equipoise.metrics.ranking import spearman
-from equipoise.records.criteria import (
-    COLLABORATION,
-    CRITERIA,
-    LEAVE_OUT,
-    MOST,
-    ORACLE,
-    failed,
-    left_out,
-    rungs,
-    scores,
-    tested,
-)
+from equipoise.records import criteria
+from equipoise.records.criteria import COLLABORATION, CRITERIA, LEAVE_OUT, ORACLE, rungs
 from equipoise.records.directory import CHOSEN, CONDITIONS, ORDER
 from equipoise.records.history import History
 from equipoise.records.meta import Content, Contribution, Tuned
@@ -86,7 +76,8 @@ class Budget:
 
     def rungs(self, rounds: int) -> dict[int, int]:
         """The rounds after which draws are ranked, and how often they are halved there; the last is the end."""
-        return rungs(rounds, min(MOST, int(math.log2(self.draws)) - 1) if self.halving and self.draws > 2 else 0)
+        most = int(math.log2(self.draws)) - 1 if self.halving and self.draws > 2 else 0
+        return rungs(rounds, min(criteria.MOST, most))
 
     def planned(self, rounds: int) -> int:
         """The rounds of all trials of a method."""
@@ -220,11 +211,9 @@ def judged(outcomes: Sequence[Outcome], by: str, rounds: int) -> Result:
     begun = [(replace(run, records=run.records[:rounds]), why) for run, why in outcomes if run is not None]
     every, ended = [run for run, _ in begun], [run for run, why in begun if not why]
     why = next((why for _, why in outcomes if why), "")
-    numbers = [{**scores(run), **({ORACLE: tested(run)} if by == ORACLE else {})} for run in ended]
-    if by == ORACLE:
-        why = why or next((text for run in ended if (text := run.failure())), "")
-    else:
-        why = why or next((text for run in ended if (text := failed(run))), "")
+    numbers = [{**criteria.scores(run), **({ORACLE: criteria.tested(run)} if by == ORACLE else {})} for run in ended]
+    useless = History.failure if by == ORACLE else criteria.failed
+    why = why or next((text for run in ended if (text := useless(run))), "")
     names = dict.fromkeys(name for each in numbers for name in each)
     means = {name: fmean(each[name] for each in numbers) for name in names}
     seconds = sum(float(record.get("seconds", 0)) for run in every for record in run.records)
@@ -495,7 +484,7 @@ def choose(
         for trial, runs in leave_out(last).items():
             result = tried[trial][-1]
             why = next((why for _, why in runs if why), "")
-            ended = [left_out(run) for run, _ in runs if run is not None]
+            ended = [criteria.left_out(run) for run, _ in runs if run is not None]
             score = fmean(ended) if ended and not why else math.nan
             more = judged(runs, ORACLE, rounds)
             tried[trial][-1] = replace(
@@ -583,11 +572,8 @@ def claim(directory: Path, budget: Budget, rounds: int, methods: Collection[str]
     for name, earlier, value in differing:
         serves = name in REMADE and budget.sampler == "random" and not {earlier, value} & {ORACLE, COLLABORATION}
         if used or not serves:
-            why = (
-                f"runs beside it have its settings, and {name}={value} was given"
-                if used
-                else f"its runs cannot serve one with {name}={value}"
-            )
+            reuse = f"its runs cannot serve one with {name}={value}"
+            why = f"runs beside it have its settings, and {name}={value} was given" if used else reuse
             raise RunError(
                 f"{directory} holds a choice with {name}={earlier}: {why}. Choose another name or directory."
             )

@@ -12,8 +12,7 @@ from equipoise import scenarios
 from equipoise.data.memory_mapped import Data, labels
 from equipoise.data.samples import Samples, read
 from equipoise.federation.directory import UNKNOWN
-from equipoise.federation.fingerprint import changed
-from equipoise.federation.fingerprint import contents as hashed
+from equipoise.federation.fingerprint import changed, contents as hashed
 from equipoise.records.directory import ORDER, TRIALS
 from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.scenarios import Scenario
@@ -60,8 +59,7 @@ def contents(config: RunConfig, data: Scenario | None = None, before: str | None
         return digests
 
     def make() -> str:
-        made = data or data_of(config)
-        return json.dumps(_of(made))
+        return json.dumps(_of(data or data_of(config)))
 
     draw = config.seed, config.validation, config.sealed, config.rewarded, config.left_out
     key = json.dumps([config.data, config.scenario, config.scenario_options, draw, environment.source()])
@@ -122,7 +120,6 @@ def _base(directory: Path) -> Path:
     """The comparison or choice that a run belongs to, whose runs all saw the same data; else its own directory."""
     if directory.parent.name == TRIALS:
         directory = directory.parents[1]
-        return directory.parent if (directory.parent / ORDER).exists() else directory
     return directory.parent if (directory.parent / ORDER).exists() else directory
 
 

@@ -28,11 +28,14 @@ from equipoise.scenarios import (
     tables,
 )
 from equipoise.scenarios.corruption import CORRUPTIONS as CORRUPTIONS
-from equipoise.scenarios.scenario import Described, kind_of
-from equipoise.scenarios.scenario import Description as Description
-from equipoise.scenarios.scenario import Images as Images
-from equipoise.scenarios.scenario import Protocol as Protocol
-from equipoise.scenarios.scenario import Scenario as Scenario
+from equipoise.scenarios.scenario import (
+    Described,
+    Description as Description,
+    Images as Images,
+    Protocol as Protocol,
+    Scenario as Scenario,
+    kind_of,
+)
 from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import unknown
 

@@ -13,8 +13,7 @@ import numpy as np
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.memory_mapped import labels, take
 from equipoise.scenarios import papers, partition
-from equipoise.scenarios.corruption import CORRUPTIONS, check_severity, qualities
-from equipoise.scenarios.corruption import corrupted as corrupt
+from equipoise.scenarios.corruption import CORRUPTIONS, check_severity, corrupted as corrupt, qualities
 from equipoise.scenarios.papers import MEAN, STD, Divided
 from equipoise.scenarios.scenario import Described, Images, Protocol, numbered
 from equipoise.system.suggestions import unknown

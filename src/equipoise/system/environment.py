@@ -21,26 +21,13 @@ if TYPE_CHECKING:
 
 PACKAGES = ("equipoise", "torch", "numpy", "scikit-learn", "safetensors", "flwr")
 DECISIVE = (  # packages with the code that results depend on
-    "core",
-    "data",
-    "engines",
-    "federation",
-    "methods",
-    "metrics",
-    "records",
-    "networks",
-    "privacy",
-    "scenarios",
+    "core", "data", "engines", "federation", "methods", "metrics", "records", "networks", "privacy", "scenarios",
     "submodels",
-)
+)  # fmt: skip
 SWITCHES = (  # environment variables that make torch, oneDNN, MKL or OpenBLAS take other instructions
-    "ATEN_CPU_CAPABILITY",
-    "ONEDNN_MAX_CPU_ISA",
-    "DNNL_MAX_CPU_ISA",
-    "MKL_CBWR",
-    "MKL_ENABLE_INSTRUCTIONS",
+    "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS",
     "OPENBLAS_CORETYPE",
-)
+)  # fmt: skip
 PORTABLE = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "COMPATIBLE"}
 
 

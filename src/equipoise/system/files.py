@@ -106,12 +106,13 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def claimed(directory: Path) -> Iterator[None]:
-    """Hold the lock of a directory while the block runs.
+    """Hold the lock of a directory, which is made if it is missing, while the block runs.
 
     Raises
     ------
     RunError : naming the process that holds it.
     """
+    directory.mkdir(parents=True, exist_ok=True)
     try:
         with locked(directory / ".lock"):
             yield

@@ -4,9 +4,9 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,18 +17,6 @@ WORTH = 4  # steps: making a graph takes about as long as sending two of them
 
 Kind = TypeVar("Kind", bound=Hashable)
 Call = Callable[[], None]
-
-
-class Recorder(Protocol):
-    """Makes graphs of what is sent to a device."""
-
-    def aside(self) -> AbstractContextManager[None]:
-        """Where graphs can be made."""
-        ...
-
-    def capture(self, call: Call) -> Call:
-        """A graph of what ``call`` would send, to be called any number of times; ``call`` itself where none can be made."""
-        ...
 
 
 def in_turn(step: Callable[[Any, Kind], None], kinds: Sequence[Kind], device: torch.device, *, replay: bool) -> None:
@@ -65,13 +53,13 @@ def in_turn(step: Callable[[Any, Kind], None], kinds: Sequence[Kind], device: to
             left[kind] -= 1
 
 
-def graphs(device: torch.device) -> Recorder | None:
+def graphs(device: torch.device) -> "_CudaGraphs | None":
     """What makes graphs on a device; None where there are none, or with ``EQUIPOISE_CUDA_GRAPHS=0``."""
     return None if device.type != "cuda" or os.environ.get(SWITCH) == "0" else _graphs(device)
 
 
 class _CudaGraphs:
-    """Graphs of one GPU; they share their memory, as no two are used at a time."""
+    """Makes graphs of what is sent to one GPU; they share their memory, as no two are used at a time."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -92,7 +80,10 @@ class _CudaGraphs:
             usual.wait_stream(self.stream)
 
     def capture(self, call: Call) -> Call:
-        """A graph of ``call``; after the first that cannot be made, because it waits for a value, no more are tried."""
+        """A graph of what ``call`` sends, to be called any number of times; ``call`` itself where none can be made.
+
+        After the first that cannot be made, because it waits for a value, no more are tried.
+        """
         if self.refused is not None:
             return call
         graph = torch.cuda.CUDAGraph()

@@ -1,25 +1,13 @@
 """The contract of every method, as checks for rules of your own."""
 
-from equipoise.testing.checks import NotApplicableError
+from equipoise.testing.checks import NotApplicableError as NotApplicableError
 from equipoise.testing.conformance import (
-    CHECKS,
-    Check,
-    Conformance,
-    Outcome,
-    RuleError,
-    check_rule,
-    parametrize_with_checks,
+    CHECKS as CHECKS,
+    Check as Check,
+    Conformance as Conformance,
+    Outcome as Outcome,
+    RuleError as RuleError,
+    check_rule as check_rule,
+    parametrize_with_checks as parametrize_with_checks,
 )
-from equipoise.testing.hooks import ContractError
-
-__all__ = [
-    "CHECKS",
-    "Check",
-    "Conformance",
-    "ContractError",
-    "NotApplicableError",
-    "Outcome",
-    "RuleError",
-    "check_rule",
-    "parametrize_with_checks",
-]
+from equipoise.testing.hooks import ContractError as ContractError

@@ -36,34 +36,9 @@ from equipoise.federation.round import one_round, public
 from equipoise.records.record import Record
 from equipoise.system.suggestions import some
 from equipoise.system.tree import tree_map
-from equipoise.testing import sites as between_sites
-from equipoise.testing.federations import (
-    RATES,
-    ROUNDS,
-    Subject,
-    client_axes,
-    clients,
-    consortium,
-    differing,
-    federation,
-    learned,
-    moved,
-    network,
-    normal,
-    stopped_and_resumed,
-    watched,
-    widest,
-)
-from equipoise.testing.federations import told as records_of
-from equipoise.testing.hooks import (
-    TWICE,
-    ContractError,
-    Hook,
-    first_difference,
-    hooks_behind,
-    name_of,
-    replaced,
-)
+from equipoise.testing import federations
+from equipoise.testing.federations import ROUNDS, Subject, clients, differing, federation, moved, told as records_of
+from equipoise.testing.hooks import TWICE, ContractError, Hook, first_difference, hooks_behind, name_of, replaced
 from equipoise.testing.sees import CONTRIBUTION, follows_contribution, kept_of_clients, last_round, looked_at
 
 LAST = "Reduce over the last dimensions only: .sum(-1) and out.mean(...), never .sum() or .mean(), as a stack has a dimension more."
@@ -78,7 +53,7 @@ class NotApplicableError(Exception):
 
 def _compare(subject: Subject, a: Federation, b: Federation, within: float, what: str, advice: str) -> None:
     """Require that two runs ended in the same state, up to rounding."""
-    where, gap = widest(a, b)
+    where, gap = federations.widest(a, b)
     if not gap <= within:
         hook = first_difference(subject) or hooks_behind(subject.method, where)
         raise ContractError(
@@ -169,7 +144,7 @@ def neighbours_do_not_matter(subject: Subject) -> None:
     size = subject.run().model.size
     seen: list[tuple[Job, Answer]] = []
     with patch.object(stacked_engine, "MEMORY", 2 * stacked_engine.VECTORS * size * 8):
-        small = subject.fitted(engine=watched(seen, stacked_engine.stacked))
+        small = subject.fitted(engine=federations.watched(seen, stacked_engine.stacked))
     if max(len(answer.rows) for _, answer in seen) > 2:
         raise AssertionError("a stack had more than two clients")
     _compare(subject, subject.run(), small, WITHIN, "a single client and a client in a stack", LAST)
@@ -215,7 +190,7 @@ def resumed_run_is_the_same(subject: Subject) -> None:
 
     never = subject.run()
     with tempfile.TemporaryDirectory() as folder:
-        again = stopped_and_resumed(Path(folder), make, ROUNDS, 2, another)
+        again = federations.stopped_and_resumed(Path(folder), make, ROUNDS, 2, another)
     advice = "Return everything that later rounds need as state of the server or the client. Attributes and globals are in no checkpoint."
     _same_bits(subject, never, again, "a resumed and an uninterrupted run", advice)
 
@@ -235,7 +210,7 @@ def renumbering_renumbers(subject: Subject) -> None:
         "batch_size": 64,
         "participation": 1.0,
         "epochs": 2,
-        "solver": SGD(RATES.get(subject.kind, 0.1)),
+        "solver": SGD(federations.RATES.get(subject.kind, 0.1)),
         "tests": None,
     }
     a = subject.fitted(**whole, data=data)
@@ -245,7 +220,7 @@ def renumbering_renumbers(subject: Subject) -> None:
 
 
 def _same_but_renumbered(subject: Subject, a: Federation, b: Federation) -> None:
-    axes, second = client_axes(a.trial), b.progress.tensors()
+    axes, second = federations.client_axes(a.trial), b.progress.tensors()
     bad = []
     for key, value in a.progress.tensors().items():
         for axis in axes.get(key, [0]):  # "given" begins after a round
@@ -327,16 +302,15 @@ def private_stays(subject: Subject) -> None:
     if private is None:
         raise NotApplicableError("no coordinates are private")
     follows: dict[str, tuple[Tensor, Tensor, str]] = {}
-    states: dict[
-        bytes, State
-    ] = {}  # by the state after a visit, the state after the same visit with different private coordinates
+    # by the state after a visit, the state after the same visit with different private coordinates
+    states: dict[bytes, State] = {}
 
     def key(state: State) -> bytes:
         return b"".join(x.numpy().tobytes() for x in state.values())
 
     def change(x: Tensor) -> Tensor:
         whole = x.dim() > 0 and x.shape[-1] in (n_params, len(private))
-        return x + 0.1 * normal(x.shape[-1]) * private[: x.shape[-1]] if whole else x
+        return x + 0.1 * federations.normal(x.shape[-1]) * private[: x.shape[-1]] if whole else x
 
     def noting(cls: type[Rule], hook: str, original: Hook) -> Hook:
         def shown(rule: Rule, vector: Tensor, visit: Visit) -> tuple[dict[str, Tensor], State]:
@@ -380,7 +354,7 @@ def _other_samples(oracle: Oracle, seed: int) -> Oracle:
     source = cast(Samples, oracle.source)
     batch = cast(Batch, source.content)
     x = cast(Tensor, batch.x)
-    store = replace(batch, x=x + normal(*x.shape, seed=seed), y=batch.y.flip(0))
+    store = replace(batch, x=x + federations.normal(*x.shape, seed=seed), y=batch.y.flip(0))
     return Oracle(oracle.evaluator, replace(source, store=store), oracle.solver, oracle.schedule, oracle.n_params)
 
 
@@ -407,7 +381,7 @@ def one_client(subject: Subject) -> None:
                 hooks_behind(subject.method, "server/0"),
             )
     with tempfile.TemporaryDirectory() as folder:
-        again = stopped_and_resumed(Path(folder), make, ROUNDS, 1)
+        again = federations.stopped_and_resumed(Path(folder), make, ROUNDS, 1)
     _same_bits(subject, fed, again, "a resumed and an uninterrupted run", "See the check resume.")
 
 
@@ -431,7 +405,7 @@ def uneven_cohorts_and_batches(subject: Subject) -> None:
     settings: dict[str, Any] = {"participation": 0.4, "batch_size": 7, "epochs": 1, "tests": None}
     a, b, c = (subject.fitted(seed=seed, **settings) for seed in (11, 11, 12))
     _same_bits(subject, a, b, "two runs with one seed", TWICE)
-    if not float((learned(a) - learned(c)).abs().max()) > 1e-6:
+    if not float((federations.learned(a) - federations.learned(c)).abs().max()) > 1e-6:
         raise ContractError(
             "the same model with the seeds 11 and 12",
             "a different model for a different seed, which selects different clients and batches",
@@ -446,7 +420,7 @@ def uneven_cohorts_and_batches(subject: Subject) -> None:
 
 def float32_networks(subject: Subject) -> None:
     """No state changes its dtype, no client is quarantined, and both engines agree within the precision of float32."""
-    net = network(subject.kind).float()
+    net = federations.network(subject.kind).float()
     settings: dict[str, Any] = {"net": net, "tests": None, "epochs": 1}
     a, b = (subject.fitted(2, engine=engine, **settings) for engine in ("sequential", "stacked"))
     fresh, after = subject.federation(**settings).progress.tensors(), a.progress.tensors()
@@ -498,9 +472,9 @@ def sites_give_the_same_bits(subject: Subject) -> None:
     if find_spec("flwr") is None:
         raise NotApplicableError("Flower is not installed: pip install 'equipoise[flower]'")
     with tempfile.TemporaryDirectory() as folder:
-        sites = consortium(subject.method, **subject.setting, states=folder)
+        sites = federations.consortium(subject.method, **subject.setting, states=folder)
         sites.fit(ROUNDS, progress=False)
-        bad = between_sites.differences(subject.run(), sites, Path(folder))
+        bad = federations.site_differences(subject.run(), sites, Path(folder))
     _require_none(
         subject,
         bad,
@@ -514,7 +488,8 @@ def with_numbers(people: bool = False) -> dict[str, Any]:
     """A network with one output, and clients whose targets are numbers."""
     data = [(x, x[:, 0] - 2 * x[:, 1] + 0.5 * x[:, 2].square(), *s) for x, _, *s in clients(people=people)]
     sets = {"server_validation": data[1][:2], "tests": {"a": data[2]}}
-    return {"net": network(outputs=1), "data": data, "positive": None, **sets}  # numbers have no positive class
+    # numbers have no positive class
+    return {"net": federations.network(outputs=1), "data": data, "positive": None, **sets}
 
 
 def numbers_to_predict(subject: Subject, task: str = "regression") -> Federation:

@@ -17,17 +17,10 @@ from equipoise.federation import diagnosis
 from equipoise.federation.guard import ServerError
 from equipoise.system import threads
 from equipoise.system.suggestions import unknown
-from equipoise.testing import checks
+from equipoise.testing import checks, hooks
 from equipoise.testing.checks import NotApplicableError
 from equipoise.testing.federations import Given, Subject
-from equipoise.testing.hooks import (
-    ContractError,
-    Raised,
-    hooks_are_pure,
-    hooks_behind,
-    hooks_return_what_they_should,
-    noting_errors,
-)
+from equipoise.testing.hooks import ContractError, Raised, hooks_are_pure, hooks_behind, noting_errors
 
 if TYPE_CHECKING:
     from pytest import MarkDecorator  # noqa: PT013 (a type, where pytest need not be installed)
@@ -112,7 +105,7 @@ class Check:
 
 
 CHECKS = (
-    Check("returns", "every hook returns what eq.Rule states", hooks_return_what_they_should, EVERY),
+    Check("returns", "every hook returns what eq.Rule states", hooks.hooks_return_what_they_should, EVERY),
     Check("trains", "training raises no error, gives finite numbers, and changes the model", checks.it_trains),
     Check("pure", "hooks do not change their arguments, and return the same when called again", hooks_are_pure, SCALES),
     Check("text", "text and copies of the method equal the method", checks.method_reads_back, hint=checks.VALUES),

@@ -26,10 +26,8 @@ N_INPUTS, N_CLASSES = 6, 3
 ROUNDS = 3
 UNEQUAL = (7, 13, 9, 4, 18)  # samples of five clients: one to three batches of 8, each with another rest
 SIZES = {"mlp": UNEQUAL, "batchnorm": (9, 13, 9, 13, 9)}  # BatchNorm forbids padding: equal sizes make its stacks
-RATES = {
-    "small": 0.002,
-    "large": 3.0,
-}  # updates of the mlp have a norm of about 0.01, or 3; otherwise 0.3, with the rate 0.05
+# Updates of the mlp have a norm of about 0.01, or 3; otherwise 0.3, with the rate 0.05.
+RATES = {"small": 0.002, "large": 3.0}
 Given = str | Rule | Method  # what a method may be written as
 
 
@@ -135,23 +133,12 @@ def consortium(
     return in_process(net or network(kind), data, method, SGD(0.05, 0.9, 1e-4), **values)
 
 
-def fitted(method: Any, rounds: int = 4, **settings: Any) -> Federation:
-    """A :func:`federation` after so many rounds."""
-    fed = federation(method, **settings)
-    fed.fit(rounds, progress=False)
-    return fed
-
-
 class StoppedError(Exception):
     """A run is stopped here."""
 
 
 def stopped_and_resumed(
-    directory: Path,
-    make: Callable[[], Federation],
-    rounds: int,
-    at: int,
-    between: Callable[[], object] = lambda: None,
+    directory: Path, make: Callable[[], Federation], rounds: int, at: int, between: Callable[[], object] = lambda: None
 ) -> Federation:
     """A run that is stopped after ``at`` rounds and resumed in a new federation, with a call of ``between`` before."""
 
@@ -198,11 +185,6 @@ def widest(a: Federation, b: Federation) -> tuple[str, float]:
     return where, gaps[where]
 
 
-def difference(a: Federation, b: Federation) -> float:
-    """Largest difference between the states of two federations, which must have the same entries."""
-    return widest(a, b)[1]
-
-
 def differing(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[str]:
     """The tensors, by name, that are not the same bit for bit."""
     alike = {key for key in a.keys() & b.keys() if a[key].dtype == b[key].dtype and torch.equal(a[key], b[key])}
@@ -219,6 +201,57 @@ def told(fed: Federation) -> list[dict[str, Any]]:
     return [{k: v for k, v in record.items() if k not in ("seconds", "times")} for record in fed.records]
 
 
+# a run between sites, and the same run in the simulator
+def server_side(fed: Federation) -> dict[str, Tensor]:
+    """All that a run remembers but what is the clients' own."""
+    return {
+        name: x
+        for name, x in fed.progress.tensors().items()
+        if not name.startswith("clients/") and name != "own"  # of sites there are receipts
+    }
+
+
+def at_home(fed: Federation, states: Path, m: int) -> dict[str, Tensor] | None:
+    """What client ``m`` keeps in its files; None where it never took part, or keeps nothing."""
+    from equipoise.flower.site.store import Receipt, Store  # where Flower is installed
+
+    receipt = Receipt.of({key: x[m] for key, x in fed.progress.clients[0].items()})
+    return Store.at(states, "run", fed.trial.names[m]).recall(receipt)
+
+
+def remembered(fed: Federation, m: int) -> dict[str, Tensor]:
+    """What client ``m`` of the simulator keeps, by the names of the files."""
+    trial, p = fed.trial, fed.progress
+    kept = {f"states/{k}/{key}": x[m] for k, state in enumerate(p.clients) for key, x in state.items()}
+    return kept if p.own is None or trial.private is None else {**kept, "own": p.own[m][trial.private]}
+
+
+def shared_records(fed: Federation) -> list[dict[str, Any]]:
+    """What was recorded, less what only one of the two records: sites keep their losses in training, and what stays with them."""
+    private = fed.trial.private
+    left_out = {"sent", "losses"} | ({"groups"} if private is not None and bool(private.any()) else set())
+    stays = {"perturbed_loss"}  # where the sharpness is sent
+    shared = [
+        {key: x for key, x in record.items() if key not in left_out | (stays if "sharpness" in record else set())}
+        for record in told(fed)
+    ]
+    # a site's test samples are its own, where clients of the simulator share those of their group
+    for record in shared:
+        record["clients"] = {key: x for key, x in record.get("clients", {}).items() if key != "n"}
+    return shared
+
+
+def site_differences(simulated: Federation, sites: Federation, states: Path) -> list[str]:
+    """What is not the same, bit for bit: tensors by their paths, and ``records``."""
+    names = differing(server_side(simulated), server_side(sites))
+    for m in range(len(simulated.trial.data)):
+        kept = at_home(sites, states, m)
+        if kept is not None:
+            names += [f"clients/{name.removeprefix('states/')}" for name in differing(remembered(simulated, m), kept)]
+    return list(dict.fromkeys(names)) + ["records"] * (shared_records(simulated) != shared_records(sites))
+
+
+# what was learned
 def learned(fed: Federation) -> Tensor:
     """The global model [G], or those at home [N, G] where nothing leaves it."""
     private, own = fed.trial.private, fed.progress.own

@@ -18,7 +18,7 @@ from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import visit
 from equipoise.federation.method import Method
 from equipoise.federation.round import CLIENT_HOOKS
-from equipoise.testing.federations import ROUNDS, Subject, identical
+from equipoise.testing.federations import ROUNDS, Subject, differing, identical
 
 SERVER_HOOKS = ("server_state", "prepare", "message", "aggregate", "reward")
 OF_STATES = {"clients": ("client_state", *CLIENT_HOOKS), "server": SERVER_HOOKS}
@@ -106,19 +106,12 @@ def leaves(value: Any, name: str = "") -> dict[str, Tensor]:
     """Every tensor a hook is given or gives back, by its path."""
     if isinstance(value, Tensor):
         return {name: value}
-    if isinstance(value, dict):
-        return {k: t for key, part in value.items() for k, t in leaves(part, f"{name}/{key}").items()}
     if isinstance(value, (list, tuple)):
-        return {k: t for key, part in enumerate(value) for k, t in leaves(part, f"{name}/{key}").items()}
+        value = dict(enumerate(value))
     if isinstance(value, (Visit, Briefing, Cohort, Out, Setup)):
-        parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.name != "oracle"}
-        return leaves(parts, name)
-    return {}
-
-
-def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
-    """Whether two sets of tensors are the same bit for bit."""
-    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) and a[k].dtype == b[k].dtype for k in a)
+        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.name != "oracle"}
+    parts = value.items() if isinstance(value, dict) else ()
+    return {k: t for key, part in parts for k, t in leaves(part, f"{name}/{key}").items()}
 
 
 def copied(value: Any) -> dict[str, Tensor]:
@@ -153,12 +146,12 @@ def supervised(cls: type[Rule], hook: str, called: set[str], broken: list[Contra
         called.add(where)
         itself, before = repr(self), copied(args)
         first = original(self, *args)
-        require(same(before, copied(args)), "changed its arguments", IN_PLACE)
+        require(not differing(before, copied(args)), "changed its arguments", IN_PLACE)
         kept = copied(first)
         second = original(self, *args)
-        require(same(kept, copied(second)), "returned a different result the second time", TWICE)
-        require(same(kept, copied(first)), "changed its earlier result", IN_PLACE)
-        require(same(before, copied(args)), "changed its arguments the second time", IN_PLACE)
+        require(not differing(kept, copied(second)), "returned a different result the second time", TWICE)
+        require(not differing(kept, copied(first)), "changed its earlier result", IN_PLACE)
+        require(not differing(before, copied(args)), "changed its arguments the second time", IN_PLACE)
         require(repr(self) == itself, "changed the rule", TWICE)
         if error := misfit(cls, hook, args, first):
             broken.append(error)

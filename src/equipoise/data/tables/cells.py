@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from equipoise.data.tables.columns import option
 from equipoise.data.tables.schema import CATEGORY, DATE, NUMBER, Feature, Schema, plain
 from equipoise.data.tables.signs import LARGEST, Signs, faults, kind_of, truth_of
-from equipoise.data.tables.words import COMMAS, missing
-from equipoise.data.tables.words import NUMBER as NUMERIC
+from equipoise.data.tables.words import COMMAS, NUMBER as NUMERIC, missing
 
 UNDEFINED = ("nan", "<NA>", "NaT", "NaN")  # what NumPy, pandas and Decimal call what is not there
 Place = Callable[[int], str]

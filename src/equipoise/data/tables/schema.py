@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from equipoise.data.contents import DataError
-from equipoise.data.tables.words import EXACT
-from equipoise.data.tables.words import NUMBER as NUMERIC
+from equipoise.data.tables.words import EXACT, NUMBER as NUMERIC
 from equipoise.system.suggestions import near, some, unknown
 
 NUMBER, CATEGORY, DATE, LEFT_OUT = "number", "category", "date", "left out"

@@ -17,8 +17,7 @@ from typing import Any
 
 from equipoise.flower.deploy.certificates import CertificateError, inspect, key_problems, problems
 from equipoise.flower.deploy.local import healthy
-from equipoise.flower.deploy.project import problems as misfits
-from equipoise.flower.deploy.project import settings
+from equipoise.flower.deploy.project import problems as misfits, settings
 from equipoise.flower.deploy.superlink import FLWR, FlowerError, environment, last_lines
 from equipoise.flower.internals import flatten_dict, unpacked_bundle
 from equipoise.flower.settings import faults

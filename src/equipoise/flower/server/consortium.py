@@ -16,8 +16,7 @@ from equipoise.federation.federation import Federation
 from equipoise.federation.method import Method
 from equipoise.federation.round import looking, one_round
 from equipoise.federation.trial import Progression, Trial
-from equipoise.federation.validation import Found
-from equipoise.federation.validation import pooled as pooled_validation
+from equipoise.federation.validation import Found, pooled as pooled_validation
 from equipoise.flower.codec import UNFIT, CodecError, Parcel, changed, hiding, packed
 from equipoise.flower.secagg.server import MaskedSites
 from equipoise.flower.server.roster import SitesError

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from equipoise.core.task import CLASSIFICATION, Regression, task_of
-from equipoise.core.task import Task as Learnt
+from equipoise.core.task import CLASSIFICATION, Regression, Task as Learnt, task_of
 from equipoise.data.batch import Inputs, Kind, Shape
 from equipoise.data.samples import Transform
 from equipoise.data.transforms import Images
