@@ -17,7 +17,7 @@ from equipoise.core.by_name import ByName
 from equipoise.core.presence import Presence
 from equipoise.core.settings import SIMULATED, Settings
 from equipoise.flower.settings import AppSettings
-from equipoise.metrics.attendance import ATTENDANCE
+from equipoise.records.history import ATTENDANCE
 from equipoise.report.html import render
 from equipoise.report.layout import who_was_there
 from equipoise.report.statistics import Comparison

@@ -60,7 +60,7 @@ from equipoise.records.record import Record, without
 from equipoise.records.validation import selected
 from equipoise.report.holdings import example_images as draw_examples
 from equipoise.report.holdings import sentence, who_has_what
-from equipoise.report.notebook import block
+from equipoise.report.html import block
 from equipoise.system import own_code
 from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import some

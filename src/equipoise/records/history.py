@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.metrics.attendance import ATTENDANCE, attendance
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.collaborative import collaborative_fairness
 from equipoise.metrics.failure import diverged, guesses, guesses_mean, useless
@@ -25,10 +24,12 @@ from equipoise.records.record import Record, Score, by_client, check, clients_ev
 from equipoise.records.results import GroupFairness, People
 from equipoise.records.threshold import Chosen, mark, masked, score_of
 from equipoise.records.validation import BEST, selected, worst_of
+from equipoise.system.ranges import check_whole
 
 if TYPE_CHECKING:
     import pandas as pd
 
+ATTENDANCE = ("trained", "late", "dropped", "absent", "not selected")  # what a client can do in a round
 LEAST = 10  # people that a number must be about, unless the run says otherwise
 Table = NDArray[np.float64]
 
@@ -488,8 +489,16 @@ class History:
 
     @property
     def attendance(self) -> NDArray[np.int8] | None:
-        """What every client did in every round, see :func:`equipoise.metrics.attendance.attendance`."""
-        return attendance(self.records, self._n)
+        """What each client did in every round, `[rounds, N]`: its place in `ATTENDANCE`; None if all are always there.
+
+        A client whose update was refused counts as not selected.
+        """
+        records = [cast(Mapping[str, Any], record) for record in self.records if "absent" in record]
+        table = np.full((len(records), self._n), len(ATTENDANCE) - 1, np.int8)
+        for row, record in zip(table, records, strict=True):
+            for place, key in enumerate(("ids", "late", "dropped", "absent")):
+                row[record[key]] = place
+        return table if records else None
 
     def presence(self) -> "pd.DataFrame":
         """How many rounds each client trained, was late, ..., where a simulation lets clients come and go.
@@ -564,7 +573,7 @@ class History:
         ------
         ValueError : `last` is below 1, `positive` is no class, or the counts are damaged.
         """
-        _check_last(last)
+        check_whole("last", last, 1, ", the rounds to average")
         if not isinstance(positive, int):
             about = self.positive if positive is None else self._class_named(positive)
             positive = None if about is None else about.number
@@ -583,7 +592,7 @@ class History:
         ------
         ValueError : `last` is below 1.
         """
-        _check_last(last)
+        check_whole("last", last, 1, ", the rounds to average")
         every = {" and ".join(names): treatment.people(self, k, last) for k, names in enumerate(self.divisions)}
         return {name: people for name, people in every.items() if people is not None}
 
@@ -602,12 +611,6 @@ class History:
             f"History({self.label}{where}, seed {self.seed}, {len(self)} round{'s' * (len(self) != 1)}: "
             f"{', '.join(numbers) or 'not evaluated'}{worst})"
         )
-
-
-def _check_last(last: int) -> None:
-    """Require that a mean is over a round at least."""
-    if last < 1:
-        raise ValueError(f"last must be at least 1 round: found {last}.")
 
 
 def _check_contribution(contribution: object, evaluated: set[int]) -> None:

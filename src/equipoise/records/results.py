@@ -5,18 +5,6 @@ from typing import TypedDict
 Ends = list[float] | None  # of a 95 % interval over the test samples
 
 
-class RateIntervals(TypedDict):
-    """The intervals (Wilson) of the rates of a group, in percent; of rates by class a list."""
-
-    accuracy: Ends
-    tpr: list[Ends]
-    fpr: list[Ends]
-    selection_rate: list[Ends]
-    ppv: list[Ends]
-    npv: list[Ends]
-    worst_recall: Ends
-
-
 class Calibrated(TypedDict):
     """Whether the probabilities of one group are what they claim, see `GroupRates`."""
 
@@ -36,7 +24,7 @@ class GroupRates(Calibrated):
     bias, calibration_error : of two classes, mean probability of the positive class less its share, in points; and the mean distance of both in
         ten bins of the probability.
     worst_recall, worst_class : the class that is recognised worst, and its recall.
-    intervals : by the name of the rate.
+    intervals : Wilson's, by the name of the rate, in percent; of rates by class a list.
     """
 
     n: int | None
@@ -49,7 +37,7 @@ class GroupRates(Calibrated):
     of_class: list[int | None]
     worst_recall: float | None
     worst_class: int | None
-    intervals: RateIntervals
+    intervals: dict[str, Ends | list[Ends]]
 
 
 class GroupFairness(TypedDict):

@@ -35,7 +35,6 @@ from equipoise.records.results import (
     People,
     Site,
     SiteRates,
-    ValueErrors,
 )
 
 if TYPE_CHECKING:
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 
 OF_SITES: Final = ("demographic_parity", "equal_opportunity")  # gaps inside sites
 OF_NUMBERS_AT_SITES: Final = ("mae_gap", "error_gap")  # those of numbers
+OF_ERRORS: Final = ("rmse", "mae", "error", "prediction")  # of the numbers that are predicted for a group
 Row = Mapping[str, NDArray[np.float64]]  # sums over the samples with one value of an attribute
 
 
@@ -271,65 +271,45 @@ def errors(rounds: Sequence[Mapping[str, Row]], least: int, unknown: int = 0) ->
 
 def _errors(rounds: Sequence[Mapping[str, Row]], least: int, level: float = 0.95, *, unknown: int = 0) -> GroupErrors:
     """As :func:`errors` of any number of groups, with intervals of a level."""
-    by_group: dict[str, ValueErrors] = {}
-    latest = {name: row for groups in rounds for name, row in groups.items()}
-    people = {name: round(float(row.get("persons", row["n"]))) for name, row in latest.items()}
-    unshown = hidden(people, least, unknown)
-    for name in dict.fromkeys(name for groups in rounds for name in groups):
-        rows = [groups[name] for groups in rounds if name in groups]
-        numbers = {
-            "rmse": [np.sqrt(row["squares"] / row["n"]) for row in rows],
-            "mae": [row["absolute"] / row["n"] for row in rows],
-            "error": [row["error"] / row["n"] for row in rows],
-            "prediction": [(row["error"] + row["target"]) / row["n"] for row in rows],
-        }
-        means = {key: float(np.mean(values)) for key, values in numbers.items()}
-        shown = {key: mean if people[name] >= least and math.isfinite(mean) else None for key, mean in means.items()}
-        by_group[name] = {
-            "n": None if name in unshown else people[name],
-            "rmse": shown["rmse"],
-            "mae": shown["mae"],
-            "error": shown["error"],
-            "prediction": shown["prediction"],
-        }
-
-    def between(key: str) -> float | None:
-        return gap_between(values[key] for values in by_group.values())  # type: ignore[literal-required]
-
-    def interval(key: str) -> list[float] | None:
-        defined = {name: _mean(rounds, name, key) for name, values in by_group.items() if values[key] is not None}  # type: ignore[literal-required]
-        ends = of_means({name: mean for name, mean in defined.items() if mean is not None}, level)
-        return [*ends] if len(defined) > 1 and None not in defined.values() and math.isfinite(ends.low) else None
-
-    return {
-        "intervals": {f"{key}_gap": interval(key) for key in ("rmse", "mae", "error", "prediction")},
-        "rmse_gap": between("rmse"),
-        "mae_gap": between("mae"),
-        "error_gap": between("error"),
-        "prediction_gap": between("prediction"),
-        "groups": by_group,
+    each = {
+        name: [groups[name] for groups in rounds if name in groups]
+        for name in dict.fromkeys(name for groups in rounds for name in groups)
     }
+    people = {name: round(float(rows[-1].get("persons", rows[-1]["n"]))) for name, rows in each.items()}
+    means = {key: {name: _mean(rows, key) for name, rows in each.items()} for key in OF_ERRORS}
+    shown = {
+        key: {name: mean for name, mean in of_key.items() if people[name] >= least and math.isfinite(mean[0])}
+        for key, of_key in means.items()
+    }
+    unshown = hidden(people, least, unknown)
+    by_group = {
+        name: {"n": None if name in unshown else people[name]}
+        | {key: of_key[name][0] if name in of_key else None for key, of_key in shown.items()}
+        for name in each
+    }
+    between = {f"{key}_gap": gap_between(mean for mean, *_ in of_key.values()) for key, of_key in shown.items()}
+    known = all("moments" in row for rows in each.values() for row in rows)
+    ends = {f"{key}_gap": of_means(of_key, level) for key, of_key in shown.items() if known}
+    intervals = {key: [*ends[key]] if key in ends and math.isfinite(ends[key].low) else None for key in between}
+    return cast(GroupErrors, {"intervals": intervals, **between, "groups": by_group})
 
 
-def _mean(rounds: Sequence[Mapping[str, Row]], group: str, key: str) -> tuple[float, float, float] | None:
-    """An error of a group, the mean over some rounds, with its variance over people (that of one round) and their number; None if unknown.
+def _mean(rows: Sequence[Row], key: str) -> tuple[float, float, float]:
+    """An error of a group, the mean over some rounds, with its variance over people (that of one round), NaN if unknown, and their number.
 
     The variance of the root of a mean square follows from that of the mean square (delta method).
     """
-    rows = [groups[group] for groups in rounds if group in groups]
-    if not all("moments" in row for row in rows):
-        return None
     name = {"rmse": "squares", "mae": "absolute"}.get(key, key)
-    top, bottom = (np.array(OF_NUMBERS) == each for each in (name, "n"))
+    top, bottom = (np.array(OF_NUMBERS) == column for column in (name, "n"))
     means, spreads = [], []
     for row in rows:
-        total = row["error"] + row["target"] if key == "prediction" else row[name]
+        total, people = row["error"] + row["target"] if key == "prediction" else row[name], float(row.get("persons", 0))
         mean = float(total / row["n"])
-        spread = variance(row["moments"], float(row["persons"]), float(row["n"]), mean, top, bottom)
-        root = math.sqrt(mean) if key == "rmse" else mean
-        means.append(root)
+        known = "moments" in row
+        spread = variance(row["moments"], people, float(row["n"]), mean, top, bottom) if known else math.nan
+        means.append(math.sqrt(mean) if key == "rmse" else mean)
         spreads.append(spread / (4 * mean) if key == "rmse" and mean > 0 else spread)
-    return float(np.mean(means)), float(np.mean(spreads)), float(rows[-1]["persons"])
+    return float(np.mean(means)), float(np.mean(spreads)), people
 
 
 def rates(
@@ -427,13 +407,8 @@ def _rates(rates: Rates, counts: Counts, calibrated: Calibrated, classes: Sequen
     intervals = {**ends, "accuracy": wilson(rates.accuracy.value, sizes["accuracy"][0]).percent, "worst_recall": worst}
     return {
         "accuracy": percent(rates.accuracy),
-        "tpr": [percent(rates.tpr[c]) for c in classes],
-        "fpr": [percent(rates.fpr[c]) for c in classes],
-        "selection_rate": [percent(rates.selection_rate[c]) for c in classes],
-        "ppv": [percent(rates.ppv[c]) for c in classes],
-        "npv": [percent(rates.npv[c]) for c in classes],
-        "bias": calibrated["bias"],
-        "calibration_error": calibrated["calibration_error"],
+        **{key: [percent(rates.of(key, c)) for c in classes] for key in OF_CLASS},
+        **calibrated,
         "worst_recall": percent(rates.worst_recall),
         "worst_class": hardest,
         "intervals": intervals,

@@ -38,8 +38,8 @@ CLUSTERED: Final = (
     "Intervals take the rows of a person together, by the variance of sums over them, and every n is of people."
 )
 SITE: Final = "Site"
-PREDICTIVE: Final[dict[rates.RateName, str]] = {"ppv": "predictive value"}
-CALIBRATION: Final[dict[rates.RateName, str]] = {"bias": "bias", "calibration_error": "calibration error"}
+PREDICTIVE: Final = {"ppv": "predictive value"}
+CALIBRATION: Final = {"bias": "bias", "calibration_error": "calibration error"}
 
 
 def audit(
@@ -236,7 +236,7 @@ class Audit:
             parts = []
             for column in gaps_of(treated.parity, self.history.main):
                 if column.key in keys:
-                    gap, ends = content.number_of(method, column.key)["mean"], content.ends_of(method, column.key)
+                    gap, ends = content.mean_of(method, column.key), content.ends_of(method, column.key)
                     text = f"{number(gap, self._digits)} {interval(ends, self._digits)}".rstrip()
                     parts.append(f"{column.title} {gaps.NOT_ESTIMABLE if gap is None else text}")
             said.append(f"By {treated.attribute}: {', '.join(parts)}.")
@@ -283,7 +283,7 @@ class Audit:
         (method,) = treated.parity["methods"]
         rows = []
         for column in gaps_of(treated.parity, self.history.main, calibration=self.data.scores is not None):
-            gap = content.number_of(method, column.key)["mean"]
+            gap = content.mean_of(method, column.key)
             every = cast(Mapping[str, Any], method["groups"])
             each = {
                 k: {g: v for g, row in every.items() if (v := row[k]["mean"]) is not None}
@@ -304,12 +304,14 @@ class Audit:
         skipped += ["inside"] * (self.data.sites is None)
         yield from without(sentences.parity_legend(self.compared.document, treated), *skipped)
         of_class = (
-            [] if parity["positive"] is None else [(g, rates["tpr"]["mean"]) for g, rates in method["groups"].items()]
+            []
+            if parity["positive"] is None
+            else [(g, content.rate_of(rates, "tpr")["mean"]) for g, rates in method["groups"].items()]
         )
         small = [group for group, rate in of_class if rate is None]
         if small:
             yield f"Left out of equal opportunity, with {few} people of class {parity['positive']}: {some(small, 10)}."
-        if any(content.number_of(method, column.key)["mean"] is None for column in gaps_of(parity, self.history.main)):
+        if any(content.mean_of(method, column.key) is None for column in gaps_of(parity, self.history.main)):
             yield f"{gaps.NOT_ESTIMABLE.capitalize()}: {few} people are behind the rate in all groups, or in all but one."
 
     def _limits(self) -> Iterator[str]:

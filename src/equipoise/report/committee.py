@@ -19,7 +19,7 @@ from equipoise.records.history import History, worded
 from equipoise.records.meta import About, Content
 from equipoise.records.threshold import USES_GROUP, Chosen, Division, Estimate, RatesAt
 from equipoise.report import rates, thresholds
-from equipoise.report.document import Document, Rate, RatesOfGroup, Treated, treated
+from equipoise.report.document import Document, Rate, RatesOfGroup, Treated, rate_of, treated
 from equipoise.report.formatting import UNDEFINED, number
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.holdings import size, unsaid
@@ -369,15 +369,15 @@ def _of_parity(treatment: Treated, compared: Comparison) -> Grid:
         titles += [f"{whose}{what} of 100" for what in ("missed", "false alarms")]
 
     def cells(group: str, counts: RatesOfGroup) -> tuple[Cell, ...]:
-        about = ((counts["n"], counts["accuracy"]), (counts["of_class"], counts["tpr"]))
-        row = [rates.count(n, rate, parity["least"]) for n, rate in about]
+        about = ((counts["n"], "accuracy"), (counts["of_class"], "tpr"))
+        row = [rates.count(n, rate_of(counts, key), parity["least"]) for n, key in about]
         for method in methods:
-            rate = method["groups"].get(group)
-            shares = [_of_rate(rate["tpr"], _left_out), _of_rate(rate["fpr"], _share)] if rate is not None else []
-            row += shares or [Cell("–")] * 2
+            for key, show in (("tpr", _left_out), ("fpr", _share)):
+                of_group = method["groups"].get(group)
+                row.append(Cell(UNDEFINED) if of_group is None else _of_rate(rate_of(of_group, key), show))
         return tuple(row)
 
-    rows = _lowest({name: counts["tpr"]["mean"] for name, counts in first.items()})
+    rows = _lowest({name: rate_of(counts, "tpr")["mean"] for name, counts in first.items()})
     return Grid(tuple(titles), tuple((name, cells(name, first[name])) for name in rows))
 
 

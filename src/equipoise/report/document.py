@@ -1,6 +1,7 @@
 """The content of a comparison, as typed dictionaries in plain JSON types: an undefined number is null.
 
-`Document` is all of it. In a row of a table, the numbers of the columns of `equipoise.metrics.definitions` stand under their keys.
+`Document` is all of it. In a row of a table, the numbers of the columns of `equipoise.metrics.definitions` stand under their keys, and
+`number_of` reads them; so do the rates of a group, which `rate_of` reads.
 """
 
 from collections.abc import Mapping
@@ -239,18 +240,6 @@ class Rewarded(Compared):
     down, up : percent of the whole model.
     """
 
-    fairness: OverSeeds
-    spearman: OverSeeds
-    max: OverSeeds
-    mean: OverSeeds
-    min: OverSeeds
-    gain: OverSeeds
-    worse_off: OverSeeds
-    bcf: OverSeeds
-    down: OverSeeds
-    up: OverSeeds
-    fairness_mean: OverSeeds
-    fairness_oracle: OverSeeds
     alone: bool
     satisfied: bool
 
@@ -273,12 +262,6 @@ class OverClients(Bounded):
     failed : see `Measured`.
     """
 
-    mean: OverSeeds
-    std: OverSeeds
-    worst10: OverSeeds
-    best10: OverSeeds
-    min: NotRequired[OverSeeds]
-    max: NotRequired[OverSeeds]
     intervals: dict[str, list[float] | None] | None
     failed: bool
 
@@ -322,20 +305,7 @@ class RatesOfGroup(TypedDict):
     rmse, mae, error, prediction : for regression, instead of these, in the unit of the target; `error` is the mean of predicted less true.
     """
 
-    accuracy: NotRequired[Rate]
-    tpr: NotRequired[Rate]
-    fpr: NotRequired[Rate]
-    selection_rate: NotRequired[Rate]
-    ppv: NotRequired[Rate]
-    npv: NotRequired[Rate]
-    bias: NotRequired[Rate]
-    calibration_error: NotRequired[Rate]
-    worst_recall: NotRequired[Rate]
     worst_class: NotRequired[str | None]
-    rmse: NotRequired[Rate]
-    mae: NotRequired[Rate]
-    error: NotRequired[Rate]
-    prediction: NotRequired[Rate]
     n: int | None
     of_class: NotRequired[int | None]
 
@@ -393,19 +363,6 @@ class Gaps(Bounded):
     failed : see `Measured`.
     """
 
-    accuracy_gap: NotRequired[OverSeeds]
-    equal_opportunity: NotRequired[OverSeeds]
-    equalised_odds: NotRequired[OverSeeds]
-    demographic_parity: NotRequired[OverSeeds]
-    demographic_parity_ratio: NotRequired[OverSeeds]
-    predictive_parity: NotRequired[OverSeeds]
-    calibration_gap: NotRequired[OverSeeds]
-    calibration_error_gap: NotRequired[OverSeeds]
-    worst_recall: NotRequired[OverSeeds]
-    rmse_gap: NotRequired[OverSeeds]
-    mae_gap: NotRequired[OverSeeds]
-    error_gap: NotRequired[OverSeeds]
-    prediction_gap: NotRequired[OverSeeds]
     groups: dict[str, RatesOfGroup]
     intervals: dict[str, tuple[float, float] | None]
     worst_groups: NotRequired[dict[str, int]]
@@ -588,6 +545,16 @@ UNKNOWN: Final[OverSeeds] = {"mean": None, "std": None, "ci95": None}  # a numbe
 def number_of(row: Row, key: str) -> OverSeeds:
     """The number of a column in a row, unknown of a row without it."""
     return cast(OverSeeds, row.get(key, UNKNOWN))
+
+
+def mean_of(row: Row, key: str) -> float | None:
+    """The mean over the seeds of the number of a column."""
+    return number_of(row, key)["mean"]
+
+
+def rate_of(group: RatesOfGroup, key: str) -> Rate:
+    """A rate, or an error of numbers, of a group."""
+    return cast(Mapping[str, Rate], group)[key]
 
 
 def test_of(row: Row, key: str) -> Difference | None:

@@ -42,15 +42,15 @@ def few_people(parity: content.Parity, measure: Measure) -> dict[str, str]:
     for column in gaps_of(parity, measure):
         sizes: list[tuple[int, str, str, bool]] = []
         for group, rates in parity["methods"][0]["groups"].items():
-            n, positive, selected = rates["n"], rates.get("of_class"), rates.get("selection_rate")
-            share = selected["mean"] if selected else None
+            row = cast(content.Row, rates)
+            n, positive, share = rates["n"], rates.get("of_class"), content.mean_of(row, "selection_rate")
             size = {"tpr": positive, "fpr": None, "ppv": None}
             if n is not None and not several:  # who may have rows of both classes
                 size["fpr"] = None if positive is None else n - positive
                 size["ppv"] = None if share is None else round(n * share / 100)
             for rate in behind(column.key):
                 key = rate if rate in size else "accuracy" if "accuracy" in rates else "rmse"
-                estimated = content.number_of(cast(content.Row, rates), key)["mean"] is not None
+                estimated = content.mean_of(row, key) is not None
                 people = _people(size.get(rate, n), n, parity["least"]) if estimated else 0
                 sizes.append((people, rate, group, size.get(rate, 0) is None))
         large = [each for each in sizes if each[0] >= parity["least"]]  # others are in no gap
@@ -85,7 +85,7 @@ def changes(treated: content.Treated, measure: Measure) -> Iterator[str]:
         return
     both, digits = columns(treated, measure), measure.digits if measure.of_target else 1
     first, *others = methods
-    gaps = {key: content.number_of(first, key)["mean"] for key in both}
+    gaps = {key: content.mean_of(first, key) for key in both}
     few = few_people(treated.parity, measure)
     if all(gap is None for gap in gaps.values()):
         yield f"By {treated.attribute}, no gap in {' or '.join(both.values())} is estimable: too few people."
@@ -108,7 +108,7 @@ def changes(treated: content.Treated, measure: Measure) -> Iterator[str]:
     several = len(treated.parity["seeds"]) > 1
     alike: dict[str, list[str]] = {}
     for method in others:
-        means = [content.number_of(method, key)["mean"] for key in both]
+        means = [content.mean_of(method, key) for key in both]
         values = " and ".join(NOT_ESTIMABLE if mean is None else number(mean, digits) for mean in means)
         name = f"{method['method']} ({values})" if several else f"{values} with {method['method']}"
         alike.setdefault(_change(method, both) if several else "", []).append(name)

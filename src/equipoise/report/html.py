@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import re
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from equipoise.metrics.measures import Measure, measures_of
 from equipoise.report import booktabs, drawing, layout, notes, provenance, thresholds
 from equipoise.report import figures as drawings
+from equipoise.report.document import mean_of
 from equipoise.report.figures_of_groups import loss_curve, loss_limit
 from equipoise.report.figures_of_training import MEASURED, measured_in
 from equipoise.report.formatting import FAILED, without
@@ -237,7 +239,7 @@ def parts_of_captions(compared: Comparison) -> dict[str, str]:
     collaborating = (compared["collaboration"] or {}).get("methods", ())
     worst = worst_named(compared["methods"]) if len(compared["methods"][0]["groups"]) > 1 else []
     missing = any(method["untested"] for method in compared["methods"])
-    undefined = any(method["fairness"]["mean"] is None for method in collaborating)
+    undefined = any(mean_of(method, "fairness") is None for method in collaborating)
     over_seeds = "95\u00a0% intervals over the seeds (Student's t)"
     document, measure = compared.document, compared.measure
     return {
@@ -318,3 +320,28 @@ def svg(name: str, figure: Figure) -> str:
     drawn = drawn.replace(drawing.INK, "currentColor").replace(drawing.FAINT, "var(--rule)")
     drawn = drawn.replace(drawing.PALETTE[0], "var(--blue)")
     return f'<svg role="img" aria-labelledby="caption-{name}" {box}>{drawn}'
+
+
+# in a notebook, in light and dark
+STYLE = "--rule: #8885; --blue: #3d94d1; max-width: 46rem"  # ink is that of the page
+
+
+def card(compared: Comparison, figure: str) -> str:
+    """The table of the accuracy, a figure by name, and the verdict; without an evaluation what the runs are."""
+    if not compared["methods"][0]["groups"]:
+        return block(repr(compared))
+    import pandas as pd
+
+    titles, rows = layout.sheets(compared.document)[0].grid
+    texts = {visible(name): [visible(cell.text) for cell in cells] for name, cells in rows}
+    table = pd.DataFrame.from_dict(texts, orient="index", columns=[*map(visible, titles)]).to_html()
+    return block(compared.verdict, table, compared.figure(figure))
+
+
+def block(text: str, table: str = "", figure: Figure | None = None) -> str:
+    """A table in HTML, a figure, and a sentence that describes it."""
+    from markupsafe import escape
+
+    name = hashlib.sha256((text + table).encode()).hexdigest()[:12]  # ids are unique on the page
+    drawn = "" if figure is None else f'<div style="max-width: 26rem">{svg(name, figure)}</div>'
+    return f'<div style="{STYLE}">{table}{drawn}<p id="caption-{name}">{escape(visible(text))}</p></div>'

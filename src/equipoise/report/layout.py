@@ -8,13 +8,12 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from equipoise.metrics.attendance import ATTENDANCE
 from equipoise.metrics.communication import full_model, overhead, traffic
 from equipoise.metrics.definitions import INDICES, spread
 from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.metrics.performance import last_rounds
-from equipoise.records.history import History
+from equipoise.records.history import ATTENDANCE, History
 from equipoise.records.record import Record
 from equipoise.records.treatment import OF_NUMBERS_AT_SITES, OF_SITES
 from equipoise.report import document as content
@@ -275,7 +274,7 @@ def other_rounds(comparison: content.Document) -> Sheet | None:
 def _of_one_group(columns: list[Column], methods: Sequence[content.Row]) -> tuple[list[Column], list[str]]:
     """The statistics over groups and the groups that a table shows: of one group its name for their average, which is the same."""
     groups = _groups(methods)
-    if len(groups) == 1 and all(content.number_of(method, "avg")["mean"] is not None for method in methods):
+    if len(groups) == 1 and all(content.mean_of(method, "avg") is not None for method in methods):
         return [replace(column, title=groups[0]) if column.key == "avg" else column for column in columns], []
     return columns, groups
 

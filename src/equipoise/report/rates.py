@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.report import drawing
-from equipoise.report.document import Parity, Rate, RatesOfGroup
+from equipoise.report.document import Parity, Rate, RatesOfGroup, rate_of
 from equipoise.report.formatting import PERCENT, UNDEFINED, Said, interval, number
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.notes import FOLLOWS, UNPROTECTED, listed
@@ -22,38 +22,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FEW: Final = 4  # groups that a sentence names one by one
-RateName = Literal[
-    "accuracy",
-    "tpr",
-    "fpr",
-    "selection_rate",
-    "ppv",
-    "worst_recall",
-    "rmse",
-    "mae",
-    "error",
-    "prediction",
-    "bias",
-    "calibration_error",
-]
-TITLES: Final[dict[RateName, str]] = {  # of two classes, or of one against the rest
+TITLES: Final = {  # of two classes, or of one against the rest
     "accuracy": "accuracy",
     "tpr": "true-positive rate",
     "fpr": "false-positive rate",
     "selection_rate": "selection rate",
 }
-OF_MANY: Final[dict[RateName, str]] = {"accuracy": "accuracy", "worst_recall": "recall of the worst class"}
+OF_MANY: Final = {"accuracy": "accuracy", "worst_recall": "recall of the worst class"}
+OF_NUMBERS: Final = {"rmse": "RMSE", "mae": "MAE", "error": "mean error", "prediction": "mean prediction"}
 
 
-OF_NUMBERS: Final[dict[RateName, str]] = {
-    "rmse": "RMSE",
-    "mae": "MAE",
-    "error": "mean error",
-    "prediction": "mean prediction",
-}
-
-
-def titles(fairness: Parity, measure: Measure = ACCURACY) -> dict[RateName, str]:
+def titles(fairness: Parity, measure: Measure = ACCURACY) -> dict[str, str]:
     """The rates that are shown, by key: with one positive class its rates, with many the recall of the worst one; of numbers their errors."""
     if measure != ACCURACY:
         return OF_NUMBERS
@@ -67,7 +46,7 @@ def count(n: int | None, rate: Rate | None, least: int) -> Cell:
     return Cell(f"< {least}" if rate is None or rate["mean"] is None else UNDEFINED)
 
 
-def grid(fairness: Parity, measure: Measure = ACCURACY, shown: Mapping[RateName, str] | None = None) -> Grid:
+def grid(fairness: Parity, measure: Measure = ACCURACY, shown: Mapping[str, str] | None = None) -> Grid:
     """The table of the rates, by default of those of `titles`: a row per group, and method if there are several."""
     shown = titles(fairness, measure) if shown is None else shown
     digits, few = measure.digits if measure.of_target else 1, f"< {fairness['least']}"
@@ -75,11 +54,11 @@ def grid(fairness: Parity, measure: Measure = ACCURACY, shown: Mapping[RateName,
     for method in fairness["methods"]:
         for group, rates in method["groups"].items():
             name = f"{method['method']}, {group}" if len(fairness["methods"]) > 1 else group
-            row = rows[name] = {"n": count(rates["n"], next(rates[key] for key in shown), fairness["least"])}
+            row = rows[name] = {"n": count(rates["n"], rate_of(rates, next(iter(shown))), fairness["least"])}
             for key, title in shown.items():
                 if key == "tpr":
-                    row[f"of {fairness['positive']}"] = count(rates["of_class"], rates[key], fairness["least"])
-                row[measure.axis(title)] = _cell(rates[key], few, digits)
+                    row[f"of {fairness['positive']}"] = count(rates["of_class"], rate_of(rates, key), fairness["least"])
+                row[measure.axis(title)] = _cell(rate_of(rates, key), few, digits)
                 if key == "worst_recall":
                     row["worst class"] = Cell(rates["worst_class"] or UNDEFINED)
     return Grid(tuple(next(iter(rows.values()))), tuple((name, tuple(row.values())) for name, row in rows.items()))
@@ -89,7 +68,7 @@ def explained(fairness: Parity, measure: Measure = ACCURACY) -> list[str]:
     """What the columns of that table are, a sentence each."""
     several, shown = len(fairness["seeds"]) > 1, titles(fairness, measure)
     every = [rates for method in fairness["methods"] for rates in method["groups"].values()]
-    brackets = any(rates[key]["low"] is not None for rates in every for key in shown)
+    brackets = any(rate_of(rates, key)["low"] is not None for rates in every for key in shown)
     over = "over the test samples (Wilson)" if measure == ACCURACY else "over the seeds (Student's t)"
     if several and measure == ACCURACY:
         over += ", the mean of its ends over the seeds; or that over the seeds (Student's t), where it reaches farther"
@@ -108,21 +87,24 @@ def explained(fairness: Parity, measure: Measure = ACCURACY) -> list[str]:
     return [*text, *_few(fairness, shown)]
 
 
-def _few(fairness: Parity, titles: Mapping[RateName, str]) -> Iterator[str]:
+def _few(fairness: Parity, titles: Mapping[str, str]) -> Iterator[str]:
     """The numbers that are about too few people, and those that are about enough with some of the seeds only."""
     every = [rates for method in fairness["methods"] for rates in method["groups"].values()]
-    if fairness["least"] > 1 and any(rates[key]["mean"] is None for rates in every for key in titles):
+    if fairness["least"] > 1 and any(rate_of(rates, key)["mean"] is None for rates in every for key in titles):
         what = "rate" if titles is not OF_NUMBERS else "number"
         text = f"n < {fairness['least']}: a {what} about so few is not shown, and is in no gap (--least-group). {UNPROTECTED}"
         yield Said(text, "few")
-    keys = (("n", next(iter(titles))), *[("of_class", "tpr")] * ("tpr" in titles))
-    if any(rates[n] is None and rates[key]["mean"] is not None for rates in every for n, key in keys):  # type: ignore[literal-required]
+    if any(
+        n is None and rate_of(rates, key)["mean"] is not None
+        for rates in every
+        for n, key in ((rates["n"], next(iter(titles))), (rates.get("of_class", 0), "tpr"))
+    ):
         yield FOLLOWS.format(fairness["least"])
     rated: dict[str, dict[str, None]] = {}
     for method in fairness["methods"]:
         for group, rates in method["groups"].items():
             for key, title in titles.items():
-                if 0 < (k := rates[key]["seeds"]) < (n := len(method["seeds"])):
+                if 0 < (k := rate_of(rates, key)["seeds"]) < (n := len(method["seeds"])):
                     rated.setdefault(f"in group {group} over {k} of {n} seeds", {})[title] = None
     for where, few in rated.items():
         yield f"{listed([*few]).capitalize()} {where}: with the others about fewer than {fairness['least']} {fairness['counted']}."
@@ -144,19 +126,19 @@ def missed(fairness: Parity) -> str:
     """Who is missed how often: the first sentence of a report on groups of people; empty where no rate is known."""
     positive = fairness["positive"]
     many = positive is None
-    key: RateName = "worst_recall" if many else "tpr"
+    key = "worst_recall" if many else "tpr"
     about = "the class that it recognises worst" if many else f"class {positive}"
     first, *others = without_bounds(fairness["methods"])
-    rated = {group: rates for group, rates in first["groups"].items() if rates[key]["mean"] is not None}
+    rated = {group: rates for group, rates in first["groups"].items() if rate_of(rates, key)["mean"] is not None}
     if not rated:
         return ""
 
     def missing(group: str) -> str:
-        rate, worst = rated[group][key], f", class {rated[group]['worst_class']}," if many else ""
+        rate, worst = rate_of(rated[group], key), f", class {rated[group]['worst_class']}," if many else ""
         between = "" if rate["low"] is None else f" ({_missed(rate['high'])} to {_missed(rate['low'])})"
         return f"{_missed(rate['mean'])} in group {group}{worst}{between}"
 
-    ordered = sorted(rated, key=lambda group: rated[group][key]["mean"] or 0.0)
+    ordered = sorted(rated, key=lambda group: rate_of(rated[group], key)["mean"] or 0.0)
     shown = ordered if len(ordered) <= FEW else [ordered[0], ordered[-1]]
     text = f"Of 100 test samples of {about}, {first['method']} misses {listed([*map(missing, shown)])}"
     if len(ordered) > FEW:
@@ -170,11 +152,11 @@ def missed(fairness: Parity) -> str:
     return Said(f"{text}.", "missed")
 
 
-def _in_group(rates: RatesOfGroup | None, key: RateName) -> str:
+def _in_group(rates: RatesOfGroup | None, key: str) -> str:
     """How many of 100 are missed in a group, of many classes with the class; a dash where it has no such rate."""
-    if rates is None or rates[key]["mean"] is None:
+    if rates is None or (mean := rate_of(rates, key)["mean"]) is None:
         return UNDEFINED
-    return _missed(rates[key]["mean"]) + (f" (class {rates['worst_class']})" if key == "worst_recall" else "")
+    return _missed(mean) + (f" (class {rates['worst_class']})" if key == "worst_recall" else "")
 
 
 def _missed(percent: float | None) -> str:
@@ -198,7 +180,7 @@ def figure(fairness: Parity, every: Sequence[str] = ()) -> Figure:
         for k, method in enumerate(methods):
             i = every.index(method["method"]) if every else k
             rows = np.arange(len(groups)) + (k - (len(methods) - 1) / 2) * 0.7 / len(methods)
-            rates = [method["groups"][group][key] if group in method["groups"] else None for group in groups]
+            rates = [rate_of(each, key) if (each := method["groups"].get(group)) else None for group in groups]
             numbers = [(rate["mean"], rate["low"], rate["high"]) if rate else [None] * 3 for rate in rates]
             mean, low, high = np.array(numbers, dtype=np.float64).T
             look = drawing.mark(method["method"], i) | {"fillstyle": "full", "markersize": 3.5, "elinewidth": 1.0}

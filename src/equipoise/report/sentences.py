@@ -302,12 +302,12 @@ def _calibration(parity: content.Parity) -> Iterator[str]:
     biases = {
         group: mean
         for group, rates in method["groups"].items()
-        if (bias := rates.get("bias")) and (mean := bias["mean"]) is not None
+        if "bias" in rates and (mean := content.rate_of(rates, "bias")["mean"]) is not None
     }
     ends = [end(biases, key=biases.__getitem__) for end in (min, max)] if len(biases) > FEW else [*biases]
     listed = [f"{number(biases[group], 1, sign=True)} in {group}" for group in ends]
     if listed:
-        gap = content.number_of(method, "calibration_gap")["mean"]
+        gap = content.mean_of(method, "calibration_gap")
         lowest = f", the lowest and the highest of {len(biases)} groups" * (len(biases) > FEW)
         yield f"Calibration of {method['method']}, mean probability less share of the class in points{lowest}: {', '.join(listed)}; calibration gap {number(gap, 1)}."
 
@@ -353,7 +353,7 @@ def _not_estimable(parity: content.Parity, measure: Measure) -> Iterator[str]:
     texts: dict[str, list[str]] = {}
     for column in gaps_of(parity, measure):
         if column.key in few:
-            estimated = content.number_of(first, column.key)["mean"] is not None
+            estimated = content.mean_of(first, column.key) is not None
             ends = content.ends_of(first, column.key) is not None or len(parity["seeds"]) > 1
             advice = f"{'read the intervals, not the numbers' if ends else 'chance alone can make the numbers'}"
             texts.setdefault(advice if estimated else "nothing is shown", []).append(
@@ -460,7 +460,7 @@ def _nothing(comparison: content.Document) -> str:
 
 def _over_clients(spread: content.Spread, measure: Measure) -> str:
     """What the worst clients have, by method; of many methods the first and the one with the best number."""
-    methods = {method["method"]: method["worst10"]["mean"] for method in spread["methods"]}
+    methods = {method["method"]: content.mean_of(method, "worst10") for method in spread["methods"]}
     defined = {label: value for label, value in methods.items() if value is not None}
     if len(defined) > 3:
         best = (max if measure.better == "higher" else min)(defined, key=lambda label: defined[label])
@@ -611,9 +611,9 @@ def _judged(comparison: content.Document) -> Iterator[tuple[str, content.Leader,
             "best": best,
             "is_best": is_best,
             "label": leader["leading"],
-            "value": with_unit(content.number_of(method, key)["mean"], measure),
-            "reached": reaching(content.number_of(method, key)["mean"], measure),
-            "points": points(content.number_of(method, key)["mean"], measure),
+            "value": with_unit(content.mean_of(method, key), measure),
+            "reached": reaching(content.mean_of(method, key), measure),
+            "points": points(content.mean_of(method, key), measure),
             "noun": measure.noun,
             "highest": measure.highest,
             "groups": plural(len(method["groups"]), "group"),
@@ -741,13 +741,16 @@ def _rewards(comparison: content.Document) -> Iterator[str]:
     """How closely what clients get follows what they contribute, and the reward of the best client."""
     if not (together := comparison["collaboration"]):
         return
-    methods = {m["method"]: m for m in together["methods"] if not m["alone"] and m["fairness"]["mean"] is not None}
+    methods = {
+        m["method"]: m for m in together["methods"] if not m["alone"] and content.mean_of(m, "fairness") is not None
+    }
     if not methods:
         return
 
     def of(label: str) -> str:
         method = methods[label]
-        return f"{method['fairness']['mean']:.2f} of 100, with {method['max']['mean']:.2f}{PERCENT} for the best client"
+        fairness, best = (content.mean_of(method, key) for key in ("fairness", "max"))
+        return f"{fairness:.2f} of 100, with {best:.2f}{PERCENT} for the best client"
 
     if (leader := _fairness(comparison)) is None:
         values = "; ".join(f"{label} {of(label)}" for label in [*methods][:3])

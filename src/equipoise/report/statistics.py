@@ -21,8 +21,18 @@ from equipoise.metrics.definitions import COLLABORATION, ERRORS, GROUPS, INDICES
 from equipoise.metrics.groups import OF_CLASS
 from equipoise.metrics.intervals import OVER_CLIENTS, OVER_GROUPS, Draws, Outcome, difference, interval, resampled
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of, named
-from equipoise.metrics.performance import best, extreme_at, last_rounds, mean, std, tenth, worst
-from equipoise.metrics.pooling import Moments, last_rounds_together, moments
+from equipoise.metrics.performance import (
+    Moments,
+    best,
+    extreme_at,
+    last_rounds,
+    last_rounds_together,
+    mean,
+    moments,
+    std,
+    tenth,
+    worst,
+)
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
 from equipoise.records import results
 from equipoise.records.meta import Content, Sharing
@@ -258,7 +268,7 @@ class Comparison(Mapping[str, Any]):
         return "\n".join(map(str.rstrip, console.file.getvalue().splitlines()))  # type: ignore[attr-defined]
 
     def _repr_html_(self) -> str:
-        from equipoise.report.notebook import card
+        from equipoise.report.html import card
 
         return card(self, "bars")
 
@@ -370,7 +380,7 @@ def columns_of(comparison: content.OfMeasure) -> list[Column]:
         column
         for column in columns.over_groups(measure)
         if column.shown(measure, len(methods[0]["groups"]))
-        and not (column.optional and all(content.number_of(method, column.key)["mean"] is None for method in methods))
+        and not (column.optional and all(content.mean_of(method, column.key) is None for method in methods))
     ]
 
 
@@ -700,6 +710,8 @@ def _leading(column: Statistic, summaries: Mapping[str, Mapping[int, Numbers]], 
 
 AGAINST: Final = ("difference", "low", "high", "p", "holm", "family", "seeds", "apart")
 TESTED: Final = (*AGAINST, "ci95")
+COUNTED: Final = ("n", "of_class")  # numbers of people
+OF_ONE_RUN: Final = ("intervals", "worst_class", "worst_recall")  # no numbers over seeds follow from these alone
 
 
 def _correct(
@@ -1000,7 +1012,7 @@ def _site(seeds: Sequence[results.Site]) -> content.InsideSite:
     for value in dict.fromkeys(value for site in seeds for value in site["groups"]):
         each = [cast(Numbers, site["groups"][value]) for site in seeds if value in site["groups"]]
         by_value[value] = {
-            key: _usual(each, key) if key in ("n", "of_class") else over_seeds(_numbers(each, key)) for key in each[0]
+            key: _usual(each, key) if key in COUNTED else over_seeds(_numbers(each, key)) for key in each[0]
         }
     return {
         "groups": by_value,
@@ -1050,7 +1062,9 @@ def _treated_groups(
     by_group: dict[str, content.RatesOfGroup] = {}
     for group in dict.fromkeys(group for gaps in seeds for group in gaps["groups"]):
         each = [gaps["groups"][group] for gaps in seeds if group in gaps["groups"]]
-        numbers = {key: make(each, key) for key, make in OF_GROUP.items() if key in each[0]}
+        numbers: Content = {
+            key: (_usual if key in COUNTED else _rate)(each, key) for key in each[0] if key not in OF_ONE_RUN
+        }
         if several and "worst_class" in each[0]:
             numbers |= _of_worst_class(each, classes)
         by_group[words.get(group, group)] = cast(content.RatesOfGroup, numbers)
@@ -1094,15 +1108,6 @@ def _rate(each: Sequence[Numbers], key: str, c: int = 0) -> content.Rate:
         elif key in ("rmse", "mae"):
             low = max(0.0, low)  # a size of errors
     return {**rate, "seeds": len(values), "low": low, "high": high}
-
-
-OF_GROUP: Final[
-    Mapping[str, Callable[[Sequence[Numbers], str], Any]]
-] = {  # of the rates or errors of a group, those that its task has
-    **dict.fromkeys(("accuracy", *OF_CLASS, "bias", "calibration_error"), _rate),
-    **dict.fromkeys(("n", "of_class"), _usual),
-    **dict.fromkeys(("rmse", "mae", "error", "prediction"), _rate),
-}
 
 
 def _mean_ends(intervals: Sequence[Sequence[float] | None]) -> tuple[float, float] | None:
