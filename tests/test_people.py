@@ -490,7 +490,7 @@ def test_weights_without_groups_have_no_mean_of_a_group(n: int, groups: bool, la
     meta: Any = {"method": "m", "client_names": [f"c{k}" for k in range(n)]}
     meta |= {"client_groups": [f"g{k % 2}" for k in range(n)]} if groups else {}
     run = History(tuple(records), meta)
-    figure = figures_of_training.weights([run])
+    figure = figures_of_training.weights(Comparison.of([run]))
     bold = [line.get_ydata() for line in figure.axes[0].lines if line.get_linewidth() > 1.5]
     assert len(bold) == labels
     if not groups:

@@ -573,7 +573,7 @@ class History:
         ------
         ValueError : `last` is below 1, `positive` is no class, or the counts are damaged.
         """
-        check_whole("last", last, 1, ", the rounds to average")
+        check_whole("last", last, 1, meaning=", the rounds to average")
         if not isinstance(positive, int):
             about = self.positive if positive is None else self._class_named(positive)
             positive = None if about is None else about.number
@@ -592,7 +592,7 @@ class History:
         ------
         ValueError : `last` is below 1.
         """
-        check_whole("last", last, 1, ", the rounds to average")
+        check_whole("last", last, 1, meaning=", the rounds to average")
         every = {" and ".join(names): treatment.people(self, k, last) for k, names in enumerate(self.divisions)}
         return {name: people for name, people in every.items() if people is not None}
 

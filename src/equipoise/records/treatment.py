@@ -36,6 +36,7 @@ from equipoise.records.results import (
     Site,
     SiteRates,
 )
+from equipoise.system.grouping import by_name
 
 if TYPE_CHECKING:
     from equipoise.records.history import History
@@ -129,7 +130,9 @@ def people(history: "History", k: int, last: int) -> People | None:
             counts, about and about.number, history.least_group, rounds[-1][2]
         )
     else:
-        treated = errors([rows for _, rows, _ in rounds], history.least_group, rounds[-1][2])
+        of_rounds = [rows for _, rows, _ in rounds]
+        several = len(by_name(of_rounds)) > 1
+        treated = errors(of_rounds, history.least_group, rounds[-1][2]) if several else None
     inside = [{name: summed(history, k, [each])[0] for name, each in _of_sites(history, by).items()} for by in by_round]
     return {
         "treated": treated,
@@ -169,13 +172,10 @@ def sites(rounds: Sequence[Mapping[str, Mapping[str, Row]]], about: Positive | N
     if about is None or not all("true" in row for by in rounds for rows in by.values() for row in rows.values()):
         return {}
     R, c, enough = len(rounds), about.number, max(least, ESTIMABLE)
-    counts: dict[str, dict[str, Counts]] = {}
-    for name in dict.fromkeys(name for by in rounds for name in by):
-        each = [by[name] for by in rounds if name in by]
-        values = dict.fromkeys(value for rows in each for value in rows)
-        counts[name] = {
-            value: _added([rows[value] for rows in each if value in rows], R / len(each)) for value in values
-        }
+    counts: dict[str, dict[str, Counts]] = {
+        name: {value: _added(rows, R / len(each)) for value, rows in by_name(each).items()}
+        for name, each in by_name(rounds).items()
+    }
     large = {
         name: sum(people_of(sums)["accuracy"][0] >= enough * R for sums in groups.values())
         for name, groups in counts.items()
@@ -197,13 +197,11 @@ def sites(rounds: Sequence[Mapping[str, Mapping[str, Row]]], about: Positive | N
 def sites_of_numbers(rounds: Sequence[Mapping[str, Mapping[str, Row]]], least: int) -> dict[str, Site]:
     """As :func:`sites`, the errors of numbers that are predicted."""
     enough = max(least, ESTIMABLE)
-    each = {
-        name: [by[name] for by in rounds if name in by] for name in dict.fromkeys(name for by in rounds for name in by)
-    }
-    estimable = sum(_errors(rows, enough)["mae_gap"] is not None for rows in each.values())
+    each = by_name(rounds)
+    estimable = sum(errors(rows, enough)["mae_gap"] is not None for rows in each.values())
     by_site: dict[str, Site] = {}
     for name, rows in each.items():
-        gaps, shown = _errors(rows, enough, 1 - 0.05 / max(1, estimable)), _errors(rows, least)["groups"]
+        gaps, shown = errors(rows, enough, level=1 - 0.05 / max(1, estimable)), errors(rows, least)["groups"]
         by_site[name] = {
             "groups": {value: {"n": x["n"], "mae": x["mae"], "error": x["error"]} for value, x in shown.items()},
             "gaps": {key: gaps[key] for key in OF_NUMBERS_AT_SITES},
@@ -240,8 +238,7 @@ def _counts(row: Row) -> Counts:
 def _inside(history: "History", rounds: Sequence[Mapping[str, Row]]) -> dict[str, Inside]:
     """The main measure of a client's model for each value, the mean over some rounds."""
     by_value: dict[str, Inside] = {}
-    for name in dict.fromkeys(name for rows in rounds for name in rows):
-        each = [rows[name] for rows in rounds if name in rows]
+    for name, each in by_name(rounds).items():
         sizes = [float(row["true"].sum() if "true" in row else row["n"]) for row in each]
         people = _enough(float(each[-1].get("persons", sizes[-1])), history.least_group)
         values = [
@@ -256,25 +253,17 @@ def _inside(history: "History", rounds: Sequence[Mapping[str, Row]]) -> dict[str
     return by_value
 
 
-def errors(rounds: Sequence[Mapping[str, Row]], least: int, unknown: int = 0) -> GroupErrors | None:
-    """How large the errors of a model are by group, the mean over some rounds, and how different; None of fewer than two groups.
+def errors(rounds: Sequence[Mapping[str, Row]], least: int, unknown: int = 0, *, level: float = 0.95) -> GroupErrors:
+    """How large the errors of a model are by group, the mean over some rounds, and how different.
 
     Parameters
     ----------
     rounds : of each the sums of every group, see `equipoise.records.record.Sums`.
     least : >= 1, people that a number must be about.
     unknown : people in no group.
+    level : in (0, 1), of the intervals.
     """
-    several = len({name for groups in rounds for name in groups}) > 1
-    return _errors(rounds, least, unknown=unknown) if several else None
-
-
-def _errors(rounds: Sequence[Mapping[str, Row]], least: int, level: float = 0.95, *, unknown: int = 0) -> GroupErrors:
-    """As :func:`errors` of any number of groups, with intervals of a level."""
-    each = {
-        name: [groups[name] for groups in rounds if name in groups]
-        for name in dict.fromkeys(name for groups in rounds for name in groups)
-    }
+    each = by_name(rounds)
     people = {name: round(float(rows[-1].get("persons", rows[-1]["n"]))) for name, rows in each.items()}
     means = {key: {name: _mean(rows, key) for name, rows in each.items()} for key in OF_ERRORS}
     shown = {
@@ -282,7 +271,7 @@ def _errors(rounds: Sequence[Mapping[str, Row]], least: int, level: float = 0.95
         for key, of_key in means.items()
     }
     unshown = hidden(people, least, unknown)
-    by_group = {
+    by_group: dict[str, dict[str, Any]] = {
         name: {"n": None if name in unshown else people[name]}
         | {key: of_key[name][0] if name in of_key else None for key, of_key in shown.items()}
         for name in each
@@ -326,10 +315,7 @@ def rates(
     least : >= 1, people that a rate must be about: one of fewer is not shown, and in no gap.
     unknown : people in no group.
     """
-    every: dict[str, list[Counts]] = {}
-    for _, groups in rounds:
-        for name, counts_of_group in groups.items():
-            every.setdefault(name, []).append(counts_of_group)
+    every = by_name(groups for _, groups in rounds)
     if len(every) < 2:
         return None
     R = len(rounds)

@@ -30,6 +30,7 @@ from equipoise.report.provenance import at_real_sites, data_digest, quarantined,
 from equipoise.report.sentences import failures, in_force, limits, plus_minus_of, unknown_values, verdict
 from equipoise.report.statistics import Comparison, interval_of, without_bounds
 from equipoise.system.files import write_atomically
+from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
 from equipoise.system.text import plural
 
@@ -474,9 +475,9 @@ def _uncertain(compared: Comparison, chosen: Chosen | None) -> list[str]:
 
 def _settings(runs: Sequence[History]) -> Iterator[str]:
     """How the settings of methods were chosen, in plain words."""
-    ways: dict[str, dict[str, None]] = {}
     each = " for each" * (len({run.label for run in runs}) > 1)
-    for run in runs:
+
+    def ways(run: History) -> Iterator[str]:
         if (tuned := run.tuned) is not None:
             others = {
                 ORACLE: "the test rows themselves, which makes every number here too good",
@@ -484,12 +485,14 @@ def _settings(runs: Sequence[History]) -> Iterator[str]:
             }
             rows = others.get(tuned["by"], f"{100 * tuned['validation']:g} % of the training rows, held out for that")
             useless = ", and none was of use" * (tuned.get("useless") == tuned["draws"])
-            ways.setdefault(f"were chosen among {tuned['draws']} tried{each}, on {rows}{useless}", {})[run.label] = None
+            yield f"were chosen among {tuned['draws']} tried{each}, on {rows}{useless}"
             if changed := tuned.get("changed"):
-                ways.setdefault(f"were chosen before this was changed: {', '.join(changed)}", {})[run.label] = None
+                yield f"were chosen before this was changed: {', '.join(changed)}"
         elif run.sharing.federated:
-            ways.setdefault("were taken as given, which may favour a method", {})[run.label] = None
-    yield from (f"The settings of {some([*labels], METHODS)} {how}." for how, labels in ways.items())
+            yield "were taken as given, which may favour a method"
+
+    by_way = grouped((way, run.label) for run in runs for way in ways(run))
+    yield from (f"The settings of {some([*dict.fromkeys(labels)], METHODS)} {how}." for how, labels in by_way.items())
 
 
 def _worst_ece(chosen: Chosen) -> str:

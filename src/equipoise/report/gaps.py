@@ -11,6 +11,7 @@ from equipoise.report import document as content
 from equipoise.report.formatting import PERCENT, number
 from equipoise.report.notes import listed
 from equipoise.report.statistics import gaps_of, without_bounds
+from equipoise.system.grouping import grouped
 from equipoise.system.text import plural
 
 BEHIND: Final[
@@ -106,17 +107,18 @@ def changes(treated: content.Treated, measure: Measure) -> Iterator[str]:
     if not others:
         return
     several = len(treated.parity["seeds"]) > 1
-    alike: dict[str, list[str]] = {}
-    for method in others:
+
+    def named(method: content.Gaps) -> str:
         means = [content.mean_of(method, key) for key in both]
         values = " and ".join(NOT_ESTIMABLE if mean is None else number(mean, digits) for mean in means)
-        name = f"{method['method']} ({values})" if several else f"{values} with {method['method']}"
-        alike.setdefault(_change(method, both) if several else "", []).append(name)
+        return f"{method['method']} ({values})" if several else f"{values} with {method['method']}"
+
     if several:
+        alike = grouped((_change(method, both), named(method)) for method in others)
         text = "; ".join(f"{what} with {_some(names)}" for what, names in alike.items())
         yield f"Paired over seeds (Holm, p < 0.05), in brackets the gaps in {' and '.join(both.values())}: {text}."
     else:
-        yield f"They are {_some(alike[''])}, and one seed tests no difference."
+        yield f"They are {_some([*map(named, others)])}, and one seed tests no difference."
 
 
 def _change(method: content.Row, both: Mapping[str, str]) -> str:

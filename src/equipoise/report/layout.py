@@ -279,9 +279,8 @@ def _of_one_group(columns: list[Column], methods: Sequence[content.Row]) -> tupl
     return columns, groups
 
 
-def over_groups(histories: Sequence[History] | Comparison, last: int | None = None) -> list[Sheet]:
+def over_groups(compared: Comparison) -> list[Sheet]:
     """Every index of spread over the groups, of the global model; empty unless there are several."""
-    compared = Comparison.of(histories, last)
     if max(len(history.groups) for history in compared.histories) < 2:
         return []
     measure = compared.measure
@@ -309,9 +308,8 @@ def _units(measure: Measure) -> str:
     return f" In {measure.words.removeprefix(' in ')}; the variance{measure.squared}" if measure.unit else ""
 
 
-def over_clients(histories: Sequence[History] | Comparison, last: int | None = None) -> list[Sheet]:
+def over_clients(compared: Comparison) -> list[Sheet]:
     """Every index of spread over the clients, each with the model it predicts with; empty if none was evaluated."""
-    compared = Comparison.of(histories, last)
     methods = [
         _indices(
             label,
@@ -351,9 +349,8 @@ def _filled(*tables: Sheet) -> list[Sheet]:
     return [sheet for sheet in tables if any(cell.mean != UNDEFINED for _, cells in sheet.grid.rows for cell in cells)]
 
 
-def every_client(histories: Sequence[History] | Comparison, last: int | None = None) -> Sheet | None:
+def every_client(compared: Comparison) -> Sheet | None:
     """The main measure of every client with every method, or `None` for very many clients, and when none was evaluated."""
-    compared = Comparison.of(histories, last)
     runs = {label: [run for run in seeds.values() if run.clients[1].size] for label, seeds in compared.runs.items()}
     runs = {label: seeds for label, seeds in runs.items() if seeds}
     sizes = {run.clients[1].shape[1] for seeds in runs.values() for run in seeds}
@@ -482,11 +479,11 @@ def _test_samples(runs: Sequence[int], least: int) -> str:
     return fewest if low == high or high < least else f"{fewest} to {high:,}"
 
 
-def communication(histories: Sequence[History] | Comparison) -> Sheet | None:
+def communication(compared: Comparison) -> Sheet | None:
     """Bytes sent: per client and round, per round, in the whole run, and relative to the first method."""
     runs = {
         label: [run.history for run in seeds.values() if any(_sent(record) for record in run.history.records)]
-        for label, seeds in Comparison.of(histories).runs.items()
+        for label, seeds in compared.runs.items()
     }
     runs = {label: seeds for label, seeds in runs.items() if seeds}
     if not runs:

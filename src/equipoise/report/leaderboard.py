@@ -22,6 +22,7 @@ from equipoise.report.layout import Sheet
 from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, marked, settings_of
 from equipoise.report.rendering import latex_sheet
 from equipoise.system.files import write_atomically
+from equipoise.system.grouping import grouped
 from equipoise.system.text import cell as safe
 from equipoise.system.text import csv_text, plural
 
@@ -157,12 +158,12 @@ class Leaderboard:
 
     def absent(self, kind: str) -> dict[str, list[str]]:
         """By scenario, the methods without numbers, of which the kind is `MISSING`, `FAILED` or `SKIPPED`, and why."""
-        names: dict[str, list[str]] = {}
-        for method in self.document["methods"]:
-            for scenario, cell in self.cells(method).items():
-                if absent(cell) == kind:
-                    names.setdefault(scenario, []).append(f"{method} ({why})" if (why := reason(cell)) else method)
-        return names
+        return grouped(
+            (scenario, f"{method} ({why})" if (why := reason(cell)) else method)
+            for method in self.document["methods"]
+            for scenario, cell in self.cells(method).items()
+            if absent(cell) == kind
+        )
 
     def better(self, by: Criterion) -> list[str]:
         """The methods that have run on all scenarios and are better than the reference with a probability above .95."""
@@ -280,10 +281,7 @@ class Leaderboard:
 
     def _when(self) -> str:
         """The rounds that the numbers are of, once if all scenarios agree, after a comma or a full stop."""
-        names: dict[str, list[str]] = {}
-        for scenario in self.document["scenarios"]:
-            if scenario["shown"]:
-                names.setdefault(scenario["shown"], []).append(scenario["name"])
+        names = grouped((s["shown"], s["name"]) for s in self.document["scenarios"] if s["shown"])
         if len(names) == 1:
             return f", {next(iter(names))}"
         return "".join(f". On {listed(those)}: {shown}" for shown, those in names.items())

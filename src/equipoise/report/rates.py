@@ -17,6 +17,7 @@ from equipoise.report.formatting import PERCENT, UNDEFINED, Said, interval, numb
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.notes import FOLLOWS, UNPROTECTED, listed
 from equipoise.report.statistics import without_bounds
+from equipoise.system.grouping import grouped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,14 +101,15 @@ def _few(fairness: Parity, titles: Mapping[str, str]) -> Iterator[str]:
         for n, key in ((rates["n"], next(iter(titles))), (rates.get("of_class", 0), "tpr"))
     ):
         yield FOLLOWS.format(fairness["least"])
-    rated: dict[str, dict[str, None]] = {}
-    for method in fairness["methods"]:
-        for group, rates in method["groups"].items():
-            for key, title in titles.items():
-                if 0 < (k := rate_of(rates, key)["seeds"]) < (n := len(method["seeds"])):
-                    rated.setdefault(f"in group {group} over {k} of {n} seeds", {})[title] = None
+    rated = grouped(
+        (f"in group {group} over {k} of {n} seeds", title)
+        for method in fairness["methods"]
+        for group, rates in method["groups"].items()
+        for key, title in titles.items()
+        if 0 < (k := rate_of(rates, key)["seeds"]) < (n := len(method["seeds"]))
+    )
     for where, few in rated.items():
-        yield f"{listed([*few]).capitalize()} {where}: with the others about fewer than {fairness['least']} {fairness['counted']}."
+        yield f"{listed([*dict.fromkeys(few)]).capitalize()} {where}: with the others about fewer than {fairness['least']} {fairness['counted']}."
 
 
 def narrow(titles: Sequence[str]) -> dict[str, str]:

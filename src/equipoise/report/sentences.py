@@ -22,9 +22,10 @@ from equipoise.report.formatting import (
     with_unit,
 )
 from equipoise.report.gaps import changes, few_people
-from equipoise.report.provenance import at_real_sites, data_digest, environment
+from equipoise.report.provenance import at_real_sites, data_digest, mixed
 from equipoise.report.rates import FEW, missed
 from equipoise.report.statistics import Comparison, Run, columns_of, gaps_of, measure_of, ranges, tables, without_bounds
+from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
 from equipoise.system.text import plural
 
@@ -73,14 +74,12 @@ def worst_named(methods: Sequence[content.Row], key: str = "worst_groups", what:
     methods : with their `method`, and under the key how many seeds have which group as the worst one.
     key, what : where that is, and what it is called.
     """
-    named: dict[str, list[str]] = {}
-    for method in methods:
-        worst = cast(Mapping[str, int], method[key])
-        if not worst:
-            continue
-        several = len(worst) > 1
-        groups = notes.listed([_seen(group, n, several) for group, n in worst.items()])
-        named.setdefault(groups, []).append(str(method["method"]))
+    every = [(str(method["method"]), cast(Mapping[str, int], method[key])) for method in methods]
+    named = grouped(
+        (notes.listed([_seen(group, n, len(worst) > 1) for group, n in worst.items()]), label)
+        for label, worst in every
+        if worst
+    )
     whose = [groups if len(named) == 1 else f"{groups} for {some(labels)}" for groups, labels in named.items()]
     return [f"{what} is {'; '.join(whose)}."] if named else []
 
@@ -350,17 +349,17 @@ def _seen(name: str, seeds: int, several: bool) -> str:
 def _not_estimable(parity: content.Parity, measure: Measure) -> Iterator[str]:
     """Which gaps rest on so few people that their numbers show nothing, or have none, each with the smallest group."""
     few, first = few_people(parity, measure), parity["methods"][0]
-    texts: dict[str, list[str]] = {}
-    for column in gaps_of(parity, measure):
-        if column.key in few:
-            estimated = content.mean_of(first, column.key) is not None
-            ends = content.ends_of(first, column.key) is not None or len(parity["seeds"]) > 1
-            advice = f"{'read the intervals, not the numbers' if ends else 'chance alone can make the numbers'}"
-            texts.setdefault(advice if estimated else "nothing is shown", []).append(
-                f"{column.title} ({few[column.key]})"
-            )
-    for advice, listed in texts.items():
-        yield f"With fewer than {ESTIMABLE} people in a group, {advice}: {', '.join(listed)}."
+
+    def advice(key: str) -> str:
+        if content.mean_of(first, key) is None:
+            return "nothing is shown"
+        ends = content.ends_of(first, key) is not None or len(parity["seeds"]) > 1
+        return "read the intervals, not the numbers" if ends else "chance alone can make the numbers"
+
+    columns = [column for column in gaps_of(parity, measure) if column.key in few]
+    texts = grouped((advice(column.key), f"{column.title} ({few[column.key]})") for column in columns)
+    for advised, listed in texts.items():
+        yield f"With fewer than {ESTIMABLE} people in a group, {advised}: {', '.join(listed)}."
 
 
 def _on(table: content.OfMeasure | content.Spread | content.Rewards | content.Parity) -> str:
@@ -722,9 +721,7 @@ def _leaders_by_other_measures(comparison: content.Document) -> Iterator[tuple[s
 
 def _by_other_measures(comparison: content.Document) -> Iterator[str]:
     """The measures by which another method is shown to serve the worst group best."""
-    measures: dict[str, list[str]] = {}
-    for what, leader, _ in _leaders_by_other_measures(comparison):
-        measures.setdefault(leader["leading"], []).append(what)
+    measures = grouped((leader["leading"], what) for what, leader, _ in _leaders_by_other_measures(comparison))
     for method, words in measures.items():
         yield f"By {' and '.join(words)}, {method} serves the worst group best."
 
@@ -790,9 +787,7 @@ def _limits(comparison: Comparison) -> Iterator[str]:
     for seed in comparison["seeds"]:
         if _differ([run for run in histories if run.seed == seed]):
             yield f"With seed {seed} not all runs had the same data: their SHA-256 differ. Compare them with care."
-    if any(
-        ", " in text for name, text in environment(histories) if not name.startswith(("data", "system", "computed"))
-    ):
+    if mixed(histories):
         yield "Not all runs were made with the same source and versions, see Environment."
 
 
@@ -863,16 +858,13 @@ def drawn(histories: Sequence[History]) -> str:
     configs = [history.meta.get("config") or {} for history in histories]
     if not all(configs) or any(map(at_real_sites, histories)):
         return ""  # given from Python, or what sites have: the same for every seed
-    draws: dict[int, set[str]] = {}
-    for history in histories:
-        data = history.meta.get("data") or {}
-        draws.setdefault(history.seed, set()).add(f"{data.get('sha256')} {data.get('rows')}")
-    if len(draws) > 1 and len(set.union(*draws.values())) == 1:
+    data = [history.meta.get("data") or {} for history in histories]
+    seeds, contents = {history.seed for history in histories}, {each.get("sha256") for each in data}
+    if len(seeds) > 1 and len({(each.get("sha256"), each.get("rows")) for each in data}) == 1:
         return ""
-    if len(draws) == 1 and not any(embedded(history) for history in histories):
+    if len(seeds) == 1 and not any(embedded(history) for history in histories):
         return ""  # of one seed it is not known
     own = all(config.get("scenario") == "own" for config in configs)
-    contents = {(history.meta.get("data") or {}).get("sha256") for history in histories}
     if own and len(contents) > 1:  # of all samples: a function of the user's that takes the seed
         return "the data"
     divided = any((config.get("scenario_options") or {}).get("clients") for config in configs)
@@ -889,15 +881,14 @@ def other_clients(histories: Sequence[History]) -> list[str]:
 
 def _first(histories: Sequence[History]) -> str:
     """Whether a seed changes the first model."""
-    firsts: dict[int, set[str]] = {}
     for history in histories:
         config = history.meta.get("config") or {}
         weights = (config.get("network_options") or {}).get("weights")
         if at_real_sites(history) or not (config or history.meta.get("first")) or weights:
             return ""
-        firsts.setdefault(history.seed, set()).add(str(history.meta.get("first") or f"of seed {history.seed}"))
-    same = len(firsts) > 1 and len(set.union(*firsts.values())) == 1
-    from_python = len(firsts) == 1 and not all(history.meta.get("config") for history in histories)
+    seeds = {history.seed for history in histories}
+    same = len(seeds) > 1 and len({history.meta.get("first") or history.seed for history in histories}) == 1
+    from_python = len(seeds) == 1 and not all(history.meta.get("config") for history in histories)
     return "" if same or from_python else "the first model"
 
 

@@ -41,6 +41,7 @@ from equipoise.report import columns, notes
 from equipoise.report import document as content
 from equipoise.report.columns import Column
 from equipoise.report.provenance import at_real_sites
+from equipoise.system.grouping import by_name
 from equipoise.system.suggestions import unknown
 from equipoise.system.terminal import Terminal
 from equipoise.system.text import plural
@@ -971,10 +972,8 @@ def _people(runs: Runs) -> dict[str, content.Parity]:
             method["worst_groups"] = _worst_groups(_worst_value(entry, measure) for entry in rated)
             n = min(len(entry["clients"]) for entry in people)
             method["clients"] = [_inside([entry["clients"][m] or {} for entry in people]) for m in range(n)]
-            method["sites"] = {
-                site: _site([e["sites"][site] for e in people if site in e["sites"]])
-                for site in dict.fromkeys(site for e in people for site in e["sites"])
-            }
+            sites = by_name(entry["sites"] for entry in people)
+            method["sites"] = {site: _site(of_seeds) for site, of_seeds in sites.items()}
             gaps = next(iter(method["sites"].values()))["gaps"] if method["sites"] else {}
             method["largest"] = {key: _largest_inside(people, key) for key in gaps}
         every = [people for entry in of_runs.values() for people in entry]
@@ -996,8 +995,7 @@ def _worst_value(groups: Mapping[str, Numbers], measure: Measure) -> str | None:
 def _inside(seeds: Sequence[Mapping[str, results.Inside]]) -> content.InsideClient:
     """The people of a client with each value: how many test samples, and the main measure over the seeds; and the gap between values."""
     by_value: dict[str, content.Inside] = {}
-    for name in dict.fromkeys(name for client in seeds for name in client):
-        each = [client[name] for client in seeds if name in client]
+    for name, each in by_name(seeds).items():
         shown = [values["main"] for values in each if values["main"] is not None]
         by_value[name] = {**over_seeds(shown or [None]), "n": [values["n"] for values in each]}
     return {
@@ -1009,8 +1007,8 @@ def _inside(seeds: Sequence[Mapping[str, results.Inside]]) -> content.InsideClie
 def _site(seeds: Sequence[results.Site]) -> content.InsideSite:
     """How the people of a site are treated, over the seeds."""
     by_value: dict[str, dict[str, Any]] = {}
-    for value in dict.fromkeys(value for site in seeds for value in site["groups"]):
-        each = [cast(Numbers, site["groups"][value]) for site in seeds if value in site["groups"]]
+    for value, of_seeds in by_name(site["groups"] for site in seeds).items():
+        each = cast(list[Numbers], of_seeds)
         by_value[value] = {
             key: _usual(each, key) if key in COUNTED else over_seeds(_numbers(each, key)) for key in each[0]
         }
@@ -1060,8 +1058,7 @@ def _treated_groups(
     several : whether each class is compared with all others, so that one is the worst.
     """
     by_group: dict[str, content.RatesOfGroup] = {}
-    for group in dict.fromkeys(group for gaps in seeds for group in gaps["groups"]):
-        each = [gaps["groups"][group] for gaps in seeds if group in gaps["groups"]]
+    for group, each in by_name(cast(Mapping[str, Numbers], gaps["groups"]) for gaps in seeds).items():
         numbers: Content = {
             key: (_usual if key in COUNTED else _rate)(each, key) for key in each[0] if key not in OF_ONE_RUN
         }
