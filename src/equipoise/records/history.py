@@ -25,11 +25,13 @@ from equipoise.records.results import GroupFairness, People
 from equipoise.records.threshold import Chosen, mark, masked, score_of
 from equipoise.records.validation import BEST, selected, worst_of
 from equipoise.system.ranges import check_whole
+from equipoise.system.text import Said
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ATTENDANCE = ("trained", "late", "dropped", "absent", "not selected")  # what a client can do in a round
+DIVERGED, GUESSES = "training diverged", "the global model is no better than guessing"  # keys of failures
 LEAST = 10  # people that a number must be about, unless the run says otherwise
 Table = NDArray[np.float64]
 
@@ -301,8 +303,8 @@ class History:
         counts = next((counts for counts in results if isinstance(counts, dict)), {"true": ()})
         return positive_class(name or None, self.classes or tuple(map(str, range(len(counts["true"])))))
 
-    def failure(self, last: int = 5, which: str = "test loss") -> str:
-        """Why the model is of no use: training diverged, or it is no better than guessing; empty if it is of use.
+    def failure(self, last: int = 5, which: str = "test loss") -> Said:
+        """Why the model is of no use: training diverged, or it is no better than guessing, its key; empty if it is of use.
 
         The task of a user may bring its own test. Else a model must decide or rank better than a guess: with a chosen threshold at that one.
 
@@ -314,14 +316,14 @@ class History:
         records = [record for record in self.records if record.get("groups")]
         for record in reversed(records[-last:]):
             if why := record.get("diverged") or diverged(record["groups"], which=which):
-                return f"training diverged: {why}"
+                return Said(f"{DIVERGED}: {why}", DIVERGED)
         shown = [{name: scores for name, scores in r["groups"].items() if name in self.groups} for r in records]
         counted = [groups for groups in shown if any(RATES in scores for scores in groups.values())][-last:]
         if self.threshold is not None and (decided := score_of(self.threshold)):
             counted = [{"": decided}]
         if (why := useless(shown[-last:])) is None:
             why = guesses(counted) or guesses_mean(shown[-last:])
-        return f"the global model is no better than guessing: {why}" if why else ""
+        return Said(f"{GUESSES}: {why}" * bool(why), GUESSES)
 
     @property
     def selected_round(self) -> int | None:

@@ -77,28 +77,15 @@ class GroupFairness(TypedDict):
     averaged: list[int]
 
 
-class ValueErrors(TypedDict):
-    """The errors of a model for one group, in the unit of the target, null of fewer people than a number must be about.
+class GroupErrors(TypedDict):
+    """How different the errors of a model are between groups, in the unit of the target.
 
     Attributes
     ----------
-    n : test samples.
-    rmse, mae : root of the mean squared error, mean absolute error.
-    error : mean of the errors, predicted less true.
-    prediction : mean of the predictions.
-    """
-
-    n: int | None
-    rmse: float | None
-    mae: float | None
-    error: float | None
-    prediction: float | None
-
-
-class GroupErrors(TypedDict):
-    """How different the errors of a model are between groups: the largest less the smallest of each, and those of every group.
-
-    `intervals` are `[low, high]` of each difference, 95 % over the people who were tested.
+    intervals : `[low, high]` of each difference, 95 % over the people who were tested.
+    rmse_gap, mae_gap, error_gap, prediction_gap : the largest less the smallest of each.
+    groups : of every group `n`, its test samples; `rmse` and `mae`; `error`, the mean of predicted less true; and `prediction`, the mean of
+        the predictions. Null of fewer people than a number must be about.
     """
 
     intervals: dict[str, Ends]
@@ -106,7 +93,7 @@ class GroupErrors(TypedDict):
     mae_gap: float | None
     error_gap: float | None
     prediction_gap: float | None
-    groups: dict[str, ValueErrors]
+    groups: dict[str, dict[str, float | None]]
 
 
 class Inside(TypedDict):
@@ -169,31 +156,6 @@ class People(TypedDict):
     averaged: list[int]
 
 
-class Alone(TypedDict):
-    """What clients reach alone, in points.
-
-    Attributes
-    ----------
-    noise : the standard error of one client's.
-    range : the best less the worst.
-    rounds : of how many last rounds it is the mean.
-    spread : the mean standard deviation between these, null of one.
-    """
-
-    noise: float | None
-    spread: float | None
-    rounds: int
-    range: float | None
-
-
-class Gain(TypedDict):
-    """What clients gain over what they reach alone: mean, standard deviation (ddof 0), how many are worse off."""
-
-    mean: float | None
-    std: float | None
-    worse_off: int | None
-
-
 class Bounds(TypedDict):
     """Bounded collaborative fairness: percent of the clients within their bounds, who is not, and the worst margins."""
 
@@ -206,14 +168,6 @@ class Bounds(TypedDict):
     upper_margin: float | None
 
 
-class MeanBytes(TypedDict):
-    """Mean bytes over clients and rounds, and those of the whole model."""
-
-    down: float
-    up: float
-    full: float | None
-
-
 class Collaboration(TypedDict):
     """What clients get for what they contribute, in percent.
 
@@ -224,13 +178,15 @@ class Collaboration(TypedDict):
     tested : test samples of each, null if not known.
     range : `max` less `min`.
     noise : two standard errors of a difference of two clients, each tested on so many samples of its own; points.
-    alone : what each reaches alone.
+    alone : what clients reach alone, in points: `noise`, the standard error of one client's; `range`, the best less the worst; of how many
+        last `rounds` it is the mean, and `spread`, the mean standard deviation between these, null of one.
     fairness, spearman : 100 x the correlation of contribution and reward.
     fairness_mean, max_mean : over the last rounds.
     fairness_oracle, max_oracle : the best of all rounds, which picks the round by the test data.
     max, mean, min : over the clients.
-    gain, bcf : over what each reaches alone.
-    bytes : null where not recorded.
+    gain : over what each reaches alone: `mean`, `std` (ddof 0), and how many are `worse_off`.
+    bcf : see `Bounds`.
+    bytes : `down` and `up`, the mean over clients and rounds, and `full`, of the whole model; null where not recorded.
     """
 
     round: int
@@ -238,7 +194,7 @@ class Collaboration(TypedDict):
     tested: int | None
     range: float | None
     noise: float | None
-    alone: Alone
+    alone: dict[str, float | None]
     fairness: float | None
     spearman: float | None
     fairness_mean: float | None
@@ -248,6 +204,6 @@ class Collaboration(TypedDict):
     max: float | None
     mean: float | None
     min: float | None
-    gain: Gain
+    gain: dict[str, float | None]
     bcf: Bounds
-    bytes: MeanBytes | None
+    bytes: dict[str, float | None] | None

@@ -203,7 +203,9 @@ def sites_of_numbers(rounds: Sequence[Mapping[str, Mapping[str, Row]]], least: i
     for name, rows in each.items():
         gaps, shown = errors(rows, enough, level=1 - 0.05 / max(1, estimable)), errors(rows, least)["groups"]
         by_site[name] = {
-            "groups": {value: {"n": x["n"], "mae": x["mae"], "error": x["error"]} for value, x in shown.items()},
+            "groups": {
+                value: cast(SiteRates, {key: x[key] for key in ("n", "mae", "error")}) for value, x in shown.items()
+            },
             "gaps": {key: gaps[key] for key in OF_NUMBERS_AT_SITES},
             "intervals": {key: gaps["intervals"][key] for key in OF_NUMBERS_AT_SITES},
         }

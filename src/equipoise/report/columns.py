@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from equipoise.metrics import definitions
 from equipoise.metrics.classification import AREAS
-from equipoise.metrics.definitions import GROUPS, INDICES
 from equipoise.metrics.measures import Measure
 
-_POWERS: Final = {statistic.key: statistic.power for statistic in (*GROUPS, *INDICES)}
+_POWERS: Final = {statistic.key: statistic.power for statistic in (*definitions.GROUPS, *definitions.INDICES)}
 
 
 @dataclass(frozen=True)
@@ -63,55 +63,25 @@ _GROUPS = (
         optional=True,
     ),
 )
-_LEVEL = (
-    Column("mean", "mean"),
-    Column("worst10", "worst 10\u00a0%"),
-    Column("min", "min"),
-    Column("max", "max"),
-    Column("best10", "best 10\u00a0%"),
+# of the indices over clients: level, distance and evenness
+_BLOCKS: Final = (
+    ("mean", "worst10", "min", "max", "best10"),
+    ("gap", "std", "variance"),
+    ("cov", "jain", "cosine", "angle", "entropy", "kl", "gini"),
 )
-_DISTANCE = (Column("gap", "gap"), Column("std", "STD₀"), Column("variance", "variance"))
-_EVENNESS = (
-    Column("cov", "CoV", 4),
-    Column("jain", "Jain", 4),
-    Column("cosine", "cosine", 4),
-    Column("angle", "angle"),
-    Column("entropy", "entropy", 4),
-    Column("kl", "KL", 4),
-    Column("gini", "Gini", 4),
+_INDICES: Final = {
+    index.key: Column(index.key, index.heading, 2 if index.power or index.key == "angle" else 4)
+    for index in definitions.INDICES
+}
+_ONE_DIGIT: Final = ("worse_off", "bcf", "down", "up")
+_NARROW: Final = {"fairness": "fair-\nness", "spearman": "Spear-\nman", "worse_off": "worse\noff"}
+COLLABORATION: Final = tuple(
+    Column(number.key, number.heading, 1 if number.key in _ONE_DIGIT else 2, _NARROW.get(number.key, ""))
+    for number in definitions.COLLABORATION
+    if number.better or number.formula
 )
-COLLABORATION: Final = (
-    Column("fairness", "fairness", narrow="fair-\nness"),
-    Column("spearman", "Spearman", narrow="Spear-\nman"),
-    Column("max", "max"),
-    Column("mean", "mean"),
-    Column("min", "min"),
-    Column("gain", "gain"),
-    Column("worse_off", "worse off", 1, "worse\noff"),
-    Column("bcf", "BCF", 1),
-    Column("down", "down", 1),
-    Column("up", "up", 1),
-)
-PARITY: Final = tuple(
-    Column(key, title, narrow=title.replace(" ", "\n"))
-    for key, title in {
-        "accuracy_gap": "accuracy gap",
-        "equal_opportunity": "equal opportunity",
-        "equalised_odds": "equalised odds",
-        "demographic_parity": "demographic parity",
-        "demographic_parity_ratio": "selection ratio",
-        "predictive_parity": "predictive parity",
-        "calibration_gap": "calibration gap",
-        "calibration_error_gap": "calibration error gap",
-        "worst_recall": "worst recall",
-    }.items()
-)
-ERRORS: Final = (
-    Column("rmse_gap", "RMSE gap"),
-    Column("mae_gap", "MAE gap"),
-    Column("error_gap", "mean error gap"),
-    Column("prediction_gap", "prediction gap"),
-)
+PARITY: Final = tuple(Column(gap.key, gap.heading, narrow=gap.heading.replace(" ", "\n")) for gap in definitions.PARITY)
+ERRORS: Final = tuple(Column(gap.key, gap.heading) for gap in definitions.ERRORS)
 OWN: Final = (Column("avg", "AVG", 4), Column("std", "STD", 4), Column("worst", "worst", 4))
 
 
@@ -122,14 +92,13 @@ def over_groups(measure: Measure) -> tuple[Column, ...]:
 
 def blocks_over_clients(measure: Measure) -> tuple[tuple[Column, ...], ...]:
     """The indices of the spread of a measure over clients: level, distance and evenness."""
-    return tuple(tuple(column.of(measure) for column in block) for block in (_LEVEL, _DISTANCE, _EVENNESS))
+    return tuple(tuple(_INDICES[key].of(measure) for key in block) for block in _BLOCKS)
 
 
 def spread_of(measure: Measure) -> tuple[Column, ...]:
     """What a table of many clients shows of a measure, as q-FFL and Ditto do."""
-    by_key = {column.key: column for block in blocks_over_clients(measure) for column in block}
     keys = ("mean", "std", "worst10", "best10", "min" if measure.better == "higher" else "max")
-    return tuple(by_key[key] for key in keys)
+    return tuple(_INDICES[key].of(measure) for key in keys)
 
 
 def parity(several: bool, calibration: bool = False) -> tuple[Column, ...]:

@@ -385,7 +385,7 @@ def _of_parity(treatment: Treated, compared: Comparison) -> Grid:
 def _share(value: float | None, low: float | None, high: float | None) -> Cell:
     """How many of 100, with the interval, without digits that it does not support."""
     if value is None:
-        return Cell("–")
+        return Cell(UNDEFINED)
     ends = "" if low is None or high is None else f"({100 * low:.0f} to {100 * high:.0f})"
     return Cell(f"{100 * value:.0f}", ends=ends)
 
@@ -408,7 +408,7 @@ def _of_measure(compared: Comparison) -> Grid:
     means = {group: cell["mean"] for group, cell in methods[0]["groups"].items()}
     for group in _lowest({group: None if mean is None else sign * mean for group, mean in means.items()}):
         n = compared["sizes"].get(group)
-        row = [Cell("–" if n is None else " to ".join(f"{k:,}" for k in ([n] if isinstance(n, int) else n)))]
+        row = [Cell(UNDEFINED if n is None else " to ".join(f"{k:,}" for k in ([n] if isinstance(n, int) else n)))]
         for method in methods:
             ends = interval_of(method, group)
             text = f"({number(ends[0], 1)} to {number(ends[1], 1)})" if ends else ""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, NotRequired, TypedDict, cast
 
 from equipoise.metrics.measures import ACCURACY, Measure, main_in
+from equipoise.system.text import Said
 
 Row = Mapping[str, object]  # a method in any of the tables
 
@@ -184,7 +185,7 @@ class Measured(OverGroups, Bounded):
 
     groups: dict[str, OverSeeds]
     clients: dict[str, OverSeeds]
-    failed: dict[str, str]
+    failed: dict[str, Said]
     intervals: Intervals | None
     worst_groups: dict[str, int]
     untested: list[Untested]

@@ -24,7 +24,7 @@ from equipoise.report.figures_of_training import MEASURED, measured_in
 from equipoise.report.formatting import FAILED, without
 from equipoise.report.grid import Grid
 from equipoise.report.holdings import marks, sentence
-from equipoise.report.sentences import evidence, left_out, limits, tested_on, verdict, when, worst_named
+from equipoise.report.sentences import left_out, limits, tested_on, when, worst_named
 from equipoise.report.statistics import Comparison, tables
 from equipoise.report.terms import Term, anchor, hint, notation, terms_of, typeset
 from equipoise.system.files import write_atomically
@@ -95,18 +95,16 @@ def render(histories: Sequence[History] | Comparison, choice: str = "") -> str:
     return template("report.html.j2").render(
         title=_title(compared),
         facts=_facts(compared),
-        verdict=verdict(document),
-        evidence=evidence(document),
+        compared=compared,
+        origin=provenance,
         leaks=(leaks := notes.leaks(compared.histories)),
         choice=choice,
         notes=[note for note in compared["notes"] if note not in leaks],
         limits=limits(compared),
         measured=[(_statistics_first(sheet), _below(sheet, measure)) for sheet in measured],
         other=_statistics_first(other) if (other := layout.other_rounds(document)) else None,
-        reference=compared["methods"][0]["method"],
         tests=tests,
         corrected=any(sheet.corrected for sheet in tests),
-        seeds=len(compared["seeds"]),
         racing=sum(not method["bound"] for method in compared["methods"]),
         groups=of_groups,
         clients=of_clients,
@@ -118,7 +116,6 @@ def render(histories: Sequence[History] | Comparison, choice: str = "") -> str:
         figures=list(drawn.values()),
         thresholds=_thresholds(compared),
         caption_of_threshold=thresholds.CAPTION,
-        quarantined=list(provenance.quarantined(compared.histories)),
         terms=_terms(compared, [*measured, *of_groups, *of_clients], tests, terms),
         notation=notation(
             measure, "averaged over the last evaluated rounds first" if compared["averaged"] > 1 else when(document)
@@ -127,14 +124,8 @@ def render(histories: Sequence[History] | Comparison, choice: str = "") -> str:
         anchor=partial(anchor, terms=terms),
         numbers="Accuracies are" if measure.unit == "%" else f"{measure.title} is",
         the=f"In {measure.points}: the" if measure.points else "The",
-        headers=provenance.headers(compared.histories),
         common=common,
         differing=differing,
-        labels=list(runs),
-        commands=provenance.commands(compared.histories),
-        again=provenance.conditions(compared.histories),
-        environment=provenance.environment(compared.histories),
-        versions=provenance.versions(compared.histories),
         today=date.today().isoformat(),
     )
 

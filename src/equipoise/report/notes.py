@@ -13,12 +13,12 @@ import numpy as np
 from equipoise.metrics.measures import Measure
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LAST, LEAVE_OUT, ORACLE
 from equipoise.records.meta import REPEATED, TOGETHER, Tuned
-from equipoise.report.formatting import Said, brief, number
+from equipoise.report.formatting import brief, number
 from equipoise.report.provenance import at_real_sites
 from equipoise.system.environment import code, kind, release
 from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
-from equipoise.system.text import plural
+from equipoise.system.text import Said, plural
 
 if TYPE_CHECKING:
     from equipoise.records.history import History

@@ -13,11 +13,12 @@ import numpy as np
 from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.report import drawing
 from equipoise.report.document import Parity, Rate, RatesOfGroup, rate_of
-from equipoise.report.formatting import PERCENT, UNDEFINED, Said, interval, number
+from equipoise.report.formatting import PERCENT, UNDEFINED, interval, number
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.notes import FOLLOWS, UNPROTECTED, listed
 from equipoise.report.statistics import without_bounds
 from equipoise.system.grouping import grouped
+from equipoise.system.text import Said
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

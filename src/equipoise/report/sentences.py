@@ -8,12 +8,11 @@ import numpy as np
 
 from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
-from equipoise.records.history import History
+from equipoise.records.history import DIVERGED, History
 from equipoise.report import document as content
 from equipoise.report import notes
 from equipoise.report.formatting import (
     PERCENT,
-    Said,
     difference,
     interval,
     number,
@@ -27,7 +26,7 @@ from equipoise.report.rates import FEW, missed
 from equipoise.report.statistics import Comparison, Run, columns_of, gaps_of, measure_of, ranges, tables, without_bounds
 from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
-from equipoise.system.text import plural
+from equipoise.system.text import Said, plural
 
 
 def caption(comparison: content.OfMeasure) -> str:
@@ -478,7 +477,7 @@ def _failed(failed: Sequence[content.Measured]) -> str:
     part = "" if runs == every else f" in {runs} of {plural(every, 'run')}"
     single = len(failed) == 1
     guessing = f"{'is' if single else 'are'} no better than guessing"
-    diverged = {why.startswith("training diverged") for method in failed for why in method["failed"].values()}
+    diverged = {why.key == DIVERGED for method in failed for why in method["failed"].values()}
     what = f"diverged, or {guessing}" if len(diverged) > 1 else "diverged" if True in diverged else guessing
     names = _few([method["method"] for method in failed], "method")
     return f"{names} {what}{part}, so {'its' if single else 'their'} numbers show neither fairness nor unfairness."
@@ -508,12 +507,9 @@ def failures(comparison: content.OfMeasure) -> list[str]:
 def _reasons(comparison: content.OfMeasure) -> Iterator[str]:
     """Why methods failed, a sentence for each and kind of failure."""
     for method in comparison["methods"]:
-        whys: dict[str, list[str]] = {}
-        for seed, why in method["failed"].items():
-            whys.setdefault(why.split(": ")[0], []).append(seed)
-        for kind, seeds in whys.items():
+        for kind, seeds in grouped((why.key, seed) for seed, why in method["failed"].items()).items():
             which = f"seed{'s' * (len(seeds) > 1)} {notes.listed(seeds)}"
-            why = method["failed"][seeds[0]].split(": ", 1)[1]
+            why = method["failed"][seeds[0]].removeprefix(f"{kind}: ")
             example = f"with seed {seeds[0]} " if len(seeds) > 1 else ""
             yield f"{method['method']}, {which}: {kind} ({example}{why})."
 
@@ -576,51 +572,32 @@ def _against(leader: content.Leader, label: str, digits: int) -> str:
     return f"{text})"
 
 
-ON_AVERAGE: Final = {  # by which way is better: what the best method on average is, and what is said of it
-    "higher": ("most accurate", "is the most accurate"),
-    "lower": ("one with the lowest error", "has the lowest error"),
-}
-CLAIMS: Final = (  # of a column: what is claimed, what is said where it is shown, and who leads
-    (
-        "std",
-        "the fairest",
-        "is the fairest: its {noun} varies least over {groups}, by {points}",
-        "the lowest STD is that of {label}, {points}",
-    ),
-    (
-        "worst",
-        "the best for the worst group",
-        "serves the worst group best: {reached} on {worst}",
-        "the {highest} worst is that of {label}, {value} ({worst})",
-    ),
-    ("avg", "the {best}", "{is_best}, at {reached}{average}", "the {highest} {AVG} is that of {label}, {value}"),
-)
-
-
 def _judged(comparison: content.Document) -> Iterator[tuple[str, content.Leader, str, str, str]]:
     """Of every claim that these runs can be asked about: its key, its leader, what is claimed, the sentence where it is shown, and the value."""
     by_label, measure = {method["method"]: method for method in comparison["methods"]}, measure_of(comparison)
-    for key, claim, shown, value in CLAIMS:
+    for key in ("std", "worst", "avg"):
         leader = comparison["leaders"].get(key)
         if not leader or (key == "worst" and len(comparison["methods"][0]["groups"]) == 1):
             continue
-        method = by_label[leader["leading"]]
-        best, is_best = ON_AVERAGE[measure.better]
-        words = {
-            "best": best,
-            "is_best": is_best,
-            "label": leader["leading"],
-            "value": with_unit(content.mean_of(method, key), measure),
-            "reached": reaching(content.mean_of(method, key), measure),
-            "points": points(content.mean_of(method, key), measure),
-            "noun": measure.noun,
-            "highest": measure.highest,
-            "groups": plural(len(method["groups"]), "group"),
-            "worst": notes.listed([*method["worst_groups"]]) if method["worst_groups"] else "",
-            "average": " on average" * (len(method["groups"]) > 1),
-            "AVG": "AVG" if len(method["groups"]) > 1 else measure.noun,
-        }
-        yield key, leader, claim.format(**words), shown.format(**words), value.format(**words)
+        method, of_label = by_label[leader["leading"]], f"is that of {leader['leading']}"
+        mean, several, worst = content.mean_of(method, key), len(method["groups"]) > 1, [*method["worst_groups"]]
+        amount, reached, apart = with_unit(mean, measure), reaching(mean, measure), points(mean, measure)
+        if key == "std":
+            claim, value = "the fairest", f"the lowest STD {of_label}, {apart}"
+            shown = f"is the fairest: its {measure.noun} varies least over {plural(len(method['groups']), 'group')}, by {apart}"
+        elif key == "worst":
+            groups = notes.listed(worst) if worst else ""
+            claim, value = (
+                "the best for the worst group",
+                f"the {measure.highest} worst {of_label}, {amount} ({groups})",
+            )
+            shown = f"serves the worst group best: {reached} on {groups}"
+        else:
+            accurate = measure.better == "higher"
+            claim = "the most accurate" if accurate else "the one with the lowest error"
+            value = f"the {measure.highest} {'AVG' if several else measure.noun} {of_label}, {amount}"
+            shown = f"{'is the most accurate' if accurate else 'has the lowest error'}, at {reached}{' on average' * several}"
+        yield key, leader, claim, shown, value
 
 
 def _claims(comparison: content.Document, learned: Sequence[content.Measured]) -> Iterator[str]:

@@ -44,7 +44,7 @@ from equipoise.report.provenance import at_real_sites
 from equipoise.system.grouping import by_name
 from equipoise.system.suggestions import unknown
 from equipoise.system.terminal import Terminal
-from equipoise.system.text import plural
+from equipoise.system.text import Said, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,9 +98,9 @@ class Run:
         return cast(Mapping[str, results.People], self.summary.get("people", {}))
 
     @property
-    def failure(self) -> str:
+    def failure(self) -> Said:
         """Whether training diverged, or the model is no better than guessing, and why; empty if neither."""
-        return str(self.summary["failure"] or "")
+        return self.summary["failure"] or Said("")
 
     @property
     def contribution(self) -> Table:

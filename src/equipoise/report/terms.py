@@ -3,13 +3,10 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from itertools import chain
 from typing import Final, NamedTuple
 
 from equipoise.metrics.definitions import COLLABORATION, ERRORS, GROUPS, INDICES, PARITY, Statistic
 from equipoise.metrics.measures import CLASSIFICATION, Measure
-from equipoise.report import columns
-from equipoise.report.columns import Column
 
 
 class Term(NamedTuple):
@@ -23,10 +20,9 @@ class Term(NamedTuple):
 _LOW: Final = {"ₖ": "k", "ᵢ": "i", "ⱼ": "j", "₀": "0"}
 
 
-def _explained(shown: Iterable[Column], statistics: Iterable[Statistic], measure: Measure) -> dict[str, Term]:
-    titles = {column.key: column.title for column in shown}
+def _explained(statistics: Iterable[Statistic], measure: Measure) -> dict[str, Term]:
     explained = [statistic.of(measure) for statistic in statistics if statistic.formula]
-    return {titles[entry.key]: Term(entry.formula, entry.better, entry.source) for entry in explained}
+    return {entry.heading: Term(entry.formula, entry.better, entry.source) for entry in explained}
 
 
 def terms_of(measures: Sequence[Measure]) -> dict[str, Term]:
@@ -38,11 +34,10 @@ def terms_of(measures: Sequence[Measure]) -> dict[str, Term]:
     """
     main = measures[0]
     return {
-        **_explained(columns.over_groups(main), GROUPS, main),
+        **_explained(GROUPS, main),
         **{m.title: Term(m.formula, m.better, m.source) for m in measures if m.formula},
-        **_explained(chain.from_iterable(columns.blocks_over_clients(main)), INDICES, main),
-        **_explained(columns.COLLABORATION, COLLABORATION, main),
-        **_explained(columns.PARITY, PARITY, main),
+        **_explained(INDICES, main),
+        **_explained((*COLLABORATION, *PARITY), main),
         "p": Term(
             "P(|T| ≥ |t|) for Student's T with n − 1 degrees of freedom and t = d̄ √n / sd(d), d the differences of n seeds",
             "",
@@ -53,7 +48,7 @@ def terms_of(measures: Sequence[Measure]) -> dict[str, Term]:
             "",
             "Holm 1979",
         ),
-        **(_explained(columns.ERRORS, ERRORS, main) if main.of_target else {}),
+        **(_explained(ERRORS, main) if main.of_target else {}),
     }
 
 
