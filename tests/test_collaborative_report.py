@@ -318,7 +318,7 @@ def test_draw_all_draws_them_where_the_data_exist() -> None:
 )
 def test_figures_without_data_say_so(draw: Any) -> None:
     with pytest.raises(ValueError, match=r"this figure shows .*, which no record of m holds"):
-        draw([History([{"round": 0, "clients": {"accuracy": [0.5]}}], {"method": "m"})])
+        draw(Comparison.of([History([{"round": 0, "clients": {"accuracy": [0.5]}}], {"method": "m"})]))
 
 
 def test_contributions_stand_beside_rewards() -> None:

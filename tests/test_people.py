@@ -400,7 +400,7 @@ def test_every_client_is_divided_too() -> None:
 
 
 def test_what_is_asked_for_must_be_a_round() -> None:
-    with pytest.raises(ValueError, match="last must be at least 1 round: found 0"):
+    with pytest.raises(ValueError, match="last must be a whole number >= 1, the rounds to average; found 0"):
         history([]).people(0)
 
 

@@ -817,7 +817,7 @@ def test_the_table_that_the_data_are_about_stands_above(key):
 )
 def test_figures_without_data_say_so(draw):
     with pytest.raises(ValueError, match=r"this figure shows .*, which no record of m holds"):
-        draw([History([{"round": 0}], {"method": "m"})])
+        draw(Comparison.of([History([{"round": 0}], {"method": "m"})]))
 
 
 def test_figures_take_any_name():

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from textwrap import shorten
 from typing import Any, Final, cast
 
@@ -33,6 +34,7 @@ from equipoise.report.formatting import (
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.sites import at_sites
 from equipoise.report.statistics import (
+    COUNTED,
     Comparison,
     Run,
     columns_of,
@@ -51,7 +53,6 @@ RATES: Final = {
     "tpr": "true-positive rate",
 }  # at sites, with their titles
 ERRORS: Final = {"n": "n", "mae": "MAE", "error": "mean error"}
-COUNTED: Final = ("n", "of_class")
 MANY: Final = 100  # clients: more are in the figure only
 
 
@@ -422,9 +423,22 @@ def of_sites(treated: content.Treated, comparison: content.Document) -> Iterator
     shown = ERRORS if numbers else {**RATES, "of_class": f"of {parity['positive']},"}
     values = [*methods[0]["groups"]] if len(methods) == 1 and len(methods[0]["groups"]) <= FEW else []
     digits = measure.digits if measure.of_target else 1
-    rows = tuple(
-        (site, tuple(_in_site(methods, site, [*gaps], [*shown], values, parity["least"], digits))) for site in sites
-    )
+
+    def cells(site: str) -> Iterator[Cell]:
+        """The gaps of every method, then for some values the numbers and rates of the first."""
+        for method in methods:
+            inside = method["sites"][site]["gaps"] if site in method["sites"] else {}
+            yield from (_cell(inside[key], digits) if inside else Cell(UNDEFINED) for key in gaps)
+        groups = methods[0]["sites"][site]["groups"] if values else {}
+        for key, about in pairwise((*shown, "")):
+            for value in values:
+                numbers = groups.get(value)
+                if numbers is None or key not in COUNTED:
+                    yield Cell(UNDEFINED) if numbers is None else _cell(numbers[key], digits)
+                else:  # how many people the next is about
+                    yield rates.count(numbers[key], numbers[about], parity["least"])
+
+    rows = tuple((site, tuple(cells(site))) for site in sites)
     several = len(methods) > 1
     head = [f"{method['method']}, {gap}" if several else gap for method in methods for gap in gaps.values()]
     head += [f"{what} {value}" for what in shown.values() for value in values]
@@ -438,29 +452,6 @@ def of_sites(treated: content.Treated, comparison: content.Document) -> Iterator
     yield Sheet(
         name, heading, f"{heading}.", Grid((*head,), rows), [text, *sentences.plus_minus_of(comparison)], head="Site"
     )
-
-
-def _in_site(
-    methods: Sequence[content.Gaps],
-    site: str,
-    gaps: Sequence[str],
-    shown: Sequence[str],
-    values: Sequence[str],
-    least: int,
-    digits: int,
-) -> Iterator[Cell]:
-    """The cells of a site: the gaps of every method, then for some values the numbers and rates of the first."""
-    for method in methods:
-        inside = method["sites"][site]["gaps"] if site in method["sites"] else {}
-        yield from (_cell(inside[key], digits) if inside else Cell(UNDEFINED) for key in gaps)
-    groups = methods[0]["sites"][site]["groups"] if values else {}
-    for key in shown:
-        for value in values:
-            numbers = groups.get(value)
-            if numbers is None or key not in COUNTED:
-                yield Cell(UNDEFINED) if numbers is None else _cell(numbers[key], digits)
-            else:
-                yield rates.count(numbers[key], numbers[shown[shown.index(key) + 1]], least)
 
 
 def _of_value(inside: content.Inside | None, few: str, digits: int) -> Cell:
