@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from equipoise.metrics.measures import Measure, measures_of
+from equipoise.records.threshold import Chosen
 from equipoise.report import booktabs, drawing, layout, notes, provenance, thresholds
 from equipoise.report import figures as drawings
 from equipoise.report.document import mean_of
@@ -115,7 +116,7 @@ def render(histories: Sequence[History] | Comparison, choice: str = "") -> str:
         data=[drawn.pop(name) for name in drawings.DATA if name in drawn],
         figures=list(drawn.values()),
         thresholds=_thresholds(compared),
-        caption_of_threshold=thresholds.CAPTION,
+        of_threshold=thresholds,
         terms=_terms(compared, [*measured, *of_groups, *of_clients], tests, terms),
         notation=notation(
             measure, "averaged over the last evaluated rounds first" if compared["averaged"] > 1 else when(document)
@@ -130,22 +131,18 @@ def render(histories: Sequence[History] | Comparison, choice: str = "") -> str:
     )
 
 
-def _thresholds(compared: Comparison) -> list[tuple[str, list[str], Grid, Grid, str, str]]:
-    """Of every run with a threshold: what it is, sentences, tables of rates and of probabilities, a figure, and what the tables are."""
+def _thresholds(compared: Comparison) -> list[tuple[str, Chosen, str]]:
+    """Of every run with a threshold: its name if several have one, the threshold, and its figure."""
     runs = [
-        (f"{label}, seed {s}", run.history.threshold) for label, by in compared.runs.items() for s, run in by.items()
+        (f"{label}, seed {s}", chosen)
+        for label, by in compared.runs.items()
+        for s, run in by.items()
+        if (chosen := run.history.threshold) is not None
     ]
+    several = len(compared.histories) > 1
     return [
-        (
-            name if len(runs) > 1 else "",
-            [*thresholds.sentences(chosen)],
-            thresholds.rates(chosen),
-            thresholds.probabilities(chosen),
-            svg(f"threshold-{k}", thresholds.figure(chosen)),
-            " ".join(thresholds.explained(chosen)),
-        )
+        (name * several, chosen, svg(f"threshold-{k}", thresholds.figure(chosen)))
         for k, (name, chosen) in enumerate(runs)
-        if chosen is not None
     ]
 
 

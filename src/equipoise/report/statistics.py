@@ -458,9 +458,28 @@ def _of_measure(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
     versus, leaders = _tests(
         [column.of(measure) for column in GROUPS], summaries, tested=_racing(bounds), ranked=lambda _: able, draws=draws
     )
-    methods = [
-        _measured(runs, label, last, measure, draws.get(label), versus.get(label), bounds[label]) for label in runs
-    ]
+    groups = list(dict.fromkeys(chain.from_iterable(history.groups for history in histories)))
+
+    def measured(label: str, seeds: Mapping[int, Run]) -> content.Measured:
+        """A method's numbers of the measure."""
+        of_seeds = [*summaries[label].values()]
+        together = [(run.history, run.groups[name][1]) for run in seeds.values()]
+        return {
+            "method": label,
+            "bound": bounds[label],
+            "seeds": list(seeds),
+            **cast(content.OverGroups, _by_column(GROUPS, of_seeds)),
+            "groups": _by_key("groups", of_seeds, groups),
+            "clients": _by_key("clients", of_seeds),
+            "failed": {str(seed): run.failure for seed, run in seeds.items() if run.failure},
+            "intervals": _intervals(draws[label]) if label in draws else None,
+            "versus": versus.get(label),
+            "worst_groups": _worst_groups(summary["worst_group"] for summary in of_seeds),
+            "untested": _untested(seeds, measure, last),
+            "pooled": _pooled(together, groups, last, measure),
+        }
+
+    methods = [measured(label, seeds) for label, seeds in runs.items()]
     averaged = min(last, max(len(run.groups[name][0]) for run in every) or last)
     exported = _exported([history.selected_round is not None for history in histories], histories[0].main)
     last_evaluated = all(run.groups[name][0][-1:] == [r["round"] for r in run.shown.records[-1:]] for run in every)
@@ -483,36 +502,6 @@ def _of_measure(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
         "notes": [*_notes(runs, methods, measure, last, averaged)],
         "methods": methods,
         "leaders": leaders,
-    }
-
-
-def _measured(
-    runs: Runs,
-    label: str,
-    last: int,
-    measure: Measure,
-    draws: Draws | None,
-    versus: content.Versus | None,
-    bound: Sharing,
-) -> content.Measured:
-    """A method's numbers of a measure."""
-    groups = list(dict.fromkeys(chain.from_iterable(run.history.groups for run in _every(runs))))
-    seeds = runs[label]
-    summaries = [run.summaries[measure.name] for run in seeds.values()]
-    together = [(run.history, run.groups[measure.name][1]) for run in seeds.values()]
-    return {
-        "method": label,
-        "bound": bound,
-        "seeds": list(seeds),
-        **cast(content.OverGroups, _by_column(GROUPS, summaries)),
-        "groups": _by_key("groups", summaries, groups),
-        "clients": _by_key("clients", summaries),
-        "failed": {str(seed): run.failure for seed, run in seeds.items() if run.failure},
-        "intervals": None if draws is None else _intervals(draws),
-        "versus": versus,
-        "worst_groups": _worst_groups(summary["worst_group"] for summary in summaries),
-        "untested": _untested(seeds, measure, last),
-        "pooled": _pooled(together, groups, last, measure),
     }
 
 
@@ -776,12 +765,10 @@ def _collaboration(runs: Runs) -> content.Rewards | None:
         for label, seeds in rewards.items()
     ]
     return {
-        "scenario": _scenario(runs),
-        "seeds": sorted(set().union(*rewards.values())),
+        **_head(runs, rewards, leaders),
         "clients": max(summary["clients"] for seeds in rewards.values() for summary in seeds.values()),
         "notes": list(notes.of_collaboration(_histories(runs), rewards)),
         "methods": cast(list[content.Rewarded], methods),
-        "leaders": leaders,
     }
 
 
@@ -831,14 +818,12 @@ def _spread(runs: Runs, last: int) -> content.Spread | None:
         for label, seeds in by_method.items()
     ]
     return {
-        "scenario": _scenario(runs),
-        "seeds": sorted(set().union(*by_method.values())),
+        **_head(runs, by_method, leaders),
         **cast(content.Counts, {key: most for key, (_, most) in numbers.items()}),
         "ranges": numbers,
         "samples": _test_samples(shown),
         "least": max(run.history.least_group for run in shown),
         "methods": cast(list[content.OverClients], methods),
-        "leaders": leaders,
     }
 
 
@@ -924,10 +909,8 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
         versus = {label: cast(content.Versus, {**tests, **versus.get(label, {})}) for label, tests in more.items()}
         leaders |= leading
     return {
-        "scenario": _scenario(runs),
-        "seeds": sorted(set().union(*by_method.values())),
+        **_head(runs, by_method, leaders),
         "notes": [] if numbers else list(notes.of_parity(_histories(runs), by_method)),
-        "leaders": leaders,
         "positive": None if numbers or several or about.positive is None else about.positive.name,
         "least": about.least_group,
         "counted": about.counted,
@@ -1229,8 +1212,10 @@ def _in_force(runs: Runs) -> dict[str, str]:
     return {label: " or ".join(dict.fromkeys(each)) for label, each in texts.items() if all(each)}
 
 
-def _scenario(runs: Runs) -> str:
-    return _every(runs)[0].history.scenario
+def _head(runs: Runs, by_method: Mapping[str, Iterable[int]], leaders: dict[str, content.Leader]) -> content.Table:
+    """What tables of some runs share: the seeds are those of ``by_method``."""
+    seeds = sorted(set().union(*by_method.values()))
+    return {"scenario": _every(runs)[0].history.scenario, "seeds": seeds, "leaders": leaders}
 
 
 def _paired(seeds: Mapping[int, Numbers], reference: Mapping[int, Numbers], key: str) -> Content:

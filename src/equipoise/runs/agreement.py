@@ -10,7 +10,6 @@ from typing import Any
 
 from equipoise.federation.history import History
 from equipoise.metrics.statistics import Summary, judge, summary_over_seeds
-from equipoise.report.claims import JudgedClaim
 from equipoise.report.notes import alike, faint, measured_alone, mixed_machines, releases
 from equipoise.report.reproduction import (
     AVERAGED,
@@ -19,6 +18,7 @@ from equipoise.report.reproduction import (
     STATISTICS,
     Block,
     Calibrated,
+    JudgedClaim,
     ReproducedValue,
     Result,
     of_groups,
