@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from equipoise.records.threshold import USES_GROUP, Chosen, Division, Estimate, 
 from equipoise.report import rates, thresholds
 from equipoise.report.document import Document, Rate, RatesOfGroup, Treated, rate_of, treated
 from equipoise.report.formatting import UNDEFINED, number
-from equipoise.report.grid import Cell, Grid
+from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.holdings import size, unsaid
 from equipoise.report.html import template
 from equipoise.report.layout import every_client
@@ -41,17 +41,6 @@ PERMUTATIONS: Final = 9999
 COLUMNS: Final = 20  # of a table, by name
 WIDE: Final = 100  # people, of fewer an interval of a rate is wider than 20 points
 ADD: Final = "write {} in a table [report] of a file, and add --about FILE.toml to the command of this report"
-
-
-class Section(NamedTuple):
-    """A part of the page: paragraphs, a list, tables with their headings, and a caption."""
-
-    name: str
-    heading: str
-    texts: Sequence[str]
-    points: Sequence[str] = ()
-    tables: Sequence[tuple[str, Grid]] = ()
-    caption: str = ""
 
 
 def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str], about: About | None = None) -> Path:
@@ -81,8 +70,8 @@ def render(histories: Sequence[History] | Comparison, about: About | None = None
         _people(compared, chosen),
         _missed(compared, chosen),
         _threshold(runs, chosen),
-        Section("uncertain", "What is uncertain", (), _uncertain(compared, chosen)[:POINTS]),
-        Section("not-looked-at", "What was not looked at", (), [*_not_looked_at(compared, chosen)]),
+        Section("What is uncertain", (), below=_uncertain(compared, chosen)[:POINTS], name="uncertain"),
+        Section("What was not looked at", (), below=[*_not_looked_at(compared, chosen)], name="not-looked-at"),
         _made(compared),
         _whom(about),
     ]
@@ -125,7 +114,7 @@ def _purpose(run: History, about: About) -> Section:
         )
     else:
         predicted = f"It predicts {what}: {some(list(run.classes), 10)}."
-    return Section("purpose", "Purpose", [purpose, predicted])
+    return Section("Purpose", [purpose, predicted], name="purpose")
 
 
 def _people(compared: Comparison, chosen: Chosen | None) -> Section:
@@ -159,7 +148,7 @@ def _people(compared: Comparison, chosen: Chosen | None) -> Section:
     points.append(
         "Not in the data: people of other sites and of later times, and anybody whose row was never recorded."
     )
-    return Section("people", "Who is in the data, and who is not", texts, points)
+    return Section("Who is in the data, and who is not", texts, below=points, name="people")
 
 
 def _sizes(holders: Sequence[Content], least: int) -> str:
@@ -197,7 +186,7 @@ def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
         ]
         tables = tables or [("", _at({"by": "", "groups": {"all": chosen["everyone"]}}, chosen))]
         caption = " ".join(filter(None, (BRACKETS.format("test rows of the same kind"), thresholds.hidden(chosen))))
-        return Section("missed", heading, texts, (), tables, caption)
+        return Section(heading, texts, tables=tables, caption=caption, name="missed")
     document, several = compared.document, len(compared["seeds"]) > 1
     tables = [(_by(each, compared), _of_parity(each, compared)) for each in treated(document)]
     tables = tables or [(f"By group{_cut(without_bounds(compared['methods'])[0]['groups'])}", _of_measure(compared))]
@@ -212,9 +201,8 @@ def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
         *(plus_minus_of(document) if any(cell.half for cell in cells) else ()),
         seeds,
     ]
-    return Section(
-        "missed", heading, [verdict(_in_words(document, compared))], (), tables, " ".join(filter(None, below))
-    )
+    caption = " ".join(filter(None, below))
+    return Section(heading, [verdict(_in_words(document, compared))], tables=tables, caption=caption, name="missed")
 
 
 def _in_words(document: Document, compared: Comparison) -> Document:
@@ -420,7 +408,7 @@ def _of_measure(compared: Comparison) -> Grid:
 # the rest
 def _threshold(runs: Sequence[History], chosen: Chosen | None) -> Section:
     """From which probability on a case is predicted, and how that was chosen."""
-    section = partial(Section, "threshold", "Threshold")
+    section = partial(Section, "Threshold", name="threshold")
     if runs[0].main != ACCURACY:
         return section(["None: the model predicts a number, and decides nothing."])
     if len(runs[0].classes) != 2:
@@ -563,11 +551,11 @@ def _made(compared: Comparison) -> Section:
     texts.append(
         f"{network}{digest}The research report, equipoise report, has all settings, and the command that repeats it."
     )
-    return Section("made", "How it was made", texts)
+    return Section("How it was made", texts, name="made")
 
 
 def _whom(about: Mapping[str, object]) -> Section:
     named = ", ".join(str(about[key]) for key in ("author", "contact") if about.get(key))
     missing = [key for key in ("author", "contact") if not about.get(key)]
     add = f"Not stated: {listed(missing)}. To state it, {ADD.format(listed(missing))}." if missing else ""
-    return Section("contact", "Whom to ask", [text for text in (f"{named}." if named else "", add) if text])
+    return Section("Whom to ask", [text for text in (f"{named}." if named else "", add) if text], name="contact")

@@ -16,23 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.metrics import performance
 from equipoise.metrics.classification import AREAS, CORRECT
 from equipoise.metrics.definitions import COLLABORATION, ERRORS, GROUPS, INDICES, PARITY, Statistic
 from equipoise.metrics.groups import OF_CLASS
 from equipoise.metrics.intervals import OVER_CLIENTS, OVER_GROUPS, Draws, Outcome, difference, interval, resampled
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of, named
-from equipoise.metrics.performance import (
-    Moments,
-    best,
-    extreme_at,
-    last_rounds,
-    last_rounds_together,
-    mean,
-    moments,
-    std,
-    tenth,
-    worst,
-)
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
 from equipoise.records import results
 from equipoise.records.meta import Content, Sharing
@@ -421,7 +410,7 @@ def _run(history: History, last: int, measures: Sequence[Measure]) -> Run:
         groups,
         shown.client_table() if history.spreads else ([], np.empty((0, 0))),
         {name: summary_of(shown, last, name) for name in groups},
-        _tested(shown, last_rounds(groups[history.main.name][1], last), last),
+        _tested(shown, performance.last_rounds(groups[history.main.name][1], last), last),
     )
 
 
@@ -855,7 +844,7 @@ def _counted(run: Run) -> dict[str, int]:
     """Over how many honest clients the spread is, how many the worst tenth are, of how many, and how many are left out."""
     every = len(run.history.of_honest(np.zeros(len(run.history.client_names))))
     n, small = run.summary["clients_counted"], run.summary["small_clients"]
-    return {"clients": n, "tenth": tenth(n), "every": every, "small": small, "untested": every - n - small}
+    return {"clients": n, "tenth": performance.tenth(n), "every": every, "small": small, "untested": every - n - small}
 
 
 def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str, Draws]:
@@ -1114,7 +1103,7 @@ def _other_rounds(runs: Runs, last: int) -> content.OtherRounds | None:
 
 def _of_rounds(label: str, runs: Sequence[Run], last: int) -> content.OfRounds:
     measure = runs[0].history.main
-    values = [last_rounds(run.of_groups(last)[1], last) for run in runs]
+    values = [performance.last_rounds(run.of_groups(last)[1], last) for run in runs]
     groups = [run.history.groups for run in runs]
     parity = [_shown(run.history, last).group_fairness(last) if run.summary["group_fairness"] else None for run in runs]
     by_group = [dict(zip(names, row.tolist(), strict=True)) for names, row in zip(groups, values, strict=True)]
@@ -1182,9 +1171,10 @@ def _own_measures(runs: Runs, last: int) -> dict[str, content.OwnMeasure]:
 def _of_own(label: str, seeds: Mapping[int, Run], name: str, better: str | None, last: int) -> content.OwnMeasured:
     """A method's numbers of a measure of the user's own."""
     high = better == "higher"
-    statistics = {"avg": mean, "std": std} | ({"worst": worst if high else best} if better else {})
+    statistics = {"avg": performance.mean, "std": performance.std}
+    statistics |= {"worst": performance.worst if high else performance.best} if better else {}
     each = [_on_groups(run, name, last) for run in seeds.values()]
-    worst_at = partial(extreme_at, choose=np.argmin if high else np.argmax)
+    worst_at = partial(performance.extreme_at, choose=np.argmin if high else np.argmax)
     numbers = {
         "method": label,
         "failed": _failed(seeds),
@@ -1203,7 +1193,9 @@ def _on_groups(run: Run, name: str, last: int) -> Table:
     records = [r["measures"][name]["groups"] for r in run.shown.records if name in r.get("measures", {})]
     if not records:
         return np.full(2, math.nan)
-    return last_rounds(np.array([[row.get(group) for group in run.history.groups] for row in records], float), last)
+    return performance.last_rounds(
+        np.array([[row.get(group) for group in run.history.groups] for row in records], float), last
+    )
 
 
 def _in_force(runs: Runs) -> dict[str, str]:
@@ -1243,17 +1235,17 @@ def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: 
         column = dict(zip(history.groups, values.T, strict=True))
         absent = np.full(len(values), math.nan)
         blocks.append(np.stack([column.get(g, absent) for g in groups], 1) if groups else values)
-    rows = last_rounds_together(blocks, last)
+    rows = performance.last_rounds_together(blocks, last)
 
-    def shown(pooled: Moments) -> content.Pooled:
+    def shown(pooled: performance.Moments) -> content.Pooled:
         return {
             "mean": _json(measure.scale * pooled.mean),
             "std": _json(measure.scale * pooled.std) if len(rows) > 1 else None,
         }
 
     return {
-        "groups": {group: shown(moments(column)) for group, column in zip(groups, rows.T, strict=True)},
-        **{c.key: shown(moments([c.compute(row, counts, measure).value for row in rows])) for c in GROUPS},
+        "groups": {group: shown(performance.moments(column)) for group, column in zip(groups, rows.T, strict=True)},
+        **{c.key: shown(performance.moments([c.compute(row, counts, measure).value for row in rows])) for c in GROUPS},
         "n": len(rows),
     }
 
