@@ -897,33 +897,28 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
         more, leading = _tests([column], defined, tested=_racing(bounds), ranked=lambda _: able)
         versus = {label: cast(content.Versus, {**tests, **versus.get(label, {})}) for label, tests in more.items()}
         leaders |= leading
+    methods = [
+        {
+            "method": label,
+            "seeds": list(seeds),
+            **{c.key: over_seeds(_numbers([*seeds.values()], c.key)) for c in measured},
+            "groups": _treated_groups([*seeds.values()], about.classes, {} if numbers else about.group_words, several),
+            "intervals": {
+                c.key: _mean_ends([gaps.get("intervals", {}).get(c.key) for gaps in seeds.values()]) for c in measured
+            },
+            "failed": _failed(runs[label]),
+            "bound": bounds[label],
+            "versus": versus.get(label),
+        }
+        for label, seeds in by_method.items()
+    ]
     return {
         **_head(runs, by_method, leaders),
         "notes": [] if numbers else list(notes.of_parity(_histories(runs), by_method)),
         "positive": None if numbers or several or about.positive is None else about.positive.name,
         "least": about.least_group,
         "counted": about.counted,
-        "methods": [
-            cast(
-                content.Gaps,
-                {
-                    "method": label,
-                    "seeds": list(seeds),
-                    **{c.key: over_seeds(_numbers([*seeds.values()], c.key)) for c in measured},
-                    "groups": _treated_groups(
-                        [*seeds.values()], about.classes, {} if numbers else about.group_words, several
-                    ),
-                    "intervals": {
-                        c.key: _mean_ends([gaps.get("intervals", {}).get(c.key) for gaps in seeds.values()])
-                        for c in measured
-                    },
-                    "failed": _failed(runs[label]),
-                    "bound": bounds[label],
-                    "versus": versus.get(label),
-                },
-            )
-            for label, seeds in by_method.items()
-        ],
+        "methods": cast(list[content.Gaps], methods),
     }
 
 

@@ -222,7 +222,7 @@ def judged(outcomes: Sequence[Outcome], by: str, rounds: int) -> Result:
     why = next((why for _, why in outcomes if why), "")
     numbers = [{**scores(run), **({ORACLE: tested(run)} if by == ORACLE else {})} for run in ended]
     if by == ORACLE:
-        why = why or next((text for run in ended if (text := run.failure())), "")
+        why = why or next((failure for run in ended if (failure := run.failure())), "")
     else:
         why = why or next((text for run in ended if (text := failed(run))), "")
     names = dict.fromkeys(name for each in numbers for name in each)
