@@ -718,6 +718,13 @@ def test_spread_sorts_the_clients():
     np.testing.assert_allclose(line.get_ydata(), np.sort(100 * history.client_table()[1][-5:].mean(axis=0)))
 
 
+def test_the_spread_is_that_of_the_rounds_of_the_tables() -> None:
+    """Of one round where tables show the exported model, not of the last five."""
+    history = made_up()
+    line = figures_of_clients.spread(Comparison.of([history], last=1)).axes[0].lines[0]
+    np.testing.assert_allclose(line.get_ydata(), np.sort(100 * history.client_table()[1][-1]))
+
+
 def test_clients_that_share_a_model_and_a_test_set_have_no_order():
     """Then a figure of them would show steps, one per group, and nothing else."""
 
