@@ -146,27 +146,7 @@ class Untested(TypedDict):
     rmse: NotRequired[float | None]
 
 
-class Intervals(TypedDict):
-    """The 95 % intervals over the test samples of one seed, of statistics over groups and of the groups in their order; null where there is none."""
-
-    avg: list[float] | None
-    std: list[float] | None
-    worst: list[float] | None
-    gap: list[float] | None
-    groups: list[list[float] | None]
-
-
-class OverGroups(TypedDict):
-    """The statistics over the groups of a measure."""
-
-    avg: OverSeeds
-    std: OverSeeds
-    worst: OverSeeds
-    gap: OverSeeds
-    client_std: OverSeeds
-
-
-class Measured(OverGroups, Bounded):
+class Measured(Bounded):
     """A method's numbers of a measure.
 
     Attributes
@@ -186,7 +166,7 @@ class Measured(OverGroups, Bounded):
     groups: dict[str, OverSeeds]
     clients: dict[str, OverSeeds]
     failed: dict[str, Said]
-    intervals: Intervals | None
+    intervals: dict[str, Any] | None
     worst_groups: dict[str, int]
     untested: list[Untested]
     pooled: dict[str, Any]
@@ -394,7 +374,7 @@ class Parity(Table):
     methods: list[Gaps]
 
 
-class OfRounds(OverGroups):
+class OfRounds(TypedDict):
     """A method's main measure over other rounds, with the gaps between groups: see `Measured`, `Gaps`."""
 
     method: str
@@ -424,13 +404,6 @@ class Validated(TypedDict):
     method: str
     failed: bool
     bound: str
-    round: OverSeeds
-    accuracy: NotRequired[OverSeeds]
-    rmse: NotRequired[OverSeeds]
-    worst: OverSeeds
-    loss: OverSeeds
-    test: OverSeeds
-    test_worst: OverSeeds
     worst_groups: dict[str, int]
     test_worst_groups: dict[str, int]
 
@@ -444,9 +417,6 @@ class Validation(TypedDict):
 class OwnMeasured(TypedDict):
     """A method's numbers of a measure of the user's own, in its own unit: `avg`, `std`, and `worst` where a way is better, over seeds."""
 
-    avg: OverSeeds
-    std: OverSeeds
-    worst: NotRequired[OverSeeds]
     method: str
     failed: bool
     worst_groups: dict[str, int]

@@ -13,6 +13,7 @@ import numpy as np
 from equipoise.metrics.measures import Measure
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LAST, LEAVE_OUT, ORACLE
 from equipoise.records.meta import REPEATED, TOGETHER, Tuned
+from equipoise.report.document import Measured, mean_of
 from equipoise.report.formatting import brief, number
 from equipoise.report.provenance import at_real_sites
 from equipoise.system.environment import code, kind, release
@@ -22,7 +23,6 @@ from equipoise.system.text import Said, plural
 
 if TYPE_CHECKING:
     from equipoise.records.history import History
-    from equipoise.report.document import Measured
     from equipoise.report.statistics import Numbers
 
     Runs = Mapping[str, Mapping[int, History]]  # by label and seed
@@ -90,7 +90,7 @@ def _each(runs: Runs) -> Iterator[tuple[str, History]]:
 
 def of_bounds(runs: Runs, methods: Sequence[Measured], measure: Measure) -> Iterator[str]:
     """What rows are that are no method, and whether they bound the methods here."""
-    average = {m["method"]: m["avg"]["mean"] for m in methods if m["avg"]["mean"] is not None and not m["failed"]}
+    average = {m["method"]: avg for m in methods if (avg := mean_of(m, "avg")) is not None and not m["failed"]}
     racing = {m["method"]: average[m["method"]] for m in methods if not m["bound"] and m["method"] in average}
     for label, run in ((label, next(iter(seeds.values()))) for label, seeds in runs.items()):
         if not run.sharing.federated:

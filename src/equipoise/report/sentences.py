@@ -518,17 +518,17 @@ def _of_one(method: content.Measured, only: bool, measure: Measure) -> str:
     """What the one method that learned reaches; ``only`` if others did not."""
     groups = {group: cell["mean"] for group, cell in method["groups"].items() if cell["mean"] is not None}
     name = f"Only {method['method']} is better than guessing with every seed: it" if only else method["method"]
-    if method["avg"]["mean"] is None:
+    if (average := content.mean_of(method, "avg")) is None:
         if not groups:
             return f"{name} has no group that was tested in each of the last rounds."
         reached = notes.listed([f"{reaching(value, measure)} on {group}" for group, value in [*groups.items()][:4]])
         return f"{name} reaches {reached}."
-    text = f"{name} reaches {reaching(method['avg']['mean'], measure)}"
+    text = f"{name} reaches {reaching(average, measure)}"
     if len(groups) == 1:
         return f"{text} on {next(iter(groups))}."
     worst = [*groups][measure.worst_at([*groups.values()])]
     return (
-        f"{text} on average over {plural(len(groups), 'group')}, with a standard deviation of {points(method['std']['mean'], measure)} "
+        f"{text} on average over {plural(len(groups), 'group')}, with a standard deviation of {points(content.mean_of(method, 'std'), measure)} "
         f"between them; the {measure.lowest} is {worst} at {with_unit(groups[worst], measure)}."
     )
 
@@ -551,7 +551,7 @@ def _intervals_of_one(method: content.Measured, digits: int = 2) -> list[str]:
         (mean, half), ends = itemgetter("mean", "ci95")(content.number_of(method, key)), content.ends_of(method, key)
         if mean is not None and half is not None:
             ends = [mean - half, mean + half]
-        if method["avg"]["mean"] is not None and mean is not None and ends:
+        if content.mean_of(method, "avg") is not None and mean is not None and ends:
             lines.append(f"{method['method']}, {title}: {number(mean, digits)} {interval(ends, digits)}.")
     return lines
 
@@ -807,7 +807,8 @@ def _even_but_poor(methods: Sequence[content.Measured], measure: Measure) -> Ite
         method["method"]: (spread, average)
         for method in methods
         if not method["failed"] and not method["bound"]
-        if (spread := method["std"]["mean"]) is not None and (average := method["avg"]["mean"]) is not None
+        if (spread := content.mean_of(method, "std")) is not None
+        if (average := content.mean_of(method, "avg")) is not None
     }
     if len(learned) > 1:
         even = min(learned, key=lambda label: learned[label][0])

@@ -154,7 +154,11 @@ class Comparison(Mapping[str, Any]):
             for label, seeds in grouped.items()
         }
         by_measure = {measure.name: _of_measure(runs, last, measure) for measure in every}
-        more = {"in_force": _in_force(runs), "people": _people(runs)}
+        in_force = {
+            label: [run.history.meta.get("in_force", "") for run in seeds.values()] for label, seeds in runs.items()
+        }
+        stated = {label: " or ".join(dict.fromkeys(texts)) for label, texts in in_force.items() if all(texts)}
+        more = {"in_force": stated, "people": _people(runs)}
         document: content.Document = {
             **by_measure[main.name],
             "measures": {measure.name: by_measure[measure.name] for measure in measures},
@@ -449,7 +453,7 @@ def _of_measure(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
     )
     groups = list(dict.fromkeys(chain.from_iterable(history.groups for history in histories)))
 
-    def measured(label: str, seeds: Mapping[int, Run]) -> content.Measured:
+    def measured(label: str, seeds: Mapping[int, Run]) -> Content:
         """A method's numbers of the measure."""
         of_seeds = [*summaries[label].values()]
         together = [(run.history, run.groups[name][1]) for run in seeds.values()]
@@ -457,7 +461,7 @@ def _of_measure(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
             "method": label,
             "bound": bounds[label],
             "seeds": list(seeds),
-            **cast(content.OverGroups, _by_column(GROUPS, of_seeds)),
+            **_by_column(GROUPS, of_seeds),
             "groups": _by_key("groups", of_seeds, groups),
             "clients": _by_key("clients", of_seeds),
             "failed": {str(seed): run.failure for seed, run in seeds.items() if run.failure},
@@ -468,7 +472,7 @@ def _of_measure(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
             "pooled": _pooled(together, groups, last, measure),
         }
 
-    methods = [measured(label, seeds) for label, seeds in runs.items()]
+    methods = cast(list[content.Measured], [measured(label, seeds) for label, seeds in runs.items()])
     averaged = min(last, max(len(run.groups[name][0]) for run in every) or last)
     exported = _exported([history.selected_round is not None for history in histories], histories[0].main)
     last_evaluated = all(run.groups[name][0][-1:] == [r["round"] for r in run.shown.records[-1:]] for run in every)
@@ -615,11 +619,11 @@ def _draws(runs: Runs) -> dict[str, Draws]:
     return dict(zip(only, resampled([run.tested or () for run in only.values()]), strict=True))
 
 
-def _intervals(draws: Draws) -> content.Intervals:
+def _intervals(draws: Draws) -> Content:
     """95 % intervals over the test samples, of every group and of the statistics over them, in percent."""
     alone = zip(draws.others.T, draws.observed, strict=True)
     groups = [interval(Draws(others[:, None], observed[None]), "avg").percent for others, observed in alone]
-    return cast(content.Intervals, {"groups": groups, **{key: interval(draws, key).percent for key in OVER_GROUPS}})
+    return {"groups": groups, **{key: interval(draws, key).percent for key in OVER_GROUPS}}
 
 
 def _tests(
@@ -912,7 +916,7 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
         }
         for label, seeds in by_method.items()
     ]
-    return {
+    parity = {
         **_head(runs, by_method, leaders),
         "notes": [] if numbers else list(notes.of_parity(_histories(runs), by_method)),
         "positive": None if numbers or several or about.positive is None else about.positive.name,
@@ -920,6 +924,7 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
         "counted": about.counted,
         "methods": cast(list[content.Gaps], methods),
     }
+    return cast(content.Parity, parity)
 
 
 def _people(runs: Runs) -> dict[str, content.Parity]:
@@ -1092,11 +1097,13 @@ def _other_rounds(runs: Runs, last: int) -> content.OtherRounds | None:
         return None
     return {
         "averaged": min(last, evaluated),
-        "methods": [_of_rounds(label, [*seeds.values()], last) for label, seeds in runs.items()],
+        "methods": cast(
+            list[content.OfRounds], [_of_rounds(label, [*seeds.values()], last) for label, seeds in runs.items()]
+        ),
     }
 
 
-def _of_rounds(label: str, runs: Sequence[Run], last: int) -> content.OfRounds:
+def _of_rounds(label: str, runs: Sequence[Run], last: int) -> Content:
     measure = runs[0].history.main
     values = [performance.last_rounds(run.of_groups(last)[1], last) for run in runs]
     groups = [run.history.groups for run in runs]
@@ -1112,7 +1119,7 @@ def _of_rounds(label: str, runs: Sequence[Run], last: int) -> content.OfRounds:
             g: over_seeds([_scaled(values_of_run.get(g), measure) for values_of_run in by_group])
             for g in dict.fromkeys(sum(groups, ()))
         },
-        **cast(content.OverGroups, {key: over_seeds(numbers) for key, numbers in statistics.items()}),
+        **{key: over_seeds(numbers) for key, numbers in statistics.items()},
     }
 
 
@@ -1191,12 +1198,6 @@ def _on_groups(run: Run, name: str, last: int) -> Table:
     return performance.last_rounds(
         np.array([[row.get(group) for group in run.history.groups] for row in records], float), last
     )
-
-
-def _in_force(runs: Runs) -> dict[str, str]:
-    """By method with any, its hyper-parameters in force, as far as recorded."""
-    texts = {label: [run.history.meta.get("in_force", "") for run in seeds.values()] for label, seeds in runs.items()}
-    return {label: " or ".join(dict.fromkeys(each)) for label, each in texts.items() if all(each)}
 
 
 def _head(runs: Runs, by_method: Mapping[str, Iterable[int]], leaders: dict[str, content.Leader]) -> content.Table:
