@@ -5,14 +5,7 @@ from typing import TypedDict
 Ends = list[float] | None  # of a 95 % interval over the test samples
 
 
-class Calibrated(TypedDict):
-    """Whether the probabilities of one group are what they claim, see `GroupRates`."""
-
-    bias: float | None
-    calibration_error: float | None
-
-
-class GroupRates(Calibrated):
+class GroupRates(TypedDict):
     """How the global model treats one group, in percent.
 
     Attributes
@@ -35,6 +28,8 @@ class GroupRates(Calibrated):
     ppv: list[float | None]
     npv: list[float | None]
     of_class: list[int | None]
+    bias: float | None
+    calibration_error: float | None
     worst_recall: float | None
     worst_class: int | None
     intervals: dict[str, Ends | list[Ends]]
@@ -96,38 +91,18 @@ class GroupErrors(TypedDict):
     groups: dict[str, dict[str, float | None]]
 
 
-class Inside(TypedDict):
-    """The people of one client with one value: test samples, and the main measure; null of fewer than a number must be about."""
-
-    n: int | None
-    main: float | None
-
-
-class SiteRates(TypedDict, total=False):
-    """The people of one site with one value: test samples, those of the positive class, and rates in percent; null if too few.
-
-    Of regression `mae` and `error` instead of rates, in the unit of the target.
-    """
-
-    n: int | None
-    of_class: int | None
-    selection_rate: float | None
-    tpr: float | None
-    mae: float | None
-    error: float | None
-
-
 class Site(TypedDict):
     """How people are treated inside one site, in percent; of regression in the unit of the target.
 
     Attributes
     ----------
-    groups : by value.
+    groups : by value `n`, test samples; `of_class`, those of the positive class; and the rates `selection_rate` and `tpr`, or of regression
+        `mae` and `error`; null if too few.
     gaps : demographic parity and equal opportunity, or of MAE and mean error, between the values with 30 people or more; null of fewer than two.
     intervals : of these, 95 % for all sites together (Bonferroni).
     """
 
-    groups: dict[str, SiteRates]
+    groups: dict[str, dict[str, float | None]]
     gaps: dict[str, float | None]
     intervals: dict[str, Ends]
 
@@ -142,8 +117,8 @@ class People(TypedDict):
     treated : `GroupFairness` by value, or of regression `GroupErrors`; null where fewer than two values were tested.
     unknown : test samples of which the value is not known, as of all of a test set without attributes; they are in no value.
     as_groups : whether each test set has the people with one value, and all of these.
-    clients : of the model that each client predicts with, its main measure by value; null of one that was not tested, and empty where
-        clients share test sets and a model.
+    clients : of the model that each client predicts with, by value `n`, test samples, and `main`, the main measure, null if too few; null of
+        a client that was not tested, and empty where clients share test sets and a model.
     sites : by name, of every client with its own model or test set, else of every test set; empty without a positive class.
     averaged : the rounds.
     """
@@ -151,7 +126,7 @@ class People(TypedDict):
     treated: GroupFairness | GroupErrors | None
     unknown: int
     as_groups: bool
-    clients: list[dict[str, Inside] | None]
+    clients: list[dict[str, dict[str, float | None]] | None]
     sites: dict[str, Site]
     averaged: list[int]
 

@@ -27,14 +27,11 @@ from equipoise.metrics.measures import ACCURACY
 from equipoise.metrics.performance import UNDEFINED, Value, gap
 from equipoise.records.record import Record, Sums
 from equipoise.records.results import (
-    Calibrated,
     GroupErrors,
     GroupFairness,
     GroupRates,
-    Inside,
     People,
     Site,
-    SiteRates,
 )
 from equipoise.system.grouping import by_name
 
@@ -44,6 +41,7 @@ if TYPE_CHECKING:
 OF_SITES: Final = ("demographic_parity", "equal_opportunity")  # gaps inside sites
 OF_NUMBERS_AT_SITES: Final = ("mae_gap", "error_gap")  # those of numbers
 OF_ERRORS: Final = ("rmse", "mae", "error", "prediction")  # of the numbers that are predicted for a group
+Numbers = dict[str, float | None]
 Row = Mapping[str, NDArray[np.float64]]  # sums over the samples with one value of an attribute
 
 
@@ -203,16 +201,14 @@ def sites_of_numbers(rounds: Sequence[Mapping[str, Mapping[str, Row]]], least: i
     for name, rows in each.items():
         gaps, shown = errors(rows, enough, level=1 - 0.05 / max(1, estimable)), errors(rows, least)["groups"]
         by_site[name] = {
-            "groups": {
-                value: cast(SiteRates, {key: x[key] for key in ("n", "mae", "error")}) for value, x in shown.items()
-            },
+            "groups": {value: {key: x[key] for key in ("n", "mae", "error")} for value, x in shown.items()},
             "gaps": {key: gaps[key] for key in OF_NUMBERS_AT_SITES},
             "intervals": {key: gaps["intervals"][key] for key in OF_NUMBERS_AT_SITES},
         }
     return by_site
 
 
-def _site_rates(counts: Counts, c: int, rounds: int, least: int) -> SiteRates:
+def _site_rates(counts: Counts, c: int, rounds: int, least: int) -> Numbers:
     rates, people = rates_of(counts, least * rounds), people_of(counts)
     return {
         "n": _enough(people["accuracy"][c] / rounds, least),
@@ -237,9 +233,9 @@ def _counts(row: Row) -> Counts:
     return {key: counts.tolist() for key, counts in row.items()}
 
 
-def _inside(history: "History", rounds: Sequence[Mapping[str, Row]]) -> dict[str, Inside]:
+def _inside(history: "History", rounds: Sequence[Mapping[str, Row]]) -> dict[str, Numbers]:
     """The main measure of a client's model for each value, the mean over some rounds."""
-    by_value: dict[str, Inside] = {}
+    by_value: dict[str, Numbers] = {}
     for name, each in by_name(rounds).items():
         sizes = [float(row["true"].sum() if "true" in row else row["n"]) for row in each]
         people = _enough(float(each[-1].get("persons", sizes[-1])), history.least_group)
@@ -354,7 +350,7 @@ def rates(
     }
 
 
-def _calibrated(counts: Mapping[str, Any], positive: int | None, least: int) -> Calibrated:
+def _calibrated(counts: Mapping[str, Any], positive: int | None, least: int) -> Numbers:
     """The calibration of one group in percent; nothing without probabilities."""
     enough = "scores" in counts and counts.get("scored", least) >= least  # people, of whom rows are no fewer
     error, bias = calibration_of_sums(counts["scores"], least) if enough else (UNDEFINED, UNDEFINED)
@@ -386,7 +382,7 @@ def _sizes(groups: Mapping[str, Counts], classes: Sequence[int], least: int, unk
     }
 
 
-def _rates(rates: Rates, counts: Counts, calibrated: Calibrated, classes: Sequence[int], rounds: int) -> dict[str, Any]:
+def _rates(rates: Rates, counts: Counts, calibrated: Numbers, classes: Sequence[int], rounds: int) -> dict[str, Any]:
     """The rates of one group with their intervals, from counts that are the sum of so many rounds."""
     hardest = rates.hardest
     sizes = sizes_by(counts, rounds)

@@ -287,21 +287,18 @@ class Leaderboard:
         return "".join(f". On {listed(those)}: {shown}" for shown, those in names.items())
 
     def _of_costs(self) -> list[Sheet]:
-        def cost(key: str, shown: Callable[[float], str]) -> Callable[[str, str, Content], Cell]:
-            return lambda _, __, cell: Cell(UNDEFINED if cell[key] is None else shown(cell[key]))
+        def table(name: str, heading: str, about: str, key: str, shown: Callable[[float], str]) -> Sheet:
+            def cost(_method: str, _scenario: str, cell: Content) -> Cell:
+                return Cell(UNDEFINED if cell[key] is None else shown(cell[key]))
 
+            return self._table(name, heading, about, cost)
+
+        in_round, draws = "that all clients receive and send in a round", "the settings, all draws"
         return [
-            self._table("seconds", "Seconds", "of training of a run, mean over seeds", cost("seconds", brief)),
-            self._table(
-                "traffic",
-                "MB",
-                "that all clients receive and send in a round",
-                cost("bytes", lambda n: number(n / 1e6)),
-            ),
-            self._table("choosing", "Seconds of choosing", "the settings, all draws", cost("tuning_seconds", brief)),
-            self._table(
-                "rounds", "Rounds of choosing", "the settings, all draws", cost("tuning_rounds", "{:,}".format)
-            ),
+            table("seconds", "Seconds", "of training of a run, mean over seeds", "seconds", brief),
+            table("traffic", "MB", in_round, "bytes", lambda n: number(n / 1e6)),
+            table("choosing", "Seconds of choosing", draws, "tuning_seconds", brief),
+            table("rounds", "Rounds of choosing", draws, "tuning_rounds", "{:,}".format),
         ]
 
     def _table(

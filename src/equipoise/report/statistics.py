@@ -964,7 +964,7 @@ def _worst_value(groups: Mapping[str, Numbers], measure: Measure) -> str | None:
     return [*shown][measure.worst_at([*shown.values()])] if len(shown) > 1 else None
 
 
-def _inside(seeds: Sequence[Mapping[str, results.Inside]]) -> content.InsideClient:
+def _inside(seeds: Sequence[Mapping[str, Numbers]]) -> content.InsideClient:
     """The people of a client with each value: how many test samples, and the main measure over the seeds; and the gap between values."""
     by_value: dict[str, content.Inside] = {}
     for name, each in by_name(seeds).items():
