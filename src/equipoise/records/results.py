@@ -1,6 +1,6 @@
 """Parts of the numbers that summarise a run: a number that is not defined is null."""
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 Ends = list[float] | None  # of a 95 % interval over the test samples
 
@@ -131,18 +131,6 @@ class People(TypedDict):
     averaged: list[int]
 
 
-class Bounds(TypedDict):
-    """Bounded collaborative fairness: percent of the clients within their bounds, who is not, and the worst margins."""
-
-    rate: float | None
-    satisfied: bool
-    lower_violations: list[int]
-    upper_violations: list[int]
-    literal_upper_violations: list[int]
-    lower_margin: float | None
-    upper_margin: float | None
-
-
 class Collaboration(TypedDict):
     """What clients get for what they contribute, in percent.
 
@@ -160,7 +148,8 @@ class Collaboration(TypedDict):
     fairness_oracle, max_oracle : the best of all rounds, which picks the round by the test data.
     max, mean, min : over the clients.
     gain : over what each reaches alone: `mean`, `std` (ddof 0), and how many are `worse_off`.
-    bcf : see `Bounds`.
+    bcf : bounded collaborative fairness: `rate`, percent of the clients within their bounds, whether it is `satisfied` by all, who violates a
+        bound (`lower_violations`, `upper_violations`, `literal_upper_violations`), and the worst margins (`lower_margin`, `upper_margin`).
     bytes : `down` and `up`, the mean over clients and rounds, and `full`, of the whole model; null where not recorded.
     """
 
@@ -180,5 +169,5 @@ class Collaboration(TypedDict):
     mean: float | None
     min: float | None
     gain: dict[str, float | None]
-    bcf: Bounds
+    bcf: dict[str, Any]
     bytes: dict[str, float | None] | None

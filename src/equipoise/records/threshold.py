@@ -71,15 +71,6 @@ class ByGroup(TypedDict):
     thresholds: dict[str, float]
 
 
-class ChosenOn(TypedDict):
-    """The validation rows: whose they are, how many, how many of the positive class (null if too few), and a hash of scores and classes."""
-
-    source: str
-    n: int
-    of_class: int | None
-    sha256: str
-
-
 class Recalibrated(TypedDict):
     """A function of the probabilities, fitted to ``n`` validation rows, and the measures on test rows after it and before."""
 
@@ -99,7 +90,8 @@ class Chosen(TypedDict):
     positive : the name of the class that is predicted where its probability is at least the threshold.
     threshold, by_group : for everyone; and by group, null where one is for all.
     rule, aim : how it was chosen, in words, and as kind and value, see `equipoise.metrics.thresholds.Aim`.
-    rows, validation : on which it was chosen, and the rates on them: of ``"all"``, and by group, if the threshold is.
+    rows, validation : the validation rows on which it was chosen: their `source`, `n`, those of the positive class (`of_class`, null if too few)
+        and `sha256` of scores and classes; and the rates on them: of ``"all"``, and by group, if the threshold is.
     hash : SHA-256 of the values of the global model.
     round, record : the round after which the model was, from 0, and the :func:`mark` of its record.
     least : fewest samples that a number is about.
@@ -114,7 +106,7 @@ class Chosen(TypedDict):
     by_group: ByGroup | None
     rule: str
     aim: dict[str, str | float]
-    rows: ChosenOn
+    rows: dict[str, Any]
     validation: dict[str, RatesAt]
     hash: str
     round: int
