@@ -96,11 +96,9 @@ def _few(fairness: Parity, titles: Mapping[str, str]) -> Iterator[str]:
         what = "rate" if titles is not OF_NUMBERS else "number"
         text = f"n < {fairness['least']}: a {what} about so few is not shown, and is in no gap (--least-group). {UNPROTECTED}"
         yield Said(text, "few")
-    if any(
-        n is None and rate_of(rates, key)["mean"] is not None
-        for rates in every
-        for n, key in ((rates["n"], next(iter(titles))), (rates.get("of_class", 0), "tpr"))
-    ):
+    sizes = [(rates, rates["n"], next(iter(titles))) for rates in every]
+    sizes += [(rates, rates["of_class"], "tpr") for rates in every if "tpr" in titles]
+    if any(n is None and rate_of(rates, key)["mean"] is not None for rates, n, key in sizes):
         yield FOLLOWS.format(fairness["least"])
     rated = grouped(
         (f"in group {group} over {k} of {n} seeds", title)
