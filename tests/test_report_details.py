@@ -26,12 +26,12 @@ from equipoise.metrics.measures import ACCURACY
 from equipoise.metrics.performance import last_rounds
 from equipoise.metrics.statistics import half_interval
 from equipoise.report import booktabs, columns, comparison, figures, figures_of_groups, render
+from equipoise.report.columns import TERMS, anchor, hint, typeset
 from equipoise.report.formatting import size
 from equipoise.report.layout import communication, every_client, over_clients, over_groups, paired_tests
 from equipoise.report.provenance import commands, environment
 from equipoise.report.sentences import evidence, limits
 from equipoise.report.statistics import Comparison
-from equipoise.report.terms import TERMS, anchor, hint, typeset
 from equipoise.runs.configuration import RunConfig, called
 from helpers import in_one
 from test_collaborative_report import made as collaborator

@@ -56,14 +56,6 @@ class Division(TypedDict):
     groups: dict[str, RatesAt]
 
 
-class ReliabilityBin(Estimate):
-    """Samples with scores in (low edge, high edge]: how many, their mean score, and the share that is positive."""
-
-    edges: list[float]
-    n: int
-    score: float
-
-
 class ByGroup(TypedDict):
     """The threshold of each value of a sensitive attribute; people of whom the value is not known have the common one."""
 
@@ -96,7 +88,8 @@ class Chosen(TypedDict):
     round, record : the round after which the model was, from 0, and the :func:`mark` of its record.
     least : fewest samples that a number is about.
     everyone, divisions : rates on all test rows, and by group.
-    reliability : of all test rows.
+    reliability : of all test rows, by bin of scores in (low edge, high edge]: `edges`, how many samples (`n`), their mean `score`, and the share
+        that is positive as in `Estimate`.
     recalibration : null unless it was asked for.
     notes : sentences about the choice.
     """
@@ -114,7 +107,7 @@ class Chosen(TypedDict):
     least: int
     everyone: RatesAt
     divisions: list[Division]
-    reliability: list[ReliabilityBin]
+    reliability: list[dict[str, Any]]
     recalibration: Recalibrated | None
     notes: list[str]
 

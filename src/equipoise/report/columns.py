@@ -1,12 +1,14 @@
-"""How tables show the numbers of runs: a column each, from left to right; what they are is in `equipoise.metrics.definitions`."""
+"""How tables show the numbers of runs, a column each, and how pages explain them; what they are is in `equipoise.metrics.definitions`."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from html import escape
+from typing import Final, NamedTuple
 
 from equipoise.metrics import definitions
 from equipoise.metrics.classification import AREAS
-from equipoise.metrics.measures import Measure
+from equipoise.metrics.measures import CLASSIFICATION, Measure
 
 _POWERS: Final = {statistic.key: statistic.power for statistic in (*definitions.GROUPS, *definitions.INDICES)}
 
@@ -113,3 +115,77 @@ def parity(several: bool, calibration: bool = False) -> tuple[Column, ...]:
     if several:
         return (PARITY[0], PARITY[-1])
     return tuple(column for column in PARITY[:-1] if calibration or "calibration" not in column.key)
+
+
+# what a page explains: formula, direction and source of every column
+class Term(NamedTuple):
+    """A measure: its formula in plain text, which way is better (`""` where neither is), and its source."""
+
+    formula: str
+    better: str = ""
+    source: str = "–"
+
+
+_LOW: Final = {"ₖ": "k", "ᵢ": "i", "ⱼ": "j", "₀": "0"}
+
+
+def _explained(statistics: Iterable[definitions.Statistic], measure: Measure) -> dict[str, Term]:
+    explained = [statistic.of(measure) for statistic in statistics if statistic.formula]
+    return {entry.heading: Term(entry.formula, entry.better, entry.source) for entry in explained}
+
+
+def terms_of(measures: Sequence[Measure]) -> dict[str, Term]:
+    """What a page explains, by the title of the column, in numbers of the first of some measures.
+
+    Parameters
+    ----------
+    measures : of the task, the main one first.
+    """
+    main = measures[0]
+    return {
+        **_explained(definitions.GROUPS, main),
+        **{m.title: Term(m.formula, m.better, m.source) for m in measures if m.formula},
+        **_explained(definitions.INDICES, main),
+        **_explained((*definitions.COLLABORATION, *definitions.PARITY), main),
+        "p": Term(
+            "P(|T| ≥ |t|) for Student's T with n − 1 degrees of freedom and t = d̄ √n / sd(d), d the differences of n seeds",
+            "",
+            "Student 1908",
+        ),
+        "Holm p": Term(
+            "the i-th smallest of m p-values, counted from 0, becomes the largest of min(1, (m − j) pⱼ) over j ≤ i",
+            "",
+            "Holm 1979",
+        ),
+        **(_explained(definitions.ERRORS, main) if main.of_target else {}),
+    }
+
+
+TERMS: Final = terms_of(CLASSIFICATION)
+
+
+def notation(measure: Measure, when: str) -> str:
+    """What the letters of formulas are, with a main measure; ``when`` are the rounds that tables are of."""
+    share = measure.unit == "%"
+    return (
+        f"aₖ is the {measure.noun}{' in [0, 1]' if share else measure.words} of group or client k, {when}; "
+        "K is their number, ā their mean, and ‖a‖ = √(Σₖ aₖ²)."
+        + f" Tables print percent. cₖ is the {measure.noun} that client k reaches alone, θₖ that of the model it owns in the end."
+        * share
+    )
+
+
+def anchor(title: str, terms: Mapping[str, Term] = TERMS) -> str:
+    """The id of the explanation of a title on a page."""
+    return f"term-{list(terms).index(title)}-{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}"
+
+
+def typeset(formula: str) -> str:
+    """A formula in HTML, escaped, with subscripts."""
+    return re.sub(r"_(\w)|([ₖᵢⱼ₀])", lambda low: f"<sub>{low[1] or _LOW[low[2]]}</sub>", escape(formula))
+
+
+def hint(title: str, terms: Mapping[str, Term] = TERMS) -> str:
+    """The tooltip of a title: formula and direction in a line, or nothing for a title without a term."""
+    term = terms.get(title)
+    return "" if term is None else f"{term.formula}.{f' {term.better.capitalize()} is better.' if term.better else ''}"

@@ -19,6 +19,7 @@ from equipoise.metrics.measures import Measure, measures_of
 from equipoise.records.threshold import Chosen
 from equipoise.report import booktabs, drawing, layout, notes, provenance, thresholds
 from equipoise.report import figures as drawings
+from equipoise.report.columns import Term, anchor, hint, notation, terms_of, typeset
 from equipoise.report.document import mean_of
 from equipoise.report.figures_of_groups import loss_curve, loss_limit
 from equipoise.report.figures_of_training import MEASURED, measured_in
@@ -27,7 +28,6 @@ from equipoise.report.grid import Grid
 from equipoise.report.holdings import marks, sentence
 from equipoise.report.sentences import left_out, limits, tested_on, when, worst_named
 from equipoise.report.statistics import Comparison, tables
-from equipoise.report.terms import Term, anchor, hint, notation, terms_of, typeset
 from equipoise.system.files import write_atomically
 from equipoise.system.text import plural, visible
 
