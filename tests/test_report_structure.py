@@ -143,7 +143,7 @@ def takes_no_private_name(file: Path) -> None:
 BY_COLUMN: dict[str, Any] = {  # rows that have the keys of columns, too
     "Versus": document.Difference,
     "RatesOfGroup": document.Rate,
-    **dict.fromkeys(("Measured", "OfRounds", "Validated", "OwnMeasured"), document.OverSeeds),
+    **dict.fromkeys(("Measured", "OfRounds", "Validated"), document.OverSeeds),
     **dict.fromkeys(("Gaps", "Rewarded", "OverClients"), document.OverSeeds),
 }
 LISTS = (GROUPS, definitions.INDICES, definitions.COLLABORATION, definitions.PARITY, definitions.ERRORS)

@@ -291,43 +291,6 @@ class RatesOfGroup(TypedDict):
     of_class: NotRequired[int | None]
 
 
-class Inside(OverSeeds):
-    """The people of a client with one value: test samples with each seed, null if too few, and the main measure of the client's model."""
-
-    n: list[int | None]
-
-
-class InsideClient(TypedDict):
-    """How the model that a client predicts with treats its people, by value, and the gap between values."""
-
-    groups: dict[str, Inside]
-    gap: OverSeeds
-
-
-class InsideSite(TypedDict):
-    """How a method treats the people of one site: by value their numbers and rates, and the gaps, each over the seeds that have it."""
-
-    groups: dict[str, dict[str, Any]]
-    gaps: dict[str, OverSeeds]
-
-
-class LargestInside(TypedDict):
-    """The largest gap inside a site.
-
-    Attributes
-    ----------
-    gap, worst : over the seeds, and where it is, by how many seeds.
-    sites, few : how many sites, and `[low, high]` of those with too few people for a gap.
-    larger : sites whose gap is larger than that of all people, beyond chance, by how many seeds.
-    """
-
-    gap: OverSeeds
-    worst: dict[str, int]
-    sites: int
-    few: list[int]
-    larger: dict[str, int]
-
-
 class Gaps(Bounded):
     """How differently a method treats the groups.
 
@@ -338,18 +301,21 @@ class Gaps(Bounded):
     rmse_gap, mae_gap, error_gap, prediction_gap : for regression, instead of these.
     groups : by group.
     intervals : `[low, high]` over the test samples, ends averaged over the seeds.
-    worst_groups, clients : of a sensitive attribute, the worst value, by how many seeds have it there; and by client; empty where clients
-        share a model and test sets.
-    sites, largest : of a sensitive attribute, by site, and by gap.
+    worst_groups : of a sensitive attribute, the worst value, by how many seeds have it there.
+    clients : of a sensitive attribute and the model of each client: `groups`, by value the main measure with its test samples of each seed, `n`,
+        null if too few; and the `gap` between values. Empty where clients share a model and test sets.
+    sites : of a sensitive attribute, by site `groups`, by value the numbers and rates of its people, and `gaps`, over the seeds that have them.
+    largest : by gap, the largest inside a site: `gap` over the seeds, and `worst`, where it is, by how many seeds; of how many `sites`, of
+        which `few`, from low to high, have too few people; and `larger`, by how many seeds, sites with a gap beyond that of all people.
     failed : see `Measured`.
     """
 
     groups: dict[str, RatesOfGroup]
     intervals: dict[str, tuple[float, float] | None]
     worst_groups: NotRequired[dict[str, int]]
-    clients: NotRequired[list[InsideClient]]
-    sites: NotRequired[dict[str, InsideSite]]
-    largest: NotRequired[dict[str, LargestInside]]
+    clients: NotRequired[list[dict[str, Any]]]
+    sites: NotRequired[dict[str, dict[str, Any]]]
+    largest: NotRequired[dict[str, dict[str, Any]]]
     failed: bool
 
 
@@ -414,22 +380,6 @@ class Validation(TypedDict):
     methods: list[Validated]
 
 
-class OwnMeasured(TypedDict):
-    """A method's numbers of a measure of the user's own, in its own unit: `avg`, `std`, and `worst` where a way is better, over seeds."""
-
-    method: str
-    failed: bool
-    worst_groups: dict[str, int]
-
-
-class OwnMeasure(TypedDict):
-    """A measure of the user's own: which way is better, why it was null for some group, and by method, see `OwnMeasured`."""
-
-    better: str | None
-    undefined: dict[str, str]
-    methods: list[OwnMeasured]
-
-
 class Document(OfMeasure):
     """Everything that tables, figures and pages show of several runs: the main measure, see `OfMeasure`, and these parts.
 
@@ -443,7 +393,8 @@ class Document(OfMeasure):
     other_rounds : null where there was one round only.
     validation : null where nothing was held out.
     in_force : by method with any its hyper-parameters, in words.
-    own_measures : by name, the measures that are none of `equipoise.metrics.MEASURES`.
+    own_measures : by name, the measures that are none of `equipoise.metrics.MEASURES`: which way is `better`, why one is `undefined` for some
+        group, and of the `methods` in its own unit `avg`, `std`, and `worst` where a way is better, over seeds.
     """
 
     measures: dict[str, OfMeasure]
@@ -454,7 +405,7 @@ class Document(OfMeasure):
     people: NotRequired[dict[str, Parity]]
     other_rounds: OtherRounds | None
     validation: Validation | None
-    own_measures: dict[str, OwnMeasure]
+    own_measures: dict[str, dict[str, Any]]
 
 
 class Treated(NamedTuple):

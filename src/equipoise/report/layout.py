@@ -454,7 +454,7 @@ def of_sites(treated: content.Treated, comparison: content.Document) -> Iterator
     )
 
 
-def _of_value(inside: content.Inside | None, few: str, digits: int) -> Cell:
+def _of_value(inside: Any, few: str, digits: int) -> Cell:
     """The main measure of a client's people with one value; that they are too few, or a dash where there are none."""
     if inside is None:
         return Cell(UNDEFINED)

@@ -964,9 +964,9 @@ def _worst_value(groups: Mapping[str, Numbers], measure: Measure) -> str | None:
     return [*shown][measure.worst_at([*shown.values()])] if len(shown) > 1 else None
 
 
-def _inside(seeds: Sequence[Mapping[str, Numbers]]) -> content.InsideClient:
+def _inside(seeds: Sequence[Mapping[str, Numbers]]) -> Content:
     """The people of a client with each value: how many test samples, and the main measure over the seeds; and the gap between values."""
-    by_value: dict[str, content.Inside] = {}
+    by_value: Content = {}
     for name, each in by_name(seeds).items():
         shown = [values["main"] for values in each if values["main"] is not None]
         by_value[name] = {**over_seeds(shown or [None]), "n": [values["n"] for values in each]}
@@ -976,7 +976,7 @@ def _inside(seeds: Sequence[Mapping[str, Numbers]]) -> content.InsideClient:
     }
 
 
-def _site(seeds: Sequence[results.Site]) -> content.InsideSite:
+def _site(seeds: Sequence[results.Site]) -> Content:
     """How the people of a site are treated, over the seeds."""
     by_value: dict[str, dict[str, Any]] = {}
     for value, of_seeds in by_name(site["groups"] for site in seeds).items():
@@ -990,7 +990,7 @@ def _site(seeds: Sequence[results.Site]) -> content.InsideSite:
     }
 
 
-def _largest_inside(seeds: Sequence[results.People], key: str) -> content.LargestInside:
+def _largest_inside(seeds: Sequence[results.People], key: str) -> Content:
     """The largest gap inside a site, of those that can be estimated, and the sites in which it is larger than overall beyond chance."""
     gaps = [
         {name: gap for name, site in each["sites"].items() if (gap := site["gaps"][key]) is not None} for each in seeds
@@ -1157,10 +1157,10 @@ def _validation(runs: Runs) -> content.Validation | None:
     return {"methods": cast(list[content.Validated], methods)} if methods else None
 
 
-def _own_measures(runs: Runs, last: int) -> dict[str, content.OwnMeasure]:
+def _own_measures(runs: Runs, last: int) -> dict[str, Content]:
     """The measures beside those of ``MEASURES``, each over the groups of the global model, in its own unit."""
     records = [r["measures"] for run in _every(runs) for r in run.shown.records if "measures" in r]
-    measures: dict[str, content.OwnMeasure] = {}
+    measures: dict[str, Content] = {}
     for name, better in {name: measure["better"] for record in records for name, measure in record.items()}.items():
         undefined = {
             where: why for record in records if name in record for where, why in record[name]["undefined"].items()
@@ -1170,14 +1170,14 @@ def _own_measures(runs: Runs, last: int) -> dict[str, content.OwnMeasure]:
     return measures
 
 
-def _of_own(label: str, seeds: Mapping[int, Run], name: str, better: str | None, last: int) -> content.OwnMeasured:
+def _of_own(label: str, seeds: Mapping[int, Run], name: str, better: str | None, last: int) -> Content:
     """A method's numbers of a measure of the user's own."""
     high = better == "higher"
     statistics = {"avg": performance.mean, "std": performance.std}
     statistics |= {"worst": performance.worst if high else performance.best} if better else {}
     each = [_on_groups(run, name, last) for run in seeds.values()]
     worst_at = partial(performance.extreme_at, choose=np.argmin if high else np.argmax)
-    numbers = {
+    return {
         "method": label,
         "failed": _failed(seeds),
         "worst_groups": _worst_groups(
@@ -1187,7 +1187,6 @@ def _of_own(label: str, seeds: Mapping[int, Run], name: str, better: str | None,
         ),
         **{key: over_seeds([make(row).value for row in each]) for key, make in statistics.items()},
     }
-    return cast(content.OwnMeasured, numbers)
 
 
 def _on_groups(run: Run, name: str, last: int) -> Table:
