@@ -157,13 +157,6 @@ class Bytes(Sent):
     full: int
 
 
-class Units(TypedDict, total=False):
-    """Hidden units of each group that each client holds; where that changed, which: hexadecimal digits of `numpy.packbits` over all units."""
-
-    held: list[list[int]]
-    bits: list[str]
-
-
 class Record(TypedDict, total=False):
     """One round, exactly as a line of `metrics.jsonl` holds it; only `round` is in every record. A rule may note more.
 
@@ -236,7 +229,7 @@ class Record(TypedDict, total=False):
     quarantined: list[dict[str, Any]]
     lr: float | dict[str, float]
     bytes: Bytes
-    units: Units
+    units: dict[str, list[Any]]
     kept: float
     consistency: list[int]
     agreement: list[list[int]]

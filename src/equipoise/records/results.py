@@ -72,25 +72,6 @@ class GroupFairness(TypedDict):
     averaged: list[int]
 
 
-class GroupErrors(TypedDict):
-    """How different the errors of a model are between groups, in the unit of the target.
-
-    Attributes
-    ----------
-    intervals : `[low, high]` of each difference, 95 % over the people who were tested.
-    rmse_gap, mae_gap, error_gap, prediction_gap : the largest less the smallest of each.
-    groups : of every group `n`, its test samples; `rmse` and `mae`; `error`, the mean of predicted less true; and `prediction`, the mean of
-        the predictions. Null of fewer people than a number must be about.
-    """
-
-    intervals: dict[str, Ends]
-    rmse_gap: float | None
-    mae_gap: float | None
-    error_gap: float | None
-    prediction_gap: float | None
-    groups: dict[str, dict[str, float | None]]
-
-
 class Site(TypedDict):
     """How people are treated inside one site, in percent; of regression in the unit of the target.
 
@@ -114,7 +95,9 @@ class People(TypedDict):
 
     Attributes
     ----------
-    treated : `GroupFairness` by value, or of regression `GroupErrors`; null where fewer than two values were tested.
+    treated : `GroupFairness` by value; null where fewer than two values were tested. Of regression, in the unit of the target, `rmse_gap`,
+        `mae_gap`, `error_gap` and `prediction_gap`, the largest less the smallest; their `intervals`, 95 % over the people who were tested; and
+        `groups`, of each `n`, test samples, `rmse`, `mae`, `error`, the mean of predicted less true, and `prediction`, null if too few.
     unknown : test samples of which the value is not known, as of all of a test set without attributes; they are in no value.
     as_groups : whether each test set has the people with one value, and all of these.
     clients : of the model that each client predicts with, by value `n`, test samples, and `main`, the main measure, null if too few; null of
@@ -123,7 +106,7 @@ class People(TypedDict):
     averaged : the rounds.
     """
 
-    treated: GroupFairness | GroupErrors | None
+    treated: GroupFairness | dict[str, Any] | None
     unknown: int
     as_groups: bool
     clients: list[dict[str, dict[str, float | None]] | None]

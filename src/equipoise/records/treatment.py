@@ -27,7 +27,6 @@ from equipoise.metrics.measures import ACCURACY
 from equipoise.metrics.performance import UNDEFINED, Value, gap
 from equipoise.records.record import Record, Sums
 from equipoise.records.results import (
-    GroupErrors,
     GroupFairness,
     GroupRates,
     People,
@@ -124,7 +123,7 @@ def people(history: "History", k: int, last: int) -> People | None:
     if history.main == ACCURACY:
         about = history.positive
         counts = [(t, {name: _counts(row) for name, row in rows.items()}) for t, rows, _ in rounds]
-        treated: GroupFairness | GroupErrors | None = rates(
+        treated: GroupFairness | dict[str, Any] | None = rates(
             counts, about and about.number, history.least_group, rounds[-1][2]
         )
     else:
@@ -251,7 +250,7 @@ def _inside(history: "History", rounds: Sequence[Mapping[str, Row]]) -> dict[str
     return by_value
 
 
-def errors(rounds: Sequence[Mapping[str, Row]], least: int, unknown: int = 0, *, level: float = 0.95) -> GroupErrors:
+def errors(rounds: Sequence[Mapping[str, Row]], least: int, unknown: int = 0, *, level: float = 0.95) -> dict[str, Any]:
     """How large the errors of a model are by group, the mean over some rounds, and how different.
 
     Parameters
@@ -278,7 +277,7 @@ def errors(rounds: Sequence[Mapping[str, Row]], least: int, unknown: int = 0, *,
     known = all("moments" in row for rows in each.values() for row in rows)
     ends = {f"{key}_gap": of_means(of_key, level) for key, of_key in shown.items() if known}
     intervals = {key: [*ends[key]] if key in ends and math.isfinite(ends[key].low) else None for key in between}
-    return cast(GroupErrors, {"intervals": intervals, **between, "groups": by_group})
+    return {"intervals": intervals, **between, "groups": by_group}
 
 
 def _mean(rows: Sequence[Row], key: str) -> tuple[float, float, float]:

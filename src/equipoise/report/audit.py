@@ -290,7 +290,12 @@ class Audit:
                 for k in gaps.behind(column.key)
             }
             values = max(each.values(), key=lambda values: gap_between(values.values()) or 0.0)
-            rows.append((column.title, _row(gap, content.ends_of(method, column.key), values, self._digits)))
+            texts = [gaps.NOT_ESTIMABLE, "", "", ""]
+            if gap is not None:
+                ends = [choose(values, key=values.__getitem__) for choose in (min, max)]
+                texts = [number(gap, self._digits), interval(content.ends_of(method, column.key), self._digits)]
+                texts += [f"{g} {number(values[g], self._digits)}" for g in ends]
+            rows.append((column.title, tuple(map(Cell, texts))))
         return Grid(
             (f"gap{' (points)' * bool(self.data.classes)}", f"95{PERCENT} interval", "lowest", "highest"), tuple(rows)
         )
@@ -336,15 +341,3 @@ class Audit:
 
     def __repr__(self) -> str:
         return f"Audit({len(self.data):,} people: {self.summary})"
-
-
-def _row(gap: float | None, ends: Sequence[float] | None, values: Mapping[str, float], digits: int) -> tuple[Cell, ...]:
-    """A gap, its interval, and the groups with the lowest and the highest value."""
-    if gap is None:
-        return (Cell(gaps.NOT_ESTIMABLE), Cell(""), Cell(""), Cell(""))
-    low, high = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
-    return (
-        Cell(number(gap, digits)),
-        Cell(interval(ends, digits)),
-        *(Cell(f"{g} {number(values[g], digits)}") for g in (low, high)),
-    )
