@@ -143,13 +143,11 @@ def takes_no_private_name(file: Path) -> None:
 BY_COLUMN: dict[str, Any] = {  # rows that have the keys of columns, too
     "Versus": document.Difference,
     "RatesOfGroup": document.Rate,
-    **dict.fromkeys(("Measured", "OfRounds", "Validated"), document.OverSeeds),
-    **dict.fromkeys(("Gaps", "Rewarded", "OverClients"), document.OverSeeds),
+    **dict.fromkeys(("Measured", "Gaps", "Rewarded", "OverClients"), document.OverSeeds),
 }
 LISTS = (GROUPS, definitions.INDICES, definitions.COLLABORATION, definitions.PARITY, definitions.ERRORS)
 KEYS = {statistic.key for statistics in LISTS for statistic in statistics}
 KEYS |= {"accuracy", *OF_CLASS, "bias", "calibration_error", "rmse", "mae", "error", "prediction"}
-KEYS |= {"round", "loss", "test", "test_worst"}
 
 
 def misfits(value: Any, kind: Any, where: str = "document") -> Iterator[str]:

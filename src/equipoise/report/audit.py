@@ -24,7 +24,7 @@ from equipoise.records.meta import Meta
 from equipoise.records.record import Record, Sums
 from equipoise.records.treatment import gap_between
 from equipoise.report import document as content
-from equipoise.report import gaps, layout, rates, sentences
+from equipoise.report import layout, rates, sentences
 from equipoise.report.formatting import PERCENT, interval, number, without
 from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.html import svg, template
@@ -232,13 +232,13 @@ class Audit:
             (method,) = treated.parity["methods"]
             if not said and self.data.positive is not None:
                 said.append(rates.missed(treated.parity))
-            keys = gaps.columns(treated, self.history.main)
+            keys = rates.two_gaps(treated, self.history.main)
             parts = []
             for column in gaps_of(treated.parity, self.history.main):
                 if column.key in keys:
                     gap, ends = content.mean_of(method, column.key), content.ends_of(method, column.key)
                     text = f"{number(gap, self._digits)} {interval(ends, self._digits)}".rstrip()
-                    parts.append(f"{column.title} {gaps.NOT_ESTIMABLE if gap is None else text}")
+                    parts.append(f"{column.title} {rates.NOT_ESTIMABLE if gap is None else text}")
             said.append(f"By {treated.attribute}: {', '.join(parts)}.")
         return " ".join(filter(None, said))
 
@@ -287,10 +287,10 @@ class Audit:
             every = cast(Mapping[str, Any], method["groups"])
             each = {
                 k: {g: v for g, row in every.items() if (v := row[k]["mean"]) is not None}
-                for k in gaps.behind(column.key)
+                for k in rates.behind(column.key)
             }
             values = max(each.values(), key=lambda values: gap_between(values.values()) or 0.0)
-            texts = [gaps.NOT_ESTIMABLE, "", "", ""]
+            texts = [rates.NOT_ESTIMABLE, "", "", ""]
             if gap is not None:
                 ends = [choose(values, key=values.__getitem__) for choose in (min, max)]
                 texts = [number(gap, self._digits), interval(content.ends_of(method, column.key), self._digits)]
@@ -317,7 +317,7 @@ class Audit:
         if small:
             yield f"Left out of equal opportunity, with {few} people of class {parity['positive']}: {some(small, 10)}."
         if any(content.mean_of(method, column.key) is None for column in gaps_of(parity, self.history.main)):
-            yield f"{gaps.NOT_ESTIMABLE.capitalize()}: {few} people are behind the rate in all groups, or in all but one."
+            yield f"{rates.NOT_ESTIMABLE.capitalize()}: {few} people are behind the rate in all groups, or in all but one."
 
     def _limits(self) -> Iterator[str]:
         data = self.data

@@ -340,46 +340,6 @@ class Parity(Table):
     methods: list[Gaps]
 
 
-class OfRounds(TypedDict):
-    """A method's main measure over other rounds, with the gaps between groups: see `Measured`, `Gaps`."""
-
-    method: str
-    failed: bool
-    worst_groups: dict[str, int]
-    groups: dict[str, OverSeeds]
-
-
-class OtherRounds(TypedDict):
-    """The main measure of the exported model where tables show the mean over rounds, otherwise over the last five rounds: see `OfRounds`."""
-
-    averaged: int
-    methods: list[OfRounds]
-
-
-class Validated(TypedDict):
-    """The exported models of a method on what clients hold out of their own samples.
-
-    Attributes
-    ----------
-    round, accuracy, rmse, worst, loss : over seeds; `worst` is the worst group of clients.
-    test, test_worst : AVG and the worst group on the test sets.
-    worst_groups, test_worst_groups : names of the worst ones, by how many seeds have them there.
-    method, failed, bound : see `Measured`.
-    """
-
-    method: str
-    failed: bool
-    bound: str
-    worst_groups: dict[str, int]
-    test_worst_groups: dict[str, int]
-
-
-class Validation(TypedDict):
-    """The exported models on what clients hold out of their own samples: see `Validated`."""
-
-    methods: list[Validated]
-
-
 class Document(OfMeasure):
     """Everything that tables, figures and pages show of several runs: the main measure, see `OfMeasure`, and these parts.
 
@@ -390,8 +350,11 @@ class Document(OfMeasure):
     spread : over clients; null where they cannot differ.
     group_fairness : how differently the groups are treated; null unless a run was to record `"rates"`.
     people : where samples have sensitive attributes, by attribute how differently people with each value are treated, all test sets together.
-    other_rounds : null where there was one round only.
-    validation : null where nothing was held out.
+    other_rounds : the main measure of the exported model where tables show the mean over rounds, else over the last rounds that are `averaged`;
+        `methods` as in `Measured` and `Gaps`, without tests. Null where there was one round only.
+    validation : the exported models on what clients hold out of their own samples: of the `methods`, over seeds, the `round`, the main measure
+        under its name, that of the `worst` group of clients, the `loss`, and `test` and `test_worst` on the test sets; and by how many seeds
+        which are the worst, `worst_groups` and `test_worst_groups`. Null where nothing was held out.
     in_force : by method with any its hyper-parameters, in words.
     own_measures : by name, the measures that are none of `equipoise.metrics.MEASURES`: which way is `better`, why one is `undefined` for some
         group, and of the `methods` in its own unit `avg`, `std`, and `worst` where a way is better, over seeds.
@@ -403,8 +366,8 @@ class Document(OfMeasure):
     group_fairness: Parity | None
     in_force: NotRequired[dict[str, str]]
     people: NotRequired[dict[str, Parity]]
-    other_rounds: OtherRounds | None
-    validation: Validation | None
+    other_rounds: dict[str, Any] | None
+    validation: dict[str, Any] | None
     own_measures: dict[str, dict[str, Any]]
 
 

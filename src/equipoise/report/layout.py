@@ -15,7 +15,6 @@ from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.metrics.performance import last_rounds
 from equipoise.records.history import ATTENDANCE, History
-from equipoise.records.record import Record
 from equipoise.records.treatment import OF_NUMBERS_AT_SITES, OF_SITES
 from equipoise.report import document as content
 from equipoise.report import rates, sentences
@@ -473,18 +472,27 @@ def _test_samples(runs: Sequence[int], least: int) -> str:
 def communication(compared: Comparison) -> Sheet | None:
     """Bytes sent: per client and round, per round, in the whole run, and relative to the first method."""
     runs = {
-        label: [run.history for run in seeds.values() if any(_sent(record) for record in run.history.records)]
+        label: [
+            run.history
+            for run in seeds.values()
+            if any(record.get("bytes", {}).get("down") for record in run.history.records)
+        ]
         for label, seeds in compared.runs.items()
     }
     runs = {label: seeds for label, seeds in runs.items() if seeds}
     if not runs:
         return None
     first = next(iter(runs))
-    totals = {label: float(np.mean([_bytes(run)[1] for run in seeds])) for label, seeds in runs.items()}
+
+    def sent(run: History) -> list[int]:
+        """Bytes of every round, all clients and both ways."""
+        return [sum(r["bytes"]["down"]) + sum(r["bytes"]["up"]) for r in run.records if r.get("bytes")]
+
+    totals = {label: float(np.mean([sum(sent(run)) for run in seeds])) for label, seeds in runs.items()}
     rows = []
     for label, seeds in runs.items():
         down, up = np.mean([traffic(run.records) for run in seeds], axis=0)
-        per_round = float(np.mean([_bytes(run)[0] for run in seeds]))
+        per_round = float(np.mean([sum(sent(run)) / len(sent(run)) for run in seeds]))
         times = f"{overhead(totals[label], totals[first]):.3f}" if totals[first] else UNDEFINED
         cells = [Cell(size(x)) for x in (down, up, per_round, totals[label])]
         rows.append((label, (*cells, Cell(times))))
@@ -748,13 +756,3 @@ def _paired_test(test: content.Difference | None, digits: int) -> Cell:
     p = "" if test["p"] is None else f", p {p_value(test['p'])}"
     by_holm = f", Holm {p_value(test['holm'] or 0)}" * corrected(test)
     return Cell(shown, ends=f"[{low}, {high}]{p}{by_holm}")
-
-
-def _sent(record: Record) -> bool:
-    return bool(record.get("bytes", {}).get("down"))
-
-
-def _bytes(run: History) -> tuple[float, float]:
-    """Mean bytes of a round, all clients and both ways, and those of the whole run."""
-    rounds = [sum(r["bytes"]["down"]) + sum(r["bytes"]["up"]) for r in run.records if r.get("bytes")]
-    return sum(rounds) / len(rounds), sum(rounds)

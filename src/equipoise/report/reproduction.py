@@ -455,13 +455,9 @@ def markdown(result: Result) -> str:
         lines += [f"### {part.title}", "", f"{result.settings[part.name]}.", ""]
         lines += [f"**{calibrated}**", ""] if (calibrated := result.calibration(part.name)) else []
         lines += [*markdown_grid(sheet(result, part)), "", " ".join(sentences(result, part)), ""]
-    return "\n".join([*lines, *_choices(result)])
-
-
-def _choices(result: Result) -> list[str]:
-    listed = [f"- {what} *{why}*" for what, why in result.ours]
-    lines = ["### What the paper left out", "", *listed, ""] if listed else []
-    return [*lines, result.note, ""] if result.note else lines
+    if result.ours:
+        lines += ["### What the paper left out", "", *(f"- {what} *{why}*" for what, why in result.ours), ""]
+    return "\n".join([*lines, *([result.note, ""] if result.note else [])])
 
 
 def latex(result: Result) -> str:

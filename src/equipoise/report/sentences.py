@@ -20,9 +20,8 @@ from equipoise.report.formatting import (
     same_in_every_seed,
     with_unit,
 )
-from equipoise.report.gaps import changes, few_people
 from equipoise.report.provenance import at_real_sites, data_digest, mixed
-from equipoise.report.rates import FEW, missed
+from equipoise.report.rates import FEW, changes, few_people, missed
 from equipoise.report.statistics import Comparison, Run, columns_of, gaps_of, measure_of, ranges, tables, without_bounds
 from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
@@ -198,12 +197,8 @@ def _left_out(ends: Sequence[int]) -> str:
 
 def collaboration_caption(comparison: content.OfMeasure, rewards: content.Rewards) -> str:
     """What the numbers about contribution and reward are, in a sentence."""
-    return f"Collaborative fairness{_on(rewards)}: what every client gets for what it contributes, after {_last(comparison)}."
-
-
-def _last(comparison: content.OfMeasure) -> str:
-    """The round after which clients' own models are shown."""
-    return "the last round" if comparison["averaged"] > 1 else str(comparison["exported"])
+    last = "the last round" if comparison["averaged"] > 1 else comparison["exported"]
+    return f"Collaborative fairness{_on(rewards)}: what every client gets for what it contributes, after {last}."
 
 
 def collaboration_legend(rewards: content.Rewards) -> list[str]:

@@ -1090,16 +1090,14 @@ def _numbers(seeds: Sequence[Numbers | None], key: str) -> list[float | None]:
     return [numbers[key] for numbers in seeds if numbers and numbers[key] is not None] or [None]
 
 
-def _other_rounds(runs: Runs, last: int) -> content.OtherRounds | None:
+def _other_rounds(runs: Runs, last: int) -> Content | None:
     """The main measure of the exported model where tables average rounds; where they show it, the mean over rounds."""
     evaluated = max(len(run.of_groups(2)[0]) for run in _every(runs))
     if evaluated < 2:
         return None
     return {
         "averaged": min(last, evaluated),
-        "methods": cast(
-            list[content.OfRounds], [_of_rounds(label, [*seeds.values()], last) for label, seeds in runs.items()]
-        ),
+        "methods": [_of_rounds(label, [*seeds.values()], last) for label, seeds in runs.items()],
     }
 
 
@@ -1131,7 +1129,7 @@ def _exported(selects: Sequence[bool], measure: Measure) -> str:
     return best if all(selects) else f"the last round, or {best} where that was selected"
 
 
-def _validation(runs: Runs) -> content.Validation | None:
+def _validation(runs: Runs) -> Content | None:
     """The exported models on what clients hold out of their own samples, beside what they reach on the test sets."""
     methods = []
     for label, seeds in runs.items():
@@ -1154,7 +1152,7 @@ def _validation(runs: Runs) -> content.Validation | None:
                     "test_worst_groups": _worst_groups(summary["worst_group"] for summary in summaries),
                 }
             )
-    return {"methods": cast(list[content.Validated], methods)} if methods else None
+    return {"methods": methods} if methods else None
 
 
 def _own_measures(runs: Runs, last: int) -> dict[str, Content]:
