@@ -45,12 +45,8 @@ from equipoise.report.statistics import (
 )
 
 FEW: Final = 3  # values of an attribute whose rates at every site are shown
-RATES: Final = {
-    "n": "n",
-    "selection_rate": "selection rate",
-    "of_class": "",
-    "tpr": "true-positive rate",
-}  # at sites, with their titles
+# at sites, with their titles
+RATES: Final = {"n": "n", "selection_rate": "selection rate", "of_class": "", "tpr": "true-positive rate"}
 ERRORS: Final = {"n": "n", "mae": "MAE", "error": "mean error"}
 MANY: Final = 100  # clients: more are in the figure only
 

@@ -195,9 +195,8 @@ def figure(fairness: Parity, every: Sequence[str] = ()) -> Figure:
 
 
 # what happens to the gaps
-BEHIND: Final[
-    Mapping[str, Sequence[str]]
-] = {  # the rates of groups whose gap a measure is, if it does not have their name
+# the rates of groups whose gap a measure is, if it does not have their name
+BEHIND: Final[Mapping[str, Sequence[str]]] = {
     "equal_opportunity": ("tpr",),
     "equalised_odds": ("tpr", "fpr"),
     "demographic_parity": ("selection_rate",),
