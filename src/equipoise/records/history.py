@@ -450,6 +450,14 @@ class History:
         values = self.of_honest(last_rounds(self._of_clients[1], last)) if self.spreads else np.empty(0)
         return values[np.isfinite(values)]
 
+    def weight_table(self) -> tuple[list[int], Table]:
+        """Rounds with the weights of the clients, and these: [R], and [R, N], NaN where a client did not take part."""
+        records = [record for record in self.records if "weights" in record]
+        table = np.full((len(records), self._n), math.nan)
+        for row, record in zip(table, records, strict=True):
+            row[record["ids"]] = [number(weight) for weight in record["weights"]]
+        return [record["round"] for record in records], table
+
     def frame(self) -> "pd.DataFrame":
         """The global model on every group: one row per round and group, columns `round, group, accuracy, loss`.
 
@@ -528,11 +536,8 @@ class History:
         """
         import pandas as pd
 
-        records = [record for record in self.records if "weights" in record]
-        table = np.full((len(records), self._n), math.nan)
-        for row, record in zip(table, records, strict=True):
-            row[record["ids"]] = [number(weight) for weight in record["weights"]]
-        index = pd.Index([record["round"] for record in records], name="round", dtype="int64")
+        rounds, table = self.weight_table()
+        index = pd.Index(rounds, name="round", dtype="int64")
         return pd.DataFrame(table, index=index, columns=pd.RangeIndex(table.shape[1], name="client"))
 
     def summary(self, last: int = 5, measure: str = "") -> dict[str, Any]:

@@ -42,8 +42,8 @@ def weights(compared: Comparison) -> Figure:
         groups = [""]
     figure, panels = drawing.panels(len(firsts), columns=min(2, len(firsts)), height=1.35 if len(firsts) > 1 else 1.9)
     for axes, (label, run) in zip(panels, firsts.items(), strict=True):
-        frame = run.weights()
-        rounds, table = frame.index.to_numpy(), 100 * frame.to_numpy()  # [R], [R, N]
+        rounds, table = map(np.array, run.weight_table())  # [R], [R, N]
+        table *= 100
         for i, group in enumerate(groups):
             members = table[:, np.array(names[label]) == group] if group else table
             for column in members.T[:: 1 + len(members.T) // 100]:
