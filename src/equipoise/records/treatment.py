@@ -260,9 +260,9 @@ def errors(rounds: Sequence[Mapping[str, Row]], least: int, unknown: int = 0, *,
     unknown : people in no group.
     level : in (0, 1), of the intervals.
     """
-    each = by_name(rounds)
-    people = {name: round(float(rows[-1].get("persons", rows[-1]["n"]))) for name, rows in each.items()}
-    means = {key: {name: _mean(rows, key) for name, rows in each.items()} for key in OF_ERRORS}
+    rows_of_groups = by_name(rounds)
+    people = {name: round(float(rows[-1].get("persons", rows[-1]["n"]))) for name, rows in rows_of_groups.items()}
+    means = {key: {name: _mean(rows, key) for name, rows in rows_of_groups.items()} for key in OF_ERRORS}
     shown = {
         key: {name: mean for name, mean in of_key.items() if people[name] >= least and math.isfinite(mean[0])}
         for key, of_key in means.items()
@@ -271,10 +271,10 @@ def errors(rounds: Sequence[Mapping[str, Row]], least: int, unknown: int = 0, *,
     by_group: dict[str, dict[str, Any]] = {
         name: {"n": None if name in unshown else people[name]}
         | {key: of_key[name][0] if name in of_key else None for key, of_key in shown.items()}
-        for name in each
+        for name in rows_of_groups
     }
     between = {f"{key}_gap": gap_between(mean for mean, *_ in of_key.values()) for key, of_key in shown.items()}
-    known = all("moments" in row for rows in each.values() for row in rows)
+    known = all("moments" in row for rows in rows_of_groups.values() for row in rows)
     ends = {f"{key}_gap": of_means(of_key, level) for key, of_key in shown.items() if known}
     intervals = {key: [*ends[key]] if key in ends and math.isfinite(ends[key].low) else None for key in between}
     return {"intervals": intervals, **between, "groups": by_group}

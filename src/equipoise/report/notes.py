@@ -337,8 +337,8 @@ def listed(names: Sequence[str]) -> str:
 
 def of_classes(names: Iterable[str]) -> str:
     """Some classes by name: `class a`, or `classes a, b`."""
-    each = [*names]
-    return f"class{'es' * (len(each) > 1)} {', '.join(each)}"
+    classes = [*names]
+    return f"class{'es' * (len(classes) > 1)} {', '.join(classes)}"
 
 
 def of_parity(runs: Runs, rates: NumbersOfRuns) -> Iterator[str]:

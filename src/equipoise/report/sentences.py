@@ -582,10 +582,8 @@ def _judged(comparison: content.Document) -> Iterator[tuple[str, content.Leader,
             shown = f"is the fairest: its {measure.noun} varies least over {plural(len(method['groups']), 'group')}, by {apart}"
         elif key == "worst":
             groups = notes.listed(worst) if worst else ""
-            claim, value = (
-                "the best for the worst group",
-                f"the {measure.highest} worst {of_label}, {amount} ({groups})",
-            )
+            claim = "the best for the worst group"
+            value = f"the {measure.highest} worst {of_label}, {amount} ({groups})"
             shown = f"serves the worst group best: {reached} on {groups}"
         else:
             accurate = measure.better == "higher"
@@ -832,8 +830,8 @@ def drawn(histories: Sequence[History]) -> str:
     if not all(configs) or any(map(at_real_sites, histories)):
         return ""  # given from Python, or what sites have: the same for every seed
     data = [history.meta.get("data") or {} for history in histories]
-    seeds, contents = {history.seed for history in histories}, {each.get("sha256") for each in data}
-    if len(seeds) > 1 and len({(each.get("sha256"), each.get("rows")) for each in data}) == 1:
+    seeds, contents = {history.seed for history in histories}, {entry.get("sha256") for entry in data}
+    if len(seeds) > 1 and len({(entry.get("sha256"), entry.get("rows")) for entry in data}) == 1:
         return ""
     if len(seeds) == 1 and not any(embedded(history) for history in histories):
         return ""  # of one seed it is not known
