@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from equipoise.metrics import classification, performance, spread
-from equipoise.metrics.pooling import last_rounds_together, moments
+from equipoise.metrics.performance import last_rounds_together, moments
 
 Inputs = dict[str, Any]
 Fields = dict[str, Any]

@@ -377,7 +377,7 @@ def test_numbers_over_clients_are_of_honest_ones() -> None:
     assert found["avg"] == pytest.approx(100 * history.group_table()[1][-1].mean())
     assert history.contribution is not None
     assert Comparison.of([history], 1)["collaboration"]["clients"] == 3
-    evenness = over_clients([history], 1)[1]
+    evenness = over_clients(Comparison.of([history], 1))[1]
     assert f"{found['clients']['cov']:.4f}" in str(evenness.grid.rows)
 
 

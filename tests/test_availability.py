@@ -16,7 +16,7 @@ from equipoise.core import draws
 from equipoise.core.presence import Presence
 from equipoise.core.settings import SIMULATED, ByName, Settings
 from equipoise.flower.settings import AppSettings
-from equipoise.metrics.attendance import ATTENDANCE
+from equipoise.records.history import ATTENDANCE
 from equipoise.report.html import render
 from equipoise.report.layout import who_was_there
 from equipoise.report.statistics import Comparison

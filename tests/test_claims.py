@@ -20,7 +20,7 @@ from equipoise.cli import main as cli
 from equipoise.federation.history import History
 from equipoise.metrics.statistics import judge
 from equipoise.report import reproduction
-from equipoise.report.claims import Chosen, JudgedClaim, Tried, claims_csv
+from equipoise.report.reproduction import Chosen, JudgedClaim, Tried, claims_csv
 from equipoise.runs import agreement, directory as runs, reproduce
 from equipoise.runs.experiment import ExperimentError, read_experiment
 from helpers import in_one

@@ -29,6 +29,7 @@ from equipoise.report import (
 from equipoise.report.columns import COLLABORATION
 from equipoise.report.layout import Grid, sheets
 from equipoise.report.sentences import evidence
+from equipoise.report.statistics import Comparison
 from test_report import Page, made_up
 
 N = 6
@@ -317,12 +318,12 @@ def test_draw_all_draws_them_where_the_data_exist() -> None:
 )
 def test_figures_without_data_say_so(draw: Any) -> None:
     with pytest.raises(ValueError, match=r"this figure shows .*, which no record of m holds"):
-        draw([History([{"round": 0, "clients": {"accuracy": [0.5]}}], {"method": "m"})])
+        draw(Comparison.of([History([{"round": 0, "clients": {"accuracy": [0.5]}}], {"method": "m"})]))
 
 
 def test_contributions_stand_beside_rewards() -> None:
     histories = several()
-    panels = figures_of_clients.contributions(histories).axes
+    panels = figures_of_clients.contributions(Comparison.of(histories)).axes
     assert [axes.get_title(loc="left") for axes in panels] == list(METHODS)
     for axes, run in zip(panels, histories, strict=False):
         order = np.argsort(run.contribution)
@@ -339,7 +340,7 @@ def test_contributions_stand_beside_rewards() -> None:
 
 def test_contributions_of_many_clients_are_marks_on_the_bars() -> None:
     run = made("fedsac", n=60)
-    axes = figures_of_clients.contributions([run]).axes[0]
+    axes = figures_of_clients.contributions(Comparison.of([run])).axes[0]
     (bars,) = axes.containers
     order = np.argsort(run.contribution)
     assert [bar.get_height() for bar in bars] == pytest.approx(100 * run.client_table()[1][-1][order])
@@ -350,7 +351,7 @@ def test_contributions_of_many_clients_are_marks_on_the_bars() -> None:
 
 def test_plane_has_a_point_per_method() -> None:
     histories = several()
-    axes = figures_of_clients.plane(histories).axes[0]
+    axes = figures_of_clients.plane(Comparison.of(histories)).axes[0]
     found = comparison(histories)
     drawn = {container.get_label(): container for container in axes.containers}
     assert list(drawn) == [m for m in METHODS if m != "fedavg"]
@@ -363,12 +364,12 @@ def test_plane_has_a_point_per_method() -> None:
     (line,) = [line for line in axes.lines if line.get_label() == "fedavg"]
     assert line.get_ydata() == pytest.approx([of(found, "fedavg")["max"]["mean"]] * 2)
     assert axes.get_xlim()[1] <= 104
-    assert all(not container[2] for container in figures_of_clients.plane(several(1)).axes[0].containers)
+    assert all(not container[2] for container in figures_of_clients.plane(Comparison.of(several(1))).axes[0].containers)
 
 
 def test_clients_are_coloured_by_what_they_reach_alone() -> None:
     histories = several(1)
-    *panels, bar = figures_of_clients.clients(histories).axes
+    *panels, bar = figures_of_clients.clients(Comparison.of(histories)).axes
     assert len(panels) == len(METHODS)
     colors = {}
     for axes, run in zip(panels, histories, strict=True):
@@ -386,7 +387,7 @@ def test_clients_are_coloured_by_what_they_reach_alone() -> None:
 
 def test_clients_over_many_rounds_keep_the_last() -> None:
     run = made("fedsac", rounds=1000)
-    line = figures_of_clients.clients([run]).axes[0].lines[0]
+    line = figures_of_clients.clients(Comparison.of([run])).axes[0].lines[0]
     assert len(line.get_xdata()) <= 201
     assert line.get_xdata()[-1] == 999
 
@@ -394,7 +395,7 @@ def test_clients_over_many_rounds_keep_the_last() -> None:
 def test_neurons_show_who_holds_what() -> None:
     run = made("fedsac")
     _, table = figures_of_clients.unit_table(run)
-    axes = figures_of_clients.neurons([made("fedavg", follow=0.0), run]).axes[0]
+    axes = figures_of_clients.neurons(Comparison.of([made("fedavg", follow=0.0), run])).axes[0]
     bars = [bar for container in axes.containers for bar in container]
     blue = [bar for bar in bars if bar.get_facecolor() == to_rgba(drawing.PALETTE[0])]
     order = np.argsort(run.contribution)
@@ -412,7 +413,7 @@ def test_neurons_that_are_not_nested() -> None:
     table = np.random.default_rng(0).random((30, 13)) < 0.5
     table[0] = False
     records = [{"round": 0, "units": {"held": [], "bits": bits(table)}}]
-    axes = figures_of_clients.neurons([History(records, {"method": "m", "units": UNITS})]).axes[0]
+    axes = figures_of_clients.neurons(Comparison.of([History(records, {"method": "m", "units": UNITS})])).axes[0]
     bars = [bar for container in axes.containers for bar in container]
     blue = [bar for bar in bars if bar.get_facecolor() == to_rgba(drawing.PALETTE[0])]
     assert sum(bar.get_width() for bar in blue) == table.sum()

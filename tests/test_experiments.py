@@ -22,9 +22,8 @@ from equipoise import networks
 from equipoise.federation.method import Method, parse
 from equipoise.methods import METHODS
 from equipoise.methods.fphl import FPHL
-from equipoise.report.claims import Chosen, Tried
 from equipoise.report.reproduced_figures import KINDS
-from equipoise.report.reproduction import STATISTICS, Block, ReproducedValue
+from equipoise.report.reproduction import STATISTICS, Block, Chosen, ReproducedValue, Tried
 from equipoise.runs import reproduce
 from equipoise.runs.configuration import RunConfig, called
 from equipoise.runs.experiment import ExperimentError, Row, experiment_names, published, read_experiment

@@ -45,6 +45,7 @@ from equipoise.records.threshold import score_of
 from equipoise.report import comparison, markdown, render, rich_table, verdict
 from equipoise.report.layout import over_clients, sheets
 from equipoise.report.sentences import evidence
+from equipoise.report.statistics import Comparison
 from helpers import in_one
 
 
@@ -289,7 +290,7 @@ def test_clients_that_share_model_and_test_set_have_no_spread() -> None:
     history = fed.history
     assert not history.spreads
     assert history.summary()["clients"] == {}
-    assert over_clients([history]) == []
+    assert over_clients(Comparison.of([history])) == []
     own = helpers.fitted("fedbn", rounds=2, tests=tests, kind="batchnorm").history
     assert own.spreads
     assert own.summary()["clients"]["gap"] > 0
@@ -575,5 +576,5 @@ def test_clients_with_models_of_their_own_are_not_judged_by_the_global_one() -> 
     own, shared = (
         History(records, {**bad.meta, "personal": personal, "client_tests": True}) for personal in (True, False)
     )
-    assert [name for name, _ in over_clients([own])[0].grid.rows] == ["bad"]
-    assert [name for name, _ in over_clients([shared])[0].grid.rows] == ["bad †"]
+    assert [name for name, _ in over_clients(Comparison.of([own]))[0].grid.rows] == ["bad"]
+    assert [name for name, _ in over_clients(Comparison.of([shared]))[0].grid.rows] == ["bad †"]

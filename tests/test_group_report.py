@@ -199,7 +199,7 @@ def test_history_sums_the_last_rounds() -> None:
     assert History(records[2:3], {"method": "m"}).group_fairness() is None
     one = [{"round": 0, "groups": {"a": chosen([1, 1], [2, 2])}}]
     assert History(one, {"method": "m"}).group_fairness() is None
-    with pytest.raises(ValueError, match="at least 1 round: found 0"):
+    with pytest.raises(ValueError, match="last must be a whole number >= 1, the rounds to average; found 0"):
         History(records, {"method": "m"}).group_fairness(0)
 
 

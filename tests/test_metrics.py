@@ -16,8 +16,7 @@ from equipoise.metrics import (
     summary_over_seeds,
 )
 from equipoise.metrics.classification import chosen
-from equipoise.metrics.performance import last_rounds, last_rounds_of, mean, std, worst
-from equipoise.metrics.pooling import last_rounds_together, moments
+from equipoise.metrics.performance import last_rounds, last_rounds_of, last_rounds_together, mean, moments, std, worst
 from helpers import in_one
 
 accuracies = st.lists(st.floats(1e-3, 1, allow_subnormal=False), min_size=1, max_size=40)

@@ -399,7 +399,7 @@ def test_every_client_is_divided_too() -> None:
 
 
 def test_what_is_asked_for_must_be_a_round() -> None:
-    with pytest.raises(ValueError, match="last must be at least 1 round: found 0"):
+    with pytest.raises(ValueError, match="last must be a whole number >= 1, the rounds to average; found 0"):
         history([]).people(0)
 
 
@@ -489,7 +489,7 @@ def test_weights_without_groups_have_no_mean_of_a_group(n: int, groups: bool, la
     meta: Any = {"method": "m", "client_names": [f"c{k}" for k in range(n)]}
     meta |= {"client_groups": [f"g{k % 2}" for k in range(n)]} if groups else {}
     run = History(tuple(records), meta)
-    figure = figures_of_training.weights([run])
+    figure = figures_of_training.weights(Comparison.of([run]))
     bold = [line.get_ydata() for line in figure.axes[0].lines if line.get_linewidth() > 1.5]
     assert len(bold) == labels
     if not groups:

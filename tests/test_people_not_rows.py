@@ -153,7 +153,7 @@ def test_the_spread_counts_all_clients_of_a_simulation() -> None:
     simulated = eq.History([record], {"method": "fedavg", "client_tests": True})
     assert (simulated.summary()["clients_counted"], simulated.small_clients) == (25, 0)
     assert simulated.summary()["clients"]["min"] == pytest.approx(100 * min(values))
-    every: Any = layout.every_client([simulated])
+    every: Any = layout.every_client(Comparison.of([simulated]))
     assert [cells[0].mean for _, cells in every.grid.rows] == ["< 10"] * 15 + ["40"] * 10
     assert all(cells[1].mean == f"{100 * a:.2f}" for a, (_, cells) in zip(values, every.grid.rows, strict=True))
     real = eq.History([record], {"method": "fedavg", "client_tests": True, "config": {"engine": "flower"}})

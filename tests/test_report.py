@@ -33,6 +33,7 @@ from equipoise.report import (
 )
 from equipoise.report.formatting import lines
 from equipoise.report.sentences import evidence
+from equipoise.report.statistics import Comparison
 
 pytestmark = pytest.mark.drawn
 
@@ -537,7 +538,7 @@ def test_draw_all_draws_what_the_data_allow():
 
 def test_bars_show_the_means_and_their_intervals_over_seeds():
     histories = several(3)
-    axes = figures_of_groups.bars(histories).axes[0]
+    axes = figures_of_groups.bars(Comparison.of(histories)).axes[0]
     heights = [
         [bar.get_height() for bar in container] for container in axes.containers if hasattr(container, "patches")
     ]
@@ -548,13 +549,15 @@ def test_bars_show_the_means_and_their_intervals_over_seeds():
     cells = found["methods"][0]["groups"].values()
     expected = [min(100, cell["mean"] + cell["ci95"]) - max(0, cell["mean"] - cell["ci95"]) for cell in cells]
     assert [segment[1][1] - segment[0][1] for segment in whiskers] == pytest.approx(expected)
-    (lowest, *_), *_ = figures_of_groups.bars(several(1)).axes[0].collections[0].get_segments()  # over the test samples
+    (lowest, *_), *_ = (
+        figures_of_groups.bars(Comparison.of(several(1))).axes[0].collections[0].get_segments()
+    )  # over the test samples
     assert lowest[1] == pytest.approx(comparison(several(1))["methods"][0]["intervals"]["groups"][0][0])
 
 
 def test_bars_lie_when_there_are_many():
     groups = {f"a hospital with a long name {i}": {"accuracy": i / 10} for i in range(5)}
-    axes = figures_of_groups.bars([History([{"round": 0, "groups": groups}], {"method": "m"})]).axes[0]
+    axes = figures_of_groups.bars(Comparison.of([History([{"round": 0, "groups": groups}], {"method": "m"})])).axes[0]
     assert [bar.get_width() for bar in axes.containers[0]] == pytest.approx([0, 10, 20, 30, 40])
     assert axes.get_xlim() == (0, 100)
     assert [label.get_text().replace("\n", " ") for label in axes.get_yticklabels()] == list(groups)
@@ -562,17 +565,17 @@ def test_bars_lie_when_there_are_many():
 
 def test_convergence_shows_average_and_worst_group():
     histories = several(1)
-    average, worst = figures_of_groups.convergence(histories).axes
+    average, worst = figures_of_groups.convergence(Comparison.of(histories)).axes
     table = 100 * histories[2].group_table()[1]
     np.testing.assert_allclose(average.lines[2].get_ydata(), table.mean(axis=1))
     np.testing.assert_allclose(worst.lines[2].get_ydata(), table.min(axis=1))
-    assert len(figures_of_groups.convergence(several(3)).axes[0].collections) == 3
+    assert len(figures_of_groups.convergence(Comparison.of(several(3))).axes[0].collections) == 3
     assert not average.collections
 
 
 def test_weights_show_every_client_and_the_mean_of_its_group():
     history = made_up(lift=0.5)
-    axes = figures_of_training.weights([history]).axes[0]
+    axes = figures_of_training.weights(Comparison.of([history])).axes[0]
     table = 100 * history.weights().to_numpy()
     lines = {tuple(np.round(line.get_ydata(), 9)) for line in axes.lines}
     assert {tuple(np.round(column, 9)) for column in table.T} <= lines
@@ -582,7 +585,9 @@ def test_weights_show_every_client_and_the_mean_of_its_group():
 
 def test_weights_of_partial_participation():
     records = [{"round": t, "ids": [t % 3], "weights": [1.0]} for t in range(6)]
-    axes = figures_of_training.weights([History(records, {"method": "m", "client_groups": ["x", "x", "y"]})]).axes[0]
+    axes = figures_of_training.weights(
+        Comparison.of([History(records, {"method": "m", "client_groups": ["x", "x", "y"]})])
+    ).axes[0]
     assert [len(line.get_xdata()) for line in axes.lines] == [2, 2, 4, 2, 2, 6]
 
 
@@ -598,7 +603,7 @@ def test_what_methods_measured() -> None:
         {"method": "a", **meta},
     )
     two = History([{"round": 0, "ids": [0, 1], "sharpness": [None, 0.01]}], {"method": "b", **meta})  # nobody of y
-    variance, *sharpness = figures_of_training.measured([one, two]).axes
+    variance, *sharpness = figures_of_training.measured(Comparison.of([one, two])).axes
     black, grey = variance.lines
     assert black.get_ydata().tolist() == [0.25, 0.125]
     assert grey.get_ydata().tolist() == [0.5, 0.4]
@@ -615,7 +620,7 @@ def test_what_methods_measured() -> None:
     assert "FedISM+, Eq. 10" in page
     assert "FedISM+, Eq. 11" not in page
     with pytest.raises(ValueError, match="what a method measured"):
-        figures_of_training.measured([History([{"round": 0}], {"method": "c"})])
+        figures_of_training.measured(Comparison.of([History([{"round": 0}], {"method": "c"})]))
 
 
 def test_consistency_is_the_density_of_exact_shares():
@@ -625,7 +630,7 @@ def test_consistency_is_the_density_of_exact_shares():
         {"round": t, "ids": [0], "consistency": [9] * 20, "agreement": [of]}
         for t, of in zip((9, 30), counts, strict=True)
     ]
-    axes = figures_of_training.consistency([History(records, {"method": "m"})]).axes[0]
+    axes = figures_of_training.consistency(Comparison.of([History(records, {"method": "m"})])).axes[0]
     for patch, of in zip(axes.patches, counts[::-1], strict=True):
         values, edges, _ = patch.get_data()
         n = len(of) - 1
@@ -636,7 +641,7 @@ def test_consistency_is_the_density_of_exact_shares():
 
 def test_consistency_of_clients_with_different_numbers_of_rounds():
     record = {"round": 3, "consistency": [1] * 20, "agreement": [[1, 1], [0, 0, 3]]}
-    axes = figures_of_training.consistency([History([record], {"method": "m"})]).axes[0]
+    axes = figures_of_training.consistency(Comparison.of([History([record], {"method": "m"})])).axes[0]
     values, edges, _ = axes.patches[0].get_data()
     np.testing.assert_allclose(edges, [-0.5, -0.25, 0.25, 0.5, 0.75, 1.25, 1.5])
     np.testing.assert_allclose(values, np.array([1, 1, 1, 1, 1 + 3 * 2, 1]) / 5)
@@ -644,7 +649,7 @@ def test_consistency_of_clients_with_different_numbers_of_rounds():
 
 def test_consistency_of_older_runs_is_that_of_their_bins():
     histories = [made_up(consistency=True, rounds=12)]
-    axes = figures_of_training.consistency(histories).axes[0]
+    axes = figures_of_training.consistency(Comparison.of(histories)).axes[0]
     counts = np.array(histories[0].records[-1]["consistency"])
     drawn = [patch.get_data().values for patch in axes.patches]
     np.testing.assert_allclose(drawn[0], 20 * counts / counts.sum())
@@ -665,16 +670,16 @@ def diverged(history):
 
 
 def test_losses_are_means_over_the_groups():
-    axes = figures_of_groups.losses([made_up()]).axes[0]
+    axes = figures_of_groups.losses(Comparison.of([made_up()])).axes[0]
     of_groups = [[score["loss"] for score in r["groups"].values()] for r in made_up().records]
     np.testing.assert_allclose(axes.lines[0].get_ydata(), np.mean(of_groups, axis=1))
     assert axes.get_yscale() == "linear"
-    assert figures_of_groups.losses(several(3)).axes[0].collections
+    assert figures_of_groups.losses(Comparison.of(several(3))).axes[0].collections
     assert not axes.collections
 
 
 def test_losses_of_a_diverged_run_are_marked_and_leave_the_others_legible():
-    axes = figures_of_groups.losses([made_up(), diverged(made_up("afl"))]).axes[0]
+    axes = figures_of_groups.losses(Comparison.of([made_up(), diverged(made_up("afl"))])).axes[0]
     end = figures_of_groups.loss_limit([figures_of_groups.loss_curve(run) for run in (made_up(), made_up("afl"))])
     assert axes.get_yscale() == "log"
     assert axes.get_ylim()[1] == pytest.approx(end) == pytest.approx(116, abs=10)
@@ -701,15 +706,22 @@ def test_diverged_runs_leave_the_axes_whole(others):
             assert np.isfinite(limits).all()
             assert max(limits) <= bounds[name]
             assert min(limits) >= (-bounds[name] if name in ("differences", "weights") else -6)
-    weights = figures_of_training.weights(histories).axes[-1 if not others else 1]
+    weights = figures_of_training.weights(Comparison.of(histories)).axes[-1 if not others else 1]
     marks = {line.get_marker() for line in weights.lines if line.get_xdata().size and line.get_linestyle() == "None"}
     assert marks == {"^", "v"}
 
 
 def test_spread_sorts_the_clients():
     history = made_up()
-    line = figures_of_clients.spread([history]).axes[0].lines[0]
+    line = figures_of_clients.spread(Comparison.of([history])).axes[0].lines[0]
     np.testing.assert_allclose(line.get_ydata(), np.sort(100 * history.client_table()[1][-5:].mean(axis=0)))
+
+
+def test_the_spread_is_that_of_the_rounds_of_the_tables() -> None:
+    """Of one round where tables show the exported model, not of the last five."""
+    history = made_up()
+    line = figures_of_clients.spread(Comparison.of([history], last=1)).axes[0].lines[0]
+    np.testing.assert_allclose(line.get_ydata(), np.sort(100 * history.client_table()[1][-1]))
 
 
 def test_clients_that_share_a_model_and_a_test_set_have_no_order():
@@ -811,7 +823,7 @@ def test_the_table_that_the_data_are_about_stands_above(key):
 )
 def test_figures_without_data_say_so(draw):
     with pytest.raises(ValueError, match=r"this figure shows .*, which no record of m holds"):
-        draw([History([{"round": 0}], {"method": "m"})])
+        draw(Comparison.of([History([{"round": 0}], {"method": "m"})]))
 
 
 def test_figures_take_any_name():

@@ -25,11 +25,12 @@ from equipoise.metrics.measures import ACCURACY
 from equipoise.metrics.performance import last_rounds
 from equipoise.metrics.statistics import half_interval
 from equipoise.report import booktabs, columns, comparison, figures, figures_of_groups, render
+from equipoise.report.columns import TERMS, anchor, hint, typeset
 from equipoise.report.formatting import size
 from equipoise.report.layout import communication, every_client, over_clients, over_groups, paired_tests
 from equipoise.report.provenance import commands, environment
 from equipoise.report.sentences import evidence, limits
-from equipoise.report.terms import TERMS, anchor, hint, typeset
+from equipoise.report.statistics import Comparison
 from equipoise.runs.configuration import RunConfig, called
 from helpers import in_one
 from test_collaborative_report import made as collaborator
@@ -61,7 +62,7 @@ def test_holm_rejects_what_the_procedure_rejects(p: list[float]) -> None:
 # every index
 def test_every_index_of_spread_is_in_a_table_of_the_clients() -> None:
     histories = several(3)
-    blocks = over_clients(histories)
+    blocks = over_clients(Comparison.of(histories))
     assert [column.key for column in INDICES] == list(spread([0.5]))
     shown = {title for block in blocks for title in block.grid.titles}
     by_title = {column.title: column for block in columns.blocks_over_clients(ACCURACY) for column in block}
@@ -79,12 +80,15 @@ def test_every_index_of_spread_is_in_a_table_of_the_clients() -> None:
 
 
 def test_groups_have_the_same_indices() -> None:
-    (block,) = over_groups(several(1))
+    (block,) = over_groups(Comparison.of(several(1)))
     table = last_rounds(several(1)[0].group_table()[1])
     name, cells = block.grid.rows[0]
     assert name == "fedavg"
     assert cells[block.grid.titles.index("Gini")].mean == f"{spread(table)['gini'].value:.4f}"
-    assert over_groups([History([{"round": 0, "groups": {"all": {"accuracy": 0.5}}}], {"method": "m"})]) == []
+    assert (
+        over_groups(Comparison.of([History([{"round": 0, "groups": {"all": {"accuracy": 0.5}}}], {"method": "m"})]))
+        == []
+    )
 
 
 @in_one("column", [column for block in columns.blocks_over_clients(ACCURACY)[1:] for column in block])
@@ -95,7 +99,7 @@ def test_the_direction_of_an_index_is_that_of_evenness(column: columns.Column) -
 
 
 def test_every_client_is_listed_with_every_method() -> None:
-    block = every_client(several(3))
+    block = every_client(Comparison.of(several(3)))
     assert block is not None
     assert block.grid.titles == ("fedavg", "afl", "fedproto+fedheal")
     assert [name for name, _ in block.grid.rows] == [
@@ -103,9 +107,9 @@ def test_every_client_is_listed_with_every_method() -> None:
     ]
     runs = [last_rounds(h.client_table()[1]) for h in several(3) if h.label == "fedavg"]
     assert [cells[0].mean for _, cells in block.grid.rows] == [f"{a:.2f}" for a in 100 * np.mean(runs, axis=0)]
-    assert every_client([made_up(clients=False)]) is None
+    assert every_client(Comparison.of([made_up(clients=False)])) is None
     crowd = {"round": 0, "clients": {"accuracy": [0.5] * 101}}
-    assert every_client([History([crowd], {"method": "m"})]) is None
+    assert every_client(Comparison.of([History([crowd], {"method": "m"})])) is None
 
 
 # statistical tests
@@ -148,7 +152,9 @@ def sending(method: str, down: int, up: int, seed: int = 0) -> History:
 
 
 def test_traffic_by_hand() -> None:
-    block = communication([sending("fedavg", 1000, 1000), sending("half", 1000, 500), made_up("silent", scenario="")])
+    block = communication(
+        Comparison.of([sending("fedavg", 1000, 1000), sending("half", 1000, 500), made_up("silent", scenario="")])
+    )
     assert block is not None
     rows = {name: [cell.mean.replace("\u00a0", " ") for cell in cells] for name, cells in block.grid.rows}
     assert rows == {
@@ -156,7 +162,7 @@ def test_traffic_by_hand() -> None:
         "half": ["1.00 kB", "500 B", "3.00 kB", "9.00 kB", "0.750"],
     }
     assert block.grid.titles[-1] == "times fedavg"
-    assert communication([made_up()]) is None
+    assert communication(Comparison.of([made_up()])) is None
 
 
 @in_one(("n", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (93_516_096, "93.5 MB"), (2.5e12, "2.50 TB")])
@@ -318,7 +324,7 @@ def test_formulas_are_set_low_and_escaped() -> None:
 
 # figures
 def test_tradeoff_shows_average_against_std() -> None:
-    axes = figures_of_groups.tradeoff(several(3)).axes[0]
+    axes = figures_of_groups.tradeoff(Comparison.of(several(3))).axes[0]
     runs = [100 * last_rounds(h.group_table()[1]) for h in several(3) if h.label == "afl"]
     line = axes.containers[1].lines[0]
     assert line.get_xdata() == pytest.approx([np.mean([a.std(ddof=1) for a in runs])])
@@ -327,7 +333,7 @@ def test_tradeoff_shows_average_against_std() -> None:
 
 def test_differences_show_the_intervals_of_the_tests() -> None:
     versus = comparison(several(3))["methods"][1]["versus"]
-    figure = figures_of_groups.differences(several(3))
+    figure = figures_of_groups.differences(Comparison.of(several(3)))
     assert [axes.get_xlabel() for axes in figure.axes] == [
         f"difference in {what} (points)" for what in ("AVG", "STD", "worst group")
     ]
@@ -335,7 +341,7 @@ def test_differences_show_the_intervals_of_the_tests() -> None:
     low, high = segment[:, 0]
     assert ((low + high) / 2, (high - low) / 2) == pytest.approx((versus["std"]["difference"], versus["std"]["ci95"]))
     with pytest.raises(ValueError, match="two methods with two seeds"):
-        figures_of_groups.differences(several(1))
+        figures_of_groups.differences(Comparison.of(several(1)))
 
 
 # LaTeX

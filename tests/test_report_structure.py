@@ -21,6 +21,7 @@ import equipoise
 from equipoise.federation.history import History
 from equipoise.metrics import definitions
 from equipoise.metrics.definitions import GROUPS, Statistic
+from equipoise.metrics.groups import OF_CLASS
 from equipoise.metrics.performance import Value
 from equipoise.records import summary
 from equipoise.report import (
@@ -139,18 +140,28 @@ def takes_no_private_name(file: Path) -> None:
             assert not node.attr.startswith("_") or node.attr.startswith("__"), f"{file.name}: {ast.unparse(node)}"
 
 
+BY_COLUMN: dict[str, Any] = {  # rows that have the keys of columns, too
+    "Versus": document.Difference,
+    "RatesOfGroup": document.Rate,
+    **dict.fromkeys(("Measured", "Gaps", "Rewarded", "OverClients"), document.OverSeeds),
+}
+LISTS = (GROUPS, definitions.INDICES, definitions.COLLABORATION, definitions.PARITY, definitions.ERRORS)
+KEYS = {statistic.key for statistics in LISTS for statistic in statistics}
+KEYS |= {"accuracy", *OF_CLASS, "bias", "calibration_error", "rmse", "mae", "error", "prediction"}
+
+
 def misfits(value: Any, kind: Any, where: str = "document") -> Iterator[str]:
     """Where a value is not of a type of typed dictionaries, lists and plain JSON."""
     origin, inside = get_origin(kind), get_args(kind)
     if kind is Any or origin is NotRequired:
         yield from () if kind is Any else misfits(value, inside[0], where)
     elif is_typeddict(kind) and isinstance(value, dict):
-        fields, rows = get_type_hints(kind), kind.__name__ in ("Versus",)  # which has the columns' keys too
+        fields, of_columns = get_type_hints(kind), BY_COLUMN.get(kind.__name__)
         missing = [key for key in kind.__required_keys__ if key not in value]
-        more = [key for key in value if key not in fields and not rows]
+        more = [key for key in value if key not in fields and not (of_columns and key in KEYS)]
         yield from (f"{where}: {key}" for key in (*missing, *more))
-        for key in fields.keys() & value.keys():
-            yield from misfits(value[key], fields[key], f"{where}.{key}")
+        for key in value.keys() - {*more}:
+            yield from misfits(value[key], fields.get(key, of_columns), f"{where}.{key}")
     elif origin is dict and isinstance(value, dict):
         for key, of in value.items():
             yield from misfits(of, inside[1], f"{where}.{key}")

@@ -261,14 +261,14 @@ def test_why_a_site_has_no_accuracy(n: int, accuracy: float | None, ids: list[in
     about = [note for note in comparison["notes"] if " b " in note]
     assert about == ([f"fedavg, seed 0: {said}"] if said else [])
     why = "1 with fewer than 10 test samples" if n else "1 without a test in some or all of these rounds"
-    texts = [sheet.explanations[0] for sheet in over_clients([history])]
+    texts = [sheet.explanations[0] for sheet in over_clients(Comparison.of([history]))]
     assert all((f"Over 2 of 3 clients: without {why}." in text) == bool(said) for text in texts)
     assert texts
     spread = next(sheet for sheet in sheets(comparison) if sheet.name == "spread")
     assert f"Accuracy over {'2 of 3' if said else '3'} clients" in spread.caption
     page = render([history])
     assert page.count("Over 2 of 3 clients") == (3 if said else 0)
-    row = dict(every_client([history]).grid.rows)["b"]  # type: ignore[union-attr]
+    row = dict(every_client(Comparison.of([history])).grid.rows)["b"]  # type: ignore[union-attr]
     assert row[0].mean == ("80" if n == 80 else "< 10" if n else UNDEFINED)
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from equipoise.analysis.landscape import landscape
 from equipoise.analysis.states import states
 from equipoise.metrics.statistics import judge
-from equipoise.report.claims import JudgedClaim, tables
 from equipoise.report.rendering import markdown_grid
+from equipoise.report.reproduction import JudgedClaim, decided
 from equipoise.runs import agreement, directory as runs, reproduce
 from equipoise.runs.experiment import experiment_names
 
@@ -127,7 +127,7 @@ def lines(planned: reproduce.ReproductionPlan, claims: Sequence[JudgedClaim], ke
     ValueError : such a claim has no line, or one of another number of seeds.
     """
     known = {tuple(cells(line)[:3]): line for line in kept}
-    head, rule, *new = markdown_grid(tables(tuple(claims), (), embedded=True, doubted=())[0])
+    head, rule, *new = markdown_grid(decided(tuple(claims), (), embedded=True, doubted=())[0])
     yield from (head, rule)
     for claim, line in zip(claims, new, strict=True):
         if settled(planned, claim):

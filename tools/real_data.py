@@ -20,10 +20,9 @@ from claims import ROOT, filled
 
 from equipoise.federation.history import History
 from equipoise.metrics.statistics import judge
-from equipoise.report.claims import Chosen, tables
 from equipoise.report.formatting import UNDEFINED, number
 from equipoise.report.rendering import markdown_grid
-from equipoise.report.reproduction import Block, ReproducedValue, ours
+from equipoise.report.reproduction import Block, Chosen, ReproducedValue, decided, ours
 from equipoise.runs import agreement, reproduce
 
 PAGE = ROOT / "docs" / "real-data.md"
@@ -183,7 +182,7 @@ def main() -> None:
         claims = [claim for claim in result.claims if claim.part == part.name and claim.judgement.n]
         for what, lines in (
             ("results", results(part, chosen, runs)),
-            ("claims", markdown_grid(tables(claims, (), embedded=False)[0]) if claims else ()),
+            ("claims", markdown_grid(decided(claims, (), embedded=False)[0]) if claims else ()),
             ("rounds", intervals(part.name, runs)),
             ("course", course(part.name, runs)),
         ):

@@ -184,9 +184,9 @@ def _write(
     """The table in four forms, the figures, and for every part the full report of its runs."""
     from equipoise.analysis import reproduced
     from equipoise.report import reproduced_figures, reproduction
-    from equipoise.report.claims import claims_csv
     from equipoise.report.drawing import save
     from equipoise.report.html import write as write_report
+    from equipoise.report.reproduction import claims_csv
     from equipoise.runs import reproduce as reproductions
     from equipoise.runs.agreement import division
     from equipoise.scenarios import DATA_SEED

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -51,11 +51,11 @@ from equipoise.metrics.groups import positive_class
 from equipoise.metrics.own import Measure, failures
 from equipoise.records.criteria import rungs
 from equipoise.records.history import LEAST
-from equipoise.records.meta import Content, Contribution, Hostile, Meta
+from equipoise.records.meta import Content, Contribution, Meta
 from equipoise.records.record import Record, without
 from equipoise.records.validation import selected
 from equipoise.report.holdings import example_images as draw_examples, sentence, who_has_what
-from equipoise.report.notebook import block
+from equipoise.report.html import block
 from equipoise.system import own_code
 from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import some
@@ -504,7 +504,7 @@ class Federation(Arrangement):
             by = getattr(rule, "attribute", "") or next(iter(self.trial.setup.attributes), "group")
             meta["decides"] = by if "sensitive" in rule.declared.needs else ""
         if (attackers := self.trial.attackers) is not None:
-            meta["hostile"] = cast(Hostile, asdict(attackers))
+            meta["hostile"] = asdict(attackers)
         if (neurons := self.trial.neurons) is not None:
             meta["units"] = {"names": list(neurons.names), "sizes": list(neurons.sizes)}
         return History(tuple(self.records), meta)

@@ -4,8 +4,7 @@ import os
 from pathlib import Path
 
 from equipoise.records import history
-from equipoise.report.html import write
-from equipoise.report.notebook import card
+from equipoise.report.html import card, write
 from equipoise.report.statistics import Comparison
 
 

@@ -6,7 +6,7 @@ from collections.abc import Container, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from equipoise.data.samples import Samples, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.federation import diagnosis, guard
 from equipoise.federation.trial import Progression, Trial
-from equipoise.records.record import Bytes, Record, Units
+from equipoise.records.record import Bytes, Record
 from equipoise.system import threads
 from equipoise.system.places import private
 from equipoise.system.tree import flatten, span, tree_map
@@ -262,7 +262,7 @@ def _who_holds_what(trial: Trial, before: Progression, now: Progression) -> Reco
     if units is None or trial.neurons is None:
         return {}
     counts = torch.stack([part.sum(1) for part in units.split(trial.neurons.sizes, 1)], 1)
-    holding: Units = {"held": counts.tolist()}
+    holding: dict[str, list[Any]] = {"held": counts.tolist()}
     last = submodels(trial, before.server, everybody)
     if now.t == 0 or last is None or not torch.equal(units, last):
         holding["bits"] = [np.packbits(row).tobytes().hex() for row in units.cpu().numpy()]

@@ -8,17 +8,11 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-OF_CLASS: Final = (
-    "right",
-    "true",
-    "chosen",
-    "n",
-    "hits",
-)  # of a person: rows of a class, as `class_counts` has them, all, and those that are right
+# of a person: rows of a class, as `class_counts` has them, all, and those that are right
+OF_CLASS: Final = ("right", "true", "chosen", "n", "hits")
 OF_NUMBERS: Final = ("n", "error", "absolute", "squares", "prediction")  # of a person: rows, and sums over them
-RATES: Final[
-    Mapping[str, tuple[Sequence[float], Sequence[float]]]
-] = {  # of sums of `OF_CLASS`: what is divided by what
+# of sums of `OF_CLASS`: what is divided by what
+RATES: Final[Mapping[str, tuple[Sequence[float], Sequence[float]]]] = {
     "tpr": ((1, 0, 0, 0, 0), (0, 1, 0, 0, 0)),
     "fpr": ((-1, 0, 1, 0, 0), (0, -1, 0, 1, 0)),
     "selection_rate": ((0, 0, 1, 0, 0), (0, 0, 0, 1, 0)),

@@ -39,6 +39,7 @@ class Statistic:
         measure of which higher is better, and the other way round for others.
     power : of the unit of the measure in its own; 0 where it has none.
     tested : whether differences to the first method are tested and shown.
+    title : of its column; empty where that is its key in words.
     rewards : of `COLLABORATION`: whether it compares rewards with contributions, which for clients that receive nothing are the same.
     """
 
@@ -50,6 +51,12 @@ class Statistic:
     power: int = 1
     tested: bool = True
     rewards: bool = False
+    title: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The title of its column."""
+        return self.title or self.key.replace("_", " ")
 
     def of(self, measure: Measure) -> "Statistic":
         """The same of numbers of a measure."""
@@ -65,6 +72,7 @@ GROUPS: Final = (
         "as measured",
         "ā = Σₖ aₖ / K over the groups, each counting the same",
         _HEAL,
+        title="AVG",
     ),
     Statistic(
         "std",
@@ -72,6 +80,7 @@ GROUPS: Final = (
         "lower",
         "√( Σₖ (aₖ − ā)² / (K − 1) ) over the groups",
         _HEAL,
+        title="STD",
     ),
     Statistic(
         "worst",
@@ -89,18 +98,19 @@ GROUPS: Final = (
         "lower",
         "√( Σ_g s_g (a_g − Σ_h s_h a_h)² ), with the share s_g of the clients that are in group g",
         f"{ISM}, Table IV",
+        title="client STD",
     ),
 )
 
 _TENTH: Final = "mean of the max(1, ⌊0.1 K⌋) {%s} aₖ"
 _EVENNESS: Final[Sequence[tuple[str, Callable[[ArrayLike], performance.Value], Better, str, str]]] = (
-    ("cov", performance.coefficient_of_variation, "lower", "STD₀ / ā, the coefficient of variation", _JAIN),
-    ("jain", performance.jain, "higher", "(Σₖ aₖ)² / (K Σₖ aₖ²), from 1/K to 1, which is equality", _JAIN),
+    ("CoV", performance.coefficient_of_variation, "lower", "STD₀ / ā, the coefficient of variation", _JAIN),
+    ("Jain", performance.jain, "higher", "(Σₖ aₖ)² / (K Σₖ aₖ²), from 1/K to 1, which is equality", _JAIN),
     ("cosine", performance.cosine, "higher", "Σₖ aₖ / (√K ‖a‖), to the vector of ones", _APPENDIX),
     ("angle", performance.angle, "lower", "arccos(cosine), in degrees", _APPENDIX),
     ("entropy", performance.entropy, "higher", "−Σₖ uₖ ln uₖ with uₖ = aₖ / Σⱼ aⱼ, in nats, at most ln K", _APPENDIX),
-    ("kl", performance.kl_uniform, "lower", "ln K − entropy: the divergence from equality, in nats", _APPENDIX),
-    ("gini", performance.gini, "lower", "Σᵢⱼ |aᵢ − aⱼ| / (2 K² ā), 0 for equality", "Gini 1912"),
+    ("KL", performance.kl_uniform, "lower", "ln K − entropy: the divergence from equality, in nats", _APPENDIX),
+    ("Gini", performance.gini, "lower", "Σᵢⱼ |aᵢ − aⱼ| / (2 K² ā), 0 for equality", "Gini 1912"),
 )
 # Of the values of a measure, one per client or group [K], and the measure: a `Value`, which is scaled as those are shown where `power` is 1.
 INDICES: Final = (
@@ -111,6 +121,7 @@ INDICES: Final = (
         "lower",
         "√( Σₖ (aₖ − ā)² / K ): the standard deviation with ddof 0",
         _QFFL,
+        title="STD₀",
     ),
     Statistic(
         "variance",
@@ -120,19 +131,24 @@ INDICES: Final = (
         f"{_QFFL}; Ditto: Li et al., ICML 2021",
         power=2,
     ),
-    Statistic("worst10", lambda a, measure: measure.worst_share(a), "as measured", _TENTH % "lowest", _TABLE_1),
-    Statistic("best10", lambda a, measure: measure.best_share(a), "as measured", _TENTH % "highest", _TABLE_1),
+    *(
+        Statistic(key, compute, "as measured", _TENTH % which, _TABLE_1, title=f"{key.removesuffix('10')} 10\u00a0%")
+        for key, compute, which in (
+            ("worst10", lambda a, measure: measure.worst_share(a), "lowest"),
+            ("best10", lambda a, measure: measure.best_share(a), "highest"),
+        )
+    ),
     Statistic("min", lambda a, measure: performance.worst(a), "as measured", "minₖ aₖ"),
     Statistic("max", lambda a, measure: performance.best(a), "as measured", "maxₖ aₖ"),
     Statistic("gap", lambda a, measure: performance.gap(a), "lower"),
     *(
-        Statistic(key, lambda a, measure, index=index: index(a), better, formula, source, power=0)
-        for key, index, better, formula, source in _EVENNESS
+        Statistic(title.lower(), lambda a, measure, index=index: index(a), better, formula, source, 0, title=title)
+        for title, index, better, formula, source in _EVENNESS
     ),
 )
 
 
-def _entry(key: str, better: Better = "", formula: str = "", source: str = "–", **more: bool) -> Statistic:
+def _entry(key: str, better: Better = "", formula: str = "", source: str = "–", **more: Any) -> Statistic:
     """A number that is there under its key."""
     return Statistic(key, itemgetter(key), better, formula, source, **more)
 
@@ -164,6 +180,7 @@ COLLABORATION: Final = (
         "Spearman 1904",
         tested=False,
         rewards=True,
+        title="Spearman",
     ),
     _entry("max", "higher"),
     _entry("mean", "higher"),
@@ -191,6 +208,7 @@ COLLABORATION: Final = (
         "share of the clients with cₖ < θₖ < (cₖ + maxⱼ θⱼ) / 2; the upper bound does not apply to the best",
         f"{_SAC}, Definition 1",
         tested=False,
+        title="BCF",
     ),
     Statistic(
         "down",
@@ -232,6 +250,7 @@ PARITY: Final = (
         "higher",
         "min_g P(ŷ = 1 | g) / max_g P(ŷ = 1 | g), in percent",
         "Feldman et al., KDD 2015",
+        title="selection ratio",
     ),
     _entry(
         "predictive_parity",
@@ -259,9 +278,14 @@ PARITY: Final = (
 
 # Of `History.people()` of a regression: differences between groups, in the unit of the target.
 ERRORS: Final = (
-    _entry("rmse_gap", "lower", "max_g RMSE(g) − min_g RMSE(g) over the groups g"),
-    _entry("mae_gap", "lower", "max_g MAE(g) − min_g MAE(g)"),
-    _entry("error_gap", "lower", "max_g ē(g) − min_g ē(g) with the mean ē(g) of the errors ŷᵢ − yᵢ in group g"),
+    _entry("rmse_gap", "lower", "max_g RMSE(g) − min_g RMSE(g) over the groups g", title="RMSE gap"),
+    _entry("mae_gap", "lower", "max_g MAE(g) − min_g MAE(g)", title="MAE gap"),
+    _entry(
+        "error_gap",
+        "lower",
+        "max_g ē(g) − min_g ē(g) with the mean ē(g) of the errors ŷᵢ − yᵢ in group g",
+        title="mean error gap",
+    ),
     _entry("prediction_gap", "", "max_g p̄(g) − min_g p̄(g) with the mean p̄(g) of the predictions ŷᵢ in group g"),
 )
 

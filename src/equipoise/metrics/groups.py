@@ -26,9 +26,8 @@ NEGATIVE: Final = frozenset(
 )
 POSITIVE: Final = frozenset(["1", "yes", "y", "true", "t", "positive", "pos", "case", "cases", "present", "+1", "+"])
 OF_CLASS: Final = ("tpr", "fpr", "selection_rate", "ppv", "npv")  # rates of one class against all others
-ESTIMABLE: Final = (
-    30  # people in each group from which on a gap can be estimated: its standard error is below 13 points
-)
+# people in each group from which on a gap can be estimated: its standard error is below 13 points
+ESTIMABLE: Final = 30
 BEGINS: Final = "The positive class is "
 
 

@@ -64,6 +64,9 @@ class Interval(NamedTuple):
         return [100 * self.low, 100 * self.high] if math.isfinite(self.low) else None
 
 
+NONE: Final = Interval(math.nan, math.nan)
+
+
 def resampled(models: Sequence[Sequence[Outcome]], draws: int = DRAWS, seed: int = 0) -> list[Draws]:
     """Accuracies that the models might have on other samples of the same kind, on the same ones for all models.
 
@@ -162,7 +165,7 @@ def wilson(share: float, n: float, level: float = 0.95) -> Interval:
     from statistics import NormalDist
 
     if not (math.isfinite(share) and n > 0):
-        return Interval(math.nan, math.nan)
+        return NONE
     z = NormalDist().inv_cdf((1 + level) / 2)
     middle = share + z * z / (2 * n)
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
@@ -212,7 +215,7 @@ def welch(difference: float, first: float, m: float, second: float, n: float, le
 
     spread = first + second
     if not (math.isfinite(spread) and min(m, n) > 1):
-        return Interval(math.nan, math.nan)
+        return NONE
     free = spread**2 / (first**2 / (m - 1) + second**2 / (n - 1)) if spread > 0 else m + n - 2
     half = float(stdtrit(free, (1 + level) / 2)) * math.sqrt(spread)
     return Interval(difference - half, difference + half)
@@ -224,7 +227,7 @@ def of_means(means: Mapping[str, tuple[float, float, float]], level: float = 0.9
     It is Welch's of the pair of groups that attains it, with the correction of `of_rates`, and ends at 0.
     """
     if len(means) < 2:
-        return Interval(math.nan, math.nan)
+        return NONE
     ordered = sorted(means.values())
     (low, first, m), (high, second, n) = ordered[0], ordered[-1]
     below, above = welch(high - low, first, m, second, n, 1 - (1 - level) / (len(means) * (len(means) - 1) / 2))
@@ -267,38 +270,37 @@ def of_rates(
 
     sizes = {name: sizes_by(counts, rounds) for name, counts in groups.items()}
 
-    def pair(key: str, c: int, gap: Gap) -> tuple[tuple[float, float], tuple[float, float], float]:
-        """Share and size of the group with the highest rate and of that with the lowest, and the level of their interval."""
+    def share(key: str, c: int, name: str) -> tuple[float, float]:
+        """The rate of a group, and of how many samples."""
+        rates = fairness.rates[name]
+        rate, of_class = ("tpr", cast(int, rates.hardest)) if key == "worst_recall" else (key, c)
+        return rates.of(rate, of_class).value, sizes[name][rate][of_class]
 
-        def share(name: str) -> tuple[float, float]:
-            rates = fairness.rates[name]
-            rate, of_class = ("tpr", cast(int, rates.hardest)) if key == "worst_recall" else (key, c)
-            return rates.of(rate, of_class).value, sizes[name][rate][of_class]
-
-        return share(gap.highest), share(gap.lowest), 1 - (1 - level) / (gap.groups * (gap.groups - 1) / 2)
+    def corrected(gap: Gap) -> float:
+        """The level of the interval of the pair of groups that attains a gap."""
+        return 1 - (1 - level) / (gap.groups * (gap.groups - 1) / 2)
 
     def of_gap(key: str, c: int) -> Interval:
         gap = fairness.gaps[key, c]
         if gap.groups < 2:
-            return Interval(math.nan, math.nan)
-        *both, corrected = pair(key, c, gap)
-        (p, of_p), (q, of_q) = ((share, wilson(share, n, corrected)) for share, n in both)
-        low, high = newcombe(p, of_p, q, of_q)
+            return NONE
+        (p, n), (q, m) = share(key, c, gap.highest), share(key, c, gap.lowest)
+        low, high = newcombe(p, wilson(p, n, corrected(gap)), q, wilson(q, m, corrected(gap)))
         return Interval(max(0.0, low), high)
 
     def of_ratio() -> Interval:
         c = fairness.widest.get("demographic_parity")
         if c is None or not (gap := fairness.gaps["selection_rate", c]).ratio.defined:
-            return Interval(math.nan, math.nan)
-        highest, lowest, corrected = pair("selection_rate", c, gap)
-        low, high = log_ratio(*lowest, *highest, corrected)
+            return NONE
+        lowest, highest = (share("selection_rate", c, name) for name in (gap.lowest, gap.highest))
+        low, high = log_ratio(*lowest, *highest, corrected(gap))
         return Interval(low, min(1.0, high)).holding(gap.ratio.value)
 
     def largest(*keys: str) -> Interval:
         every = [[of_gap(key, c) for key in keys] for c in fairness.classes]
         finite = [ends for of_class in every if all(math.isfinite(ends.low) for ends in of_class) for ends in of_class]
         if not finite:
-            return Interval(math.nan, math.nan)
+            return NONE
         return Interval(max(ends.low for ends in finite), max(ends.high for ends in finite))
 
     return {
@@ -314,6 +316,6 @@ def of_rates(
 
 def _quantiles(values: Table, level: float) -> Interval:
     if not np.isfinite(values).all():
-        return Interval(math.nan, math.nan)
+        return NONE
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high))

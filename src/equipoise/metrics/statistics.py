@@ -101,17 +101,15 @@ def paired(a: ArrayLike, b: ArrayLike) -> Paired:
             f"a paired test needs the same seeds on both sides: found {x.size} and {y.size} values. "
             "Keep the seeds that both methods ran with."
         )
-    d = x - y
-    difference = float(d.mean()) if d.size else math.nan
-    std, ci95 = _std_and_ci95(d)
+    difference, std, ci95, n = summary_over_seeds(x - y)
     rounding = 1e-12 * max(np.abs(x).max(initial=0), np.abs(y).max(initial=0))
     if not math.isfinite(std) or std <= rounding:
-        return Paired(difference, math.nan, math.nan, d.size, False)
+        return Paired(difference, math.nan, math.nan, n, False)
 
     from scipy.special import stdtr
 
-    p = 2 * float(stdtr(d.size - 1, -abs(difference) * math.sqrt(d.size) / std))
-    return Paired(difference, ci95, p, d.size, True)
+    p = 2 * float(stdtr(n - 1, -abs(difference) * math.sqrt(n) / std))
+    return Paired(difference, ci95, p, n, True)
 
 
 def holm(p: ArrayLike) -> NDArray[np.float64]:
@@ -176,8 +174,7 @@ def judge(differences: ArrayLike, direction: Direction, margin: float = 0.0) -> 
     margin : >= 0; how far on the wrong side still counts as equal, for the two directions with "not".
     """
     d = _seeds(differences, "differences")
-    mean = float(d.mean()) if d.size else math.nan
-    std, ci95 = _std_and_ci95(d)
+    mean, std, ci95, _ = summary_over_seeds(d)
     if not math.isfinite(std):
         return Judgement(mean, math.nan, math.nan, d.size, "cannot be told")
     low, high = mean - ci95, mean + ci95

@@ -15,10 +15,8 @@ from equipoise.system.seals import CHANGED, open_json, open_toml
 
 ORDER = "comparison.json"  # in a directory of several runs: which they are, the reference first
 CONDITIONS = "conditions.json"  # in the directory of a suite: under which all its results were reached
-CHOSEN, TRIALS = (
-    "chosen.toml",
-    "trials",
-)  # in a directory in which settings were chosen: which, and the runs that chose them
+# in a directory in which settings were chosen: which, and the runs that chose them
+CHOSEN, TRIALS = "chosen.toml", "trials"
 
 Parsed = TypeVar("Parsed")
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.metrics.attendance import ATTENDANCE, attendance
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.collaborative import collaborative_fairness
 from equipoise.metrics.failure import diverged, guesses, guesses_mean, useless
@@ -25,10 +24,14 @@ from equipoise.records.record import Record, Score, by_client, check, clients_ev
 from equipoise.records.results import GroupFairness, People
 from equipoise.records.threshold import Chosen, mark, masked, score_of
 from equipoise.records.validation import BEST, selected, worst_of
+from equipoise.system.ranges import check_whole
+from equipoise.system.text import Said
 
 if TYPE_CHECKING:
     import pandas as pd
 
+ATTENDANCE = ("trained", "late", "dropped", "absent", "not selected")  # what a client can do in a round
+DIVERGED, GUESSES = "training diverged", "the global model is no better than guessing"  # keys of failures
 LEAST = 10  # people that a number must be about, unless the run says otherwise
 Table = NDArray[np.float64]
 
@@ -300,8 +303,8 @@ class History:
         counts = next((counts for counts in results if isinstance(counts, dict)), {"true": ()})
         return positive_class(name or None, self.classes or tuple(map(str, range(len(counts["true"])))))
 
-    def failure(self, last: int = 5, which: str = "test loss") -> str:
-        """Why the model is of no use: training diverged, or it is no better than guessing; empty if it is of use.
+    def failure(self, last: int = 5, which: str = "test loss") -> Said:
+        """Why the model is of no use: training diverged, or it is no better than guessing, its key; empty if it is of use.
 
         The task of a user may bring its own test. Else a model must decide or rank better than a guess: with a chosen threshold at that one.
 
@@ -313,14 +316,14 @@ class History:
         records = [record for record in self.records if record.get("groups")]
         for record in reversed(records[-last:]):
             if why := record.get("diverged") or diverged(record["groups"], which=which):
-                return f"training diverged: {why}"
+                return Said(f"{DIVERGED}: {why}", DIVERGED)
         shown = [{name: scores for name, scores in r["groups"].items() if name in self.groups} for r in records]
         counted = [groups for groups in shown if any(RATES in scores for scores in groups.values())][-last:]
         if self.threshold is not None and (decided := score_of(self.threshold)):
             counted = [{"": decided}]
         if (why := useless(shown[-last:])) is None:
             why = guesses(counted) or guesses_mean(shown[-last:])
-        return f"the global model is no better than guessing: {why}" if why else ""
+        return Said(f"{GUESSES}: {why}" * bool(why), GUESSES)
 
     @property
     def selected_round(self) -> int | None:
@@ -488,8 +491,16 @@ class History:
 
     @property
     def attendance(self) -> NDArray[np.int8] | None:
-        """What every client did in every round, see :func:`equipoise.metrics.attendance.attendance`."""
-        return attendance(self.records, self._n)
+        """What each client did in every round, `[rounds, N]`: its place in `ATTENDANCE`; None if all are always there.
+
+        A client whose update was refused counts as not selected.
+        """
+        records = [cast(Mapping[str, Any], record) for record in self.records if "absent" in record]
+        table = np.full((len(records), self._n), len(ATTENDANCE) - 1, np.int8)
+        for row, record in zip(table, records, strict=True):
+            for place, key in enumerate(("ids", "late", "dropped", "absent")):
+                row[record[key]] = place
+        return table if records else None
 
     def presence(self) -> "pd.DataFrame":
         """How many rounds each client trained, was late, ..., where a simulation lets clients come and go.
@@ -564,7 +575,7 @@ class History:
         ------
         ValueError : `last` is below 1, `positive` is no class, or the counts are damaged.
         """
-        _check_last(last)
+        check_whole("last", last, 1, meaning=", the rounds to average")
         if not isinstance(positive, int):
             about = self.positive if positive is None else self._class_named(positive)
             positive = None if about is None else about.number
@@ -583,7 +594,7 @@ class History:
         ------
         ValueError : `last` is below 1.
         """
-        _check_last(last)
+        check_whole("last", last, 1, meaning=", the rounds to average")
         every = {" and ".join(names): treatment.people(self, k, last) for k, names in enumerate(self.divisions)}
         return {name: people for name, people in every.items() if people is not None}
 
@@ -602,12 +613,6 @@ class History:
             f"History({self.label}{where}, seed {self.seed}, {len(self)} round{'s' * (len(self) != 1)}: "
             f"{', '.join(numbers) or 'not evaluated'}{worst})"
         )
-
-
-def _check_last(last: int) -> None:
-    """Require that a mean is over a round at least."""
-    if last < 1:
-        raise ValueError(f"last must be at least 1 round: found {last}.")
 
 
 def _check_contribution(contribution: object, evaluated: set[int]) -> None:

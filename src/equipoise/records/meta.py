@@ -65,21 +65,6 @@ class Contribution(TypedDict, total=False):
     spread: Sequence[float]
 
 
-class UnitGroups(TypedDict, total=False):
-    """The groups of hidden units: their names and sizes."""
-
-    names: list[str]
-    sizes: list[int]
-
-
-class Hostile(TypedDict, total=False):
-    """Who attacks in a simulation, how, and how strongly."""
-
-    attack: str
-    scale: float | None
-    clients: list[int]
-
-
 class Tuned(TypedDict, total=False):
     """How the settings of a run were chosen, before any test data were built.
 
@@ -150,7 +135,7 @@ class Meta(TypedDict, total=False):
     contribution : `{"standalone_test": [N], "used": ...}`, what each client reaches alone, see `Contribution`.
     units : `{"names": [...], "sizes": [...]}`, the groups of hidden units.
     holdings : the data of each client, see `equipoise.data.holdings`.
-    hostile : `{"attack", "scale", "clients": [ids]}`, who attacks.
+    hostile : `{"attack", "scale", "clients": [ids]}`, who attacks in a simulation, how, and how strongly.
     header : lines about the run.
     versions, git : `{package: version}`, and the commit of the source.
     machines : what computed the rounds from `"round"` on.
@@ -186,9 +171,9 @@ class Meta(TypedDict, total=False):
     bound: str
     contents: Content
     contribution: Contribution
-    units: UnitGroups
+    units: Content
     holdings: Content
-    hostile: Hostile
+    hostile: Content
     header: list[str]
     versions: dict[str, str]
     machines: list[Content]

@@ -144,14 +144,6 @@ class Validation(Score, total=False):
     by: list[Sums]
 
 
-class Quarantined(TypedDict):
-    """A client whose answer was not used: its number and name, and the reason."""
-
-    client: int
-    name: str
-    reason: str
-
-
 class Sent(TypedDict):
     """Bytes to clients and from them, one number each."""
 
@@ -165,30 +157,6 @@ class Bytes(Sent):
     full: int
 
 
-class Times(TypedDict):
-    """Seconds [M] of a site's training, as it reports, and from the request to its answer; null if unknown."""
-
-    site: list[float | None]
-    answered: list[float | None]
-
-
-class Units(TypedDict, total=False):
-    """Hidden units of each group that each client holds; where that changed, which: hexadecimal digits of `numpy.packbits` over all units."""
-
-    held: list[list[int]]
-    bits: list[str]
-
-
-class OwnMeasure(TypedDict):
-    """A measure that is none of `equipoise.metrics.MEASURES`: which way is better, if either, its values, and where and why it is not defined."""
-
-    better: str | None
-    groups: dict[str, float | None]
-    clients: list[float | None]
-    all: float | None
-    undefined: dict[str, str]
-
-
 class Record(TypedDict, total=False):
     """One round, exactly as a line of `metrics.jsonl` holds it; only `round` is in every record. A rule may note more.
 
@@ -200,7 +168,7 @@ class Record(TypedDict, total=False):
     groups : `{group: {"accuracy": a, "loss": l, "n": n}}`, the global model on each test set, in rounds with an evaluation; of regression
         `rmse`, `mae` and `r2`; in some rounds other measures and counts.
     measures : `{name: {"better", "groups": {group: value}, "clients": [N], "all", "undefined": {where: why}}}`, measures that are none of
-        `equipoise.metrics.MEASURES`, in some rounds.
+        `equipoise.metrics.MEASURES`, in some rounds: which way is better, if either, the values, and where and why there is none.
     diverged : why the test loss is that of a training that diverged, see `equipoise.metrics.failure`.
     clients : `{"accuracy": [N]}`, of regression `{"rmse": [N]}`: the model each client predicts with, on its own test set or that of its
         group; null for one that was not tested; of test sets of their own also `"n"` [N].
@@ -247,7 +215,7 @@ class Record(TypedDict, total=False):
     weights: list[float | None]
     losses: list[float | None]
     groups: dict[str, Score]
-    measures: dict[str, OwnMeasure]
+    measures: dict[str, dict[str, Any]]
     diverged: str
     clients: Clients
     by: People
@@ -258,10 +226,10 @@ class Record(TypedDict, total=False):
     dropped: list[int]
     attackers: list[int]
     unmeasured: dict[str, str]
-    quarantined: list[Quarantined]
+    quarantined: list[dict[str, Any]]
     lr: float | dict[str, float]
     bytes: Bytes
-    units: Units
+    units: dict[str, list[Any]]
     kept: float
     consistency: list[int]
     agreement: list[list[int]]
@@ -280,7 +248,7 @@ class Record(TypedDict, total=False):
     clipped: int
     qffl_largest_h: float | None
     sent: dict[str, Sent]
-    times: Times
+    times: dict[str, list[float | None]]
     secure: bool
     silent: int
     seconds: float

@@ -1,30 +1,11 @@
 """Parts of the numbers that summarise a run: a number that is not defined is null."""
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 Ends = list[float] | None  # of a 95 % interval over the test samples
 
 
-class RateIntervals(TypedDict):
-    """The intervals (Wilson) of the rates of a group, in percent; of rates by class a list."""
-
-    accuracy: Ends
-    tpr: list[Ends]
-    fpr: list[Ends]
-    selection_rate: list[Ends]
-    ppv: list[Ends]
-    npv: list[Ends]
-    worst_recall: Ends
-
-
-class Calibrated(TypedDict):
-    """Whether the probabilities of one group are what they claim, see `GroupRates`."""
-
-    bias: float | None
-    calibration_error: float | None
-
-
-class GroupRates(Calibrated):
+class GroupRates(TypedDict):
     """How the global model treats one group, in percent.
 
     Attributes
@@ -36,7 +17,7 @@ class GroupRates(Calibrated):
     bias, calibration_error : of two classes, mean probability of the positive class less its share, in points; and the mean distance of both in
         ten bins of the probability.
     worst_recall, worst_class : the class that is recognised worst, and its recall.
-    intervals : by the name of the rate.
+    intervals : Wilson's, by the name of the rate, in percent; of rates by class a list.
     """
 
     n: int | None
@@ -47,9 +28,11 @@ class GroupRates(Calibrated):
     ppv: list[float | None]
     npv: list[float | None]
     of_class: list[int | None]
+    bias: float | None
+    calibration_error: float | None
     worst_recall: float | None
     worst_class: int | None
-    intervals: RateIntervals
+    intervals: dict[str, Ends | list[Ends]]
 
 
 class GroupFairness(TypedDict):
@@ -89,70 +72,18 @@ class GroupFairness(TypedDict):
     averaged: list[int]
 
 
-class ValueErrors(TypedDict):
-    """The errors of a model for one group, in the unit of the target, null of fewer people than a number must be about.
-
-    Attributes
-    ----------
-    n : test samples.
-    rmse, mae : root of the mean squared error, mean absolute error.
-    error : mean of the errors, predicted less true.
-    prediction : mean of the predictions.
-    """
-
-    n: int | None
-    rmse: float | None
-    mae: float | None
-    error: float | None
-    prediction: float | None
-
-
-class GroupErrors(TypedDict):
-    """How different the errors of a model are between groups: the largest less the smallest of each, and those of every group.
-
-    `intervals` are `[low, high]` of each difference, 95 % over the people who were tested.
-    """
-
-    intervals: dict[str, Ends]
-    rmse_gap: float | None
-    mae_gap: float | None
-    error_gap: float | None
-    prediction_gap: float | None
-    groups: dict[str, ValueErrors]
-
-
-class Inside(TypedDict):
-    """The people of one client with one value: test samples, and the main measure; null of fewer than a number must be about."""
-
-    n: int | None
-    main: float | None
-
-
-class SiteRates(TypedDict, total=False):
-    """The people of one site with one value: test samples, those of the positive class, and rates in percent; null if too few.
-
-    Of regression `mae` and `error` instead of rates, in the unit of the target.
-    """
-
-    n: int | None
-    of_class: int | None
-    selection_rate: float | None
-    tpr: float | None
-    mae: float | None
-    error: float | None
-
-
 class Site(TypedDict):
     """How people are treated inside one site, in percent; of regression in the unit of the target.
 
     Attributes
     ----------
-    groups : by value.
+    groups : by value `n`, test samples; `of_class`, those of the positive class; and the rates `selection_rate` and `tpr`, or of regression
+        `mae` and `error`; null if too few.
     gaps : demographic parity and equal opportunity, or of MAE and mean error, between the values with 30 people or more; null of fewer than two.
     intervals : of these, 95 % for all sites together (Bonferroni).
     """
 
-    groups: dict[str, SiteRates]
+    groups: dict[str, dict[str, float | None]]
     gaps: dict[str, float | None]
     intervals: dict[str, Ends]
 
@@ -164,66 +95,23 @@ class People(TypedDict):
 
     Attributes
     ----------
-    treated : `GroupFairness` by value, or of regression `GroupErrors`; null where fewer than two values were tested.
+    treated : `GroupFairness` by value; null where fewer than two values were tested. Of regression, in the unit of the target, `rmse_gap`,
+        `mae_gap`, `error_gap` and `prediction_gap`, the largest less the smallest; their `intervals`, 95 % over the people who were tested; and
+        `groups`, of each `n`, test samples, `rmse`, `mae`, `error`, the mean of predicted less true, and `prediction`, null if too few.
     unknown : test samples of which the value is not known, as of all of a test set without attributes; they are in no value.
     as_groups : whether each test set has the people with one value, and all of these.
-    clients : of the model that each client predicts with, its main measure by value; null of one that was not tested, and empty where
-        clients share test sets and a model.
+    clients : of the model that each client predicts with, by value `n`, test samples, and `main`, the main measure, null if too few; null of
+        a client that was not tested, and empty where clients share test sets and a model.
     sites : by name, of every client with its own model or test set, else of every test set; empty without a positive class.
     averaged : the rounds.
     """
 
-    treated: GroupFairness | GroupErrors | None
+    treated: GroupFairness | dict[str, Any] | None
     unknown: int
     as_groups: bool
-    clients: list[dict[str, Inside] | None]
+    clients: list[dict[str, dict[str, float | None]] | None]
     sites: dict[str, Site]
     averaged: list[int]
-
-
-class Alone(TypedDict):
-    """What clients reach alone, in points.
-
-    Attributes
-    ----------
-    noise : the standard error of one client's.
-    range : the best less the worst.
-    rounds : of how many last rounds it is the mean.
-    spread : the mean standard deviation between these, null of one.
-    """
-
-    noise: float | None
-    spread: float | None
-    rounds: int
-    range: float | None
-
-
-class Gain(TypedDict):
-    """What clients gain over what they reach alone: mean, standard deviation (ddof 0), how many are worse off."""
-
-    mean: float | None
-    std: float | None
-    worse_off: int | None
-
-
-class Bounds(TypedDict):
-    """Bounded collaborative fairness: percent of the clients within their bounds, who is not, and the worst margins."""
-
-    rate: float | None
-    satisfied: bool
-    lower_violations: list[int]
-    upper_violations: list[int]
-    literal_upper_violations: list[int]
-    lower_margin: float | None
-    upper_margin: float | None
-
-
-class MeanBytes(TypedDict):
-    """Mean bytes over clients and rounds, and those of the whole model."""
-
-    down: float
-    up: float
-    full: float | None
 
 
 class Collaboration(TypedDict):
@@ -236,13 +124,16 @@ class Collaboration(TypedDict):
     tested : test samples of each, null if not known.
     range : `max` less `min`.
     noise : two standard errors of a difference of two clients, each tested on so many samples of its own; points.
-    alone : what each reaches alone.
+    alone : what clients reach alone, in points: `noise`, the standard error of one client's; `range`, the best less the worst; of how many
+        last `rounds` it is the mean, and `spread`, the mean standard deviation between these, null of one.
     fairness, spearman : 100 x the correlation of contribution and reward.
     fairness_mean, max_mean : over the last rounds.
     fairness_oracle, max_oracle : the best of all rounds, which picks the round by the test data.
     max, mean, min : over the clients.
-    gain, bcf : over what each reaches alone.
-    bytes : null where not recorded.
+    gain : over what each reaches alone: `mean`, `std` (ddof 0), and how many are `worse_off`.
+    bcf : bounded collaborative fairness: `rate`, percent of the clients within their bounds, whether it is `satisfied` by all, who violates a
+        bound (`lower_violations`, `upper_violations`, `literal_upper_violations`), and the worst margins (`lower_margin`, `upper_margin`).
+    bytes : `down` and `up`, the mean over clients and rounds, and `full`, of the whole model; null where not recorded.
     """
 
     round: int
@@ -250,7 +141,7 @@ class Collaboration(TypedDict):
     tested: int | None
     range: float | None
     noise: float | None
-    alone: Alone
+    alone: dict[str, float | None]
     fairness: float | None
     spearman: float | None
     fairness_mean: float | None
@@ -260,6 +151,6 @@ class Collaboration(TypedDict):
     max: float | None
     mean: float | None
     min: float | None
-    gain: Gain
-    bcf: Bounds
-    bytes: MeanBytes | None
+    gain: dict[str, float | None]
+    bcf: dict[str, Any]
+    bytes: dict[str, float | None] | None

@@ -13,7 +13,7 @@ from equipoise.metrics.definitions import GROUPS, spread
 from equipoise.metrics.measures import Measure, measures_of, named
 from equipoise.metrics.performance import Value, best, best_round, gap, last_rounds, mean
 from equipoise.records.record import Record, number
-from equipoise.records.results import Collaboration, MeanBytes
+from equipoise.records.results import Collaboration
 from equipoise.records.treatment import or_none, percent
 from equipoise.records.validation import worst_of
 
@@ -160,7 +160,7 @@ def _collaboration(history: "History", last: int) -> Collaboration | None:
     }
 
 
-def _bytes(records: Sequence[Record]) -> MeanBytes | None:
+def _bytes(records: Sequence[Record]) -> dict[str, float | None] | None:
     if not any(record.get("bytes", {}).get("down") for record in records):
         return None
     down, up = traffic(records)

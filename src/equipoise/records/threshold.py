@@ -56,28 +56,11 @@ class Division(TypedDict):
     groups: dict[str, RatesAt]
 
 
-class ReliabilityBin(Estimate):
-    """Samples with scores in (low edge, high edge]: how many, their mean score, and the share that is positive."""
-
-    edges: list[float]
-    n: int
-    score: float
-
-
 class ByGroup(TypedDict):
     """The threshold of each value of a sensitive attribute; people of whom the value is not known have the common one."""
 
     attribute: str
     thresholds: dict[str, float]
-
-
-class ChosenOn(TypedDict):
-    """The validation rows: whose they are, how many, how many of the positive class (null if too few), and a hash of scores and classes."""
-
-    source: str
-    n: int
-    of_class: int | None
-    sha256: str
 
 
 class Recalibrated(TypedDict):
@@ -99,12 +82,14 @@ class Chosen(TypedDict):
     positive : the name of the class that is predicted where its probability is at least the threshold.
     threshold, by_group : for everyone; and by group, null where one is for all.
     rule, aim : how it was chosen, in words, and as kind and value, see `equipoise.metrics.thresholds.Aim`.
-    rows, validation : on which it was chosen, and the rates on them: of ``"all"``, and by group, if the threshold is.
+    rows, validation : the validation rows on which it was chosen: their `source`, `n`, those of the positive class (`of_class`, null if too few)
+        and `sha256` of scores and classes; and the rates on them: of ``"all"``, and by group, if the threshold is.
     hash : SHA-256 of the values of the global model.
     round, record : the round after which the model was, from 0, and the :func:`mark` of its record.
     least : fewest samples that a number is about.
     everyone, divisions : rates on all test rows, and by group.
-    reliability : of all test rows.
+    reliability : of all test rows, by bin of scores in (low edge, high edge]: `edges`, how many samples (`n`), their mean `score`, and the share
+        that is positive as in `Estimate`.
     recalibration : null unless it was asked for.
     notes : sentences about the choice.
     """
@@ -114,7 +99,7 @@ class Chosen(TypedDict):
     by_group: ByGroup | None
     rule: str
     aim: dict[str, str | float]
-    rows: ChosenOn
+    rows: dict[str, Any]
     validation: dict[str, RatesAt]
     hash: str
     round: int
@@ -122,7 +107,7 @@ class Chosen(TypedDict):
     least: int
     everyone: RatesAt
     divisions: list[Division]
-    reliability: list[ReliabilityBin]
+    reliability: list[dict[str, Any]]
     recalibration: Recalibrated | None
     notes: list[str]
 

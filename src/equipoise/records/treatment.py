@@ -27,22 +27,20 @@ from equipoise.metrics.measures import ACCURACY
 from equipoise.metrics.performance import UNDEFINED, Value, gap
 from equipoise.records.record import Record, Sums
 from equipoise.records.results import (
-    Calibrated,
-    GroupErrors,
     GroupFairness,
     GroupRates,
-    Inside,
     People,
     Site,
-    SiteRates,
-    ValueErrors,
 )
+from equipoise.system.grouping import by_name
 
 if TYPE_CHECKING:
     from equipoise.records.history import History
 
 OF_SITES: Final = ("demographic_parity", "equal_opportunity")  # gaps inside sites
 OF_NUMBERS_AT_SITES: Final = ("mae_gap", "error_gap")  # those of numbers
+OF_ERRORS: Final = ("rmse", "mae", "error", "prediction")  # of the numbers that are predicted for a group
+Numbers = dict[str, float | None]
 Row = Mapping[str, NDArray[np.float64]]  # sums over the samples with one value of an attribute
 
 
@@ -125,11 +123,13 @@ def people(history: "History", k: int, last: int) -> People | None:
     if history.main == ACCURACY:
         about = history.positive
         counts = [(t, {name: _counts(row) for name, row in rows.items()}) for t, rows, _ in rounds]
-        treated: GroupFairness | GroupErrors | None = rates(
+        treated: GroupFairness | dict[str, Any] | None = rates(
             counts, about and about.number, history.least_group, rounds[-1][2]
         )
     else:
-        treated = errors([rows for _, rows, _ in rounds], history.least_group, rounds[-1][2])
+        of_rounds = [rows for _, rows, _ in rounds]
+        several = len(by_name(of_rounds)) > 1
+        treated = errors(of_rounds, history.least_group, rounds[-1][2]) if several else None
     inside = [{name: summed(history, k, [each])[0] for name, each in _of_sites(history, by).items()} for by in by_round]
     return {
         "treated": treated,
@@ -169,13 +169,10 @@ def sites(rounds: Sequence[Mapping[str, Mapping[str, Row]]], about: Positive | N
     if about is None or not all("true" in row for by in rounds for rows in by.values() for row in rows.values()):
         return {}
     R, c, enough = len(rounds), about.number, max(least, ESTIMABLE)
-    counts: dict[str, dict[str, Counts]] = {}
-    for name in dict.fromkeys(name for by in rounds for name in by):
-        each = [by[name] for by in rounds if name in by]
-        values = dict.fromkeys(value for rows in each for value in rows)
-        counts[name] = {
-            value: _added([rows[value] for rows in each if value in rows], R / len(each)) for value in values
-        }
+    counts: dict[str, dict[str, Counts]] = {
+        name: {value: _added(rows, R / len(each)) for value, rows in by_name(each).items()}
+        for name, each in by_name(rounds).items()
+    }
     large = {
         name: sum(people_of(sums)["accuracy"][0] >= enough * R for sums in groups.values())
         for name, groups in counts.items()
@@ -197,22 +194,20 @@ def sites(rounds: Sequence[Mapping[str, Mapping[str, Row]]], about: Positive | N
 def sites_of_numbers(rounds: Sequence[Mapping[str, Mapping[str, Row]]], least: int) -> dict[str, Site]:
     """As :func:`sites`, the errors of numbers that are predicted."""
     enough = max(least, ESTIMABLE)
-    each = {
-        name: [by[name] for by in rounds if name in by] for name in dict.fromkeys(name for by in rounds for name in by)
-    }
-    estimable = sum(_errors(rows, enough)["mae_gap"] is not None for rows in each.values())
+    each = by_name(rounds)
+    estimable = sum(errors(rows, enough)["mae_gap"] is not None for rows in each.values())
     by_site: dict[str, Site] = {}
     for name, rows in each.items():
-        gaps, shown = _errors(rows, enough, 1 - 0.05 / max(1, estimable)), _errors(rows, least)["groups"]
+        gaps, shown = errors(rows, enough, level=1 - 0.05 / max(1, estimable)), errors(rows, least)["groups"]
         by_site[name] = {
-            "groups": {value: {"n": x["n"], "mae": x["mae"], "error": x["error"]} for value, x in shown.items()},
+            "groups": {value: {key: x[key] for key in ("n", "mae", "error")} for value, x in shown.items()},
             "gaps": {key: gaps[key] for key in OF_NUMBERS_AT_SITES},
             "intervals": {key: gaps["intervals"][key] for key in OF_NUMBERS_AT_SITES},
         }
     return by_site
 
 
-def _site_rates(counts: Counts, c: int, rounds: int, least: int) -> SiteRates:
+def _site_rates(counts: Counts, c: int, rounds: int, least: int) -> Numbers:
     rates, people = rates_of(counts, least * rounds), people_of(counts)
     return {
         "n": _enough(people["accuracy"][c] / rounds, least),
@@ -237,11 +232,10 @@ def _counts(row: Row) -> Counts:
     return {key: counts.tolist() for key, counts in row.items()}
 
 
-def _inside(history: "History", rounds: Sequence[Mapping[str, Row]]) -> dict[str, Inside]:
+def _inside(history: "History", rounds: Sequence[Mapping[str, Row]]) -> dict[str, Numbers]:
     """The main measure of a client's model for each value, the mean over some rounds."""
-    by_value: dict[str, Inside] = {}
-    for name in dict.fromkeys(name for rows in rounds for name in rows):
-        each = [rows[name] for rows in rounds if name in rows]
+    by_value: dict[str, Numbers] = {}
+    for name, each in by_name(rounds).items():
         sizes = [float(row["true"].sum() if "true" in row else row["n"]) for row in each]
         people = _enough(float(each[-1].get("persons", sizes[-1])), history.least_group)
         values = [
@@ -256,80 +250,52 @@ def _inside(history: "History", rounds: Sequence[Mapping[str, Row]]) -> dict[str
     return by_value
 
 
-def errors(rounds: Sequence[Mapping[str, Row]], least: int, unknown: int = 0) -> GroupErrors | None:
-    """How large the errors of a model are by group, the mean over some rounds, and how different; None of fewer than two groups.
+def errors(rounds: Sequence[Mapping[str, Row]], least: int, unknown: int = 0, *, level: float = 0.95) -> dict[str, Any]:
+    """How large the errors of a model are by group, the mean over some rounds, and how different.
 
     Parameters
     ----------
     rounds : of each the sums of every group, see `equipoise.records.record.Sums`.
     least : >= 1, people that a number must be about.
     unknown : people in no group.
+    level : in (0, 1), of the intervals.
     """
-    several = len({name for groups in rounds for name in groups}) > 1
-    return _errors(rounds, least, unknown=unknown) if several else None
-
-
-def _errors(rounds: Sequence[Mapping[str, Row]], least: int, level: float = 0.95, *, unknown: int = 0) -> GroupErrors:
-    """As :func:`errors` of any number of groups, with intervals of a level."""
-    by_group: dict[str, ValueErrors] = {}
-    latest = {name: row for groups in rounds for name, row in groups.items()}
-    people = {name: round(float(row.get("persons", row["n"]))) for name, row in latest.items()}
-    unshown = hidden(people, least, unknown)
-    for name in dict.fromkeys(name for groups in rounds for name in groups):
-        rows = [groups[name] for groups in rounds if name in groups]
-        numbers = {
-            "rmse": [np.sqrt(row["squares"] / row["n"]) for row in rows],
-            "mae": [row["absolute"] / row["n"] for row in rows],
-            "error": [row["error"] / row["n"] for row in rows],
-            "prediction": [(row["error"] + row["target"]) / row["n"] for row in rows],
-        }
-        means = {key: float(np.mean(values)) for key, values in numbers.items()}
-        shown = {key: mean if people[name] >= least and math.isfinite(mean) else None for key, mean in means.items()}
-        by_group[name] = {
-            "n": None if name in unshown else people[name],
-            "rmse": shown["rmse"],
-            "mae": shown["mae"],
-            "error": shown["error"],
-            "prediction": shown["prediction"],
-        }
-
-    def between(key: str) -> float | None:
-        return gap_between(values[key] for values in by_group.values())  # type: ignore[literal-required]
-
-    def interval(key: str) -> list[float] | None:
-        defined = {name: _mean(rounds, name, key) for name, values in by_group.items() if values[key] is not None}  # type: ignore[literal-required]
-        ends = of_means({name: mean for name, mean in defined.items() if mean is not None}, level)
-        return [*ends] if len(defined) > 1 and None not in defined.values() and math.isfinite(ends.low) else None
-
-    return {
-        "intervals": {f"{key}_gap": interval(key) for key in ("rmse", "mae", "error", "prediction")},
-        "rmse_gap": between("rmse"),
-        "mae_gap": between("mae"),
-        "error_gap": between("error"),
-        "prediction_gap": between("prediction"),
-        "groups": by_group,
+    rows_of_groups = by_name(rounds)
+    people = {name: round(float(rows[-1].get("persons", rows[-1]["n"]))) for name, rows in rows_of_groups.items()}
+    means = {key: {name: _mean(rows, key) for name, rows in rows_of_groups.items()} for key in OF_ERRORS}
+    shown = {
+        key: {name: mean for name, mean in of_key.items() if people[name] >= least and math.isfinite(mean[0])}
+        for key, of_key in means.items()
     }
+    unshown = hidden(people, least, unknown)
+    by_group: dict[str, dict[str, Any]] = {
+        name: {"n": None if name in unshown else people[name]}
+        | {key: of_key[name][0] if name in of_key else None for key, of_key in shown.items()}
+        for name in rows_of_groups
+    }
+    between = {f"{key}_gap": gap_between(mean for mean, *_ in of_key.values()) for key, of_key in shown.items()}
+    known = all("moments" in row for rows in rows_of_groups.values() for row in rows)
+    ends = {f"{key}_gap": of_means(of_key, level) for key, of_key in shown.items() if known}
+    intervals = {key: [*ends[key]] if key in ends and math.isfinite(ends[key].low) else None for key in between}
+    return {"intervals": intervals, **between, "groups": by_group}
 
 
-def _mean(rounds: Sequence[Mapping[str, Row]], group: str, key: str) -> tuple[float, float, float] | None:
-    """An error of a group, the mean over some rounds, with its variance over people (that of one round) and their number; None if unknown.
+def _mean(rows: Sequence[Row], key: str) -> tuple[float, float, float]:
+    """An error of a group, the mean over some rounds, with its variance over people (that of one round), NaN if unknown, and their number.
 
     The variance of the root of a mean square follows from that of the mean square (delta method).
     """
-    rows = [groups[group] for groups in rounds if group in groups]
-    if not all("moments" in row for row in rows):
-        return None
     name = {"rmse": "squares", "mae": "absolute"}.get(key, key)
-    top, bottom = (np.array(OF_NUMBERS) == each for each in (name, "n"))
+    top, bottom = (np.array(OF_NUMBERS) == column for column in (name, "n"))
     means, spreads = [], []
     for row in rows:
-        total = row["error"] + row["target"] if key == "prediction" else row[name]
+        total, people = row["error"] + row["target"] if key == "prediction" else row[name], float(row.get("persons", 0))
         mean = float(total / row["n"])
-        spread = variance(row["moments"], float(row["persons"]), float(row["n"]), mean, top, bottom)
-        root = math.sqrt(mean) if key == "rmse" else mean
-        means.append(root)
+        known = "moments" in row
+        spread = variance(row["moments"], people, float(row["n"]), mean, top, bottom) if known else math.nan
+        means.append(math.sqrt(mean) if key == "rmse" else mean)
         spreads.append(spread / (4 * mean) if key == "rmse" and mean > 0 else spread)
-    return float(np.mean(means)), float(np.mean(spreads)), float(rows[-1]["persons"])
+    return float(np.mean(means)), float(np.mean(spreads)), people
 
 
 def rates(
@@ -346,10 +312,7 @@ def rates(
     least : >= 1, people that a rate must be about: one of fewer is not shown, and in no gap.
     unknown : people in no group.
     """
-    every: dict[str, list[Counts]] = {}
-    for _, groups in rounds:
-        for name, counts_of_group in groups.items():
-            every.setdefault(name, []).append(counts_of_group)
+    every = by_name(groups for _, groups in rounds)
     if len(every) < 2:
         return None
     R = len(rounds)
@@ -386,7 +349,7 @@ def rates(
     }
 
 
-def _calibrated(counts: Mapping[str, Any], positive: int | None, least: int) -> Calibrated:
+def _calibrated(counts: Mapping[str, Any], positive: int | None, least: int) -> Numbers:
     """The calibration of one group in percent; nothing without probabilities."""
     enough = "scores" in counts and counts.get("scored", least) >= least  # people, of whom rows are no fewer
     error, bias = calibration_of_sums(counts["scores"], least) if enough else (UNDEFINED, UNDEFINED)
@@ -418,7 +381,7 @@ def _sizes(groups: Mapping[str, Counts], classes: Sequence[int], least: int, unk
     }
 
 
-def _rates(rates: Rates, counts: Counts, calibrated: Calibrated, classes: Sequence[int], rounds: int) -> dict[str, Any]:
+def _rates(rates: Rates, counts: Counts, calibrated: Numbers, classes: Sequence[int], rounds: int) -> dict[str, Any]:
     """The rates of one group with their intervals, from counts that are the sum of so many rounds."""
     hardest = rates.hardest
     sizes = sizes_by(counts, rounds)
@@ -427,13 +390,8 @@ def _rates(rates: Rates, counts: Counts, calibrated: Calibrated, classes: Sequen
     intervals = {**ends, "accuracy": wilson(rates.accuracy.value, sizes["accuracy"][0]).percent, "worst_recall": worst}
     return {
         "accuracy": percent(rates.accuracy),
-        "tpr": [percent(rates.tpr[c]) for c in classes],
-        "fpr": [percent(rates.fpr[c]) for c in classes],
-        "selection_rate": [percent(rates.selection_rate[c]) for c in classes],
-        "ppv": [percent(rates.ppv[c]) for c in classes],
-        "npv": [percent(rates.npv[c]) for c in classes],
-        "bias": calibrated["bias"],
-        "calibration_error": calibrated["calibration_error"],
+        **{key: [percent(rates.of(key, c)) for c in classes] for key in OF_CLASS},
+        **calibrated,
         "worst_recall": percent(rates.worst_recall),
         "worst_class": hardest,
         "intervals": intervals,

@@ -23,7 +23,7 @@ from equipoise.records.history import History
 from equipoise.records.meta import Meta
 from equipoise.records.record import Record, Sums
 from equipoise.records.treatment import gap_between
-from equipoise.report import document as content, gaps, layout, rates, sentences
+from equipoise.report import document as content, layout, rates, sentences
 from equipoise.report.formatting import PERCENT, interval, number, without
 from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.html import svg, template
@@ -37,8 +37,8 @@ CLUSTERED: Final = (
     "Intervals take the rows of a person together, by the variance of sums over them, and every n is of people."
 )
 SITE: Final = "Site"
-PREDICTIVE: Final[dict[rates.RateName, str]] = {"ppv": "predictive value"}
-CALIBRATION: Final[dict[rates.RateName, str]] = {"bias": "bias", "calibration_error": "calibration error"}
+PREDICTIVE: Final = {"ppv": "predictive value"}
+CALIBRATION: Final = {"bias": "bias", "calibration_error": "calibration error"}
 
 
 def audit(
@@ -231,13 +231,13 @@ class Audit:
             (method,) = treated.parity["methods"]
             if not said and self.data.positive is not None:
                 said.append(rates.missed(treated.parity))
-            keys = gaps.columns(treated, self.history.main)
+            keys = rates.two_gaps(treated, self.history.main)
             parts = []
             for column in gaps_of(treated.parity, self.history.main):
                 if column.key in keys:
-                    gap, ends = content.number_of(method, column.key)["mean"], content.ends_of(method, column.key)
+                    gap, ends = content.mean_of(method, column.key), content.ends_of(method, column.key)
                     text = f"{number(gap, self._digits)} {interval(ends, self._digits)}".rstrip()
-                    parts.append(f"{column.title} {gaps.NOT_ESTIMABLE if gap is None else text}")
+                    parts.append(f"{column.title} {rates.NOT_ESTIMABLE if gap is None else text}")
             said.append(f"By {treated.attribute}: {', '.join(parts)}.")
         return " ".join(filter(None, said))
 
@@ -282,14 +282,19 @@ class Audit:
         (method,) = treated.parity["methods"]
         rows = []
         for column in gaps_of(treated.parity, self.history.main, calibration=self.data.scores is not None):
-            gap = content.number_of(method, column.key)["mean"]
+            gap = content.mean_of(method, column.key)
             every = cast(Mapping[str, Any], method["groups"])
             each = {
                 k: {g: v for g, row in every.items() if (v := row[k]["mean"]) is not None}
-                for k in gaps.behind(column.key)
+                for k in rates.behind(column.key)
             }
             values = max(each.values(), key=lambda values: gap_between(values.values()) or 0.0)
-            rows.append((column.title, _row(gap, content.ends_of(method, column.key), values, self._digits)))
+            texts = [rates.NOT_ESTIMABLE, "", "", ""]
+            if gap is not None:
+                ends = [choose(values, key=values.__getitem__) for choose in (min, max)]
+                texts = [number(gap, self._digits), interval(content.ends_of(method, column.key), self._digits)]
+                texts += [f"{g} {number(values[g], self._digits)}" for g in ends]
+            rows.append((column.title, tuple(map(Cell, texts))))
         return Grid(
             (f"gap{' (points)' * bool(self.data.classes)}", f"95{PERCENT} interval", "lowest", "highest"), tuple(rows)
         )
@@ -303,13 +308,15 @@ class Audit:
         skipped += ["inside"] * (self.data.sites is None)
         yield from without(sentences.parity_legend(self.compared.document, treated), *skipped)
         of_class = (
-            [] if parity["positive"] is None else [(g, rates["tpr"]["mean"]) for g, rates in method["groups"].items()]
+            []
+            if parity["positive"] is None
+            else [(g, content.rate_of(rates, "tpr")["mean"]) for g, rates in method["groups"].items()]
         )
         small = [group for group, rate in of_class if rate is None]
         if small:
             yield f"Left out of equal opportunity, with {few} people of class {parity['positive']}: {some(small, 10)}."
-        if any(content.number_of(method, column.key)["mean"] is None for column in gaps_of(parity, self.history.main)):
-            yield f"{gaps.NOT_ESTIMABLE.capitalize()}: {few} people are behind the rate in all groups, or in all but one."
+        if any(content.mean_of(method, column.key) is None for column in gaps_of(parity, self.history.main)):
+            yield f"{rates.NOT_ESTIMABLE.capitalize()}: {few} people are behind the rate in all groups, or in all but one."
 
     def _limits(self) -> Iterator[str]:
         data = self.data
@@ -333,15 +340,3 @@ class Audit:
 
     def __repr__(self) -> str:
         return f"Audit({len(self.data):,} people: {self.summary})"
-
-
-def _row(gap: float | None, ends: Sequence[float] | None, values: Mapping[str, float], digits: int) -> tuple[Cell, ...]:
-    """A gap, its interval, and the groups with the lowest and the highest value."""
-    if gap is None:
-        return (Cell(gaps.NOT_ESTIMABLE), Cell(""), Cell(""), Cell(""))
-    low, high = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
-    return (
-        Cell(number(gap, digits)),
-        Cell(interval(ends, digits)),
-        *(Cell(f"{g} {number(values[g], digits)}") for g in (low, high)),
-    )

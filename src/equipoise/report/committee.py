@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 import numpy as np
 
@@ -19,9 +19,9 @@ from equipoise.records.history import History, worded
 from equipoise.records.meta import About, Content
 from equipoise.records.threshold import USES_GROUP, Chosen, Division, Estimate, RatesAt
 from equipoise.report import rates, thresholds
-from equipoise.report.document import Document, Rate, RatesOfGroup, Treated, treated
+from equipoise.report.document import Document, Rate, RatesOfGroup, Treated, rate_of, treated
 from equipoise.report.formatting import UNDEFINED, number
-from equipoise.report.grid import Cell, Grid
+from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.holdings import size, unsaid
 from equipoise.report.html import template
 from equipoise.report.layout import every_client
@@ -30,6 +30,7 @@ from equipoise.report.provenance import at_real_sites, data_digest, quarantined,
 from equipoise.report.sentences import failures, in_force, limits, plus_minus_of, unknown_values, verdict
 from equipoise.report.statistics import Comparison, interval_of, without_bounds
 from equipoise.system.files import write_atomically
+from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
 from equipoise.system.text import plural
 
@@ -40,17 +41,6 @@ PERMUTATIONS: Final = 9999
 COLUMNS: Final = 20  # of a table, by name
 WIDE: Final = 100  # people, of fewer an interval of a rate is wider than 20 points
 ADD: Final = "write {} in a table [report] of a file, and add --about FILE.toml to the command of this report"
-
-
-class Section(NamedTuple):
-    """A part of the page: paragraphs, a list, tables with their headings, and a caption."""
-
-    name: str
-    heading: str
-    texts: Sequence[str]
-    points: Sequence[str] = ()
-    tables: Sequence[tuple[str, Grid]] = ()
-    caption: str = ""
 
 
 def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str], about: About | None = None) -> Path:
@@ -80,8 +70,8 @@ def render(histories: Sequence[History] | Comparison, about: About | None = None
         _people(compared, chosen),
         _missed(compared, chosen),
         _threshold(runs, chosen),
-        Section("uncertain", "What is uncertain", (), _uncertain(compared, chosen)[:POINTS]),
-        Section("not-looked-at", "What was not looked at", (), [*_not_looked_at(compared, chosen)]),
+        Section("What is uncertain", (), below=_uncertain(compared, chosen)[:POINTS], name="uncertain"),
+        Section("What was not looked at", (), below=[*_not_looked_at(compared, chosen)], name="not-looked-at"),
         _made(compared),
         _whom(about),
     ]
@@ -124,7 +114,7 @@ def _purpose(run: History, about: About) -> Section:
         )
     else:
         predicted = f"It predicts {what}: {some(list(run.classes), 10)}."
-    return Section("purpose", "Purpose", [purpose, predicted])
+    return Section("Purpose", [purpose, predicted], name="purpose")
 
 
 def _people(compared: Comparison, chosen: Chosen | None) -> Section:
@@ -158,7 +148,7 @@ def _people(compared: Comparison, chosen: Chosen | None) -> Section:
     points.append(
         "Not in the data: people of other sites and of later times, and anybody whose row was never recorded."
     )
-    return Section("people", "Who is in the data, and who is not", texts, points)
+    return Section("Who is in the data, and who is not", texts, below=points, name="people")
 
 
 def _sizes(holders: Sequence[Content], least: int) -> str:
@@ -196,7 +186,7 @@ def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
         ]
         tables = tables or [("", _at({"by": "", "groups": {"all": chosen["everyone"]}}, chosen))]
         caption = " ".join(filter(None, (BRACKETS.format("test rows of the same kind"), thresholds.hidden(chosen))))
-        return Section("missed", heading, texts, (), tables, caption)
+        return Section(heading, texts, tables=tables, caption=caption, name="missed")
     document, several = compared.document, len(compared["seeds"]) > 1
     tables = [(_by(each, compared), _of_parity(each, compared)) for each in treated(document)]
     tables = tables or [(f"By group{_cut(without_bounds(compared['methods'])[0]['groups'])}", _of_measure(compared))]
@@ -211,9 +201,8 @@ def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
         *(plus_minus_of(document) if any(cell.half for cell in cells) else ()),
         seeds,
     ]
-    return Section(
-        "missed", heading, [verdict(_in_words(document, compared))], (), tables, " ".join(filter(None, below))
-    )
+    caption = " ".join(filter(None, below))
+    return Section(heading, [verdict(_in_words(document, compared))], tables=tables, caption=caption, name="missed")
 
 
 def _in_words(document: Document, compared: Comparison) -> Document:
@@ -369,22 +358,22 @@ def _of_parity(treatment: Treated, compared: Comparison) -> Grid:
         titles += [f"{whose}{what} of 100" for what in ("missed", "false alarms")]
 
     def cells(group: str, counts: RatesOfGroup) -> tuple[Cell, ...]:
-        about = ((counts["n"], counts["accuracy"]), (counts["of_class"], counts["tpr"]))
-        row = [rates.count(n, rate, parity["least"]) for n, rate in about]
+        about = ((counts["n"], "accuracy"), (counts["of_class"], "tpr"))
+        row = [rates.count(n, rate_of(counts, key), parity["least"]) for n, key in about]
         for method in methods:
-            rate = method["groups"].get(group)
-            shares = [_of_rate(rate["tpr"], _left_out), _of_rate(rate["fpr"], _share)] if rate is not None else []
-            row += shares or [Cell("–")] * 2
+            for key, show in (("tpr", _left_out), ("fpr", _share)):
+                of_group = method["groups"].get(group)
+                row.append(Cell(UNDEFINED) if of_group is None else _of_rate(rate_of(of_group, key), show))
         return tuple(row)
 
-    rows = _lowest({name: counts["tpr"]["mean"] for name, counts in first.items()})
+    rows = _lowest({name: rate_of(counts, "tpr")["mean"] for name, counts in first.items()})
     return Grid(tuple(titles), tuple((name, cells(name, first[name])) for name in rows))
 
 
 def _share(value: float | None, low: float | None, high: float | None) -> Cell:
     """How many of 100, with the interval, without digits that it does not support."""
     if value is None:
-        return Cell("–")
+        return Cell(UNDEFINED)
     ends = "" if low is None or high is None else f"({100 * low:.0f} to {100 * high:.0f})"
     return Cell(f"{100 * value:.0f}", ends=ends)
 
@@ -407,7 +396,7 @@ def _of_measure(compared: Comparison) -> Grid:
     means = {group: cell["mean"] for group, cell in methods[0]["groups"].items()}
     for group in _lowest({group: None if mean is None else sign * mean for group, mean in means.items()}):
         n = compared["sizes"].get(group)
-        row = [Cell("–" if n is None else " to ".join(f"{k:,}" for k in ([n] if isinstance(n, int) else n)))]
+        row = [Cell(UNDEFINED if n is None else " to ".join(f"{k:,}" for k in ([n] if isinstance(n, int) else n)))]
         for method in methods:
             ends = interval_of(method, group)
             text = f"({number(ends[0], 1)} to {number(ends[1], 1)})" if ends else ""
@@ -419,7 +408,7 @@ def _of_measure(compared: Comparison) -> Grid:
 # the rest
 def _threshold(runs: Sequence[History], chosen: Chosen | None) -> Section:
     """From which probability on a case is predicted, and how that was chosen."""
-    section = partial(Section, "threshold", "Threshold")
+    section = partial(Section, "Threshold", name="threshold")
     if runs[0].main != ACCURACY:
         return section(["None: the model predicts a number, and decides nothing."])
     if len(runs[0].classes) != 2:
@@ -474,9 +463,9 @@ def _uncertain(compared: Comparison, chosen: Chosen | None) -> list[str]:
 
 def _settings(runs: Sequence[History]) -> Iterator[str]:
     """How the settings of methods were chosen, in plain words."""
-    ways: dict[str, dict[str, None]] = {}
     each = " for each" * (len({run.label for run in runs}) > 1)
-    for run in runs:
+
+    def ways(run: History) -> Iterator[str]:
         if (tuned := run.tuned) is not None:
             others = {
                 ORACLE: "the test rows themselves, which makes every number here too good",
@@ -484,12 +473,14 @@ def _settings(runs: Sequence[History]) -> Iterator[str]:
             }
             rows = others.get(tuned["by"], f"{100 * tuned['validation']:g} % of the training rows, held out for that")
             useless = ", and none was of use" * (tuned.get("useless") == tuned["draws"])
-            ways.setdefault(f"were chosen among {tuned['draws']} tried{each}, on {rows}{useless}", {})[run.label] = None
+            yield f"were chosen among {tuned['draws']} tried{each}, on {rows}{useless}"
             if changed := tuned.get("changed"):
-                ways.setdefault(f"were chosen before this was changed: {', '.join(changed)}", {})[run.label] = None
+                yield f"were chosen before this was changed: {', '.join(changed)}"
         elif run.sharing.federated:
-            ways.setdefault("were taken as given, which may favour a method", {})[run.label] = None
-    yield from (f"The settings of {some([*labels], METHODS)} {how}." for how, labels in ways.items())
+            yield "were taken as given, which may favour a method"
+
+    by_way = grouped((way, run.label) for run in runs for way in ways(run))
+    yield from (f"The settings of {some([*dict.fromkeys(labels)], METHODS)} {how}." for how, labels in by_way.items())
 
 
 def _worst_ece(chosen: Chosen) -> str:
@@ -560,11 +551,11 @@ def _made(compared: Comparison) -> Section:
     texts.append(
         f"{network}{digest}The research report, equipoise report, has all settings, and the command that repeats it."
     )
-    return Section("made", "How it was made", texts)
+    return Section("How it was made", texts, name="made")
 
 
 def _whom(about: Mapping[str, object]) -> Section:
     named = ", ".join(str(about[key]) for key in ("author", "contact") if about.get(key))
     missing = [key for key in ("author", "contact") if not about.get(key)]
     add = f"Not stated: {listed(missing)}. To state it, {ADD.format(listed(missing))}." if missing else ""
-    return Section("contact", "Whom to ask", [text for text in (f"{named}." if named else "", add) if text])
+    return Section("Whom to ask", [text for text in (f"{named}." if named else "", add) if text], name="contact")

@@ -1,12 +1,14 @@
 """The content of a comparison, as typed dictionaries in plain JSON types: an undefined number is null.
 
-`Document` is all of it. In a row of a table, the numbers of the columns of `equipoise.metrics.definitions` stand under their keys.
+`Document` is all of it. In a row of a table, the numbers of the columns of `equipoise.metrics.definitions` stand under their keys, and
+`number_of` reads them; so do the rates of a group, which `rate_of` reads.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, NotRequired, TypedDict, cast
 
 from equipoise.metrics.measures import ACCURACY, Measure, main_in
+from equipoise.system.text import Said
 
 Row = Mapping[str, object]  # a method in any of the tables
 
@@ -144,27 +146,7 @@ class Untested(TypedDict):
     rmse: NotRequired[float | None]
 
 
-class Intervals(TypedDict):
-    """The 95 % intervals over the test samples of one seed, of statistics over groups and of the groups in their order; null where there is none."""
-
-    avg: list[float] | None
-    std: list[float] | None
-    worst: list[float] | None
-    gap: list[float] | None
-    groups: list[list[float] | None]
-
-
-class OverGroups(TypedDict):
-    """The statistics over the groups of a measure."""
-
-    avg: OverSeeds
-    std: OverSeeds
-    worst: OverSeeds
-    gap: OverSeeds
-    client_std: OverSeeds
-
-
-class Measured(OverGroups, Bounded):
+class Measured(Bounded):
     """A method's numbers of a measure.
 
     Attributes
@@ -183,8 +165,8 @@ class Measured(OverGroups, Bounded):
 
     groups: dict[str, OverSeeds]
     clients: dict[str, OverSeeds]
-    failed: dict[str, str]
-    intervals: Intervals | None
+    failed: dict[str, Said]
+    intervals: dict[str, Any] | None
     worst_groups: dict[str, int]
     untested: list[Untested]
     pooled: dict[str, Any]
@@ -239,18 +221,6 @@ class Rewarded(Compared):
     down, up : percent of the whole model.
     """
 
-    fairness: OverSeeds
-    spearman: OverSeeds
-    max: OverSeeds
-    mean: OverSeeds
-    min: OverSeeds
-    gain: OverSeeds
-    worse_off: OverSeeds
-    bcf: OverSeeds
-    down: OverSeeds
-    up: OverSeeds
-    fairness_mean: OverSeeds
-    fairness_oracle: OverSeeds
     alone: bool
     satisfied: bool
 
@@ -273,12 +243,6 @@ class OverClients(Bounded):
     failed : see `Measured`.
     """
 
-    mean: OverSeeds
-    std: OverSeeds
-    worst10: OverSeeds
-    best10: OverSeeds
-    min: NotRequired[OverSeeds]
-    max: NotRequired[OverSeeds]
     intervals: dict[str, list[float] | None] | None
     failed: bool
 
@@ -322,59 +286,9 @@ class RatesOfGroup(TypedDict):
     rmse, mae, error, prediction : for regression, instead of these, in the unit of the target; `error` is the mean of predicted less true.
     """
 
-    accuracy: NotRequired[Rate]
-    tpr: NotRequired[Rate]
-    fpr: NotRequired[Rate]
-    selection_rate: NotRequired[Rate]
-    ppv: NotRequired[Rate]
-    npv: NotRequired[Rate]
-    bias: NotRequired[Rate]
-    calibration_error: NotRequired[Rate]
-    worst_recall: NotRequired[Rate]
     worst_class: NotRequired[str | None]
-    rmse: NotRequired[Rate]
-    mae: NotRequired[Rate]
-    error: NotRequired[Rate]
-    prediction: NotRequired[Rate]
     n: int | None
     of_class: NotRequired[int | None]
-
-
-class Inside(OverSeeds):
-    """The people of a client with one value: test samples with each seed, null if too few, and the main measure of the client's model."""
-
-    n: list[int | None]
-
-
-class InsideClient(TypedDict):
-    """How the model that a client predicts with treats its people, by value, and the gap between values."""
-
-    groups: dict[str, Inside]
-    gap: OverSeeds
-
-
-class InsideSite(TypedDict):
-    """How a method treats the people of one site: by value their numbers and rates, and the gaps, each over the seeds that have it."""
-
-    groups: dict[str, dict[str, Any]]
-    gaps: dict[str, OverSeeds]
-
-
-class LargestInside(TypedDict):
-    """The largest gap inside a site.
-
-    Attributes
-    ----------
-    gap, worst : over the seeds, and where it is, by how many seeds.
-    sites, few : how many sites, and `[low, high]` of those with too few people for a gap.
-    larger : sites whose gap is larger than that of all people, beyond chance, by how many seeds.
-    """
-
-    gap: OverSeeds
-    worst: dict[str, int]
-    sites: int
-    few: list[int]
-    larger: dict[str, int]
 
 
 class Gaps(Bounded):
@@ -387,31 +301,21 @@ class Gaps(Bounded):
     rmse_gap, mae_gap, error_gap, prediction_gap : for regression, instead of these.
     groups : by group.
     intervals : `[low, high]` over the test samples, ends averaged over the seeds.
-    worst_groups, clients : of a sensitive attribute, the worst value, by how many seeds have it there; and by client; empty where clients
-        share a model and test sets.
-    sites, largest : of a sensitive attribute, by site, and by gap.
+    worst_groups : of a sensitive attribute, the worst value, by how many seeds have it there.
+    clients : of a sensitive attribute and the model of each client: `groups`, by value the main measure with its test samples of each seed, `n`,
+        null if too few; and the `gap` between values. Empty where clients share a model and test sets.
+    sites : of a sensitive attribute, by site `groups`, by value the numbers and rates of its people, and `gaps`, over the seeds that have them.
+    largest : by gap, the largest inside a site: `gap` over the seeds, and `worst`, where it is, by how many seeds; of how many `sites`, of
+        which `few`, from low to high, have too few people; and `larger`, by how many seeds, sites with a gap beyond that of all people.
     failed : see `Measured`.
     """
 
-    accuracy_gap: NotRequired[OverSeeds]
-    equal_opportunity: NotRequired[OverSeeds]
-    equalised_odds: NotRequired[OverSeeds]
-    demographic_parity: NotRequired[OverSeeds]
-    demographic_parity_ratio: NotRequired[OverSeeds]
-    predictive_parity: NotRequired[OverSeeds]
-    calibration_gap: NotRequired[OverSeeds]
-    calibration_error_gap: NotRequired[OverSeeds]
-    worst_recall: NotRequired[OverSeeds]
-    rmse_gap: NotRequired[OverSeeds]
-    mae_gap: NotRequired[OverSeeds]
-    error_gap: NotRequired[OverSeeds]
-    prediction_gap: NotRequired[OverSeeds]
     groups: dict[str, RatesOfGroup]
     intervals: dict[str, tuple[float, float] | None]
     worst_groups: NotRequired[dict[str, int]]
-    clients: NotRequired[list[InsideClient]]
-    sites: NotRequired[dict[str, InsideSite]]
-    largest: NotRequired[dict[str, LargestInside]]
+    clients: NotRequired[list[dict[str, Any]]]
+    sites: NotRequired[dict[str, dict[str, Any]]]
+    largest: NotRequired[dict[str, dict[str, Any]]]
     failed: bool
 
 
@@ -436,72 +340,6 @@ class Parity(Table):
     methods: list[Gaps]
 
 
-class OfRounds(OverGroups):
-    """A method's main measure over other rounds, with the gaps between groups: see `Measured`, `Gaps`."""
-
-    method: str
-    failed: bool
-    worst_groups: dict[str, int]
-    groups: dict[str, OverSeeds]
-
-
-class OtherRounds(TypedDict):
-    """The main measure of the exported model where tables show the mean over rounds, otherwise over the last five rounds: see `OfRounds`."""
-
-    averaged: int
-    methods: list[OfRounds]
-
-
-class Validated(TypedDict):
-    """The exported models of a method on what clients hold out of their own samples.
-
-    Attributes
-    ----------
-    round, accuracy, rmse, worst, loss : over seeds; `worst` is the worst group of clients.
-    test, test_worst : AVG and the worst group on the test sets.
-    worst_groups, test_worst_groups : names of the worst ones, by how many seeds have them there.
-    method, failed, bound : see `Measured`.
-    """
-
-    method: str
-    failed: bool
-    bound: str
-    round: OverSeeds
-    accuracy: NotRequired[OverSeeds]
-    rmse: NotRequired[OverSeeds]
-    worst: OverSeeds
-    loss: OverSeeds
-    test: OverSeeds
-    test_worst: OverSeeds
-    worst_groups: dict[str, int]
-    test_worst_groups: dict[str, int]
-
-
-class Validation(TypedDict):
-    """The exported models on what clients hold out of their own samples: see `Validated`."""
-
-    methods: list[Validated]
-
-
-class OwnMeasured(TypedDict):
-    """A method's numbers of a measure of the user's own, in its own unit: `avg`, `std`, and `worst` where a way is better, over seeds."""
-
-    avg: OverSeeds
-    std: OverSeeds
-    worst: NotRequired[OverSeeds]
-    method: str
-    failed: bool
-    worst_groups: dict[str, int]
-
-
-class OwnMeasure(TypedDict):
-    """A measure of the user's own: which way is better, why it was null for some group, and by method, see `OwnMeasured`."""
-
-    better: str | None
-    undefined: dict[str, str]
-    methods: list[OwnMeasured]
-
-
 class Document(OfMeasure):
     """Everything that tables, figures and pages show of several runs: the main measure, see `OfMeasure`, and these parts.
 
@@ -512,10 +350,14 @@ class Document(OfMeasure):
     spread : over clients; null where they cannot differ.
     group_fairness : how differently the groups are treated; null unless a run was to record `"rates"`.
     people : where samples have sensitive attributes, by attribute how differently people with each value are treated, all test sets together.
-    other_rounds : null where there was one round only.
-    validation : null where nothing was held out.
+    other_rounds : the main measure of the exported model where tables show the mean over rounds, else over the last rounds that are `averaged`;
+        `methods` as in `Measured` and `Gaps`, without tests. Null where there was one round only.
+    validation : the exported models on what clients hold out of their own samples: of the `methods`, over seeds, the `round`, the main measure
+        under its name, that of the `worst` group of clients, the `loss`, and `test` and `test_worst` on the test sets; and by how many seeds
+        which are the worst, `worst_groups` and `test_worst_groups`. Null where nothing was held out.
     in_force : by method with any its hyper-parameters, in words.
-    own_measures : by name, the measures that are none of `equipoise.metrics.MEASURES`.
+    own_measures : by name, the measures that are none of `equipoise.metrics.MEASURES`: which way is `better`, why one is `undefined` for some
+        group, and of the `methods` in its own unit `avg`, `std`, and `worst` where a way is better, over seeds.
     """
 
     measures: dict[str, OfMeasure]
@@ -524,9 +366,9 @@ class Document(OfMeasure):
     group_fairness: Parity | None
     in_force: NotRequired[dict[str, str]]
     people: NotRequired[dict[str, Parity]]
-    other_rounds: OtherRounds | None
-    validation: Validation | None
-    own_measures: dict[str, OwnMeasure]
+    other_rounds: dict[str, Any] | None
+    validation: dict[str, Any] | None
+    own_measures: dict[str, dict[str, Any]]
 
 
 class Treated(NamedTuple):
@@ -588,6 +430,16 @@ UNKNOWN: Final[OverSeeds] = {"mean": None, "std": None, "ci95": None}  # a numbe
 def number_of(row: Row, key: str) -> OverSeeds:
     """The number of a column in a row, unknown of a row without it."""
     return cast(OverSeeds, row.get(key, UNKNOWN))
+
+
+def mean_of(row: Row, key: str) -> float | None:
+    """The mean over the seeds of the number of a column."""
+    return number_of(row, key)["mean"]
+
+
+def rate_of(group: RatesOfGroup, key: str) -> Rate:
+    """A rate, or an error of numbers, of a group."""
+    return cast(Mapping[str, Rate], group)[key]
 
 
 def test_of(row: Row, key: str) -> Difference | None:

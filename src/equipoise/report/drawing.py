@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from equipoise.records.history import History
-
 Vector = NDArray[np.float64]
 
 Style = dict[str, Any]  # how something is drawn: keyword arguments of Matplotlib
@@ -226,13 +224,12 @@ def axis_ends(measure: Measure) -> tuple[float | None, float | None]:
     return low if math.isfinite(low) else None, high if math.isfinite(high) else None
 
 
-def runs_with(histories: Sequence[History] | Comparison, has: Callable[[Run], bool], what: str) -> dict[str, list[Run]]:
+def runs_with(compared: Comparison, has: Callable[[Run], bool], what: str) -> dict[str, list[Run]]:
     """Runs that have the data of a figure, by label; one with a run that failed is marked."""
-    every = Comparison.of(histories).runs
-    kept = {label: [run for run in seeds.values() if has(run)] for label, seeds in every.items()}
+    kept = {label: [run for run in seeds.values() if has(run)] for label, seeds in compared.runs.items()}
     runs = {label + FAILED * any(run.failure for run in left): left for label, left in kept.items() if left}
     if not runs:
-        raise ValueError(f"this figure shows {what}, which no record of {', '.join(every)} holds.")
+        raise ValueError(f"this figure shows {what}, which no record of {', '.join(kept)} holds.")
     return runs
 
 

@@ -1,12 +1,10 @@
 """Figures of the clients, for a paper: their models, what they contribute, and the hidden units and rounds of each.
 
-All take runs of one scenario, or a comparison of them, and raise a ``ValueError`` if no run has the data that they show.
-``last`` is how many of the last evaluated rounds are averaged.
+All take a comparison of runs, and raise a ``ValueError`` if no run has the data that they show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -28,19 +26,18 @@ if TYPE_CHECKING:
 SEQUENCE: Final = ("plasma", 0.15, 0.82, 24)
 
 
-def spread(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
+def spread(compared: Comparison) -> Figure:
     """The main measure of every client's model, clients sorted from worst to best; several seeds are averaged rank by rank.
 
     Where runs count different numbers of clients, the axis is the share of the clients, and curves are interpolated linearly
     between the worst client, at 0, and the best, at 100 %.
     """
-    compared = Comparison.of(histories, last)
     measure = compared.measure
     runs = drawing.runs_with(compared, _has_clients, f"the clients' {measure.plural}")
     figure, (axes,) = drawing.panels(1, height=1.9)
     way = 1 if measure.better == "higher" else -1
     curves = {
-        label: [np.sort(measure.scale * run.shown.over_clients(last))[::way] for run in seeds]
+        label: [np.sort(measure.scale * run.shown.over_clients(compared.last))[::way] for run in seeds]
         for label, seeds in runs.items()
     }
     numbers = {len(curve) for seeds in curves.values() for curve in seeds}
@@ -57,13 +54,13 @@ def spread(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
     return figure
 
 
-def contributions(histories: Sequence[History] | Comparison) -> Figure:
+def contributions(compared: Comparison) -> Figure:
     """What every client reaches alone beside what it owns in the end: Fig. 4 of FedSAC; one panel per method.
 
     Clients are in the order of what they reach alone, so that bars rise where reward follows contribution; of more than
     20 what they reach alone is a mark on the bar.  The number is the fairness.  Of several seeds the lowest is drawn.
     """
-    runs = drawing.runs_with(histories, has_contribution, "what clients reach alone")
+    runs = drawing.runs_with(compared, has_contribution, "what clients reach alone")
     n = max(len(seeds[0].contribution) for seeds in runs.values())
     columns = 1 if n > 20 or len(runs) == 1 else 2
     height = 1.9 if len(runs) == 1 else 1.25 if n <= 20 else 1.0
@@ -97,12 +94,11 @@ def contributions(histories: Sequence[History] | Comparison) -> Figure:
     return figure
 
 
-def plane(histories: Sequence[History] | Comparison) -> Figure:
+def plane(compared: Comparison) -> Figure:
     """Collaborative fairness against the accuracy of the best client: Fig. 3 of FedSAC; one point per method.
 
     Crosses are 95 % intervals over seeds.  A method whose fairness is not defined is a dashed line at its accuracy.
     """
-    compared = Comparison.of(histories)
     runs = drawing.runs_with(compared, has_contribution, "what clients reach alone")
     figure, (axes,) = drawing.panels(1, height=2.3)
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
@@ -123,7 +119,7 @@ def plane(histories: Sequence[History] | Comparison) -> Figure:
     return figure
 
 
-def clients(histories: Sequence[History] | Comparison) -> Figure:
+def clients(compared: Comparison) -> Figure:
     """Accuracy of every client's own model over the rounds: Fig. 5 of FedSAC; one panel per method.
 
     The colour is what a client reaches alone.  Of several seeds the lowest is drawn; of very many rounds, every n-th.
@@ -133,7 +129,7 @@ def clients(histories: Sequence[History] | Comparison) -> Figure:
     from matplotlib.colors import ListedColormap, Normalize
     from matplotlib.ticker import MaxNLocator
 
-    runs = drawing.runs_with(histories, has_contribution, "what clients reach alone")
+    runs = drawing.runs_with(compared, has_contribution, "what clients reach alone")
     alone = {label: 100 * seeds[0].contribution for label, seeds in runs.items()}
     every = np.concatenate(list(alone.values()))
     sequence = ListedColormap(colormaps[SEQUENCE[0]](np.linspace(*SEQUENCE[1:])))
@@ -158,13 +154,13 @@ def clients(histories: Sequence[History] | Comparison) -> Figure:
     return figure
 
 
-def neurons(histories: Sequence[History] | Comparison) -> Figure:
+def neurons(compared: Comparison) -> Figure:
     """Which hidden units every client holds, after they last changed; one panel per method.
 
     In each group units are sorted by the number of clients that hold them, most on the left; clients by their standalone
     accuracy, where known, the best on top.  Of several seeds the lowest is drawn.
     """
-    runs = drawing.runs_with(histories, has_units, "the clients' hidden units")
+    runs = drawing.runs_with(compared, has_units, "the clients' hidden units")
     firsts = {label: seeds[0].history for label, seeds in runs.items()}
     tables = {label: table[1] for label, run in firsts.items() if (table := unit_table(run))}
     n = max(map(len, tables.values()))
@@ -224,9 +220,8 @@ def _stretches(held: NDArray[np.bool_]) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
 
-def presence(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
+def presence(compared: Comparison) -> Figure:
     """How often the clients of every group trained, and beside it the main measure that each method has on the group."""
-    compared = Comparison.of(histories, last)
     measure = compared.measure
     if not (shares := attended(compared)):
         raise ValueError("this figure shows clients that come and go, and in these runs all are always there.")

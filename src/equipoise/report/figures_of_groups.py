@@ -1,7 +1,6 @@
 """Figures of the global model on the groups, for a paper: Matplotlib figures at the width of a column.
 
-All take runs of one scenario, or a comparison of them, and raise a ``ValueError`` if no run has the data that they show.
-``last`` is how many of the last evaluated rounds are averaged.
+All take a comparison of runs, and raise a ``ValueError`` if no run has the data that they show.
 """
 
 from __future__ import annotations
@@ -26,13 +25,12 @@ if TYPE_CHECKING:
 TESTED: Final = {"avg": "AVG", "std": "STD", "worst": "worst group"}
 
 
-def bars(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
+def bars(compared: Comparison) -> Figure:
     """The main measure of the global model on every group, one bar per method; whiskers are 95 % intervals.
 
     The intervals are over seeds (Student's t); of a method with one seed over the test samples, where these are known.
     The bars are horizontal if there are many, or if the names of the groups are long.
     """
-    compared = Comparison.of(histories, last)
     measure = compared.measure
     runs = drawing.runs_with(compared, has_groups, f"{measure.noun} on groups")
     groups = list(dict.fromkeys(group for seeds in runs.values() for run in seeds for group in run.summary["groups"]))
@@ -77,12 +75,11 @@ def _whiskers(comparison: Comparison, groups: Sequence[str]) -> dict[str, Vector
     return whiskers
 
 
-def tradeoff(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
+def tradeoff(compared: Comparison) -> Figure:
     """Average of the main measure against its STD over the groups, one point per method: up and to the left is better for accuracy.
 
     Crosses are 95 % intervals over seeds.
     """
-    compared = Comparison.of(histories, last)
     measure = compared.measure
     runs = drawing.runs_with(compared, has_several_groups, f"{measure.noun} on several groups")
     figure, (axes,) = drawing.panels(1, height=2.3)
@@ -100,12 +97,11 @@ def tradeoff(histories: Sequence[History] | Comparison, last: int = 5) -> Figure
     return figure
 
 
-def differences(histories: Sequence[History] | Comparison, last: int = 5) -> Figure:
+def differences(compared: Comparison) -> Figure:
     """Paired differences to the first method, with 95 % intervals over seeds; one panel per statistic of the groups.
 
     An interval that holds 0, the dashed line, does not distinguish the methods.
     """
-    compared = Comparison.of(histories, last)
     measure, differing = compared.measure, paired_differences(compared)
     span = measure.ends[1] - measure.ends[0]  # no difference is larger
     keys = [key for key in TESTED if any(key in tests for tests in differing.values())]
@@ -142,9 +138,8 @@ def paired_differences(comparison: Comparison) -> dict[str, dict[str, tuple[floa
     return {label: tests for label, tests in every.items() if tests}
 
 
-def convergence(histories: Sequence[History] | Comparison) -> Figure:
+def convergence(compared: Comparison) -> Figure:
     """Average and worst group over the rounds, one line per method; bands are 95 % intervals over seeds."""
-    compared = Comparison.of(histories)
     measure = compared.measure
     runs = drawing.runs_with(compared, has_groups, f"{measure.noun} on groups")
     worst = np.min if measure.better == "higher" else np.max
@@ -168,7 +163,7 @@ def convergence(histories: Sequence[History] | Comparison) -> Figure:
     return figure
 
 
-def losses(histories: Sequence[History] | Comparison) -> Figure:
+def losses(compared: Comparison) -> Figure:
     """Loss of the global model on the test sets, and of the clients in training, round by round; one line per method.
 
     Of the test loss the mean over the groups; of the training losses the mean over the clients that took part. Of several seeds
@@ -176,7 +171,6 @@ def losses(histories: Sequence[History] | Comparison) -> Figure:
     to the highest client. An axis is logarithmic where the losses differ by a factor of 100. It ends at `loss_limit`; a
     triangle there says that a run is beyond, or that its loss is not finite.
     """
-    compared = Comparison.of(histories)
     runs = drawing.runs_with(compared, lambda run: bool(loss_curve(run.history)), "a loss on groups")
     tests = {label: [loss_curve(run.history) for run in seeds] for label, seeds in runs.items()}
     curves: dict[str, dict[str, list[list[dict[int, float]]]]] = {

@@ -1,7 +1,6 @@
 """Figures of the training, for a paper: weights of the clients, quantities that methods measure, update consistency.
 
-All take runs of one scenario, or a comparison of them, and raise a ``ValueError`` if no run has the data that they show.
-``last`` is how many of the last evaluated rounds are averaged.
+All take a comparison of runs, and raise a ``ValueError`` if no run has the data that they show.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ if TYPE_CHECKING:
 MOST: Final = 200  # percent: a weight beyond, which only signed weights can have, is a mark at the edge
 
 
-def weights(histories: Sequence[History] | Comparison) -> Figure:
+def weights(compared: Comparison) -> Figure:
     """Weight of every client over the rounds, coloured by group, with the mean of each group; one panel per method.
 
     Without groups each client has a colour, or where there are more than colours, all have one.  The dashed line is an equal
     share.  Of several seeds the lowest is drawn; of very many clients or rounds, every n-th.
     """
-    runs = drawing.runs_with(histories, has_recorded("weights"), "the clients' weights")
+    runs = drawing.runs_with(compared, has_recorded("weights"), "the clients' weights")
     firsts = {label: seeds[0].history for label, seeds in runs.items()}
     names = {label: run.client_groups if any(run.client_groups) else run.client_names for label, run in firsts.items()}
     groups = list(dict.fromkeys(group for of_run in names.values() for group in of_run))
@@ -122,7 +121,7 @@ MEASURED: Final = {
 }
 
 
-def measured(histories: Sequence[History] | Comparison, keys: Sequence[str] = tuple(MEASURED)) -> Figure:
+def measured(compared: Comparison, keys: Sequence[str] = tuple(MEASURED)) -> Figure:
     """What methods measured in every round, by group of clients; one panel per quantity and method.
 
     The line is the mean over a group's clients, the band reaches from the lowest to the highest.  Panels of one quantity have
@@ -130,10 +129,9 @@ def measured(histories: Sequence[History] | Comparison, keys: Sequence[str] = tu
 
     Parameters
     ----------
-    histories : runs of one scenario.
+    compared : the runs.
     keys : of `MEASURED`.
     """
-    compared = Comparison.of(histories)
     runs = drawing.runs_with(compared, lambda run: bool(measured_in([run.history], keys)), "what a method measured")
     firsts = {label: seeds[0].history for label, seeds in runs.items()}
     shown = [(key, label) for key in keys for label, run in firsts.items() if measured_in([run], [key])]
@@ -203,7 +201,7 @@ def measured_table(history: History, key: str) -> tuple[NDArray[np.int64], Vecto
     return np.array([record["round"] for record in records]), table
 
 
-def consistency(histories: Sequence[History] | Comparison) -> Figure:
+def consistency(compared: Comparison) -> Figure:
     """How steadily parameters were pushed one way, early and at the end: Fig. 2 of FedHEAL; one panel per method.
 
     The consistency of a parameter is the share of the rounds so far in which a client moved it the way it moves it now
@@ -211,7 +209,7 @@ def consistency(histories: Sequence[History] | Comparison) -> Figure:
     are the last recorded round, the outline is round 9, or the first recorded after it.  Counts of several seeds are
     added.  Of runs that recorded bins only, these are drawn.
     """
-    runs = drawing.runs_with(histories, has_recorded("consistency"), "the consistency of updates")
+    runs = drawing.runs_with(compared, has_recorded("consistency"), "the consistency of updates")
     figure, panels = drawing.panels(len(runs), columns=min(2, len(runs)), height=1.6 if len(runs) > 1 else 2.0)
     for axes, (label, seeds) in zip(panels, runs.items(), strict=True):
         by_round = [{r["round"]: r for r in run.history.records if r.get("consistency")} for run in seeds]

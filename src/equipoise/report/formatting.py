@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final, Self
+from typing import Final
 
 from equipoise.metrics.measures import Measure
 from equipoise.report.document import Difference
@@ -12,18 +12,6 @@ UNDEFINED: Final = "–"
 FAILED: Final = " †"  # behind the name of a method whose training diverged, or that is no better than guessing
 PERCENT: Final = "\u00a0%"  # not to be torn from its number
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
-
-
-class Said(str):
-    """A sentence with a key, by which pages choose what they show: nothing decides by its words."""
-
-    key: str
-
-    def __new__(cls, text: str, key: str = "") -> Self:
-        """A text, and its key."""
-        said = super().__new__(cls, text)
-        said.key = key
-        return said
 
 
 def without(texts: Iterable[str], *keys: str) -> list[str]:

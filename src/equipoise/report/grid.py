@@ -31,7 +31,10 @@ class Grid(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A heading with paragraphs, then a table, sentences below it, and a figure, which is SVG, with its caption."""
+    """A heading with paragraphs, then tables, sentences below them, and a figure, which is SVG, with its caption.
+
+    It has one table, whose names have the title `head`, or several with their headings; `name` is its id on a page.
+    """
 
     title: str
     paragraphs: Sequence[str]
@@ -40,3 +43,5 @@ class Section(NamedTuple):
     below: Sequence[str] = ()
     figure: str = ""
     caption: str = ""
+    tables: Sequence[tuple[str, Grid]] = ()
+    name: str = ""

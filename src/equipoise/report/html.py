@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import re
@@ -15,15 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from equipoise.metrics.measures import Measure, measures_of
+from equipoise.records.threshold import Chosen
 from equipoise.report import booktabs, drawing, figures as drawings, layout, notes, provenance, thresholds
+from equipoise.report.columns import Term, anchor, hint, notation, terms_of, typeset
+from equipoise.report.document import mean_of
 from equipoise.report.figures_of_groups import loss_curve, loss_limit
 from equipoise.report.figures_of_training import MEASURED, measured_in
 from equipoise.report.formatting import FAILED, without
 from equipoise.report.grid import Grid
 from equipoise.report.holdings import marks, sentence
-from equipoise.report.sentences import evidence, left_out, limits, tested_on, verdict, when, worst_named
+from equipoise.report.sentences import left_out, limits, tested_on, when, worst_named
 from equipoise.report.statistics import Comparison, tables
-from equipoise.report.terms import Term, anchor, hint, notation, terms_of, typeset
 from equipoise.system.files import write_atomically
 from equipoise.system.text import plural, visible
 
@@ -92,66 +95,49 @@ def render(histories: Sequence[History] | Comparison, choice: str = "") -> str:
     return template("report.html.j2").render(
         title=_title(compared),
         facts=_facts(compared),
-        verdict=verdict(document),
-        evidence=evidence(document),
+        compared=compared,
+        origin=provenance,
         leaks=(leaks := notes.leaks(compared.histories)),
         choice=choice,
         notes=[note for note in compared["notes"] if note not in leaks],
         limits=limits(compared),
         measured=[(_statistics_first(sheet), _below(sheet, measure)) for sheet in measured],
         other=_statistics_first(other) if (other := layout.other_rounds(document)) else None,
-        reference=compared["methods"][0]["method"],
         tests=tests,
-        corrected=any(sheet.corrected for sheet in tests),
-        seeds=len(compared["seeds"]),
-        racing=sum(not method["bound"] for method in compared["methods"]),
         groups=of_groups,
         clients=of_clients,
         every=[sheet for sheet in (layout.every_client(compared), *layout.people_of_clients(compared)) if sheet],
-        carried=[layout.communication(compared), layout.every_site(compared)],
-        presence=layout.who_was_there(compared),
         trained=[drawn.pop("presence")] if "presence" in drawn else [],
         data=[drawn.pop(name) for name in drawings.DATA if name in drawn],
         figures=list(drawn.values()),
         thresholds=_thresholds(compared),
-        caption_of_threshold=thresholds.CAPTION,
-        quarantined=list(provenance.quarantined(compared.histories)),
+        of_threshold=thresholds,
         terms=_terms(compared, [*measured, *of_groups, *of_clients], tests, terms),
         notation=notation(
             measure, "averaged over the last evaluated rounds first" if compared["averaged"] > 1 else when(document)
         ),
         hint=partial(hint, terms=terms),
         anchor=partial(anchor, terms=terms),
-        numbers="Accuracies are" if measure.unit == "%" else f"{measure.title} is",
-        the=f"In {measure.points}: the" if measure.points else "The",
-        headers=provenance.headers(compared.histories),
+        measure=measure,
+        layout=layout,
         common=common,
         differing=differing,
-        labels=list(runs),
-        commands=provenance.commands(compared.histories),
-        again=provenance.conditions(compared.histories),
-        environment=provenance.environment(compared.histories),
-        versions=provenance.versions(compared.histories),
         today=date.today().isoformat(),
     )
 
 
-def _thresholds(compared: Comparison) -> list[tuple[str, list[str], Grid, Grid, str, str]]:
-    """Of every run with a threshold: what it is, sentences, tables of rates and of probabilities, a figure, and what the tables are."""
+def _thresholds(compared: Comparison) -> list[tuple[str, Chosen, str]]:
+    """Of every run with a threshold: its name if several have one, the threshold, and its figure."""
     runs = [
-        (f"{label}, seed {s}", run.history.threshold) for label, by in compared.runs.items() for s, run in by.items()
+        (f"{label}, seed {s}", chosen)
+        for label, by in compared.runs.items()
+        for s, run in by.items()
+        if (chosen := run.history.threshold) is not None
     ]
+    several = len(compared.histories) > 1
     return [
-        (
-            name if len(runs) > 1 else "",
-            [*thresholds.sentences(chosen)],
-            thresholds.rates(chosen),
-            thresholds.probabilities(chosen),
-            svg(f"threshold-{k}", thresholds.figure(chosen)),
-            " ".join(thresholds.explained(chosen)),
-        )
+        (name * several, chosen, svg(f"threshold-{k}", thresholds.figure(chosen)))
         for k, (name, chosen) in enumerate(runs)
-        if chosen is not None
     ]
 
 
@@ -236,7 +222,7 @@ def parts_of_captions(compared: Comparison) -> dict[str, str]:
     collaborating = (compared["collaboration"] or {}).get("methods", ())
     worst = worst_named(compared["methods"]) if len(compared["methods"][0]["groups"]) > 1 else []
     missing = any(method["untested"] for method in compared["methods"])
-    undefined = any(method["fairness"]["mean"] is None for method in collaborating)
+    undefined = any(mean_of(method, "fairness") is None for method in collaborating)
     over_seeds = "95\u00a0% intervals over the seeds (Student's t)"
     document, measure = compared.document, compared.measure
     return {
@@ -317,3 +303,28 @@ def svg(name: str, figure: Figure) -> str:
     drawn = drawn.replace(drawing.INK, "currentColor").replace(drawing.FAINT, "var(--rule)")
     drawn = drawn.replace(drawing.PALETTE[0], "var(--blue)")
     return f'<svg role="img" aria-labelledby="caption-{name}" {box}>{drawn}'
+
+
+# in a notebook, in light and dark
+STYLE = "--rule: #8885; --blue: #3d94d1; max-width: 46rem"  # ink is that of the page
+
+
+def card(compared: Comparison, figure: str) -> str:
+    """The table of the accuracy, a figure by name, and the verdict; without an evaluation what the runs are."""
+    if not compared["methods"][0]["groups"]:
+        return block(repr(compared))
+    import pandas as pd
+
+    titles, rows = layout.sheets(compared.document)[0].grid
+    texts = {visible(name): [visible(cell.text) for cell in cells] for name, cells in rows}
+    table = pd.DataFrame.from_dict(texts, orient="index", columns=[*map(visible, titles)]).to_html()
+    return block(compared.verdict, table, compared.figure(figure))
+
+
+def block(text: str, table: str = "", figure: Figure | None = None) -> str:
+    """A table in HTML, a figure, and a sentence that describes it."""
+    from markupsafe import escape
+
+    name = hashlib.sha256((text + table).encode()).hexdigest()[:12]  # ids are unique on the page
+    drawn = "" if figure is None else f'<div style="max-width: 26rem">{svg(name, figure)}</div>'
+    return f'<div style="{STYLE}">{table}{drawn}<p id="caption-{name}">{escape(visible(text))}</p></div>'

@@ -3,19 +3,18 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from textwrap import shorten
 from typing import Any, Final, cast
 
 import numpy as np
 
-from equipoise.metrics.attendance import ATTENDANCE
 from equipoise.metrics.communication import full_model, overhead, traffic
 from equipoise.metrics.definitions import INDICES, spread
 from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.metrics.performance import last_rounds
-from equipoise.records.history import History
-from equipoise.records.record import Record
+from equipoise.records.history import ATTENDANCE, History
 from equipoise.records.treatment import OF_NUMBERS_AT_SITES, OF_SITES
 from equipoise.report import document as content, rates, sentences
 from equipoise.report.columns import COLLABORATION, OWN, Column, blocks_over_clients, spread_of
@@ -33,6 +32,7 @@ from equipoise.report.formatting import (
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.sites import at_sites
 from equipoise.report.statistics import (
+    COUNTED,
     Comparison,
     Run,
     columns_of,
@@ -44,14 +44,9 @@ from equipoise.report.statistics import (
 )
 
 FEW: Final = 3  # values of an attribute whose rates at every site are shown
-RATES: Final = {
-    "n": "n",
-    "selection_rate": "selection rate",
-    "of_class": "",
-    "tpr": "true-positive rate",
-}  # at sites, with their titles
+# at sites, with their titles
+RATES: Final = {"n": "n", "selection_rate": "selection rate", "of_class": "", "tpr": "true-positive rate"}
 ERRORS: Final = {"n": "n", "mae": "MAE", "error": "mean error"}
-COUNTED: Final = ("n", "of_class")
 MANY: Final = 100  # clients: more are in the figure only
 
 
@@ -274,14 +269,13 @@ def other_rounds(comparison: content.Document) -> Sheet | None:
 def _of_one_group(columns: list[Column], methods: Sequence[content.Row]) -> tuple[list[Column], list[str]]:
     """The statistics over groups and the groups that a table shows: of one group its name for their average, which is the same."""
     groups = _groups(methods)
-    if len(groups) == 1 and all(content.number_of(method, "avg")["mean"] is not None for method in methods):
+    if len(groups) == 1 and all(content.mean_of(method, "avg") is not None for method in methods):
         return [replace(column, title=groups[0]) if column.key == "avg" else column for column in columns], []
     return columns, groups
 
 
-def over_groups(histories: Sequence[History] | Comparison, last: int | None = None) -> list[Sheet]:
+def over_groups(compared: Comparison) -> list[Sheet]:
     """Every index of spread over the groups, of the global model; empty unless there are several."""
-    compared = Comparison.of(histories, last)
     if max(len(history.groups) for history in compared.histories) < 2:
         return []
     measure = compared.measure
@@ -309,9 +303,8 @@ def _units(measure: Measure) -> str:
     return f" In {measure.words.removeprefix(' in ')}; the variance{measure.squared}" if measure.unit else ""
 
 
-def over_clients(histories: Sequence[History] | Comparison, last: int | None = None) -> list[Sheet]:
+def over_clients(compared: Comparison) -> list[Sheet]:
     """Every index of spread over the clients, each with the model it predicts with; empty if none was evaluated."""
-    compared = Comparison.of(histories, last)
     methods = [
         _indices(
             label,
@@ -351,9 +344,8 @@ def _filled(*tables: Sheet) -> list[Sheet]:
     return [sheet for sheet in tables if any(cell.mean != UNDEFINED for _, cells in sheet.grid.rows for cell in cells)]
 
 
-def every_client(histories: Sequence[History] | Comparison, last: int | None = None) -> Sheet | None:
+def every_client(compared: Comparison) -> Sheet | None:
     """The main measure of every client with every method, or `None` for very many clients, and when none was evaluated."""
-    compared = Comparison.of(histories, last)
     runs = {label: [run for run in seeds.values() if run.clients[1].size] for label, seeds in compared.runs.items()}
     runs = {label: seeds for label, seeds in runs.items() if seeds}
     sizes = {run.clients[1].shape[1] for seeds in runs.values() for run in seeds}
@@ -425,9 +417,22 @@ def of_sites(treated: content.Treated, comparison: content.Document) -> Iterator
     shown = ERRORS if numbers else {**RATES, "of_class": f"of {parity['positive']},"}
     values = [*methods[0]["groups"]] if len(methods) == 1 and len(methods[0]["groups"]) <= FEW else []
     digits = measure.digits if measure.of_target else 1
-    rows = tuple(
-        (site, tuple(_in_site(methods, site, [*gaps], [*shown], values, parity["least"], digits))) for site in sites
-    )
+
+    def cells(site: str) -> Iterator[Cell]:
+        """The gaps of every method, then for some values the numbers and rates of the first."""
+        for method in methods:
+            inside = method["sites"][site]["gaps"] if site in method["sites"] else {}
+            yield from (_cell(inside[key], digits) if inside else Cell(UNDEFINED) for key in gaps)
+        groups = methods[0]["sites"][site]["groups"] if values else {}
+        for key, about in pairwise((*shown, "")):
+            for value in values:
+                numbers = groups.get(value)
+                if numbers is None or key not in COUNTED:
+                    yield Cell(UNDEFINED) if numbers is None else _cell(numbers[key], digits)
+                else:  # how many people the next is about
+                    yield rates.count(numbers[key], numbers[about], parity["least"])
+
+    rows = tuple((site, tuple(cells(site))) for site in sites)
     several = len(methods) > 1
     head = [f"{method['method']}, {gap}" if several else gap for method in methods for gap in gaps.values()]
     head += [f"{what} {value}" for what in shown.values() for value in values]
@@ -443,30 +448,7 @@ def of_sites(treated: content.Treated, comparison: content.Document) -> Iterator
     )
 
 
-def _in_site(
-    methods: Sequence[content.Gaps],
-    site: str,
-    gaps: Sequence[str],
-    shown: Sequence[str],
-    values: Sequence[str],
-    least: int,
-    digits: int,
-) -> Iterator[Cell]:
-    """The cells of a site: the gaps of every method, then for some values the numbers and rates of the first."""
-    for method in methods:
-        inside = method["sites"][site]["gaps"] if site in method["sites"] else {}
-        yield from (_cell(inside[key], digits) if inside else Cell(UNDEFINED) for key in gaps)
-    groups = methods[0]["sites"][site]["groups"] if values else {}
-    for key in shown:
-        for value in values:
-            numbers = groups.get(value)
-            if numbers is None or key not in COUNTED:
-                yield Cell(UNDEFINED) if numbers is None else _cell(numbers[key], digits)
-            else:
-                yield rates.count(numbers[key], numbers[shown[shown.index(key) + 1]], least)
-
-
-def _of_value(inside: content.Inside | None, few: str, digits: int) -> Cell:
+def _of_value(inside: Any, few: str, digits: int) -> Cell:
     """The main measure of a client's people with one value; that they are too few, or a dash where there are none."""
     if inside is None:
         return Cell(UNDEFINED)
@@ -482,21 +464,30 @@ def _test_samples(runs: Sequence[int], least: int) -> str:
     return fewest if low == high or high < least else f"{fewest} to {high:,}"
 
 
-def communication(histories: Sequence[History] | Comparison) -> Sheet | None:
+def communication(compared: Comparison) -> Sheet | None:
     """Bytes sent: per client and round, per round, in the whole run, and relative to the first method."""
     runs = {
-        label: [run.history for run in seeds.values() if any(_sent(record) for record in run.history.records)]
-        for label, seeds in Comparison.of(histories).runs.items()
+        label: [
+            run.history
+            for run in seeds.values()
+            if any(record.get("bytes", {}).get("down") for record in run.history.records)
+        ]
+        for label, seeds in compared.runs.items()
     }
     runs = {label: seeds for label, seeds in runs.items() if seeds}
     if not runs:
         return None
     first = next(iter(runs))
-    totals = {label: float(np.mean([_bytes(run)[1] for run in seeds])) for label, seeds in runs.items()}
+
+    def sent(run: History) -> list[int]:
+        """Bytes of every round, all clients and both ways."""
+        return [sum(r["bytes"]["down"]) + sum(r["bytes"]["up"]) for r in run.records if r.get("bytes")]
+
+    totals = {label: float(np.mean([sum(sent(run)) for run in seeds])) for label, seeds in runs.items()}
     rows = []
     for label, seeds in runs.items():
         down, up = np.mean([traffic(run.records) for run in seeds], axis=0)
-        per_round = float(np.mean([_bytes(run)[0] for run in seeds]))
+        per_round = float(np.mean([sum(sent(run)) / len(sent(run)) for run in seeds]))
         times = f"{overhead(totals[label], totals[first]):.3f}" if totals[first] else UNDEFINED
         cells = [Cell(size(x)) for x in (down, up, per_round, totals[label])]
         rows.append((label, (*cells, Cell(times))))
@@ -760,13 +751,3 @@ def _paired_test(test: content.Difference | None, digits: int) -> Cell:
     p = "" if test["p"] is None else f", p {p_value(test['p'])}"
     by_holm = f", Holm {p_value(test['holm'] or 0)}" * corrected(test)
     return Cell(shown, ends=f"[{low}, {high}]{p}{by_holm}")
-
-
-def _sent(record: Record) -> bool:
-    return bool(record.get("bytes", {}).get("down"))
-
-
-def _bytes(run: History) -> tuple[float, float]:
-    """Mean bytes of a round, all clients and both ways, and those of the whole run."""
-    rounds = [sum(r["bytes"]["down"]) + sum(r["bytes"]["up"]) for r in run.records if r.get("bytes")]
-    return sum(rounds) / len(rounds), sum(rounds)

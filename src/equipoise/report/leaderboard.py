@@ -22,6 +22,7 @@ from equipoise.report.layout import Sheet
 from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, marked, settings_of
 from equipoise.report.rendering import latex_sheet
 from equipoise.system.files import write_atomically
+from equipoise.system.grouping import grouped
 from equipoise.system.text import cell as safe, csv_text, plural
 
 REGION: Final = 1.0  # points: smaller differences do not matter in practice
@@ -156,12 +157,12 @@ class Leaderboard:
 
     def absent(self, kind: str) -> dict[str, list[str]]:
         """By scenario, the methods without numbers, of which the kind is `MISSING`, `FAILED` or `SKIPPED`, and why."""
-        names: dict[str, list[str]] = {}
-        for method in self.document["methods"]:
-            for scenario, cell in self.cells(method).items():
-                if absent(cell) == kind:
-                    names.setdefault(scenario, []).append(f"{method} ({why})" if (why := reason(cell)) else method)
-        return names
+        return grouped(
+            (scenario, f"{method} ({why})" if (why := reason(cell)) else method)
+            for method in self.document["methods"]
+            for scenario, cell in self.cells(method).items()
+            if absent(cell) == kind
+        )
 
     def better(self, by: Criterion) -> list[str]:
         """The methods that have run on all scenarios and are better than the reference with a probability above .95."""
@@ -279,30 +280,24 @@ class Leaderboard:
 
     def _when(self) -> str:
         """The rounds that the numbers are of, once if all scenarios agree, after a comma or a full stop."""
-        names: dict[str, list[str]] = {}
-        for scenario in self.document["scenarios"]:
-            if scenario["shown"]:
-                names.setdefault(scenario["shown"], []).append(scenario["name"])
+        names = grouped((s["shown"], s["name"]) for s in self.document["scenarios"] if s["shown"])
         if len(names) == 1:
             return f", {next(iter(names))}"
         return "".join(f". On {listed(those)}: {shown}" for shown, those in names.items())
 
     def _of_costs(self) -> list[Sheet]:
-        def cost(key: str, shown: Callable[[float], str]) -> Callable[[str, str, Content], Cell]:
-            return lambda _, __, cell: Cell(UNDEFINED if cell[key] is None else shown(cell[key]))
+        def table(name: str, heading: str, about: str, key: str, shown: Callable[[float], str]) -> Sheet:
+            def cost(_method: str, _scenario: str, cell: Content) -> Cell:
+                return Cell(UNDEFINED if cell[key] is None else shown(cell[key]))
 
+            return self._table(name, heading, about, cost)
+
+        in_round, draws = "that all clients receive and send in a round", "the settings, all draws"
         return [
-            self._table("seconds", "Seconds", "of training of a run, mean over seeds", cost("seconds", brief)),
-            self._table(
-                "traffic",
-                "MB",
-                "that all clients receive and send in a round",
-                cost("bytes", lambda n: number(n / 1e6)),
-            ),
-            self._table("choosing", "Seconds of choosing", "the settings, all draws", cost("tuning_seconds", brief)),
-            self._table(
-                "rounds", "Rounds of choosing", "the settings, all draws", cost("tuning_rounds", "{:,}".format)
-            ),
+            table("seconds", "Seconds", "of training of a run, mean over seeds", "seconds", brief),
+            table("traffic", "MB", in_round, "bytes", lambda n: number(n / 1e6)),
+            table("choosing", "Seconds of choosing", draws, "tuning_seconds", brief),
+            table("rounds", "Rounds of choosing", draws, "tuning_rounds", "{:,}".format),
         ]
 
     def _table(

@@ -13,15 +13,16 @@ import numpy as np
 from equipoise.metrics.measures import Measure
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LAST, LEAVE_OUT, ORACLE
 from equipoise.records.meta import REPEATED, TOGETHER, Tuned
-from equipoise.report.formatting import Said, brief, number
+from equipoise.report.document import Measured, mean_of
+from equipoise.report.formatting import brief, number
 from equipoise.report.provenance import at_real_sites
 from equipoise.system.environment import code, kind, release
+from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
-from equipoise.system.text import plural
+from equipoise.system.text import Said, plural
 
 if TYPE_CHECKING:
     from equipoise.records.history import History
-    from equipoise.report.document import Measured
     from equipoise.report.statistics import Numbers
 
     Runs = Mapping[str, Mapping[int, History]]  # by label and seed
@@ -89,7 +90,7 @@ def _each(runs: Runs) -> Iterator[tuple[str, History]]:
 
 def of_bounds(runs: Runs, methods: Sequence[Measured], measure: Measure) -> Iterator[str]:
     """What rows are that are no method, and whether they bound the methods here."""
-    average = {m["method"]: m["avg"]["mean"] for m in methods if m["avg"]["mean"] is not None and not m["failed"]}
+    average = {m["method"]: avg for m in methods if (avg := mean_of(m, "avg")) is not None and not m["failed"]}
     racing = {m["method"]: average[m["method"]] for m in methods if not m["bound"] and m["method"] in average}
     for label, run in ((label, next(iter(seeds.values()))) for label, seeds in runs.items()):
         if not run.sharing.federated:
@@ -131,11 +132,12 @@ def never_tested(runs: Runs) -> Iterator[str]:
     for label, run in _each(runs):
         columns = run.client_table()[1].T if at_real_sites(run) else ()
         trained = {m for record in run.records if "clients" in record for m in record.get("ids", ())}
-        without: dict[str, list[str]] = {}
-        for m, name in enumerate(run.client_names[: len(columns)]):
-            if not np.isfinite(columns[m]).any():
-                few = run.client_sizes is not None and 0 < run.client_sizes[m] < run.least_group
-                without.setdefault("few" if few else "trained" if m in trained else "away", []).append(name)
+        sizes = np.zeros(len(columns)) if run.client_sizes is None else run.client_sizes
+        without = grouped(
+            ("few" if 0 < sizes[m] < run.least_group else "trained" if m in trained else "away", run.client_names[m])
+            for m, column in enumerate(columns)
+            if not np.isfinite(column).any()
+        )
         for why, names in without.items():
             have, were, them = ("have", "were", "them") if len(names) > 1 else ("has", "was", "it")
             ends = {
@@ -184,13 +186,14 @@ def of_sizes(runs: Runs, last: int) -> Iterator[str]:
 
 def attacks(runs: Runs) -> Iterator[str]:
     """Who attacks in the runs of which methods, and what is measured then."""
-    texts: dict[str, list[str]] = {}
-    for label, run in _each(runs):
-        if hostile := run.meta.get("hostile"):
-            names = some([run.client_names[m] for m in hostile["clients"]])
-            texts.setdefault(f"with seed {run.seed} these clients attack ({hostile['attack']}): {names}", []).append(
-                label
-            )
+    hostile = ((label, run, attack) for label, run in _each(runs) if (attack := run.meta.get("hostile")))
+    texts = grouped(
+        (
+            f"with seed {run.seed} these clients attack ({attack['attack']}): {some([run.client_names[m] for m in attack['clients']])}",
+            label,
+        )
+        for label, run, attack in hostile
+    )
     yield from (f"In runs of {listed(labels)} {what}." for what, labels in texts.items())
     if texts:
         yield "Groups are tested with all their test samples; tables of indices over clients leave out those that attack."
@@ -306,12 +309,15 @@ def of_collaboration(runs: Runs, rewards: NumbersOfRuns) -> Iterator[str]:
         yield "All clients reach the same accuracy alone, so their contributions do not differ."
     if nothing := [label for label, seeds in rewards.items() if alone(seeds)]:
         yield f"Clients of {listed(nothing)} receive nothing: their reward is their contribution, so fairness means nothing here."
-    by: dict[str, dict[str, None]] = {}
-    for label, run in _each(runs):
-        if label in rewards and run.seed in rewards[label]:
-            by.setdefault((run.meta.get("contribution") or {}).get("used") or "", {})[label] = None
+    by = grouped(
+        ((run.meta.get("contribution") or {}).get("used"), label)
+        for label, run in _each(runs)
+        if run.seed in rewards.get(label, ())
+    )
     yield from (
-        f"{listed([*by[used]])} rewarded contributions {what}." for used, what in _CONTRIBUTIONS.items() if used in by
+        f"{listed([*dict.fromkeys(by[used])])} rewarded contributions {what}."
+        for used, what in _CONTRIBUTIONS.items()
+        if used in by
     )
     yield from _contributions_differ(rewards)
 
@@ -327,6 +333,12 @@ def _contributions_differ(rewards: NumbersOfRuns) -> Iterator[str]:
 def listed(names: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def of_classes(names: Iterable[str]) -> str:
+    """Some classes by name: `class a`, or `classes a, b`."""
+    classes = [*names]
+    return f"class{'es' * (len(classes) > 1)} {', '.join(classes)}"
 
 
 def of_parity(runs: Runs, rates: NumbersOfRuns) -> Iterator[str]:
@@ -347,7 +359,7 @@ def of_parity(runs: Runs, rates: NumbersOfRuns) -> Iterator[str]:
     fewer = "no test sample" if least == 1 else f"fewer than {least} {rated[0].counted}"
     rate = "recall of a worst class" if several else "true positive rate"
     for group, classes in _without_rate(rates, several).items():
-        which = f"class{'es' * (len(classes) > 1)} {', '.join(map(name, sorted(classes)))}"
+        which = of_classes(map(name, sorted(classes)))
         k = len(set.union(*classes.values()))
         so = ", so" if k == n else f" with {k} of {n} seeds, so"
         yield Said(f"{group} has {fewer} of {which}{so} it has no {rate} there and is left out.", "without-rate")
@@ -389,14 +401,15 @@ def of_unrecorded(measure: Measure, labels: Sequence[str]) -> Iterator[str]:
 
 def of_areas(histories: Sequence[History]) -> Iterator[str]:
     """The classes that an area under the ROC curve leaves out."""
-    missing: dict[str, set[int]] = {}
-    for run in histories:
-        for record in run.records:
-            for group, result in record.get("groups", {}).items():
-                if result.get("missing"):
-                    missing.setdefault(group, set()).update(result["missing"])
+    missing = grouped(
+        (group, c)
+        for run in histories
+        for record in run.records
+        for group, result in record.get("groups", {}).items()
+        for c in result.get("missing") or ()
+    )
     for group, classes in missing.items():
-        which = f"class{'es' * (len(classes) > 1)} {', '.join(map(str, sorted(classes)))}"
+        which = of_classes(map(str, sorted({*classes})))
         yield f"{group} has no test sample of {which}, which the AUC leaves out."
 
 
@@ -451,14 +464,12 @@ def of_tuning(histories: Sequence[History]) -> list[str]:
         rates = {str((run.meta.get("config") or {}).get("lr")) for run in histories if run.sharing.federated}
         alike = len(rates) == 1 and "None" not in rates  # runs from Python do not record it
         return [NOTHING.format(ALIKE if alike else AS_GIVEN)] if len(labels) > 1 and of_runs else []
-    ways: dict[tuple[str, int, float, int], dict[str, None]] = {}
-    for label, each in every:
-        ways.setdefault((each["by"], each["draws"], each["validation"], each["rounds"]), {})[label] = None
+    ways = grouped(((each["by"], each["draws"], each["validation"], each["rounds"]), label) for label, each in every)
     if len(ways) == 1:
         said = [chosen_by(*next(iter(ways)))]
     else:
         said = ["Methods were not tuned alike, so a difference between them may be one of tuning."]
-        said += [f"{listed([*whose])}: {chosen_by(*way)}" for way, whose in ways.items()]
+        said += [f"{listed([*dict.fromkeys(whose)])}: {chosen_by(*way)}" for way, whose in ways.items()]
     costs = [sum(values) for values in zip(*((t["seconds"], t["trained"], t["runs"]) for _, t in every), strict=True)]
     said.append(cost_of_choice(float(costs[0]), int(costs[1]), int(costs[2])))
     values = [f"{label} ({settings_of(each['settings'], each.get('defaults', {}))})" for label, each in every]

@@ -14,7 +14,9 @@ from equipoise.metrics.measures import ACCURACY
 from equipoise.records.history import History
 from equipoise.records.meta import Content
 from equipoise.system.environment import kind, versions as installed_versions
+from equipoise.system.grouping import grouped
 
+SOURCE, COMMIT = "source of Equipoise", "git commit"
 _READ: Final = ("true", "false", "none", "inf")  # words that the command line reads as other values
 
 
@@ -28,19 +30,27 @@ def _made_with(run: History) -> Iterator[tuple[str, object]]:
     yield from (run.meta.get("versions") or {}).items()
     for machine in run.meta.get("machines") or ():
         yield "system", f"{machine['system']} {machine['architecture']}"
-        yield "source of Equipoise", machine.get("source")
+        yield SOURCE, machine.get("source")
         yield "computed with", f"{kind(machine)} · {machine['threads']} threads"
-    yield "git commit", str(run.meta.get("git") or "")[:12]
+    yield COMMIT, str(run.meta.get("git") or "")[:12]
     yield f"data, seed {run.seed}: SHA-256", data_digest(run)
 
 
 def _side_by_side(notes: Iterable[tuple[str, object]]) -> list[tuple[str, str]]:
     """Texts by name, those that differ side by side, each once."""
-    by_name: dict[str, dict[str, None]] = {}
-    for name, text in notes:
-        if text:
-            by_name.setdefault(name, {})[str(text)] = None
-    return [(name, ", ".join(texts)) for name, texts in by_name.items()]
+    return [(name, ", ".join(dict.fromkeys(texts))) for name, texts in _stated(notes).items()]
+
+
+def _stated(notes: Iterable[tuple[str, object]]) -> dict[str, list[str]]:
+    """Texts by name, without empty ones."""
+    return grouped((name, str(text)) for name, text in notes if text)
+
+
+def mixed(histories: Sequence[History]) -> bool:
+    """Whether runs were made by different sources, or with different versions of packages."""
+    stated = _stated(note for run in histories for note in _made_with(run))
+    packages = {name for run in histories for name in run.meta.get("versions") or {}}
+    return any(len({*stated.get(name, ())}) > 1 for name in (SOURCE, COMMIT, *packages))
 
 
 def commands(histories: Sequence[History]) -> list[str]:
@@ -134,13 +144,11 @@ def _value(value: object) -> str:
 def quarantined(histories: Sequence[History]) -> Iterator[tuple[str, int, str, str, str]]:
     """Label, seed, client, reason and rounds of everything the guard kept out."""
     for run in histories:
-        rounds: dict[tuple[str, str], list[int]] = {}
-        for record in run.records:
-            for entry in record.get("quarantined", ()):
-                name = str(entry.get("name") or entry.get("client", "?"))
-                rounds.setdefault((name, str(entry.get("reason", "no reason was recorded"))), []).append(
-                    record["round"]
-                )
+        entries = ((entry, record["round"]) for record in run.records for entry in record.get("quarantined", ()))
+        rounds = grouped(
+            ((str(e.get("name") or e.get("client", "?")), str(e.get("reason", "no reason was recorded"))), t)
+            for e, t in entries
+        )
         for (name, reason), when in rounds.items():
             yield run.label, run.seed, name, reason, _spans(when)
 

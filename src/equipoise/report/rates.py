@@ -1,4 +1,4 @@
-"""Rates of a classifier's decisions by group of people: their table, their figure, and who is missed how often, in a sentence.
+"""Rates of a classifier's decisions by group of people: their table, their figure, who is missed how often, and the gaps, in sentences.
 
 ``fairness`` is everywhere ``Comparison["group_fairness"]``.
 """
@@ -6,54 +6,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
+from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.report import drawing
-from equipoise.report.document import Parity, Rate, RatesOfGroup
-from equipoise.report.formatting import PERCENT, UNDEFINED, Said, interval, number
+from equipoise.report.document import Gaps, Parity, Rate, RatesOfGroup, Row, Treated, ends_of, mean_of, rate_of, test_of
+from equipoise.report.formatting import PERCENT, UNDEFINED, interval, number
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.notes import FOLLOWS, UNPROTECTED, listed
-from equipoise.report.statistics import without_bounds
+from equipoise.report.statistics import gaps_of, without_bounds
+from equipoise.system.grouping import grouped
+from equipoise.system.text import Said, plural
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FEW: Final = 4  # groups that a sentence names one by one
-RateName = Literal[
-    "accuracy",
-    "tpr",
-    "fpr",
-    "selection_rate",
-    "ppv",
-    "worst_recall",
-    "rmse",
-    "mae",
-    "error",
-    "prediction",
-    "bias",
-    "calibration_error",
-]
-TITLES: Final[dict[RateName, str]] = {  # of two classes, or of one against the rest
+TITLES: Final = {  # of two classes, or of one against the rest
     "accuracy": "accuracy",
     "tpr": "true-positive rate",
     "fpr": "false-positive rate",
     "selection_rate": "selection rate",
 }
-OF_MANY: Final[dict[RateName, str]] = {"accuracy": "accuracy", "worst_recall": "recall of the worst class"}
+OF_MANY: Final = {"accuracy": "accuracy", "worst_recall": "recall of the worst class"}
+OF_NUMBERS: Final = {"rmse": "RMSE", "mae": "MAE", "error": "mean error", "prediction": "mean prediction"}
 
 
-OF_NUMBERS: Final[dict[RateName, str]] = {
-    "rmse": "RMSE",
-    "mae": "MAE",
-    "error": "mean error",
-    "prediction": "mean prediction",
-}
-
-
-def titles(fairness: Parity, measure: Measure = ACCURACY) -> dict[RateName, str]:
+def titles(fairness: Parity, measure: Measure = ACCURACY) -> dict[str, str]:
     """The rates that are shown, by key: with one positive class its rates, with many the recall of the worst one; of numbers their errors."""
     if measure != ACCURACY:
         return OF_NUMBERS
@@ -67,7 +49,7 @@ def count(n: int | None, rate: Rate | None, least: int) -> Cell:
     return Cell(f"< {least}" if rate is None or rate["mean"] is None else UNDEFINED)
 
 
-def grid(fairness: Parity, measure: Measure = ACCURACY, shown: Mapping[RateName, str] | None = None) -> Grid:
+def grid(fairness: Parity, measure: Measure = ACCURACY, shown: Mapping[str, str] | None = None) -> Grid:
     """The table of the rates, by default of those of `titles`: a row per group, and method if there are several."""
     shown = titles(fairness, measure) if shown is None else shown
     digits, few = measure.digits if measure.of_target else 1, f"< {fairness['least']}"
@@ -75,11 +57,11 @@ def grid(fairness: Parity, measure: Measure = ACCURACY, shown: Mapping[RateName,
     for method in fairness["methods"]:
         for group, rates in method["groups"].items():
             name = f"{method['method']}, {group}" if len(fairness["methods"]) > 1 else group
-            row = rows[name] = {"n": count(rates["n"], next(rates[key] for key in shown), fairness["least"])}
+            row = rows[name] = {"n": count(rates["n"], rate_of(rates, next(iter(shown))), fairness["least"])}
             for key, title in shown.items():
                 if key == "tpr":
-                    row[f"of {fairness['positive']}"] = count(rates["of_class"], rates[key], fairness["least"])
-                row[measure.axis(title)] = _cell(rates[key], few, digits)
+                    row[f"of {fairness['positive']}"] = count(rates["of_class"], rate_of(rates, key), fairness["least"])
+                row[measure.axis(title)] = _cell(rate_of(rates, key), few, digits)
                 if key == "worst_recall":
                     row["worst class"] = Cell(rates["worst_class"] or UNDEFINED)
     return Grid(tuple(next(iter(rows.values()))), tuple((name, tuple(row.values())) for name, row in rows.items()))
@@ -89,7 +71,7 @@ def explained(fairness: Parity, measure: Measure = ACCURACY) -> list[str]:
     """What the columns of that table are, a sentence each."""
     several, shown = len(fairness["seeds"]) > 1, titles(fairness, measure)
     every = [rates for method in fairness["methods"] for rates in method["groups"].values()]
-    brackets = any(rates[key]["low"] is not None for rates in every for key in shown)
+    brackets = any(rate_of(rates, key)["low"] is not None for rates in every for key in shown)
     over = "over the test samples (Wilson)" if measure == ACCURACY else "over the seeds (Student's t)"
     if several and measure == ACCURACY:
         over += ", the mean of its ends over the seeds; or that over the seeds (Student's t), where it reaches farther"
@@ -108,24 +90,26 @@ def explained(fairness: Parity, measure: Measure = ACCURACY) -> list[str]:
     return [*text, *_few(fairness, shown)]
 
 
-def _few(fairness: Parity, titles: Mapping[RateName, str]) -> Iterator[str]:
+def _few(fairness: Parity, titles: Mapping[str, str]) -> Iterator[str]:
     """The numbers that are about too few people, and those that are about enough with some of the seeds only."""
     every = [rates for method in fairness["methods"] for rates in method["groups"].values()]
-    if fairness["least"] > 1 and any(rates[key]["mean"] is None for rates in every for key in titles):
+    if fairness["least"] > 1 and any(rate_of(rates, key)["mean"] is None for rates in every for key in titles):
         what = "rate" if titles is not OF_NUMBERS else "number"
         text = f"n < {fairness['least']}: a {what} about so few is not shown, and is in no gap (--least-group). {UNPROTECTED}"
         yield Said(text, "few")
-    keys = (("n", next(iter(titles))), *[("of_class", "tpr")] * ("tpr" in titles))
-    if any(rates[n] is None and rates[key]["mean"] is not None for rates in every for n, key in keys):  # type: ignore[literal-required]
+    sizes = [(rates, rates["n"], next(iter(titles))) for rates in every]
+    sizes += [(rates, rates["of_class"], "tpr") for rates in every if "tpr" in titles]
+    if any(n is None and rate_of(rates, key)["mean"] is not None for rates, n, key in sizes):
         yield FOLLOWS.format(fairness["least"])
-    rated: dict[str, dict[str, None]] = {}
-    for method in fairness["methods"]:
-        for group, rates in method["groups"].items():
-            for key, title in titles.items():
-                if 0 < (k := rates[key]["seeds"]) < (n := len(method["seeds"])):
-                    rated.setdefault(f"in group {group} over {k} of {n} seeds", {})[title] = None
+    rated = grouped(
+        (f"in group {group} over {k} of {n} seeds", title)
+        for method in fairness["methods"]
+        for group, rates in method["groups"].items()
+        for key, title in titles.items()
+        if 0 < (k := rate_of(rates, key)["seeds"]) < (n := len(method["seeds"]))
+    )
     for where, few in rated.items():
-        yield f"{listed([*few]).capitalize()} {where}: with the others about fewer than {fairness['least']} {fairness['counted']}."
+        yield f"{listed([*dict.fromkeys(few)]).capitalize()} {where}: with the others about fewer than {fairness['least']} {fairness['counted']}."
 
 
 def narrow(titles: Sequence[str]) -> dict[str, str]:
@@ -144,19 +128,19 @@ def missed(fairness: Parity) -> str:
     """Who is missed how often: the first sentence of a report on groups of people; empty where no rate is known."""
     positive = fairness["positive"]
     many = positive is None
-    key: RateName = "worst_recall" if many else "tpr"
+    key = "worst_recall" if many else "tpr"
     about = "the class that it recognises worst" if many else f"class {positive}"
     first, *others = without_bounds(fairness["methods"])
-    rated = {group: rates for group, rates in first["groups"].items() if rates[key]["mean"] is not None}
+    rated = {group: rates for group, rates in first["groups"].items() if rate_of(rates, key)["mean"] is not None}
     if not rated:
         return ""
 
     def missing(group: str) -> str:
-        rate, worst = rated[group][key], f", class {rated[group]['worst_class']}," if many else ""
+        rate, worst = rate_of(rated[group], key), f", class {rated[group]['worst_class']}," if many else ""
         between = "" if rate["low"] is None else f" ({_missed(rate['high'])} to {_missed(rate['low'])})"
         return f"{_missed(rate['mean'])} in group {group}{worst}{between}"
 
-    ordered = sorted(rated, key=lambda group: rated[group][key]["mean"] or 0.0)
+    ordered = sorted(rated, key=lambda group: rate_of(rated[group], key)["mean"] or 0.0)
     shown = ordered if len(ordered) <= FEW else [ordered[0], ordered[-1]]
     text = f"Of 100 test samples of {about}, {first['method']} misses {listed([*map(missing, shown)])}"
     if len(ordered) > FEW:
@@ -170,11 +154,11 @@ def missed(fairness: Parity) -> str:
     return Said(f"{text}.", "missed")
 
 
-def _in_group(rates: RatesOfGroup | None, key: RateName) -> str:
+def _in_group(rates: RatesOfGroup | None, key: str) -> str:
     """How many of 100 are missed in a group, of many classes with the class; a dash where it has no such rate."""
-    if rates is None or rates[key]["mean"] is None:
+    if rates is None or (mean := rate_of(rates, key)["mean"]) is None:
         return UNDEFINED
-    return _missed(rates[key]["mean"]) + (f" (class {rates['worst_class']})" if key == "worst_recall" else "")
+    return _missed(mean) + (f" (class {rates['worst_class']})" if key == "worst_recall" else "")
 
 
 def _missed(percent: float | None) -> str:
@@ -198,7 +182,7 @@ def figure(fairness: Parity, every: Sequence[str] = ()) -> Figure:
         for k, method in enumerate(methods):
             i = every.index(method["method"]) if every else k
             rows = np.arange(len(groups)) + (k - (len(methods) - 1) / 2) * 0.7 / len(methods)
-            rates = [method["groups"][group][key] if group in method["groups"] else None for group in groups]
+            rates = [rate_of(each, key) if (each := method["groups"].get(group)) else None for group in groups]
             numbers = [(rate["mean"], rate["low"], rate["high"]) if rate else [None] * 3 for rate in rates]
             mean, low, high = np.array(numbers, dtype=np.float64).T
             look = drawing.mark(method["method"], i) | {"fillstyle": "full", "markersize": 3.5, "elinewidth": 1.0}
@@ -208,3 +192,131 @@ def figure(fairness: Parity, every: Sequence[str] = ()) -> Figure:
         drawing.labels(axes, f"{title} (%)")
     drawing.legend(plot, panels[0], [method["method"] for method in methods])
     return plot
+
+
+# what happens to the gaps
+# the rates of groups whose gap a measure is, if it does not have their name
+BEHIND: Final[Mapping[str, Sequence[str]]] = {
+    "equal_opportunity": ("tpr",),
+    "equalised_odds": ("tpr", "fpr"),
+    "demographic_parity": ("selection_rate",),
+    "demographic_parity_ratio": ("selection_rate",),
+    "predictive_parity": ("ppv",),
+    "calibration_gap": ("bias",),
+}
+NOT_ESTIMABLE: Final = "not estimable"
+NAMED: Final = 3  # methods that a sentence names
+SMALLER: Final[dict[bool, str]] = {True: "smaller", False: "larger"}
+
+
+def behind(key: str) -> Sequence[str]:
+    """The rates of groups whose gap a measure is."""
+    return BEHIND.get(key, (key.removesuffix("_gap"),))
+
+
+def few_people(parity: Parity, measure: Measure) -> dict[str, str]:
+    """The gaps that fewer than `ESTIMABLE` people are behind in some group, by key: the smallest group, in words."""
+    about = f"of class {parity['positive']}"
+    words = {"tpr": f" {about}", "fpr": f" not {about}", "ppv": f" taken for class {parity['positive']}"}
+    few: dict[str, str] = {}
+    several = parity["counted"] == "people"
+    for column in gaps_of(parity, measure):
+        sizes: list[tuple[int, str, str, bool]] = []
+        for group, rates in parity["methods"][0]["groups"].items():
+            row = cast(Row, rates)
+            n, positive, share = rates["n"], rates.get("of_class"), mean_of(row, "selection_rate")
+            size = {"tpr": positive, "fpr": None, "ppv": None}
+            if n is not None and not several:  # who may have rows of both classes
+                size["fpr"] = None if positive is None else n - positive
+                size["ppv"] = None if share is None else round(n * share / 100)
+            for rate in behind(column.key):
+                key = rate if rate in size else "accuracy" if "accuracy" in rates else "rmse"
+                estimated = mean_of(row, key) is not None
+                people = _people(size.get(rate, n), n, parity["least"]) if estimated else 0
+                sizes.append((people, rate, group, size.get(rate, 0) is None))
+        large = [each for each in sizes if each[0] >= parity["least"]]  # others are in no gap
+        smallest, rate, group, rest = min(sizes if len({each[2] for each in large}) < 2 else large)
+        if smallest < ESTIMABLE:
+            shown = f"< {parity['least']}" if smallest < parity["least"] else "at most " * rest + str(smallest)
+            few[column.key] = f"{shown}{words.get(rate, '')} in {group}"
+    return few
+
+
+def _people(about: int | None, n: int | None, least: int) -> int:
+    """How many people a rate is about that is shown, at most; enough if their number would tell that of a smaller group."""
+    most = n if about is None else about
+    return max(ESTIMABLE, least) if most is None else most
+
+
+def two_gaps(treated: Treated, measure: Measure) -> dict[str, str]:
+    """The two gaps that sentences have, always both: titles by key."""
+    if measure != ACCURACY:
+        keys = ("error_gap", "mae_gap")
+    else:
+        many = treated.parity["positive"] is None
+        keys = ("accuracy_gap", "worst_recall") if many else ("equal_opportunity", "demographic_parity")
+    titles = {column.key: column.title for column in gaps_of(treated.parity, measure)}
+    return {key: titles[key].removesuffix(" gap") for key in keys}
+
+
+def changes(treated: Treated, measure: Measure) -> Iterator[str]:
+    """The gaps of the first method with the noise of one test set, and which methods change them, by the paired tests over seeds."""
+    methods = [method for method in without_bounds(treated.parity["methods"]) if not method["failed"]]
+    if not methods or methods[0] is not treated.parity["methods"][0]:  # nothing to compare with
+        return
+    both, digits = two_gaps(treated, measure), measure.digits if measure.of_target else 1
+    first, *others = methods
+    gaps = {key: mean_of(first, key) for key in both}
+    few = few_people(treated.parity, measure)
+    if all(gap is None for gap in gaps.values()):
+        yield f"By {treated.attribute}, no gap in {' or '.join(both.values())} is estimable: too few people."
+        return
+    parts = []
+    for key, title in both.items():
+        gap = gaps[key]
+        value = NOT_ESTIMABLE if gap is None else f"{number(gap, digits)} {measure.points}".rstrip()
+        why = f" ({'only ' * (gap is not None)}{few[key]})" if key in few else ""
+        parts.append(f"{value} in {title}{why}")
+    noise = [
+        f"±{number(max(ends[1] - gap, gap - ends[0]), digits)}"
+        for key, gap in gaps.items()
+        if (ends := ends_of(first, key)) and gap is not None
+    ]
+    chance = f"; the people of one test set alone leave {' and '.join(noise)} (95{PERCENT} interval)" * bool(noise)
+    yield f"By {treated.attribute}, {first['method']}'s gaps are {listed(parts)}{chance}."
+    if not others:
+        return
+    several = len(treated.parity["seeds"]) > 1
+
+    def named(method: Gaps) -> str:
+        means = [mean_of(method, key) for key in both]
+        values = " and ".join(NOT_ESTIMABLE if mean is None else number(mean, digits) for mean in means)
+        return f"{method['method']} ({values})" if several else f"{values} with {method['method']}"
+
+    if several:
+        alike = grouped((_change(method, both), named(method)) for method in others)
+        text = "; ".join(f"{what} with {_some(names)}" for what, names in alike.items())
+        yield f"Paired over seeds (Holm, p < 0.05), in brackets the gaps in {' and '.join(both.values())}: {text}."
+    else:
+        yield f"They are {_some([*map(named, others)])}, and one seed tests no difference."
+
+
+def _change(method: Row, both: Mapping[str, str]) -> str:
+    """What a method does to two gaps, as far as the tests against the first method show it."""
+    shown: dict[str, bool] = {}
+    for key, title in both.items():
+        test = test_of(method, key)
+        if test and test["difference"] is not None and test["apart"]:
+            shown[title] = test["difference"] < 0
+    if not shown:
+        return "no change is shown"
+    if len(shown) == len(both) and len({*shown.values()}) == 1:
+        return f"both gaps are {SMALLER[next(iter(shown.values()))]}"
+    return " and ".join(f"the gap in {title} is {SMALLER[smaller]}" for title, smaller in shown.items())
+
+
+def _some(names: list[str]) -> str:
+    """The names of a few methods; of more the number of the others."""
+    if len(names) <= NAMED + 1:
+        return listed(names)
+    return listed([*names[:NAMED], plural(len(names) - NAMED, "other")])

@@ -13,6 +13,8 @@ from equipoise.report import drawing, figures_of_clients
 from equipoise.report.drawing import FAINT, INK, MARKERS
 from equipoise.report.figures_of_groups import bars
 from equipoise.report.reproduction import Block, ReproducedValue, Result
+from equipoise.report.statistics import Comparison
+from equipoise.system.grouping import grouped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 Vector = NDArray[np.float64]
 Curves = dict[int, float]  # value by round
 
-OF_RUNS: Final[dict[str, Callable[[Sequence[History]], Figure]]] = {  # drawn of the runs of a part as they are
+OF_RUNS: Final[dict[str, Callable[[Comparison], Figure]]] = {  # drawn of the runs of a part as they are
     "bars": bars,
     "clients": figures_of_clients.clients,
     "contributions": figures_of_clients.contributions,
@@ -74,7 +76,7 @@ def draw(experiment: Any, result: Result, histories: Mapping[tuple[str, str], Se
         if not of_rows:
             continue
         if kind in OF_RUNS:
-            drawn[part.name] = OF_RUNS[kind]([run for runs in of_rows.values() for run in runs])
+            drawn[part.name] = OF_RUNS[kind](Comparison.of([run for runs in of_rows.values() for run in runs]))
         elif kind == "curves":
             series = {row.name: row.series for row in experiment.row}
             drawn[part.name] = curves(of_rows, experiment.columns[how["y"]], how["y"], series)
@@ -192,9 +194,7 @@ def _spread(entries: Collection[ReproducedValue]) -> list[float] | None:
 
 def _planes(parts: Sequence[Block], x: str, y: str) -> dict[str, Figure]:
     """One figure per data set: colours are rows, marks are parts."""
-    sets: dict[str, list[Block]] = {}
-    for part in parts:
-        sets.setdefault(part.title.partition(", ")[0], []).append(part)
+    sets = grouped((part.title.partition(", ")[0], part) for part in parts)
     drawn = {}
     for title, of_set in sets.items():
         if any(np.isfinite(part.entries[row, y].mean) for part in of_set for row in part.rows):

@@ -8,11 +8,10 @@ import numpy as np
 
 from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
-from equipoise.records.history import History
+from equipoise.records.history import DIVERGED, History
 from equipoise.report import document as content, notes
 from equipoise.report.formatting import (
     PERCENT,
-    Said,
     difference,
     interval,
     number,
@@ -20,12 +19,12 @@ from equipoise.report.formatting import (
     same_in_every_seed,
     with_unit,
 )
-from equipoise.report.gaps import changes, few_people
-from equipoise.report.provenance import at_real_sites, data_digest, environment
-from equipoise.report.rates import FEW, missed
+from equipoise.report.provenance import at_real_sites, data_digest, mixed
+from equipoise.report.rates import FEW, changes, few_people, missed
 from equipoise.report.statistics import Comparison, Run, columns_of, gaps_of, measure_of, ranges, tables, without_bounds
+from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
-from equipoise.system.text import plural
+from equipoise.system.text import Said, plural
 
 
 def caption(comparison: content.OfMeasure) -> str:
@@ -72,14 +71,12 @@ def worst_named(methods: Sequence[content.Row], key: str = "worst_groups", what:
     methods : with their `method`, and under the key how many seeds have which group as the worst one.
     key, what : where that is, and what it is called.
     """
-    named: dict[str, list[str]] = {}
-    for method in methods:
-        worst = cast(Mapping[str, int], method[key])
-        if not worst:
-            continue
-        several = len(worst) > 1
-        groups = notes.listed([_seen(group, n, several) for group, n in worst.items()])
-        named.setdefault(groups, []).append(str(method["method"]))
+    every = [(str(method["method"]), cast(Mapping[str, int], method[key])) for method in methods]
+    named = grouped(
+        (notes.listed([_seen(group, n, len(worst) > 1) for group, n in worst.items()]), label)
+        for label, worst in every
+        if worst
+    )
     whose = [groups if len(named) == 1 else f"{groups} for {some(labels)}" for groups, labels in named.items()]
     return [f"{what} is {'; '.join(whose)}."] if named else []
 
@@ -199,12 +196,8 @@ def _left_out(ends: Sequence[int]) -> str:
 
 def collaboration_caption(comparison: content.OfMeasure, rewards: content.Rewards) -> str:
     """What the numbers about contribution and reward are, in a sentence."""
-    return f"Collaborative fairness{_on(rewards)}: what every client gets for what it contributes, after {_last(comparison)}."
-
-
-def _last(comparison: content.OfMeasure) -> str:
-    """The round after which clients' own models are shown."""
-    return "the last round" if comparison["averaged"] > 1 else str(comparison["exported"])
+    last = "the last round" if comparison["averaged"] > 1 else comparison["exported"]
+    return f"Collaborative fairness{_on(rewards)}: what every client gets for what it contributes, after {last}."
 
 
 def collaboration_legend(rewards: content.Rewards) -> list[str]:
@@ -301,12 +294,12 @@ def _calibration(parity: content.Parity) -> Iterator[str]:
     biases = {
         group: mean
         for group, rates in method["groups"].items()
-        if (bias := rates.get("bias")) and (mean := bias["mean"]) is not None
+        if "bias" in rates and (mean := content.rate_of(rates, "bias")["mean"]) is not None
     }
     ends = [end(biases, key=biases.__getitem__) for end in (min, max)] if len(biases) > FEW else [*biases]
     listed = [f"{number(biases[group], 1, sign=True)} in {group}" for group in ends]
     if listed:
-        gap = content.number_of(method, "calibration_gap")["mean"]
+        gap = content.mean_of(method, "calibration_gap")
         lowest = f", the lowest and the highest of {len(biases)} groups" * (len(biases) > FEW)
         yield f"Calibration of {method['method']}, mean probability less share of the class in points{lowest}: {', '.join(listed)}; calibration gap {number(gap, 1)}."
 
@@ -349,17 +342,17 @@ def _seen(name: str, seeds: int, several: bool) -> str:
 def _not_estimable(parity: content.Parity, measure: Measure) -> Iterator[str]:
     """Which gaps rest on so few people that their numbers show nothing, or have none, each with the smallest group."""
     few, first = few_people(parity, measure), parity["methods"][0]
-    texts: dict[str, list[str]] = {}
-    for column in gaps_of(parity, measure):
-        if column.key in few:
-            estimated = content.number_of(first, column.key)["mean"] is not None
-            ends = content.ends_of(first, column.key) is not None or len(parity["seeds"]) > 1
-            advice = f"{'read the intervals, not the numbers' if ends else 'chance alone can make the numbers'}"
-            texts.setdefault(advice if estimated else "nothing is shown", []).append(
-                f"{column.title} ({few[column.key]})"
-            )
-    for advice, listed in texts.items():
-        yield f"With fewer than {ESTIMABLE} people in a group, {advice}: {', '.join(listed)}."
+
+    def advice(key: str) -> str:
+        if content.mean_of(first, key) is None:
+            return "nothing is shown"
+        ends = content.ends_of(first, key) is not None or len(parity["seeds"]) > 1
+        return "read the intervals, not the numbers" if ends else "chance alone can make the numbers"
+
+    columns = [column for column in gaps_of(parity, measure) if column.key in few]
+    texts = grouped((advice(column.key), f"{column.title} ({few[column.key]})") for column in columns)
+    for advised, listed in texts.items():
+        yield f"With fewer than {ESTIMABLE} people in a group, {advised}: {', '.join(listed)}."
 
 
 def _on(table: content.OfMeasure | content.Spread | content.Rewards | content.Parity) -> str:
@@ -459,7 +452,7 @@ def _nothing(comparison: content.Document) -> str:
 
 def _over_clients(spread: content.Spread, measure: Measure) -> str:
     """What the worst clients have, by method; of many methods the first and the one with the best number."""
-    methods = {method["method"]: method["worst10"]["mean"] for method in spread["methods"]}
+    methods = {method["method"]: content.mean_of(method, "worst10") for method in spread["methods"]}
     defined = {label: value for label, value in methods.items() if value is not None}
     if len(defined) > 3:
         best = (max if measure.better == "higher" else min)(defined, key=lambda label: defined[label])
@@ -478,7 +471,7 @@ def _failed(failed: Sequence[content.Measured]) -> str:
     part = "" if runs == every else f" in {runs} of {plural(every, 'run')}"
     single = len(failed) == 1
     guessing = f"{'is' if single else 'are'} no better than guessing"
-    diverged = {why.startswith("training diverged") for method in failed for why in method["failed"].values()}
+    diverged = {why.key == DIVERGED for method in failed for why in method["failed"].values()}
     what = f"diverged, or {guessing}" if len(diverged) > 1 else "diverged" if True in diverged else guessing
     names = _few([method["method"] for method in failed], "method")
     return f"{names} {what}{part}, so {'its' if single else 'their'} numbers show neither fairness nor unfairness."
@@ -508,12 +501,9 @@ def failures(comparison: content.OfMeasure) -> list[str]:
 def _reasons(comparison: content.OfMeasure) -> Iterator[str]:
     """Why methods failed, a sentence for each and kind of failure."""
     for method in comparison["methods"]:
-        whys: dict[str, list[str]] = {}
-        for seed, why in method["failed"].items():
-            whys.setdefault(why.split(": ")[0], []).append(seed)
-        for kind, seeds in whys.items():
+        for kind, seeds in grouped((why.key, seed) for seed, why in method["failed"].items()).items():
             which = f"seed{'s' * (len(seeds) > 1)} {notes.listed(seeds)}"
-            why = method["failed"][seeds[0]].split(": ", 1)[1]
+            why = method["failed"][seeds[0]].removeprefix(f"{kind}: ")
             example = f"with seed {seeds[0]} " if len(seeds) > 1 else ""
             yield f"{method['method']}, {which}: {kind} ({example}{why})."
 
@@ -522,17 +512,17 @@ def _of_one(method: content.Measured, only: bool, measure: Measure) -> str:
     """What the one method that learned reaches; ``only`` if others did not."""
     groups = {group: cell["mean"] for group, cell in method["groups"].items() if cell["mean"] is not None}
     name = f"Only {method['method']} is better than guessing with every seed: it" if only else method["method"]
-    if method["avg"]["mean"] is None:
+    if (average := content.mean_of(method, "avg")) is None:
         if not groups:
             return f"{name} has no group that was tested in each of the last rounds."
         reached = notes.listed([f"{reaching(value, measure)} on {group}" for group, value in [*groups.items()][:4]])
         return f"{name} reaches {reached}."
-    text = f"{name} reaches {reaching(method['avg']['mean'], measure)}"
+    text = f"{name} reaches {reaching(average, measure)}"
     if len(groups) == 1:
         return f"{text} on {next(iter(groups))}."
     worst = [*groups][measure.worst_at([*groups.values()])]
     return (
-        f"{text} on average over {plural(len(groups), 'group')}, with a standard deviation of {points(method['std']['mean'], measure)} "
+        f"{text} on average over {plural(len(groups), 'group')}, with a standard deviation of {points(content.mean_of(method, 'std'), measure)} "
         f"between them; the {measure.lowest} is {worst} at {with_unit(groups[worst], measure)}."
     )
 
@@ -555,7 +545,7 @@ def _intervals_of_one(method: content.Measured, digits: int = 2) -> list[str]:
         (mean, half), ends = itemgetter("mean", "ci95")(content.number_of(method, key)), content.ends_of(method, key)
         if mean is not None and half is not None:
             ends = [mean - half, mean + half]
-        if method["avg"]["mean"] is not None and mean is not None and ends:
+        if content.mean_of(method, "avg") is not None and mean is not None and ends:
             lines.append(f"{method['method']}, {title}: {number(mean, digits)} {interval(ends, digits)}.")
     return lines
 
@@ -576,51 +566,30 @@ def _against(leader: content.Leader, label: str, digits: int) -> str:
     return f"{text})"
 
 
-ON_AVERAGE: Final = {  # by which way is better: what the best method on average is, and what is said of it
-    "higher": ("most accurate", "is the most accurate"),
-    "lower": ("one with the lowest error", "has the lowest error"),
-}
-CLAIMS: Final = (  # of a column: what is claimed, what is said where it is shown, and who leads
-    (
-        "std",
-        "the fairest",
-        "is the fairest: its {noun} varies least over {groups}, by {points}",
-        "the lowest STD is that of {label}, {points}",
-    ),
-    (
-        "worst",
-        "the best for the worst group",
-        "serves the worst group best: {reached} on {worst}",
-        "the {highest} worst is that of {label}, {value} ({worst})",
-    ),
-    ("avg", "the {best}", "{is_best}, at {reached}{average}", "the {highest} {AVG} is that of {label}, {value}"),
-)
-
-
 def _judged(comparison: content.Document) -> Iterator[tuple[str, content.Leader, str, str, str]]:
     """Of every claim that these runs can be asked about: its key, its leader, what is claimed, the sentence where it is shown, and the value."""
     by_label, measure = {method["method"]: method for method in comparison["methods"]}, measure_of(comparison)
-    for key, claim, shown, value in CLAIMS:
+    for key in ("std", "worst", "avg"):
         leader = comparison["leaders"].get(key)
         if not leader or (key == "worst" and len(comparison["methods"][0]["groups"]) == 1):
             continue
-        method = by_label[leader["leading"]]
-        best, is_best = ON_AVERAGE[measure.better]
-        words = {
-            "best": best,
-            "is_best": is_best,
-            "label": leader["leading"],
-            "value": with_unit(content.number_of(method, key)["mean"], measure),
-            "reached": reaching(content.number_of(method, key)["mean"], measure),
-            "points": points(content.number_of(method, key)["mean"], measure),
-            "noun": measure.noun,
-            "highest": measure.highest,
-            "groups": plural(len(method["groups"]), "group"),
-            "worst": notes.listed([*method["worst_groups"]]) if method["worst_groups"] else "",
-            "average": " on average" * (len(method["groups"]) > 1),
-            "AVG": "AVG" if len(method["groups"]) > 1 else measure.noun,
-        }
-        yield key, leader, claim.format(**words), shown.format(**words), value.format(**words)
+        method, of_label = by_label[leader["leading"]], f"is that of {leader['leading']}"
+        mean, several, worst = content.mean_of(method, key), len(method["groups"]) > 1, [*method["worst_groups"]]
+        amount, reached, apart = with_unit(mean, measure), reaching(mean, measure), points(mean, measure)
+        if key == "std":
+            claim, value = "the fairest", f"the lowest STD {of_label}, {apart}"
+            shown = f"is the fairest: its {measure.noun} varies least over {plural(len(method['groups']), 'group')}, by {apart}"
+        elif key == "worst":
+            groups = notes.listed(worst) if worst else ""
+            claim = "the best for the worst group"
+            value = f"the {measure.highest} worst {of_label}, {amount} ({groups})"
+            shown = f"serves the worst group best: {reached} on {groups}"
+        else:
+            accurate = measure.better == "higher"
+            claim = "the most accurate" if accurate else "the one with the lowest error"
+            value = f"the {measure.highest} {'AVG' if several else measure.noun} {of_label}, {amount}"
+            shown = f"{'is the most accurate' if accurate else 'has the lowest error'}, at {reached}{' on average' * several}"
+        yield key, leader, claim, shown, value
 
 
 def _claims(comparison: content.Document, learned: Sequence[content.Measured]) -> Iterator[str]:
@@ -721,9 +690,7 @@ def _leaders_by_other_measures(comparison: content.Document) -> Iterator[tuple[s
 
 def _by_other_measures(comparison: content.Document) -> Iterator[str]:
     """The measures by which another method is shown to serve the worst group best."""
-    measures: dict[str, list[str]] = {}
-    for what, leader, _ in _leaders_by_other_measures(comparison):
-        measures.setdefault(leader["leading"], []).append(what)
+    measures = grouped((leader["leading"], what) for what, leader, _ in _leaders_by_other_measures(comparison))
     for method, words in measures.items():
         yield f"By {' and '.join(words)}, {method} serves the worst group best."
 
@@ -740,13 +707,16 @@ def _rewards(comparison: content.Document) -> Iterator[str]:
     """How closely what clients get follows what they contribute, and the reward of the best client."""
     if not (together := comparison["collaboration"]):
         return
-    methods = {m["method"]: m for m in together["methods"] if not m["alone"] and m["fairness"]["mean"] is not None}
+    methods = {
+        m["method"]: m for m in together["methods"] if not m["alone"] and content.mean_of(m, "fairness") is not None
+    }
     if not methods:
         return
 
     def of(label: str) -> str:
         method = methods[label]
-        return f"{method['fairness']['mean']:.2f} of 100, with {method['max']['mean']:.2f}{PERCENT} for the best client"
+        fairness, best = (content.mean_of(method, key) for key in ("fairness", "max"))
+        return f"{fairness:.2f} of 100, with {best:.2f}{PERCENT} for the best client"
 
     if (leader := _fairness(comparison)) is None:
         values = "; ".join(f"{label} {of(label)}" for label in [*methods][:3])
@@ -786,9 +756,7 @@ def _limits(comparison: Comparison) -> Iterator[str]:
     for seed in comparison["seeds"]:
         if _differ([run for run in histories if run.seed == seed]):
             yield f"With seed {seed} not all runs had the same data: their SHA-256 differ. Compare them with care."
-    if any(
-        ", " in text for name, text in environment(histories) if not name.startswith(("data", "system", "computed"))
-    ):
+    if mixed(histories):
         yield "Not all runs were made with the same source and versions, see Environment."
 
 
@@ -831,7 +799,8 @@ def _even_but_poor(methods: Sequence[content.Measured], measure: Measure) -> Ite
         method["method"]: (spread, average)
         for method in methods
         if not method["failed"] and not method["bound"]
-        if (spread := method["std"]["mean"]) is not None and (average := method["avg"]["mean"]) is not None
+        if (spread := content.mean_of(method, "std")) is not None
+        if (average := content.mean_of(method, "avg")) is not None
     }
     if len(learned) > 1:
         even = min(learned, key=lambda label: learned[label][0])
@@ -859,16 +828,13 @@ def drawn(histories: Sequence[History]) -> str:
     configs = [history.meta.get("config") or {} for history in histories]
     if not all(configs) or any(map(at_real_sites, histories)):
         return ""  # given from Python, or what sites have: the same for every seed
-    draws: dict[int, set[str]] = {}
-    for history in histories:
-        data = history.meta.get("data") or {}
-        draws.setdefault(history.seed, set()).add(f"{data.get('sha256')} {data.get('rows')}")
-    if len(draws) > 1 and len(set.union(*draws.values())) == 1:
+    data = [history.meta.get("data") or {} for history in histories]
+    seeds, contents = {history.seed for history in histories}, {entry.get("sha256") for entry in data}
+    if len(seeds) > 1 and len({(entry.get("sha256"), entry.get("rows")) for entry in data}) == 1:
         return ""
-    if len(draws) == 1 and not any(embedded(history) for history in histories):
+    if len(seeds) == 1 and not any(embedded(history) for history in histories):
         return ""  # of one seed it is not known
     own = all(config.get("scenario") == "own" for config in configs)
-    contents = {(history.meta.get("data") or {}).get("sha256") for history in histories}
     if own and len(contents) > 1:  # of all samples: a function of the user's that takes the seed
         return "the data"
     divided = any((config.get("scenario_options") or {}).get("clients") for config in configs)
@@ -885,15 +851,14 @@ def other_clients(histories: Sequence[History]) -> list[str]:
 
 def _first(histories: Sequence[History]) -> str:
     """Whether a seed changes the first model."""
-    firsts: dict[int, set[str]] = {}
     for history in histories:
         config = history.meta.get("config") or {}
         weights = (config.get("network_options") or {}).get("weights")
         if at_real_sites(history) or not (config or history.meta.get("first")) or weights:
             return ""
-        firsts.setdefault(history.seed, set()).add(str(history.meta.get("first") or f"of seed {history.seed}"))
-    same = len(firsts) > 1 and len(set.union(*firsts.values())) == 1
-    from_python = len(firsts) == 1 and not all(history.meta.get("config") for history in histories)
+    seeds = {history.seed for history in histories}
+    same = len(seeds) > 1 and len({history.meta.get("first") or history.seed for history in histories}) == 1
+    from_python = len(seeds) == 1 and not all(history.meta.get("config") for history in histories)
     return "" if same or from_python else "the first model"
 
 

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.metrics import performance
 from equipoise.metrics.classification import AREAS, CORRECT
 from equipoise.metrics.definitions import COLLABORATION, ERRORS, GROUPS, INDICES, PARITY, Statistic
 from equipoise.metrics.groups import OF_CLASS
 from equipoise.metrics.intervals import OVER_CLIENTS, OVER_GROUPS, Draws, Outcome, difference, interval, resampled
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of, named
-from equipoise.metrics.performance import best, extreme_at, last_rounds, mean, std, tenth, worst
-from equipoise.metrics.pooling import Moments, last_rounds_together, moments
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
 from equipoise.records import results
 from equipoise.records.meta import Content, Sharing
@@ -30,9 +29,10 @@ from equipoise.records.treatment import gap_between
 from equipoise.report import columns, document as content, notes
 from equipoise.report.columns import Column
 from equipoise.report.provenance import at_real_sites
+from equipoise.system.grouping import by_name
 from equipoise.system.suggestions import unknown
 from equipoise.system.terminal import Terminal
-from equipoise.system.text import plural
+from equipoise.system.text import Said, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,9 +86,9 @@ class Run:
         return cast(Mapping[str, results.People], self.summary.get("people", {}))
 
     @property
-    def failure(self) -> str:
+    def failure(self) -> Said:
         """Whether training diverged, or the model is no better than guessing, and why; empty if neither."""
-        return str(self.summary["failure"] or "")
+        return self.summary["failure"] or Said("")
 
     @property
     def contribution(self) -> Table:
@@ -153,7 +153,11 @@ class Comparison(Mapping[str, Any]):
             for label, seeds in grouped.items()
         }
         by_measure = {measure.name: _of_measure(runs, last, measure) for measure in every}
-        more = {"in_force": _in_force(runs), "people": _people(runs)}
+        in_force = {
+            label: [run.history.meta.get("in_force", "") for run in seeds.values()] for label, seeds in runs.items()
+        }
+        stated = {label: " or ".join(dict.fromkeys(texts)) for label, texts in in_force.items() if all(texts)}
+        more = {"in_force": stated, "people": _people(runs)}
         document: content.Document = {
             **by_measure[main.name],
             "measures": {measure.name: by_measure[measure.name] for measure in measures},
@@ -257,7 +261,7 @@ class Comparison(Mapping[str, Any]):
         return "\n".join(map(str.rstrip, console.file.getvalue().splitlines()))  # type: ignore[attr-defined]
 
     def _repr_html_(self) -> str:
-        from equipoise.report.notebook import card
+        from equipoise.report.html import card
 
         return card(self, "bars")
 
@@ -369,7 +373,7 @@ def columns_of(comparison: content.OfMeasure) -> list[Column]:
         column
         for column in columns.over_groups(measure)
         if column.shown(measure, len(methods[0]["groups"]))
-        and not (column.optional and all(content.number_of(method, column.key)["mean"] is None for method in methods))
+        and not (column.optional and all(content.mean_of(method, column.key) is None for method in methods))
     ]
 
 
@@ -409,7 +413,7 @@ def _run(history: History, last: int, measures: Sequence[Measure]) -> Run:
         groups,
         shown.client_table() if history.spreads else ([], np.empty((0, 0))),
         {name: summary_of(shown, last, name) for name in groups},
-        _tested(shown, last_rounds(groups[history.main.name][1], last), last),
+        _tested(shown, performance.last_rounds(groups[history.main.name][1], last), last),
     )
 
 
@@ -446,9 +450,28 @@ def _of_measure(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
     versus, leaders = _tests(
         [column.of(measure) for column in GROUPS], summaries, tested=_racing(bounds), ranked=lambda _: able, draws=draws
     )
-    methods = [
-        _measured(runs, label, last, measure, draws.get(label), versus.get(label), bounds[label]) for label in runs
-    ]
+    groups = list(dict.fromkeys(chain.from_iterable(history.groups for history in histories)))
+
+    def measured(label: str, seeds: Mapping[int, Run]) -> Content:
+        """A method's numbers of the measure."""
+        of_seeds = [*summaries[label].values()]
+        together = [(run.history, run.groups[name][1]) for run in seeds.values()]
+        return {
+            "method": label,
+            "bound": bounds[label],
+            "seeds": list(seeds),
+            **_by_column(GROUPS, of_seeds),
+            "groups": _by_key("groups", of_seeds, groups),
+            "clients": _by_key("clients", of_seeds),
+            "failed": {str(seed): run.failure for seed, run in seeds.items() if run.failure},
+            "intervals": _intervals(draws[label]) if label in draws else None,
+            "versus": versus.get(label),
+            "worst_groups": _worst_groups(summary["worst_group"] for summary in of_seeds),
+            "untested": _untested(seeds, measure, last),
+            "pooled": _pooled(together, groups, last, measure),
+        }
+
+    methods = cast(list[content.Measured], [measured(label, seeds) for label, seeds in runs.items()])
     averaged = min(last, max(len(run.groups[name][0]) for run in every) or last)
     exported = _exported([history.selected_round is not None for history in histories], histories[0].main)
     last_evaluated = all(run.groups[name][0][-1:] == [r["round"] for r in run.shown.records[-1:]] for run in every)
@@ -471,36 +494,6 @@ def _of_measure(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
         "notes": [*_notes(runs, methods, measure, last, averaged)],
         "methods": methods,
         "leaders": leaders,
-    }
-
-
-def _measured(
-    runs: Runs,
-    label: str,
-    last: int,
-    measure: Measure,
-    draws: Draws | None,
-    versus: content.Versus | None,
-    bound: Sharing,
-) -> content.Measured:
-    """A method's numbers of a measure."""
-    groups = list(dict.fromkeys(chain.from_iterable(run.history.groups for run in _every(runs))))
-    seeds = runs[label]
-    summaries = [run.summaries[measure.name] for run in seeds.values()]
-    together = [(run.history, run.groups[measure.name][1]) for run in seeds.values()]
-    return {
-        "method": label,
-        "bound": bound,
-        "seeds": list(seeds),
-        **cast(content.OverGroups, _by_column(GROUPS, summaries)),
-        "groups": _by_key("groups", summaries, groups),
-        "clients": _by_key("clients", summaries),
-        "failed": {str(seed): run.failure for seed, run in seeds.items() if run.failure},
-        "intervals": None if draws is None else _intervals(draws),
-        "versus": versus,
-        "worst_groups": _worst_groups(summary["worst_group"] for summary in summaries),
-        "untested": _untested(seeds, measure, last),
-        "pooled": _pooled(together, groups, last, measure),
     }
 
 
@@ -625,11 +618,11 @@ def _draws(runs: Runs) -> dict[str, Draws]:
     return dict(zip(only, resampled([run.tested or () for run in only.values()]), strict=True))
 
 
-def _intervals(draws: Draws) -> content.Intervals:
+def _intervals(draws: Draws) -> Content:
     """95 % intervals over the test samples, of every group and of the statistics over them, in percent."""
     alone = zip(draws.others.T, draws.observed, strict=True)
     groups = [interval(Draws(others[:, None], observed[None]), "avg").percent for others, observed in alone]
-    return cast(content.Intervals, {"groups": groups, **{key: interval(draws, key).percent for key in OVER_GROUPS}})
+    return {"groups": groups, **{key: interval(draws, key).percent for key in OVER_GROUPS}}
 
 
 def _tests(
@@ -699,6 +692,8 @@ def _leading(column: Statistic, summaries: Mapping[str, Mapping[int, Numbers]], 
 
 AGAINST: Final = ("difference", "low", "high", "p", "holm", "family", "seeds", "apart")
 TESTED: Final = (*AGAINST, "ci95")
+COUNTED: Final = ("n", "of_class")  # numbers of people
+OF_ONE_RUN: Final = ("intervals", "worst_class", "worst_recall")  # no numbers over seeds follow from these alone
 
 
 def _correct(
@@ -762,12 +757,10 @@ def _collaboration(runs: Runs) -> content.Rewards | None:
         for label, seeds in rewards.items()
     ]
     return {
-        "scenario": _scenario(runs),
-        "seeds": sorted(set().union(*rewards.values())),
+        **_head(runs, rewards, leaders),
         "clients": max(summary["clients"] for seeds in rewards.values() for summary in seeds.values()),
         "notes": list(notes.of_collaboration(_histories(runs), rewards)),
         "methods": cast(list[content.Rewarded], methods),
-        "leaders": leaders,
     }
 
 
@@ -817,14 +810,12 @@ def _spread(runs: Runs, last: int) -> content.Spread | None:
         for label, seeds in by_method.items()
     ]
     return {
-        "scenario": _scenario(runs),
-        "seeds": sorted(set().union(*by_method.values())),
+        **_head(runs, by_method, leaders),
         **cast(content.Counts, {key: most for key, (_, most) in numbers.items()}),
         "ranges": numbers,
         "samples": _test_samples(shown),
         "least": max(run.history.least_group for run in shown),
         "methods": cast(list[content.OverClients], methods),
-        "leaders": leaders,
     }
 
 
@@ -856,7 +847,7 @@ def _counted(run: Run) -> dict[str, int]:
     """Over how many honest clients the spread is, how many the worst tenth are, of how many, and how many are left out."""
     every = len(run.history.of_honest(np.zeros(len(run.history.client_names))))
     n, small = run.summary["clients_counted"], run.summary["small_clients"]
-    return {"clients": n, "tenth": tenth(n), "every": every, "small": small, "untested": every - n - small}
+    return {"clients": n, "tenth": performance.tenth(n), "every": every, "small": small, "untested": every - n - small}
 
 
 def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str, Draws]:
@@ -909,36 +900,30 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
         more, leading = _tests([column], defined, tested=_racing(bounds), ranked=lambda _: able)
         versus = {label: cast(content.Versus, {**tests, **versus.get(label, {})}) for label, tests in more.items()}
         leaders |= leading
-    return {
-        "scenario": _scenario(runs),
-        "seeds": sorted(set().union(*by_method.values())),
+    methods = [
+        {
+            "method": label,
+            "seeds": list(seeds),
+            **{c.key: over_seeds(_numbers([*seeds.values()], c.key)) for c in measured},
+            "groups": _treated_groups([*seeds.values()], about.classes, {} if numbers else about.group_words, several),
+            "intervals": {
+                c.key: _mean_ends([gaps.get("intervals", {}).get(c.key) for gaps in seeds.values()]) for c in measured
+            },
+            "failed": _failed(runs[label]),
+            "bound": bounds[label],
+            "versus": versus.get(label),
+        }
+        for label, seeds in by_method.items()
+    ]
+    parity = {
+        **_head(runs, by_method, leaders),
         "notes": [] if numbers else list(notes.of_parity(_histories(runs), by_method)),
-        "leaders": leaders,
         "positive": None if numbers or several or about.positive is None else about.positive.name,
         "least": about.least_group,
         "counted": about.counted,
-        "methods": [
-            cast(
-                content.Gaps,
-                {
-                    "method": label,
-                    "seeds": list(seeds),
-                    **{c.key: over_seeds(_numbers([*seeds.values()], c.key)) for c in measured},
-                    "groups": _treated_groups(
-                        [*seeds.values()], about.classes, {} if numbers else about.group_words, several
-                    ),
-                    "intervals": {
-                        c.key: _mean_ends([gaps.get("intervals", {}).get(c.key) for gaps in seeds.values()])
-                        for c in measured
-                    },
-                    "failed": _failed(runs[label]),
-                    "bound": bounds[label],
-                    "versus": versus.get(label),
-                },
-            )
-            for label, seeds in by_method.items()
-        ],
+        "methods": cast(list[content.Gaps], methods),
     }
+    return cast(content.Parity, parity)
 
 
 def _people(runs: Runs) -> dict[str, content.Parity]:
@@ -958,10 +943,8 @@ def _people(runs: Runs) -> dict[str, content.Parity]:
             method["worst_groups"] = _worst_groups(_worst_value(entry, measure) for entry in rated)
             n = min(len(entry["clients"]) for entry in people)
             method["clients"] = [_inside([entry["clients"][m] or {} for entry in people]) for m in range(n)]
-            method["sites"] = {
-                site: _site([e["sites"][site] for e in people if site in e["sites"]])
-                for site in dict.fromkeys(site for e in people for site in e["sites"])
-            }
+            sites = by_name(entry["sites"] for entry in people)
+            method["sites"] = {site: _site(of_seeds) for site, of_seeds in sites.items()}
             gaps = next(iter(method["sites"].values()))["gaps"] if method["sites"] else {}
             method["largest"] = {key: _largest_inside(people, key) for key in gaps}
         every = [people for entry in of_runs.values() for people in entry]
@@ -980,11 +963,10 @@ def _worst_value(groups: Mapping[str, Numbers], measure: Measure) -> str | None:
     return [*shown][measure.worst_at([*shown.values()])] if len(shown) > 1 else None
 
 
-def _inside(seeds: Sequence[Mapping[str, results.Inside]]) -> content.InsideClient:
+def _inside(seeds: Sequence[Mapping[str, Numbers]]) -> Content:
     """The people of a client with each value: how many test samples, and the main measure over the seeds; and the gap between values."""
-    by_value: dict[str, content.Inside] = {}
-    for name in dict.fromkeys(name for client in seeds for name in client):
-        each = [client[name] for client in seeds if name in client]
+    by_value: Content = {}
+    for name, each in by_name(seeds).items():
         shown = [values["main"] for values in each if values["main"] is not None]
         by_value[name] = {**over_seeds(shown or [None]), "n": [values["n"] for values in each]}
     return {
@@ -993,13 +975,13 @@ def _inside(seeds: Sequence[Mapping[str, results.Inside]]) -> content.InsideClie
     }
 
 
-def _site(seeds: Sequence[results.Site]) -> content.InsideSite:
+def _site(seeds: Sequence[results.Site]) -> Content:
     """How the people of a site are treated, over the seeds."""
     by_value: dict[str, dict[str, Any]] = {}
-    for value in dict.fromkeys(value for site in seeds for value in site["groups"]):
-        each = [cast(Numbers, site["groups"][value]) for site in seeds if value in site["groups"]]
+    for value, of_seeds in by_name(site["groups"] for site in seeds).items():
+        each = cast(list[Numbers], of_seeds)
         by_value[value] = {
-            key: _usual(each, key) if key in ("n", "of_class") else over_seeds(_numbers(each, key)) for key in each[0]
+            key: _usual(each, key) if key in COUNTED else over_seeds(_numbers(each, key)) for key in each[0]
         }
     return {
         "groups": by_value,
@@ -1007,7 +989,7 @@ def _site(seeds: Sequence[results.Site]) -> content.InsideSite:
     }
 
 
-def _largest_inside(seeds: Sequence[results.People], key: str) -> content.LargestInside:
+def _largest_inside(seeds: Sequence[results.People], key: str) -> Content:
     """The largest gap inside a site, of those that can be estimated, and the sites in which it is larger than overall beyond chance."""
     gaps = [
         {name: gap for name, site in each["sites"].items() if (gap := site["gaps"][key]) is not None} for each in seeds
@@ -1047,9 +1029,10 @@ def _treated_groups(
     several : whether each class is compared with all others, so that one is the worst.
     """
     by_group: dict[str, content.RatesOfGroup] = {}
-    for group in dict.fromkeys(group for gaps in seeds for group in gaps["groups"]):
-        each = [gaps["groups"][group] for gaps in seeds if group in gaps["groups"]]
-        numbers = {key: make(each, key) for key, make in OF_GROUP.items() if key in each[0]}
+    for group, each in by_name(cast(Mapping[str, Numbers], gaps["groups"]) for gaps in seeds).items():
+        numbers: Content = {
+            key: (_usual if key in COUNTED else _rate)(each, key) for key in each[0] if key not in OF_ONE_RUN
+        }
         if several and "worst_class" in each[0]:
             numbers |= _of_worst_class(each, classes)
         by_group[words.get(group, group)] = cast(content.RatesOfGroup, numbers)
@@ -1095,15 +1078,6 @@ def _rate(each: Sequence[Numbers], key: str, c: int = 0) -> content.Rate:
     return {**rate, "seeds": len(values), "low": low, "high": high}
 
 
-OF_GROUP: Final[
-    Mapping[str, Callable[[Sequence[Numbers], str], Any]]
-] = {  # of the rates or errors of a group, those that its task has
-    **dict.fromkeys(("accuracy", *OF_CLASS, "bias", "calibration_error"), _rate),
-    **dict.fromkeys(("n", "of_class"), _usual),
-    **dict.fromkeys(("rmse", "mae", "error", "prediction"), _rate),
-}
-
-
 def _mean_ends(intervals: Sequence[Sequence[float] | None]) -> tuple[float, float] | None:
     """The ends of intervals, averaged over those that are known."""
     ends = [interval for interval in intervals if interval is not None]
@@ -1115,7 +1089,7 @@ def _numbers(seeds: Sequence[Numbers | None], key: str) -> list[float | None]:
     return [numbers[key] for numbers in seeds if numbers and numbers[key] is not None] or [None]
 
 
-def _other_rounds(runs: Runs, last: int) -> content.OtherRounds | None:
+def _other_rounds(runs: Runs, last: int) -> Content | None:
     """The main measure of the exported model where tables average rounds; where they show it, the mean over rounds."""
     evaluated = max(len(run.of_groups(2)[0]) for run in _every(runs))
     if evaluated < 2:
@@ -1126,9 +1100,9 @@ def _other_rounds(runs: Runs, last: int) -> content.OtherRounds | None:
     }
 
 
-def _of_rounds(label: str, runs: Sequence[Run], last: int) -> content.OfRounds:
+def _of_rounds(label: str, runs: Sequence[Run], last: int) -> Content:
     measure = runs[0].history.main
-    values = [last_rounds(run.of_groups(last)[1], last) for run in runs]
+    values = [performance.last_rounds(run.of_groups(last)[1], last) for run in runs]
     groups = [run.history.groups for run in runs]
     parity = [_shown(run.history, last).group_fairness(last) if run.summary["group_fairness"] else None for run in runs]
     by_group = [dict(zip(names, row.tolist(), strict=True)) for names, row in zip(groups, values, strict=True)]
@@ -1142,7 +1116,7 @@ def _of_rounds(label: str, runs: Sequence[Run], last: int) -> content.OfRounds:
             g: over_seeds([_scaled(values_of_run.get(g), measure) for values_of_run in by_group])
             for g in dict.fromkeys(sum(groups, ()))
         },
-        **cast(content.OverGroups, {key: over_seeds(numbers) for key, numbers in statistics.items()}),
+        **{key: over_seeds(numbers) for key, numbers in statistics.items()},
     }
 
 
@@ -1154,7 +1128,7 @@ def _exported(selects: Sequence[bool], measure: Measure) -> str:
     return best if all(selects) else f"the last round, or {best} where that was selected"
 
 
-def _validation(runs: Runs) -> content.Validation | None:
+def _validation(runs: Runs) -> Content | None:
     """The exported models on what clients hold out of their own samples, beside what they reach on the test sets."""
     methods = []
     for label, seeds in runs.items():
@@ -1177,13 +1151,13 @@ def _validation(runs: Runs) -> content.Validation | None:
                     "test_worst_groups": _worst_groups(summary["worst_group"] for summary in summaries),
                 }
             )
-    return {"methods": cast(list[content.Validated], methods)} if methods else None
+    return {"methods": methods} if methods else None
 
 
-def _own_measures(runs: Runs, last: int) -> dict[str, content.OwnMeasure]:
+def _own_measures(runs: Runs, last: int) -> dict[str, Content]:
     """The measures beside those of ``MEASURES``, each over the groups of the global model, in its own unit."""
     records = [r["measures"] for run in _every(runs) for r in run.shown.records if "measures" in r]
-    measures: dict[str, content.OwnMeasure] = {}
+    measures: dict[str, Content] = {}
     for name, better in {name: measure["better"] for record in records for name, measure in record.items()}.items():
         undefined = {
             where: why for record in records if name in record for where, why in record[name]["undefined"].items()
@@ -1193,13 +1167,14 @@ def _own_measures(runs: Runs, last: int) -> dict[str, content.OwnMeasure]:
     return measures
 
 
-def _of_own(label: str, seeds: Mapping[int, Run], name: str, better: str | None, last: int) -> content.OwnMeasured:
+def _of_own(label: str, seeds: Mapping[int, Run], name: str, better: str | None, last: int) -> Content:
     """A method's numbers of a measure of the user's own."""
     high = better == "higher"
-    statistics = {"avg": mean, "std": std} | ({"worst": worst if high else best} if better else {})
+    statistics = {"avg": performance.mean, "std": performance.std}
+    statistics |= {"worst": performance.worst if high else performance.best} if better else {}
     each = [_on_groups(run, name, last) for run in seeds.values()]
-    worst_at = partial(extreme_at, choose=np.argmin if high else np.argmax)
-    numbers = {
+    worst_at = partial(performance.extreme_at, choose=np.argmin if high else np.argmax)
+    return {
         "method": label,
         "failed": _failed(seeds),
         "worst_groups": _worst_groups(
@@ -1209,7 +1184,6 @@ def _of_own(label: str, seeds: Mapping[int, Run], name: str, better: str | None,
         ),
         **{key: over_seeds([make(row).value for row in each]) for key, make in statistics.items()},
     }
-    return cast(content.OwnMeasured, numbers)
 
 
 def _on_groups(run: Run, name: str, last: int) -> Table:
@@ -1217,17 +1191,15 @@ def _on_groups(run: Run, name: str, last: int) -> Table:
     records = [r["measures"][name]["groups"] for r in run.shown.records if name in r.get("measures", {})]
     if not records:
         return np.full(2, math.nan)
-    return last_rounds(np.array([[row.get(group) for group in run.history.groups] for row in records], float), last)
+    return performance.last_rounds(
+        np.array([[row.get(group) for group in run.history.groups] for row in records], float), last
+    )
 
 
-def _in_force(runs: Runs) -> dict[str, str]:
-    """By method with any, its hyper-parameters in force, as far as recorded."""
-    texts = {label: [run.history.meta.get("in_force", "") for run in seeds.values()] for label, seeds in runs.items()}
-    return {label: " or ".join(dict.fromkeys(each)) for label, each in texts.items() if all(each)}
-
-
-def _scenario(runs: Runs) -> str:
-    return _every(runs)[0].history.scenario
+def _head(runs: Runs, by_method: Mapping[str, Iterable[int]], leaders: dict[str, content.Leader]) -> content.Table:
+    """What tables of some runs share: the seeds are those of ``by_method``."""
+    seeds = sorted(set().union(*by_method.values()))
+    return {"scenario": _every(runs)[0].history.scenario, "seeds": seeds, "leaders": leaders}
 
 
 def _paired(seeds: Mapping[int, Numbers], reference: Mapping[int, Numbers], key: str) -> Content:
@@ -1255,17 +1227,17 @@ def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: 
         column = dict(zip(history.groups, values.T, strict=True))
         absent = np.full(len(values), math.nan)
         blocks.append(np.stack([column.get(g, absent) for g in groups], 1) if groups else values)
-    rows = last_rounds_together(blocks, last)
+    rows = performance.last_rounds_together(blocks, last)
 
-    def shown(pooled: Moments) -> content.Pooled:
+    def shown(pooled: performance.Moments) -> content.Pooled:
         return {
             "mean": _json(measure.scale * pooled.mean),
             "std": _json(measure.scale * pooled.std) if len(rows) > 1 else None,
         }
 
     return {
-        "groups": {group: shown(moments(column)) for group, column in zip(groups, rows.T, strict=True)},
-        **{c.key: shown(moments([c.compute(row, counts, measure).value for row in rows])) for c in GROUPS},
+        "groups": {group: shown(performance.moments(column)) for group, column in zip(groups, rows.T, strict=True)},
+        **{c.key: shown(performance.moments([c.compute(row, counts, measure).value for row in rows])) for c in GROUPS},
         "n": len(rows),
     }
 

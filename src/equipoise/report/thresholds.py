@@ -11,9 +11,10 @@ import numpy as np
 from equipoise.records.history import worded
 from equipoise.records.threshold import Chosen, Estimate, RatesAt
 from equipoise.report import drawing
-from equipoise.report.formatting import PERCENT, UNDEFINED, Said, interval, number
+from equipoise.report.formatting import PERCENT, UNDEFINED, interval, number
 from equipoise.report.grid import Cell, Grid
 from equipoise.report.notes import UNPROTECTED
+from equipoise.system.text import Said
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,7 +17,7 @@ from equipoise import scenarios
 from equipoise.data.contents import DataError
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
-from equipoise.report.claims import Chosen, Tried
+from equipoise.report.reproduction import Chosen, Tried
 from equipoise.runs import directory as runs, experiment as papers
 from equipoise.runs.comparison import complete
 from equipoise.runs.configuration import RunConfig, called, configure

@@ -7,11 +7,24 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable
+from typing import Self
 
 LONGEST = 200  # characters of a name
 JOINERS = "\u200c\u200d"  # of letters and emoji, in honest words of many languages
 # Unicode's classes of controls, formats (direction, invisible), halves, separators.
 HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+
+class Said(str):
+    """A sentence with a key, by which pages choose what they show: nothing decides by its words."""
+
+    key: str
+
+    def __new__(cls, text: str, key: str = "") -> Self:
+        """A text, and its key."""
+        said = super().__new__(cls, text)
+        said.key = key
+        return said
 
 
 def visible(text: object, *, lines: bool = False) -> str:
