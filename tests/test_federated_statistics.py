@@ -16,10 +16,9 @@ from equipoise import scenarios
 from equipoise.data.contents import DataError
 from equipoise.data.formats.reading import read_user_data
 from equipoise.data.tables.cells import Cells, RawTable, Words, read_cells
-from equipoise.data.tables.coding import Coder
+from equipoise.data.tables.coding import POINTS, Coder, Sums, add_up, fit
 from equipoise.data.tables.columns import Columns
 from equipoise.data.tables.schema import CATEGORY, DATE, SCALINGS, Feature, Schema
-from equipoise.data.tables.sums import POINTS, Sums, add_up, fit
 from equipoise.scenarios import own
 
 QUICK = settings(max_examples=60, deadline=None)

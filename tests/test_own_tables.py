@@ -26,9 +26,9 @@ from equipoise import scenarios
 from equipoise.data.contents import DataError
 from equipoise.data.formats import delimited
 from equipoise.data.formats.reading import read_user_data
+from equipoise.data.precision import standardised
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.columns import Columns, UserData, several
-from equipoise.data.tables.numbers import standardised
 from equipoise.data.tables.words import MISSING, Origin, missing, read_role
 from equipoise.runs.configuration import called, option_value
 from equipoise.scenarios import partition

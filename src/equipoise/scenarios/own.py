@@ -18,12 +18,11 @@ from equipoise.data.contents import DataError
 from equipoise.data.formats.reading import read_user_data
 from equipoise.data.memory_mapped import Data, Mapped, take
 from equipoise.data.pictures import Pictures, Range, doubtful, faint
-from equipoise.data.precision import lost
+from equipoise.data.precision import lost, standardised
 from equipoise.data.samples import NOTHING, Draw, at_one_client, held_rows
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.coding import Coder
 from equipoise.data.tables.columns import WRITTEN, Columns, UserData, listed, ordered, several
-from equipoise.data.tables.numbers import standardised
 from equipoise.data.tables.schema import CATEGORY
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.metrics.groups import positive_class

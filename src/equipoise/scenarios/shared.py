@@ -19,11 +19,10 @@ from equipoise.data.formats.reading import read_user_data
 from equipoise.data.samples import Draw, OfPeople, held_rows
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.checks import DIFFERENT, SHARES, shortened, unlike, unlike_words
-from equipoise.data.tables.coding import Coder
+from equipoise.data.tables.coding import Coder, Sums, add_up_all, learn
 from equipoise.data.tables.columns import WRITTEN, UserData, listed, numbered, ordered
 from equipoise.data.tables.reading import key_of
 from equipoise.data.tables.schema import CATEGORY, LEFT_OUT, NUMBER, Schema
-from equipoise.data.tables.sums import Sums, add_up_all, learn
 from equipoise.data.tables.words import twins
 from equipoise.scenarios.own import Parts, columns_of, divided
 from equipoise.system.environment import versions

@@ -1,30 +1,51 @@
-"""Arrays x and y: of an ``.npz`` file, of a function, or of another reader."""
+"""Arrays x and y: of an ``.npz`` file, of files of PFLlib or MATLAB, of a function, or of another reader."""
 
 import json
+import math
 import shlex
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch.utils.data import Dataset
 
 from equipoise.data.contents import DataError
-from equipoise.data.declared import check_npz
-from equipoise.data.precision import lost
-from equipoise.data.tables.columns import SPLITS, WRITTEN, Columns, UserData, check_purposes, column, listed, together
-from equipoise.data.tables.groups import groups_of
-from equipoise.data.tables.numbers import counting, finite, single
-from equipoise.data.tables.roles import named_columns, read_roles
-from equipoise.data.tables.words import Origin
+from equipoise.data.declared import check_bytes, check_npz
+from equipoise.data.precision import counting, finite, lost, single
+from equipoise.data.samples import Lazy
+from equipoise.data.tables.columns import (
+    SPLITS,
+    WRITTEN,
+    Columns,
+    UserData,
+    check_purposes,
+    column,
+    listed,
+    of_files_read,
+    together,
+)
+from equipoise.data.tables.roles import groups_of, named_columns, read_roles
+from equipoise.data.tables.words import EXACT, Origin
+from equipoise.system import own_code
 
 # Of inputs and labels.
 PAIRS = (("{}_images", "{}_labels"), ("x_{}", "y_{}"), ("{}_x", "{}_y"), ("{}_data", "{}_labels"))
 
 Arrays = Mapping[str, NDArray[Any]]
 OfClient = tuple[str, str, NDArray[Any], NDArray[Any]]  # part of the data ("": none), client, samples and labels
+EXPECTED = (
+    "Return a list with (x, y) or a data set for each client, a dictionary of these by the clients' names, or a dictionary of arrays "
+    "x [n, ...], y [n] and, if you like, client, group and split [n]"
+)
+PARTS = ("train", "test")  # folders of PFLlib
+# of a number of MATLAB; 8 of all others
+BYTES = {"uint8": 1, "int8": 1, "logical": 1, "uint16": 2, "int16": 2, "single": 4, "uint32": 4, "int32": 4}
+MATLAB_73, HDF = b"MATLAB 7.3", b"\x89HDF"  # begin files of this version, with and without a text before
 
 
 class PickledError(DataError):
@@ -224,3 +245,184 @@ def _channels_first(x: NDArray[Any]) -> NDArray[Any]:
     """Images [n, C, H, W] from [n, H, W, C]; all other numbers as they are."""
     last = x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3)
     return np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if last else x
+
+
+def of_function(reference: str, columns: Columns, seed: int) -> UserData:
+    """Call a function, with ``seed`` if its signature has one, and take what it returns as it is: nothing is standardised.
+
+    It returns a list with ``(x, y)``, a ``torch.utils.data.Dataset`` or :class:`Lazy` for each client; or a dictionary of these by
+    the clients' names; or a dictionary of arrays as an ``.npz`` file has them. All samples are kept in memory.
+
+    Raises
+    ------
+    OwnCodeError : the function is not there, or fails. DataError : it returns something else.
+    """
+    returned = own_code.call("data", reference, {"seed": seed}, {})
+    if isinstance(returned, Mapping) and {"x", "y"} <= returned.keys():
+        _refuse_several(reference, returned["x"])
+        arrays = {name: np.asarray(value) for name, value in returned.items()}
+    elif not isinstance(returned, Mapping | list | tuple) or not len(returned):
+        raise DataError(f"{reference} returned {type(returned).__name__}, or an empty one. {EXPECTED}.")
+    else:
+        clients: Any = returned
+        if not isinstance(returned, Mapping):
+            clients = {f"client-{k}": data for k, data in enumerate(returned, start=1)}
+        pairs = {str(name): _pair(f"{reference}, {name}", data) for name, data in clients.items()}
+        if len(pairs) < len(clients):
+            raise DataError(
+                f"{reference}: two clients have the same name as text: {listed(map(repr, clients))}. Rename one."
+            )
+        if len({x.shape[1:] for x, _ in pairs.values()}) > 1:
+            shapes = ", ".join(f"{name} {list(x.shape[1:])}" for name, (x, _) in pairs.items())
+            raise DataError(f"{reference}: samples of all clients must have one shape; found {shapes}.")
+        if len({x.dtype == np.uint8 for x, _ in pairs.values()}) > 1:
+            kinds = ", ".join(f"{name} {x.dtype}" for name, (x, _) in pairs.items())
+            raise DataError(f"{reference}: samples of all clients must be bytes (uint8), or of none; found {kinds}.")
+        arrays = of_clients([("", name, x, y) for name, (x, y) in pairs.items()])
+    return of_arrays(reference, arrays, columns, {"function": own_code.short(reference)})
+
+
+def _pair(who: str, data: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The samples and labels of one client."""
+    try:
+        data = data.load() if isinstance(data, Lazy) else data
+        if isinstance(data, Dataset):
+            data = zip(*(data[k] for k in range(len(data))), strict=True)  # type: ignore[arg-type]
+        x, y = data
+        _refuse_several(who, x if isinstance(x, Mapping) else x[0])
+        x, y = (np.stack([*map(np.asarray, part)]) for part in (x, y))
+    except DataError:
+        raise
+    except Exception as error:  # of the user's code
+        raise DataError(
+            f"{who}: {type(data).__name__} cannot be read ({type(error).__name__}: {error}). {EXPECTED}."
+        ) from error
+    if y.shape != x.shape[:1]:
+        raise DataError(f"{who}: expected x [n, ...] and y [n]; found {list(x.shape)} and {list(y.shape)}.")
+    return x, y
+
+
+def _refuse_several(who: str, x: object) -> None:
+    """Require inputs that are one array."""
+    if isinstance(x, Mapping):
+        raise DataError(
+            f"{who}: x is a dictionary of {listed(map(repr, x))}, and data that a function gives here have one array of inputs. Join them "
+            "into one, or train in Python, where a network may take several: eq.Federation(net, clients)."
+        )
+
+
+def pfllib_files(folder: Path) -> list[Path]:
+    """The files ``train/CLIENT.npz`` and, if there are any, ``test/CLIENT.npz`` of a folder."""
+    train, test = (sorted((folder / part).glob("*.npz")) for part in PARTS)
+    return [*train, *test] if train else []
+
+
+def of_pfllib(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData:
+    """Read a file per client and part, as PFLlib has them, each with arrays x and y."""
+    parts: list[OfClient] = []
+    problems: list[str] = []
+    total = 0
+    for path in files:
+        try:
+            arrays = opened(path)
+        except PickledError:
+            raise DataError(_conversion(folder, path)) from None
+        named = [
+            column([*arrays], asked, usual, path.name) for asked, usual in ((columns.image, "x"), (columns.label, "y"))
+        ]
+        if None in named:
+            problems.append(f"{path.parent.name}/{path.name} holds {', '.join(arrays) or 'nothing'}, expected x and y.")
+            continue
+        x, y = (arrays[str(name)] for name in named)
+        if y.shape != x.shape[:1]:
+            problems.append(f"{path.parent.name}/{path.name}: x is {list(x.shape)} and y {list(y.shape)}.")
+        parts.append((path.parent.name, path.stem, x, y))
+        total += x.nbytes  # there again when all are put together
+        check_bytes(folder, total)
+    if len(kinds := {f"{x.dtype} {list(x.shape[1:])}" for _, _, x, _ in parts}) > 1:
+        problems.append(f"samples must be of one type and shape, found {' and '.join(sorted(kinds))}.")
+    if problems:
+        raise DataError(together(folder, problems))
+    own = of_arrays(folder, of_clients(parts), replace(columns, image=None, label=None), of_files_read(files))
+    return replace(own, layout=f"a file per client and part: {own.layout.removeprefix('arrays: ')}")
+
+
+def _conversion(folder: Path, path: Path) -> str:
+    """What to do with the files of PFLlib, whose one array is a pickled dictionary."""
+    new = f"{folder.absolute()}.npz"
+    code = (
+        "import numpy as np, pathlib; "
+        f'f = [p for s in ({json.dumps(PARTS[0])}, {json.dumps(PARTS[1])}) for p in sorted(pathlib.Path({json.dumps(str(folder.absolute()))}, s).glob("*.npz"))]; '
+        'd = [np.load(p, allow_pickle=True)["data"].item() for p in f]; n = [len(e["y"]) for e in d]; '
+        f'np.savez({json.dumps(new)}, x=np.concatenate([e["x"] for e in d]), y=np.concatenate([e["y"] for e in d]), '
+        "client=np.repeat([p.stem for p in f], n), split=np.repeat([p.parent.name for p in f], n))"
+    )
+    return (
+        f"{path} holds Python objects, as PFLlib saves them, which are not read because they could run code. If you trust who made them, "
+        f"make arrays of them, and give these with --data {shlex.quote(new)}:\n\npython -c {shlex.quote(code)}\n"
+    )
+
+
+def matlab(path: Path, columns: Columns) -> UserData:
+    """Read variables of a MATLAB file: x with the samples along its first or last side, y, and client, group and split.
+
+    They are of the class that they have in MATLAB, which stores doubles that are whole as bytes.
+    """
+    with path.open("rb") as file:
+        begin = file.read(len(MATLAB_73))
+    if begin == MATLAB_73 or begin.startswith(HDF):
+        raise DataError(
+            f"{path} is a MATLAB file of version 7.3, which is not read. Save it in MATLAB as one of version 7: "
+            f"load('{path.name}'); save('{path.stem}-v7.mat', '-v7')"
+        )
+    from scipy.io import loadmat, whosmat
+
+    try:
+        variables = {name: (shape, kind) for name, shape, kind in whosmat(path)}
+        used = named(path, [*variables], columns)
+        check_bytes(
+            path, sum(math.prod(variables[name][0]) * BYTES.get(variables[name][1], 8) for name in used.values())
+        )
+        content = loadmat(path, variable_names=[*used.values()], mat_dtype=True)
+    except DataError:
+        raise
+    except Exception as error:  # SciPy raises many kinds for a damaged file
+        raise DataError(
+            f"{path} cannot be read as a MATLAB file ({type(error).__name__}: {error}). Is it damaged, or cut short?"
+        ) from None
+    arrays = {name: _plain(path, name, content[name]) for name in used.values()}
+    for name in {*used.values()} - {used["x"]}:
+        cells = arrays[name].reshape(
+            -1
+        )  # MATLAB has no arrays of one side, and its whole numbers are doubles as a rule
+        whole = cells.dtype.kind == "f" and (np.abs(cells) < EXACT).all() and (cells == np.rint(cells)).all()
+        arrays[name] = cells.astype(np.int64) if whole else cells
+    x, n = arrays[used["x"]], len(arrays[used["label"]])
+    unused = [name for name in variables if name not in used.values()]
+    notes = [f"{path.name}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []
+    if x.shape[-1] == n != x.shape[0]:
+        arrays[used["x"]] = np.ascontiguousarray(np.moveaxis(x, -1, 0))
+        notes.append(f"{path.name}: {used['x']} {list(x.shape)} has the samples last, as there are {n} labels.")
+    elif x.shape[-1] == n == x.shape[0]:
+        notes.append(
+            f"{path.name}: {used['x']} {list(x.shape)} has as many rows as columns; a row is taken as a sample."
+        )
+    own = of_arrays(path, arrays, columns, {"file": path.name, "bytes": path.stat().st_size})
+    return replace(own, notes=(*own.notes, *notes))
+
+
+def _plain(path: Path, name: str, variable: Any) -> NDArray[Any]:
+    """A variable of numbers, or of words as cells or as rows of characters."""
+    kind = variable.dtype.kind if isinstance(variable, np.ndarray) else ""
+    if kind == "U":
+        return np.array([word.strip() for word in variable.reshape(-1).tolist()])
+    cells = variable.reshape(-1) if kind == "O" else ()
+    words = [cell.reshape(-1).tolist() for cell in cells if isinstance(cell, np.ndarray)]
+    if words and len(words) == variable.size and all(len(word) == 1 for word in words):
+        return np.array([str(word[0]) for word in words])
+    if not kind or kind not in "biuf":
+        raise DataError(
+            f"{path}: {name} is neither an array of numbers nor cells with words. In MATLAB, {name} = full({name}) makes one of a "
+            f"sparse matrix, and {name} = cellstr({name}) cells of strings."
+        )
+    return variable  # type: ignore[no-any-return]

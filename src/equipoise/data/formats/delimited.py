@@ -26,8 +26,7 @@ from equipoise.data.declared import check_bytes, lines
 from equipoise.data.tables.cells import Raw, Words
 from equipoise.data.tables.columns import Columns, listed, option
 from equipoise.data.tables.schema import EXPONENT
-from equipoise.data.tables.signs import LARGEST, Signs, respelt
-from equipoise.data.tables.words import EXACT
+from equipoise.data.tables.words import EXACT, LARGEST, Signs, respelt
 
 if TYPE_CHECKING:
     import pandas as pd

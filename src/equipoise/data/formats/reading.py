@@ -44,7 +44,7 @@ def read_user_data(
     ``DIR``, ``users.json`` users of LEAF: JSON files, also in ``train`` and ``test`` or ``all_data``
     ``DIR``                 ``train/CLIENT.npz`` and ``test/CLIENT.npz``, each with ``x`` and ``y``
     ``hub:OWNER/NAME``      a data set of the Hugging Face Hub that is on this machine, or may be downloaded
-    ``data.py:clients``     a function of your own, also ``mypkg.data:clients``, see :func:`equipoise.data.formats.coded.read`
+    ``data.py:clients``     a function of your own, also ``mypkg.data:clients``, see :func:`equipoise.data.formats.arrays.of_function`
     ======================= ============================================================================================
 
     Parameters
@@ -74,9 +74,9 @@ def _source(source: str | Path, columns: Columns, download: bool, seed: int) -> 
             f"download=true is for data sets of the Hub ({HUB}OWNER/NAME), which {source} is not. Leave it out."
         )
     if own_code.is_reference(address):
-        from equipoise.data.formats.coded import read as from_code
+        from equipoise.data.formats.arrays import of_function
 
-        return from_code(address, columns, seed)
+        return of_function(address, columns, seed)
     path = Path(source).expanduser()
     if not path.exists():
         function, options = own_code.split(address)
@@ -95,11 +95,11 @@ def _source(source: str | Path, columns: Columns, download: bool, seed: int) -> 
 
 
 def _read(path: Path, columns: Columns) -> UserData:
-    from equipoise.data.formats import arrays, folders, leaf, matlab, pfllib, table
+    from equipoise.data.formats import arrays, folders, leaf, table
     from equipoise.data.formats.delimited import COMPRESSED
 
     packed = [f"{text}{ending}" for text in table.TEXT for ending in COMPRESSED]
-    readers = {**dict.fromkeys(table.SUFFIXES, table.read), ".npz": arrays.npz, ".mat": matlab.read}
+    readers = {**dict.fromkeys(table.SUFFIXES, table.read), ".npz": arrays.npz, ".mat": arrays.matlab}
     readers |= dict.fromkeys(packed, table.read)
 
     def reader(file: Path) -> Callable[[Path, Columns], UserData] | None:
@@ -116,8 +116,8 @@ def _read(path: Path, columns: Columns) -> UserData:
         return read(path, columns)
     if parts := leaf.parts(path):
         return leaf.read(path, columns, parts)
-    if of_clients := pfllib.files(path):
-        return pfllib.read(path, columns, of_clients)
+    if of_clients := arrays.pfllib_files(path):
+        return arrays.of_pfllib(path, columns, of_clients)
     inside = sorted(file for file in path.iterdir() if reader(file) and not file.name.startswith("."))
     if len(inside) > 1:
         raise DataError(

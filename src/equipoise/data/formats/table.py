@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.decoding import dated
-from equipoise.data.formats import delimited, paths
+from equipoise.data.formats import delimited
+from equipoise.data.formats.folders import located, needless
 from equipoise.data.formats.typed import Frame, excel, is_picture, parquet
 from equipoise.data.pictures import Pictures, of_files
 from equipoise.data.tables.cells import Raw, Words, taken, word_of
@@ -29,9 +30,8 @@ from equipoise.data.tables.columns import (
     listed,
     together,
 )
-from equipoise.data.tables.groups import described, groups_of, label_of
 from equipoise.data.tables.reading import left_out, nameless, read_raw, signed, signs_in
-from equipoise.data.tables.roles import named_columns, read_roles, with_signs
+from equipoise.data.tables.roles import described, groups_of, label_of, named_columns, read_roles, with_signs
 from equipoise.data.tables.words import Origin, missing
 from equipoise.system.suggestions import some
 
@@ -167,14 +167,14 @@ def _labelled(
 
 def _needed(file: str, cells: Sequence[Any], notes: list[str]) -> NDArray[np.int64]:
     """The rows of images, without those of files that operating systems write."""
-    needless = {k: cell for k, cell in enumerate(cells) if isinstance(cell, str) and paths.needless(cell)}
-    if needless:
-        many, named = len(needless) > 1, listed(needless.values())
+    systems = {k: cell for k, cell in enumerate(cells) if isinstance(cell, str) and needless(cell)}
+    if systems:
+        many, named = len(systems) > 1, listed(systems.values())
         notes.append(
-            f"{file}: {len(needless)} row{'s name files' if many else ' names a file'} of operating systems, which "
+            f"{file}: {len(systems)} row{'s name files' if many else ' names a file'} of operating systems, which "
             f"{'are' if many else 'is'} left out: {named}."
         )
-    return np.array([k for k in range(len(cells)) if k not in needless], np.int64)
+    return np.array([k for k in range(len(cells)) if k not in systems], np.int64)
 
 
 def _images(
@@ -185,7 +185,7 @@ def _images(
         places = [at(k) for k in range(len(cells))]
         return Pictures(str(path), places, partial(_held, cells), partial(dated, [path], name))
     names = [str(cell) for cell in cells]
-    files, said = paths.located(path, names, at)
+    files, said = located(path, names, at)
     notes += [*said, *_repeats(path, files, labels, at)]
     return of_files(files, str(path), names)
 

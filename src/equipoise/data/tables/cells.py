@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.tables.columns import option
 from equipoise.data.tables.schema import CATEGORY, DATE, NUMBER, Feature, Schema, plain
-from equipoise.data.tables.signs import LARGEST, Signs, faults, kind_of, truth_of
-from equipoise.data.tables.words import COMMAS, missing
+from equipoise.data.tables.words import COMMAS, LARGEST, Signs, faults, kind_of, missing, truth_of
 from equipoise.data.tables.words import NUMBER as NUMERIC
 
 UNDEFINED = ("nan", "<NA>", "NaT", "NaN")  # what NumPy, pandas and Decimal call what is not there

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.data.precision import BLOCK, LEAST, counting
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.columns import MANY, PROBLEMS, Columns, UserData, listed, option
-from equipoise.data.tables.numbers import BLOCK, LEAST, counting
 from equipoise.data.tables.schema import CATEGORY, NUMBER
 from equipoise.data.tables.words import EXACT
 

@@ -1,25 +1,276 @@
-"""Rows of a table as inputs of a network, as a schema and what was learnt from training rows say."""
+"""Rows of a table as inputs of a network, and what is learnt for it from sums over the training rows of clients."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, raw_of, read_cells
-from equipoise.data.tables.columns import require_columns, together
+from equipoise.data.tables.columns import listed, option, require_columns, together
 from equipoise.data.tables.schema import CATEGORY, NUMBER, Feature, Schema, number_of
-from equipoise.data.tables.sums import Fitted, Rows, fit, logarithm
+from equipoise.metrics.groups import hidden
 from equipoise.system.seals import typed
 from equipoise.system.suggestions import some
 
+BLOCK = 1 << 20  # numbers that are added up at once
+POINTS = 1000  # that a site gives of a column, at most
+NARROW = 2.0**-40  # a distance of quartiles that is so much smaller than the standard deviation
+FLAT = 2.0**-50  # a standard deviation that is so much smaller than the mean is a rounding error
+
+Rows = Sequence[int] | NDArray[np.int64]
+Floats = Sequence[float] | NDArray[np.float64]
+Counts = Sequence[int] | NDArray[np.int64]
 OTHER, MISSING = "other", "missing"  # names of inputs
 MANY, UNLIKE = 10, 3.0  # rows, and standard deviations from the mean: a median so far off is noted
 FAR = {"standard": 20.0, "log": 20.0}  # standard deviations from the mean: such a number is noted
+
+
+class Sums(NamedTuple):
+    """Of one column over some rows: these add over clients.
+
+    Parameters
+    ----------
+    rows, present : how many cells there are, and how many are not missing.
+    total, deviation : of numbers the sum, and the standard deviation (ddof 0).
+    fractions : how many numbers are not whole.
+    points, counts : the numbers that are not missing; of a site the means of groups of neighbours, and how many each stands for.
+    words : how often each category occurs; ``""`` counts those that are not named.
+    """
+
+    rows: int = 0
+    present: int = 0
+    total: float = 0.0
+    deviation: float = 0.0
+    fractions: int = 0
+    points: Floats = ()
+    counts: Counts = ()
+    words: Mapping[str, int] = MappingProxyType({})
+
+    @staticmethod
+    def over(parts: Sequence[Sums]) -> Sums:
+        """Those of all clients; in whatever order, the same.
+
+        ``n STD^2 = sum_k n_k (STD_k^2 + (mean_k - mean)^2)`` (Chan, Golub, LeVeque 1983), which loses no digits where means are large.
+        """
+        words = Counter[str]()
+        for part in parts:
+            words.update(part.words)
+        points = np.concatenate([part.points for part in parts]) if parts else np.empty(0)
+        counts: Counts = ()
+        if any(len(part.counts) for part in parts):
+            order = np.argsort(points, kind="stable")
+            points, counts = points[order], np.concatenate([part.weights for part in parts])[order]
+        else:
+            points.sort()
+        present, total = sum(part.present for part in parts), math.fsum(part.total for part in parts)
+        mean = total / present if present else 0.0
+        apart = [(part.present, part.deviation, part.mean - mean) for part in parts if part.present]
+        unit = max((max(deviation, abs(gap)) for _, deviation, gap in apart), default=0.0) or 1.0
+        squares = math.fsum(n * ((deviation / unit) ** 2 + (gap / unit) ** 2) for n, deviation, gap in apart)
+        deviation = unit * math.sqrt(squares / max(1, present))
+        rows, fractions = sum(part.rows for part in parts), sum(part.fractions for part in parts)
+        return Sums(rows, present, total, deviation, fractions, points, counts, words)
+
+    @property
+    def weights(self) -> NDArray[np.int64]:
+        """How many numbers each point stands for: one, unless counts are given."""
+        return np.asarray(self.counts, np.int64) if len(self.counts) else np.ones(len(self.points), np.int64)
+
+    def suppressed(self, least: int) -> Sums:
+        """The same without names of categories, and without numbers, of fewer rows than ``least``.
+
+        Rare categories are counted together. If they are too few even so, the next rarest category gives them as many of its rows as they
+        lack, or is counted with them where it would keep fewer than ``least``. Numbers are given in groups of neighbours, at most ``POINTS``,
+        each of ``least`` or more, by their mean; equal numbers are in one group. Of numbers that are not whole it is kept only whether there are any.
+        """
+        if 0 < self.present < least:  # what so few rows have is theirs
+            return Sums(self.rows)
+        rare = hidden(self.words, least)
+        words = {word: n for word, n in self.words.items() if word and word not in rare}
+        if rest := sum(self.words.values()) - sum(words.values()):
+            last = max(rare, key=lambda word: (self.words[word], word), default="")
+            named = {last: rest - least} if last and self.words[last] >= least and rest >= 2 * least else {}
+            words |= {**named, "": rest - sum(named.values())}
+        points, counts = grouped(np.asarray(self.points, np.float64), max(least, math.ceil(self.present / POINTS)))
+        return self._replace(words=words, points=points, counts=counts, fractions=int(self.fractions > 0))
+
+    @property
+    def mean(self) -> float:
+        """Of the cells that are there; 0 if none is."""
+        return self.total / self.present if self.present else 0.0
+
+    def quantile(self, *shares: float) -> list[float]:
+        """The smallest numbers that at least a share of the cells do not exceed; of sites the mean of its group, whole if all are."""
+        values = np.asarray(self.points, np.float64)
+        if not len(values):
+            return [0.0 for _ in shares]
+        n = int(sum(self.counts)) or len(values)
+        ranks = [max(1, math.ceil(share * n)) for share in shares]
+        if len(self.counts):
+            order = np.argsort(values, kind="stable")
+            numbers = values[order[np.searchsorted(np.cumsum(self.weights[order]), ranks)]].tolist()
+        else:
+            ordered = np.sort(values)
+            numbers = [float(ordered[rank - 1]) for rank in ranks]
+        return numbers if self.fractions else [float(round(number)) for number in numbers]
+
+
+def grouped(values: NDArray[np.float64], least: int) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Groups of ``least`` or more neighbouring numbers, of which equal ones are in one: what stands for each, and how many are in it.
+
+    A number that ``least`` cells have stands for its group, else their mean.
+    """
+    different, counts = np.unique(values, return_counts=True)
+    ends, size = list[int](), 0
+    for k, n in enumerate(counts.tolist()):
+        size += n
+        if size >= least:
+            ends.append(k + 1)
+            size = 0
+    ends[-1:] = [len(different)] * bool(ends)  # fewer than that remain: they are in the last group
+    parts = [slice(first, last) for first, last in zip([0, *ends], ends, strict=False)]
+    sizes = [int(counts[part].sum()) for part in parts]
+    return tuple(_middle(different[part], counts[part], least) for part in parts), tuple(sizes)
+
+
+def _middle(values: NDArray[np.float64], counts: NDArray[np.int64], least: int) -> float:
+    common = int(counts.argmax())
+    if counts[common] >= least:
+        return float(values[common])
+    return math.fsum((values * counts).tolist()) / int(counts.sum())
+
+
+def add_up(feature: Feature, cells: Cells, rows: Rows) -> Sums:
+    """The sums of one column over some rows: what a client gives."""
+    values = cells.values[np.asarray(rows, np.int64)]
+    if feature.kind == CATEGORY:
+        counts = np.bincount(values[values >= 0], minlength=len(cells.words)).tolist()
+        words = {word: n for word, n in zip(cells.words, counts, strict=True) if n}
+        return Sums(len(values), int((values >= 0).sum()), words=words)
+    return _sums(logarithm(feature, values[~np.isnan(values)])[None], len(rows))[0]
+
+
+def _sums(values: NDArray[np.float64], rows: int) -> list[Sums]:
+    """The sums of columns of numbers [D, n], none of which is missing, of ``rows`` cells."""
+    n = values.shape[1]
+    totals = [math.fsum(column) for column in values.tolist()]  # whatever the order of rows
+    apart = np.abs(values - np.array(totals)[:, None] / max(1, n))
+    unit = apart.max(1, initial=0)
+    unit[unit == 0] = 1.0  # without it squares would be zero or infinite
+    squares = np.square(apart / unit[:, None]).tolist()
+    deviations = (u * math.sqrt(math.fsum(s) / max(1, n)) for u, s in zip(unit.tolist(), squares, strict=True))
+    fractions = (values % 1 != 0).sum(1).tolist()
+    made = zip(totals, deviations, fractions, values, strict=True)
+    return [Sums(rows, n, total, deviation, part, column) for total, deviation, part, column in made]
+
+
+def logarithm(feature: Feature, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``log(1 + x)`` where the column is scaled so."""
+    if feature.scaling != "log":
+        return values
+    if (values <= -1).any():
+        raise DataError(f'column {feature.name}: scaling = "log" needs numbers above -1; found {np.nanmin(values):g}.')
+    return np.log1p(values)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What was learnt of one column: a number x becomes ``(x - centre) / scale``.
+
+    Parameters
+    ----------
+    fill : what stands for a missing number, or the category that stands for a missing one.
+    flagged : whether an input says that the cell is missing.
+    categories : those with an input of their own, or the order of an ordinal column.
+    joined : whether all others share an input.
+    """
+
+    centre: float = 0.0
+    scale: float = 1.0
+    fill: float | str = 0.0
+    flagged: bool = False
+    categories: tuple[str, ...] = ()
+    joined: bool = False
+
+
+def fit(table: RawTable, clients: Sequence[Rows]) -> dict[str, Fitted]:
+    """What is learnt from the training rows of every client, by column: each client gives sums.
+
+    Raises
+    ------
+    DataError : columns of which every training cell is missing.
+    """
+    return learn(table.schema, [add_up_all(table, np.asarray(rows, np.int64)) for rows in clients])
+
+
+def add_up_all(table: RawTable, rows: NDArray[np.int64]) -> dict[str, Sums]:
+    """The sums of all columns over some rows."""
+    features, columns = table.schema.features, table.columns
+    sums = dict.fromkeys((f.name for f in features), Sums())
+    plain = [f for f in features if f.kind != CATEGORY and f.scaling != "log"]
+    step = max(1, BLOCK // max(1, len(rows)))
+    for block in (plain[k : k + step] for k in range(0, len(plain), step)):
+        values = np.stack([columns[f.name].values[rows] for f in block])
+        full = ~np.isnan(values).any(1)
+        names = [f.name for f, complete in zip(block, full, strict=True) if complete]
+        sums |= zip(names, _sums(values[full], len(rows)), strict=True)
+    return {f.name: sums[f.name] if sums[f.name].rows else add_up(f, columns[f.name], rows) for f in features}
+
+
+def learn(schema: Schema, parts: Sequence[Mapping[str, Sums]]) -> dict[str, Fitted]:
+    """What the sums of all clients give, by column.
+
+    Raises
+    ------
+    DataError : columns of which every training cell is missing.
+    """
+    sums = {feature.name: Sums.over([part[feature.name] for part in parts]) for feature in schema.features}
+    if empty := [name for name, each in sums.items() if not each.present]:
+        s = "s" * (len(empty) > 1)
+        raise DataError(
+            f"column{s} {listed(empty)}: every cell of the training rows is missing. Leave {'them' if s else 'it'} out: {option('leave_out', empty)}."
+        )
+    return {f.name: (of_categories if f.kind == CATEGORY else of_numbers)(f, sums[f.name]) for f in schema.features}
+
+
+def of_numbers(feature: Feature, sums: Sums) -> Fitted:
+    """Centre and scale of a column of numbers."""
+    centre, scale = sums.mean, sums.deviation if sums.deviation > FLAT * abs(sums.mean) else 0.0
+    low, middle, high = sums.quantile(0.25, 0.5, 0.75)
+    if feature.scaling == "robust":
+        centre, scale = middle, high - low
+        scale = scale if scale > NARROW * sums.deviation else 0.0
+    if feature.scaling == "none":
+        centre, scale = 0.0, 1.0
+    fill = sums.mean if feature.missing == "mean" else middle
+    if feature.scaling == "log":
+        fill = math.expm1(fill)
+    return Fitted(centre, scale or 1.0, fill, sums.present < sums.rows)
+
+
+def of_categories(feature: Feature, sums: Sums) -> Fitted:
+    """The categories of a column, of the counts of its words."""
+    kept = feature.categories or tuple(sorted(word for word, n in sums.words.items() if word and n >= feature.least))
+    rest = sum(n for word, n in sums.words.items() if word not in kept)
+    common = max(sorted(filter(None, sums.words)), key=lambda word: sums.words[word], default="")
+    own = feature.missing == "own" and sums.present < sums.rows
+    fitted = Fitted(fill=common, flagged=own, categories=kept, joined=rest > 0)
+    if feature.coding == "one-hot":
+        return fitted
+    places = {word: k for k, word in enumerate(kept)}
+    numbers = [(places[word], n) for word, n in sums.words.items() if word in places]
+    count = sum(n for _, n in numbers) or 1
+    mean = sum(k * n for k, n in numbers) / count
+    deviation = math.sqrt(math.fsum(n * (k - mean) ** 2 for k, n in numbers) / count)
+    return replace(fitted, centre=mean, scale=deviation or 1.0)
 
 
 @dataclass(frozen=True)
