@@ -160,7 +160,7 @@ class Delimited:
             for j in np.flatnonzero(short).tolist():
                 words = {*first[k + j]}
                 few = len(x) > FIRST and different[j] <= FEW and len(np.unique(part[:, j])) <= FEW
-                doubtful[k + j] |= few or (len(words) > different[j] and bool(respelt(map(str.strip, words))))
+                doubtful[k + j] |= few or (len(words) > different[j] and respelt(map(str.strip, words)))
         return doubtful
 
     def merged(self, columns: Mapping[str, Raw]) -> list[str]:

@@ -116,7 +116,7 @@ def of_table(
     if image is None:
         if not len(rows) and not problems:
             raise DataError(f"{source} holds no sample.")
-        inputs, wrong, said = read_raw(file, raw, columns, at, signs, [name for name in header if name not in raw])
+        inputs, wrong, said = read_raw(file, header, raw, columns, at, signs, shown)
         problems += [f"{source}, {problem}" for problem in wrong]
         notes += said
         if not inputs.columns and not problems:

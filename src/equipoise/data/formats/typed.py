@@ -6,18 +6,16 @@ import re
 import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_bytes
-from equipoise.data.tables.cells import Raw, Words, word_of
+from equipoise.data.tables.cells import Raw, cells_of, raw_of, word_of
 from equipoise.data.tables.columns import listed, option
 
 if TYPE_CHECKING:
@@ -64,11 +62,11 @@ class Frame:
 
     def words(self, names: Sequence[str]) -> dict[str, list[Any]]:
         """The cells of some columns, of which names are made; ``None`` where there is nothing."""
-        return {name: self._names(name) for name in names}
+        return {name: self._read(name, _named) for name in names}
 
     def columns(self, names: Sequence[str], text: Collection[str] = ()) -> dict[str, Raw]:
         """Some columns as numbers, of which NaN are missing, as dates in UTC, of which NaT are, or else as they are."""
-        return {name: self._raw(name, self.column(name)) for name in names}
+        return {name: self._read(name, raw_of) for name in names}
 
     @property
     def pictures(self) -> list[str]:
@@ -83,38 +81,9 @@ class Frame:
         whole = {name: x for name, x in columns.items() if self.column(name).dtype.kind in "iu" and self.n}
         return [name for name, x in whole.items() if self.column(name).nunique() > len(np.unique(np.asarray(x)))]
 
-    def _names(self, name: str) -> list[Any]:
-        """Cells as a file of text has them: truth values are True and False, and dates have a time of day where any has one."""
-        import pandas as pd
-
-        column = self.column(name)
-        raw = self._raw(name, column)
-        if isinstance(raw, np.ndarray) and raw.dtype.kind == "M":
-            column = column if column.dtype.kind == "M" else pd.Series(raw)
-            column = column.astype(str).where(column.notna())
-        cells = self._cells(name, column)
-        return [str(cell) if isinstance(cell, bool) else cell for cell in cells]
-
-    def _raw(self, name: str, column: pd.Series) -> Raw:
-        if column.dtype.kind in "iuf":
-            numbers: NDArray[np.float64] = column.to_numpy(np.float64, na_value=np.nan)
-            return numbers
-        if column.dtype.kind == "M":  # numbers of UTC, whatever the zone
-            days: NDArray[np.datetime64] = column.to_numpy(f"datetime64[{column.dt.unit}]")
-            return days
-        cells = self._cells(name, column)
-        kinds = {type(cell) for cell in cells if cell is not None}
-        if kinds and kinds <= {int, float}:
-            return np.array([np.nan if cell is None else cell for cell in cells], np.float64)
-        if kinds and all(issubclass(kind, date) for kind in kinds):
-            return np.array([*map(_in_utc, cells)], "datetime64[us]")
-        return Words.of(cells)
-
-    def _cells(self, name: str, column: pd.Series) -> list[Any]:
-        """Cells, of which bytes are text."""
-        cells = [None if lost else cell for cell, lost in zip(column.tolist(), column.isna(), strict=True)]
+    def _read(self, name: str, meaning: Callable[[pd.Series], Any]) -> Any:
         try:
-            return [cell.decode() if isinstance(cell, bytes) else cell for cell in cells]
+            return meaning(self.column(name))
         except UnicodeDecodeError as error:
             raise DataError(
                 f"{self.source}, column {name}: its cells are bytes, and not all are UTF-8 text ({error}). Save it as text, or leave it "
@@ -122,13 +91,20 @@ class Frame:
             ) from None
 
 
+def _named(column: pd.Series) -> list[Any]:
+    """Cells as a file of text has them: truth values are True and False, and dates have a time of day where any has one."""
+    import pandas as pd
+
+    raw = raw_of(column)
+    if isinstance(raw, np.ndarray) and raw.dtype.kind == "M":
+        column = column if column.dtype.kind == "M" else pd.Series(raw)
+        column = column.astype(str).where(column.notna())
+    return [str(cell) if isinstance(cell, bool) else cell for cell in cells_of(column)]
+
+
 def is_picture(cell: Any) -> bool:
     """Whether a cell is the file of an image, with its name."""
     return isinstance(cell, dict) and cell.keys() == {"bytes", "path"}
-
-
-def _in_utc(cell: Any) -> Any:
-    return cell.astimezone(UTC).replace(tzinfo=None) if getattr(cell, "tzinfo", None) else cell
 
 
 def parquet(path: Path) -> Frame:

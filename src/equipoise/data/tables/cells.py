@@ -8,7 +8,7 @@ from datetime import date
 from decimal import Decimal
 from functools import cached_property
 from numbers import Number
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from equipoise.data.tables.columns import option
 from equipoise.data.tables.schema import CATEGORY, DATE, NUMBER, Feature, Schema, plain
 from equipoise.data.tables.words import COMMAS, LARGEST, Signs, faults, kind_of, missing, truth_of
 from equipoise.data.tables.words import NUMBER as NUMERIC
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 UNDEFINED = ("nan", "<NA>", "NaT", "NaN")  # what NumPy, pandas and Decimal call what is not there
 Place = Callable[[int], str]
@@ -122,12 +125,31 @@ def taken(raw: Raw, rows: NDArray[np.int64]) -> Raw:
     return replace(raw, codes=raw.codes[rows]) if isinstance(raw, Words) else raw[rows]
 
 
-def raw_of(cells: Sequence[Any]) -> Raw:
-    """A column of cells of any type: an array if all are numbers, else words."""
-    text = Words.of(cells)
-    if text.numbers and len(text.numbers) + ("" in text.words) == len(text.words):
-        return text.mapped(lambda words: np.full(len(words), np.nan), text.numbers)  # type: ignore[no-any-return]
-    return text
+def cells_of(column: pd.Series) -> list[Any]:
+    """The cells of a column of pandas, None where there is nothing; bytes are text."""
+    cells = [None if lost else cell for cell, lost in zip(column.tolist(), column.isna(), strict=True)]
+    return [cell.decode() if isinstance(cell, bytes) else cell for cell in cells]
+
+
+def raw_of(column: Any) -> Raw:
+    """A column of pandas, an array or a list as numbers, as dates in UTC, or as words, if its cells are neither all numbers nor all dates."""
+    import pandas as pd
+
+    if not isinstance(column, pd.Series):
+        column = pd.Series(column, dtype=None if isinstance(column, np.ndarray) else object)
+    if column.dtype.kind in "iuf":
+        numbers: NDArray[np.float64] = column.to_numpy(np.float64, na_value=np.nan)
+        return numbers
+    if column.dtype.kind == "M":
+        days: NDArray[np.datetime64] = column.to_numpy(f"datetime64[{column.dt.unit}]")
+        return days
+    cells = cells_of(column)
+    kinds = {type(cell) for cell in cells if cell is not None}
+    if kinds and kinds <= {int, float}:
+        return np.array([np.nan if cell is None else cell for cell in cells], np.float64)
+    if kinds and all(issubclass(kind, date) for kind in kinds):
+        return np.array([*map(_utc, cells)], "M8[us]")
+    return Words.of(cells)
 
 
 @dataclass(frozen=True)

@@ -315,7 +315,7 @@ class Coder:
         if doubled := {name for name in self.schema.names if names.count(name) > 1}:
             raise DataError(f"{source}: two columns are called {some(sorted(doubled))}. Rename one.")
         require_columns(names, self.schema.names, source)
-        raw = {f.name: raw_column(frame.iloc[:, names.index(f.name)]) for f in self.schema.features}
+        raw = {f.name: raw_of(frame.iloc[:, names.index(f.name)]) for f in self.schema.features}
         return self.of_raw(raw, source, lambda k: f"row {k + 1}")
 
     def of_raw(
@@ -358,16 +358,6 @@ class Coder:
     def of(content: Mapping[str, Any]) -> Coder:
         """What :meth:`as_json` gave."""
         return Coder(Schema.of(content["columns"], content["left_out"]), typed(dict[str, Fitted], content["fitted"]))
-
-
-def raw_column(column: Any) -> Raw:
-    """A column of a pandas frame: numbers and dates as they are, and what else it holds as words."""
-    if column.dtype.kind in "biuf":
-        numbers: NDArray[Any] = column.to_numpy(np.float64, na_value=np.nan)
-        return numbers
-    if column.dtype.kind == "M":
-        return np.asarray((column.dt.tz_convert("UTC").dt.tz_localize(None) if column.dt.tz else column).to_numpy())
-    return raw_of(column.tolist())
 
 
 def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> tuple[list[str], list[str]]:

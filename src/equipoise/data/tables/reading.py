@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -15,8 +16,19 @@ from equipoise.data.precision import LEAST, counting
 from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, Words, days_between, days_of, read_cells, word_of
 from equipoise.data.tables.checks import odd_zeros
 from equipoise.data.tables.columns import MANY, Columns, listed, option, require_columns
-from equipoise.data.tables.schema import CATEGORY, DATE, EXPONENT, NUMBER, Feature, Schema
-from equipoise.data.tables.words import Signs, agreeing, missing, readings, respelt, shown_by, truth_of, twins
+from equipoise.data.tables.schema import CATEGORY, DATE, EXPONENT, NUMBER, Feature, Schema, plain
+from equipoise.data.tables.words import NUMBER as NUMERIC
+from equipoise.data.tables.words import (
+    Signs,
+    agreeing,
+    missing,
+    readings,
+    respelt,
+    same_numbers,
+    shown_by,
+    truth_of,
+    twins,
+)
 
 SIGNS = ("thousands", "unit")
 SIGNS_OF_NOTHING = ("-", "--", "*", ".")  # which may be names
@@ -44,28 +56,27 @@ LATEST = 2068  # year of two digits, as Python reads them
 
 def read_raw(
     source: str,
+    names: Sequence[str],
     raw: Mapping[str, Raw],
     options: Columns,
     at: Place,
-    signs: Mapping[str, Sequence[Signs]] | None = None,
-    apart: Sequence[str] = (),
+    signs: Mapping[str, Sequence[Signs]],
+    shown: str,
 ) -> tuple[RawTable, list[str], list[str]]:
     """The columns of a table, what is wrong with them, and what is left out and why.
 
     Parameters
     ----------
     source : what the table is called.
-    raw : its columns, without those that have another purpose.
+    names, raw : its columns, and those that may become inputs.
     options : what the user said of columns, such as ``schema``, options of :class:`Feature` by name.
     at : the place of a row.
-    signs : the readings of columns of text as numbers, of a table that has no types of its own.
-    apart : columns of the table that are no inputs, whatever options say of them.
+    signs, shown : see :func:`signs_in`.
     """
     if options.agreed:
         return _agreed(source, raw, options, at)
-    signs = signs_in(raw, options, text=False)[0] if signs is None else signs
     features, left, notes, written = [], {}, list[str](), json.loads(options.schema or "{}")
-    if unused := [name for name in apart if name in written]:
+    if unused := [name for name in names if name in written and name not in raw]:
         notes.append(
             f"{source}: {listed(unused)}: options under [columns] are not used, as no input is made of {'them' if unused[1:] else 'it'}."
         )
@@ -73,7 +84,9 @@ def read_raw(
     others, problems = dict[str, tuple[Feature, ...]](), list[str]()
     counts = counting_columns({name: cells for name, cells in raw.items() if name not in options.keep})
     for name, cells in raw.items():
-        guess = Guess(reason=INDEX) if name in counts else infer(name, cells, signs.get(name, ()), options.decimal)
+        guess = (
+            Guess(reason=INDEX) if name in counts else infer(name, cells, signs.get(name, ()), shown, options.decimal)
+        )
         if not guess.features:
             left[name] = guess.reason
             continue
@@ -88,29 +101,23 @@ def read_raw(
             feature, said = _named(source, feature, cells, options.not_missing)
             notes += said
         features.append(feature)
-        if (
-            isinstance(cells, Words)
-            and len(guess.features) == 1
-            and feature.kind == NUMBER
-            and not decided
-            and not feature.truth
-        ):
-            notes += other_readings(source, feature, cells, options)
+        if guess.dropped and isinstance(cells, Words) and not decided:
+            notes.append(f"{source}: {by_other_columns(feature, guess.dropped, cells)}")
         if len(guess.features) > 1 and not decided:
             others[name] = guess.features[1:]
             problems += [question(guess.features, cells)] * (not options.choose)
     schema = Schema(tuple(features), left).merged(written)
-    for feature in schema.features:
-        cells = raw[feature.name]
-        if "%y" in feature.form and isinstance(cells, Words) and len(dated := centuries(feature, cells.texts)) > 1:
-            problems.append(question(dated, cells))
+    for name, several in several_readings(schema, raw).items():
+        others[name] = several[1:]
+        problems += [question(several, raw[name])] * (not options.choose)
+        schema = schema.merged({name: several[0].written()})
     table, wrong = _read(schema, raw, options, at)
     table = replace(table, others=others, examples=examples_of(raw) if options.choose else {})
     return table, problems + wrong, notes + notes_of(source, schema, options.keep)
 
 
 def signs_in(raw: Mapping[str, Raw], options: Columns, text: bool) -> tuple[dict[str, list[Signs]], str]:
-    """The readings of columns as numbers, which agree with each other; and the sign before fractions that the table shows.
+    """The readings of each column of text as numbers; and the sign before fractions that the table shows.
 
     ``text`` : whether the table has no types of its own, so that its numbers were text, too.
     """
@@ -119,28 +126,30 @@ def signs_in(raw: Mapping[str, Raw], options: Columns, text: bool) -> tuple[dict
     fractions = (options.decimal or ".") * any((cells % 1 != 0).any() for cells in numbers)
     columns = {name: readings(texts, options.thousands, options.decimal) for name, texts in words.items()}
     shown = shown_by([(signs, words[name]) for name, signs in columns.items()], fractions)
-    return {name: agreeing(signs, shown) for name, signs in columns.items()}, shown
+    return columns, shown
 
 
-def other_readings(source: str, feature: Feature, raw: Words, options: Columns) -> list[str]:
-    """A note on a column of numbers which alone could be read in two ways, and was read as the other columns are."""
-    signs = readings(raw.texts, options.thousands, options.decimal)
-    if len(signs) < 2:
-        return []
-    every = [Feature(feature.name, NUMBER, **each.changed()) for each in signs]
-    chosen, *others = sorted(every, key=lambda each: each.decimal != feature.decimal)
-    said, *possible = ways_of([chosen, *others], raw)
-    ways = ", or ".join(
-        f"{way.split(' is ')[1]}: {written_as(each)}" for way, each in zip(possible, others, strict=True)
+def by_other_columns(feature: Feature, dropped: Sequence[Feature], raw: Words) -> str:
+    """That a column of numbers, which alone could be read in other ways, is read as the other columns are."""
+    said, *possible = ways_of([feature, *dropped], raw)
+    ways = [f"{way.split(' is ')[1]}: {written_as(each)}" for way, each in zip(possible, dropped, strict=True)]
+    return (
+        f"column {feature.name}: {said}, by the sign before fractions in other columns. If it is {', or '.join(ways)}."
     )
-    return [f"{source}: column {feature.name}: {said}, by the sign before fractions in other columns. If it is {ways}."]
+
+
+def several_readings(schema: Schema, raw: Mapping[str, Raw]) -> dict[str, tuple[Feature, ...]]:
+    """By column the readings that are left of its kind, where there are several."""
+    text = {feature: raw[feature.name] for feature in schema.features if feature.kind != NUMBER}
+    every = {feature.name: readings_of(feature, cells) for feature, cells in text.items() if isinstance(cells, Words)}
+    return {name: several for name, several in every.items() if several}
 
 
 def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> str:
     """Why a column needs a choice of the user: what one of its cells is by each reading; of a ``role`` only the table has options."""
     raw = raw if isinstance(raw, Words) else Words.of(map(word_of, raw.tolist()))
     ways = [f"{way}: {written_as(feature)}" for way, feature in zip(ways_of(features, raw), features, strict=True)]
-    name, todo = features[0].name, []
+    name, why, todo = features[0].name, "more than one reading is possible", []
     if not role:
         todo = [
             f"Write one under [columns] in the file that `equipoise init` writes, {key_of(name)} = {{ {written_as(features[0])} }}."
@@ -148,7 +157,14 @@ def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> st
     if all(feature.kind == NUMBER for feature in features):
         signs = [option("thousands", f.thousands) if f.thousands else option("decimal", f.decimal) for f in features]
         todo.append(f"For all columns: {' or '.join(signs)}.")
-    return f"column {name}: more than one reading is possible, {', or '.join(ways)}. {' '.join(todo)}"
+    if listed_words := {word for feature in features for word in feature.categories}:
+        cells = [
+            f"{word!r} in {raw.counts[word]:,} cells"
+            for word in next(same for same in same_numbers(raw.counts) if {*same} & listed_words)
+        ]
+        why = f"one number is written in several ways ({' and '.join(cells)})"
+        todo.append("Or write it in one way in all cells.")
+    return f"column {name}: {why}, {', or '.join(ways)}. {' '.join(todo)}"
 
 
 def ways_of(features: Sequence[Feature], raw: Words) -> list[str]:
@@ -156,7 +172,7 @@ def ways_of(features: Sequence[Feature], raw: Words) -> list[str]:
 
     def values(words: Sequence[str], feature: Feature) -> list[str]:
         if feature.kind == CATEGORY:
-            return [*words]
+            return [word if word in feature.categories or not feature.categories else plain(word) for word in words]
         if feature.kind == DATE:
             return [day(days) for days in days_of(words, feature.form, feature.latest)]
         signs, truth = Signs(feature.thousands, feature.decimal, feature.unit), [*map(str.casefold, feature.truth)]
@@ -165,7 +181,7 @@ def ways_of(features: Sequence[Feature], raw: Words) -> list[str]:
             for word in words
         ]
 
-    words = raw.texts
+    words = [word for word in raw.counts if not missing(word)]
     read = [values(words, feature) for feature in features]
     k = next((k for k in range(len(words)) if len({each[k] for each in read}) > 1), 0)
     return [f"{words[k]!r} is {each[k]}" for each in read]
@@ -207,6 +223,7 @@ def _agreed(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) ->
     schema = Schema.of(json.loads(options.schema))
     require_columns([*raw], schema.names, source, "the schema names")
     table, problems = _read(schema, raw, options, at)
+    problems += [question(several, raw[name]) for name, several in several_readings(schema, raw).items()]
     if rest := [name for name in raw if name not in {*schema.names, *schema.left_out}]:
         return table, problems, [f"{source}: {listed(rest)}: not in the schema, and not used."]
     return table, problems, []
@@ -325,13 +342,17 @@ def signed(schema: str) -> set[str]:
 
 @dataclass(frozen=True)
 class Guess:
-    """What a column may be: its readings, the likeliest first; none if it is left out, for a reason."""
+    """What a column may be: its readings, the likeliest first; none if it is left out, for a reason.
+
+    ``dropped`` are readings against which other columns speak.
+    """
 
     features: tuple[Feature, ...] = ()
     reason: str = ""
+    dropped: tuple[Feature, ...] = ()
 
 
-def infer(name: str, raw: Raw, signs: Sequence[Signs] = (), decimal: str | None = None) -> Guess:
+def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str | None) -> Guess:
     """What a column seems to be.
 
     Numbers may have a sign between thousands or a comma before their fractions; dates have one form throughout. Up to ``FEW``
@@ -340,7 +361,7 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs] = (), decimal: str | None 
     Parameters
     ----------
     name, raw : the column.
-    signs : with which all its words are numbers, see :func:`equipoise.data.tables.words.readings`.
+    signs, shown : with which all its words are numbers, see :func:`equipoise.data.tables.words.readings`; the sign that the table shows.
     decimal : the sign before fractions, where the user gave it.
     """
     if not isinstance(raw, Words):
@@ -358,10 +379,14 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs] = (), decimal: str | None 
             return Guess((Feature(name, NUMBER, unit=signs[0].unit), Feature(name, CATEGORY)))
         codes = False
     if signs and not codes and not raw.days:
-        features = tuple(
-            Feature(name, NUMBER, thousands=each.thousands, decimal=each.decimal, unit=each.unit) for each in signs
+        agreed = agreeing(signs, shown)
+        features, dropped = (
+            tuple(Feature(name, NUMBER, **each.changed()) for each in signs if (each in agreed) is wanted)
+            for wanted in (True, False)
         )
-        return Guess((*features, Feature(name, CATEGORY)) if len(features) == 1 and respelt(bare) else features)
+        if len(features) > 1:
+            return Guess(features)
+        return Guess((*features, Feature(name, CATEGORY))) if respelt(bare) else Guess(features, dropped=dropped)
     if truth := truth_of(counts):
         number = Feature(name, NUMBER, low=0, high=1, truth=truth)
         return Guess((number, Feature(name, CATEGORY)) if len(truth) > 2 else (number,))
@@ -388,13 +413,29 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs] = (), decimal: str | None 
     return Guess(reason=f"text, or names of rows: {len(counts):,} different words in {present:,} rows")
 
 
-def centuries(feature: Feature, words: Sequence[str]) -> tuple[Feature, ...]:
-    """The readings of dates: of years with two digits without a last one two, if some would be in the future."""
-    if "%y" not in feature.form or feature.latest is not None:
-        return (feature,)
-    today = date.today()
-    ahead = np.nanmax(days_of(words, feature.form), initial=-np.inf) > (today - date(1970, 1, 1)).days
-    return tuple(replace(feature, latest=year) for year in (today.year, LATEST)) if ahead else (feature,)
+def readings_of(feature: Feature, raw: Words) -> tuple[Feature, ...]:
+    """What the options of dates or categories leave open, the likeliest reading first; nothing if they leave nothing open.
+
+    Years of two digits without a last one may be in two centuries, if some would be in the future. A number that is written in several ways,
+    250 and 250.0, may be one category or several, or the whole column numbers, if no categories are listed.
+    """
+    if "%y" in feature.form and feature.latest is None:
+        today = date.today()
+        ahead = np.nanmax(days_of(raw.texts, feature.form), initial=-np.inf) > (today - date(1970, 1, 1)).days
+        return tuple(replace(feature, latest=year) for year in (today.year, LATEST)) if ahead else ()
+    named = {
+        word: n for word, n in raw.counts.items() if not missing(word) and plain(word) not in feature.missing_values
+    }
+    if feature.kind != CATEGORY or feature.categories or not (same := same_numbers(named)):
+        return ()
+    spelled = {word for words in same for word in words}
+    together = Counter[str]()
+    for word, n in named.items():
+        together[plain(word)] += n
+    lists = [together] * all(len({*map(plain, words)}) == 1 for words in same) + [Counter(named)]
+    every = [tuple(sorted(word for word, n in each.items() if n >= feature.least)) for each in lists]
+    numbers = [Feature(feature.name)] * all(map(NUMERIC.fullmatch, named))
+    return (*(replace(feature, categories=words) for words in every), *numbers) if spelled & {*sum(every, ())} else ()
 
 
 def _are_days(numbers: NDArray[np.float64]) -> bool:

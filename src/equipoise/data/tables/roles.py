@@ -215,10 +215,10 @@ def signs_in_role(values: Iterable[Any], name: str, columns: Columns, what: obje
     ------
     DataError : its cells can be read in two ways.
     """
-    raw = values if isinstance(values, np.ndarray) and values.dtype.kind in "biuf" else raw_of([*values])
-    if not isinstance(raw, Words):
+    raw = raw_of(values if isinstance(values, np.ndarray) else [*values])
+    texts = [word for word in raw.texts if word not in columns.not_missing] if isinstance(raw, Words) else []
+    if not texts:
         return Signs()
-    texts = [word for word in raw.texts if word not in columns.not_missing]
     signs = agreeing(readings(texts, columns.thousands, columns.decimal), shown)
     if len(signs) > 1:
         features = [Feature(name, NUMBER, **each.changed()) for each in signs]

@@ -107,8 +107,17 @@ def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Seq
             'numbers. If they are numbers to predict: --task regression, in Python task="regression". Or divide measurements into '
             "classes first, such as low and high."
         )
-    problems += _spellings(words, role, origin)
-    notes = [f"{origin.what}: {said}." for said in (*_merged(texts, words), *_alike(words))]
+    same = same_numbers(words, alike=True)
+    problems += [
+        f"{origin.what}: the {role} is {word.partition('.')[0]} in some samples and {word} in others, which is one number. "
+        "Write it the same way everywhere."
+        for group in same
+        for word in group
+        if re.sub(r"\.0*$", "", word) in {*group} - {word}
+    ]
+    apart = "are kept apart, although they are one number or look the same"
+    notes = [f"{origin.what}: {said}." for said in _merged(texts, words)]
+    notes += [f"{origin.what}: {listed(map(repr, group))} {apart}." for group in same[:FIRST]]
     column = np.array(words, object)[codes] if len(words) else np.empty(0, object)
     return Names(tuple(column.tolist()), tuple(problems), tuple(notes))
 
@@ -131,29 +140,6 @@ def _merged(texts: Sequence[str], words: Sequence[str]) -> Iterable[str]:
             same.setdefault(word, []).append(text)
     for word, spelled in [(word, spelled) for word, spelled in same.items() if len(spelled) > 1][:FIRST]:
         yield f"{listed(map(repr, spelled))} are read as {word!r}"
-
-
-def _alike(words: Sequence[str]) -> Iterable[str]:
-    """Of names that are one number, or look the same, and are kept apart, the first few."""
-    same: dict[object, dict[str, None]] = {}
-    for word in words:
-        plain = unicodedata.normalize("NFKC", word)
-        key: object = Decimal(plain) if NUMBER.fullmatch(plain) else plain
-        same.setdefault(key, {})[word] = None
-    for spelled in [[*spelled] for spelled in same.values() if len(spelled) > 1][:FIRST]:
-        yield f"{listed(map(repr, spelled))} are kept apart, although they are one number or look the same"
-
-
-def _spellings(words: Sequence[str], role: str, origin: Origin) -> Iterable[str]:
-    """Of names that are whole numbers, once as such and once with a zero after the point."""
-    different = set(words)
-    for word in different:
-        short = re.sub(r"\.0*$", "", word)
-        if short != word and short in different and NUMBER.fullmatch(word):
-            yield (
-                f"{origin.what}: the {role} is {short} in some samples and {word} in others, which is one number. "
-                "Write it the same way everywhere."
-            )
 
 
 def _measurements(words: Sequence[str]) -> list[int]:
@@ -321,15 +307,20 @@ def truth_of(words: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def respelt(words: Iterable[str]) -> list[tuple[str, str]]:
-    """Pairs of words that are one number with other zeros at its end: 3.1 and 3.10."""
-    first: dict[str, str] = {}
-    pairs = []
+def same_numbers(words: Iterable[str], *, alike: bool = False) -> list[list[str]]:
+    """Groups of different words that are one number, 250 and 250.0 or 007 and 7; also of those that look ``alike``."""
+    same: dict[object, dict[str, None]] = {}
     for word in words:
-        if re.fullmatch(r"[+-]?\d+[.,]\d+", word, re.ASCII):
-            other = first.setdefault(word.rstrip("0"), word)
-            pairs += [(other, word)] * (other != word)
-    return pairs
+        plain = unicodedata.normalize("NFKC", word)
+        key: object = Decimal(plain) if NUMBER.fullmatch(plain) else plain if alike else word
+        same.setdefault(key, {})[word] = None
+    return [[*group] for group in same.values() if len(group) > 1]
+
+
+def respelt(words: Iterable[str]) -> bool:
+    """Whether some words are one number with other zeros at its end: 3.1 and 3.10."""
+    fractions = {word for word in words if re.fullmatch(r"[+-]?\d+[.,]\d+", word, re.ASCII)}
+    return len({word.rstrip("0") for word in fractions}) < len(fractions)
 
 
 def faults(
