@@ -614,7 +614,11 @@ def _rounding_of(own: UserData, coder: Coder, x: NDArray[np.float32]) -> list[st
     if not numbers:
         return []
     raw = np.stack(
-        [np.where(cells.missing, coder.fitted[name].fill, cells.values) for name, cells in numbers.items()], 1
+        [
+            np.where(gone, coder.fitted[name].fill, cells.values) if (gone := cells.missing).any() else cells.values
+            for name, cells in numbers.items()
+        ],
+        1,
     )
     place = {name: k for k, name in enumerate(coder.names)}
     return _rounding(own, raw, x[:, [place[name] for name in numbers]], [*numbers])
@@ -636,7 +640,7 @@ def _digest(own: UserData) -> str:
     total = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
     if isinstance(own.inputs, RawTable):
         for name, cells in own.inputs.columns.items():
-            total.update(json.dumps([name, cells.words]).encode())
+            total.update(f"[{json.dumps(name)}, {json.dumps(cells.words) if cells.words else '[]'}]".encode())
             total.update(np.ascontiguousarray(cells.values).data)
         total.update(own.inputs.schema.digest.encode())
     elif not isinstance(own.inputs, Pictures):

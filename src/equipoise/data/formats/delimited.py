@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
@@ -43,7 +43,8 @@ SHOWN = 10  # lines in an error
 FEW = 200  # different fractions, which may be codes
 BLOCK = 1 << 20  # numbers that are looked at at once
 ROUNDING = 1e-6  # of thousandths
-CODES = re.compile(rf"^\s*(?:[+-]?0\d|{EXPONENT}\s*$)", re.ASCII | re.MULTILINE)  # 007 and 1E1
+CODE = rf"[+-]?0\d|{EXPONENT}\s*\n"  # 007 and 1E1
+END = "\ue000"  # is read after the last line: a quotation mark that is open takes it into a cell
 WHOLE = re.compile(r"[+-]?\d{1,300}", re.ASCII)
 # what pandas makes of every file: no header, and each cell as it is written
 PLAINLY: Mapping[str, Any] = {"header": None, "index_col": False, "keep_default_na": False, "na_filter": False}
@@ -61,6 +62,7 @@ class Delimited:
     skipped : records that are no rows: the header, comments, and lines without content.
     width : cells of a row; one more than there are names where every line ends with a separator.
     spaced : whether blanks after a separator are no part of a cell.
+    head : the cells of the first rows, of a small table all.
     notes : sentences about what was left out.
     header : which record is the header.
     declared : whether the user gave ``decimal``, so that a point cannot be between thousands.
@@ -75,6 +77,7 @@ class Delimited:
     skipped: tuple[int, ...]
     width: int
     spaced: bool
+    head: Sequence[Sequence[str]] = ()
     notes: tuple[str, ...] = ()
     header: int = 0
     declared: bool = False
@@ -88,10 +91,14 @@ class Delimited:
 
     def words(self, names: Sequence[str]) -> dict[str, list[str]]:
         """The cells of some columns as text."""
-        if not len(self) or not names:
-            return {name: [] for name in names}
         where = self._places(names)
-        frame = self._read(where, str)
+        if self._whole:
+            cells = {name: [row[k] for row in self.head] for name, k in zip(names, where, strict=True)}
+            return {
+                name: ["\n".join(cell.splitlines()) if "\r" in cell else cell for cell in column]
+                for name, column in cells.items()
+            }
+        frame: Any = self._read(where, str) if names else {}
         return {name: frame[k].tolist() for name, k in zip(names, where, strict=True)}
 
     def columns(self, names: Sequence[str], text: Collection[str] = ()) -> dict[str, Raw]:
@@ -99,48 +106,41 @@ class Delimited:
         if not len(self) or not names:
             return {name: Words.of(()) for name in names}
         check_bytes(self.path, 8 * len(self) * len(names))
-        first = [*zip(*self._first(max(LEAST, min(FIRST, CHUNK // self.width))), strict=True)]
+        first = [*zip(*self.head, strict=True)]
         cells = {name: first[k] for name, k in zip(names, self._places(names), strict=True)}
         number = [name for name in self._numeric(cells) if name not in text]
-        whole = all(len(column) == len(self) for column in first[:1])  # these are all rows
         try:
-            x = self._numbers(number, cells if whole else None)
+            x = self._numbers(number)
         except ValueError:  # of a cell below the first rows
             number, x = [], np.empty((len(self), 0))
         good: NDArray[np.bool_] = np.all(np.abs(x) <= LARGEST, axis=0)
         good[good] = ~self._doubtful(x[:, good], [cells[name] for name, fits in zip(number, good, strict=True) if fits])
         numeric = {name: x[:, k] for k, name in enumerate(number) if good[k]}
         others = [name for name in names if name not in numeric]
-        words = {name: Words.of_text(cells[name]) for name in others} if whole else self._text(others)
+        words = {name: Words.of_text(cells[name]) for name in others} if self._whole else self._text(others)
         return {name: numeric[name] if name in numeric else words[name] for name in names}
 
-    def _numbers(self, names: Sequence[str], cells: Mapping[str, Sequence[str]] | None) -> NDArray[np.float64]:
-        """Columns of numbers [n, D], of their ``cells`` if these are known."""
-        if not names:
-            return np.empty((len(self), 0))
-        if cells is None:
-            return self._read(self._places(names), np.float64).to_numpy(np.float64)
-        comma = self.decimal != "."
-        return np.array(
-            [
-                [*map(float, (cell.replace(",", ".") for cell in cells[name]) if comma else cells[name])]
-                for name in names
-            ]
-        ).T
+    @property
+    def _whole(self) -> bool:
+        """Whether the first rows are all."""
+        return len(self.head) == len(self)
 
-    def _first(self, rows: int) -> Iterator[list[str]]:
-        """The cells of the first rows."""
-        skipped = {*self.skipped}
-        with opened(self.path, self.encoding) as file:
-            records = enumerate(_records(file, self.path, self.sep, self.spaced))
-            lines = (row for k, (_, row) in records if k not in skipped)
-            yield from (row + [""] * (self.width - len(row)) for row in islice(lines, rows))
+    def _numbers(self, names: Sequence[str]) -> NDArray[np.float64]:
+        """Columns of numbers [n, D], each in contiguous memory."""
+        where = self._places(names)
+        if not self._whole and names:
+            return self._read(where, np.float64).to_numpy(np.float64)
+        x = np.empty((len(names), len(self)))
+        for k, row in enumerate(self.head):
+            cells = [row[place] for place in where]
+            x[:, k] = [*map(float, cells if self.decimal == "." else (cell.replace(",", ".") for cell in cells))]
+        return x.T
 
     def _numeric(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
         """The columns that hold numbers alone in these rows, none of which may be a code."""
-        numbers = re.compile(rf"(?:\s*(?:{Signs(decimal=self.decimal).pattern.pattern})[^\S\n]*\n)*", re.ASCII)
-        text = {name: "\n".join(column) + "\n" for name, column in cells.items()}
-        return [name for name, lines in text.items() if numbers.fullmatch(lines) and not CODES.search(lines)]
+        number = Signs(decimal=self.decimal).pattern.pattern
+        numbers = re.compile(rf"(?:\s*(?!{CODE})(?:{number})[^\S\n]*\n)*", re.ASCII)
+        return [name for name, column in cells.items() if numbers.fullmatch("\n".join(column) + "\n")]
 
     def _doubtful(self, x: NDArray[np.float64], first: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
         """Which columns of numbers [n, D] must be read as text, as it may have another meaning: 1.234 without another fraction, or 3.1 and 3.10.
@@ -185,7 +185,7 @@ class Delimited:
                 codes[k][first : first + len(frame)] = place[part]
             first += len(frame)
         if names and first != len(self):
-            raise self._open_quotes()
+            raise self.open_quotes()
         return {name: Words(codes[k], tuple(code[k])) for k, name in enumerate(names)}
 
     def _places(self, names: Sequence[str]) -> list[int]:
@@ -195,7 +195,7 @@ class Delimited:
     def _read(self, where: Sequence[int], dtype: type) -> pd.DataFrame:
         with self._parsed(where, dtype, None) as frame:
             if len(frame) != len(self):
-                raise self._open_quotes()
+                raise self.open_quotes()
             return cast(
                 "pd.DataFrame", frame[list(dict.fromkeys(where))]
             )  # pandas gives columns in the order of the file
@@ -205,7 +205,8 @@ class Delimited:
             for frame in frames:
                 yield frame[list(dict.fromkeys(where))]
 
-    def _open_quotes(self) -> DataError:
+    def open_quotes(self) -> DataError:
+        """That a quotation mark is not closed, or pandas finds other rows."""
         last = f", perhaps below line {self.lines[-2]}" if len(self) > 1 else ""
         return DataError(f"{self.path}: a quotation mark is opened and not closed{last}. Close or remove it.")
 
@@ -225,7 +226,7 @@ class Delimited:
             try:
                 yield read(file, chunksize=rows, **how, **PLAINLY, **exact)
             except pd.errors.ParserError:
-                raise self._open_quotes() from None
+                raise self.open_quotes() from None
 
 
 def read(path: Path, columns: Columns) -> Delimited:
@@ -288,10 +289,9 @@ def _text(file: TextIO, path: Path) -> Iterator[str]:
 
 def _records(file: TextIO, path: Path, sep: str, spaced: bool) -> Iterator[tuple[int, list[str]]]:
     """Every record with the line that it ends in."""
-    reader = csv.reader(_text(file, path), delimiter=sep, skipinitialspace=spaced)
+    reader = csv.reader(chain(_text(file, path), [END]), delimiter=sep, skipinitialspace=spaced)
     try:
-        for row in reader:
-            yield reader.line_num, row
+        yield from ((reader.line_num, row) for row in reader if row != [END])
     except csv.Error as error:
         if "field limit" in str(error):
             most = f"{csv.field_size_limit():,} characters"
@@ -335,10 +335,12 @@ def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]]
     header, above = _header(path, records, hinted, skipped)
     repeats = list[int]()
     comments, empty, ragged, trailing = [f"{above} above the header"] * bool(above), [], [], False
-    kept = array("q")
+    kept, head, row = array("q"), list[list[str]](), header
     names, at = _names(path, header), skipped[-1] if header else 0
     n = len(names)
+    most = max(LEAST, min(FIRST, CHUNK // (n + 1)))
     for k, (line, row) in records:
+        size = len(kept)
         if row == header and n > 1:
             skipped.append(k)
             repeats.append(line)
@@ -357,6 +359,8 @@ def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]]
         else:
             kept.append(line)
             ragged.append((line, len(row)))
+        if size < len(kept) <= most:
+            head.append(row)
     if ragged:
         raise DataError(_ragged(path, n, ragged, len(kept)))
     notes = []
@@ -368,8 +372,11 @@ def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]]
         )
     if empty:
         notes.append(f"{path.name}: rows without any content are left out: {listed(f'line {line}' for line in empty)}.")
+    head = [row + [""] * (n + trailing - len(row)) for row in head]
     table = replace(table, names=names, lines=kept, skipped=tuple(skipped), width=n + trailing, header=at)
-    return replace(table, notes=tuple(notes))
+    if row and row[-1].endswith(END):
+        raise table.open_quotes()
+    return replace(table, head=head, notes=tuple(notes))
 
 
 def _filled(row: Sequence[str]) -> bool:

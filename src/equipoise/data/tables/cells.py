@@ -159,7 +159,7 @@ class Cells:
     values: NDArray[Any]
     words: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def missing(self) -> NDArray[np.bool_]:
         """Which cells are missing [n]."""
         return np.isnan(self.values) if self.values.dtype.kind == "f" else self.values < 0
@@ -194,6 +194,8 @@ class RawTable:
 def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]:
     """The cells of one column and what is wrong with them, in sentences; ``at(k)`` is the place of row k."""
     marks = feature.missing_values
+    if feature.kind == NUMBER and feature.low is None and feature.high is None and not marks and _complete(raw):
+        return Cells(raw), []  # type: ignore[arg-type]
     if isinstance(raw, np.ndarray) and (feature.kind == CATEGORY or (feature.kind == DATE and raw.dtype.kind != "M")):
         raw = Words.of(map(word_of, raw.tolist()) if raw.dtype.kind != "M" else np.datetime_as_string(raw, unit="auto"))
     signs = Signs(feature.thousands, feature.decimal, feature.unit)
@@ -235,6 +237,11 @@ def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]
             first = ", ".join(f"{numbers[k]:g} in {at(k)}" for k in outside[:3].tolist())
             problems.append(f"column {feature.name}: {len(outside):,} numbers are {side} = {edge:g} ({first}).")
     return Cells(numbers), problems + _refused(feature, gone, at)
+
+
+def _complete(raw: Raw) -> bool:
+    """Whether these are numbers, none of which is missing or too large."""
+    return isinstance(raw, np.ndarray) and raw.dtype == np.float64 and bool(np.abs(raw).max(initial=0) <= LARGEST)
 
 
 def _refused(feature: Feature, gone: NDArray[np.bool_], at: Place) -> list[str]:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -61,8 +62,8 @@ class Sums(NamedTuple):
         ``n STD^2 = sum_k n_k (STD_k^2 + (mean_k - mean)^2)`` (Chan, Golub, LeVeque 1983), which loses no digits where means are large.
         """
         words = Counter[str]()
-        for part in parts:
-            words.update(part.words)
+        for each in filter(None, (part.words for part in parts)):
+            words.update(each)
         points = np.concatenate([part.points for part in parts]) if parts else np.empty(0)
         counts: Counts = ()
         if any(len(part.counts) for part in parts):
@@ -285,18 +286,40 @@ class Coder:
         """What is learnt from the training rows of every client."""
         return Coder(table.schema, fit(table, list(clients)))
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Of the inputs, in order: ``age``, ``age missing``, ``sex=Male``."""
         return tuple(name for f in self.schema.features for name in input_names(f, self.fitted[f.name]))
 
     def __call__(self, columns: Mapping[str, Cells]) -> NDArray[np.float32]:
         """The inputs [n, D] of rows."""
-        made, first = np.empty((len(next(iter(columns.values())).values), len(self.names)), np.float32), 0
-        for feature in self.schema.features:  # one at a time, as all in double precision take three times the memory
-            part = _coded(feature, self.fitted[feature.name], columns[feature.name])
-            made[:, first : first + part.shape[1]] = part
-            first += part.shape[1]
+        n = len(next(iter(columns.values())).values)
+        made, place, numbers = np.empty((n, len(self.names)), np.float32), 0, dict[int, Feature]()
+        for feature in self.schema.features:
+            fitted, cells = self.fitted[feature.name], columns[feature.name]
+            if feature.kind == CATEGORY:
+                part = _coded(feature, fitted, cells)
+                made[:, place : place + part.shape[1]] = part
+                place += part.shape[1]
+            else:
+                numbers[place] = feature
+                if fitted.flagged:
+                    made[:, place + 1] = cells.missing
+                place += 1 + fitted.flagged
+        step = max(1, BLOCK // max(1, n))  # at a time, as all in double precision take three times the memory
+        for first in range(0, len(numbers), step):
+            block = dict([*numbers.items()][first : first + step])
+            values = np.stack([columns[f.name].values for f in block.values()])
+            learnt = [self.fitted[f.name] for f in block.values()]
+            fill, centre, scale = (
+                np.array(each)[:, None]
+                for each in zip(*[(float(l.fill), l.centre, l.scale) for l in learnt], strict=True)
+            )
+            values = np.where(np.isnan(values), fill, values)
+            for k, feature in enumerate(block.values()):
+                if feature.scaling == "log":
+                    values[k] = logarithm(feature, values[k])
+            made[:, [*block]] = ((values - centre) / scale).T
         if not np.isfinite(made).all():
             row, column = np.argwhere(~np.isfinite(made))[0].tolist()
             raise DataError(
@@ -450,9 +473,6 @@ def _single(fitted: Fitted) -> bool:
 def _coded(feature: Feature, fitted: Fitted, cells: Cells) -> NDArray[np.float64]:
     gone = cells.missing
     flag = gone[:, None].astype(np.float64)[:, : int(fitted.flagged)]
-    if feature.kind != CATEGORY:
-        values = logarithm(feature, np.where(gone, fitted.fill, cells.values))
-        return np.concatenate([((values - fitted.centre) / fitted.scale)[:, None], flag], axis=1)
     codes = _places(fitted, cells)
     if feature.missing != "own":
         codes = np.where(

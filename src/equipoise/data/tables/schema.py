@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 from equipoise.data.contents import DataError
@@ -95,6 +96,9 @@ class Feature:
     latest: int | None = None
 
     def __post_init__(self) -> None:
+        if all(value == USUAL.get(name, value) for name, value in vars(self).items()) and self.kind == NUMBER:
+            object.__setattr__(self, "missing", FILLS[NUMBER][0])
+            return
         for option, options in (("kind", KINDS), ("scaling", SCALINGS), ("coding", CODINGS)):
             if getattr(self, option) not in options:
                 options = (*options, LEFT_OUT) if option == "kind" else options
@@ -144,12 +148,13 @@ class Feature:
 
     def written(self) -> dict[str, Any]:
         """What differs from the defaults, and the kind: as TOML has it."""
-        usual = USUAL | {"missing": FILLS[self.kind][0]}
-        changed = {name: value for name, value in vars(self).items() if name in usual and value != usual[name]}
-        return {"kind": self.kind} | {name: list(v) if isinstance(v, tuple) else v for name, v in changed.items()}
+        changed = [name for name, usual in USUAL.items() if vars(self)[name] != usual]
+        options = {name: list(v) if isinstance(v := vars(self)[name], tuple) else v for name in changed}
+        return {"kind": self.kind} | {k: v for k, v in options.items() if (k, v) != ("missing", FILLS[self.kind][0])}
 
 
 USUAL = {f.name: f.default for f in fields(Feature) if f.name not in ("name", "kind")}
+NAME = "\0"  # of a column, in a template
 LATER = {"missing_values", "truth", "latest"}  # options without which a schema has the hash of earlier versions
 
 
@@ -172,14 +177,19 @@ class Schema:
             "left_out": dict(self.left_out),
         }
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of everything that decides how a table is coded."""
-        decisive = [
-            [f.name, sorted((name, value) for name, value in vars(f).items() if value or name not in LATER)]
-            for f in self.features
-        ]
-        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+        templates = dict[tuple[Any, ...], str]()  # of columns that differ only in their names
+        columns = []
+        for f in self.features:
+            key = (*vars(f).values(), type(f.low), type(f.high), type(f.least))[1:]
+            if key not in templates:
+                options = vars(f) | {"name": NAME}
+                decisive = sorted((name, value) for name, value in options.items() if value or name not in LATER)
+                templates[key] = json.dumps([NAME, decisive])
+            columns.append(templates[key].replace(json.dumps(NAME), json.dumps(f.name)))
+        return hashlib.sha256(f"[{', '.join(columns)}]".encode()).hexdigest()
 
     @staticmethod
     def of(columns: Mapping[str, Any], left_out: Mapping[str, str] | None = None) -> Schema:
