@@ -196,7 +196,7 @@ def site_sums(
             f"{data} has {len(rows)} training rows, and numbers about fewer than {least} do not leave a site: it cannot take part, "
             f"unless its people allow it with --least {max(1, len(rows))}."
         )
-    sums = add_up_all(own.inputs, rows)
+    sums = add_up_all(own.inputs, [rows])
     numbers = {name: np.unique(each.points, return_counts=True)[1] for name, each in sums.items()}
     if telling := [name for name, counts in numbers.items() if len(counts) == 2 and counts.min() < least]:
         log.warning(
@@ -274,7 +274,7 @@ def join(sums: Mapping[str, Mapping[str, Any]]) -> SharedSchema:
             raise DataError(
                 f"{what}: {said} differ only in capital letters or spaces between sites. Write them in one way."
             )
-    coder = Coder(schema, learn(schema, parts))
+    coder = Coder(schema, learn(schema, {name: Sums.over([part[name] for part in parts]) for name in schema.names}))
     centre, scale = label.mean, label.deviation or 1.0
     sites = tuple(str(each["site"]) for each in sums.values() if each["site"])
     draw = reference["seed"], reference["test"], reference["validation"], sites

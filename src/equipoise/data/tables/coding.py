@@ -42,7 +42,7 @@ class Sums(NamedTuple):
     rows, present : how many cells there are, and how many are not missing.
     total, deviation : of numbers the sum, and the standard deviation (ddof 0).
     fractions : how many numbers are not whole.
-    points, counts : the numbers that are not missing; of a site the means of groups of neighbours, and how many each stands for.
+    points, counts : the numbers that are not missing, sorted; of a site the means of groups of neighbours, and how many each stands for.
     words : how often each category occurs; ``""`` counts those that are not named.
     """
 
@@ -73,10 +73,7 @@ class Sums(NamedTuple):
             points.sort()
         present, total = sum(part.present for part in parts), math.fsum(part.total for part in parts)
         mean = total / present if present else 0.0
-        apart = [(part.present, part.deviation, part.mean - mean) for part in parts if part.present]
-        unit = max((max(deviation, abs(gap)) for _, deviation, gap in apart), default=0.0) or 1.0
-        squares = math.fsum(n * ((deviation / unit) ** 2 + (gap / unit) ** 2) for n, deviation, gap in apart)
-        deviation = unit * math.sqrt(squares / max(1, present))
+        deviation = _pooled([(part.present, part.mean - mean, part.deviation) for part in parts if part.present])
         rows, fractions = sum(part.rows for part in parts), sum(part.fractions for part in parts)
         return Sums(rows, present, total, deviation, fractions, points, counts, words)
 
@@ -110,17 +107,12 @@ class Sums(NamedTuple):
 
     def quantile(self, *shares: float) -> list[float]:
         """The smallest numbers that at least a share of the cells do not exceed; of sites the mean of its group, whole if all are."""
-        values = np.asarray(self.points, np.float64)
-        if not len(values):
+        if not len(self.points):
             return [0.0 for _ in shares]
-        n = int(sum(self.counts)) or len(values)
+        n = int(sum(self.counts)) or len(self.points)
         ranks = [max(1, math.ceil(share * n)) for share in shares]
-        if len(self.counts):
-            order = np.argsort(values, kind="stable")
-            numbers = values[order[np.searchsorted(np.cumsum(self.weights[order]), ranks)]].tolist()
-        else:
-            ordered = np.sort(values)
-            numbers = [float(ordered[rank - 1]) for rank in ranks]
+        places = np.searchsorted(np.cumsum(self.counts), ranks).tolist() if len(self.counts) else [k - 1 for k in ranks]
+        numbers = [float(self.points[k]) for k in places]
         return numbers if self.fractions else [float(round(number)) for number in numbers]
 
 
@@ -156,21 +148,65 @@ def add_up(feature: Feature, cells: Cells, rows: Rows) -> Sums:
         counts = np.bincount(values[values >= 0], minlength=len(cells.words)).tolist()
         words = {word: n for word, n in zip(cells.words, counts, strict=True) if n}
         return Sums(len(values), int((values >= 0).sum()), words=words)
-    return _sums(logarithm(feature, values[~np.isnan(values)])[None], len(rows))[0]
+    return _sums([logarithm(feature, values[~np.isnan(values)])[None]], len(rows))[0]
 
 
-def _sums(values: NDArray[np.float64], rows: int) -> list[Sums]:
-    """The sums of columns of numbers [D, n], none of which is missing, of ``rows`` cells."""
-    n = values.shape[1]
-    totals = [math.fsum(column) for column in values.tolist()]  # whatever the order of rows
-    apart = np.abs(values - np.array(totals)[:, None] / max(1, n))
-    unit = apart.max(1, initial=0)
-    unit[unit == 0] = 1.0  # without it squares would be zero or infinite
-    squares = np.square(apart / unit[:, None]).tolist()
-    deviations = (u * math.sqrt(math.fsum(s) / max(1, n)) for u, s in zip(unit.tolist(), squares, strict=True))
-    fractions = (values % 1 != 0).sum(1).tolist()
-    made = zip(totals, deviations, fractions, values, strict=True)
-    return [Sums(rows, n, total, deviation, part, column) for total, deviation, part, column in made]
+def _sums(parts: Sequence[NDArray[np.float64]], rows: int) -> list[Sums]:
+    """The sums of columns of numbers over all clients, [D, n] of each, none of which is missing, of ``rows`` cells."""
+    moments = list[tuple[NDArray[np.float64], NDArray[np.float64]]]()
+    for values in parts:
+        n = max(1, values.shape[1])
+        total = exact_sums(values)
+        apart = np.abs(values - total[:, None] / n)
+        unit = apart.max(1, initial=0)
+        unit[unit == 0] = 1.0  # without it squares would be zero or infinite
+        moments.append((total, unit * np.sqrt(exact_sums(np.square(apart / unit[:, None])) / n)))
+    sizes = [values.shape[1] for values in parts]
+    totals = exact_sums(np.stack([total for total, _ in moments], 1))
+    gaps = [
+        (total / max(1, n) - totals / max(1, sum(sizes))).tolist() for n, (total, _) in zip(sizes, moments, strict=True)
+    ]
+    spread = [
+        _pooled([each for each in zip(sizes, *of_clients, strict=True) if each[0]])
+        for of_clients in zip(
+            zip(*gaps, strict=True), zip(*(deviation.tolist() for _, deviation in moments), strict=True), strict=True
+        )
+    ]
+    points = np.sort(np.concatenate(parts, axis=1), axis=1)
+    fractions = (points % 1 != 0).sum(1).tolist()
+    return [Sums(rows, sum(sizes), *each) for each in zip(totals.tolist(), spread, fractions, points, strict=True)]
+
+
+def _pooled(clients: Sequence[tuple[int, float, float]]) -> float:
+    """The standard deviation over all clients, of how many numbers each has, how far its mean is from that of all, and its deviation."""
+    unit = max((max(deviation, abs(gap)) for _, gap, deviation in clients), default=0.0) or 1.0
+    squares = math.fsum(n * ((deviation / unit) ** 2 + (gap / unit) ** 2) for n, gap, deviation in clients)
+    return unit * math.sqrt(squares / max(1, sum(n for n, _, _ in clients)))
+
+
+def exact_sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The sums of rows [D, n], exact and then rounded, as those of ``math.fsum``: whatever the order of numbers.
+
+    Many short rows are added up together, each sum as two numbers without a rounding error (Knuth 1969), where two are enough.
+    """
+    if len(values) <= values.shape[1]:
+        return np.array([math.fsum(row) for row in values.tolist()])
+    high, low, lost = np.zeros((3, len(values)))
+    for column in values.T:
+        high, error = _exact_sum(high, column)
+        low, error = _exact_sum(low, error)
+        lost += np.abs(error)
+    total: NDArray[np.float64] = high + low
+    for k in np.flatnonzero(lost).tolist():
+        total[k] = math.fsum(values[k].tolist())
+    return total
+
+
+def _exact_sum(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The rounded sum, and its rounding error."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
 
 
 def logarithm(feature: Feature, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -209,32 +245,35 @@ def fit(table: RawTable, clients: Sequence[Rows]) -> dict[str, Fitted]:
     ------
     DataError : columns of which every training cell is missing.
     """
-    return learn(table.schema, [add_up_all(table, np.asarray(rows, np.int64)) for rows in clients])
+    return learn(table.schema, add_up_all(table, clients))
 
 
-def add_up_all(table: RawTable, rows: NDArray[np.int64]) -> dict[str, Sums]:
-    """The sums of all columns over some rows."""
-    features, columns = table.schema.features, table.columns
-    sums = dict.fromkeys((f.name for f in features), Sums())
+def add_up_all(table: RawTable, clients: Sequence[Rows]) -> dict[str, Sums]:
+    """The sums of all columns over some rows of all clients."""
+    features, columns, sums = table.schema.features, table.columns, dict[str, Sums]()
+    every = [np.asarray(rows, np.int64) for rows in clients]
+    n = sum(map(len, every))
     plain = [f for f in features if f.kind != CATEGORY and f.scaling != "log"]
-    step = max(1, BLOCK // max(1, len(rows)))
+    step = max(1, BLOCK // max(1, n))
     for block in (plain[k : k + step] for k in range(0, len(plain), step)):
-        values = np.stack([columns[f.name].values[rows] for f in block])
-        full = ~np.isnan(values).any(1)
+        parts = [np.stack([columns[f.name].values[rows] for f in block]) for rows in every]
+        full = ~np.any([np.isnan(values).any(1) for values in parts], axis=0)
         names = [f.name for f, complete in zip(block, full, strict=True) if complete]
-        sums |= zip(names, _sums(values[full], len(rows)), strict=True)
-    return {f.name: sums[f.name] if sums[f.name].rows else add_up(f, columns[f.name], rows) for f in features}
+        sums |= zip(names, _sums([values[full] for values in parts], n), strict=True)
+    for f in features:
+        if f.name not in sums:
+            sums[f.name] = Sums.over([add_up(f, columns[f.name], rows) for rows in every])
+    return sums
 
 
-def learn(schema: Schema, parts: Sequence[Mapping[str, Sums]]) -> dict[str, Fitted]:
-    """What the sums of all clients give, by column.
+def learn(schema: Schema, sums: Mapping[str, Sums]) -> dict[str, Fitted]:
+    """What the sums over all clients give, by column.
 
     Raises
     ------
     DataError : columns of which every training cell is missing.
     """
-    sums = {feature.name: Sums.over([part[feature.name] for part in parts]) for feature in schema.features}
-    if empty := [name for name, each in sums.items() if not each.present]:
+    if empty := [f.name for f in schema.features if not sums[f.name].present]:
         s = "s" * (len(empty) > 1)
         raise DataError(
             f"column{s} {listed(empty)}: every cell of the training rows is missing. Leave {'them' if s else 'it'} out: {option('leave_out', empty)}."
