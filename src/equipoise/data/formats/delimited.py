@@ -139,7 +139,7 @@ class Delimited:
     def _numeric(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
         """The columns that hold numbers alone in these rows, none of which may be a code."""
         number = Signs(decimal=self.decimal).pattern.pattern
-        numbers = re.compile(rf"(?:\s*(?!{CODE})(?:{number})[^\S\n]*\n)*", re.ASCII)
+        numbers = re.compile(rf"(?:\s*+(?!{CODE})(?:{number})[^\S\n]*+\n)*+", re.ASCII)
         return [name for name, column in cells.items() if numbers.fullmatch("\n".join(column) + "\n")]
 
     def _doubtful(self, x: NDArray[np.float64], first: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
@@ -151,11 +151,12 @@ class Delimited:
         step = max(1, BLOCK // max(1, len(x)))
         for k in range(0, x.shape[1], step):
             part = x[:, k : k + step]
-            size, fraction = np.abs(part), part % 1 != 0
+            size, fraction = np.abs(part), part != np.floor(part)
             milli = size * 1000
-            grouped = ~fraction | ((size >= 1) & (size < 1000) & (np.abs(milli - np.rint(milli)) < ROUNDING))
+            near = np.abs(milli - np.rint(milli)) < ROUNDING
+            grouped = ~fraction | ((size >= 1) & (size < 1000) & near)
             doubtful[k : k + step] = grouped.all(0) & fraction.any(0) & (not self.declared)
-            short = fraction.any(0) & (np.abs(milli - np.rint(milli)) < ROUNDING).all(0)
+            short = fraction.any(0) & near.all(0)
             different = (np.diff(np.sort(part[:FIRST], axis=0), axis=0) > 0).sum(0) + 1
             for j in np.flatnonzero(short).tolist():
                 words = {*first[k + j]}

@@ -96,7 +96,7 @@ class Feature:
     latest: int | None = None
 
     def __post_init__(self) -> None:
-        if all(value == USUAL.get(name, value) for name, value in vars(self).items()) and self.kind == NUMBER:
+        if tuple(vars(self).values())[1:] == PLAIN:
             object.__setattr__(self, "missing", FILLS[NUMBER][0])
             return
         for option, options in (("kind", KINDS), ("scaling", SCALINGS), ("coding", CODINGS)):
@@ -148,12 +148,13 @@ class Feature:
 
     def written(self) -> dict[str, Any]:
         """What differs from the defaults, and the kind: as TOML has it."""
-        changed = [name for name, usual in USUAL.items() if vars(self)[name] != usual]
-        options = {name: list(v) if isinstance(v := vars(self)[name], tuple) else v for name in changed}
-        return {"kind": self.kind} | {k: v for k, v in options.items() if (k, v) != ("missing", FILLS[self.kind][0])}
+        usual = {**USUAL, "missing": FILLS[self.kind][0]}
+        changed = {name: value for name, value in vars(self).items() if name in usual and value != usual[name]}
+        return {"kind": self.kind} | {name: list(v) if isinstance(v, tuple) else v for name, v in changed.items()}
 
 
 USUAL = {f.name: f.default for f in fields(Feature) if f.name not in ("name", "kind")}
+PLAIN = (NUMBER, *USUAL.values())  # a column of numbers without any option
 NAME = "\0"  # of a column, in a template
 LATER = {"missing_values", "truth", "latest"}  # options without which a schema has the hash of earlier versions
 
