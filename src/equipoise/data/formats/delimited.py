@@ -12,7 +12,6 @@ import zlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -179,14 +178,12 @@ class Delimited:
         code: list[dict[str, int]] = [{} for _ in names]
         codes = [np.empty(len(self), np.int32) for _ in names]
         first = 0
-        for frame in self._chunks(self._places(names), max(1, CHUNK // max(1, len(names)))) if names else ():
+        for frame in self._frames(self._places(names), str, max(1, CHUNK // max(1, len(names)))) if names else ():
             for k, column in enumerate(frame):
                 part, words = pd.factorize(frame[column])
                 place = np.array([code[k].setdefault(word, len(code[k])) for word in words], np.int32)
                 codes[k][first : first + len(frame)] = place[part]
             first += len(frame)
-        if names and first != len(self):
-            raise self.open_quotes()
         return {name: Words(codes[k], tuple(code[k])) for k, name in enumerate(names)}
 
     def _places(self, names: Sequence[str]) -> list[int]:
@@ -194,30 +191,20 @@ class Delimited:
         return [place[name] for name in names]
 
     def _read(self, where: Sequence[int], dtype: type) -> pd.DataFrame:
-        with self._parsed(where, dtype, None) as frame:
-            if len(frame) != len(self):
-                raise self.open_quotes()
-            return cast(
-                "pd.DataFrame", frame[list(dict.fromkeys(where))]
-            )  # pandas gives columns in the order of the file
-
-    def _chunks(self, where: Sequence[int], rows: int) -> Iterator[pd.DataFrame]:
-        with self._parsed(where, str, rows) as frames:
-            for frame in frames:
-                yield frame[list(dict.fromkeys(where))]
+        frames = [*self._frames(where, dtype, len(self) + 1)]  # one, and then that it has all rows
+        return frames[0]
 
     def open_quotes(self) -> DataError:
         """That a quotation mark is not closed, or pandas finds other rows."""
         last = f", perhaps below line {self.lines[-2]}" if len(self) > 1 else ""
         return DataError(f"{self.path}: a quotation mark is opened and not closed{last}. Close or remove it.")
 
-    @contextmanager
-    def _parsed(self, where: Sequence[int], dtype: type, rows: int | None) -> Iterator[Any]:
-        """What pandas makes of the file: a frame, or frames of so many ``rows``."""
+    def _frames(self, where: Sequence[int], dtype: type, rows: int) -> Iterator[pd.DataFrame]:
+        """What pandas makes of some columns, so many ``rows`` at a time."""
         import pandas as pd
 
         read: Any = pd.read_csv
-
+        n = 0
         with opened(self.path, self.encoding, None) as file, warnings.catch_warnings():
             # pandas loses an empty first cell after a line that ends in a carriage return alone: it sees none
             warnings.simplefilter("ignore")  # float_precision will have one value only, that which is asked for
@@ -225,9 +212,13 @@ class Delimited:
             how |= {"names": range(self.width), "usecols": where, "skiprows": self.skipped, "dtype": dtype}
             exact = {"float_precision": "round_trip", "low_memory": False, "engine": "c"}
             try:
-                yield read(file, chunksize=rows, **how, **PLAINLY, **exact)
+                for frame in read(file, chunksize=rows, **how, **PLAINLY, **exact):
+                    n += len(frame)
+                    yield frame[list(dict.fromkeys(where))]  # pandas gives columns in the order of the file
             except pd.errors.ParserError:
                 raise self.open_quotes() from None
+        if n != len(self):
+            raise self.open_quotes()
 
 
 def read(path: Path, columns: Columns) -> Delimited:

@@ -12,6 +12,7 @@ from equipoise.data.tables.words import alike
 from equipoise.system import own_code, text
 
 HUB = "hub:"
+OF_IMAGES = ("not_missing", "task", "choose", "agreed")  # options that folders of images have, too
 MEASURED = 20  # different whole numbers, from which on labels may be measurements, also where they are those from 0 up
 PICKLED = "It may hold Python objects, which are not read because they could run code. Save arrays: np.savez('data.npz', x=x, y=y)."
 SAVED = "Save the table as .xlsx or CSV from the program that wrote it."
@@ -125,10 +126,8 @@ def _read(path: Path, columns: Columns) -> UserData:
         )
     if inside:
         return _read(inside[0], columns)
-    if columns.of_tables:
-        raise DataError(
-            f"{path} is a folder of images, and {columns.of_tables[0]} is an option of a table. Leave it out."
-        )
+    if given := [name for name, value in vars(columns).items() if value and name not in OF_IMAGES]:
+        raise DataError(f"{path} is a folder of images, and {given[0]} is an option of a table. Leave it out.")
     return folders.read(path, columns)
 
 

@@ -159,7 +159,7 @@ class Cells:
     values: NDArray[Any]
     words: tuple[str, ...] = ()
 
-    @cached_property
+    @property
     def missing(self) -> NDArray[np.bool_]:
         """Which cells are missing [n]."""
         return np.isnan(self.values) if self.values.dtype.kind == "f" else self.values < 0
@@ -182,13 +182,15 @@ class RawTable:
 
     def numbers(self) -> NDArray[np.float64]:
         """All columns as numbers [n, D], categories by their codes; of missing cells a number less than all others."""
-        made = np.empty((len(self.columns), len(self)))
-        for k, name in enumerate(self.schema.names):
-            cells = self.columns[name]
-            made[k] = cells.values
-            if (gone := cells.missing).any():
-                made[k][gone] = made[k][~gone].min(initial=0) - 1
+        made = np.array([self.columns[name].values for name in self.schema.names], np.float64)
+        for k in np.flatnonzero(self.missing.any(1)).tolist():
+            made[k][self.missing[k]] = made[k][~self.missing[k]].min(initial=0) - 1
         return made.T
+
+    @cached_property
+    def missing(self) -> NDArray[np.bool_]:
+        """Which cells are missing [D, n], of the columns in the order of the schema."""
+        return np.array([self.columns[name].missing for name in self.schema.names])
 
 
 def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]:

@@ -256,10 +256,11 @@ def add_up_all(table: RawTable, clients: Sequence[Rows]) -> dict[str, Sums]:
     plain = [f for f in features if f.kind != CATEGORY and f.scaling != "log"]
     step = max(1, BLOCK // max(1, n))
     for block in (plain[k : k + step] for k in range(0, len(plain), step)):
-        parts = [np.stack([columns[f.name].values[rows] for f in block]) for rows in every]
-        full = ~np.any([np.isnan(values).any(1) for values in parts], axis=0)
+        values = np.stack([columns[f.name].values for f in block])
+        parts = [values[:, rows] for rows in every]
+        full = ~np.any([np.isnan(part).any(1) for part in parts], axis=0)
         names = [f.name for f, complete in zip(block, full, strict=True) if complete]
-        sums |= zip(names, _sums([values[full] for values in parts], n), strict=True)
+        sums |= zip(names, _sums([part[full] for part in parts], n), strict=True)
     for f in features:
         if f.name not in sums:
             sums[f.name] = Sums.over([add_up(f, columns[f.name], rows) for rows in every])

@@ -148,12 +148,13 @@ class Feature:
 
     def written(self) -> dict[str, Any]:
         """What differs from the defaults, and the kind: as TOML has it."""
-        usual = {**USUAL, "missing": FILLS[self.kind][0]}
-        changed = {name: value for name, value in vars(self).items() if name in usual and value != usual[name]}
+        options = vars(self)
+        changed = {name: options[name] for name, value in WITHOUT[self.kind].items() if options[name] != value}
         return {"kind": self.kind} | {name: list(v) if isinstance(v, tuple) else v for name, v in changed.items()}
 
 
 USUAL = {f.name: f.default for f in fields(Feature) if f.name not in ("name", "kind")}
+WITHOUT = {kind: USUAL | {"missing": FILLS[kind][0]} for kind in KINDS}  # what columns have without any option
 PLAIN = (NUMBER, *USUAL.values())  # a column of numbers without any option
 NAME = "\0"  # of a column, in a template
 LATER = {"missing_values", "truth", "latest"}  # options without which a schema has the hash of earlier versions
