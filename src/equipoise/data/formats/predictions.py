@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.formats.table import opened
-from equipoise.data.formats.typed import Frame
+from equipoise.data.formats.table import Frame, opened
 from equipoise.data.tables.cells import word_of
 from equipoise.data.tables.columns import Columns, check_purposes, column, numbered, ordered, together
 from equipoise.data.tables.roles import Group, groups_of, read_column, read_numbers

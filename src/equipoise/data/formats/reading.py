@@ -96,7 +96,7 @@ def _source(source: str | Path, columns: Columns, download: bool, seed: int) -> 
 
 
 def _read(path: Path, columns: Columns) -> UserData:
-    from equipoise.data.formats import arrays, folders, leaf, table
+    from equipoise.data.formats import arrays, folders, table
     from equipoise.data.formats.delimited import COMPRESSED
 
     packed = [f"{text}{ending}" for text in table.TEXT for ending in COMPRESSED]
@@ -109,14 +109,14 @@ def _read(path: Path, columns: Columns) -> UserData:
 
     if path.is_file():
         if path.suffix.lower() == ".json":
-            return leaf.read(path, columns, {"": [path]})
+            return arrays.of_leaf(path, columns, {"": [path]})
         if (read := reader(path)) is None:
             advice = f" {ADVICE[path.suffix.lower()]}" if path.suffix.lower() in ADVICE else ""
             endings = ", ".join([*readers, ".json of LEAF"])
             raise DataError(f"{path}: expected a folder, or a file that ends in {endings}.{advice}")
         return read(path, columns)
-    if parts := leaf.parts(path):
-        return leaf.read(path, columns, parts)
+    if parts := arrays.leaf_parts(path):
+        return arrays.of_leaf(path, columns, parts)
     if of_clients := arrays.pfllib_files(path):
         return arrays.of_pfllib(path, columns, of_clients)
     inside = sorted(file for file in path.iterdir() if reader(file) and not file.name.startswith("."))

@@ -513,7 +513,9 @@ def _single(fitted: Fitted) -> bool:
 def _coded(feature: Feature, fitted: Fitted, cells: Cells) -> NDArray[np.float64]:
     gone = cells.missing
     flag = gone[:, None].astype(np.float64)[:, : int(fitted.flagged)]
-    codes = _places(fitted, cells)
+    place, rest = places_of(fitted, cells.words), len(fitted.categories) if fitted.joined else -1
+    lookup = np.array([*(place.get(word, rest) for word in cells.words), -1], np.int64)  # -1 is the last
+    codes = lookup[cells.values]
     if feature.missing != "own":
         codes = np.where(
             gone, fitted.categories.index(str(fitted.fill)) if fitted.fill in fitted.categories else -1, codes
@@ -525,11 +527,3 @@ def _coded(feature: Feature, fitted: Fitted, cells: Cells) -> NDArray[np.float64
         return np.where(codes < 0, 0.5, codes)[:, None].astype(np.float64)
     one_hot = codes[:, None] == np.arange(len(fitted.categories) + int(fitted.joined))
     return np.concatenate([one_hot.astype(np.float64), flag], axis=1)
-
-
-def _places(fitted: Fitted, cells: Cells) -> NDArray[np.int64]:
-    """The place of every cell's category; of others the one after the last if they are joined; -1 for none."""
-    place, rest = places_of(fitted, cells.words), len(fitted.categories) if fitted.joined else -1
-    lookup = np.array([*(place.get(word, rest) for word in cells.words), -1], np.int64)
-    places: NDArray[np.int64] = lookup[cells.values]  # -1 is the last
-    return places

@@ -89,7 +89,7 @@ def groups_of(columns: Columns, names: Sequence[str], what: str) -> dict[str, Gr
     words = [asked] if isinstance(asked, str) and asked in names else several(asked)
     parts: list[str] = []
     for word in words:
-        if parts and word not in names and _number(word) is not None:  # 60 of age:40,60
+        if parts and word not in names and not math.isnan(PLAIN.number(word)):  # 60 of age:40,60
             parts[-1] += f",{word}"
         else:
             parts.append(word)
@@ -124,20 +124,13 @@ def _group(part: str, names: Sequence[str], what: str, role: str = "group") -> G
     name, colon, text = (part, "", "") if part in names else part.rpartition(":")
     if not colon:
         name, text = part, ""
-    edges = [_number(word) for word in text.split(",")] if colon else []
-    finite = [edge for edge in edges if edge is not None and math.isfinite(edge)]
+    edges = [PLAIN.number(word.strip()) for word in text.split(",")] if colon else []
+    finite = [edge for edge in edges if math.isfinite(edge)]
     if colon and (len(finite) < len(edges) or finite != sorted({*finite})):
         raise DataError(
             f"{what}: the edges of the bands in {role}={part} must be increasing numbers, such as {name}:40,60."
         )
     return Group(name, str(column(names, name, role, what)), tuple(finite), role)
-
-
-def _number(word: str) -> float | None:
-    try:
-        return float(word)
-    except ValueError:
-        return None
 
 
 def named_columns(
