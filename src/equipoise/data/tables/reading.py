@@ -162,7 +162,7 @@ def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> st
             f"{word!r} in {raw.counts[word]:,} cells"
             for word in next(same for same in same_numbers(raw.counts) if {*same} & listed_words)
         ]
-        why = f"one number is written in several ways ({' and '.join(cells)})"
+        why += f", as {' and '.join(cells)} are one number"
         todo.append("Or write it in one way in all cells.")
     return f"column {name}: {why}, {', or '.join(ways)}. {' '.join(todo)}"
 
@@ -376,7 +376,7 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
     codes = any(map(CODE.fullmatch, texts))
     if signs and codes and not any(map(ZEROS.match, bare)):
         if not any(map(UNLIKE_CODES.search, bare)):
-            return Guess((Feature(name, NUMBER, unit=signs[0].unit), Feature(name, CATEGORY)))
+            return Guess((Feature(name, NUMBER, unit=signs[0].unit), *_as_categories(name, raw)))
         codes = False
     if signs and not codes and not raw.days:
         agreed = agreeing(signs, shown)
@@ -386,7 +386,7 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
         )
         if len(features) > 1:
             return Guess(features)
-        return Guess((*features, Feature(name, CATEGORY))) if respelt(bare) else Guess(features, dropped=dropped)
+        return Guess((*features, *_as_categories(name, raw))) if respelt(bare) else Guess(features, dropped=dropped)
     if truth := truth_of(counts):
         number = Feature(name, NUMBER, low=0, high=1, truth=truth)
         return Guess((number, Feature(name, CATEGORY)) if len(truth) > 2 else (number,))
@@ -436,6 +436,12 @@ def readings_of(feature: Feature, raw: Words) -> tuple[Feature, ...]:
     every = [tuple(sorted(word for word, n in each.items() if n >= feature.least)) for each in lists]
     numbers = [Feature(feature.name)] * all(map(NUMERIC.fullmatch, named))
     return (*(replace(feature, categories=words) for words in every), *numbers) if spelled & {*sum(every, ())} else ()
+
+
+def _as_categories(name: str, raw: Words) -> list[Feature]:
+    """The readings of a column as categories."""
+    plainly = Feature(name, CATEGORY)
+    return [f for f in readings_of(plainly, raw) if f.kind == CATEGORY] or [plainly]
 
 
 def _are_days(numbers: NDArray[np.float64]) -> bool:
