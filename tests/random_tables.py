@@ -268,7 +268,7 @@ def categories(rng: Generator, n: int, name: str) -> Column:
     words = CATEGORIES[tag][rng.integers(len(CATEGORIES[tag]))]
     cells = drawn_words(rng, n, words)
     declared: dict[str, Any] = {"kind": "category"}
-    values = [float(word) for word in words if re.fullmatch(r"[+-]?\d+(\.\d*)?([eE]\d+)?", word, re.ASCII)]
+    values = [float(word) for word in words if re.fullmatch(r"[+-]?\d+(\.\d*)?", word, re.ASCII)]
     respelt = len({*values}) < len(values)  # one number in several ways
     if respelt:
         declared["categories"] = sorted(words)

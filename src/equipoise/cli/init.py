@@ -246,12 +246,13 @@ def _facts(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> list[s
     """Sentences about the data."""
     from equipoise.data.tables.columns import counts, listed
 
+    more = f" and {len(own.features) - MANY:,} more, which --json shows" * (len(own.features) > MANY)
     whose = _many(len(parts.train), "client") if own.client else f"no clients: divided among {len(parts.train)} of them"
     return [
         f"{own.source}: {own.layout}",
         f"{_many(len(own), 'sample')}, {whose}",
         _labels(own),
-        *([f"{_many(len(own.features), 'feature')}: {_features(own.features)}"] if own.features else []),
+        *([f"{_many(len(own.features), 'feature')}: {', '.join(own.features[:MANY])}{more}"] if own.features else []),
         *([f"groups: {listed(f'{name} {n:,}' for name, n in counts(own.group).items())}"] if own.group else []),
         *([f"subjects: {len({*own.subject}):,}, each with all rows in one part"] if own.subject else []),
         *([f"parts: {listed(f'{name} {n:,}' for name, n in Counter(own.split).items())}"] if own.split else []),
@@ -273,11 +274,6 @@ def _labels(own: UserData) -> str:
 def _target(own: UserData) -> dict[str, float]:
     y = own.targets
     return {"least": y.min().item(), "largest": y.max().item(), "mean": y.mean().item(), "std": y.std().item()}
-
-
-def _features(names: Sequence[str]) -> str:
-    more = len(names) - MANY
-    return ", ".join(names[:MANY]) + (f" and {more:,} more, which --json shows" if more > 0 else "")
 
 
 def _many(n: int, word: str) -> str:

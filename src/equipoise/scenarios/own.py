@@ -252,16 +252,14 @@ def check_positive(own: UserData, positive: str | int) -> str:
 
 def columns_of(**options: Any) -> Columns:
     """How a table is to be read, of the options of :func:`scenario`; others are ignored."""
-    lists = ("leave_out", "keep", "not_missing")
+    lists = ("leave_out", "keep", "not_missing", "inputs")
     values: dict[str, Any] = {f.name: options[f.name] for f in fields(Columns) if f.name in options}
     if values.get("task") is not None:
         values["task"] = kind_of(values["task"])
     if isinstance(values.get("group"), list):
         values["group"] = tuple(values["group"])
-    if values.get("inputs") is not None:
-        values["inputs"] = several(values["inputs"])
     values["schema"] = json.dumps(options["columns"], sort_keys=True) if options.get("columns") else ""
-    return Columns(**values | {name: several(values[name]) for name in lists if name in values})
+    return Columns(**values | {name: several(values[name]) for name in lists if values.get(name) is not None})
 
 
 @dataclass(frozen=True)

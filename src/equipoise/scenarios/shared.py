@@ -205,7 +205,10 @@ def site_sums(
             *(data, "s" * (len(telling) > 1), listed(telling), least, CATEGORY),
         )
     columns = {name: each.suppressed(least) for name, each in sums.items()}
-    label = _numbers(own.targets[rows]) if own.regression else _words([own.label[row] for row in rows], least)
+    y = own.targets[rows]
+    label = _words([own.label[row] for row in rows], least)
+    if own.regression:
+        label = Sums(len(y), len(y), float(y.sum()), float(y.std()))
     values = {name: _words([words[row] for row in rows], least) for name, words in own.attributes.items()}
     return {
         "format": FORMAT,
@@ -348,7 +351,3 @@ def _content(sums: Sums) -> dict[str, Any]:
 
 def _words(words: Sequence[str], least: int) -> Sums:
     return Sums(len(words), len(words), words=Counter(words)).suppressed(least)
-
-
-def _numbers(values: NDArray[Any]) -> Sums:
-    return Sums(len(values), len(values), float(values.sum()), float(values.std()))

@@ -283,7 +283,7 @@ def _records(file: TextIO, path: Path, sep: str, spaced: bool) -> Iterator[tuple
     """Every record with the line that it ends in."""
     reader = csv.reader(chain(_text(file, path), [END]), delimiter=sep, skipinitialspace=spaced)
     try:
-        yield from ((reader.line_num, row) for row in reader if row != [END])
+        yield from ((reader.line_num - _open(row), row) for row in reader if row != [END])
     except csv.Error as error:
         if "field limit" in str(error):
             most = f"{csv.field_size_limit():,} characters"
@@ -291,6 +291,11 @@ def _records(file: TextIO, path: Path, sep: str, spaced: bool) -> Iterator[tuple
                 f"{path}, line {reader.line_num}: a cell has more than {most}. Is a quotation mark open?"
             ) from None
         raise
+
+
+def _open(row: Sequence[str]) -> bool:
+    """Whether a quotation mark in the last row is not closed."""
+    return bool(row) and row[-1].endswith(END)
 
 
 def _structure(path: Path, encoding: str, declared: str | None, decimal: str) -> Delimited:
@@ -366,7 +371,7 @@ def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]]
         notes.append(f"{path.name}: rows without any content are left out: {listed(f'line {line}' for line in empty)}.")
     head = [row + [""] * (n + trailing - len(row)) for row in head]
     table = replace(table, names=names, lines=kept, skipped=tuple(skipped), width=n + trailing, header=at)
-    if row and row[-1].endswith(END):
+    if _open(row):
         raise table.open_quotes()
     return replace(table, head=head, notes=tuple(notes))
 

@@ -107,7 +107,7 @@ def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Seq
             'numbers. If they are numbers to predict: --task regression, in Python task="regression". Or divide measurements into '
             "classes first, such as low and high."
         )
-    same = same_numbers(words, alike=True)
+    same = same_numbers(words, names=True)
     problems += [
         f"{origin.what}: the {role} is {word.partition('.')[0]} in some samples and {word} in others, which is one number. "
         "Write it the same way everywhere."
@@ -307,12 +307,14 @@ def truth_of(words: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def same_numbers(words: Iterable[str], *, alike: bool = False) -> list[list[str]]:
-    """Groups of different words that are one number, 250 and 250.0 or 007 and 7; also of those that look ``alike``."""
+def same_numbers(words: Iterable[str], *, names: bool = False) -> list[list[str]]:
+    """Groups of different words that are one number, 250 and 250.0 or 007 and 7; of ``names`` also 10 and 1E1, and those that look the same."""
     same: dict[object, dict[str, None]] = {}
     for word in words:
-        plain = unicodedata.normalize("NFKC", word)
-        key: object = Decimal(plain) if NUMBER.fullmatch(plain) else plain if alike else word
+        plain = unicodedata.normalize("NFKC", word) if names else word
+        key: object = (
+            Decimal(plain) if NUMBER.fullmatch(plain) and (names or not plain.isalnum() or plain.isdigit()) else plain
+        )
         same.setdefault(key, {})[word] = None
     return [[*group] for group in same.values() if len(group) > 1]
 
