@@ -80,6 +80,7 @@ bench: $(SITES)
 	$(BIN)/python benchmarks/importance.py --write
 	$(BIN)/python benchmarks/images.py --write
 	$(BIN)/python benchmarks/recording.py --write
+	$(BIN)/python benchmarks/tables.py --write
 
 bench-peers: $(STAMP)
 	$(BIN)/python benchmarks/peers/run.py --write

@@ -13,6 +13,7 @@ import gzip
 import io
 import lzma
 import math
+import re
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -267,6 +268,10 @@ def categories(rng: Generator, n: int, name: str) -> Column:
     words = CATEGORIES[tag][rng.integers(len(CATEGORIES[tag]))]
     cells = drawn_words(rng, n, words)
     declared: dict[str, Any] = {"kind": "category"}
+    values = [float(word) for word in words if re.fullmatch(r"[+-]?\d+(\.\d*)?", word, re.ASCII)]
+    respelt = len({*values}) < len(values)  # one number in several ways
+    if respelt:
+        declared["categories"] = sorted(words)
     if tag == "gaps":
         declared["not_missing"] = [words[0]]
     if rng.random() < 0.1 and tag == "plain":
@@ -276,7 +281,8 @@ def categories(rng: Generator, n: int, name: str) -> Column:
         typed = tuple(map(int, cells))
     text = [f" {cell}" if rng.random() < 0.03 else cell for cell in cells]
     return Column(
-        name, f"category: {tag}", tuple(text), typed, (), tuple(cells), (), declared, declared, tag in ("plain", "zeros", "points and words")
+        name, f"category: {tag}", tuple(text), typed, (), tuple(cells), (), declared, declared,
+        tag in ("plain", "zeros", "points and words") and not respelt,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,9 @@ from equipoise import scenarios
 from equipoise.data.contents import DataError
 from equipoise.data.formats.reading import read_user_data
 from equipoise.data.tables.cells import Cells, RawTable, Words, read_cells
-from equipoise.data.tables.coding import Coder
+from equipoise.data.tables.coding import POINTS, Coder, Sums, add_up, exact_sums, fit
 from equipoise.data.tables.columns import Columns
 from equipoise.data.tables.schema import CATEGORY, DATE, SCALINGS, Feature, Schema
-from equipoise.data.tables.sums import POINTS, Sums, add_up, fit
 from equipoise.scenarios import own
 
 QUICK = settings(max_examples=60, deadline=None)
@@ -247,3 +247,12 @@ def test_signs_of_numbers_hold_for_every_table(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("pay;label\n1,234.5;a\n2,000.25;b\n")
     with pytest.raises(DataError, match="no number"):
         read_user_data(tmp_path / "t.csv", Columns(schema=json.dumps(signs)))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-290, 1e30])
+def test_sums_of_many_short_columns_are_those_of_fsum(scale: float) -> None:
+    rng = np.random.default_rng(5)
+    values = rng.normal(size=(400, 9)) * scale * 10.0 ** rng.integers(-12, 12, (400, 9))
+    values[:50, 1] = -values[:50, 0]
+    assert exact_sums(values).tolist() == [math.fsum(column) for column in values.tolist()]
+    assert exact_sums(np.round(values, 3)).tolist() == [math.fsum(column) for column in np.round(values, 3).tolist()]

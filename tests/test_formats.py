@@ -762,6 +762,6 @@ def test_excel_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             read_user_data(tmp_path / "b.xlsx")
     with pytest.raises(DataError, match=r"two columns are called 'v'"):
         read_user_data(workbook(path, Data=[["v", " v ", "label"], *BODY]))
-    monkeypatch.setattr("equipoise.data.formats.typed.find_spec", lambda name: None)
+    monkeypatch.setattr("equipoise.data.formats.table.find_spec", lambda name: None)
     with pytest.raises(DataError, match=r"Excel files need the package openpyxl: pip install 'equipoise\[excel\]'"):
         read_user_data(path)

@@ -225,8 +225,8 @@ ASKED: dict[str, tuple[str | bytes, str, dict[str, Any], Sequence[Any]]] = {  # 
         [1, 1, 1, 0, 0, 0, 1, 0],
     ),
     "numbers or codes with exponents": (
-        alone(["1E1", "10", "2E0", "1E1"]), "'1[Ee].' is .*kind = \"number\".*kind = \"category\"", {"columns": {"x": {"kind": "category"}}},
-        ["1E1", "10", "2E0", "1E1"],
+        alone(["1E1", "10", "2E0", "1E1"]), "'1[Ee].' is .*kind = \"number\".*kind = \"category\"",
+        {"columns": {"x": {"kind": "category"}}}, ["1E1", "10", "2E0", "1E1"],
     ),
     "numbers with exponents": (
         alone(["1e5", "20", "3", "1e2"]), "'1[Ee].' is .*kind = \"number\".*kind = \"category\"", {"columns": {"x": {"kind": "number"}}},
@@ -242,7 +242,25 @@ ASKED: dict[str, tuple[str | bytes, str, dict[str, Any], Sequence[Any]]] = {  # 
     "one number in two spellings": (
         alone(["3.1", "3.10", "2.5", "3.10"]), "is 3.1: kind = \"number\".*'3.1", {"columns": {"x": {"kind": "number"}}}, [3.1, 3.1, 2.5, 3.1],
     ),
-    "codes in two spellings": (alone(["3.1", "3.10", "2.5", "3.10"]), "kind = \"category\"", {"columns": {"x": {"kind": "category"}}}, ["3.1", "3.10", "2.5", "3.10"]),
+    "codes in two spellings": (
+        alone(["3.1", "3.10", "2.5", "3.10"]), "kind = \"category\", categories = ", {"columns": {"x": {"categories": ["2.5", "3.1", "3.10"], "kind": "category"}}},
+        ["3.1", "3.10", "2.5", "3.10"],
+    ),
+    "a whole number in two spellings": (
+        alone(["250", "250.0", "low", "mid", "high"]), "is 250: .*categories = .\"250\", \"high\".*is 250.0: ",
+        {"columns": {"x": {"kind": "category", "categories": ["250", "250.0", "high", "low", "mid"]}}}, ["250", "250.0", "low", "mid", "high"],
+    ),
+    "a whole number in one category": (
+        alone(["1", "1.0", "x", "y", "z"]), "'1' in .* and '1.0' in ", {"columns": {"x": {"kind": "category", "categories": ["1", "x", "y", "z"]}}},
+        ["1", "1", "x", "y", "z"],
+    ),
+    "codes with and without zeros": (
+        alone(["007", "7", "12", "007"]), "'007' in .* and '7' in .* is 7: kind = \"number\"", {"columns": {"x": {"kind": "category", "categories": ["007", "12", "7"]}}},
+        ["007", "7", "12", "007"],
+    ),
+    "codes with and without zeros as numbers": (
+        alone(["007", "7", "12", "007"]), "are one number", {"columns": {"x": {"kind": "number"}}}, [7, 7, 12, 7],
+    ),
 }  # fmt: skip
 
 

@@ -285,3 +285,26 @@ def test_categories_are_written_with_the_rows_they_need(here: Path, equipoise: A
     )
     assert equipoise("init", "--data", "t.csv").status == 0
     assert tomllib.loads((here / "equipoise.toml").read_text())["columns"]["w"] == {"kind": "category", "least": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "chosen", "other"),
+    [
+        (["250", "250.0", "low", "mid", "high"], ["250", "high", "low", "mid"], '"250", "250.0", "high"'),
+        (["1", "1.0", "one", "two", "many"], ["1", "many", "one", "two"], '"1", "1.0", "many"'),
+        (["007", "7", "12", "12", "101"], ["007", "101", "12", "7"], 'kind = "number"'),
+    ],
+)
+def test_one_number_in_two_spellings_is_chosen_in_the_file(
+    here: Path, equipoise: Any, words: list[str], chosen: list[str], other: str
+) -> None:
+    lines = [("u", "label", "client", "ward"), *((u, y, c, words[k % 5]) for k, (u, _, y, c, _) in enumerate(ROWS))]
+    (here / "t.csv").write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+    done = equipoise("run", "--data", "t.csv", "--rounds", "1")
+    assert done.status == 2
+    assert f"column ward: more than one reading is possible, as {words[0]!r} in 9 cells and {words[1]!r} in" in done.err
+    assert equipoise("init", "--data", "t.csv").status == 0
+    text = (here / "equipoise.toml").read_text()
+    assert tomllib.loads(text)["columns"]["ward"]["categories"] == chosen
+    assert other in next(line for line in text.splitlines() if line.startswith("ward = ")).partition("#")[2]
+    assert equipoise("run", "--config", "equipoise.toml", "--rounds", "1", "--no-report").status == 0

@@ -16,7 +16,7 @@ import equipoise as eq
 from equipoise.data.contents import DataError
 from equipoise.data.formats.reading import read_user_data
 from equipoise.data.tables.columns import Columns
-from equipoise.data.tables.groups import Group
+from equipoise.data.tables.roles import Group
 from equipoise.runs.configuration import option_value
 
 N = 90

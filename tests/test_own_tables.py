@@ -25,9 +25,9 @@ from equipoise import scenarios
 from equipoise.data.contents import DataError
 from equipoise.data.formats import delimited
 from equipoise.data.formats.reading import read_user_data
+from equipoise.data.precision import standardised
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.columns import Columns, UserData, several
-from equipoise.data.tables.numbers import standardised
 from equipoise.data.tables.words import MISSING, Origin, missing, read_role
 from equipoise.runs.configuration import called, option_value
 from equipoise.scenarios import partition
@@ -742,7 +742,7 @@ def test_parquet_with_nothing_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(DataError, match="cannot be read as a Parquet file"):
         read_user_data(path)
-    monkeypatch.setattr("equipoise.data.formats.typed.find_spec", lambda name: None)
+    monkeypatch.setattr("equipoise.data.formats.table.find_spec", lambda name: None)
     with pytest.raises(DataError, match="need the package pyarrow: pip install pyarrow"):
         read_user_data(path)
 

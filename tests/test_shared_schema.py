@@ -23,7 +23,7 @@ import equipoise as eq
 from equipoise.bundle.files import KEPT
 from equipoise.cli.init import read
 from equipoise.data.contents import DataError
-from equipoise.data.tables.sums import Sums
+from equipoise.data.tables.coding import Sums
 from equipoise.flower.deploy import project
 from equipoise.scenarios.shared import SharedSchema, join, load_sums, site_sums
 from run_helpers import equipoise

@@ -13,18 +13,16 @@ from numpy.typing import NDArray
 
 from equipoise.bundle.files import SCHEMA, BundleError
 from equipoise.data.contents import DataError
-from equipoise.data.formats import paths
-from equipoise.data.formats.folders import SUFFIXES
+from equipoise.data.formats.folders import SUFFIXES, needless
 from equipoise.data.formats.table import Table, is_text, opened
 from equipoise.data.pictures import of_files
+from equipoise.data.precision import single
 from equipoise.data.tables.cells import word_of
 from equipoise.data.tables.coding import Coder
 from equipoise.data.tables.columns import WRITTEN, Columns, require_columns
-from equipoise.data.tables.groups import band
-from equipoise.data.tables.numbers import single
+from equipoise.data.tables.roles import band
 from equipoise.data.tables.schema import CATEGORY, plain
-from equipoise.data.tables.signs import Signs
-from equipoise.data.tables.words import missing
+from equipoise.data.tables.words import Signs, missing
 from equipoise.data.transforms import Images
 from equipoise.system.suggestions import some
 
@@ -38,7 +36,7 @@ class GroupColumn:
     Parameters
     ----------
     column : its name.
-    bands : edges at which numbers are divided, see :class:`equipoise.data.tables.groups.Group`.
+    bands : edges at which numbers are divided, see :class:`equipoise.data.tables.roles.Group`.
     names : of groups, where a table has other words for them.
     thousands, decimal, unit : the signs in its numbers, where they are text.
     """
@@ -235,9 +233,7 @@ class Pictures:
             return _of_array(self, path)
         if not path.is_dir() or options:
             raise DataError(f"{path}: this model takes images. Give a folder of them, or an array in a .npy file.")
-        files = sorted(
-            file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and not paths.needless(file.name)
-        )
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and not needless(file.name))
         if not files:
             raise DataError(f"{path} has no images ({', '.join(SUFFIXES)}).")
         return self._of_files(files, str(path)), [file.relative_to(path).as_posix() for file in files], None

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 from rich.markup import escape
@@ -44,84 +44,82 @@ MEANINGS = {  # in the order of the file
     "network": 'mlp, cnn, resnet10 ..., with options in brackets: "cnn(width=32)"',
     **{name: meaning(f) for name, f in SETTINGS.items()},
 }
-OPTIONS = {  # of the scenario `own`
-    "clients": "number of clients among whom data without clients are divided",
-    "alpha": "of that division, >= 0.01: the lower, the more the clients' classes differ",
-    "test": "share of a client's samples that is drawn for testing if the data have no part test, in (0, 0.5]",
-    "server_validation": "share of its training samples that is drawn for the server, for methods that need them, in [0, 0.5]",
-    "tests": "what a test set is: groups, clients or all",
-    "size": "side of images in pixels, >= 8",
-    "measures": "recorded in addition to the accuracy: balanced, auc, auc_ovr, rates",
-    "label": "column of the class, or of the number to predict",
-    "client": "column of the client",
-    "group": "column of groups, between which fairness is measured; several: sex,race; bands of numbers: age:40,60",
-    "split": "column with train, test or validation",
-    "subject": "column of the person whom a row is about: all rows of a person are for training, testing or validation",
-    "image": "column of image files",
-    "leave_out": "columns that are no features",
-    "positive": "the class that true-positive rates are about, by its name",
-    "range": "grey levels of image files that become black and white",
-    "keep": "columns that are features, although they have no name or count the rows",
-    "not_missing": "words that are names of classes, clients or groups here, such as NA",
-    "inputs": "the columns that may become inputs; no other column does, whatever else changes",
-    "unlabelled": 'rows without a label: "leave-out"',
-    "unknown": "the name of a group for people whose group is missing",
-    "sep": "the sign between the cells of a table: , ; tab ...",
-    "decimal": "the sign before the digits of a fraction: . or ,",
-    "thousands": "the sign between thousands: . , ' or a blank",
-    "encoding": "how letters are written: utf-8, latin-1, utf-16 ...",
-    "download": "whether a data set of the Hub may be downloaded",
-    "task": MEANINGS["task"],
-    TABLE: "what columns of a table are, by name; in this file the table [columns]",
-    "data_seed": "seed for dividing the data, so that runs of several seeds share a division",
+
+
+class Option(NamedTuple):
+    """An option of the scenario ``own``: its meaning, an example, and what holds without it."""
+
+    meaning: str
+    example: Any = None
+    absent: str = "none"
+
+
+CELLS = "as the cells are written, if that is one way"
+COLUMNS = ("label", "client", "group", "split", "subject", "image")  # options that name one
+OPTIONS = {
+    "clients": Option(
+        "number of clients among whom data without clients are divided", DIVIDED, "as the data have them"
+    ),
+    "alpha": Option("of that division, >= 0.01: the lower, the more the clients' classes differ"),
+    "test": Option("share of a client's samples that is drawn for testing if the data have no part test, in (0, 0.5]"),
+    "server_validation": Option(
+        "share of its training samples that is drawn for the server, for methods that need them, in [0, 0.5]"
+    ),
+    "tests": Option(
+        "what a test set is: groups, clients or all", "clients", "groups if there are any, else clients if few"
+    ),
+    "size": Option("side of images in pixels, >= 8"),
+    "measures": Option(MEANINGS["measures"]),
+    "label": Option("column of the class, or of the number to predict"),
+    "client": Option("column of the client"),
+    "group": Option(
+        "column of groups, between which fairness is measured; several: sex,race; bands of numbers: age:40,60"
+    ),
+    "split": Option("column with train, test or validation"),
+    "subject": Option(
+        "column of the person whom a row is about: all rows of a person are for training, testing or validation"
+    ),
+    "image": Option("column of image files"),
+    "leave_out": Option("columns that are no features", ["id"]),
+    "positive": Option("the class that true-positive rates are about, by its name", "yes"),
+    "range": Option(
+        "grey levels of image files that become black and white",
+        [0, 4095],
+        "bytes as they are; of deeper images the least and the largest of all",
+    ),
+    "keep": Option("columns that are features, although they have no name or count the rows", ["id"]),
+    "not_missing": Option("words that are names of classes, clients or groups here, such as NA", ["NA"]),
+    "inputs": Option(
+        "the columns that may become inputs; no other column does, whatever else changes",
+        ["age"],
+        "all that have no other purpose",
+    ),
+    "unlabelled": Option('rows without a label: "leave-out"', "leave-out", "an error"),
+    "unknown": Option("the name of a group for people whose group is missing", "unknown", "an error"),
+    "sep": Option("the sign between the cells of a table: , ; tab ...", ";", "found in the first lines"),
+    "decimal": Option("the sign before the digits of a fraction: . or ,", ",", CELLS),
+    "thousands": Option("the sign between thousands: . , ' or a blank", ".", CELLS),
+    "encoding": Option("how letters are written: utf-8, latin-1, utf-16 ...", "latin-1", "utf-8"),
+    "download": Option("whether a data set of the Hub may be downloaded"),
+    "task": Option(MEANINGS["task"]),
+    TABLE: Option("what columns of a table are, by name; in this file the table [columns]"),
+    "data_seed": Option("seed for dividing the data, so that runs of several seeds share a division", 0, "the seed"),
 }
-OF_NUMBERS = {  # what is said where numbers are predicted; nothing of settings that need classes
+OF_NUMBERS = {  # what is said where numbers are predicted; nothing of what needs classes
     "positive": "",
+    "alpha": "of that division, >= 0.01: the lower, the more the clients' numbers differ",
+    "label": "column of the number to predict",
+    "not_missing": "words that are names of clients or groups here, such as NA",
     "contribution_rounds": "",
     "measures": "measured in addition to RMSE, MAE and R²: your own",
     "select": "which model is exported: last, or best-validation, that of the round with the best RMSE on what clients hold out",
     "stop_on": "what patience looks at: accuracy (here the validation RMSE), loss, or worst (the worst group's RMSE)",
-    "alpha": "of that division, >= 0.01: the lower, the more the clients' numbers differ",
-    "label": "column of the number to predict",
-    "not_missing": "words that are names of clients or groups here, such as NA",
 }
-WORDS = {
-    "clients": DIVIDED,
-    "tests": "clients",
-    "measures": ["balanced"],
-    "leave_out": ["id"],
-    "positive": "yes",
-    "range": [0, 4095],
-    "keep": ["id"],
-    "not_missing": ["NA"],
-    "inputs": ["age"],
-    "unlabelled": "leave-out",
-    "unknown": "unknown",
-    "sep": ";",
-    "decimal": ",",
-    "thousands": ".",
-    "encoding": "latin-1",
-    "data_seed": 0,
-}  # examples of these options
 ABOUT: About = {
     "title": "Sepsis within 24 hours",
     "purpose": "Which patients a nurse looks at again. It does not decide about treatment.",
     "author": "Name, department",
     "contact": "name@hospital.example",
-}
-COLUMNS = dict.fromkeys(("label", "client", "group", "split", "subject", "image"), "COLUMN")  # that name one
-IF_ABSENT = {
-    "clients": "as the data have them",
-    "tests": "groups if there are any, else clients if few",
-    "range": "bytes as they are; of deeper images the least and the largest of all",
-    "sep": "found in the first lines",
-    "inputs": "all that have no other purpose",
-    "unlabelled": "an error",
-    "unknown": "an error",
-    "decimal": "as the cells are written, if that is one way",
-    "thousands": "as the cells are written, if that is one way",
-    "encoding": "utf-8",
-    "data_seed": "the seed",
 }
 
 
@@ -141,13 +139,13 @@ def init(
             "--set", metavar="NAME=VALUE", help="An option of the data, for example `label=income`. Repeatable."
         ),
     ] = None,
-    label: Annotated[str | None, typer.Option("--label", metavar="COLUMN", help=OPTIONS["label"])] = None,
-    client: Annotated[str | None, typer.Option("--client", metavar="COLUMN", help=OPTIONS["client"])] = None,
+    label: Annotated[str | None, typer.Option("--label", metavar="COLUMN", help=OPTIONS["label"].meaning)] = None,
+    client: Annotated[str | None, typer.Option("--client", metavar="COLUMN", help=OPTIONS["client"].meaning)] = None,
     group: Annotated[
-        list[str] | None, typer.Option("--group", metavar="COLUMN...", help=f"{OPTIONS['group']}, or sex race.")
+        list[str] | None, typer.Option("--group", metavar="COLUMN...", help=f"{OPTIONS['group'].meaning}, or sex race.")
     ] = None,
     more_groups: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="[GROUP]...")] = None,
-    subject: Annotated[str | None, typer.Option("--subject", metavar="COLUMN", help=OPTIONS["subject"])] = None,
+    subject: Annotated[str | None, typer.Option("--subject", metavar="COLUMN", help=OPTIONS["subject"].meaning)] = None,
     task: Task = None,
     positive: Annotated[str | None, typer.Option("--positive", help=help_of("positive"))] = None,
     dry_run: Annotated[
@@ -248,12 +246,13 @@ def _facts(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> list[s
     """Sentences about the data."""
     from equipoise.data.tables.columns import counts, listed
 
+    more = f" and {len(own.features) - MANY:,} more, which --json shows" * (len(own.features) > MANY)
     whose = _many(len(parts.train), "client") if own.client else f"no clients: divided among {len(parts.train)} of them"
     return [
         f"{own.source}: {own.layout}",
         f"{_many(len(own), 'sample')}, {whose}",
         _labels(own),
-        *([f"{_many(len(own.features), 'feature')}: {_features(own.features)}"] if own.features else []),
+        *([f"{_many(len(own.features), 'feature')}: {', '.join(own.features[:MANY])}{more}"] if own.features else []),
         *([f"groups: {listed(f'{name} {n:,}' for name, n in counts(own.group).items())}"] if own.group else []),
         *([f"subjects: {len({*own.subject}):,}, each with all rows in one part"] if own.subject else []),
         *([f"parts: {listed(f'{name} {n:,}' for name, n in Counter(own.split).items())}"] if own.split else []),
@@ -275,11 +274,6 @@ def _labels(own: UserData) -> str:
 def _target(own: UserData) -> dict[str, float]:
     y = own.targets
     return {"least": y.min().item(), "largest": y.max().item(), "mean": y.mean().item(), "std": y.std().item()}
-
-
-def _features(names: Sequence[str]) -> str:
-    more = len(names) - MANY
-    return ", ".join(names[:MANY]) + (f" and {more:,} more, which --json shows" if more > 0 else "")
 
 
 def _many(n: int, word: str) -> str:
@@ -392,13 +386,14 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
         "# fedheal.tau = 0.4",
     ]
     defaults = scenarios.SCENARIOS["own"].options
-    for name, text in OPTIONS.items() if own else ():
-        if name in MEANINGS or name == TABLE:  # which has a table of its own
+    for name, option in OPTIONS.items() if own else ():
+        text = said.get(name, option.meaning)
+        if name in MEANINGS or name == TABLE or not text:  # which has a table of its own, or needs classes
             continue
-        value = options.get(name, WORDS.get(name, defaults[name]))
-        default = f"; default: {IF_ABSENT.get(name, 'none')}" * (name in WORDS and name not in options)
-        text = said.get(name, text) + default
-        lines.append(_line(name, name if value is None else value, text, off=name not in options))
+        example = defaults[name] if option.example is None else option.example
+        value = options.get(name, name if example is None else example)
+        text += f"; default: {option.absent}" * (option.example is not None and name not in options)
+        lines.append(_line(name, value, text, off=name not in options))
     lines += ["", "[report]  # what `equipoise report RUN --for committee` says of it; changes no result"]
     lines += [_line(name, text, "", off=True).removesuffix("  # ").rstrip() for name, text in ABOUT.items()]
     return "\n".join(lines) + "\n"

@@ -67,7 +67,8 @@ class Command(TyperCommand):
                 raise NoSuchOption(error.option_name, message, ctx=error.ctx) from None
             if (name in OPTIONS or having) and any(parameter.name == "set_" for parameter in self.params):
                 what = "an option of your data" if name in OPTIONS else f"a hyper-parameter of {some(having, 3)}"
-                given = f"{name}={COLUMNS.get(name, 'VALUE')}" if name in OPTIONS else f"{having[0]}.{name}=VALUE"
+                value = "COLUMN" if name in COLUMNS else "VALUE"
+                given = f"{name}={value}" if name in OPTIONS else f"{having[0]}.{name}=VALUE"
                 message = f"No such option '{error.option_name}'. It is {what}: --set {given}."
                 raise NoSuchOption(error.option_name, message, ctx=error.ctx) from None
             raise

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import index
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -37,38 +37,6 @@ NOTHING: Draw = (0.0, 0)
 HASHED = 8  # samples of a data set that are hashed
 
 UNLIKE = "some samples have {} sensitive attributes, and the first one {}. Give all as many, -1 where one is unknown."
-
-
-class Source(Protocol):
-    """Samples of one client, or of a stack of clients, ready for the network."""
-
-    @property
-    def size(self) -> int:
-        """Samples of the client, or of the largest of the stack."""
-        ...
-
-    @property
-    def sizes(self) -> Tensor:
-        """Samples of each client [...]."""
-        ...
-
-    @property
-    def content(self) -> Batch | None:
-        """All samples, where they are in memory."""
-        ...
-
-    @property
-    def shape_and_labels(self) -> tuple[Shape, Tensor] | None:
-        """Shape of one sample and the labels [n], if that takes no reading of samples."""
-        ...
-
-    def batch(self, rows: Tensor, shift: Tensor | None) -> Batch:
-        """The samples ``rows`` [..., B] of each client, as inputs of the network."""
-        ...
-
-    def labels(self, rows: Tensor) -> Tensor:
-        """Labels [..., B] of the samples ``rows`` [..., B] of each client."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -432,6 +400,9 @@ class Awaited:
         return self.data.labels(rows)
 
 
+Source = Samples | Awaited  # samples of one client, or of a stack of clients, ready for the network
+
+
 def at_once(data: Source, most: int) -> int:
     """How many samples to evaluate in one pass: ``most``, or fewer large ones, so that activations do not fill the memory."""
     about = data.shape_and_labels
@@ -760,15 +731,10 @@ def rounding(data: Samples | Absent) -> str:
     for name, x in flatten(data.content.x).items():
         if x.dtype == torch.float32 or x.dtype.itemsize < torch.float32.itemsize or x.is_complex():
             continue
-        wide, narrow, part = x.cpu().numpy(), x.to(torch.float32).cpu().numpy(), partial(_numbered, name)
-        if sentence := lost(wide, narrow, part):
+        wide, narrow, sample = x.cpu().numpy(), x.to(torch.float32).cpu().numpy(), repr(name) if name else "a sample"
+        if sentence := lost(wide, narrow, partial("number {} of {sample}".format, sample=sample)):
             return sentence
     return ""
-
-
-def _numbered(name: str, k: int) -> str:
-    """What a number of a sample is called."""
-    return f"number {k} of {repr(name) if name else 'a sample'}"
 
 
 def _check_range(x: Tensor, what: str, dtype: torch.dtype) -> None:

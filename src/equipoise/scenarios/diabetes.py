@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from equipoise.data.memory_mapped import take
-from equipoise.data.tables.numbers import standardised
+from equipoise.data.precision import standardised
 from equipoise.scenarios import cache, partition
 from equipoise.scenarios.scenario import REGRESSION, Described, Description, Protocol, Scenario
 from equipoise.system.ranges import check_number, check_whole

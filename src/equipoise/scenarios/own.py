@@ -18,12 +18,11 @@ from equipoise.data.contents import DataError
 from equipoise.data.formats.reading import read_user_data
 from equipoise.data.memory_mapped import Data, Mapped, take
 from equipoise.data.pictures import Pictures, Range, doubtful, faint
-from equipoise.data.precision import lost
+from equipoise.data.precision import lost, standardised
 from equipoise.data.samples import NOTHING, Draw, at_one_client, held_rows
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.coding import Coder
 from equipoise.data.tables.columns import WRITTEN, Columns, UserData, listed, ordered, several
-from equipoise.data.tables.numbers import standardised
 from equipoise.data.tables.schema import CATEGORY
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.metrics.groups import positive_class
@@ -253,16 +252,14 @@ def check_positive(own: UserData, positive: str | int) -> str:
 
 def columns_of(**options: Any) -> Columns:
     """How a table is to be read, of the options of :func:`scenario`; others are ignored."""
-    lists = ("leave_out", "keep", "not_missing")
+    lists = ("leave_out", "keep", "not_missing", "inputs")
     values: dict[str, Any] = {f.name: options[f.name] for f in fields(Columns) if f.name in options}
     if values.get("task") is not None:
         values["task"] = kind_of(values["task"])
     if isinstance(values.get("group"), list):
         values["group"] = tuple(values["group"])
-    if values.get("inputs") is not None:
-        values["inputs"] = several(values["inputs"])
     values["schema"] = json.dumps(options["columns"], sort_keys=True) if options.get("columns") else ""
-    return Columns(**values | {name: several(values[name]) for name in lists if name in values})
+    return Columns(**values | {name: several(values[name]) for name in lists if values.get(name) is not None})
 
 
 @dataclass(frozen=True)
@@ -615,7 +612,11 @@ def _rounding_of(own: UserData, coder: Coder, x: NDArray[np.float32]) -> list[st
     if not numbers:
         return []
     raw = np.stack(
-        [np.where(cells.missing, coder.fitted[name].fill, cells.values) for name, cells in numbers.items()], 1
+        [
+            np.where(gone, coder.fitted[name].fill, cells.values) if (gone := cells.missing).any() else cells.values
+            for name, cells in numbers.items()
+        ],
+        1,
     )
     place = {name: k for k, name in enumerate(coder.names)}
     return _rounding(own, raw, x[:, [place[name] for name in numbers]], [*numbers])
@@ -637,7 +638,7 @@ def _digest(own: UserData) -> str:
     total = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
     if isinstance(own.inputs, RawTable):
         for name, cells in own.inputs.columns.items():
-            total.update(json.dumps([name, cells.words]).encode())
+            total.update(f"[{json.dumps(name)}, {json.dumps(cells.words) if cells.words else '[]'}]".encode())
             total.update(np.ascontiguousarray(cells.values).data)
         total.update(own.inputs.schema.digest.encode())
     elif not isinstance(own.inputs, Pictures):

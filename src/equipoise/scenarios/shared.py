@@ -19,11 +19,10 @@ from equipoise.data.formats.reading import read_user_data
 from equipoise.data.samples import Draw, OfPeople, held_rows
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.checks import DIFFERENT, SHARES, shortened, unlike, unlike_words
-from equipoise.data.tables.coding import Coder
+from equipoise.data.tables.coding import Coder, Sums, add_up_all, learn
 from equipoise.data.tables.columns import WRITTEN, UserData, listed, numbered, ordered
 from equipoise.data.tables.reading import key_of
 from equipoise.data.tables.schema import CATEGORY, LEFT_OUT, NUMBER, Schema
-from equipoise.data.tables.sums import Sums, add_up_all, learn
 from equipoise.data.tables.words import twins
 from equipoise.scenarios.own import Parts, columns_of, divided
 from equipoise.system.environment import versions
@@ -197,7 +196,7 @@ def site_sums(
             f"{data} has {len(rows)} training rows, and numbers about fewer than {least} do not leave a site: it cannot take part, "
             f"unless its people allow it with --least {max(1, len(rows))}."
         )
-    sums = add_up_all(own.inputs, rows)
+    sums = add_up_all(own.inputs, [rows])
     numbers = {name: np.unique(each.points, return_counts=True)[1] for name, each in sums.items()}
     if telling := [name for name, counts in numbers.items() if len(counts) == 2 and counts.min() < least]:
         log.warning(
@@ -206,7 +205,10 @@ def site_sums(
             *(data, "s" * (len(telling) > 1), listed(telling), least, CATEGORY),
         )
     columns = {name: each.suppressed(least) for name, each in sums.items()}
-    label = _numbers(own.targets[rows]) if own.regression else _words([own.label[row] for row in rows], least)
+    y = own.targets[rows]
+    label = _words([own.label[row] for row in rows], least)
+    if own.regression:
+        label = Sums(len(y), len(y), float(y.sum()), float(y.std()))
     values = {name: _words([words[row] for row in rows], least) for name, words in own.attributes.items()}
     return {
         "format": FORMAT,
@@ -275,7 +277,7 @@ def join(sums: Mapping[str, Mapping[str, Any]]) -> SharedSchema:
             raise DataError(
                 f"{what}: {said} differ only in capital letters or spaces between sites. Write them in one way."
             )
-    coder = Coder(schema, learn(schema, parts))
+    coder = Coder(schema, learn(schema, {name: Sums.over([part[name] for part in parts]) for name in schema.names}))
     centre, scale = label.mean, label.deviation or 1.0
     sites = tuple(str(each["site"]) for each in sums.values() if each["site"])
     draw = reference["seed"], reference["test"], reference["validation"], sites
@@ -349,7 +351,3 @@ def _content(sums: Sums) -> dict[str, Any]:
 
 def _words(words: Sequence[str], least: int) -> Sums:
     return Sums(len(words), len(words), words=Counter(words)).suppressed(least)
-
-
-def _numbers(values: NDArray[Any]) -> Sums:
-    return Sums(len(values), len(values), float(values.sum()), float(values.std()))

@@ -1,30 +1,61 @@
-"""Arrays x and y: of an ``.npz`` file, of a function, or of another reader."""
+"""Arrays x and y: of an ``.npz`` file, of files of PFLlib, MATLAB or LEAF, or of a function."""
 
 import json
+import math
+import re
 import shlex
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch.utils.data import Dataset
 
 from equipoise.data.contents import DataError
-from equipoise.data.declared import check_npz
-from equipoise.data.precision import lost
-from equipoise.data.tables.columns import SPLITS, WRITTEN, Columns, UserData, check_purposes, column, listed, together
-from equipoise.data.tables.groups import groups_of
-from equipoise.data.tables.numbers import counting, finite, single
-from equipoise.data.tables.roles import named_columns, read_roles
-from equipoise.data.tables.words import Origin
+from equipoise.data.declared import check_bytes, check_npz
+from equipoise.data.precision import counting, finite, lost, single
+from equipoise.data.samples import Lazy
+from equipoise.data.tables.columns import (
+    SPLITS,
+    WRITTEN,
+    Columns,
+    UserData,
+    check_purposes,
+    column,
+    listed,
+    of_files_read,
+    together,
+)
+from equipoise.data.tables.roles import groups_of, named_columns, read_roles
+from equipoise.data.tables.words import EXACT, NUMBER, Origin
+from equipoise.system import own_code
 
 # Of inputs and labels.
 PAIRS = (("{}_images", "{}_labels"), ("x_{}", "y_{}"), ("{}_x", "{}_y"), ("{}_data", "{}_labels"))
 
 Arrays = Mapping[str, NDArray[Any]]
 OfClient = tuple[str, str, NDArray[Any], NDArray[Any]]  # part of the data ("": none), client, samples and labels
+EXPECTED = (
+    "Return a list with (x, y) or a data set for each client, a dictionary of these by the clients' names, or a dictionary of arrays "
+    "x [n, ...], y [n] and, if you like, client, group and split [n]"
+)
+PARTS = ("train", "test")  # folders of PFLlib
+# of a number of MATLAB; 8 of all others
+BYTES = {"uint8": 1, "int8": 1, "logical": 1, "uint16": 2, "int16": 2, "single": 4, "uint32": 4, "int32": 4}
+MATLAB_73, HDF = b"MATLAB 7.3", b"\x89HDF"  # begin files of this version, with and without a text before
+KEYS = ("users", "num_samples", "user_data", "hierarchies")
+BEGIN = re.compile(rb'\s*\{\s*"(?:' + "|".join(KEYS).encode() + rb')"')
+LOOKED_AT = 1 << 12  # bytes of a file that may be of LEAF
+GROWTH = 16  # times the size of its file that JSON takes in memory, at most
+TEXT = (
+    " Networks here take numbers: make them of text in a function of your own, --data my.py:clients. Of names of images make a "
+    "table with the columns path, label and client."
+)
 
 
 class PickledError(DataError):
@@ -224,3 +255,295 @@ def _channels_first(x: NDArray[Any]) -> NDArray[Any]:
     """Images [n, C, H, W] from [n, H, W, C]; all other numbers as they are."""
     last = x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3)
     return np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if last else x
+
+
+def of_function(reference: str, columns: Columns, seed: int) -> UserData:
+    """Call a function, with ``seed`` if its signature has one, and take what it returns as it is: nothing is standardised.
+
+    It returns a list with ``(x, y)``, a ``torch.utils.data.Dataset`` or :class:`Lazy` for each client; or a dictionary of these by
+    the clients' names; or a dictionary of arrays as an ``.npz`` file has them. All samples are kept in memory.
+
+    Raises
+    ------
+    OwnCodeError : the function is not there, or fails. DataError : it returns something else.
+    """
+    returned = own_code.call("data", reference, {"seed": seed}, {})
+    if isinstance(returned, Mapping) and {"x", "y"} <= returned.keys():
+        _refuse_several(reference, returned["x"])
+        arrays = {name: np.asarray(value) for name, value in returned.items()}
+    elif not isinstance(returned, Mapping | list | tuple) or not len(returned):
+        raise DataError(f"{reference} returned {type(returned).__name__}, or an empty one. {EXPECTED}.")
+    else:
+        clients: Any = returned
+        if not isinstance(returned, Mapping):
+            clients = {f"client-{k}": data for k, data in enumerate(returned, start=1)}
+        pairs = {str(name): _pair(f"{reference}, {name}", data) for name, data in clients.items()}
+        if len(pairs) < len(clients):
+            raise DataError(
+                f"{reference}: two clients have the same name as text: {listed(map(repr, clients))}. Rename one."
+            )
+        if len({x.shape[1:] for x, _ in pairs.values()}) > 1:
+            shapes = ", ".join(f"{name} {list(x.shape[1:])}" for name, (x, _) in pairs.items())
+            raise DataError(f"{reference}: samples of all clients must have one shape; found {shapes}.")
+        if len({x.dtype == np.uint8 for x, _ in pairs.values()}) > 1:
+            kinds = ", ".join(f"{name} {x.dtype}" for name, (x, _) in pairs.items())
+            raise DataError(f"{reference}: samples of all clients must be bytes (uint8), or of none; found {kinds}.")
+        arrays = of_clients([("", name, x, y) for name, (x, y) in pairs.items()])
+    return of_arrays(reference, arrays, columns, {"function": own_code.short(reference)})
+
+
+def _pair(who: str, data: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The samples and labels of one client."""
+    try:
+        data = data.load() if isinstance(data, Lazy) else data
+        if isinstance(data, Dataset):
+            data = zip(*(data[k] for k in range(len(data))), strict=True)  # type: ignore[arg-type]
+        x, y = data
+        _refuse_several(who, x if isinstance(x, Mapping) else x[0])
+        x, y = (np.stack([*map(np.asarray, part)]) for part in (x, y))
+    except DataError:
+        raise
+    except Exception as error:  # of the user's code
+        raise DataError(
+            f"{who}: {type(data).__name__} cannot be read ({type(error).__name__}: {error}). {EXPECTED}."
+        ) from error
+    if y.shape != x.shape[:1]:
+        raise DataError(f"{who}: expected x [n, ...] and y [n]; found {list(x.shape)} and {list(y.shape)}.")
+    return x, y
+
+
+def _refuse_several(who: str, x: object) -> None:
+    """Require inputs that are one array."""
+    if isinstance(x, Mapping):
+        raise DataError(
+            f"{who}: x is a dictionary of {listed(map(repr, x))}, and data that a function gives here have one array of inputs. Join them "
+            "into one, or train in Python, where a network may take several: eq.Federation(net, clients)."
+        )
+
+
+def pfllib_files(folder: Path) -> list[Path]:
+    """The files ``train/CLIENT.npz`` and, if there are any, ``test/CLIENT.npz`` of a folder."""
+    train, test = (sorted((folder / part).glob("*.npz")) for part in PARTS)
+    return [*train, *test] if train else []
+
+
+def of_pfllib(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData:
+    """Read a file per client and part, as PFLlib has them, each with arrays x and y."""
+    parts: list[OfClient] = []
+    problems: list[str] = []
+    total = 0
+    for path in files:
+        try:
+            arrays = opened(path)
+        except PickledError:
+            raise DataError(_conversion(folder, path)) from None
+        named = [
+            column([*arrays], asked, usual, path.name) for asked, usual in ((columns.image, "x"), (columns.label, "y"))
+        ]
+        if None in named:
+            problems.append(f"{path.parent.name}/{path.name} holds {', '.join(arrays) or 'nothing'}, expected x and y.")
+            continue
+        x, y = (arrays[str(name)] for name in named)
+        if y.shape != x.shape[:1]:
+            problems.append(f"{path.parent.name}/{path.name}: x is {list(x.shape)} and y {list(y.shape)}.")
+        parts.append((path.parent.name, path.stem, x, y))
+        total += x.nbytes  # there again when all are put together
+        check_bytes(folder, total)
+    if len(kinds := {f"{x.dtype} {list(x.shape[1:])}" for _, _, x, _ in parts}) > 1:
+        problems.append(f"samples must be of one type and shape, found {' and '.join(sorted(kinds))}.")
+    if problems:
+        raise DataError(together(folder, problems))
+    own = of_arrays(folder, of_clients(parts), replace(columns, image=None, label=None), of_files_read(files))
+    return replace(own, layout=f"a file per client and part: {own.layout.removeprefix('arrays: ')}")
+
+
+def _conversion(folder: Path, path: Path) -> str:
+    """What to do with the files of PFLlib, whose one array is a pickled dictionary."""
+    new = f"{folder.absolute()}.npz"
+    code = (
+        "import numpy as np, pathlib; "
+        f'f = [p for s in ({json.dumps(PARTS[0])}, {json.dumps(PARTS[1])}) for p in sorted(pathlib.Path({json.dumps(str(folder.absolute()))}, s).glob("*.npz"))]; '
+        'd = [np.load(p, allow_pickle=True)["data"].item() for p in f]; n = [len(e["y"]) for e in d]; '
+        f'np.savez({json.dumps(new)}, x=np.concatenate([e["x"] for e in d]), y=np.concatenate([e["y"] for e in d]), '
+        "client=np.repeat([p.stem for p in f], n), split=np.repeat([p.parent.name for p in f], n))"
+    )
+    return (
+        f"{path} holds Python objects, as PFLlib saves them, which are not read because they could run code. If you trust who made them, "
+        f"make arrays of them, and give these with --data {shlex.quote(new)}:\n\npython -c {shlex.quote(code)}\n"
+    )
+
+
+def matlab(path: Path, columns: Columns) -> UserData:
+    """Read variables of a MATLAB file: x with the samples along its first or last side, y, and client, group and split.
+
+    They are of the class that they have in MATLAB, which stores doubles that are whole as bytes.
+    """
+    with path.open("rb") as file:
+        begin = file.read(len(MATLAB_73))
+    if begin == MATLAB_73 or begin.startswith(HDF):
+        raise DataError(
+            f"{path} is a MATLAB file of version 7.3, which is not read. Save it in MATLAB as one of version 7: "
+            f"load('{path.name}'); save('{path.stem}-v7.mat', '-v7')"
+        )
+    from scipy.io import loadmat, whosmat
+
+    try:
+        variables = {name: (shape, kind) for name, shape, kind in whosmat(path)}
+        used = named(path, [*variables], columns)
+        check_bytes(
+            path, sum(math.prod(variables[name][0]) * BYTES.get(variables[name][1], 8) for name in used.values())
+        )
+        content = loadmat(path, variable_names=[*used.values()], mat_dtype=True)
+    except DataError:
+        raise
+    except Exception as error:  # SciPy raises many kinds for a damaged file
+        raise DataError(
+            f"{path} cannot be read as a MATLAB file ({type(error).__name__}: {error}). Is it damaged, or cut short?"
+        ) from None
+    arrays = {name: _plain(path, name, content[name]) for name in used.values()}
+    for name in {*used.values()} - {used["x"]}:
+        cells = arrays[name].reshape(
+            -1
+        )  # MATLAB has no arrays of one side, and its whole numbers are doubles as a rule
+        whole = cells.dtype.kind == "f" and (np.abs(cells) < EXACT).all() and (cells == np.rint(cells)).all()
+        arrays[name] = cells.astype(np.int64) if whole else cells
+    x, n = arrays[used["x"]], len(arrays[used["label"]])
+    unused = [name for name in variables if name not in used.values()]
+    notes = [f"{path.name}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []
+    if x.shape[-1] == n != x.shape[0]:
+        arrays[used["x"]] = np.ascontiguousarray(np.moveaxis(x, -1, 0))
+        notes.append(f"{path.name}: {used['x']} {list(x.shape)} has the samples last, as there are {n} labels.")
+    elif x.shape[-1] == n == x.shape[0]:
+        notes.append(
+            f"{path.name}: {used['x']} {list(x.shape)} has as many rows as columns; a row is taken as a sample."
+        )
+    own = of_arrays(path, arrays, columns, {"file": path.name, "bytes": path.stat().st_size})
+    return replace(own, notes=(*own.notes, *notes))
+
+
+def _plain(path: Path, name: str, variable: Any) -> NDArray[Any]:
+    """A variable of numbers, or of words as cells or as rows of characters."""
+    kind = variable.dtype.kind if isinstance(variable, np.ndarray) else ""
+    if kind == "U":
+        return np.array([word.strip() for word in variable.reshape(-1).tolist()])
+    cells = variable.reshape(-1) if kind == "O" else ()
+    words = [cell.reshape(-1).tolist() for cell in cells if isinstance(cell, np.ndarray)]
+    if words and len(words) == variable.size and all(len(word) == 1 for word in words):
+        return np.array([str(word[0]) for word in words])
+    if not kind or kind not in "biuf":
+        raise DataError(
+            f"{path}: {name} is neither an array of numbers nor cells with words. In MATLAB, {name} = full({name}) makes one of a "
+            f"sparse matrix, and {name} = cellstr({name}) cells of strings."
+        )
+    return variable  # type: ignore[no-any-return]
+
+
+def _is_leaf(path: Path) -> bool:
+    """Whether a file is one of LEAF, by how it begins."""
+    with path.open("rb") as file:
+        return BEGIN.match(file.read(LOOKED_AT)) is not None
+
+
+def leaf_parts(folder: Path) -> dict[str, list[Path]]:
+    """The files of LEAF in a folder, or in its folder ``data``: of ``train`` and ``test``, or else its own, or of ``all_data``."""
+    for base in (folder, folder / "data"):
+        train, test, whole = (_files(base / name) for name in ("train", "test", "all_data"))
+        if train and test:
+            return {"train": train, "test": test}
+        if every := _files(base) or whole:
+            return {"": every}
+    return {}
+
+
+def _files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.glob("*.json") if not path.name.startswith(".") and _is_leaf(path))
+
+
+def of_leaf(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]]) -> UserData:
+    """Read the users of all files of LEAF (Caldas et al. 2018), by the part that these belong to (``""``: none), one file at a time."""
+    users: list[OfClient] = []
+    file_of: dict[tuple[str, str], Path] = {}
+    problems: list[str] = []
+    every = [file for of_part in files.values() for file in of_part]
+    for part, file in ((part, file) for part, of_part in files.items() for file in of_part):
+        for user, x, y in _users(file, problems):
+            if (first := file_of.setdefault((part, user), file)) != file:
+                problems.append(f"{file.name}, user {user}: also in {first.name}.")
+            users.append((part, user, x, y))
+        check_bytes(path, sum(x.nbytes for _, _, x, _ in users))  # there again when all are put together
+    shapes = {x.shape[1:]: user for _, user, x, _ in users if len(x)}
+    if len(shapes) > 1:
+        each = ", ".join(f"{list(shape)} of user {user}" for shape, user in shapes.items())
+        problems.append(f"samples must have one shape, found {each}.")
+    if problems:
+        raise DataError(together(path, problems) + TEXT * any("x holds text" in problem for problem in problems))
+    arrays = of_clients(users)
+    own, files_ = of_arrays(path, arrays, columns, of_files_read(every)), f"{len(every)} file{'s' * (len(every) > 1)}"
+    return replace(own, layout=f"users of LEAF, {files_}: {own.layout.removeprefix('arrays: ')}")
+
+
+def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any], NDArray[Any]]]:
+    """Every user of a file, with samples [n, ...] and labels; adds to ``problems`` what is wrong."""
+    check_bytes(file, GROWTH * file.stat().st_size)
+    try:
+        content = json.loads(file.read_bytes(), object_pairs_hook=_unique)
+        names, data, counts = content["users"], content["user_data"], content.get("num_samples")
+        pairs = [(str(user), data[user]["x"], data[user]["y"]) for user in names]
+        if counts is None or len(counts) != len(names):
+            counts = [None] * len(names)
+        if lost := listed(sorted(data.keys() - set(names))):
+            problems.append(f"{file.name}: {lost} in user_data, but not in users.")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error) or type(error).__name__
+        raise DataError(
+            f'{file} cannot be read as JSON of LEAF ({reason}). Expected {{"users": [...], "num_samples": [...], '
+            '"user_data": {USER: {"x": [...], "y": [...]}}}.'
+        ) from None
+    for (user, x, y), count in zip(pairs, counts, strict=True):
+        samples = _samples(x, y, count)
+        if isinstance(samples, str):
+            problems.append(f"{file.name}, user {user}: {samples}.")
+        else:
+            yield user, samples, np.array([str(int(k)) if isinstance(k, bool) else str(k) for k in y])
+
+
+def _samples(x: Any, y: Any, count: Any) -> NDArray[Any] | str:
+    """Samples [n, ...] of a user of whom a file declares so many; in words, what is wrong with them."""
+    if not isinstance(x, list) or not isinstance(y, list):
+        return "x and y must be lists"
+    if len(x) != len(y) or count not in (None, len(y)):
+        declared = "" if count is None else f", num_samples is {count}"
+        return f"{len(x)} samples and {len(y)} labels{declared}"
+    if strange := [label for label in y if not isinstance(label, str | int | float)]:
+        return f"a label is {str(strange[0])[:40]}, expected a word or a number"
+    samples = _numbers(x)
+    if isinstance(samples, str):
+        return f"x holds text ({samples[:40]!r})"
+    return "samples have different lengths, or are no numbers" if samples is None else samples
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, none of whose names comes twice: JSON would keep the last."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice = next(a for (a, _), (b, _) in pairwise(sorted(pairs, key=lambda pair: pair[0])) if a == b)
+        raise ValueError(f"{twice!r} is there twice")
+    return made
+
+
+def _numbers(x: Sequence[Any]) -> NDArray[Any] | str | None:
+    """Samples [n, ...]; the first text among them; None of what is neither."""
+    first: Any = x
+    while isinstance(first, list) and first:
+        first = first[0]
+    if isinstance(first, str):
+        return first
+    try:
+        made = np.array(x)
+    except ValueError:  # of different lengths
+        return None
+    if made.dtype.kind == "U":
+        return next((str(word) for word in made.flat if not NUMBER.fullmatch(word)), str(made.flat[0]))
+    return (made[:, None] if made.ndim == 1 else made) if made.dtype.kind in "biuf" else None

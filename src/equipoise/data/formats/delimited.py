@@ -12,9 +12,8 @@ import zlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
@@ -26,8 +25,7 @@ from equipoise.data.declared import check_bytes, lines
 from equipoise.data.tables.cells import Raw, Words
 from equipoise.data.tables.columns import Columns, listed, option
 from equipoise.data.tables.schema import EXPONENT
-from equipoise.data.tables.signs import LARGEST, Signs, respelt
-from equipoise.data.tables.words import EXACT
+from equipoise.data.tables.words import EXACT, LARGEST, Signs, respelt
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +42,8 @@ SHOWN = 10  # lines in an error
 FEW = 200  # different fractions, which may be codes
 BLOCK = 1 << 20  # numbers that are looked at at once
 ROUNDING = 1e-6  # of thousandths
-CODES = re.compile(rf"^\s*(?:[+-]?0\d|{EXPONENT}\s*$)", re.ASCII | re.MULTILINE)  # 007 and 1E1
+CODE = rf"[+-]?0\d|{EXPONENT}\s*\n"  # 007 and 1E1
+END = "\ue000"  # is read after the last line: a quotation mark that is open takes it into a cell
 WHOLE = re.compile(r"[+-]?\d{1,300}", re.ASCII)
 # what pandas makes of every file: no header, and each cell as it is written
 PLAINLY: Mapping[str, Any] = {"header": None, "index_col": False, "keep_default_na": False, "na_filter": False}
@@ -62,6 +61,7 @@ class Delimited:
     skipped : records that are no rows: the header, comments, and lines without content.
     width : cells of a row; one more than there are names where every line ends with a separator.
     spaced : whether blanks after a separator are no part of a cell.
+    head : the cells of the first rows, of a small table all.
     notes : sentences about what was left out.
     header : which record is the header.
     declared : whether the user gave ``decimal``, so that a point cannot be between thousands.
@@ -76,6 +76,7 @@ class Delimited:
     skipped: tuple[int, ...]
     width: int
     spaced: bool
+    head: Sequence[Sequence[str]] = ()
     notes: tuple[str, ...] = ()
     header: int = 0
     declared: bool = False
@@ -89,10 +90,14 @@ class Delimited:
 
     def words(self, names: Sequence[str]) -> dict[str, list[str]]:
         """The cells of some columns as text."""
-        if not len(self) or not names:
-            return {name: [] for name in names}
         where = self._places(names)
-        frame = self._read(where, str)
+        if self._whole:
+            cells = {name: [row[k] for row in self.head] for name, k in zip(names, where, strict=True)}
+            return {
+                name: ["\n".join(cell.splitlines()) if "\r" in cell else cell for cell in column]
+                for name, column in cells.items()
+            }
+        frame: Any = self._read(where, str) if names else {}
         return {name: frame[k].tolist() for name, k in zip(names, where, strict=True)}
 
     def columns(self, names: Sequence[str], text: Collection[str] = ()) -> dict[str, Raw]:
@@ -100,48 +105,41 @@ class Delimited:
         if not len(self) or not names:
             return {name: Words.of(()) for name in names}
         check_bytes(self.path, 8 * len(self) * len(names))
-        first = [*zip(*self._first(max(LEAST, min(FIRST, CHUNK // self.width))), strict=True)]
+        first = [*zip(*self.head, strict=True)]
         cells = {name: first[k] for name, k in zip(names, self._places(names), strict=True)}
         number = [name for name in self._numeric(cells) if name not in text]
-        whole = all(len(column) == len(self) for column in first[:1])  # these are all rows
         try:
-            x = self._numbers(number, cells if whole else None)
+            x = self._numbers(number)
         except ValueError:  # of a cell below the first rows
             number, x = [], np.empty((len(self), 0))
         good: NDArray[np.bool_] = np.all(np.abs(x) <= LARGEST, axis=0)
         good[good] = ~self._doubtful(x[:, good], [cells[name] for name, fits in zip(number, good, strict=True) if fits])
         numeric = {name: x[:, k] for k, name in enumerate(number) if good[k]}
         others = [name for name in names if name not in numeric]
-        words = {name: Words.of_text(cells[name]) for name in others} if whole else self._text(others)
+        words = {name: Words.of_text(cells[name]) for name in others} if self._whole else self._text(others)
         return {name: numeric[name] if name in numeric else words[name] for name in names}
 
-    def _numbers(self, names: Sequence[str], cells: Mapping[str, Sequence[str]] | None) -> NDArray[np.float64]:
-        """Columns of numbers [n, D], of their ``cells`` if these are known."""
-        if not names:
-            return np.empty((len(self), 0))
-        if cells is None:
-            return self._read(self._places(names), np.float64).to_numpy(np.float64)
-        comma = self.decimal != "."
-        return np.array(
-            [
-                [*map(float, (cell.replace(",", ".") for cell in cells[name]) if comma else cells[name])]
-                for name in names
-            ]
-        ).T
+    @property
+    def _whole(self) -> bool:
+        """Whether the first rows are all."""
+        return len(self.head) == len(self)
 
-    def _first(self, rows: int) -> Iterator[list[str]]:
-        """The cells of the first rows."""
-        skipped = {*self.skipped}
-        with opened(self.path, self.encoding) as file:
-            records = enumerate(_records(file, self.path, self.sep, self.spaced))
-            lines = (row for k, (_, row) in records if k not in skipped)
-            yield from (row + [""] * (self.width - len(row)) for row in islice(lines, rows))
+    def _numbers(self, names: Sequence[str]) -> NDArray[np.float64]:
+        """Columns of numbers [n, D], each in contiguous memory."""
+        where = self._places(names)
+        if not self._whole and names:
+            return self._read(where, np.float64).to_numpy(np.float64)
+        x = np.empty((len(names), len(self)))
+        for k, row in enumerate(self.head):
+            cells = [row[place] for place in where]
+            x[:, k] = [*map(float, cells if self.decimal == "." else (cell.replace(",", ".") for cell in cells))]
+        return x.T
 
     def _numeric(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
         """The columns that hold numbers alone in these rows, none of which may be a code."""
-        numbers = re.compile(rf"(?:\s*(?:{Signs(decimal=self.decimal).pattern.pattern})[^\S\n]*\n)*", re.ASCII)
-        text = {name: "\n".join(column) + "\n" for name, column in cells.items()}
-        return [name for name, lines in text.items() if numbers.fullmatch(lines) and not CODES.search(lines)]
+        number = Signs(decimal=self.decimal).pattern.pattern
+        numbers = re.compile(rf"(?:\s*+(?!{CODE})(?:{number})[^\S\n]*+\n)*+", re.ASCII)
+        return [name for name, column in cells.items() if numbers.fullmatch("\n".join(column) + "\n")]
 
     def _doubtful(self, x: NDArray[np.float64], first: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
         """Which columns of numbers [n, D] must be read as text, as it may have another meaning: 1.234 without another fraction, or 3.1 and 3.10.
@@ -152,16 +150,17 @@ class Delimited:
         step = max(1, BLOCK // max(1, len(x)))
         for k in range(0, x.shape[1], step):
             part = x[:, k : k + step]
-            size, fraction = np.abs(part), part % 1 != 0
+            size, fraction = np.abs(part), part != np.floor(part)
             milli = size * 1000
-            grouped = ~fraction | ((size >= 1) & (size < 1000) & (np.abs(milli - np.rint(milli)) < ROUNDING))
+            near = np.abs(milli - np.rint(milli)) < ROUNDING
+            grouped = ~fraction | ((size >= 1) & (size < 1000) & near)
             doubtful[k : k + step] = grouped.all(0) & fraction.any(0) & (not self.declared)
-            short = fraction.any(0) & (np.abs(milli - np.rint(milli)) < ROUNDING).all(0)
+            short = fraction.any(0) & near.all(0)
             different = (np.diff(np.sort(part[:FIRST], axis=0), axis=0) > 0).sum(0) + 1
             for j in np.flatnonzero(short).tolist():
                 words = {*first[k + j]}
                 few = len(x) > FIRST and different[j] <= FEW and len(np.unique(part[:, j])) <= FEW
-                doubtful[k + j] |= few or (len(words) > different[j] and bool(respelt(map(str.strip, words))))
+                doubtful[k + j] |= few or (len(words) > different[j] and respelt(map(str.strip, words)))
         return doubtful
 
     def merged(self, columns: Mapping[str, Raw]) -> list[str]:
@@ -179,14 +178,12 @@ class Delimited:
         code: list[dict[str, int]] = [{} for _ in names]
         codes = [np.empty(len(self), np.int32) for _ in names]
         first = 0
-        for frame in self._chunks(self._places(names), max(1, CHUNK // max(1, len(names)))) if names else ():
+        for frame in self._frames(self._places(names), str, max(1, CHUNK // max(1, len(names)))) if names else ():
             for k, column in enumerate(frame):
                 part, words = pd.factorize(frame[column])
                 place = np.array([code[k].setdefault(word, len(code[k])) for word in words], np.int32)
                 codes[k][first : first + len(frame)] = place[part]
             first += len(frame)
-        if names and first != len(self):
-            raise self._open_quotes()
         return {name: Words(codes[k], tuple(code[k])) for k, name in enumerate(names)}
 
     def _places(self, names: Sequence[str]) -> list[int]:
@@ -194,29 +191,20 @@ class Delimited:
         return [place[name] for name in names]
 
     def _read(self, where: Sequence[int], dtype: type) -> pd.DataFrame:
-        with self._parsed(where, dtype, None) as frame:
-            if len(frame) != len(self):
-                raise self._open_quotes()
-            return cast(
-                "pd.DataFrame", frame[list(dict.fromkeys(where))]
-            )  # pandas gives columns in the order of the file
+        frames = [*self._frames(where, dtype, len(self) + 1)]  # one, and then that it has all rows
+        return frames[0]
 
-    def _chunks(self, where: Sequence[int], rows: int) -> Iterator[pd.DataFrame]:
-        with self._parsed(where, str, rows) as frames:
-            for frame in frames:
-                yield frame[list(dict.fromkeys(where))]
-
-    def _open_quotes(self) -> DataError:
+    def open_quotes(self) -> DataError:
+        """That a quotation mark is not closed, or pandas finds other rows."""
         last = f", perhaps below line {self.lines[-2]}" if len(self) > 1 else ""
         return DataError(f"{self.path}: a quotation mark is opened and not closed{last}. Close or remove it.")
 
-    @contextmanager
-    def _parsed(self, where: Sequence[int], dtype: type, rows: int | None) -> Iterator[Any]:
-        """What pandas makes of the file: a frame, or frames of so many ``rows``."""
+    def _frames(self, where: Sequence[int], dtype: type, rows: int) -> Iterator[pd.DataFrame]:
+        """What pandas makes of some columns, so many ``rows`` at a time."""
         import pandas as pd
 
         read: Any = pd.read_csv
-
+        n = 0
         with opened(self.path, self.encoding, None) as file, warnings.catch_warnings():
             # pandas loses an empty first cell after a line that ends in a carriage return alone: it sees none
             warnings.simplefilter("ignore")  # float_precision will have one value only, that which is asked for
@@ -224,9 +212,13 @@ class Delimited:
             how |= {"names": range(self.width), "usecols": where, "skiprows": self.skipped, "dtype": dtype}
             exact = {"float_precision": "round_trip", "low_memory": False, "engine": "c"}
             try:
-                yield read(file, chunksize=rows, **how, **PLAINLY, **exact)
+                for frame in read(file, chunksize=rows, **how, **PLAINLY, **exact):
+                    n += len(frame)
+                    yield frame[list(dict.fromkeys(where))]  # pandas gives columns in the order of the file
             except pd.errors.ParserError:
-                raise self._open_quotes() from None
+                raise self.open_quotes() from None
+        if n != len(self):
+            raise self.open_quotes()
 
 
 def read(path: Path, columns: Columns) -> Delimited:
@@ -289,10 +281,9 @@ def _text(file: TextIO, path: Path) -> Iterator[str]:
 
 def _records(file: TextIO, path: Path, sep: str, spaced: bool) -> Iterator[tuple[int, list[str]]]:
     """Every record with the line that it ends in."""
-    reader = csv.reader(_text(file, path), delimiter=sep, skipinitialspace=spaced)
+    reader = csv.reader(chain(_text(file, path), [END]), delimiter=sep, skipinitialspace=spaced)
     try:
-        for row in reader:
-            yield reader.line_num, row
+        yield from ((reader.line_num - _open(row), row) for row in reader if row != [END])
     except csv.Error as error:
         if "field limit" in str(error):
             most = f"{csv.field_size_limit():,} characters"
@@ -300,6 +291,11 @@ def _records(file: TextIO, path: Path, sep: str, spaced: bool) -> Iterator[tuple
                 f"{path}, line {reader.line_num}: a cell has more than {most}. Is a quotation mark open?"
             ) from None
         raise
+
+
+def _open(row: Sequence[str]) -> bool:
+    """Whether a quotation mark in the last row is not closed."""
+    return bool(row) and row[-1].endswith(END)
 
 
 def _structure(path: Path, encoding: str, declared: str | None, decimal: str) -> Delimited:
@@ -336,10 +332,12 @@ def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]]
     header, above = _header(path, records, hinted, skipped)
     repeats = list[int]()
     comments, empty, ragged, trailing = [f"{above} above the header"] * bool(above), [], [], False
-    kept = array("q")
+    kept, head, row = array("q"), list[list[str]](), header
     names, at = _names(path, header), skipped[-1] if header else 0
     n = len(names)
+    most = max(LEAST, min(FIRST, CHUNK // (n + 1)))
     for k, (line, row) in records:
+        size = len(kept)
         if row == header and n > 1:
             skipped.append(k)
             repeats.append(line)
@@ -358,6 +356,8 @@ def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]]
         else:
             kept.append(line)
             ragged.append((line, len(row)))
+        if size < len(kept) <= most:
+            head.append(row)
     if ragged:
         raise DataError(_ragged(path, n, ragged, len(kept)))
     notes = []
@@ -369,8 +369,11 @@ def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]]
         )
     if empty:
         notes.append(f"{path.name}: rows without any content are left out: {listed(f'line {line}' for line in empty)}.")
+    head = [row + [""] * (n + trailing - len(row)) for row in head]
     table = replace(table, names=names, lines=kept, skipped=tuple(skipped), width=n + trailing, header=at)
-    return replace(table, notes=tuple(notes))
+    if _open(row):
+        raise table.open_quotes()
+    return replace(table, head=head, notes=tuple(notes))
 
 
 def _filled(row: Sequence[str]) -> bool:

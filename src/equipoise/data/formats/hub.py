@@ -15,8 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from equipoise.data.contents import DataError
-from equipoise.data.formats.table import of_table
-from equipoise.data.formats.typed import Frame
+from equipoise.data.formats.table import Frame, of_table
 from equipoise.data.pictures import Pictures, Source
 from equipoise.data.tables.columns import SPLITS, WRITTEN, Column, Columns, UserData, column, listed
 

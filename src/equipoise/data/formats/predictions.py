@@ -14,12 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.formats.table import opened
-from equipoise.data.formats.typed import Frame
+from equipoise.data.formats.table import Frame, opened
 from equipoise.data.tables.cells import word_of
 from equipoise.data.tables.columns import Columns, check_purposes, column, numbered, ordered, together
-from equipoise.data.tables.groups import Group, groups_of
-from equipoise.data.tables.roles import read_column, read_numbers
+from equipoise.data.tables.roles import Group, groups_of, read_column, read_numbers
 from equipoise.data.tables.words import Origin, alike, missing
 from equipoise.metrics.groups import Positive, positive_class
 from equipoise.metrics.thresholds import decided

@@ -12,6 +12,7 @@ from equipoise.data.tables.words import alike
 from equipoise.system import own_code, text
 
 HUB = "hub:"
+OF_IMAGES = ("not_missing", "task", "choose", "agreed")  # options that folders of images have, too
 MEASURED = 20  # different whole numbers, from which on labels may be measurements, also where they are those from 0 up
 PICKLED = "It may hold Python objects, which are not read because they could run code. Save arrays: np.savez('data.npz', x=x, y=y)."
 SAVED = "Save the table as .xlsx or CSV from the program that wrote it."
@@ -44,7 +45,7 @@ def read_user_data(
     ``DIR``, ``users.json`` users of LEAF: JSON files, also in ``train`` and ``test`` or ``all_data``
     ``DIR``                 ``train/CLIENT.npz`` and ``test/CLIENT.npz``, each with ``x`` and ``y``
     ``hub:OWNER/NAME``      a data set of the Hugging Face Hub that is on this machine, or may be downloaded
-    ``data.py:clients``     a function of your own, also ``mypkg.data:clients``, see :func:`equipoise.data.formats.coded.read`
+    ``data.py:clients``     a function of your own, also ``mypkg.data:clients``, see :func:`equipoise.data.formats.arrays.of_function`
     ======================= ============================================================================================
 
     Parameters
@@ -74,9 +75,9 @@ def _source(source: str | Path, columns: Columns, download: bool, seed: int) -> 
             f"download=true is for data sets of the Hub ({HUB}OWNER/NAME), which {source} is not. Leave it out."
         )
     if own_code.is_reference(address):
-        from equipoise.data.formats.coded import read as from_code
+        from equipoise.data.formats.arrays import of_function
 
-        return from_code(address, columns, seed)
+        return of_function(address, columns, seed)
     path = Path(source).expanduser()
     if not path.exists():
         function, options = own_code.split(address)
@@ -95,11 +96,11 @@ def _source(source: str | Path, columns: Columns, download: bool, seed: int) -> 
 
 
 def _read(path: Path, columns: Columns) -> UserData:
-    from equipoise.data.formats import arrays, folders, leaf, matlab, pfllib, table
+    from equipoise.data.formats import arrays, folders, table
     from equipoise.data.formats.delimited import COMPRESSED
 
     packed = [f"{text}{ending}" for text in table.TEXT for ending in COMPRESSED]
-    readers = {**dict.fromkeys(table.SUFFIXES, table.read), ".npz": arrays.npz, ".mat": matlab.read}
+    readers = {**dict.fromkeys(table.SUFFIXES, table.read), ".npz": arrays.npz, ".mat": arrays.matlab}
     readers |= dict.fromkeys(packed, table.read)
 
     def reader(file: Path) -> Callable[[Path, Columns], UserData] | None:
@@ -108,16 +109,16 @@ def _read(path: Path, columns: Columns) -> UserData:
 
     if path.is_file():
         if path.suffix.lower() == ".json":
-            return leaf.read(path, columns, {"": [path]})
+            return arrays.of_leaf(path, columns, {"": [path]})
         if (read := reader(path)) is None:
             advice = f" {ADVICE[path.suffix.lower()]}" if path.suffix.lower() in ADVICE else ""
             endings = ", ".join([*readers, ".json of LEAF"])
             raise DataError(f"{path}: expected a folder, or a file that ends in {endings}.{advice}")
         return read(path, columns)
-    if parts := leaf.parts(path):
-        return leaf.read(path, columns, parts)
-    if of_clients := pfllib.files(path):
-        return pfllib.read(path, columns, of_clients)
+    if parts := arrays.leaf_parts(path):
+        return arrays.of_leaf(path, columns, parts)
+    if of_clients := arrays.pfllib_files(path):
+        return arrays.of_pfllib(path, columns, of_clients)
     inside = sorted(file for file in path.iterdir() if reader(file) and not file.name.startswith("."))
     if len(inside) > 1:
         raise DataError(
@@ -125,10 +126,8 @@ def _read(path: Path, columns: Columns) -> UserData:
         )
     if inside:
         return _read(inside[0], columns)
-    if columns.of_tables:
-        raise DataError(
-            f"{path} is a folder of images, and {columns.of_tables[0]} is an option of a table. Leave it out."
-        )
+    if given := [name for name, value in vars(columns).items() if value and name not in OF_IMAGES]:
+        raise DataError(f"{path} is a folder of images, and {given[0]} is an option of a table. Leave it out.")
     return folders.read(path, columns)
 
 

@@ -8,15 +8,17 @@ from datetime import date
 from decimal import Decimal
 from functools import cached_property
 from numbers import Number
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.tables.columns import option
 from equipoise.data.tables.schema import CATEGORY, DATE, NUMBER, Feature, Schema, plain
-from equipoise.data.tables.signs import LARGEST, Signs, faults, kind_of, truth_of
-from equipoise.data.tables.words import COMMAS, NUMBER as NUMERIC, missing
+from equipoise.data.tables.words import COMMAS, LARGEST, NUMBER as NUMERIC, Signs, faults, kind_of, missing, truth_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 UNDEFINED = ("nan", "<NA>", "NaT", "NaN")  # what NumPy, pandas and Decimal call what is not there
 Place = Callable[[int], str]
@@ -122,12 +124,31 @@ def taken(raw: Raw, rows: NDArray[np.int64]) -> Raw:
     return replace(raw, codes=raw.codes[rows]) if isinstance(raw, Words) else raw[rows]
 
 
-def raw_of(cells: Sequence[Any]) -> Raw:
-    """A column of cells of any type: an array if all are numbers, else words."""
-    text = Words.of(cells)
-    if text.numbers and len(text.numbers) + ("" in text.words) == len(text.words):
-        return text.mapped(lambda words: np.full(len(words), np.nan), text.numbers)  # type: ignore[no-any-return]
-    return text
+def cells_of(column: pd.Series) -> list[Any]:
+    """The cells of a column of pandas, None where there is nothing; bytes are text."""
+    cells = [None if lost else cell for cell, lost in zip(column.tolist(), column.isna(), strict=True)]
+    return [cell.decode() if isinstance(cell, bytes) else cell for cell in cells]
+
+
+def raw_of(column: Any) -> Raw:
+    """A column of pandas, an array or a list as numbers, as dates in UTC, or as words, if its cells are neither all numbers nor all dates."""
+    import pandas as pd
+
+    if not isinstance(column, pd.Series):
+        column = pd.Series(column, dtype=None if isinstance(column, np.ndarray) else object)
+    if column.dtype.kind in "iuf":
+        numbers: NDArray[np.float64] = column.to_numpy(np.float64, na_value=np.nan)
+        return numbers
+    if column.dtype.kind == "M":
+        days: NDArray[np.datetime64] = column.to_numpy(f"datetime64[{column.dt.unit}]")
+        return days
+    cells = cells_of(column)
+    kinds = {type(cell) for cell in cells if cell is not None}
+    if kinds and kinds <= {int, float}:
+        return np.array([np.nan if cell is None else cell for cell in cells], np.float64)
+    if kinds and all(issubclass(kind, date) for kind in kinds):
+        return np.array([*map(_utc, cells)], "M8[us]")
+    return Words.of(cells)
 
 
 @dataclass(frozen=True)
@@ -160,18 +181,22 @@ class RawTable:
 
     def numbers(self) -> NDArray[np.float64]:
         """All columns as numbers [n, D], categories by their codes; of missing cells a number less than all others."""
-        made = np.empty((len(self.columns), len(self)))
-        for k, name in enumerate(self.schema.names):
-            cells = self.columns[name]
-            made[k] = cells.values
-            if (gone := cells.missing).any():
-                made[k][gone] = made[k][~gone].min(initial=0) - 1
+        made = np.array([self.columns[name].values for name in self.schema.names], np.float64)
+        for k in np.flatnonzero(self.missing.any(1)).tolist():
+            made[k][self.missing[k]] = made[k][~self.missing[k]].min(initial=0) - 1
         return made.T
+
+    @cached_property
+    def missing(self) -> NDArray[np.bool_]:
+        """Which cells are missing [D, n], of the columns in the order of the schema."""
+        return np.array([self.columns[name].missing for name in self.schema.names])
 
 
 def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]:
     """The cells of one column and what is wrong with them, in sentences; ``at(k)`` is the place of row k."""
     marks = feature.missing_values
+    if feature.kind == NUMBER and feature.low is None and feature.high is None and not marks and _complete(raw):
+        return Cells(raw), []  # type: ignore[arg-type]
     if isinstance(raw, np.ndarray) and (feature.kind == CATEGORY or (feature.kind == DATE and raw.dtype.kind != "M")):
         raw = Words.of(map(word_of, raw.tolist()) if raw.dtype.kind != "M" else np.datetime_as_string(raw, unit="auto"))
     signs = Signs(feature.thousands, feature.decimal, feature.unit)
@@ -213,6 +238,11 @@ def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]
             first = ", ".join(f"{numbers[k]:g} in {at(k)}" for k in outside[:3].tolist())
             problems.append(f"column {feature.name}: {len(outside):,} numbers are {side} = {edge:g} ({first}).")
     return Cells(numbers), problems + _refused(feature, gone, at)
+
+
+def _complete(raw: Raw) -> bool:
+    """Whether these are numbers, none of which is missing or too large."""
+    return isinstance(raw, np.ndarray) and raw.dtype == np.float64 and bool(np.abs(raw).max(initial=0) <= LARGEST)
 
 
 def _refused(feature: Feature, gone: NDArray[np.bool_], at: Place) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.data.precision import BLOCK, LEAST, counting
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.columns import MANY, PROBLEMS, Columns, UserData, listed, option
-from equipoise.data.tables.numbers import BLOCK, LEAST, counting
 from equipoise.data.tables.schema import CATEGORY, NUMBER
 from equipoise.data.tables.words import EXACT
 
@@ -101,10 +101,12 @@ def _present(own: UserData, x: NDArray[Any], names: Sequence[str]) -> Iterator[t
     far = (second[0] - low > high - second[0]) | (high - second[1] > second[1] - low)
     features = own.inputs.schema.features if isinstance(own.inputs, RawTable) else ()
     gaps = own.inputs.columns if isinstance(own.inputs, RawTable) else {}
+    incomplete = own.inputs.missing if isinstance(own.inputs, RawTable) else np.zeros((len(names), 1), bool)
     for k, name in enumerate(names):
         form = features[k].form if features else ""
-        incomplete = bool(features) and features[k].kind != CATEGORY and bool(gaps[name].missing.any())
-        if (far[k] or low[k] == 0 or high[k] == 0 or incomplete) and not (features and features[k].kind == CATEGORY):
+        if (far[k] or low[k] == 0 or high[k] == 0 or incomplete[k].any()) and not (
+            features and features[k].kind == CATEGORY
+        ):
             values = gaps[name].values if features else x[:, k].astype(np.float64)
             yield name, values[np.isfinite(values)], form
 
@@ -114,16 +116,15 @@ def _missing_by_class(own: UserData) -> Iterator[str]:
     if not isinstance(own.inputs, RawTable):
         return
     y, n = own.targets, np.bincount(own.targets)
-    for name, cells in own.inputs.columns.items():
-        if (gone := cells.missing).any():
-            empty = np.bincount(y[gone], minlength=len(n)) == n
-            large = n >= LEAST
-            if (empty & large).any() and (~empty & large).any():
-                classes = [own.classes[k] for k in np.flatnonzero(empty & large).tolist()]
-                yield (
-                    f"column {name}: every cell is missing for the class{'es' * (len(classes) > 1)} {listed(classes)}, and not for others, so that a "
-                    f"gap tells the class. If it is known only after the class: {option('leave_out', name)}."
-                )
+    for k in np.flatnonzero(own.inputs.missing.any(1)).tolist():
+        name, gone = own.inputs.schema.features[k].name, own.inputs.missing[k]
+        empty, large = np.bincount(y[gone], minlength=len(n)) == n, n >= LEAST
+        if (empty & large).any() and (~empty & large).any():
+            classes = [own.classes[k] for k in np.flatnonzero(empty & large).tolist()]
+            yield (
+                f"column {name}: every cell is missing for the class{'es' * (len(classes) > 1)} {listed(classes)}, and not for others, so that a "
+                f"gap tells the class. If it is known only after the class: {option('leave_out', name)}."
+            )
 
 
 def _by_client(own: UserData, x: NDArray[Any], names: Sequence[str]) -> Iterator[str]:
@@ -137,8 +138,7 @@ def _by_client(own: UserData, x: NDArray[Any], names: Sequence[str]) -> Iterator
     numbers = [k for k in range(len(names)) if not features or features[k].kind == NUMBER]
     values = x[:, numbers].astype(np.float64)
     if isinstance(own.inputs, RawTable):
-        for j, k in enumerate(numbers):
-            values[own.inputs.columns[names[k]].missing, j] = np.nan
+        values[own.inputs.missing[numbers].T] = np.nan
     few = np.sort(values[:FEW], axis=0)
     many = (np.diff(few, axis=0) > 0).sum(0) + 1 >= DIFFERENT
     quantiles = {name: quantiles_of(values[where]) for name, where in rows.items()}

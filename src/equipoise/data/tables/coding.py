@@ -1,25 +1,317 @@
-"""Rows of a table as inputs of a network, as a schema and what was learnt from training rows say."""
+"""Rows of a table as inputs of a network, and what is learnt for it from sums over the training rows of clients."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, raw_of, read_cells
-from equipoise.data.tables.columns import require_columns, together
+from equipoise.data.tables.columns import listed, option, require_columns, together
 from equipoise.data.tables.schema import CATEGORY, NUMBER, Feature, Schema, number_of
-from equipoise.data.tables.sums import Fitted, Rows, fit, logarithm
+from equipoise.metrics.groups import hidden
 from equipoise.system.seals import typed
 from equipoise.system.suggestions import some
 
+BLOCK = 1 << 20  # numbers that are added up at once
+POINTS = 1000  # that a site gives of a column, at most
+NARROW = 2.0**-40  # a distance of quartiles that is so much smaller than the standard deviation
+FLAT = 2.0**-50  # a standard deviation that is so much smaller than the mean is a rounding error
+
+Rows = Sequence[int] | NDArray[np.int64]
+Floats = Sequence[float] | NDArray[np.float64]
+Counts = Sequence[int] | NDArray[np.int64]
 OTHER, MISSING = "other", "missing"  # names of inputs
 MANY, UNLIKE = 10, 3.0  # rows, and standard deviations from the mean: a median so far off is noted
 FAR = {"standard": 20.0, "log": 20.0}  # standard deviations from the mean: such a number is noted
+
+
+class Sums(NamedTuple):
+    """Of one column over some rows: these add over clients.
+
+    Parameters
+    ----------
+    rows, present : how many cells there are, and how many are not missing.
+    total, deviation : of numbers the sum, and the standard deviation (ddof 0).
+    fractions : how many numbers are not whole.
+    points, counts : the numbers that are not missing, sorted; of a site the means of groups of neighbours, and how many each stands for.
+    words : how often each category occurs; ``""`` counts those that are not named.
+    """
+
+    rows: int = 0
+    present: int = 0
+    total: float = 0.0
+    deviation: float = 0.0
+    fractions: int = 0
+    points: Floats = ()
+    counts: Counts = ()
+    words: Mapping[str, int] = MappingProxyType({})
+
+    @staticmethod
+    def over(parts: Sequence[Sums]) -> Sums:
+        """Those of all clients; in whatever order, the same.
+
+        ``n STD^2 = sum_k n_k (STD_k^2 + (mean_k - mean)^2)`` (Chan, Golub, LeVeque 1983), which loses no digits where means are large.
+        """
+        words = Counter[str]()
+        for each in filter(None, (part.words for part in parts)):
+            words.update(each)
+        points = np.concatenate([part.points for part in parts]) if parts else np.empty(0)
+        counts: Counts = ()
+        if any(len(part.counts) for part in parts):
+            order = np.argsort(points, kind="stable")
+            points, counts = points[order], np.concatenate([part.weights for part in parts])[order]
+        else:
+            points.sort()
+        present, total = sum(part.present for part in parts), math.fsum(part.total for part in parts)
+        mean = total / present if present else 0.0
+        deviation = _pooled([(part.present, part.mean - mean, part.deviation) for part in parts if part.present])
+        rows, fractions = sum(part.rows for part in parts), sum(part.fractions for part in parts)
+        return Sums(rows, present, total, deviation, fractions, points, counts, words)
+
+    @property
+    def weights(self) -> NDArray[np.int64]:
+        """How many numbers each point stands for: one, unless counts are given."""
+        return np.asarray(self.counts, np.int64) if len(self.counts) else np.ones(len(self.points), np.int64)
+
+    def suppressed(self, least: int) -> Sums:
+        """The same without names of categories, and without numbers, of fewer rows than ``least``.
+
+        Rare categories are counted together. If they are too few even so, the next rarest category gives them as many of its rows as they
+        lack, or is counted with them where it would keep fewer than ``least``. Numbers are given in groups of neighbours, at most ``POINTS``,
+        each of ``least`` or more, by their mean; equal numbers are in one group. Of numbers that are not whole it is kept only whether there are any.
+        """
+        if 0 < self.present < least:  # what so few rows have is theirs
+            return Sums(self.rows)
+        rare = hidden(self.words, least)
+        words = {word: n for word, n in self.words.items() if word and word not in rare}
+        if rest := sum(self.words.values()) - sum(words.values()):
+            last = max(rare, key=lambda word: (self.words[word], word), default="")
+            named = {last: rest - least} if last and self.words[last] >= least and rest >= 2 * least else {}
+            words |= {**named, "": rest - sum(named.values())}
+        points, counts = grouped(np.asarray(self.points, np.float64), max(least, math.ceil(self.present / POINTS)))
+        return self._replace(words=words, points=points, counts=counts, fractions=int(self.fractions > 0))
+
+    @property
+    def mean(self) -> float:
+        """Of the cells that are there; 0 if none is."""
+        return self.total / self.present if self.present else 0.0
+
+    def quantile(self, *shares: float) -> list[float]:
+        """The smallest numbers that at least a share of the cells do not exceed; of sites the mean of its group, whole if all are."""
+        if not len(self.points):
+            return [0.0 for _ in shares]
+        n = int(sum(self.counts)) or len(self.points)
+        ranks = [max(1, math.ceil(share * n)) for share in shares]
+        places = np.searchsorted(np.cumsum(self.counts), ranks).tolist() if len(self.counts) else [k - 1 for k in ranks]
+        numbers = [float(self.points[k]) for k in places]
+        return numbers if self.fractions else [float(round(number)) for number in numbers]
+
+
+def grouped(values: NDArray[np.float64], least: int) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Groups of ``least`` or more neighbouring numbers, of which equal ones are in one: what stands for each, and how many are in it.
+
+    A number that ``least`` cells have stands for its group, else their mean.
+    """
+    different, counts = np.unique(values, return_counts=True)
+    ends, size = list[int](), 0
+    for k, n in enumerate(counts.tolist()):
+        size += n
+        if size >= least:
+            ends.append(k + 1)
+            size = 0
+    ends[-1:] = [len(different)] * bool(ends)  # fewer than that remain: they are in the last group
+    parts = [slice(first, last) for first, last in zip([0, *ends], ends, strict=False)]
+    sizes = [int(counts[part].sum()) for part in parts]
+    return tuple(_middle(different[part], counts[part], least) for part in parts), tuple(sizes)
+
+
+def _middle(values: NDArray[np.float64], counts: NDArray[np.int64], least: int) -> float:
+    common = int(counts.argmax())
+    if counts[common] >= least:
+        return float(values[common])
+    return math.fsum((values * counts).tolist()) / int(counts.sum())
+
+
+def add_up(feature: Feature, cells: Cells, rows: Rows) -> Sums:
+    """The sums of one column over some rows: what a client gives."""
+    values = cells.values[np.asarray(rows, np.int64)]
+    if feature.kind == CATEGORY:
+        counts = np.bincount(values[values >= 0], minlength=len(cells.words)).tolist()
+        words = {word: n for word, n in zip(cells.words, counts, strict=True) if n}
+        return Sums(len(values), int((values >= 0).sum()), words=words)
+    return _sums([logarithm(feature, values[~np.isnan(values)])[None]], len(rows))[0]
+
+
+def _sums(parts: Sequence[NDArray[np.float64]], rows: int) -> list[Sums]:
+    """The sums of columns of numbers over all clients, [D, n] of each, none of which is missing, of ``rows`` cells."""
+    moments = list[tuple[NDArray[np.float64], NDArray[np.float64]]]()
+    for values in parts:
+        n = max(1, values.shape[1])
+        total = exact_sums(values)
+        apart = np.abs(values - total[:, None] / n)
+        unit = apart.max(1, initial=0)
+        unit[unit == 0] = 1.0  # without it squares would be zero or infinite
+        moments.append((total, unit * np.sqrt(exact_sums(np.square(apart / unit[:, None])) / n)))
+    sizes = [values.shape[1] for values in parts]
+    totals = exact_sums(np.stack([total for total, _ in moments], 1))
+    gaps = [
+        (total / max(1, n) - totals / max(1, sum(sizes))).tolist() for n, (total, _) in zip(sizes, moments, strict=True)
+    ]
+    spread = [
+        _pooled([each for each in zip(sizes, *of_clients, strict=True) if each[0]])
+        for of_clients in zip(
+            zip(*gaps, strict=True), zip(*(deviation.tolist() for _, deviation in moments), strict=True), strict=True
+        )
+    ]
+    points = np.sort(np.concatenate(parts, axis=1), axis=1)
+    fractions = (points % 1 != 0).sum(1).tolist()
+    return [Sums(rows, sum(sizes), *each) for each in zip(totals.tolist(), spread, fractions, points, strict=True)]
+
+
+def _pooled(clients: Sequence[tuple[int, float, float]]) -> float:
+    """The standard deviation over all clients, of how many numbers each has, how far its mean is from that of all, and its deviation."""
+    unit = max((max(deviation, abs(gap)) for _, gap, deviation in clients), default=0.0) or 1.0
+    squares = math.fsum(n * ((deviation / unit) ** 2 + (gap / unit) ** 2) for n, gap, deviation in clients)
+    return unit * math.sqrt(squares / max(1, sum(n for n, _, _ in clients)))
+
+
+def exact_sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The sums of rows [D, n], exact and then rounded, as those of ``math.fsum``: whatever the order of numbers.
+
+    Many short rows are added up together, each sum as two numbers without a rounding error (Knuth 1969), where two are enough.
+    """
+    if len(values) <= values.shape[1]:
+        return np.array([math.fsum(row) for row in values.tolist()])
+    high, low, lost = np.zeros((3, len(values)))
+    for column in values.T:
+        high, error = _exact_sum(high, column)
+        low, error = _exact_sum(low, error)
+        lost += np.abs(error)
+    total: NDArray[np.float64] = high + low
+    for k in np.flatnonzero(lost).tolist():
+        total[k] = math.fsum(values[k].tolist())
+    return total
+
+
+def _exact_sum(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The rounded sum, and its rounding error."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def logarithm(feature: Feature, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``log(1 + x)`` where the column is scaled so."""
+    if feature.scaling != "log":
+        return values
+    if (values <= -1).any():
+        raise DataError(f'column {feature.name}: scaling = "log" needs numbers above -1; found {np.nanmin(values):g}.')
+    return np.log1p(values)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What was learnt of one column: a number x becomes ``(x - centre) / scale``.
+
+    Parameters
+    ----------
+    fill : what stands for a missing number, or the category that stands for a missing one.
+    flagged : whether an input says that the cell is missing.
+    categories : those with an input of their own, or the order of an ordinal column.
+    joined : whether all others share an input.
+    """
+
+    centre: float = 0.0
+    scale: float = 1.0
+    fill: float | str = 0.0
+    flagged: bool = False
+    categories: tuple[str, ...] = ()
+    joined: bool = False
+
+
+def fit(table: RawTable, clients: Sequence[Rows]) -> dict[str, Fitted]:
+    """What is learnt from the training rows of every client, by column: each client gives sums.
+
+    Raises
+    ------
+    DataError : columns of which every training cell is missing.
+    """
+    return learn(table.schema, add_up_all(table, clients))
+
+
+def add_up_all(table: RawTable, clients: Sequence[Rows]) -> dict[str, Sums]:
+    """The sums of all columns over some rows of all clients."""
+    features, columns, sums = table.schema.features, table.columns, dict[str, Sums]()
+    every = [np.asarray(rows, np.int64) for rows in clients]
+    n = sum(map(len, every))
+    plain = [f for f in features if f.kind != CATEGORY and f.scaling != "log"]
+    step = max(1, BLOCK // max(1, n))
+    for block in (plain[k : k + step] for k in range(0, len(plain), step)):
+        values = np.stack([columns[f.name].values for f in block])
+        parts = [values[:, rows] for rows in every]
+        full = ~np.any([np.isnan(part).any(1) for part in parts], axis=0)
+        names = [f.name for f, complete in zip(block, full, strict=True) if complete]
+        sums |= zip(names, _sums([part[full] for part in parts], n), strict=True)
+    for f in features:
+        if f.name not in sums:
+            sums[f.name] = Sums.over([add_up(f, columns[f.name], rows) for rows in every])
+    return sums
+
+
+def learn(schema: Schema, sums: Mapping[str, Sums]) -> dict[str, Fitted]:
+    """What the sums over all clients give, by column.
+
+    Raises
+    ------
+    DataError : columns of which every training cell is missing.
+    """
+    if empty := [f.name for f in schema.features if not sums[f.name].present]:
+        s = "s" * (len(empty) > 1)
+        raise DataError(
+            f"column{s} {listed(empty)}: every cell of the training rows is missing. Leave {'them' if s else 'it'} out: {option('leave_out', empty)}."
+        )
+    return {f.name: (of_categories if f.kind == CATEGORY else of_numbers)(f, sums[f.name]) for f in schema.features}
+
+
+def of_numbers(feature: Feature, sums: Sums) -> Fitted:
+    """Centre and scale of a column of numbers."""
+    centre, scale = sums.mean, sums.deviation if sums.deviation > FLAT * abs(sums.mean) else 0.0
+    low, middle, high = sums.quantile(0.25, 0.5, 0.75)
+    if feature.scaling == "robust":
+        centre, scale = middle, high - low
+        scale = scale if scale > NARROW * sums.deviation else 0.0
+    if feature.scaling == "none":
+        centre, scale = 0.0, 1.0
+    fill = sums.mean if feature.missing == "mean" else middle
+    if feature.scaling == "log":
+        fill = math.expm1(fill)
+    return Fitted(centre, scale or 1.0, fill, sums.present < sums.rows)
+
+
+def of_categories(feature: Feature, sums: Sums) -> Fitted:
+    """The categories of a column, of the counts of its words."""
+    kept = feature.categories or tuple(sorted(word for word, n in sums.words.items() if word and n >= feature.least))
+    rest = sum(n for word, n in sums.words.items() if word not in kept)
+    common = max(sorted(filter(None, sums.words)), key=lambda word: sums.words[word], default="")
+    own = feature.missing == "own" and sums.present < sums.rows
+    fitted = Fitted(fill=common, flagged=own, categories=kept, joined=rest > 0)
+    if feature.coding == "one-hot":
+        return fitted
+    places = {word: k for k, word in enumerate(kept)}
+    numbers = [(places[word], n) for word, n in sums.words.items() if word in places]
+    count = sum(n for _, n in numbers) or 1
+    mean = sum(k * n for k, n in numbers) / count
+    deviation = math.sqrt(math.fsum(n * (k - mean) ** 2 for k, n in numbers) / count)
+    return replace(fitted, centre=mean, scale=deviation or 1.0)
 
 
 @dataclass(frozen=True)
@@ -34,18 +326,40 @@ class Coder:
         """What is learnt from the training rows of every client."""
         return Coder(table.schema, fit(table, list(clients)))
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Of the inputs, in order: ``age``, ``age missing``, ``sex=Male``."""
         return tuple(name for f in self.schema.features for name in input_names(f, self.fitted[f.name]))
 
     def __call__(self, columns: Mapping[str, Cells]) -> NDArray[np.float32]:
         """The inputs [n, D] of rows."""
-        made, first = np.empty((len(next(iter(columns.values())).values), len(self.names)), np.float32), 0
-        for feature in self.schema.features:  # one at a time, as all in double precision take three times the memory
-            part = _coded(feature, self.fitted[feature.name], columns[feature.name])
-            made[:, first : first + part.shape[1]] = part
-            first += part.shape[1]
+        n = len(next(iter(columns.values())).values)
+        made, place, numbers = np.empty((n, len(self.names)), np.float32), 0, dict[int, Feature]()
+        for feature in self.schema.features:
+            fitted, cells = self.fitted[feature.name], columns[feature.name]
+            if feature.kind == CATEGORY:
+                part = _coded(feature, fitted, cells)
+                made[:, place : place + part.shape[1]] = part
+                place += part.shape[1]
+            else:
+                numbers[place] = feature
+                if fitted.flagged:
+                    made[:, place + 1] = cells.missing
+                place += 1 + fitted.flagged
+        step = max(1, BLOCK // max(1, n))  # at a time, as all in double precision take three times the memory
+        for first in range(0, len(numbers), step):
+            block = dict([*numbers.items()][first : first + step])
+            values = np.stack([columns[f.name].values for f in block.values()])
+            learnt = [self.fitted[f.name] for f in block.values()]
+            fill, centre, scale = (
+                np.array(each)[:, None]
+                for each in zip(*[(float(l.fill), l.centre, l.scale) for l in learnt], strict=True)
+            )
+            values = np.where(np.isnan(values), fill, values)
+            for k, feature in enumerate(block.values()):
+                if feature.scaling == "log":
+                    values[k] = logarithm(feature, values[k])
+            made[:, [*block]] = ((values - centre) / scale).T
         if not np.isfinite(made).all():
             row, column = np.argwhere(~np.isfinite(made))[0].tolist()
             raise DataError(
@@ -64,7 +378,7 @@ class Coder:
         if doubled := {name for name in self.schema.names if names.count(name) > 1}:
             raise DataError(f"{source}: two columns are called {some(sorted(doubled))}. Rename one.")
         require_columns(names, self.schema.names, source)
-        raw = {f.name: raw_column(frame.iloc[:, names.index(f.name)]) for f in self.schema.features}
+        raw = {f.name: raw_of(frame.iloc[:, names.index(f.name)]) for f in self.schema.features}
         return self.of_raw(raw, source, lambda k: f"row {k + 1}")
 
     def of_raw(
@@ -107,16 +421,6 @@ class Coder:
     def of(content: Mapping[str, Any]) -> Coder:
         """What :meth:`as_json` gave."""
         return Coder(Schema.of(content["columns"], content["left_out"]), typed(dict[str, Fitted], content["fitted"]))
-
-
-def raw_column(column: Any) -> Raw:
-    """A column of a pandas frame: numbers and dates as they are, and what else it holds as words."""
-    if column.dtype.kind in "biuf":
-        numbers: NDArray[Any] = column.to_numpy(np.float64, na_value=np.nan)
-        return numbers
-    if column.dtype.kind == "M":
-        return np.asarray((column.dt.tz_convert("UTC").dt.tz_localize(None) if column.dt.tz else column).to_numpy())
-    return raw_of(column.tolist())
 
 
 def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> tuple[list[str], list[str]]:
@@ -209,10 +513,9 @@ def _single(fitted: Fitted) -> bool:
 def _coded(feature: Feature, fitted: Fitted, cells: Cells) -> NDArray[np.float64]:
     gone = cells.missing
     flag = gone[:, None].astype(np.float64)[:, : int(fitted.flagged)]
-    if feature.kind != CATEGORY:
-        values = logarithm(feature, np.where(gone, fitted.fill, cells.values))
-        return np.concatenate([((values - fitted.centre) / fitted.scale)[:, None], flag], axis=1)
-    codes = _places(fitted, cells)
+    place, rest = places_of(fitted, cells.words), len(fitted.categories) if fitted.joined else -1
+    lookup = np.array([*(place.get(word, rest) for word in cells.words), -1], np.int64)  # -1 is the last
+    codes = lookup[cells.values]
     if feature.missing != "own":
         codes = np.where(
             gone, fitted.categories.index(str(fitted.fill)) if fitted.fill in fitted.categories else -1, codes
@@ -224,11 +527,3 @@ def _coded(feature: Feature, fitted: Fitted, cells: Cells) -> NDArray[np.float64
         return np.where(codes < 0, 0.5, codes)[:, None].astype(np.float64)
     one_hot = codes[:, None] == np.arange(len(fitted.categories) + int(fitted.joined))
     return np.concatenate([one_hot.astype(np.float64), flag], axis=1)
-
-
-def _places(fitted: Fitted, cells: Cells) -> NDArray[np.int64]:
-    """The place of every cell's category; of others the one after the last if they are joined; -1 for none."""
-    place, rest = places_of(fitted, cells.words), len(fitted.categories) if fitted.joined else -1
-    lookup = np.array([*(place.get(word, rest) for word in cells.words), -1], np.int64)
-    places: NDArray[np.int64] = lookup[cells.values]  # -1 is the last
-    return places

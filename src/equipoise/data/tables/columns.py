@@ -6,7 +6,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,15 +112,6 @@ class Columns:
         """Require that none of these options was given, for ``what``, since they are those of ``others``."""
         if names_given := [name for name in names if getattr(self, name)]:
             raise DataError(f"{what}: {names_given[0]} is an option of {others}. Leave it out.")
-
-    @property
-    def of_tables(self) -> list[str]:
-        """The options that were given and only a table has."""
-        return [
-            f.name
-            for f in fields(self)
-            if getattr(self, f.name) and f.name not in ("not_missing", "task", "choose", "agreed")
-        ]
 
 
 @dataclass(frozen=True)

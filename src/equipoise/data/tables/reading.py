@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import date
 
 import numpy as np
+from numpy.typing import NDArray
 
-from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, Words, days_of, read_cells, word_of
+from equipoise.data.precision import LEAST, counting
+from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, Words, days_between, days_of, read_cells, word_of
 from equipoise.data.tables.checks import odd_zeros
 from equipoise.data.tables.columns import MANY, Columns, listed, option, require_columns
-from equipoise.data.tables.inference import Guess, centuries, infer
-from equipoise.data.tables.numbers import LEAST, counting
-from equipoise.data.tables.schema import CATEGORY, DATE, NUMBER, Feature, Schema
-from equipoise.data.tables.signs import Signs, agreeing, readings, shown_by
-from equipoise.data.tables.words import missing, twins
+from equipoise.data.tables.schema import CATEGORY, DATE, EXPONENT, NUMBER, Feature, Schema, plain
+from equipoise.data.tables.words import (
+    NUMBER as NUMERIC,
+    Signs,
+    agreeing,
+    missing,
+    readings,
+    respelt,
+    same_numbers,
+    shown_by,
+    truth_of,
+    twins,
+)
 
 SIGNS = ("thousands", "unit")
 SIGNS_OF_NOTHING = ("-", "--", "*", ".")  # which may be names
@@ -25,32 +37,46 @@ INDEX = "it holds nothing but the numbers of the rows"
 DECISIVE = {"kind", "thousands", "decimal", "form", "latest", "truth", "categories"}  # options that choose a reading
 # what pandas, pyarrow and R call a column without a name
 NAMELESS = re.compile(r"(Unnamed: [\d.]+|__index_level_\d+__|\.\.\.\d+)?")
+FEW = 50  # different words that are categories whatever the number of rows
+ROWS = 20  # of a category on average and at least, where there are more
+MOST = 200  # categories
+DIGITS = re.compile(r"[+-]?\d[\d.,'’ _\u00a0\u202f]*(?:[eE][+-]?\d+)?|[+-]?\.\d+")  # what seems to be a number
+CODE = re.compile(rf"[+-]?0\d+|{EXPONENT}", re.ASCII)  # 007, of which a number would lose the zeros, and 1E1
+UNLIKE_CODES = re.compile(r"[.,+-]")  # what numbers have
+ZEROS = re.compile(r"[+-]?0\d", re.ASCII)
+DAY = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))(?![\d.])", re.ASCII)
+FORMS = (
+    *("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y/%m/%d", "%d.%m.%Y", "%d-%m-%Y", "%d/%m/%Y", "%m/%d/%Y"),
+    *("%d %b %Y", "%d %B %Y", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d %H:%M:%S%z"),
+    *("%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%d %H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S.%f%z"),
+)
+DIGITS_OF_DAY = "%Y%m%d"
+LATEST = 2068  # year of two digits, as Python reads them
 
 
 def read_raw(
     source: str,
+    names: Sequence[str],
     raw: Mapping[str, Raw],
     options: Columns,
     at: Place,
-    signs: Mapping[str, Sequence[Signs]] | None = None,
-    apart: Sequence[str] = (),
+    signs: Mapping[str, Sequence[Signs]],
+    shown: str,
 ) -> tuple[RawTable, list[str], list[str]]:
     """The columns of a table, what is wrong with them, and what is left out and why.
 
     Parameters
     ----------
     source : what the table is called.
-    raw : its columns, without those that have another purpose.
+    names, raw : its columns, and those that may become inputs.
     options : what the user said of columns, such as ``schema``, options of :class:`Feature` by name.
     at : the place of a row.
-    signs : the readings of columns of text as numbers, of a table that has no types of its own.
-    apart : columns of the table that are no inputs, whatever options say of them.
+    signs, shown : see :func:`signs_in`.
     """
     if options.agreed:
         return _agreed(source, raw, options, at)
-    signs = signs_in(raw, options, text=False)[0] if signs is None else signs
     features, left, notes, written = [], {}, list[str](), json.loads(options.schema or "{}")
-    if unused := [name for name in apart if name in written]:
+    if unused := [name for name in names if name in written and name not in raw]:
         notes.append(
             f"{source}: {listed(unused)}: options under [columns] are not used, as no input is made of {'them' if unused[1:] else 'it'}."
         )
@@ -58,7 +84,9 @@ def read_raw(
     others, problems = dict[str, tuple[Feature, ...]](), list[str]()
     counts = counting_columns({name: cells for name, cells in raw.items() if name not in options.keep})
     for name, cells in raw.items():
-        guess = Guess(reason=INDEX) if name in counts else infer(name, cells, signs.get(name, ()), options.decimal)
+        guess = (
+            Guess(reason=INDEX) if name in counts else infer(name, cells, signs.get(name, ()), shown, options.decimal)
+        )
         if not guess.features:
             left[name] = guess.reason
             continue
@@ -73,29 +101,23 @@ def read_raw(
             feature, said = _named(source, feature, cells, options.not_missing)
             notes += said
         features.append(feature)
-        if (
-            isinstance(cells, Words)
-            and len(guess.features) == 1
-            and feature.kind == NUMBER
-            and not decided
-            and not feature.truth
-        ):
-            notes += other_readings(source, feature, cells, options)
+        if guess.dropped and isinstance(cells, Words) and not decided:
+            notes.append(f"{source}: {by_other_columns(feature, guess.dropped, cells)}")
         if len(guess.features) > 1 and not decided:
             others[name] = guess.features[1:]
             problems += [question(guess.features, cells)] * (not options.choose)
     schema = Schema(tuple(features), left).merged(written)
-    for feature in schema.features:
-        cells = raw[feature.name]
-        if "%y" in feature.form and isinstance(cells, Words) and len(dated := centuries(feature, cells.texts)) > 1:
-            problems.append(question(dated, cells))
+    for name, several in several_readings(schema, raw).items():
+        others[name] = several[1:]
+        problems += [question(several, raw[name])] * (not options.choose)
+        schema = schema.merged({name: several[0].written()})
     table, wrong = _read(schema, raw, options, at)
     table = replace(table, others=others, examples=examples_of(raw) if options.choose else {})
     return table, problems + wrong, notes + notes_of(source, schema, options.keep)
 
 
 def signs_in(raw: Mapping[str, Raw], options: Columns, text: bool) -> tuple[dict[str, list[Signs]], str]:
-    """The readings of columns as numbers, which agree with each other; and the sign before fractions that the table shows.
+    """The readings of each column of text as numbers; and the sign before fractions that the table shows.
 
     ``text`` : whether the table has no types of its own, so that its numbers were text, too.
     """
@@ -104,28 +126,30 @@ def signs_in(raw: Mapping[str, Raw], options: Columns, text: bool) -> tuple[dict
     fractions = (options.decimal or ".") * any((cells % 1 != 0).any() for cells in numbers)
     columns = {name: readings(texts, options.thousands, options.decimal) for name, texts in words.items()}
     shown = shown_by([(signs, words[name]) for name, signs in columns.items()], fractions)
-    return {name: agreeing(signs, shown) for name, signs in columns.items()}, shown
+    return columns, shown
 
 
-def other_readings(source: str, feature: Feature, raw: Words, options: Columns) -> list[str]:
-    """A note on a column of numbers which alone could be read in two ways, and was read as the other columns are."""
-    signs = readings(raw.texts, options.thousands, options.decimal)
-    if len(signs) < 2:
-        return []
-    every = [Feature(feature.name, NUMBER, **each.changed()) for each in signs]
-    chosen, *others = sorted(every, key=lambda each: each.decimal != feature.decimal)
-    said, *possible = ways_of([chosen, *others], raw)
-    ways = ", or ".join(
-        f"{way.split(' is ')[1]}: {written_as(each)}" for way, each in zip(possible, others, strict=True)
+def by_other_columns(feature: Feature, dropped: Sequence[Feature], raw: Words) -> str:
+    """That a column of numbers, which alone could be read in other ways, is read as the other columns are."""
+    said, *possible = ways_of([feature, *dropped], raw)
+    ways = [f"{way.split(' is ')[1]}: {written_as(each)}" for way, each in zip(possible, dropped, strict=True)]
+    return (
+        f"column {feature.name}: {said}, by the sign before fractions in other columns. If it is {', or '.join(ways)}."
     )
-    return [f"{source}: column {feature.name}: {said}, by the sign before fractions in other columns. If it is {ways}."]
+
+
+def several_readings(schema: Schema, raw: Mapping[str, Raw]) -> dict[str, tuple[Feature, ...]]:
+    """By column the readings that are left of its kind, where there are several."""
+    text = {feature: raw[feature.name] for feature in schema.features if feature.kind != NUMBER}
+    every = {feature.name: readings_of(feature, cells) for feature, cells in text.items() if isinstance(cells, Words)}
+    return {name: several for name, several in every.items() if several}
 
 
 def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> str:
     """Why a column needs a choice of the user: what one of its cells is by each reading; of a ``role`` only the table has options."""
     raw = raw if isinstance(raw, Words) else Words.of(map(word_of, raw.tolist()))
     ways = [f"{way}: {written_as(feature)}" for way, feature in zip(ways_of(features, raw), features, strict=True)]
-    name, todo = features[0].name, []
+    name, why, todo = features[0].name, "more than one reading is possible", []
     if not role:
         todo = [
             f"Write one under [columns] in the file that `equipoise init` writes, {key_of(name)} = {{ {written_as(features[0])} }}."
@@ -133,7 +157,14 @@ def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> st
     if all(feature.kind == NUMBER for feature in features):
         signs = [option("thousands", f.thousands) if f.thousands else option("decimal", f.decimal) for f in features]
         todo.append(f"For all columns: {' or '.join(signs)}.")
-    return f"column {name}: more than one reading is possible, {', or '.join(ways)}. {' '.join(todo)}"
+    if listed_words := {word for feature in features for word in feature.categories}:
+        cells = [
+            f"{word!r} in {raw.counts[word]:,} cells"
+            for word in next(same for same in same_numbers(raw.counts) if {*same} & listed_words)
+        ]
+        why += f", as {' and '.join(cells)} are one number"
+        todo.append("Or write it in one way in all cells.")
+    return f"column {name}: {why}, {', or '.join(ways)}. {' '.join(todo)}"
 
 
 def ways_of(features: Sequence[Feature], raw: Words) -> list[str]:
@@ -141,7 +172,7 @@ def ways_of(features: Sequence[Feature], raw: Words) -> list[str]:
 
     def values(words: Sequence[str], feature: Feature) -> list[str]:
         if feature.kind == CATEGORY:
-            return [*words]
+            return [word if word in feature.categories or not feature.categories else plain(word) for word in words]
         if feature.kind == DATE:
             return [day(days) for days in days_of(words, feature.form, feature.latest)]
         signs, truth = Signs(feature.thousands, feature.decimal, feature.unit), [*map(str.casefold, feature.truth)]
@@ -150,7 +181,7 @@ def ways_of(features: Sequence[Feature], raw: Words) -> list[str]:
             for word in words
         ]
 
-    words = raw.texts
+    words = [word for word in raw.counts if not missing(word)]
     read = [values(words, feature) for feature in features]
     k = next((k for k in range(len(words)) if len({each[k] for each in read}) > 1), 0)
     return [f"{words[k]!r} is {each[k]}" for each in read]
@@ -192,6 +223,7 @@ def _agreed(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) ->
     schema = Schema.of(json.loads(options.schema))
     require_columns([*raw], schema.names, source, "the schema names")
     table, problems = _read(schema, raw, options, at)
+    problems += [question(several, raw[name]) for name, several in several_readings(schema, raw).items()]
     if rest := [name for name in raw if name not in {*schema.names, *schema.left_out}]:
         return table, problems, [f"{source}: {listed(rest)}: not in the schema, and not used."]
     return table, problems, []
@@ -306,3 +338,142 @@ def signed(schema: str) -> set[str]:
     """The columns of a schema that are read as text: their numbers have signs, 2.000 may be two thousand; or are codes, 1E1."""
     written = {name: options for name, options in json.loads(schema or "{}").items() if isinstance(options, dict)}
     return {name for name, column in written.items() if any(map(column.get, SIGNS)) or column.get("kind") == CATEGORY}
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What a column may be: its readings, the likeliest first; none if it is left out, for a reason.
+
+    ``dropped`` are readings against which other columns speak.
+    """
+
+    features: tuple[Feature, ...] = ()
+    reason: str = ""
+    dropped: tuple[Feature, ...] = ()
+
+
+def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str | None) -> Guess:
+    """What a column seems to be.
+
+    Numbers may have a sign between thousands or a comma before their fractions; dates have one form throughout. Up to ``FEW``
+    different words are categories; more are if a category has ``ROWS`` rows on average, and then rarer ones are joined.
+
+    Parameters
+    ----------
+    name, raw : the column.
+    signs, shown : with which all its words are numbers, see :func:`equipoise.data.tables.words.readings`; the sign that the table shows.
+    decimal : the sign before fractions, where the user gave it.
+    """
+    if not isinstance(raw, Words):
+        if raw.dtype.kind == "M":
+            return Guess((Feature(name, DATE, form=_form_of(raw)),))
+        number = Feature(name, NUMBER)
+        return Guess((Feature(name, DATE, form=DIGITS_OF_DAY), number) if _are_days(raw) else (number,))
+    counts, texts = {word: n for word, n in raw.counts.items() if not missing(word)}, raw.texts
+    if not counts:
+        return Guess(reason="every cell is missing")
+    bare = [*map(signs[0].bare, texts)] if signs else texts
+    codes = any(map(CODE.fullmatch, texts))
+    if signs and codes and not any(map(ZEROS.match, bare)):
+        if not any(map(UNLIKE_CODES.search, bare)):
+            return Guess((Feature(name, NUMBER, unit=signs[0].unit), *_as_categories(name, raw)))
+        codes = False
+    if signs and not codes and not raw.days:
+        agreed = agreeing(signs, shown)
+        features, dropped = (
+            tuple(Feature(name, NUMBER, **each.changed()) for each in signs if (each in agreed) is wanted)
+            for wanted in (True, False)
+        )
+        if len(features) > 1:
+            return Guess(features)
+        return Guess((*features, *_as_categories(name, raw))) if respelt(bare) else Guess(features, dropped=dropped)
+    if truth := truth_of(counts):
+        number = Feature(name, NUMBER, low=0, high=1, truth=truth)
+        return Guess((number, Feature(name, CATEGORY)) if len(truth) > 2 else (number,))
+    if forms := date_forms(texts):
+        return Guess(tuple(Feature(name, DATE, form=form) for form in forms))
+    present = sum(counts.values())
+    if len(counts) == 1 and present == len(raw):
+        return Guess(reason="the same in every row")
+    if 2 * sum(n for word, n in counts.items() if DAY.match(word)) > present:
+        form = max(FORMS, key=lambda form: _agreeing(texts, form))
+        if 2 * _agreeing(texts, form) > len(texts):  # the others are a fault, which reading names
+            return Guess((Feature(name, DATE, form=form),))
+        return Guess(
+            reason='dates of several forms, or of a rare one: write them alike, or give their form, such as form = "%d.%m.%y", and of years '
+            f"with two digits the last one, such as latest = {date.today().year}"
+        )
+    numeric = sum(n for word, n in counts.items() if DIGITS.fullmatch(word))
+    if 2 * numeric >= present and not codes:  # numbers, of which some cells are none: a fault, which reading names
+        return Guess((Feature(name, NUMBER, decimal=decimal or "."),))
+    if len(counts) <= FEW and 2 * len(counts) <= max(present, 4):
+        return Guess((Feature(name, CATEGORY),))
+    if present >= ROWS * len(counts) and sum(n >= ROWS for n in counts.values()) <= MOST:
+        return Guess((Feature(name, CATEGORY, least=ROWS),))
+    return Guess(reason=f"text, or names of rows: {len(counts):,} different words in {present:,} rows")
+
+
+def readings_of(feature: Feature, raw: Words) -> tuple[Feature, ...]:
+    """What the options of dates or categories leave open, the likeliest reading first; nothing if they leave nothing open.
+
+    Years of two digits without a last one may be in two centuries, if some would be in the future. A number that is written in several ways,
+    250 and 250.0, may be one category or several, or the whole column numbers, if no categories are listed.
+    """
+    if "%y" in feature.form and feature.latest is None:
+        today = date.today()
+        ahead = np.nanmax(days_of(raw.texts, feature.form), initial=-np.inf) > (today - date(1970, 1, 1)).days
+        return tuple(replace(feature, latest=year) for year in (today.year, LATEST)) if ahead else ()
+    named = {
+        word: n for word, n in raw.counts.items() if not missing(word) and plain(word) not in feature.missing_values
+    }
+    if feature.kind != CATEGORY or feature.categories or not (same := same_numbers(named)):
+        return ()
+    spelled = {word for words in same for word in words}
+    together = Counter[str]()
+    for word, n in named.items():
+        together[plain(word)] += n
+    lists = [together] * all(len({*map(plain, words)}) == 1 for words in same) + [Counter(named)]
+    every = [tuple(sorted(word for word, n in each.items() if n >= feature.least)) for each in lists]
+    numbers = [Feature(feature.name)] * all(map(NUMERIC.fullmatch, named))
+    return (*(replace(feature, categories=words) for words in every), *numbers) if spelled & {*sum(every, ())} else ()
+
+
+def _as_categories(name: str, raw: Words) -> list[Feature]:
+    """The readings of a column as categories."""
+    plainly = Feature(name, CATEGORY)
+    return [f for f in readings_of(plainly, raw) if f.kind == CATEGORY] or [plainly]
+
+
+def _are_days(numbers: NDArray[np.float64]) -> bool:
+    """Whether all numbers have the digits of a day of the last or this century, 20201231."""
+    if len(numbers) and abs(numbers[0] - 20000101) > 1000000:  # of most columns one number is enough
+        return False
+    present = numbers[~np.isnan(numbers)]
+    if len({*present[:FEW].tolist()}) < 2 or present.min() < 19000101 or present.max() > 20991231:
+        return False
+    months, days = present // 100 % 100, present % 100
+    return bool(((present % 1 == 0) & (months >= 1) & (months <= 12) & (days >= 1) & (days <= 31)).all())
+
+
+def _form_of(dates: NDArray[np.datetime64]) -> str:
+    """The form in which typed dates are written: with times if there are any, and parts of seconds."""
+    days = days_between(dates)
+    if not (days % 1 > 0).any():
+        return "%Y-%m-%d"
+    whole = dates == dates.astype("M8[s]")
+    return "%Y-%m-%d %H:%M:%S" if whole[~np.isnat(dates)].all() else "%Y-%m-%d %H:%M:%S.%f"
+
+
+def _agreeing(words: Sequence[str], form: str) -> int:
+    """How many words are dates of a form."""
+    return int(np.isfinite(days_of(words, form)).sum())
+
+
+def date_forms(words: Sequence[str]) -> list[str]:
+    """The forms in which all words are dates."""
+    first = words[:100]
+    if not words or not all(8 <= len(word) <= 30 and re.search(r"\d", word) for word in first):
+        return []
+    days = {form: days_of(words, form) for form in FORMS if _agreeing(first, form) == len(first)}
+    different = {values.tobytes(): form for form, values in reversed(days.items()) if np.isfinite(values).all()}
+    return [form for form in days if form in different.values()]

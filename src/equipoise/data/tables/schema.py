@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 from equipoise.data.contents import DataError
@@ -94,6 +95,9 @@ class Feature:
     latest: int | None = None
 
     def __post_init__(self) -> None:
+        if tuple(vars(self).values())[1:] == PLAIN:
+            object.__setattr__(self, "missing", FILLS[NUMBER][0])
+            return
         for option, options in (("kind", KINDS), ("scaling", SCALINGS), ("coding", CODINGS)):
             if getattr(self, option) not in options:
                 options = (*options, LEFT_OUT) if option == "kind" else options
@@ -143,12 +147,15 @@ class Feature:
 
     def written(self) -> dict[str, Any]:
         """What differs from the defaults, and the kind: as TOML has it."""
-        usual = USUAL | {"missing": FILLS[self.kind][0]}
-        changed = {name: value for name, value in vars(self).items() if name in usual and value != usual[name]}
+        options = vars(self)
+        changed = {name: options[name] for name, value in WITHOUT[self.kind].items() if options[name] != value}
         return {"kind": self.kind} | {name: list(v) if isinstance(v, tuple) else v for name, v in changed.items()}
 
 
 USUAL = {f.name: f.default for f in fields(Feature) if f.name not in ("name", "kind")}
+WITHOUT = {kind: USUAL | {"missing": FILLS[kind][0]} for kind in KINDS}  # what columns have without any option
+PLAIN = (NUMBER, *USUAL.values())  # a column of numbers without any option
+NAME = "\0"  # of a column, in a template
 LATER = {"missing_values", "truth", "latest"}  # options without which a schema has the hash of earlier versions
 
 
@@ -171,14 +178,19 @@ class Schema:
             "left_out": dict(self.left_out),
         }
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of everything that decides how a table is coded."""
-        decisive = [
-            [f.name, sorted((name, value) for name, value in vars(f).items() if value or name not in LATER)]
-            for f in self.features
-        ]
-        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+        templates = dict[tuple[Any, ...], str]()  # of columns that differ only in their names
+        columns = []
+        for f in self.features:
+            key = (*vars(f).values(), type(f.low), type(f.high), type(f.least))[1:]
+            if key not in templates:
+                options = vars(f) | {"name": NAME}
+                decisive = sorted((name, value) for name, value in options.items() if value or name not in LATER)
+                templates[key] = json.dumps([NAME, decisive])
+            columns.append(templates[key].replace(json.dumps(NAME), json.dumps(f.name)))
+        return hashlib.sha256(f"[{', '.join(columns)}]".encode()).hexdigest()
 
     @staticmethod
     def of(columns: Mapping[str, Any], left_out: Mapping[str, str] | None = None) -> Schema:
