@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +22,7 @@ SIGNS = ("thousands", "unit")
 SIGNS_OF_NOTHING = ("-", "--", "*", ".")  # which may be names
 CODES = 10  # different whole numbers that may be codes of categories
 INDEX = "it holds nothing but the numbers of the rows"
+COUNT = re.compile(r"\s*(0|-?[1-9]\d{0,14})(\.0+)?\s*", re.ASCII)
 DECISIVE = {"kind", "thousands", "decimal", "form", "latest", "truth", "categories"}  # options that choose a reading
 # what pandas, pyarrow and R call a column without a name
 NAMELESS = re.compile(r"(Unnamed: [\d.]+|__index_level_\d+__|\.\.\.\d+)?")
@@ -32,7 +33,8 @@ def read_raw(
     raw: Mapping[str, Raw],
     options: Columns,
     at: Place,
-    signs: Mapping[str, Sequence[Signs]] | None = None,
+    signs: Mapping[str, Sequence[Signs]],
+    counts: Set[str],
     apart: Sequence[str] = (),
 ) -> tuple[RawTable, list[str], list[str]]:
     """The columns of a table, what is wrong with them, and what is left out and why.
@@ -43,12 +45,12 @@ def read_raw(
     raw : its columns, without those that have another purpose.
     options : what the user said of columns, such as ``schema``, options of :class:`Feature` by name.
     at : the place of a row.
-    signs : the readings of columns of text as numbers, of a table that has no types of its own.
+    signs : the readings of columns of text as numbers.
+    counts : columns that count the rows.
     apart : columns of the table that are no inputs, whatever options say of them.
     """
     if options.agreed:
         return _agreed(source, raw, options, at)
-    signs = signs_in(raw, options, text=False)[0] if signs is None else signs
     features, left, notes, written = [], {}, list[str](), json.loads(options.schema or "{}")
     if unused := [name for name in apart if name in written]:
         notes.append(
@@ -56,7 +58,11 @@ def read_raw(
         )
         written = {name: column for name, column in written.items() if name not in unused}
     others, problems = dict[str, tuple[Feature, ...]](), list[str]()
-    counts = counting_columns({name: cells for name, cells in raw.items() if name not in options.keep})
+    for name in options.keep:
+        if name not in raw or (name not in counts and not NAMELESS.fullmatch(name)):
+            why = "has a name, and does not count the rows" if name in raw else "is in leave_out, or not among inputs"
+            problems.append(f"column {name}: keep={name} has no effect, as the column {why}. Leave it out.")
+    counts = counts - {*options.keep}
     for name, cells in raw.items():
         guess = Guess(reason=INDEX) if name in counts else infer(name, cells, signs.get(name, ()), options.decimal)
         if not guess.features:
@@ -163,8 +169,11 @@ def written_as(feature: Feature) -> str:
 
 
 def counting_columns(raw: Mapping[str, Raw]) -> set[str]:
-    """The names of columns of numbers that count the rows."""
+    """The names of columns that count the rows: of numbers, or of text, as which all columns are read if one has another cell far below."""
     numbers = {name: cells for name, cells in raw.items() if isinstance(cells, np.ndarray) and cells.dtype.kind != "M"}
+    for name, cells in raw.items():
+        if isinstance(cells, Words) and len(cells.words) == len(cells) and all(map(COUNT.fullmatch, cells.words)):
+            numbers[name] = np.array([*map(float, cells.words)])[cells.codes]
     return {
         name
         for name, x in numbers.items()
