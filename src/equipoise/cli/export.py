@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from equipoise.cli.console import note, say
-from equipoise.cli.options import Moved, Run, require_use
+from equipoise.cli.options import Moved, Run
 from equipoise.system.own_code import short
 from equipoise.system.seals import open_json, open_toml
+from equipoise.system.suggestions import require_use
 
 if TYPE_CHECKING:
     from equipoise.federation.federation import Federation

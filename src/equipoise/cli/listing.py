@@ -14,9 +14,9 @@ from rich.markup import escape
 from equipoise.cli import completion
 from equipoise.cli.catalogue import catalogue
 from equipoise.cli.console import out, plain_table, print_json
-from equipoise.cli.options import Json, require_use
+from equipoise.cli.options import Json
 from equipoise.system.errors import ExpectedError
-from equipoise.system.suggestions import some
+from equipoise.system.suggestions import require_use, some
 
 if TYPE_CHECKING:
     from equipoise.scenarios import Scenario
@@ -162,7 +162,7 @@ def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | N
     from equipoise.report import drawing
     from equipoise.report import holdings as report
     from equipoise.runs.configuration import called, whole
-    from equipoise.system.suggestions import some
+    from equipoise.system.suggestions import require_use, some
 
     require_use({"--examples": figure is None and examples}, without="--figure FILE.png")
     if figure is not None and figure.suffix not in (".png", ".pdf", ".svg"):

@@ -10,9 +10,10 @@ import typer
 
 from equipoise.cli.console import note, out, print_json, say
 from equipoise.cli.init import ABOUT, about_in
-from equipoise.cli.options import Details, Figures, Json, Labels, Runs, help_of, new_labels, relabelled, require_use
+from equipoise.cli.options import Details, Figures, Json, Labels, Runs, help_of, new_labels, relabelled
 from equipoise.system.ranges import check_option
 from equipoise.system.seals import open_toml
+from equipoise.system.suggestions import require_use
 
 if TYPE_CHECKING:
     from equipoise.records.meta import About

@@ -110,17 +110,12 @@ class Columns:
 
     def require_none(self, names: Sequence[str], what: object, others: str) -> None:
         """Require that none of these options was given, for ``what``, since they are those of ``others``."""
-        if names_given := [name for name in names if getattr(self, name)]:
-            raise DataError(f"{what}: {names_given[0]} is an option of {others}. Leave it out.")
+        if given := [name for name in names if getattr(self, name)]:
+            name = "columns" if given[0] == "schema" else given[0]
+            raise DataError(f"{what}: {name} is an option of {others}. Leave it out.")
 
-    @property
-    def of_tables(self) -> list[str]:
-        """The options that were given and only a table has."""
-        return [
-            f.name
-            for f in fields(self)
-            if getattr(self, f.name) and f.name not in ("not_missing", "task", "choose", "agreed")
-        ]
+
+OF_TABLES = [f.name for f in fields(Columns) if f.name not in ("not_missing", "task", "choose", "agreed")]
 
 
 @dataclass(frozen=True)

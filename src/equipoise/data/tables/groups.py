@@ -29,14 +29,15 @@ class Group:
         ------
         DataError : bands of words, or many different numbers without bands.
         """
-        numbers = self.signs.numbers(words).tolist()
-        if any(map(math.isnan, numbers)):
+        unknown = columns.unknown if self.role == "group" else None  # a group that is no number
+        numbers = {word: self.signs.number(word) for word in dict.fromkeys(words) if word != unknown}
+        if any(map(math.isnan, numbers.values())):
             if self.edges:
                 raise DataError(f"{what}: {self.role}={self.column}:... needs a number in every row of {self.column}.")
             return words
         if self.edges:
-            return tuple(band(number, self.edges) for number in numbers)
-        different = sorted({*numbers})
+            return tuple(word if word == unknown else band(numbers[word], self.edges) for word in words)
+        different = sorted({*numbers.values()})
         if len(different) > MOST and not client:
             low, high = (f"{different[k * len(different) // 3]:g}" for k in (1, 2))
             others = several(columns.group or self.column)
@@ -80,9 +81,13 @@ def groups_of(columns: Columns, names: Sequence[str], what: str) -> dict[str, Gr
     return {f"group {group.name}" if len(groups) > 1 else "group": group for group in groups}
 
 
-def described(groups: Iterable[Group]) -> dict[str, Any]:
+def described(groups: Iterable[Group], columns: Columns) -> dict[str, Any]:
     """What the record of a run has of groups, so that others find them in another table; nothing if there are none."""
-    made = {group.name: {"column": group.column, "bands": [*group.edges], **group.signs.changed()} for group in groups}
+    unknown = {} if columns.unknown is None else {"unknown": columns.unknown}
+    made = {
+        group.name: {"column": group.column, "bands": [*group.edges], **group.signs.changed(), **unknown}
+        for group in groups
+    }
     return {"groups": made} if made else {}
 
 

@@ -108,7 +108,7 @@ def read_column(values: Iterable[Any], role: str, origin: Origin, columns: Colum
     """The names in a column, see :func:`read_role`; in regression labels are numbers, as Python writes float64: no digit is lost."""
     if role != "label" or not columns.regression:
         if role == "group" and columns.unknown is not None:
-            values = [columns.unknown if missing(_cell(cell)) else cell for cell in values]
+            return _of_unknown([*values], columns.unknown, origin, columns.not_missing)
         return read_role(values, role, origin, columns.not_missing)
     classes = "If these are classes, leave task=regression out; else name the column with the number to predict."
     expected, todo = "a number to predict of every sample", "Correct these cells, or remove their samples."
@@ -122,6 +122,19 @@ def read_column(values: Iterable[Any], role: str, origin: Origin, columns: Colum
             label, (f"{origin.what}: the number to predict is {label[0]} {every}, so there is nothing to learn.",)
         )
     return Names(label)
+
+
+def _of_unknown(values: Sequence[Any], unknown: str, origin: Origin, not_missing: Sequence[str]) -> Names:
+    """The groups in a column, of which missing cells are the group ``unknown``."""
+    lost = [missing(word := _cell(cell)) and word not in not_missing for cell in values]
+    names = read_role(
+        [unknown if gone else cell for cell, gone in zip(values, lost, strict=True)], "group", origin, not_missing
+    )
+    said = f"{origin.what}: {sum(lost):,} of {len(lost):,} samples have no group, and are the group {unknown!r}."
+    if unknown in {word for word, gone in zip(names.words, lost, strict=True) if not gone}:
+        why = f"{origin.what}: unknown={unknown} would join people whose group is missing and a group of this name. Choose another name."
+        return replace(names, problems=(*names.problems, why))
+    return replace(names, notes=(*names.notes, said))
 
 
 def read_numbers(
