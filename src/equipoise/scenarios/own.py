@@ -351,7 +351,8 @@ def _remarks(
     share: float,
 ) -> Iterator[str]:
     if drawn:
-        parts = " training samples, as no part is called test," if own.split is not None else " samples"
+        noun = "samples" if own.subject is None else "people"
+        parts = f" training {noun}, as no part is called test," if own.split is not None else f" {noun}"
         over = "the numbers to predict" if own.regression else "the classes"
         yield f"{100 * share:g}% of each client's{parts} were drawn for testing, as evenly over {over} as possible."
     if untested := [] if common else [name for name in train if name not in tested]:

@@ -152,6 +152,8 @@ def _checked(own: UserData, columns: Columns) -> UserData:
     of_names = {f"not_missing={word}": not missing(word) for word in columns.not_missing}
     require_use(of_names, together="a word that never marks a missing cell")
     require_use({"unknown": columns.unknown and not own.attributes}, without="group=COLUMN")
+    if columns.unknown and not any(columns.unknown in words for words in own.attributes.values()):
+        own = replace(own, notes=(*own.notes, f"{own.source}: no group is missing, so none is {columns.unknown!r}."))
     client = None if own.client is None else _named(own, own.client)
     attributes = {text.name(name): _named(own, words) for name, words in own.attributes.items()}
     label = _named(own, own.label)

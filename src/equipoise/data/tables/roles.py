@@ -134,7 +134,7 @@ def _of_unknown(values: Sequence[Any], unknown: str, origin: Origin, not_missing
     if unknown in {word for word, gone in zip(names.words, lost, strict=True) if not gone}:
         why = f"{origin.what}: unknown={unknown} would join people whose group is missing and a group of this name. Choose another name."
         return replace(names, problems=(*names.problems, why))
-    return replace(names, notes=(*names.notes, said))
+    return replace(names, notes=(*names.notes, said)) if any(lost) else names
 
 
 def read_numbers(
