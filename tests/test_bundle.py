@@ -274,7 +274,7 @@ def test_what_training_has_not_seen_is_said(made: tuple[eq.Federation, Any, Path
     for column, value, said in (
         ("pain", "stabbing", r"column pain: 1 of \d+ cells did not occur in training \('stabbing' in 1\)"),
         ("age", np.nan, "column age: 1 cell is missing, and counts as"),
-        ("age", 51_000.0, "column age: 1 numbers are very far from those of training"),
+        ("age", 51_000.0, "column age: 1 number is very far from those of training"),
     ):
         other = frame.copy()
         other.loc[0, column] = value

@@ -718,15 +718,14 @@ def test_options_of_a_scenario_change_the_data_or_are_refused(name: str) -> None
         assert any(now != before for now in after) or not after, option
 
 
-LATER = pytest.mark.xfail(strict=True, reason="it is accepted, and changes nothing")
 OF_OWN: dict[str, Any] = {
     "task": "regression",
     "clients": 3,
-    "alpha": pytest.param("alpha", 5.0, marks=LATER),
+    "alpha": 5.0,
     "test": 0.4,
     "server_validation": 0.2,
     "tests": "all",
-    "size": pytest.param("size", 24, marks=LATER),
+    "size": 24,
     "measures": "auc",
     "label": "sex",
     "client": "sex",
@@ -737,15 +736,15 @@ OF_OWN: dict[str, Any] = {
     "leave_out": "bmi",
     "positive": "no",
     "range": "0,100",
-    "keep": pytest.param("keep", "sex", marks=LATER),
-    "not_missing": pytest.param("not_missing", "f", marks=LATER),
+    "keep": "sex",
+    "not_missing": "f",
     "sep": ";",
     "decimal": ",",
     "encoding": "utf-16",
     "download": True,
     "inputs": "age",
-    "unlabelled": pytest.param("unlabelled", "leave-out", marks=LATER),
-    "unknown": pytest.param("unknown", "unknown", marks=LATER),
+    "unlabelled": "leave-out",
+    "unknown": "unknown",
     "thousands": ";",
     "columns": {"age": {"kind": "category"}},
     "data_seed": 5,
@@ -756,14 +755,11 @@ def test_every_option_of_own_data_has_an_entry() -> None:
     assert {*OF_OWN} == {*SCENARIOS["own"].options}
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [value if hasattr(value, "marks") else (name, value) for name, value in OF_OWN.items()],
-)
+@pytest.mark.parametrize(("option", "value"), OF_OWN.items())
 def test_options_of_own_data_change_something_or_are_refused(place: Path, option: str, value: Any) -> None:
     def loaded(**given: Any) -> tuple[Any, ...]:
         scenario = scenarios.load("own", data=place / "people.csv", **given)
-        return *made_of(scenario), scenario.attributes, scenario.measures
+        return *made_of(scenario), scenario.attributes, scenario.measures, scenario.manifest["notes"]
 
     before = loaded()
     try:
@@ -861,6 +857,66 @@ def test_every_keyword_of_a_federation_has_an_entry() -> None:
 @pytest.mark.parametrize("name", KEYWORDS)
 def test_keywords_of_a_federation_change_something_or_are_refused(name: str) -> None:
     assert trained_with(**{name: KEYWORDS[name]}) != trained_with()
+
+
+SWEEPS: dict[Any, dict[str, Any]] = {
+    eq.compare: {
+        "seeds": 1,
+        "rounds": 3,
+        "directory": "runs",
+        "last": 1,
+        "stop": eq.EarlyStopping(1),
+        "tune": 1,
+        "by": "worst",
+    },
+    eq.tune: {
+        "rounds": 3,
+        "draws": 3,
+        "by": "worst",
+        "trials": 2,
+        "validation": 0.4,
+        "halving": False,
+        "sampler": "nowhere",
+        "seed": 1,
+        "search": {"lr": [0.1, 0.2]},
+        "directory": "runs",
+    },
+}
+OF_SWEEPS = {"net", "clients", "methods", "given", "progress"}  # as of a federation, and what is printed meanwhile
+
+
+def swept(function: Any, place: Path, **given: Any) -> tuple[Any, ...]:
+    """The document of a comparison or a choice without times, or why it was refused; and the files it left."""
+    from unittest import mock
+
+    with contextlib.chdir(place), mock.patch("time.perf_counter", return_value=0.0), torch.random.fork_rng():
+        torch.manual_seed(0)
+        net, clients = torch.nn.Linear(6, 2), [sample_set(30, s) for s in range(3)]
+        usual = {"rounds": 8, "progress": False} | ({"seeds": 2} if function is eq.compare else {"draws": 2})
+        given |= {"tests": {"all": sample_set(40, 9)}} if function is eq.compare else {}
+        try:
+            result = function(net, clients, ["fedavg", "fedprox"], **usual | given)
+        except (ValueError, TypeError) as error:
+            return ("refused", str(error))
+        document = result.document if function is eq.compare else result.document()
+    text = re.sub(r'"(seconds|chosen)": [^,}]+', "", json.dumps(document, default=str, sort_keys=True))
+    return text, sorted(path.name for path in place.rglob("*"))
+
+
+def test_every_keyword_of_comparisons_and_choices_has_an_entry() -> None:
+    for function, keywords in SWEEPS.items():
+        assert {*keywords} | OF_SWEEPS == {*inspect.signature(function).parameters}
+
+
+@pytest.mark.parametrize(
+    ("function", "name"), [(function, name) for function, keywords in SWEEPS.items() for name in keywords]
+)
+def test_keywords_of_comparisons_and_choices_change_something_or_are_refused(
+    function: Any, name: str, tmp_path: Path
+) -> None:
+    before = swept(function, tmp_path)
+    assert before == swept(function, tmp_path)
+    assert swept(function, tmp_path, **{name: SWEEPS[function][name]}) != before
 
 
 def test_keywords_without_effect_are_refused_or_stated() -> None:

@@ -811,3 +811,18 @@ def test_a_missing_number_with_bands_is_a_missing_label(tmp_path: Path, cell: st
     (tmp_path / "t.csv").write_text(f"num,x,client\n0.5,1,a\n2.5,2,a\n{cell},3,b\n")
     with pytest.raises(DataError, match=r"column num: the label is missing in 1 of 3 samples"):
         read_user_data(tmp_path / "t.csv", Columns(label="num:1"))
+
+
+@pytest.mark.parametrize("rows", [12, 700])
+@pytest.mark.parametrize("last", ["1.5", ""])
+def test_a_column_that_counts_the_rows_is_left_out_whatever_else_the_table_holds(
+    tmp_path: Path, rows: int, last: str
+) -> None:
+    """A cell far below that is no number makes all columns text, and rows without a label make gaps in the numbers of the rows."""
+    table = [("no", "a", "label"), *((k + 1, k * 7 % 11, "yn"[k % 2] if k % 5 else "") for k in range(rows - 1))]
+    write(tmp_path / "t.csv", [*table, (rows, last, "y")])
+    own = read_user_data(tmp_path / "t.csv", Columns(unlabelled="leave-out"))
+    assert own.features == ("a",)
+    assert "--set keep=no" in " ".join(own.notes)
+    kept = read_user_data(tmp_path / "t.csv", Columns(unlabelled="leave-out", keep=("no",)))
+    assert kept.features == ("no", "a")

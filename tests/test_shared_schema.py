@@ -582,7 +582,7 @@ def test_a_site_whose_column_is_far_from_all_others_logs_it(here: Path, caplog: 
     rows = [{**row, "income": float(row["income"]) / 1000} for row in people() if row["site"] == "north"]
     write(here / "north.csv", rows, COLUMNS[1:])
     schema.read("north.csv")
-    assert re.search("north.csv: column income: 80 numbers are very far.* Is their unit the same", caplog.text)
+    assert re.search("north.csv: column income: 80 numbers are very far.* Is the unit the same", caplog.text)
     age = [row for row in people() if row["site"] == "north"]
     write(here / "north.csv", [{**row, "age": 130 + k % 9} for k, row in enumerate(age)], COLUMNS[1:])
     schema.read("north.csv")

@@ -39,6 +39,7 @@ class GroupColumn:
     bands : edges at which numbers are divided, see :class:`equipoise.data.tables.roles.Group`.
     names : of groups, where a table has other words for them.
     thousands, decimal, unit : the signs in its numbers, where they are text.
+    unknown : the group of people whose cell is missing; none if it is empty.
     """
 
     column: str
@@ -47,10 +48,13 @@ class GroupColumn:
     thousands: str = ""
     decimal: str = "."
     unit: str = ""
+    unknown: str = ""
 
     def group_of(self, cell: Any) -> str:
         """The group that a cell names."""
         word = word_of(cell)
+        if missing(word):
+            return self.unknown
         if not self.bands:
             return self.names.get(word, word)
         text = isinstance(cell, str)

@@ -13,8 +13,9 @@ from typer import Option
 
 from equipoise.cli import completion
 from equipoise.cli.console import note, out, plain_table, print_json, progress_bar, say
-from equipoise.cli.options import Json, Runs, require_use
+from equipoise.cli.options import Json, Runs
 from equipoise.system.files import write_atomically
+from equipoise.system.suggestions import require_use
 from equipoise.system.text import formulas
 
 if TYPE_CHECKING:

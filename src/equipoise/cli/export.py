@@ -12,9 +12,10 @@ from rich.markup import escape
 from typer import Argument, Option
 
 from equipoise.cli.console import note, out, plain_table, print_json, progress_bar, require_free, say
-from equipoise.cli.options import Json, Moved, Run, reading_of, require_use
+from equipoise.cli.options import Json, Moved, Run, reading_of
 from equipoise.system.own_code import short
 from equipoise.system.seals import open_json, open_toml
+from equipoise.system.suggestions import require_use
 
 if TYPE_CHECKING:
     from equipoise.data.formats.table import Table

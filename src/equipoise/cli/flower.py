@@ -17,9 +17,9 @@ from typer import Argument, Option
 
 from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
 from equipoise.cli.operation import clean, flower_errors, sites, status, stop, take
-from equipoise.cli.options import Json, require_use
+from equipoise.cli.options import Json
 from equipoise.system.errors import ExpectedError
-from equipoise.system.suggestions import some
+from equipoise.system.suggestions import require_use, some
 
 if TYPE_CHECKING:
     from equipoise.flower.deploy.checks import CheckResult

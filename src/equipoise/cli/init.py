@@ -213,11 +213,12 @@ def _options(pairs: Sequence[str], columns: Mapping[str, Any], data: str | None)
 def _data(data: str, options: Mapping[str, Any]) -> tuple[UserData, Parts, dict[str, list[int]]]:
     """The user's data, and their division with seed 0."""
     from equipoise.data.formats.reading import read_user_data
-    from equipoise.scenarios.own import columns_of, divided, edges, rounding, test_sets
+    from equipoise.scenarios.own import columns_of, divided, edges, require_used, rounding, test_sets
 
     download, between = options.get("download", False), edges(options.get("range"))
     columns = replace(columns_of(**options), choose=True)
     own = read_user_data(data, columns, download=download, between=between)
+    require_used(own, **options)
     division = {name: options[name] for name in ("clients", "alpha", "test", "server_validation") if name in options}
     if own.client is None:
         division.setdefault("clients", min(DIVIDED, max(1, len(own) // 2)))

@@ -14,9 +14,9 @@ from typer import Argument, Option
 from equipoise.cli import completion
 from equipoise.cli.completion import catalogue
 from equipoise.cli.console import out, plain_table, print_json
-from equipoise.cli.options import Json, require_use
+from equipoise.cli.options import Json
 from equipoise.system.errors import ExpectedError
-from equipoise.system.suggestions import some
+from equipoise.system.suggestions import require_use, some
 
 if TYPE_CHECKING:
     from equipoise.scenarios import Scenario
@@ -158,7 +158,7 @@ def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | N
     from equipoise.data import holdings
     from equipoise.report import drawing, holdings as report
     from equipoise.runs.configuration import called, whole
-    from equipoise.system.suggestions import some
+    from equipoise.system.suggestions import require_use, some
 
     require_use({"--examples": figure is None and examples}, without="--figure FILE.png")
     if figure is not None and figure.suffix not in (".png", ".pdf", ".svg"):

@@ -16,9 +16,10 @@ from typer import Argument, Option
 
 from equipoise.cli.console import out, plain_table, print_json, say
 from equipoise.cli.export import announce
-from equipoise.cli.options import Json, require_use
+from equipoise.cli.options import Json
 from equipoise.system.errors import ExpectedError
 from equipoise.system.seals import open_json, open_toml
+from equipoise.system.suggestions import require_use
 
 if TYPE_CHECKING:
     from equipoise.flower.deploy.superlink import SuperLink

@@ -189,26 +189,6 @@ def reading_of(texts: Sequence[str] | None, allowed: Collection[str]) -> dict[st
     return pairs
 
 
-def require_use(given: Mapping[str, object], *, together: str = "", without: str = "") -> None:
-    """Refuse options that have no effect.
-
-    Parameters
-    ----------
-    given : what the user gave, by the names of the options; nothing of what is false.
-    together : the option that takes their effect.
-    without : the option that they need.
-
-    Raises
-    ------
-    ValueError : naming the first of them.
-    """
-    if idle := next((name for name, value in given.items() if value), None):
-        why = (
-            f"together with {together}. Leave it out." if together else f"without {without}. Add that, or leave it out."
-        )
-        raise ValueError(f"{idle} has no effect {why}")
-
-
 def new_labels(pairs: Sequence[str] | None, called: Mapping[str, str]) -> dict[str, str]:
     """What ``--label`` asks for: new labels, by the label that the runs of a method have.
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from equipoise.cli.console import err, print_json, say
-from equipoise.cli.options import Jobs, Json, Run, require_use
+from equipoise.cli.options import Jobs, Json, Run
+from equipoise.system.suggestions import require_use
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

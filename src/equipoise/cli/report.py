@@ -46,9 +46,9 @@ def report(
 ) -> None:
     """Write one self-contained HTML report of any runs."""
     check_option("--for", for_, READERS)
-    options.require_use({"--figures": for_ == COMMITTEE and figures}, together="--for committee")
-    options.require_use({"--about": for_ != COMMITTEE and about}, without="--for committee")
-    options.require_use({"--details": json_ and details}, together="--json, which prints everything")
+    require_use({"--figures": for_ == COMMITTEE and figures}, together="--for committee")
+    require_use({"--about": for_ != COMMITTEE and about}, without="--for committee")
+    require_use({"--details": json_ and details}, together="--json, which prints everything")
     words = None if about is None else _words(about)
     from equipoise.federation.history import History
     from equipoise.records.directory import all_members

@@ -12,9 +12,10 @@ from typer import Argument, Option
 
 from equipoise.cli import completion
 from equipoise.cli.console import err, out, plain_table, print_json, progress_bar, say
-from equipoise.cli.options import Base, Jobs, Json, help_of, require_use
+from equipoise.cli.options import Base, Jobs, Json, help_of
 from equipoise.system.errors import ExpectedError
 from equipoise.system.files import write_atomically
+from equipoise.system.suggestions import require_use
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

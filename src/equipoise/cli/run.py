@@ -17,7 +17,7 @@ from equipoise.cli import completion, options
 from equipoise.cli.choices import Choices, check_parts, read, warn_of_defaults
 from equipoise.cli.console import out, print_json, progress_bar, say
 from equipoise.cli.tune import By, Search, started, tuned_choices
-from equipoise.system.suggestions import some, unknown
+from equipoise.system.suggestions import require_use, some, unknown
 from equipoise.system.workers import loading
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def compare(
 ) -> None:
     """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test."""
     _require_shown(json_=json_, report=report, figures=figures, details=details)
-    options.require_use({} if tune else {"--by": by, "--search": search}, without="--tune 16")
+    require_use({} if tune else {"--by": by, "--search": search}, without="--tune 16")
     with started(given, jobs, len(methods) * max(seeds, tune or 1), name and base / name) as kept:
         with loading():
             from equipoise.runs import comparison, directory as runs
@@ -155,8 +155,8 @@ def compare(
 
 def _require_shown(*, json_: bool, report: bool, figures: bool, details: bool) -> None:
     """Refuse options about results that are not shown."""
-    options.require_use({"--details": json_ and details}, together="--json, which prints everything")
-    options.require_use({"--figures": figures and not report}, together="--no-report")
+    require_use({"--details": json_ and details}, together="--json, which prints everything")
+    require_use({"--figures": figures and not report}, together="--no-report")
 
 
 def _say_data(config: RunConfig, chosen: Choices, json_: bool) -> None:
@@ -206,7 +206,7 @@ def resume(
     from equipoise.runs.directory import load
     from equipoise.runs.tracking import Tracking
 
-    options.require_use({"--details": details and (quiet or json_)}, together="--quiet or --json")
+    require_use({"--details": details and (quiet or json_)}, together="--quiet or --json")
     if not (quiet or json_ or track) and (before := load(directory).track):
         say(f"The run names the tracker {before}. To send its rounds there, add: --track {shlex.quote(before)}")
     with Tracking(directory, track):

@@ -7,10 +7,9 @@ import typer
 from typer import Argument, Option
 
 from equipoise.cli.console import out, plain_table, require_free, say
-from equipoise.cli.options import require_use
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import sealed_json
-from equipoise.system.suggestions import some
+from equipoise.system.suggestions import require_use, some
 
 app = typer.Typer(
     name="schema",

@@ -121,18 +121,23 @@ def _people(compared: Comparison, chosen: Chosen | None) -> Section:
     """Who is in the data, and who is not."""
     run, least = compared.histories[0], compared["least"]
     held = run.meta.get("holdings") or {}
+    divisions = {
+        tuple((each["name"], each["size"]) for part in ("clients", "tests") for each in (of_run or {}).get(part, ()))
+        for of_run in (history.meta.get("holdings") for history in compared.histories)
+    }
+    model, it = ("The model", "It") if len(divisions) == 1 else ("In the first run, the model", "In the first run, it")
     clients, tests = held.get("clients", []), held.get("tests", [])
     texts, points = [], []
     if clients:
         sizes = [client["size"] for client in clients]
         range_ = f"each with {_few(min(sizes), least)} to {_few(max(sizes), least)}"
         each = _sizes(clients, least) if len(clients) <= ROWS else range_
-        texts.append(f"The model learnt from {_few(sum(sizes), least)} rows of {plural(len(clients), 'site')}: {each}.")
+        texts.append(f"{model} learnt from {_few(sum(sizes), least)} rows of {plural(len(clients), 'site')}: {each}.")
     if tests:
         named = [{**test, "name": run.group_words.get(test["name"], test["name"])} for test in tests]
         each, total = _sizes(named, least), sum(test["size"] for test in tests)
         texts.append(
-            f"It was tested on {_few(total, least)} rows that it had not seen{f': {each}' * (1 < len(tests) <= ROWS)}."
+            f"{it} was tested on {_few(total, least)} rows that it had not seen{f': {each}' * (1 < len(tests) <= ROWS)}."
         )
     of_data = [text for text in (run.meta.get("data") or {}).get("notes") or () if text not in compared["notes"]]
     points += [text if "." in text.split()[0] else f"{text[0].upper()}{text[1:]}" for text in of_data][:POINTS]
@@ -494,7 +499,7 @@ def _fewest(compared: Comparison, chosen: Chosen | None) -> str:
     keys, value = (("tpr", "fpr"), "mean") if chosen is None else (("sensitivity", "specificity"), "value")
     parities = [each.parity for each in treated(compared.document) if each.parity["positive"] is not None]
     recorded = (rate for parity in parities for rate in parity["methods"][0]["groups"].values())
-    sizes, exact, several = list[int](), True, compared.histories[0].counted == "people"
+    sizes, exact, several = list[int](), len(compared["seeds"]) == 1, compared.histories[0].counted == "people"
     for group in cast(Iterator[Content], recorded if chosen is None else (group for _, group in _of_groups(chosen))):
         n, cases = group["n"], group["of_class"]
         others = n if n is None or cases is None or several else n - cases  # of several rows, some may be of the class

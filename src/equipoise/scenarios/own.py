@@ -30,12 +30,14 @@ from equipoise.scenarios import partition
 from equipoise.scenarios.scenario import CLASSIFICATION, Described, Description, Images, Protocol, Scenario, kind_of
 from equipoise.system import own_code
 from equipoise.system.ranges import check_number, check_option, check_whole
+from equipoise.system.suggestions import require_use
 
 VERSION: Final = 1  # raise it whenever the same files give other parts
 
 SUMMARY = "Your own data: a folder per client with a folder per class, a table, arrays, or a data set of the Hub."
 PROTOCOL = Protocol(rounds=30, epochs=2, batch_size=32, lr=0.02, momentum=0.9, weight_decay=1e-5)
 TRANSFORM = Images(mean=(0.5,), std=(0.25,))
+ALPHA, TEST = 0.5, 0.2  # of a division among clients; a share of samples
 SIDE = 64  # pixels
 MANY = 20  # clients, from which on they are tested together unless the user says otherwise
 # bytes of decoded images that are read whole: batches of these cost less, and engines may stack them
@@ -51,8 +53,8 @@ def scenario(
     data: Path,
     *,
     clients: int | None = None,
-    alpha: float = 0.5,
-    test: float = 0.2,
+    alpha: float = ALPHA,
+    test: float = TEST,
     server_validation: float = 0.0,
     tests: str | None = None,
     size: int = SIDE,
@@ -131,6 +133,7 @@ def scenario(
     _check(clients, test, server_validation, tests, size)
     between = edges(range)
     own = first = _read(str(data), wanted, download, between)
+    require_used(own, alpha, test, size)
     seeded = own_code.is_reference(str(data)) and "seed" in own_code.takes(str(data))
     share: dict[str, Any] = {"clients": clients, "alpha": alpha, "test": test, "server_validation": server_validation}
     parts = divided(own, 0, **share)  # of any seed: what does not fit is said before a run begins
@@ -236,6 +239,13 @@ def _check(clients: object, test: float, server_validation: float, tests: object
     check_whole("own: size", size, SMALLEST, meaning=" pixels")
 
 
+def require_used(own: UserData, alpha: float = ALPHA, test: float = TEST, size: int = SIDE, **_others: object) -> None:
+    """Refuse options of :func:`scenario` that change nothing about these data."""
+    require_use({"alpha": own.client is not None and alpha != ALPHA}, together="clients that the data name")
+    require_use({"test": "test" in (own.split or ()) and test != TEST}, together="a part test of the data")
+    require_use({"size": size != SIDE and not isinstance(own.inputs, Pictures)}, together=own.layout)
+
+
 def check_positive(own: UserData, positive: str | int) -> str:
     """The name of the class that counts as positive."""
     if own.regression:
@@ -283,8 +293,8 @@ def divided(
     seed: int,
     *,
     clients: int | None = None,
-    alpha: float = 0.5,
-    test: float = 0.2,
+    alpha: float = ALPHA,
+    test: float = TEST,
     server_validation: float = 0.0,
 ) -> Parts:
     """Say which samples each client trains on and is tested on; the parameters are those of :func:`scenario`."""
@@ -338,7 +348,8 @@ def _remarks(
     share: float,
 ) -> Iterator[str]:
     if drawn:
-        parts = " training samples, as no part is called test," if own.split is not None else " samples"
+        noun = "samples" if own.subject is None else "people"
+        parts = f" training {noun}, as no part is called test," if own.split is not None else f" {noun}"
         over = "the numbers to predict" if own.regression else "the classes"
         yield f"{100 * share:g}% of each client's{parts} were drawn for testing, as evenly over {over} as possible."
     if untested := [] if common else [name for name in train if name not in tested]:

@@ -1,7 +1,7 @@
 """How errors speak."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 def near(word: str, choices: Iterable[str], cutoff: float = 0.5) -> str:
@@ -26,3 +26,23 @@ def unknown(what: str, name: object, choices: Iterable[str]) -> str:
 def shorten(text: str) -> str:
     """What was found, in at most 80 characters."""
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def require_use(given: Mapping[str, object], *, together: str = "", without: str = "") -> None:
+    """Refuse options that have no effect.
+
+    Parameters
+    ----------
+    given : what the user gave, by the names of the options; nothing of what is false.
+    together : the option that takes their effect.
+    without : the option that they need.
+
+    Raises
+    ------
+    ValueError : naming the first of them.
+    """
+    if idle := next((name for name, value in given.items() if value), None):
+        why = (
+            f"together with {together}. Leave it out." if together else f"without {without}. Add that, or leave it out."
+        )
+        raise ValueError(f"{idle} has no effect {why}")

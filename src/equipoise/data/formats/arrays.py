@@ -143,13 +143,13 @@ def _choice(path: Path, shape: tuple[int, ...], labels: str) -> str:
 def of_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping[str, Any]) -> UserData:
     """The user's data in arrays by name; ``path`` says where they are from. Whole numbers of a function stay so."""
     file, names = Path(path).name, list(arrays)
-    columns.require_none((*WRITTEN, "keep", "inputs", "unlabelled"), path, "a table")
+    columns.require_none((*WRITTEN, "keep", "inputs", "unlabelled", "leave_out", "schema"), path, "a table")
     used = named(path, names, columns)
     x_name = used.pop("x")
     _check_roles(path, arrays, x_name, used)
     x = arrays[x_name]
     inputs, of_inputs = _inputs(path, x_name, np.ascontiguousarray(x), "function" in about)
-    unused = [name for name in names if name not in (x_name, *used.values(), *columns.leave_out)]
+    unused = [name for name in names if name not in (x_name, *used.values())]
     notes = [f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []
     notes += of_inputs
     groups = groups_of(columns, names, file)

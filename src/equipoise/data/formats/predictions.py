@@ -86,6 +86,7 @@ def read(
     if not frame and not isinstance(source, str | os.PathLike):
         raise DataError(f"expected the path of a table, or a frame of pandas; found {type(source).__name__}.")
     what = "the frame" if frame else str(source)
+    columns.require_none(("sep", "encoding") if frame else (), what, "a table that is text")
     table = Frame.of(source, what) if frame else opened(Path(source), columns)
     names, at = table.names, table.at
     given = {"site": site, "subject": subject, "probability": probability, "prediction": prediction}

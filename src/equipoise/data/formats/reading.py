@@ -7,12 +7,12 @@ from pathlib import Path
 from equipoise.data.contents import DataError
 from equipoise.data.pictures import Pictures, Range, plain
 from equipoise.data.tables.checks import doubts
-from equipoise.data.tables.columns import INTEGER, Column, Columns, UserData, listed
-from equipoise.data.tables.words import alike
+from equipoise.data.tables.columns import INTEGER, OF_TABLES, Column, Columns, UserData, listed
+from equipoise.data.tables.words import alike, missing
 from equipoise.system import own_code, text
+from equipoise.system.suggestions import require_use
 
 HUB = "hub:"
-OF_IMAGES = ("not_missing", "task", "choose", "agreed")  # options that folders of images have, too
 MEASURED = 20  # different whole numbers, from which on labels may be measurements, also where they are those from 0 up
 PICKLED = "It may hold Python objects, which are not read because they could run code. Save arrays: np.savez('data.npz', x=x, y=y)."
 SAVED = "Save the table as .xlsx or CSV from the program that wrote it."
@@ -126,8 +126,7 @@ def _read(path: Path, columns: Columns) -> UserData:
         )
     if inside:
         return _read(inside[0], columns)
-    if given := [name for name, value in vars(columns).items() if value and name not in OF_IMAGES]:
-        raise DataError(f"{path} is a folder of images, and {given[0]} is an option of a table. Leave it out.")
+    columns.require_none(OF_TABLES, path, "a table, and this is a folder of images")
     return folders.read(path, columns)
 
 
@@ -150,6 +149,11 @@ def _checked(own: UserData, columns: Columns) -> UserData:
         raise DataError(
             f"{own.source}: subject is an option of tables and arrays, and these are {own.layout}. Leave it out."
         )
+    of_names = {f"not_missing={word}": not missing(word) for word in columns.not_missing}
+    require_use(of_names, together="a word that never marks a missing cell")
+    require_use({"unknown": columns.unknown and not own.attributes}, without="group=COLUMN")
+    if columns.unknown and not any(columns.unknown in words for words in own.attributes.values()):
+        own = replace(own, notes=(*own.notes, f"{own.source}: no group is missing, so none is {columns.unknown!r}."))
     client = None if own.client is None else _named(own, own.client)
     attributes = {text.name(name): _named(own, words) for name, words in own.attributes.items()}
     label = _named(own, own.label)

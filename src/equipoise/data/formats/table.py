@@ -40,7 +40,7 @@ from equipoise.data.tables.columns import (
     option,
     together,
 )
-from equipoise.data.tables.reading import left_out, nameless, read_raw, signed, signs_in
+from equipoise.data.tables.reading import counting_columns, left_out, nameless, read_raw, signed, signs_in
 from equipoise.data.tables.roles import described, groups_of, label_of, named_columns, read_roles, with_signs
 from equipoise.data.tables.words import Origin, missing
 from equipoise.system.suggestions import some
@@ -250,7 +250,7 @@ def of_table(
     rest = [name for name in header if name not in apart]
     notes = list(table.notes)
     if image is not None:
-        columns.require_none(("inputs",), source, "a table of numbers")
+        columns.require_none(("inputs", "keep", "schema"), source, "a table of numbers")
     elif columns.inputs is not None:
         unused = [name for name in rest if name not in columns.inputs]
         rest = [name for name in rest if name in columns.inputs]
@@ -272,7 +272,7 @@ def of_table(
     def origin(name: str) -> Origin:
         return Origin(f"{source}, column {name}", at)
 
-    raw = {} if image is not None else _raw(file, columns, table, rest, rows, notes)
+    raw, counts = ({}, set()) if image is not None else _raw(file, columns, table, rest, rows, notes)
     signs, shown = signs_in(raw, columns, text=not isinstance(table, Frame))
     groups = with_signs(groups_of(columns, header, file), cells, columns, source, shown)
     if bands is not None:
@@ -288,7 +288,7 @@ def of_table(
     if image is None:
         if not len(rows) and not problems:
             raise DataError(f"{source} holds no sample.")
-        inputs, wrong, said = read_raw(file, header, raw, columns, at, signs, shown)
+        inputs, wrong, said = read_raw(file, header, raw, columns, at, signs, shown, counts)
         problems += [f"{source}, {problem}" for problem in wrong]
         notes += said
         if not inputs.columns and not problems:
@@ -308,7 +308,7 @@ def of_table(
             are = "s {} are" if len(rest) > 1 else " {} is"
             notes.append(f"{file}: the column{are.format(listed(rest))} not used.")
         layout, features, names = "a table of images", (), tuple(inputs.names)
-    about = {**about, **described(groups.values())}
+    about = {**about, **described(groups.values(), columns)}
     roles |= {"inputs": inputs, "features": features, "names": names, "notes": tuple(notes)}
     return UserData(source=str(source), layout=layout, about=about, **roles)
 
@@ -331,8 +331,7 @@ def _labelled(
     """The rows that have a label."""
     words = [word_of(labels[k]) for k in rows.tolist()]
     present = np.array([not missing(word) or word in columns.not_missing for word in words], bool)
-    if n := int((~present).sum()):
-        notes.append(f"{file}: {n:,} of {len(rows):,} rows have no label, and are left out.")
+    notes.append(f"{file}: {(~present).sum():,} of {len(rows):,} rows have no label, and are left out.")
     labelled: NDArray[np.int64] = rows[present]
     return labelled
 
@@ -370,8 +369,8 @@ def _held(cells: Sequence[Any], row: int) -> BytesIO:
 
 def _raw(
     file: str, columns: Columns, table: Table, rest: list[str], rows: NDArray[np.int64], notes: list[str]
-) -> dict[str, Raw]:
-    """The columns that may become inputs: those with a name."""
+) -> tuple[dict[str, Raw], set[str]]:
+    """The columns that may become inputs, those with a name; and which of them count all rows of the table."""
     unnamed, rest = nameless(rest, columns.keep)
     raw = table.columns([*rest, *unnamed], signed(columns.schema))
     if merged := table.merged({name: raw[name] for name in rest}):
@@ -381,7 +380,8 @@ def _raw(
         )
     if filled := [name for name in unnamed if not isinstance(cells := raw[name], Words) or [*cells.counts] != [""]]:
         notes.append(left_out(filled, columns.keep, file, "a column without a name is an index of the rows as a rule"))
-    return {name: raw[name] if len(rows) == len(table) else taken(raw[name], rows) for name in rest}
+    counts = counting_columns({name: raw[name] for name in rest})
+    return {name: raw[name] if len(rows) == len(table) else taken(raw[name], rows) for name in rest}, counts
 
 
 def _repeats(path: Path, files: Sequence[Path], labels: Sequence[str], at: Callable[[int], str]) -> list[str]:

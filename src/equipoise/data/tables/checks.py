@@ -21,7 +21,7 @@ PERSON = re.compile(
     r"subject|patient|person|participant|member|customer|employee|student|mrn|(.*[^a-z])?u?u?id|.*[a-z]I[dD]"
 )
 # numbers that stand for missing ones also where they are few, or among few others
-STAND_INS = {sign * int(digit * n) for digit in "789" for n in range(2, 7) for sign in (-1, 1)} | {-9, -8, -7}
+STAND_INS = {sign * int(digit * n) for digit in "789" for n in range(2, 7) for sign in (-1, 1)} | {-9, -8, -7, 666}
 RATIO = 5  # of a median to the other medians: a column is in another unit
 DIFFERENT = 10  # numbers, from which on one among them may be odd
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles by which clients are compared

@@ -442,7 +442,8 @@ def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> tuple[list[str]
     if feature.kind != CATEGORY:
         away = np.abs(logarithm(feature, cells.values[~cells.missing]) - fitted.centre) / fitted.scale
         if feature.scaling in FAR and (far := int((away > FAR[feature.scaling]).sum())):
-            notes.append(f"{column} {far:,} numbers are very far from those of training. Is their unit the same?")
+            numbers = "numbers are" if far > 1 else "number is"
+            notes.append(f"{column} {far:,} {numbers} very far from those of training. Is the unit the same?")
         elif n - gone >= MANY and feature.scaling in FAR and np.median(away) > UNLIKE:
             middle = float(np.nanmedian(cells.values))
             notes.append(f"{column} the median is {middle:g}, far from the numbers of training. Is its unit the same?")

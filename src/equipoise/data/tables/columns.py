@@ -6,7 +6,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,8 +110,12 @@ class Columns:
 
     def require_none(self, names: Sequence[str], what: object, others: str) -> None:
         """Require that none of these options was given, for ``what``, since they are those of ``others``."""
-        if names_given := [name for name in names if getattr(self, name)]:
-            raise DataError(f"{what}: {names_given[0]} is an option of {others}. Leave it out.")
+        if given := [name for name in names if getattr(self, name)]:
+            name = "columns" if given[0] == "schema" else given[0]
+            raise DataError(f"{what}: {name} is an option of {others}. Leave it out.")
+
+
+OF_TABLES = [f.name for f in fields(Columns) if f.name not in ("not_missing", "task", "choose", "agreed")]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import date
 
@@ -34,6 +34,7 @@ SIGNS = ("thousands", "unit")
 SIGNS_OF_NOTHING = ("-", "--", "*", ".")  # which may be names
 CODES = 10  # different whole numbers that may be codes of categories
 INDEX = "it holds nothing but the numbers of the rows"
+COUNT = re.compile(r"\s*(0|-?[1-9]\d{0,14})(\.0+)?\s*", re.ASCII)
 DECISIVE = {"kind", "thousands", "decimal", "form", "latest", "truth", "categories"}  # options that choose a reading
 # what pandas, pyarrow and R call a column without a name
 NAMELESS = re.compile(r"(Unnamed: [\d.]+|__index_level_\d+__|\.\.\.\d+)?")
@@ -62,6 +63,7 @@ def read_raw(
     at: Place,
     signs: Mapping[str, Sequence[Signs]],
     shown: str,
+    counts: Set[str],
 ) -> tuple[RawTable, list[str], list[str]]:
     """The columns of a table, what is wrong with them, and what is left out and why.
 
@@ -72,6 +74,7 @@ def read_raw(
     options : what the user said of columns, such as ``schema``, options of :class:`Feature` by name.
     at : the place of a row.
     signs, shown : see :func:`signs_in`.
+    counts : columns that count the rows.
     """
     if options.agreed:
         return _agreed(source, raw, options, at)
@@ -82,7 +85,11 @@ def read_raw(
         )
         written = {name: column for name, column in written.items() if name not in unused}
     others, problems = dict[str, tuple[Feature, ...]](), list[str]()
-    counts = counting_columns({name: cells for name, cells in raw.items() if name not in options.keep})
+    for name in options.keep:
+        if name not in raw or (name not in counts and not NAMELESS.fullmatch(name)):
+            why = "has a name, and does not count the rows" if name in raw else "is in leave_out, or not among inputs"
+            problems.append(f"column {name}: keep={name} has no effect, as the column {why}. Leave it out.")
+    counts = counts - {*options.keep}
     for name, cells in raw.items():
         guess = (
             Guess(reason=INDEX) if name in counts else infer(name, cells, signs.get(name, ()), shown, options.decimal)
@@ -194,8 +201,11 @@ def written_as(feature: Feature) -> str:
 
 
 def counting_columns(raw: Mapping[str, Raw]) -> set[str]:
-    """The names of columns of numbers that count the rows."""
+    """The names of columns that count the rows: of numbers, or of text, as which all columns are read if one has another cell far below."""
     numbers = {name: cells for name, cells in raw.items() if isinstance(cells, np.ndarray) and cells.dtype.kind != "M"}
+    for name, cells in raw.items():
+        if isinstance(cells, Words) and len(cells.words) == len(cells) and all(map(COUNT.fullmatch, cells.words)):
+            numbers[name] = np.array([*map(float, cells.words)])[cells.codes]
     return {
         name
         for name, x in numbers.items()
@@ -242,6 +252,11 @@ def _read(schema: Schema, raw: Mapping[str, Raw], options: Columns, at: Place) -
         problems[-1] += (
             f" Correct these cells, or leave the column{s} out: {option('leave_out', [*options.leave_out, *faulty][:MANY])}."
         )
+    numbers = [f.name for f in schema.features if f.name in faulty and f.kind == NUMBER and not f.truth]
+    few = [name for name in numbers if isinstance(cells := raw[name], Words) and len(cells.counts) <= CODES]
+    if few and not options.schema:
+        kinds = json.dumps({name: {"kind": CATEGORY} for name in few}, ensure_ascii=False)
+        problems[-1] += f" If its words are categories: {option('columns', kinds)}."
     return RawTable(schema, columns), problems
 
 

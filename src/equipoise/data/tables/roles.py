@@ -48,14 +48,15 @@ class Group:
         ------
         DataError : bands of words, or many different numbers without bands.
         """
-        numbers = self.signs.numbers(words).tolist()
-        if any(map(math.isnan, numbers)):
+        unknown = columns.unknown if self.role == "group" else None  # a group that is no number
+        numbers = {word: self.signs.number(word) for word in dict.fromkeys(words) if word != unknown}
+        if any(map(math.isnan, numbers.values())):
             if self.edges:
                 raise DataError(f"{what}: {self.role}={self.column}:... needs a number in every row of {self.column}.")
             return words
         if self.edges:
-            return tuple(band(number, self.edges) for number in numbers)
-        different = sorted({*numbers})
+            return tuple(word if word == unknown else band(numbers[word], self.edges) for word in words)
+        different = sorted({*numbers.values()})
         if len(different) > MOST and not client:
             low, high = (f"{different[k * len(different) // 3]:g}" for k in (1, 2))
             others = several(columns.group or self.column)
@@ -99,9 +100,13 @@ def groups_of(columns: Columns, names: Sequence[str], what: str) -> dict[str, Gr
     return {f"group {group.name}" if len(groups) > 1 else "group": group for group in groups}
 
 
-def described(groups: Iterable[Group]) -> dict[str, Any]:
+def described(groups: Iterable[Group], columns: Columns) -> dict[str, Any]:
     """What the record of a run has of groups, so that others find them in another table; nothing if there are none."""
-    made = {group.name: {"column": group.column, "bands": [*group.edges], **group.signs.changed()} for group in groups}
+    unknown = {} if columns.unknown is None else {"unknown": columns.unknown}
+    made = {
+        group.name: {"column": group.column, "bands": [*group.edges], **group.signs.changed(), **unknown}
+        for group in groups
+    }
     return {"groups": made} if made else {}
 
 
@@ -223,7 +228,7 @@ def read_column(values: Iterable[Any], role: str, origin: Origin, columns: Colum
     """The names in a column, see :func:`read_role`; in regression labels are numbers, as Python writes float64: no digit is lost."""
     if role != "label" or not columns.regression:
         if role == "group" and columns.unknown is not None:
-            values = [columns.unknown if missing(_cell(cell)) else cell for cell in values]
+            return _of_unknown([*values], columns.unknown, origin, columns.not_missing)
         return read_role(values, role, origin, columns.not_missing)
     classes = "If these are classes, leave task=regression out; else name the column with the number to predict."
     expected, todo = "a number to predict of every sample", "Correct these cells, or remove their samples."
@@ -237,6 +242,19 @@ def read_column(values: Iterable[Any], role: str, origin: Origin, columns: Colum
             label, (f"{origin.what}: the number to predict is {label[0]} {every}, so there is nothing to learn.",)
         )
     return Names(label)
+
+
+def _of_unknown(values: Sequence[Any], unknown: str, origin: Origin, not_missing: Sequence[str]) -> Names:
+    """The groups in a column, of which missing cells are the group ``unknown``."""
+    lost = [missing(word := _cell(cell)) and word not in not_missing for cell in values]
+    names = read_role(
+        [unknown if gone else cell for cell, gone in zip(values, lost, strict=True)], "group", origin, not_missing
+    )
+    said = f"{origin.what}: {sum(lost):,} of {len(lost):,} samples have no group, and are the group {unknown!r}."
+    if unknown in {word for word, gone in zip(names.words, lost, strict=True) if not gone}:
+        why = f"{origin.what}: unknown={unknown} would join people whose group is missing and a group of this name. Choose another name."
+        return replace(names, problems=(*names.problems, why))
+    return replace(names, notes=(*names.notes, said)) if any(lost) else names
 
 
 def read_numbers(
