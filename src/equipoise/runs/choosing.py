@@ -81,8 +81,7 @@ class Candidates:
 
     def parsed(self, label: str) -> Method:
         """A method with the user's hyper-parameters."""
-        text, overrides = self.methods[label]
-        return parse(text, overrides)
+        return parse(*self.methods[label])
 
 
 LACKING: Final = {  # what criteria need of the data
