@@ -13,6 +13,7 @@ from equipoise.cli.console import note, out, print_json, say
 from equipoise.cli.init import ABOUT, about_in
 from equipoise.system.ranges import check_option
 from equipoise.system.seals import open_toml
+from equipoise.system.suggestions import require_use
 
 if TYPE_CHECKING:
     from equipoise.records.meta import About
