@@ -487,7 +487,10 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
         raise ValueError(f"{path}: set must be a table, [set]; found {settings!r}.")
     if not about_in(path, table):
         table.pop("report", None)
-    overrides, options = _divided(settings)
+    flat = dict[str, Any]()  # hyper-parameters as part.name = ..., or as a table; and options of the scenario
+    for name, value in settings.items():
+        flat |= {f"{name}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {name: value}
+    overrides, options = ({k: v for k, v in flat.items() if ("." in k) is dotted} for dotted in (True, False))
     if isinstance(table.get("measures"), list):
         table["measures"] = ", ".join(map(str, table["measures"]))
     for name in ("method", "network", "optimizer", "data", "measures", "task"):
@@ -535,11 +538,3 @@ def about_in(path: Path, table: Mapping[str, Any]) -> About:
         if not isinstance(text, str):
             raise ValueError(f"{path}: [report] {name} must be text in quotes; found {text!r}.")
     return cast("About", about)
-
-
-def _divided(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Hyper-parameters by ``part.name``, given as ``part.name = ...`` or as a table, and options of the scenario."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= {f"{name}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {name: value}
-    return {k: v for k, v in flat.items() if "." in k}, {k: v for k, v in flat.items() if "." not in k}

@@ -16,7 +16,6 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data import dicom
 from equipoise.data.contents import DataError
 from equipoise.data.declared import check_pixels, opened
 from equipoise.data.decoding import ahead, bar, colours, dated, kept, levels, resized
@@ -24,6 +23,7 @@ from equipoise.system import hashes
 
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
+    from pydicom import Dataset
 
 VERSION = 2  # of what an image becomes; another one makes every kept file anew
 SHOWN = 10  # images that an error lists
@@ -38,6 +38,7 @@ Source = Path | IO[bytes]
 Range = tuple[float, float]
 Done = TypeVar("Done")
 Kept = TypeVar("Kept", "Survey", "Faint")
+MAGIC = slice(128, 132)  # bytes that say DICM
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,8 @@ def stored(source: Source, *, skim: bool = False) -> Stored:
     if isinstance(source, Path):  # opened here: in a memory map Pillow would turn a TIFF file wrongly
         with source.open("rb") as file:
             return stored(file, skim=skim)
-    if dicom.is_dicom(source):
-        numbers, padding, inverted = dicom.pixels(source)
+    if is_dicom(source):
+        numbers, padding, inverted = dicom_pixels(source)
         if numbers.dtype == np.uint8:
             numbers = 255 - numbers if inverted else numbers
             return _bytes(numbers if padding is None else np.where(padding, 0, numbers).astype(np.uint8), skim)
@@ -487,3 +488,52 @@ def doubtful(faint: Faint, names: Sequence[str], between: Range | None = None) -
             f"Nearly all pixels of all images are within {faint.high - faint.low + 1} of 256 grey levels, so the images are almost of "
             f"one colour. If black and white are elsewhere, say where: --set range={low},{high}."
         )
+
+
+def is_dicom(source: IO[bytes]) -> bool:
+    """Whether an open file is one of DICOM, by its content."""
+    begin = source.read(MAGIC.stop)
+    source.seek(0)
+    return begin[MAGIC] == b"DICM"
+
+
+def pydicom_package(hint: str = "") -> Any:
+    """The package that reads them."""
+    try:
+        import pydicom
+    except ImportError:
+        raise DataError(f"DICOM files need the package pydicom: pip install 'equipoise[medical]'.{hint}") from None
+    return pydicom
+
+
+def dicom_pixels(source: IO[bytes]) -> tuple[NDArray[Any], NDArray[np.bool_] | None, bool]:
+    """Numbers [H, W] in the unit of the file, or colours [H, W, 3]; which of them are padding; and whether the least is white.
+
+    Slope and intercept (or the modality's table) are applied, and no window. Fewer than 8 bits are spread over 0..255, as in a PNG.
+    """
+    pydicom = pydicom_package()
+    slice_: Dataset = pydicom.dcmread(source)
+    if (frames := int(slice_.get("NumberOfFrames") or 1)) > 1:
+        raise ValueError(f"it has {frames} frames; save the one that counts in a file of its own")
+    check_pixels(int(slice_.Rows), int(slice_.Columns))
+    kind = str(slice_.PhotometricInterpretation)
+    if kind == "PALETTE COLOR":
+        raise ValueError("its colours are in a palette; save it as RGB")
+    from pydicom import pixels as decoding
+
+    numbers: NDArray[Any] = decoding.pixel_array(slice_)  # type: ignore[attr-defined]
+    padding: NDArray[np.bool_] | None = None
+    if (first := slice_.get("PixelPaddingValue")) is not None and numbers.ndim == 2:
+        low, high = sorted((int(first), int(slice_.get("PixelPaddingRangeLimit", first))))
+        padding = (numbers >= low) & (numbers <= high)
+    identity = float(slice_.get("RescaleSlope") or 1) == 1 and not float(slice_.get("RescaleIntercept") or 0)
+    if numbers.ndim == 2 and not (
+        identity and "ModalityLUTSequence" not in slice_
+    ):  # which would make doubles of bytes
+        # in 64 bits, as pydicom looks up a table in the type of the pixels, where a difference may overflow
+        numbers = decoding.apply_modality_lut(numbers.astype(np.int64), slice_)  # type: ignore[attr-defined]
+    elif numbers.dtype == np.uint8 and (white := 2 ** int(slice_.BitsStored) - 1) < 255:
+        if numbers.max() > white:
+            raise ValueError(f"it declares {slice_.BitsStored} bits, and has the number {numbers.max()}")
+        numbers = (numbers * (255 / white)).round().astype(np.uint8)
+    return numbers, padding, kind == "MONOCHROME1"

@@ -9,8 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from equipoise.data.contents import DataError
-from equipoise.data.dicom import is_dicom
-from equipoise.data.pictures import of_files
+from equipoise.data.pictures import is_dicom, of_files
 from equipoise.data.tables.columns import SPLITS, Columns, UserData, listed, of_files_read, together
 from equipoise.data.tables.roles import read_column
 from equipoise.data.tables.words import Origin

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data import dicom
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.declared import check_pixels
 from equipoise.data.decoding import Load, levels, picture
 from equipoise.data.locations import facts, find, located
+from equipoise.data.pictures import pydicom_package
 from equipoise.data.sets.image_lists import divided, ids, mapped, sample, weight
 from equipoise.system.suggestions import unknown
 
@@ -223,4 +223,4 @@ def _patient(folder: Path, name: str) -> str:
 
 
 def _pydicom() -> Any:
-    return dicom.package(f" The PNG files of {NAME}, in ICH_20, do not.")
+    return pydicom_package(f" The PNG files of {NAME}, in ICH_20, do not.")

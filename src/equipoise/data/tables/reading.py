@@ -438,9 +438,9 @@ def readings_of(feature: Feature, raw: Words) -> tuple[Feature, ...]:
         today = date.today()
         ahead = np.nanmax(days_of(raw.texts, feature.form), initial=-np.inf) > (today - date(1970, 1, 1)).days
         return tuple(replace(feature, latest=year) for year in (today.year, LATEST)) if ahead else ()
-    named = {
-        word: n for word, n in raw.counts.items() if not missing(word) and plain(word) not in feature.missing_values
-    }
+    lost = {word for word in raw.counts if missing(word) and word not in feature.not_missing}
+    lost |= {word for word in raw.counts if plain(word) in feature.missing_values}
+    named = {word: n for word, n in raw.counts.items() if word not in lost}
     if feature.kind != CATEGORY or feature.categories or not (same := same_numbers(named)):
         return ()
     spelled = {word for words in same for word in words}

@@ -31,7 +31,6 @@ COMMAS = re.compile(r"[+-]?\d+(?:,\d+)?", re.ASCII)
 LARGEST = 3e38  # a larger number is infinite in float32
 PAIRS = (("false", "true"), ("f", "t"), ("no", "yes"), ("n", "y"), ("0", "1"))  # words for 0 and for 1
 LONG = re.compile(r"[+-]?\d{5}", re.ASCII)  # what a sign between thousands would divide
-GROUPED = re.compile(r"[1-9]\d{0,2}([.,])\d{3}", re.ASCII)  # 1.234, which may be a thousand or a fraction
 MISSING_CELLS = "missing"  # a kind of cells
 
 
