@@ -342,7 +342,13 @@ def test_names_that_are_one_name_elsewhere_are_refused(tmp_path: Path, monkeypat
 
 def test_options_of_tables_are_refused_elsewhere(tmp_path: Path) -> None:
     np.savez(tmp_path / "t.npz", x=np.eye(4), y=np.arange(4) % 2)
-    for option, value in (("sep", ";"), ("decimal", ","), ("encoding", "utf-8"), ("keep", ("a",))):
+    for option, value in (
+        ("sep", ";"),
+        ("decimal", ","),
+        ("encoding", "utf-8"),
+        ("keep", ("a",)),
+        ("leave_out", ("a",)),
+    ):
         with pytest.raises(DataError, match=f"{option} is an option of a table"):
             read_user_data(tmp_path / "t.npz", Columns(**{option: value}))  # type: ignore[arg-type]
     write(tmp_path / "t.csv", rows_with("xy" * 6))
@@ -826,3 +832,35 @@ def test_a_column_that_counts_the_rows_is_left_out_whatever_else_the_table_holds
     assert "--set keep=no" in " ".join(own.notes)
     kept = read_user_data(tmp_path / "t.csv", Columns(unlabelled="leave-out", keep=("no",)))
     assert kept.features == ("no", "a")
+
+
+def test_people_of_unknown_group_join_with_bands_and_with_no_other_group(tmp_path: Path) -> None:
+    ages = [30, "", 50, "NA"] * 5
+    write(
+        tmp_path / "t.csv", [("a", "age", "label"), *((k * 7 % 11, age, "yn"[k % 3 > 0]) for k, age in enumerate(ages))]
+    )
+    own = read_user_data(tmp_path / "t.csv", Columns(group="age:40", unknown="unstated"))
+    assert own.group == ("< 40", "unstated", ">= 40", "unstated") * 5
+    assert "10 of 20 samples have no group, and are the group 'unstated'" in " ".join(own.notes)
+    assert own.about["groups"]["age"]["unknown"] == "unstated"
+    kept = read_user_data(tmp_path / "t.csv", Columns(group="age", unknown="unstated", not_missing=("NA",)))
+    assert kept.values == {"age": ("30", "50", "NA", "unstated")}
+    with pytest.raises(
+        DataError, match=r"unknown=30 would join people whose group is missing and a group of this name"
+    ):
+        read_user_data(tmp_path / "t.csv", Columns(group="age", unknown="30"))
+    with pytest.raises(ValueError, match="unknown has no effect without group=COLUMN"):
+        read_user_data(tmp_path / "t.csv", Columns(unknown="unstated"))
+
+
+def test_numbers_with_a_few_words_may_be_categories(tmp_path: Path) -> None:
+    write(
+        tmp_path / "t.csv",
+        [("a", "livch", "label"), *((k * 7 % 11, [0, 1, 2, "3+"][k % 4], "yn"[k % 3 > 0]) for k in range(20))],
+    )
+    with pytest.raises(
+        DataError, match=r"5 of 20 are no number.*--set 'columns=\{\"livch\": \{\"kind\": \"category\"\}\}'\.$"
+    ):
+        read_user_data(tmp_path / "t.csv")
+    own = read_user_data(tmp_path / "t.csv", Columns(schema='{"livch": {"kind": "category"}}'))
+    assert own.features == ("a", "livch")

@@ -371,7 +371,7 @@ def _in_several_places(own: UserData, train: dict[str, list[int]], tested: list[
     if n := int(np.isin(row_of[tested], row_of[trained]).sum()):
         yield (
             f"{n:,} of {len(tested):,} test rows are the same as a training row, in all columns, so a model may know them by heart. Leave "
-            "copies out; or, if they are of one person, name its column, subject."
+            f"copies out{'; or, if they are of one person, name its column, subject' * (own.subject is None)}."
         )
     at = np.unique(np.concatenate([np.unique(row_of[rows]) for rows in train.values()]), return_counts=True)[1]
     if n := int((at > 1).sum()):

@@ -253,7 +253,11 @@ def _read(schema: Schema, raw: Mapping[str, Raw], options: Columns, at: Place) -
             f" Correct these cells, or leave the column{s} out: {option('leave_out', [*options.leave_out, *faulty][:MANY])}."
         )
     numbers = [f.name for f in schema.features if f.name in faulty and f.kind == NUMBER and not f.truth]
-    few = [name for name in numbers if isinstance(cells := raw[name], Words) and len(cells.counts) <= CODES]
+    few = [
+        name
+        for name in numbers
+        if isinstance(cells := raw[name], Words) and len(cells.counts) <= min(CODES, len(cells) // 2)
+    ]
     if few and not options.schema:
         kinds = json.dumps({name: {"kind": CATEGORY} for name in few}, ensure_ascii=False)
         problems[-1] += f" If its words are categories: {option('columns', kinds)}."
