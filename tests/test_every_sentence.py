@@ -612,8 +612,8 @@ def pages(rows: Rows) -> Iterator[tuple[str, str, str]]:
     for sheet in [
         *sheets(document),
         *paired_tests(document),
-        *over_groups(Comparison.of(found)),
-        *over_clients(Comparison.of(found)),
+        *over_groups(found),
+        *over_clients(found),
     ]:
         check_brackets(sheet)
         by = "sex" if sheet.name.startswith("people") else "group"
@@ -624,7 +624,7 @@ def pages(rows: Rows) -> Iterator[tuple[str, str, str]]:
         if section.name == "missed":
             assert ("In brackets" in section.caption) == any(cell.ends and not cell.half for cell in ends)
             assert ("±" in section.caption) == any(cell.half for cell in ends)
-        for text in (*section.texts, *section.points, section.caption):
+        for text in (*section.paragraphs, *section.below, section.caption):
             yield from ((f"committee {section.name}", "group", part) for part in parts(text))
 
 

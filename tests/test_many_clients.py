@@ -70,7 +70,7 @@ def test_many_clients_without_groups(n: int) -> None:
     for text in (str(found), table.latex(found.document), table.markdown(found.document), html.render(found)):
         assert f"{worst:.2f}" in text
     assert "Over the worst" in html.render(found)
-    assert (every_client(Comparison.of(found)) is None) == (n > 100)
+    assert (every_client(found) is None) == (n > 100)
 
 
 def test_over_seeds_the_differences_are_tested() -> None:
@@ -98,7 +98,7 @@ def test_clients_with_few_samples_or_none() -> None:
     assert "Over the worst 2 of the 29 clients that are counted, of 31 clients in all, the mean accuracy" in verdict(
         found
     )
-    every = every_client(Comparison.of(found))
+    every = every_client(found)
     assert every is not None
     assert [cell.text for cell in every.grid.rows[0][1]] == ["< 10", "n < 10"]
     assert [cell.mean for cell in every.grid.rows[1][1]] == ["50", f"{100 * (clients[1] or 0):.2f}"]

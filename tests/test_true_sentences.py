@@ -624,9 +624,9 @@ def check_captions(found: Comparison, truth: Truth) -> None:
     histories, parts = truth.study.histories, parts_of_captions(found)
     texts = [
         caption("spread", parts),
-        *(text for sheet in over_clients(Comparison.of(found)) for text in sheet.explanations),
+        *(text for sheet in over_clients(found) for text in sheet.explanations),
     ]
-    texts += every_client(Comparison.of(found)).explanations if every_client(Comparison.of(found)) else []  # type: ignore[union-attr]
+    texts += every_client(found).explanations if every_client(Comparison.of(found)) else []  # type: ignore[union-attr]
     for text in texts:
         if " tested " not in text and "predicts with, on" not in text:
             continue
