@@ -139,7 +139,7 @@ class Delimited:
 
     def _numeric(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
         """The columns that hold numbers alone in these rows, none of which may be a code."""
-        numbers = re.compile(rf"(?:\s*(?:{Signs(decimal=self.decimal).pattern.pattern})[^\S\n]*\n)*", re.ASCII)
+        numbers = re.compile(rf"(?>\s*(?:{Signs(decimal=self.decimal).pattern.pattern})[^\S\n]*\n)*", re.ASCII)
         text = {name: "\n".join(column) + "\n" for name, column in cells.items()}
         return [name for name, lines in text.items() if numbers.fullmatch(lines) and not CODES.search(lines)]
 
