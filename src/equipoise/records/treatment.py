@@ -26,12 +26,7 @@ from equipoise.metrics.intervals import of_means, of_rates, sizes_by, wilson
 from equipoise.metrics.measures import ACCURACY
 from equipoise.metrics.performance import UNDEFINED, Value, gap
 from equipoise.records.record import Record, Sums
-from equipoise.records.results import (
-    GroupFairness,
-    GroupRates,
-    People,
-    Site,
-)
+from equipoise.records.results import GroupFairness, GroupRates, People, Site
 from equipoise.system.grouping import by_name
 
 if TYPE_CHECKING:

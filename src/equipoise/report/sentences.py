@@ -10,15 +10,7 @@ from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.records.history import DIVERGED, History
 from equipoise.report import document as content, notes
-from equipoise.report.formatting import (
-    PERCENT,
-    difference,
-    interval,
-    number,
-    p_value,
-    same_in_every_seed,
-    with_unit,
-)
+from equipoise.report.formatting import PERCENT, difference, interval, number, p_value, same_in_every_seed, with_unit
 from equipoise.report.provenance import at_real_sites, data_digest, mixed
 from equipoise.report.rates import FEW, changes, few_people, missed
 from equipoise.report.statistics import Comparison, Run, columns_of, gaps_of, measure_of, ranges, tables, without_bounds

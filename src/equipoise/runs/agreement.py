@@ -12,15 +12,7 @@ from equipoise.federation.history import History
 from equipoise.metrics.statistics import Summary, judge, summary_over_seeds
 from equipoise.report import reproduction
 from equipoise.report.notes import alike, faint, measured_alone, mixed_machines, releases
-from equipoise.report.reproduction import (
-    AVERAGED,
-    FEW,
-    LEAST,
-    STATISTICS,
-    JudgedClaim,
-    ReproducedValue,
-    Result,
-)
+from equipoise.report.reproduction import AVERAGED, FEW, LEAST, STATISTICS, JudgedClaim, ReproducedValue, Result
 from equipoise.runs.experiment import Claim, ColumnGroup
 from equipoise.runs.reproduce import PlannedRun, ReproductionPlan, histories
 from equipoise.scenarios import DATA_SEED
