@@ -137,15 +137,9 @@ class Delimited:
 
     def _numeric(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
         """The columns that hold numbers alone in these rows, none of which may be a code."""
-<<<<<<< HEAD
         number = Signs(decimal=self.decimal).pattern.pattern
         numbers = re.compile(rf"(?:\s*+(?!{CODE})(?:{number})[^\S\n]*+\n)*+", re.ASCII)
         return [name for name, column in cells.items() if numbers.fullmatch("\n".join(column) + "\n")]
-=======
-        numbers = re.compile(rf"(?>\s*(?:{Signs(decimal=self.decimal).pattern.pattern})[^\S\n]*\n)*", re.ASCII)
-        text = {name: "\n".join(column) + "\n" for name, column in cells.items()}
-        return [name for name, lines in text.items() if numbers.fullmatch(lines) and not CODES.search(lines)]
->>>>>>> w/users
 
     def _doubtful(self, x: NDArray[np.float64], first: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
         """Which columns of numbers [n, D] must be read as text, as it may have another meaning: 1.234 without another fraction, or 3.1 and 3.10.
