@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
+from equipoise.core.client import visit_client
 from equipoise.core.draws import Schedule, key, schedule
 from equipoise.core.hidden_units import Neurons
 from equipoise.core.model import Model
+from equipoise.core.oracle import Oracle
 from equipoise.core.rule import Rule, State
 from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver, at
@@ -100,6 +102,17 @@ class Job:
             data=[self.data[r] for r in rows],
             units=None if self.units is None else self.units[index],
             held=None if self.held is None else self.held[index],
+        )
+
+    def visit(
+        self, oracle: Oracle, index: slice | int | list[int], rows: Sequence[int]
+    ) -> tuple[Tensor, list[State], list[State], Tensor]:
+        """What :func:`visit_client` returns for the clients at ``rows``, which are the entries ``index`` of the tensors."""
+        states, messages = self.take(self.states, index), self.take(self.messages, index)
+        held = None if self.held is None else self.held[index]
+        received, keys = self.received[index], partial(self.keys, rows)
+        return visit_client(
+            self.rules, oracle, self.t, self.rounds, received, states, messages, self.private, held, keys
         )
 
     def take(self, trees: list[State], rows: slice | int | list[int]) -> list[State]:

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 from torch import Tensor
 
-from equipoise.core.client import visit_client
 from equipoise.core.draws import noise, seeded
 from equipoise.core.hidden_units import Neurons
 from equipoise.core.model import Bound, Model
@@ -44,18 +42,7 @@ def visit(job: Job, bound: Bound, row: int) -> Answer:
     oracle = Oracle(bound, job.data[row], job.local, job.schedules.of(row), job.model.n_params)
     random = job.model.random or job.data[row].content is None
     with seeded(noise(job.settings.seed, job.t, job.ids[row]) if random else None):
-        trained, reports, states, loss = visit_client(
-            job.rules,
-            oracle,
-            job.t,
-            job.rounds,
-            job.received[row],
-            job.take(job.states, row),
-            job.take(job.messages, row),
-            job.private,
-            None if job.held is None else job.held[row],
-            partial(job.keys, [row]),
-        )
+        trained, reports, states, loss = job.visit(oracle, row, [row])
     bound.require_unchanged(trained)
     reports, states = tree_map(lambda leaf: leaf[None], [reports, states])
     return Answer((row,), trained[None], reports, states, losses=loss[None])

@@ -2,10 +2,8 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from textwrap import shorten
 
-from equipoise.core.client import visit_client
 from equipoise.core.model import Model, Stacked
 from equipoise.core.oracle import Oracle
 from equipoise.data.samples import Samples, stack
@@ -103,17 +101,6 @@ def _visit(job: Job, together: Stacked, rows: tuple[int, ...]) -> Answer:
     index = span(rows)
     data = stack([job.data[r] for r in rows])
     oracle = Oracle(together, data, job.local, job.schedule(rows), job.model.n_params)
-    trained, reports, states, losses = visit_client(
-        job.rules,
-        oracle,
-        job.t,
-        job.rounds,
-        job.received[index],
-        job.take(job.states, index),
-        job.take(job.messages, index),
-        job.private,
-        None if job.held is None else job.held[index],
-        partial(job.keys, rows),
-    )
+    trained, reports, states, losses = job.visit(oracle, index, rows)
     together.require_unchanged(trained)
     return Answer(rows, trained, reports, states, losses=losses)
