@@ -269,8 +269,8 @@ def errors(rounds: Sequence[Mapping[str, Row]], least: int, unknown: int = 0, *,
         for name in rows_of_groups
     }
     between = {f"{key}_gap": gap_between(mean for mean, *_ in of_key.values()) for key, of_key in shown.items()}
-    known = all("moments" in row for rows in rows_of_groups.values() for row in rows)
-    ends = {f"{key}_gap": of_means(of_key, level) for key, of_key in shown.items() if known}
+    counted = all("moments" in row for rows in rows_of_groups.values() for row in rows)
+    ends = {f"{key}_gap": of_means(of_key, level) for key, of_key in shown.items() if counted}
     intervals = {key: [*ends[key]] if key in ends and math.isfinite(ends[key].low) else None for key in between}
     return {"intervals": intervals, **between, "groups": by_group}
 
@@ -286,8 +286,8 @@ def _mean(rows: Sequence[Row], key: str) -> tuple[float, float, float]:
     for row in rows:
         total, people = row["error"] + row["target"] if key == "prediction" else row[name], float(row.get("persons", 0))
         mean = float(total / row["n"])
-        known = "moments" in row
-        spread = variance(row["moments"], people, float(row["n"]), mean, top, bottom) if known else math.nan
+        moments = row.get("moments")
+        spread = math.nan if moments is None else variance(moments, people, float(row["n"]), mean, top, bottom)
         means.append(math.sqrt(mean) if key == "rmse" else mean)
         spreads.append(spread / (4 * mean) if key == "rmse" and mean > 0 else spread)
     return float(np.mean(means)), float(np.mean(spreads)), people
