@@ -300,6 +300,7 @@ def test_probabilities_scores_and_names() -> None:
 # notebooks
 def test_pages_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {k: v for k, v in GIVEN.items() if k not in ("rounds", "progress")}
+    torch.manual_seed(0)
     fed = eq.Federation(net(), CLIENTS, "fedavg", names=["<b>", "c", "d"], **given)
     before = fed._repr_html_()
     assert "<svg" in before
