@@ -523,7 +523,7 @@ def fewest(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
 
 @form(r"Hardly in the test rows, with fewer than (\d+), so nothing is shown about them: (.+)\.")
 def hardly(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
-    assert all(rows.count(rows.group(name)) < int(found[1]) for name in re.split(", | and ", found[2]))
+    assert all(rows.count(rows.group(name)) < int(found[1]) for name in re.split("; |, | and ", found[2]))
 
 
 @form(r"Methods? (.+?): 1 round(?:, (\d+) runs)?\.")
@@ -660,7 +660,7 @@ def of_summary(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
 @form(r"Left out of equal opportunity, with fewer than (\d+) people of class yes: (.+)\.")
 def without_rate(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
     assert int(found[1]) == rows.drawn.least
-    assert {*re.split(", | and ", found[2])} == {
+    assert {*re.split("; |, | and ", found[2])} == {
         name for name in rows.sexes if rows.of_class(name).sum() < rows.drawn.least
     }
 

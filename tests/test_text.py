@@ -31,6 +31,7 @@ from equipoise.flower.server.roster import Known
 from equipoise.report import html, rendering
 from equipoise.report.statistics import Comparison
 from equipoise.system import memory, text
+from equipoise.system.suggestions import some
 from equipoise.system.terminal import Terminal
 
 pytestmark = pytest.mark.drawn
@@ -46,6 +47,13 @@ def test_signs_that_steer_are_written_out() -> None:
     assert text.visible("naïve Zürich 東京 می\u200cخواهم 👩\u200d👧") == "naïve Zürich 東京 می\u200cخواهم 👩\u200d👧"
     assert text.visible("lost\udc80\u2028") == r"lost\udc80\u2028"
     assert text.name("x" * 500) == "x" * 199 + "…" == text.name(text.name("x" * 500))
+
+
+def test_names_with_commas_are_told_apart() -> None:
+    assert some(["No, unknown", "Yes, Yes"]) == "No, unknown; Yes, Yes"
+    assert some(["a,b", "c"]) == "a,b, c"  # no comma that looks like one between names
+    assert some(["a", "b", "c, d"], 2) == "a, b and 1 more"
+    assert some(["c, d", "b", "a"], 2) == "c, d; b and 1 more"
 
 
 def test_markdown_and_cells() -> None:

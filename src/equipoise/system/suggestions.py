@@ -13,8 +13,9 @@ def near(word: str, choices: Iterable[str], cutoff: float = 0.5) -> str:
 
 
 def some(names: Sequence[str], most: int = 10) -> str:
-    """The first of some names."""
-    return ", ".join(names[:most]) + f" and {len(names) - most:,} more" * (len(names) > most)
+    """The first of some names; semicolons divide those of which one has a comma."""
+    between = "; " if any(", " in name for name in names[:most]) else ", "
+    return between.join(names[:most]) + f" and {len(names) - most:,} more" * (len(names) > most)
 
 
 def unknown(what: str, name: object, choices: Iterable[str]) -> str:
