@@ -441,7 +441,7 @@ def special(rng: Generator, n: int, name: str) -> Column:
     )
     tag = f"special: {kind}"
     if kind == "constant number":
-        exact = str(rng.choice(["5", "0", "0.10", "1e3", "12.500"]))
+        exact = str(rng.choice(["5", "0", "0.10", "1e3", "12.50"]))
         return Column(
             name,
             tag,

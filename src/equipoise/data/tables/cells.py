@@ -210,11 +210,14 @@ def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]
             truth = truth_in(feature, raw)
             numbers = raw.mapped(lambda words: _numbers(words, signs, truth), raw.numbers)
         gone = raw.missing | np.array([plain(word.strip()) in marks for word in raw.words], bool)[raw.codes]
-    else:
-        numbers = days_between(raw) if raw.dtype.kind == "M" else raw.astype(np.float64, copy=False)
-        gone = np.isnan(numbers)
-        if feature.kind == NUMBER and raw.dtype.kind == "M":
+    elif raw.dtype.kind == "M":
+        numbers = days_between(raw)
+        gone = np.isnan(numbers) | np.isin(numbers, [*days_of(marks, feature.form), *days_of(marks, "ISO8601")])
+        if feature.kind == NUMBER:
             numbers = np.full(len(raw), np.nan)
+    else:
+        numbers = raw.astype(np.float64, copy=False)
+        gone = np.isnan(numbers)
     if marks:
         gone = gone | np.isin(numbers, [float(word) for word in marks if NUMERIC.fullmatch(word)])
     if gone.any():

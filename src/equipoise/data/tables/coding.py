@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, raw_of, read_cells
+from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, Words, raw_of, read_cells
 from equipoise.data.tables.columns import listed, option, require_columns, together
 from equipoise.data.tables.schema import CATEGORY, NUMBER, Feature, Schema, number_of
+from equipoise.data.tables.words import same_numbers
 from equipoise.metrics.groups import hidden
 from equipoise.system.seals import typed
 from equipoise.system.suggestions import some
@@ -392,7 +393,7 @@ class Coder:
             if signs and feature.kind == NUMBER:
                 feature = replace(feature, **signs)
             columns[feature.name], wrong = read_cells(feature, raw[feature.name], at)
-            problems += wrong
+            problems += wrong + _indistinct(feature.name, self.fitted[feature.name], raw[feature.name])
         notes = self.notes(columns, source, problems)
         return self(columns), notes
 
@@ -477,6 +478,19 @@ def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> tuple[list[str]
             f"{column} {strange:,} of {present:,} cells did not occur in training ({named}), and count as {stands} categories."
         )
     return [], notes
+
+
+def _indistinct(name: str, fitted: Fitted, raw: Raw) -> list[str]:
+    """What is wrong with numbers where training has several categories that are this number: 3.1 for 3.1 and 3.10."""
+    if not (apart := same_numbers(fitted.categories)):
+        return []
+    numbers = {*(raw.numbers.values() if isinstance(raw, Words) else raw.tolist())}
+    return [
+        f"column {name}: it holds numbers, and {' and '.join(map(repr, same))} are one number and different categories "
+        f"of training. Give text; in pandas: dtype={{{name!r}: str}}."
+        for same in apart
+        if float(same[0]) in numbers
+    ]
 
 
 def places_of(fitted: Fitted, words: Iterable[str]) -> dict[str, int]:
