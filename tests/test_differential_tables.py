@@ -46,6 +46,7 @@ NOTED = (
     "date: stand-in",
     "category: gaps",
 )  # of which a note that names the column is enough, if nothing is declared
+BY_OTHERS = "by the sign before fractions in other columns"  # a note states that, and what else the column may be
 OF_TABLES = (
     "decimal",
     "thousands",
@@ -167,7 +168,7 @@ def of_columns(
         wrong = [READINGS[kind](column, inputs, made.train, options, made.fitted[name]) for kind in kinds(column)]
         if None in wrong:
             found.counts[column.tag, f"read{where}"] += 1
-        elif column.tag in NOTED and not {"missing_values", "not_missing"} & options.keys() and name in made.notes:
+        elif (column.tag in NOTED and not {"missing_values", "not_missing"} & options.keys() and name in made.notes) or any(f"column {name}: " in note and BY_OTHERS in note for note in made.notes.splitlines()):
             found.counts[column.tag, "noted"] += 1
         else:
             shown = [*dict.fromkeys(column.text)][:4]
@@ -235,6 +236,8 @@ def as_category(
     if len(shown) < len(trained) - (len(trained) == 2 and " missing" not in inputs):
         return f"{len(trained)} words become {len(shown)} inputs"
     for word, values in shown.items():
+        if word not in trained and word in options.get("categories", ()):  # a category that no row for training has
+            continue
         meant = [other for other in trained if other == word] or [
             other for other in trained if numeric(other) is not None and numeric(other) == numeric(word)
         ]

@@ -405,6 +405,8 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
         )
         if len(features) > 1:
             return Guess(features)
+        if all(map(str.isdigit, texts)) and _are_days(signs[0].numbers(texts)):
+            return Guess((Feature(name, DATE, form=DIGITS_OF_DAY), *features))
         return Guess((*features, *_as_categories(name, raw))) if respelt(bare) else Guess(features, dropped=dropped)
     if truth := truth_of(counts):
         number = Feature(name, NUMBER, low=0, high=1, truth=truth)
