@@ -168,7 +168,9 @@ def of_columns(
         wrong = [READINGS[kind](column, inputs, made.train, options, made.fitted[name]) for kind in kinds(column)]
         if None in wrong:
             found.counts[column.tag, f"read{where}"] += 1
-        elif (column.tag in NOTED and not {"missing_values", "not_missing"} & options.keys() and name in made.notes) or any(f"column {name}: " in note and BY_OTHERS in note for note in made.notes.splitlines()):
+        elif (
+            column.tag in NOTED and not {"missing_values", "not_missing"} & options.keys() and name in made.notes
+        ) or any(f"column {name}: " in note and BY_OTHERS in note for note in made.notes.splitlines()):
             found.counts[column.tag, "noted"] += 1
         else:
             shown = [*dict.fromkeys(column.text)][:4]

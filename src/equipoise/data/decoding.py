@@ -137,14 +137,7 @@ def resized(pixels: NDArray[Any], size: tuple[int, int], fit: Fit = "stretch") -
     return np.repeat(made[None], 3, axis=0) if made.ndim == 2 else np.ascontiguousarray(made.transpose(2, 0, 1))
 
 
-def decoded(
-    files: Sequence[Path],
-    side: Size,
-    *,
-    what: str,
-    load: Load = picture,
-    fit: Fit = "stretch",
-) -> Path:
+def decoded(files: Sequence[Path], side: Size, *, what: str, load: Load = picture, fit: Fit = "stretch") -> Path:
     """Decode images into one ``.npy`` file of the cache, unless it is there; see ``Mapped`` for how it is read.
 
     The file is named by the names, sizes and times of change of the images, by ``side``, ``load`` and ``fit``. It is

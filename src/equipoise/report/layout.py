@@ -252,11 +252,7 @@ def other_rounds(comparison: content.Document) -> Sheet | None:
         else f"Mean over the last {other['averaged']} evaluated rounds, as papers have it; the other tables show the model of "
         f"{comparison['exported']}{which}."
     )
-    texts = [
-        *sentences.worst_named(other["methods"]),
-        *sentences.plus_minus_of(comparison),
-        *_marked(other["methods"]),
-    ]
+    texts = [*sentences.worst_named(other["methods"]), *sentences.plus_minus_of(comparison), *_marked(other["methods"])]
     text = " ".join([text, *texts])
     over, groups = _of_one_group([c for c in columns_of(comparison) if c.key != "client_std"], other["methods"])
     columns = over + parity

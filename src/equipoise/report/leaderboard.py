@@ -43,11 +43,7 @@ class Criterion(NamedTuple):
 
 
 WORST: Final = Criterion("worst", "Worst", "the worst group or client", 1)
-CRITERIA: Final = (
-    Criterion("mean", "Mean", "the mean", 1),
-    WORST,
-    Criterion("std", "STD", "the STD", -1),
-)
+CRITERIA: Final = (Criterion("mean", "Mean", "the mean", 1), WORST, Criterion("std", "STD", "the STD", -1))
 
 
 class Standing(NamedTuple):

@@ -90,12 +90,7 @@ def _names(folder: Path) -> set[str]:
 
 
 def mapped(
-    files: Sequence[Path],
-    classes: Iterable[int],
-    side: int,
-    what: str,
-    load: Load = picture,
-    fit: Fit = "stretch",
+    files: Sequence[Path], classes: Iterable[int], side: int, what: str, load: Load = picture, fit: Fit = "stretch"
 ) -> Mapped:
     """The images of files that must all be there, decoded once, with their labels."""
     present(files, what)
@@ -131,10 +126,7 @@ def sample(classes: Mapping[str, int], n: int, rng: np.random.Generator) -> dict
 
 
 def divided(
-    classes: Mapping[str, int],
-    test: float,
-    rng: np.random.Generator,
-    group: Callable[[str], str] | None = None,
+    classes: Mapping[str, int], test: float, rng: np.random.Generator, group: Callable[[str], str] | None = None
 ) -> dict[str, dict[str, int]]:
     """Divide ids into "train" and "test".
 

@@ -14,15 +14,7 @@ COVID_SIDE = 384  # of FedLD's crops
 
 
 def read(
-    name: str,
-    folder: Path,
-    split: str,
-    classes: Sequence[str],
-    *,
-    clients: str,
-    side: int,
-    load: Load,
-    fit: Fit,
+    name: str, folder: Path, split: str, classes: Sequence[str], *, clients: str, side: int, load: Load, fit: Fit
 ) -> Contents:
     """Read one split of a data set of that layout, sorted by file name.
 

@@ -492,11 +492,7 @@ def _validate(site: Site, asked: Parcel) -> Parcel:
     enough = site.held is not None and site.held.persons >= site.least
     outputs = (
         measured(
-            site.trial,
-            vector,
-            site.held,
-            "this site",
-            _decisions(site, asked, vector if asked.fields["own"] else None),
+            site.trial, vector, site.held, "this site", _decisions(site, asked, vector if asked.fields["own"] else None)
         )
         if enough and site.held is not None
         else None

@@ -45,10 +45,7 @@ class Receipt:
 
     def tensors(self) -> dict[str, Tensor]:
         """As the server stores it."""
-        return {
-            "round": torch.tensor(self.t),
-            "sha256": torch.frombuffer(bytearray(self.sha256), dtype=torch.uint8),
-        }
+        return {"round": torch.tensor(self.t), "sha256": torch.frombuffer(bytearray(self.sha256), dtype=torch.uint8)}
 
     @staticmethod
     def of(state: Mapping[str, Tensor]) -> Receipt:
