@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -26,8 +27,10 @@ from equipoise.data.contents import DataError
 from equipoise.data.formats import delimited
 from equipoise.data.formats.reading import read_user_data
 from equipoise.data.precision import standardised
-from equipoise.data.tables.cells import RawTable
+from equipoise.data.tables.cells import RawTable, Words, read_cells
+from equipoise.data.tables.coding import Coder
 from equipoise.data.tables.columns import Columns, UserData, several
+from equipoise.data.tables.schema import CATEGORY, Feature, Schema
 from equipoise.data.tables.words import MISSING, Origin, missing, read_role
 from equipoise.runs.configuration import called, option_value
 from equipoise.scenarios import partition
@@ -872,3 +875,45 @@ def test_a_bundle_reads_a_missing_group_as_training_did() -> None:
     plainly, named = GroupColumn("age", (40.0,)), GroupColumn("age", (40.0,), unknown="unstated")
     assert [plainly.group_of(cell) for cell in ("NA", None, "30")] == ["", "", "< 40"]
     assert [named.group_of(cell) for cell in ("NA", None, "50")] == ["unstated", "unstated", ">= 40"]
+
+
+@pytest.mark.parametrize("kind", ["datetime64[ms]", "datetime64[ns]", "object"])
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%d.%m.%Y"])
+def test_a_date_that_stands_for_a_missing_one_in_typed_cells(tmp_path: Path, form: str, kind: str) -> None:
+    days = pd.Series(pd.date_range("2019-01-05", periods=40, freq="11D").astype("datetime64[ms]"))
+    days[::8] = pd.Timestamp("9999-12-31")
+    seen = (
+        days.dt.date if kind == "object" else days.where(days.dt.year < 9000, pd.Timestamp("1804-05-06")).astype(kind)
+    )
+    frame = pd.DataFrame({"seen": seen, "label": [*"ab"] * 20, "client": [*"xxyy"] * 10})
+    frame.to_parquet(tmp_path / "t.parquet")
+    mark = "9999-12-31" if kind == "object" else "1804-05-06"
+    column = {"kind": "date", "form": form, "missing_values": [mark]}
+    made = eq.scenario("own", 0, data=str(tmp_path / "t.parquet"), columns={"seen": column})
+    assert made.manifest["inputs"] == ["seen", "seen missing"]
+    x = torch.cat([client[0] for client in made.clients])
+    assert int((x[:, 1] > 0.5).sum()) == sum(k % 8 == 0 for rows in made.manifest["clients"].values() for k in rows)
+
+
+@pytest.mark.parametrize("gap", ["", "NA", "?"])
+def test_eight_digits_with_a_gap_may_be_days(tmp_path: Path, gap: str) -> None:
+    days = [f"{day:%Y%m%d}" for day in pd.date_range("1950-03-01", periods=30, freq="397D")]
+    frame = pd.DataFrame({"born": [*days[:20], gap, *days[20:]], "label": ["a", "b", "a"] * 10 + ["b"]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(DataError, match="column born: more than one reading is possible"):
+        eq.scenario("own", 0, data=str(tmp_path / "t.csv"), clients=2)
+    number = {"born": {"kind": "number"}}
+    read = eq.scenario("own", 0, data=str(tmp_path / "t.csv"), clients=2, columns=number)
+    assert read.manifest["schema"]["fitted"]["born"]["centre"] > 19_000_000
+
+
+@pytest.mark.parametrize("words", [("3.1", "3.10", "3.2"), ("0", "00", "5"), ("007", "7", "8")])
+def test_numbers_in_place_of_different_categories_are_refused(words: tuple[str, ...]) -> None:
+    feature = Feature("code", CATEGORY, categories=words)
+    cells = Words.of([*words] * 10)
+    raw = RawTable(Schema((feature,), {}), {"code": read_cells(feature, cells, str)[0]})
+    coder = Coder.fitted_to(raw, [np.arange(30)])
+    assert coder.of_frame(pd.DataFrame({"code": [*words]}))[0].shape[0] == 3
+    with pytest.raises(DataError, match=re.escape("dtype={'code': str}")):
+        coder.of_frame(pd.DataFrame({"code": [float(word) for word in words]}))
+    assert len(coder.of_frame(pd.DataFrame({"code": [float(words[2])]}))[0]) == 1  # no other category is this number
