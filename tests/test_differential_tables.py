@@ -433,6 +433,7 @@ def sites(seed: int, folder: Path, found: Found) -> None:
             column.name: agreed.get(column.name, {"kind": "number" if column.numbers else "category"})
             for column in table.columns
         }
+        columns |= {column.name: agreed[column.name] for column in table.roles.values() if column.name in agreed}
         options = {**table.options, "columns": columns}
         options.pop("clients", None)
         files = []

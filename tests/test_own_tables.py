@@ -917,3 +917,18 @@ def test_numbers_in_place_of_different_categories_are_refused(words: tuple[str, 
     with pytest.raises(DataError, match=re.escape("dtype={'code': str}")):
         coder.of_frame(pd.DataFrame({"code": [float(word) for word in words]}))
     assert len(coder.of_frame(pd.DataFrame({"code": [float(words[2])]}))[0]) == 1  # no other category is this number
+
+
+@pytest.mark.parametrize(
+    "options", [{"group": "inc:33,67"}, {"label": "inc:33"}, {"label": "inc", "task": "regression"}]
+)
+def test_a_purpose_whose_numbers_other_columns_decide_has_a_note(tmp_path: Path, options: dict[str, str]) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"inc": [f"{x:.3f}" for x in rng.uniform(2, 90, 60)], "x": rng.normal(size=60)})
+    frame.assign(label=rng.choice(["a", "b"], 60)).to_csv(tmp_path / "t.csv", index=False)
+    made = eq.scenario("own", 0, data=str(tmp_path / "t.csv"), clients=2, **options)
+    (note,) = [note for note in made.manifest["notes"] if "column inc:" in note]
+    assert note.startswith(f"{tmp_path / 't.csv'}: column inc: '")
+    assert note.endswith('thousands = ".", decimal = ",".')
+    declared = eq.scenario("own", 0, data=str(tmp_path / "t.csv"), clients=2, decimal=".", **options)
+    assert not [note for note in declared.manifest["notes"] if "column inc:" in note]

@@ -110,7 +110,7 @@ def read(
     def numbers(name: str) -> NDArray[np.float64]:
         """The numbers in a column; NaN where a cell is none."""
         todo = "Correct these cells, or remove their rows."
-        values, wrong = read_numbers(cells[name], origin(name), columns, "a number in every row", todo)
+        values, wrong, _ = read_numbers(cells[name], origin(name), columns, "a number in every row", todo)
         problems.extend(wrong)
         return np.array(values)
 

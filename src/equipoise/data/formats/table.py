@@ -274,9 +274,9 @@ def of_table(
 
     raw, counts = ({}, set()) if image is not None else _raw(file, columns, table, rest, rows, notes)
     signs, shown = signs_in(raw, columns, text=not isinstance(table, Frame))
-    groups = with_signs(groups_of(columns, header, file), cells, columns, source, shown)
+    groups = with_signs(groups_of(columns, header, file), cells, columns, source, shown, notes)
     if bands is not None:
-        (bands,) = with_signs({"label": bands}, cells, columns, source, shown).values()
+        (bands,) = with_signs({"label": bands}, cells, columns, source, shown, notes).values()
     roles, problems = read_roles(source, columns, named, groups, cells.__getitem__, origin, notes, bands, shown)
     if "label" not in named:
         problems.insert(

@@ -11,7 +11,7 @@ import numpy as np
 from equipoise.data.contents import DataError
 from equipoise.data.tables.cells import Words, raw_of
 from equipoise.data.tables.columns import ROLES, SPLITS, Column, Columns, column, option, several
-from equipoise.data.tables.reading import question
+from equipoise.data.tables.reading import by_other_columns, question
 from equipoise.data.tables.schema import NUMBER, Feature
 from equipoise.data.tables.words import (
     COMMAS,
@@ -195,32 +195,43 @@ def read_roles(
 
 
 def with_signs(
-    groups: Mapping[str, Group], cells: Mapping[str, Iterable[Any]], columns: Columns, what: object, shown: str = ""
+    groups: Mapping[str, Group],
+    cells: Mapping[str, Iterable[Any]],
+    columns: Columns,
+    what: object,
+    shown: str,
+    notes: list[str],
 ) -> dict[str, Group]:
     """Groups with the signs in their numbers, where these are divided into bands."""
     return {
-        role: replace(group, signs=signs_in_role(cells[group.column], group.column, columns, what, shown))
+        role: replace(group, signs=signs_in_role(cells[group.column], group.column, columns, what, shown, notes))
         if group.edges
         else group
         for role, group in groups.items()
     }
 
 
-def signs_in_role(values: Iterable[Any], name: str, columns: Columns, what: object, shown: str = "") -> Signs:
+def signs_in_role(
+    values: Iterable[Any], name: str, columns: Columns, what: object, shown: str, notes: list[str]
+) -> Signs:
     """The signs in the numbers of a column that is no feature; usual ones where cells are numbers already.
+
+    If other columns decide, the other readings are added to ``notes``.
 
     Raises
     ------
     DataError : its cells can be read in two ways.
     """
     raw = raw_of(values if isinstance(values, np.ndarray) else [*values])
-    texts = [word for word in raw.texts if word not in columns.not_missing] if isinstance(raw, Words) else []
-    if not texts:
+    if not isinstance(raw, Words) or not (texts := [word for word in raw.texts if word not in columns.not_missing]):
         return Signs()
-    signs = agreeing(readings(texts, columns.thousands, columns.decimal), shown)
+    possible = readings(texts, columns.thousands, columns.decimal)
+    signs = agreeing(possible, shown)
+    features = [Feature(name, NUMBER, **each.changed()) for each in signs]
     if len(signs) > 1:
-        features = [Feature(name, NUMBER, **each.changed()) for each in signs]
         raise DataError(f"{what}: {question(features, raw, role=True)}")
+    if dropped := [Feature(name, NUMBER, **each.changed()) for each in possible if each not in signs]:
+        notes.append(f"{what}: {by_other_columns(features[0], dropped, raw)}")
     return signs[0] if signs else Signs(columns.thousands or "", columns.decimal or ".")
 
 
@@ -232,7 +243,7 @@ def read_column(values: Iterable[Any], role: str, origin: Origin, columns: Colum
         return read_role(values, role, origin, columns.not_missing)
     classes = "If these are classes, leave task=regression out; else name the column with the number to predict."
     expected, todo = "a number to predict of every sample", "Correct these cells, or remove their samples."
-    numbers, problems = read_numbers(values, origin, columns, expected, todo, classes, shown)
+    numbers, problems, notes = read_numbers(values, origin, columns, expected, todo, classes, shown)
     if problems:
         return Names((), problems)
     label = tuple(map(repr, numbers))
@@ -241,7 +252,7 @@ def read_column(values: Iterable[Any], role: str, origin: Origin, columns: Colum
         return Names(
             label, (f"{origin.what}: the number to predict is {label[0]} {every}, so there is nothing to learn.",)
         )
-    return Names(label)
+    return Names(label, notes=tuple(notes))
 
 
 def _of_unknown(values: Sequence[Any], unknown: str, origin: Origin, not_missing: Sequence[str]) -> Names:
@@ -265,24 +276,26 @@ def read_numbers(
     todo: str,
     no_number: str = "",
     shown: str = "",
-) -> tuple[list[float], tuple[str, ...]]:
-    """The numbers in a column, NaN where a cell is none, and a problem if there is such a cell: what was ``expected``, and what ``todo``.
+) -> tuple[list[float], tuple[str, ...], list[str]]:
+    """The numbers in a column, NaN where a cell is none; a problem if there is such a cell: what was ``expected``, and what ``todo``; and notes.
 
     ``no_number`` is what to do if no cell is a number.
     """
     values = values if isinstance(values, np.ndarray) else [*values]
-    signs, cells = signs_in_role(values, origin.what, columns, "", shown), _cells(values)
+    source, _, name = origin.what.rpartition(", column ")
+    notes, cells = list[str](), _cells(values)
+    signs = signs_in_role(values, name, columns, source or name, shown, notes)
     numbers = signs.numbers(cells).tolist()
     bad = [k for k, number in enumerate(numbers) if not abs(number) <= LARGEST]
     if not bad:
-        return numbers, ()
+        return numbers, (), notes
     wrong = [cells[k] for k in bad]
     if all(map(math.isnan, numbers)):
         todo = no_number or todo
     if columns.decimal is None and all(map(COMMAS.fullmatch, wrong)):
         todo = f"Write fractions with a point; or, in a table that is text: {option('decimal', ',')}."
     fault = faults(wrong, bad, origin.at, len(cells), lambda word: kind_of(word, signs))
-    return numbers, (f"{origin.what}: expected {expected}; {fault}. {todo}",)
+    return numbers, (f"{origin.what}: expected {expected}; {fault}. {todo}",), notes
 
 
 def _cells(values: Iterable[Any]) -> list[str]:
