@@ -191,7 +191,7 @@ def test_columns_that_tell_the_target_are_said(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=x, y=y, client=np.arange(200) % 3)
     (note,) = (n for n in read_user_data(tmp_path / "a.npz", Columns(task="regression")).notes if "tell" in n)
     assert note.startswith(
-        "a.npz: the columns x[:, 0], x[:, 1] tell, each alone, the number to predict of all 200 samples."
+        "a.npz: the columns x[:, 0]; x[:, 1] tell, each alone, the number to predict of all 200 samples."
     )
 
 
