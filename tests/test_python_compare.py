@@ -30,6 +30,9 @@ def part(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, (x[:, 0] + 0.3 * seed > 0.5).long()
 
 
+pytestmark = pytest.mark.drawn  # pages of a notebook
+
+
 def net() -> nn.Module:
     return nn.Linear(4, 2)
 
