@@ -138,11 +138,18 @@ def signs_in(raw: Mapping[str, Raw], options: Columns, text: bool) -> tuple[dict
 
 def by_other_columns(feature: Feature, dropped: Sequence[Feature], raw: Words) -> str:
     """That a column of numbers, which alone could be read in other ways, is read as the other columns are."""
-    said, *possible = ways_of([feature, *dropped], raw)
-    ways = [f"{way.split(' is ')[1]}: {written_as(each)}" for way, each in zip(possible, dropped, strict=True)]
-    return (
-        f"column {feature.name}: {said}, by the sign before fractions in other columns. If it is {', or '.join(ways)}."
-    )
+    cell, value, *others = ways_of([feature, *dropped], raw)
+    ways = ", or ".join(f"{other}: {written_as(each)}" for other, each in zip(others, dropped, strict=True))
+    return f"column {feature.name}: {cell} is {value}, by the sign before fractions in other columns. If it is {ways}."
+
+
+def agreed_and_dropped(name: str, signs: Sequence[Signs], shown: str) -> list[tuple[Feature, ...]]:
+    """The readings of a column as numbers that agree with the sign that the table shows, and those that do not."""
+    agreed = agreeing(signs, shown)
+    return [
+        tuple(Feature(name, NUMBER, **each.changed()) for each in signs if (each in agreed) is wanted)
+        for wanted in (True, False)
+    ]
 
 
 def several_readings(schema: Schema, raw: Mapping[str, Raw]) -> dict[str, tuple[Feature, ...]]:
@@ -155,7 +162,8 @@ def several_readings(schema: Schema, raw: Mapping[str, Raw]) -> dict[str, tuple[
 def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> str:
     """Why a column needs a choice of the user: what one of its cells is by each reading; of a ``role`` only the table has options."""
     raw = raw if isinstance(raw, Words) else Words.of(map(word_of, raw.tolist()))
-    ways = [f"{way}: {written_as(feature)}" for way, feature in zip(ways_of(features, raw), features, strict=True)]
+    cell, *values = ways_of(features, raw)
+    ways = [f"{cell} is {value}: {written_as(feature)}" for value, feature in zip(values, features, strict=True)]
     name, why, todo = features[0].name, "more than one reading is possible", []
     if not role:
         todo = [
@@ -175,7 +183,7 @@ def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> st
 
 
 def ways_of(features: Sequence[Feature], raw: Words) -> list[str]:
-    """A cell, the same for all readings, and what it is by each."""
+    """A cell in quotation marks, and what it is by each reading."""
 
     def values(words: Sequence[str], feature: Feature) -> list[str]:
         if feature.kind == CATEGORY:
@@ -191,7 +199,7 @@ def ways_of(features: Sequence[Feature], raw: Words) -> list[str]:
     words = [word for word in raw.counts if not missing(word)]
     read = [values(words, feature) for feature in features]
     k = next((k for k in range(len(words)) if len({each[k] for each in read}) > 1), 0)
-    return [f"{words[k]!r} is {each[k]}" for each in read]
+    return [repr(words[k]), *(each[k] for each in read)]
 
 
 def written_as(feature: Feature) -> str:
@@ -398,11 +406,7 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
             return Guess((Feature(name, NUMBER, unit=signs[0].unit), *_as_categories(name, raw)))
         codes = False
     if signs and not codes and not raw.days:
-        agreed = agreeing(signs, shown)
-        features, dropped = (
-            tuple(Feature(name, NUMBER, **each.changed()) for each in signs if (each in agreed) is wanted)
-            for wanted in (True, False)
-        )
+        features, dropped = agreed_and_dropped(name, signs, shown)
         if len(features) > 1:
             return Guess(features)
         if all(map(str.isdigit, texts)) and _are_days(signs[0].numbers(texts)):

@@ -11,8 +11,7 @@ import numpy as np
 from equipoise.data.contents import DataError
 from equipoise.data.tables.cells import Words, raw_of
 from equipoise.data.tables.columns import ROLES, SPLITS, Column, Columns, column, option, several
-from equipoise.data.tables.reading import by_other_columns, question
-from equipoise.data.tables.schema import NUMBER, Feature
+from equipoise.data.tables.reading import agreed_and_dropped, by_other_columns, question
 from equipoise.data.tables.words import (
     COMMAS,
     LARGEST,
@@ -226,13 +225,12 @@ def signs_in_role(
     if not isinstance(raw, Words) or not (texts := [word for word in raw.texts if word not in columns.not_missing]):
         return Signs()
     possible = readings(texts, columns.thousands, columns.decimal)
-    signs = agreeing(possible, shown)
-    features = [Feature(name, NUMBER, **each.changed()) for each in signs]
-    if len(signs) > 1:
+    features, dropped = agreed_and_dropped(name, possible, shown)
+    if len(features) > 1:
         raise DataError(f"{what}: {question(features, raw, role=True)}")
-    if dropped := [Feature(name, NUMBER, **each.changed()) for each in possible if each not in signs]:
+    if dropped:
         notes.append(f"{what}: {by_other_columns(features[0], dropped, raw)}")
-    return signs[0] if signs else Signs(columns.thousands or "", columns.decimal or ".")
+    return next(iter(agreeing(possible, shown)), Signs(columns.thousands or "", columns.decimal or "."))
 
 
 def read_column(values: Iterable[Any], role: str, origin: Origin, columns: Columns, shown: str = "") -> Names:
