@@ -336,7 +336,7 @@ def federation(made: Any) -> eq.Federation:
     """One round of training."""
     net = eq.network("mlp", made.shape, made.outputs, seed=0, hidden=[5])
     fed = eq.Federation(
-        net, made.clients, "fedavg", eq.SGD(lr=0.05), tests=made.tests, names=made.client_names, groups=made.client_groups,
+        net, made.clients, "fedavg", eq.SGD(lr=1e-9), tests=made.tests, names=made.client_names, groups=made.client_groups,
         classes=made.classes or None, attributes=made.attributes or None, transform=made.transform, task=made.task,
     )  # fmt: skip
     fed.fit(1, progress=False)

@@ -258,6 +258,13 @@ ASKED: dict[str, tuple[str | bytes, str, dict[str, Any], Sequence[Any]]] = {  # 
         alone(["007", "7", "12", "007"]), "'007' in .* and '7' in .* is 7: kind = \"number\"", {"columns": {"x": {"kind": "category", "categories": ["007", "12", "7"]}}},
         ["007", "7", "12", "007"],
     ),
+    "few numbers with a unit": (
+        alone(["4 °C", "2 °C", "3.5 °C"]), "'4 °C' is 4: kind = \"number\", unit = \"°C\".* is 4 °C: kind = \"category\"",
+        {"columns": {"x": {"kind": "number", "unit": "°C"}}}, [4, 2, 3.5],
+    ),
+    "categories that begin with a number": (
+        alone(["2 doors", "4 doors"]), "'2 doors' is 2: .*kind = \"category\"", {"columns": {"x": {"kind": "category"}}}, ["2 doors", "4 doors"],
+    ),
     "codes with and without zeros as numbers": (
         alone(["007", "7", "12", "007"]), "are one number", {"columns": {"x": {"kind": "number"}}}, [7, 7, 12, 7],
     ),
@@ -271,6 +278,9 @@ def test_another_column_shows_the_sign_before_fractions(sign: str, tmp_path: Pat
     for cells, wanted in (([f"76{other}586", "999"], [76586, 999]), ([f"1{sign}250", "999"], [1.25, 999])):
         content = text({"shown": shown, "x": cells, "label": LABELS}, sep=";")
         assert cells_of(read(tmp_path / "t.csv", content), "x")[:2] == wanted
+    content = text({"shown": ["17_624", "5_724"], "x": ["76.586", "999"], "label": LABELS}, sep=";")
+    with pytest.raises(DataError, match="column x: more than one reading"):
+        read(tmp_path / "t.csv", content)
     content = text({"both": shown, "signs": [f"1{other}5"], "x": ["76.586", "999"], "label": LABELS}, sep=";")
     with pytest.raises(DataError, match="column x: more than one reading"):
         read(tmp_path / "t.csv", content)
@@ -287,6 +297,42 @@ def test_what_can_be_read_in_two_ways_is_asked_and_each_answer_works(name: str, 
     chosen = read_user_data(tmp_path / "t.csv", Columns(choose=True))
     assert isinstance(chosen.inputs, RawTable)
     assert chosen.inputs.others["x"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (["76.586", "999", "1.250"], "number"),
+        (["76.586 kg", "999 kg"], "number"),
+        (["01/02/2020", "03/04/2021"], "date"),
+    ],
+)
+def test_a_kind_alone_answers_no_question_about_signs(cells: Sequence[str], kind: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="column x: more than one reading is possible"):
+        read(tmp_path / "t.csv", alone(cells), columns={"x": {"kind": kind}})
+    if kind == "number":
+        shown = [f"{k},5" for k in range(N)]
+        content = text({"shown": shown, "x": cells, "label": LABELS}, sep=";")
+        data = read(tmp_path / "t.csv", content, columns={"x": {"kind": kind}})
+        assert any("column x: '76.586" in note and "is 76586, by the sign before" in note for note in data.notes)
+
+
+@pytest.mark.parametrize(
+    ("cells", "wanted"),
+    [
+        ([f"{60 + k} mmHg" for k in range(N)], [*range(60, 60 + N)]),
+        ([f"{k},5 kg/m2" for k in range(N)], [k + 0.5 for k in range(N)]),
+    ],
+)
+def test_many_numbers_with_a_unit_are_numbers(cells: Sequence[str], wanted: Sequence[float], tmp_path: Path) -> None:
+    assert cells_of(read(tmp_path / "t.csv", alone(cells)), "x") == wanted
+
+
+@pytest.mark.parametrize(
+    "cells", [["007A", "008A"], ["5E3 kg", "6E3 kg"], ["Grade 1", "Grade 2"], ["1st", "2nd", "3rd"]]
+)
+def test_words_with_numbers_that_are_no_units_are_categories(cells: Sequence[str], tmp_path: Path) -> None:
+    assert kind_of(read(tmp_path / "t.csv", alone(cells)), "x") == "category"
 
 
 HIGH = [f"{k * 1.5}" for k in range(N)]

@@ -10,6 +10,7 @@ import lzma
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -917,6 +918,18 @@ def test_numbers_in_place_of_different_categories_are_refused(words: tuple[str, 
     with pytest.raises(DataError, match=re.escape("dtype={'code': str}")):
         coder.of_frame(pd.DataFrame({"code": [float(word) for word in words]}))
     assert len(coder.of_frame(pd.DataFrame({"code": [float(words[2])]}))[0]) == 1  # no other category is this number
+
+
+@pytest.mark.parametrize("kind", [float, Decimal])
+def test_fractions_in_place_of_thousands_are_refused(kind: Any) -> None:
+    feature = Feature("income", thousands=".", decimal=",")
+    cells = Words.of([f"{k}.150" for k in range(100, 130)])
+    raw = RawTable(Schema((feature,), {}), {"income": read_cells(feature, cells, str)[0]})
+    coder = Coder.fitted_to(raw, [np.arange(30)])
+    whole = coder.of_frame(pd.DataFrame({"income": [kind(100150), kind(120000.5)]}))[0]
+    assert whole[0] < whole[1]
+    with pytest.raises(DataError, match="stood between the thousands of numbers about 1"):
+        coder.of_frame(pd.DataFrame({"income": [kind(100.15), kind(129.129)]}))
 
 
 @pytest.mark.parametrize(

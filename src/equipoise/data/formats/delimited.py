@@ -111,10 +111,10 @@ class Delimited:
         try:
             x = self._numbers(number)
         except ValueError:  # of a cell below the first rows
-            number, x = [], np.empty((len(self), 0))
-        good: NDArray[np.bool_] = np.all(np.abs(x) <= LARGEST, axis=0)
-        good[good] = ~self._doubtful(x[:, good], [cells[name] for name, fits in zip(number, good, strict=True) if fits])
-        numeric = {name: x[:, k] for k, name in enumerate(number) if good[k]}
+            number, x = [], np.empty((0, len(self)))
+        good: NDArray[np.bool_] = np.all(np.abs(x) <= LARGEST, axis=1)
+        good[good] = ~self._doubtful(x[good], [cells[name] for name, fits in zip(number, good, strict=True) if fits])
+        numeric = {name: values for name, values, fits in zip(number, x, good, strict=True) if fits}
         others = [name for name in names if name not in numeric]
         words = {name: Words.of_text(cells[name]) for name in others} if self._whole else self._text(others)
         return {name: numeric[name] if name in numeric else words[name] for name in names}
@@ -125,41 +125,42 @@ class Delimited:
         return len(self.head) == len(self)
 
     def _numbers(self, names: Sequence[str]) -> NDArray[np.float64]:
-        """Columns of numbers [n, D], each in contiguous memory."""
+        """Columns of numbers [D, n]."""
         where = self._places(names)
         if not self._whole and names:
-            return self._read(where, np.float64).to_numpy(np.float64)
+            return self._read(where, np.float64).to_numpy(np.float64).T
         x = np.empty((len(names), len(self)))
         for k, row in enumerate(self.head):
             cells = [row[place] for place in where]
             x[:, k] = [*map(float, cells if self.decimal == "." else (cell.replace(",", ".") for cell in cells))]
-        return x.T
+        return x
 
     def _numeric(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
         """The columns that hold numbers alone in these rows, none of which may be a code."""
-        number = Signs(decimal=self.decimal).pattern.pattern
-        numbers = re.compile(rf"(?:\s*+(?!{CODE})(?:{number})[^\S\n]*+\n)*+", re.ASCII)
+        number, sign = Signs(decimal=self.decimal).pattern.pattern, re.escape(self.decimal)
+        usual = rf"-?+(?:[1-9]\d*+|0)(?:{sign}\d*+)?+\n"  # which is found sooner
+        numbers = re.compile(rf"(?:{usual}|\s*+(?!{CODE})(?:{number})[^\S\n]*+\n)*+", re.ASCII)
         return [name for name, column in cells.items() if numbers.fullmatch("\n".join(column) + "\n")]
 
     def _doubtful(self, x: NDArray[np.float64], first: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
-        """Which columns of numbers [n, D] must be read as text, as it may have another meaning: 1.234 without another fraction, or 3.1 and 3.10.
+        """Which columns of numbers [D, n] must be read as text, as it may have another meaning: 1.234 without another fraction, or 3.1 and 3.10.
 
         ``first`` are the cells of the first rows, by column.
         """
-        doubtful = np.zeros(x.shape[1], bool)
-        step = max(1, BLOCK // max(1, len(x)))
-        for k in range(0, x.shape[1], step):
-            part = x[:, k : k + step]
+        doubtful = np.zeros(len(x), bool)
+        step = max(1, BLOCK // max(1, x.shape[1]))
+        for k in range(0, len(x), step):
+            part = x[k : k + step]
             size, fraction = np.abs(part), part != np.floor(part)
             milli = size * 1000
             near = np.abs(milli - np.rint(milli)) < ROUNDING
             grouped = ~fraction | ((size >= 1) & (size < 1000) & near)
-            doubtful[k : k + step] = grouped.all(0) & fraction.any(0) & (not self.declared)
-            short = fraction.any(0) & near.all(0)
-            different = (np.diff(np.sort(part[:FIRST], axis=0), axis=0) > 0).sum(0) + 1
+            doubtful[k : k + step] = grouped.all(1) & fraction.any(1) & (not self.declared)
+            short = fraction.any(1) & near.all(1)
+            different = (np.diff(np.sort(part[:, :FIRST])) > 0).sum(1) + 1
             for j in np.flatnonzero(short).tolist():
                 words = {*first[k + j]}
-                few = len(x) > FIRST and different[j] <= FEW and len(np.unique(part[:, j])) <= FEW
+                few = x.shape[1] > FIRST and different[j] <= FEW and len(np.unique(part[j])) <= FEW
                 doubtful[k + j] |= few or (len(words) > different[j] and respelt(map(str.strip, words)))
         return doubtful
 

@@ -32,6 +32,7 @@ Floats = Sequence[float] | NDArray[np.float64]
 Counts = Sequence[int] | NDArray[np.int64]
 OTHER, MISSING = "other", "missing"  # names of inputs
 MANY, UNLIKE = 10, 3.0  # rows, and standard deviations from the mean: a median so far off is noted
+THOUSAND = 1000
 FAR = {"standard": 20.0, "log": 20.0}  # standard deviations from the mean: such a number is noted
 
 
@@ -393,7 +394,7 @@ class Coder:
             if signs and feature.kind == NUMBER:
                 feature = replace(feature, **signs)
             columns[feature.name], wrong = read_cells(feature, raw[feature.name], at)
-            problems += wrong + _indistinct(feature.name, self.fitted[feature.name], raw[feature.name])
+            problems += wrong + _unlike(feature, self.fitted[feature.name], raw[feature.name])
         notes = self.notes(columns, source, problems)
         return self(columns), notes
 
@@ -480,17 +481,34 @@ def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> tuple[list[str]
     return [], notes
 
 
-def _indistinct(name: str, fitted: Fitted, raw: Raw) -> list[str]:
-    """What is wrong with numbers where training has several categories that are this number: 3.1 for 3.1 and 3.10."""
-    if not (apart := same_numbers(fitted.categories)):
-        return []
-    numbers = {*(raw.numbers.values() if isinstance(raw, Words) else raw.tolist())}
-    return [
-        f"column {name}: it holds numbers, and {' and '.join(map(repr, same))} are one number and different categories "
-        f"of training. Give text; in pandas: dtype={{{name!r}: str}}."
-        for same in apart
-        if float(same[0]) in numbers
-    ]
+def _unlike(feature: Feature, fitted: Fitted, raw: Raw) -> list[str]:
+    """What is wrong with numbers that a program made of text which training read otherwise.
+
+    Training has several categories that are one number, 3.1 and 3.10; or had a sign between thousands, and 251.690 became 251.69.
+    """
+    typed_cells = (
+        [*raw.numbers.values()] if isinstance(raw, Words) else raw[raw == raw] if raw.dtype.kind == "f" else []
+    )
+    values = np.array(typed_cells, np.float64)
+    column, problems = f"column {feature.name}: it holds numbers", list[str]()
+    for same in same_numbers(fitted.categories):
+        if float(same[0]) in values:
+            problems.append(
+                f"{column}, and {' and '.join(map(repr, same))} are one number and different categories "
+                f"of training. Give text; in pandas: dtype={{{feature.name!r}: str}}."
+            )
+    parts = values[values % 1 != 0]
+    if (
+        feature.thousands
+        and len(parts)
+        and np.abs(values).max() < THOUSAND <= abs(fitted.centre)
+        and not float(fitted.fill) % 1
+    ):
+        problems.append(
+            f"{column} such as {parts[0]:g}, and in training {feature.thousands!r} stood between the thousands of numbers "
+            f"about {fitted.centre:,.0f}. Give text; in pandas: dtype={{{feature.name!r}: str}}."
+        )
+    return problems
 
 
 def places_of(fitted: Fitted, words: Iterable[str]) -> dict[str, int]:

@@ -98,21 +98,17 @@ def read_raw(
             left[name] = guess.reason
             continue
         decided = {key: value for key, value in dict(written.get(name, {})).items() if key in DECISIVE}
-        fitting = [
-            f
-            for f in guess.features
-            if all(getattr(f, key) == value for key, value in decided.items() if key != "kind")
-        ]
+        fitting = [f for f in guess.features if all(getattr(f, key) == value for key, value in decided.items())]
         feature = (fitting or guess.features)[0]
         if isinstance(cells, Words) and feature.kind == CATEGORY:
             feature, said = _named(source, feature, cells, options.not_missing)
             notes += said
         features.append(feature)
-        if guess.dropped and isinstance(cells, Words) and not decided:
+        if guess.dropped and isinstance(cells, Words) and fitting and not decided.keys() - {"kind"}:
             notes.append(f"{source}: {by_other_columns(feature, guess.dropped, cells)}")
-        if len(guess.features) > 1 and not decided:
-            others[name] = guess.features[1:]
-            problems += [question(guess.features, cells)] * (not options.choose)
+        if len(fitting) > 1:
+            others[name] = tuple(fitting[1:])
+            problems += [question(fitting, cells)] * (not options.choose)
     schema = Schema(tuple(features), left).merged(written)
     for name, several in several_readings(schema, raw).items():
         others[name] = several[1:]
@@ -400,7 +396,12 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
     if not counts:
         return Guess(reason="every cell is missing")
     bare = [*map(signs[0].bare, texts)] if signs else texts
-    codes = any(map(CODE.fullmatch, texts))
+    of_words = bool(signs and signs[0].unit[-1:].isalpha())  # 4 doors, which may be categories, too
+    codes = any(map(CODE.fullmatch, bare if of_words else texts))
+    if of_words and (codes or len(counts) == 1):  # 007A
+        signs = ()
+    present = sum(counts.values())
+    few = len(counts) <= FEW and 2 * len(counts) <= max(present, 4)
     if signs and codes and not any(map(ZEROS.match, bare)):
         if not any(map(UNLIKE_CODES.search, bare)):
             return Guess((Feature(name, NUMBER, unit=signs[0].unit), *_as_categories(name, raw)))
@@ -411,13 +412,14 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
             return Guess(features)
         if all(map(str.isdigit, texts)) and _are_days(signs[0].numbers(texts)):
             return Guess((Feature(name, DATE, form=DIGITS_OF_DAY), *features))
-        return Guess((*features, *_as_categories(name, raw))) if respelt(bare) else Guess(features, dropped=dropped)
+        if respelt(bare) or (of_words and few):
+            features = (*features, *_as_categories(name, raw))
+        return Guess(features, dropped=dropped)
     if truth := truth_of(counts):
         number = Feature(name, NUMBER, low=0, high=1, truth=truth)
         return Guess((number, Feature(name, CATEGORY)) if len(truth) > 2 else (number,))
     if forms := date_forms(texts):
         return Guess(tuple(Feature(name, DATE, form=form) for form in forms))
-    present = sum(counts.values())
     if len(counts) == 1 and present == len(raw):
         return Guess(reason="the same in every row")
     if 2 * sum(n for word, n in counts.items() if DAY.match(word)) > present:
@@ -431,7 +433,7 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
     numeric = sum(n for word, n in counts.items() if DIGITS.fullmatch(word))
     if 2 * numeric >= present and not codes:  # numbers, of which some cells are none: a fault, which reading names
         return Guess((Feature(name, NUMBER, decimal=decimal or "."),))
-    if len(counts) <= FEW and 2 * len(counts) <= max(present, 4):
+    if few:
         return Guess((Feature(name, CATEGORY),))
     if present >= ROWS * len(counts) and sum(n >= ROWS for n in counts.values()) <= MOST:
         return Guess((Feature(name, CATEGORY, least=ROWS),))

@@ -27,9 +27,11 @@ WHOLE = re.compile(r"[+-]?\d+\.\d*(?:[eE][+-]?\d{1,3})?", re.ASCII)  # a number 
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
 EXACT = 2.0**53  # from which on neighbouring whole numbers are one floating-point number
 EXPONENT = re.compile(r"[+-]?\d+\.\d*[eE][+-]?\d{1,4}", re.ASCII)  # as programs write large floating-point numbers
+EXPONENTS = re.compile(r"[eE][+-]?\d+", re.ASCII)
 COMMAS = re.compile(r"[+-]?\d+(?:,\d+)?", re.ASCII)
 LARGEST = 3e38  # a larger number is infinite in float32
 PAIRS = (("false", "true"), ("f", "t"), ("no", "yes"), ("n", "y"), ("0", "1"))  # words for 0 and for 1
+UNIT = re.compile(r"[\W\d_]*\d\s*(°?[^\W\d_].*)")  # 4 °C or 24 kg/m2
 LONG = re.compile(r"[+-]?\d{5}", re.ASCII)  # what a sign between thousands would divide
 MISSING_CELLS = "missing"  # a kind of cells
 
@@ -279,7 +281,8 @@ def shown_by(columns: Iterable[tuple[Sequence[Signs], Sequence[str]]], others: s
     others : the sign that columns show which were read as numbers at once.
     """
     once = [(signs[0], words) for signs, words in columns if len(signs) == 1]
-    shown = {each.decimal for each, words in once if any({*word} & {each.decimal, each.thousands} for word in words)}
+    signs = {each: {each.decimal, each.thousands} & {*".,"} for each, _ in once}  # 1 000 shows nothing
+    shown = {each.decimal for each, words in once if any({*word} & signs[each] for word in words)}
     shown |= {*others}
     return shown.pop() if len(shown) == 1 else ""
 
@@ -290,8 +293,11 @@ def agreeing(signs: Sequence[Signs], shown: str) -> list[Signs]:
 
 
 def unit_of(words: Sequence[str]) -> str:
-    """The sign of a currency or of percent that every word has once; empty if there is none."""
-    marks = [c for c in words[0] if c in "%‰" or unicodedata.category(c) == "Sc"] if words else []
+    """The sign of a currency or of percent, or the words after the number, that every word has once; empty if there are none."""
+    first = words[0] if words else ""
+    marks = [c for c in first if c in "%‰" or unicodedata.category(c) == "Sc"]
+    if (unit := UNIT.fullmatch(first)) and not EXPONENTS.match(unit[1]):
+        marks.append(unit[1].strip())
     return next((mark for mark in marks if all(word.count(mark) == 1 for word in words)), "")
 
 
