@@ -1,6 +1,5 @@
 """The configuration of a run: everything that it depends on, completed with what its scenario recommends."""
 
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,7 +19,7 @@ from equipoise.metrics.groups import positive_class
 from equipoise.metrics.own import divided
 from equipoise.records.meta import Content
 from equipoise.scenarios.scenario import Protocol
-from equipoise.system import own_code, places
+from equipoise.system import calls, own_code, places
 from equipoise.system.devices import usable_device
 from equipoise.system.errors import RunError as RunError  # also by this name, with what is refused here
 from equipoise.system.ranges import number, text
@@ -29,7 +28,6 @@ from equipoise.system.text import read_value
 
 FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messages, in this process
 # NAME=VALUE at the beginning of a list; commas in brackets or quotes are part of the value
-PAIR = re.compile(r"""\s*(\w+)\s*=\s*+((?:[^,=()\[\]'"]|'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\])+)(?:,|$)""")
 
 
 # Settings that earlier versions lack, and what those did.
@@ -252,18 +250,15 @@ def called(option: str, text: str, example: str) -> tuple[str, Content]:
     ValueError : brackets that are not such pairs.
     """
     reference, options = own_code.split(text)
-    name, bracket, inside = options.partition("(")
-    name = reference + name
-    rest, given = inside.strip(), Content()
-    if not bracket:
-        return name.strip(), {}
-    closed, rest = rest.endswith(")"), rest[:-1].strip()
-    while closed and rest and (pair := PAIR.match(rest)) and pair[1] not in given:
-        given[pair[1]] = option_value(name.strip(), pair[1], pair[2])
-        rest = rest[pair.end() :]
-    if rest or not closed:
+    call = calls.read(options)
+    name, pairs = reference + call.name, [*filter(any, call.pairs or ())]
+    if (
+        not (call.closed or call.pairs is None)
+        or not all(key and value for key, value in pairs)
+        or len(dict(pairs)) < len(pairs)
+    ):
         raise ValueError(f"{option} {text}: write NAME=VALUE in the brackets and close them, for example {example}.")
-    return name.strip(), given
+    return name, {key: option_value(name, key, value) for key, value in pairs}
 
 
 def whole(data: str, folder: Path | None = None) -> str:
