@@ -286,6 +286,29 @@ def test_another_column_shows_the_sign_before_fractions(sign: str, tmp_path: Pat
         read(tmp_path / "t.csv", content)
 
 
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"decimal": "."}, [76.586, 999]),
+        ({"kind": "number", "decimal": "."}, [76.586, 999]),
+        ({"thousands": "."}, [76586, 999]),
+        ({"kind": "number", "decimal": ",", "thousands": "."}, [76586, 999]),
+    ],
+)
+def test_a_declared_sign_wins_over_that_of_other_columns(
+    options: dict[str, str], wanted: list[float], tmp_path: Path
+) -> None:
+    content = text({"shown": [f"{k},5" for k in range(N)], "x": ["76.586", "999"], "label": LABELS}, sep=";")
+    data = read(tmp_path / "t.csv", content, columns={"x": options})
+    assert cells_of(data, "x")[:2] == wanted
+    assert not [note for note in data.notes if "column x" in note]
+
+
+def test_one_sign_is_not_between_thousands_and_before_fractions(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"column x: thousands and decimal are both '\.'"):
+        read(tmp_path / "t.csv", beside(["1.5", "2.5"]), columns={"x": {"thousands": "."}})
+
+
 @pytest.mark.parametrize("name", ASKED)
 def test_what_can_be_read_in_two_ways_is_asked_and_each_answer_works(name: str, tmp_path: Path) -> None:
     content, question, answer, wanted = ASKED[name]

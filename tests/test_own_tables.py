@@ -920,6 +920,18 @@ def test_numbers_in_place_of_different_categories_are_refused(words: tuple[str, 
     assert len(coder.of_frame(pd.DataFrame({"code": [float(words[2])]}))[0]) == 1  # no other category is this number
 
 
+def test_categories_that_pandas_takes_for_gaps_are_noted() -> None:
+    feature = Feature("alcohol", CATEGORY, not_missing=("None",))
+    cells = Words.of(["None", "some", "much"] * 10)
+    raw = RawTable(Schema((feature,), {}), {"alcohol": read_cells(feature, cells, str)[0]})
+    coder = Coder.fitted_to(raw, [np.arange(30)])
+    assert coder.of_frame(pd.DataFrame({"alcohol": ["None", "some"]}))[1] == []
+    notes = coder.of_frame(pd.DataFrame({"alcohol": [None, "some", "None"]}))[1]
+    assert any(
+        "column alcohol: cells that are missing: 1" in note and "keep_default_na=False" in note for note in notes
+    )
+
+
 @pytest.mark.parametrize("kind", [float, Decimal])
 def test_fractions_in_place_of_thousands_are_refused(kind: Any) -> None:
     feature = Feature("income", thousands=".", decimal=",")

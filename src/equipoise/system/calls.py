@@ -1,6 +1,7 @@
 """Text such as ``cosine(0.1, warmup=5)``: a name, and in brackets values, some of them with a key."""
 
 import re
+from itertools import accumulate
 from typing import NamedTuple
 
 TOKEN = re.compile(r"""'[^']*'|"[^"]*"|.""", re.DOTALL)
@@ -8,7 +9,7 @@ BRACKETS = {"(": 1, "[": 1, ")": -1, "]": -1}
 
 
 class Call(NamedTuple):
-    """A name, the :func:`pairs` in the brackets after it (None without brackets), and whether these are closed."""
+    """A name, the :func:`pairs` in the brackets after it (None without brackets), and whether these are closed, at the end."""
 
     name: str
     pairs: list[tuple[str, str]] | None
@@ -18,7 +19,9 @@ class Call(NamedTuple):
 def read(text: str) -> Call:
     """The parts of a call."""
     name, bracket, inside = text.strip().partition("(")
-    return Call(name.strip(), pairs(inside.removesuffix(")")) if bracket else None, inside.endswith(")"))
+    depths = [*accumulate(BRACKETS.get(token, 0) for token in TOKEN.findall(bracket + inside))]
+    closed = 0 in depths and depths.index(0) == len(depths) - 1
+    return Call(name.strip(), pairs(inside.removesuffix(")")) if bracket else None, closed)
 
 
 def pairs(text: str) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from equipoise.data.contents import DataError
 from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, Words, raw_of, read_cells
 from equipoise.data.tables.columns import listed, option, require_columns, together
 from equipoise.data.tables.schema import CATEGORY, NUMBER, Feature, Schema, number_of
-from equipoise.data.tables.words import same_numbers
+from equipoise.data.tables.words import missing, same_numbers
 from equipoise.metrics.groups import hidden
 from equipoise.system.seals import typed
 from equipoise.system.suggestions import some
@@ -380,8 +380,17 @@ class Coder:
         if doubled := {name for name in self.schema.names if names.count(name) > 1}:
             raise DataError(f"{source}: two columns are called {some(sorted(doubled))}. Rename one.")
         require_columns(names, self.schema.names, source)
-        raw = {f.name: raw_of(frame.iloc[:, names.index(f.name)]) for f in self.schema.features}
-        return self.of_raw(raw, source, lambda k: f"row {k + 1}")
+        columns = {f.name: frame.iloc[:, names.index(f.name)] for f in self.schema.features}
+        raw = {name: raw_of(column) for name, column in columns.items()}
+        made, notes = self.of_raw(raw, source, lambda k: f"row {k + 1}")
+        for name, column in columns.items():
+            marks = [word for word in self.fitted[name].categories if missing(word)]
+            if marks and (gone := int(column.isna().sum())):
+                notes.append(
+                    f"column {name}: cells that are missing: {gone:,}. Training has {some([*map(repr, marks)])} among its categories, "
+                    "which pandas takes for missing, unless it reads with keep_default_na=False."
+                )
+        return made, notes
 
     def of_raw(
         self, raw: Mapping[str, Raw], source: str, at: Place, signs: Mapping[str, Any] | None = None

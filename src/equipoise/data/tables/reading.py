@@ -98,13 +98,15 @@ def read_raw(
             left[name] = guess.reason
             continue
         decided = {key: value for key, value in dict(written.get(name, {})).items() if key in DECISIVE}
-        fitting = [f for f in guess.features if all(getattr(f, key) == value for key, value in decided.items())]
-        feature = (fitting or guess.features)[0]
+        signs_decided = decided.keys() - {"kind"}
+        possible = guess.features + guess.dropped * bool(signs_decided)
+        fitting = [f for f in possible if all(getattr(f, key) == value for key, value in decided.items())]
+        feature = next(iter(fitting), Feature(name) if {*SIGNS, "decimal"} & signs_decided else guess.features[0])
         if isinstance(cells, Words) and feature.kind == CATEGORY:
             feature, said = _named(source, feature, cells, options.not_missing)
             notes += said
         features.append(feature)
-        if guess.dropped and isinstance(cells, Words) and fitting and not decided.keys() - {"kind"}:
+        if guess.dropped and isinstance(cells, Words) and fitting and not signs_decided:
             notes.append(f"{source}: {by_other_columns(feature, guess.dropped, cells)}")
         if len(fitting) > 1:
             others[name] = tuple(fitting[1:])

@@ -112,6 +112,8 @@ class Feature:
             raise DataError(
                 f"column {self.name}: missing must be {some(FILLS[self.kind])} of a {self.kind}; found {self.missing!r}."
             )
+        if self.thousands == self.decimal:
+            raise DataError(f"column {self.name}: thousands and decimal are both {self.decimal!r}. Write decimal, too.")
         if (self.scaling, self.missing) == ("log", "mean"):
             raise DataError(
                 f'column {self.name}: with scaling = "log" the mean would be that of logarithms, not of the column. Take missing = "median".'
