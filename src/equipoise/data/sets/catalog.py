@@ -75,7 +75,12 @@ class DataSet:
     package: str | None = None
 
 
-def _idx(folder: str, base: str, kinds: tuple[tuple[str, int, str, str], ...]) -> tuple[Address, ...]:
+def _files(base: str, *files: tuple[str, int, str, str]) -> tuple[Address, ...]:
+    """Files by name, below one address: name, bytes, md5, part."""
+    return tuple(Address(f"{base}{file}", file, size, md5, split) for file, size, md5, split in files)
+
+
+def _idx(folder: str, base: str, *kinds: tuple[str, int, str, str]) -> tuple[Address, ...]:
     """The four files of a set in the idx format: kind, bytes, md5, md5 unpacked."""
     return tuple(
         Address(
@@ -109,12 +114,10 @@ SETS: dict[str, DataSet] = {
         files=_idx(
             "MNIST",
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
-            (
-                ("train-images-idx3", 9912422, "f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
-                ("train-labels-idx1", 28881, "d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
-                ("t10k-images-idx3", 1648877, "9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
-                ("t10k-labels-idx1", 4542, "ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
-            ),
+            ("train-images-idx3", 9912422, "f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
+            ("train-labels-idx1", 28881, "d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
+            ("t10k-images-idx3", 1648877, "9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
+            ("t10k-labels-idx1", 4542, "ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
         ),
     ),
     "usps": DataSet(
@@ -131,14 +134,10 @@ SETS: dict[str, DataSet] = {
         places=("usps.bz2", "usps.t.bz2", "USPS"),
         read=usps.read,
         needs=usps.FILES,
-        files=tuple(
-            Address(
-                f"https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/{file}", file, size, md5, split
-            )
-            for file, size, md5, split in (
-                ("usps.bz2", 6579383, "ec16c51db3855ca6c91edd34d0e9b197", "train"),
-                ("usps.t.bz2", 1831726, "8ea070ee2aca1ac39742fdd1ef5ed118", "test"),
-            )
+        files=_files(
+            "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/",
+            ("usps.bz2", 6579383, "ec16c51db3855ca6c91edd34d0e9b197", "train"),
+            ("usps.t.bz2", 1831726, "8ea070ee2aca1ac39742fdd1ef5ed118", "test"),
         ),
     ),
     "svhn": DataSet(
@@ -156,13 +155,11 @@ SETS: dict[str, DataSet] = {
         places=("train_32x32.mat", "test_32x32.mat", "SVHN"),
         read=mat.read,
         needs=mat.SVHN,
-        files=tuple(
-            Address(f"http://ufldl.stanford.edu/housenumbers/{split}_32x32.mat", f"{split}_32x32.mat", size, md5, split)
-            for split, size, md5 in (
-                ("train", 182040794, "e26dedcc434d2e4c54c9b2d4a06d8373"),
-                ("test", 64275384, "eb5a983be6a315427106f1b164d9cef3"),
-                ("extra", 1329278602, "a93ce644f1a588dc4d68dda5feec44a7"),
-            )
+        files=_files(
+            "http://ufldl.stanford.edu/housenumbers/",
+            ("train_32x32.mat", 182040794, "e26dedcc434d2e4c54c9b2d4a06d8373", "train"),
+            ("test_32x32.mat", 64275384, "eb5a983be6a315427106f1b164d9cef3", "test"),
+            ("extra_32x32.mat", 1329278602, "a93ce644f1a588dc4d68dda5feec44a7", "extra"),
         ),
         optional=("extra",),
     ),
@@ -231,12 +228,10 @@ SETS: dict[str, DataSet] = {
         files=_idx(
             "FashionMNIST",
             "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-            (
-                ("train-images-idx3", 26421880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d", "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
-                ("train-labels-idx1", 29515, "25c81989df183df01b3e8a0aad5dffbe", "9018921c3c673c538a1fc5bad174d6f9"),
-                ("t10k-images-idx3", 4422102, "bef4ecab320f06d8554ea6380940ec79", "8181f5470baa50b63fa0f6fddb340f0a"),
-                ("t10k-labels-idx1", 5148, "bb300cfdad3c16e7a12a480ee83cd310", "15d484375f8d13e6eb1aabb0c3f46965"),
-            ),
+            ("train-images-idx3", 26421880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d", "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
+            ("train-labels-idx1", 29515, "25c81989df183df01b3e8a0aad5dffbe", "9018921c3c673c538a1fc5bad174d6f9"),
+            ("t10k-images-idx3", 4422102, "bef4ecab320f06d8554ea6380940ec79", "8181f5470baa50b63fa0f6fddb340f0a"),
+            ("t10k-labels-idx1", 5148, "bb300cfdad3c16e7a12a480ee83cd310", "15d484375f8d13e6eb1aabb0c3f46965"),
         ),
     ),
     "office-caltech10": DataSet(
