@@ -83,7 +83,10 @@ def _print_table(runs: Sequence[RunStatus], folder: Path, measured: str) -> None
     common = TENTH if worst_of and all(whose.startswith(TENTH) for whose in worst_of) else ""  # said once, in the title
     about = () if all(map(_tells, runs)) else ("method", "seed")
     titles = ("run", *about, "round", "state", measured, common or "worst", "ends", "last")
-    rows = [[_name(run, folder), *_about(run, len(about)), *_cells(run, common)] for run in runs]
+    seeds = ["" if run.seed is None else str(run.seed) for run in runs]
+    rows = [
+        [_name(r, folder), *[r.method, s][: len(about)], *_cells(r, common)] for r, s in zip(runs, seeds, strict=True)
+    ]
     shown = [k for k in range(len(titles)) if any(row[k] for row in rows)]
     table = plain_table(*(titles[k] for k in shown), right=("round", measured), whole=titles)
     for row in rows:
@@ -102,11 +105,6 @@ def _print_counts(runs: Sequence[RunStatus]) -> None:
     end = all_end(runs, running) if running and running + counts.get("not begun", 0) > 1 else None
     said = ", ".join(f"{n} {state}" for state, n in counts.items())
     out.print(f"{said}, all end about {clock(end)}" if end else said, highlight=False)
-
-
-def _about(run: RunStatus, n: int) -> list[str]:
-    """Method and seed, where the names of directories do not tell."""
-    return [run.method, "" if run.seed is None else str(run.seed)][:n]
 
 
 def _name(run: RunStatus, folder: Path) -> str:

@@ -167,7 +167,7 @@ def decoded(files: Sequence[Path], side: Size, *, what: str, load: Load = pictur
     # what the file depends on, as 32 hexadecimal digits
     recipe = dated(files, json.dumps([VERSION, size, f"{load.__module__}.{load.__qualname__}", fit]))
     shape, stem = (len(files), 3, *size), f"{stem}-{recipe}"
-    return kept(stem, shape, lambda: _images(files, size, load, fit), what=what)
+    return kept(stem, shape, lambda: ahead(lambda path: image(path, size, load, fit), files), what=what)
 
 
 def kept(
@@ -251,11 +251,6 @@ def _enough(what: str, folder: Path, needed: int) -> None:
             f"{what}: its decoded images take {needed / 1e9:.1f} GB, and {folder} has {free / 1e9:.1f} GB free. "
             "Make room there, or set EQUIPOISE_CACHE to a folder that has it."
         )
-
-
-def _images(files: Sequence[Path], size: tuple[int, int], load: Load, fit: Fit) -> Iterator[NDArray[np.uint8]]:
-    """The decoded images, in order."""
-    return ahead(lambda path: image(path, size, load, fit), files)
 
 
 def image(path: Path, size: tuple[int, int], load: Load = picture, fit: Fit = "stretch") -> NDArray[np.uint8]:

@@ -60,7 +60,7 @@ def _round(trial: Trial, before: Progression, rounds: int) -> tuple[Progression,
     ids = asked[answers.rows]
     received, held = _of_answered(job, answers)
     own = _own(now, ids, answers.trained, held)
-    updates = _updates(trial, answers.trained, received, held)  # take the memory of the trained models
+    updates = _shown(trial, answers.trained.sub_(received), held)  # take the memory of the trained models
     traffic = _traffic(trial, now, job, answers, updates, ids)
     cohort = _cohort(trial, now, rounds, ids, received, held, updates)
     server, cohort = _aggregate(trial, now, cohort, answers.reports)
@@ -156,11 +156,6 @@ def _own(now: Progression, ids: Tensor, trained: Tensor, held: Tensor | None) ->
     if now.own is None:
         return None
     return now.own.index_copy(0, ids, trained if held is None else torch.where(held, trained, now.own[ids]))
-
-
-def _updates(trial: Trial, trained: Tensor, received: Tensor, held: Tensor | None) -> Tensor:
-    """Trained minus received [M, G], zero where nothing may leave the client; ``trained`` is overwritten."""
-    return _shown(trial, trained.sub_(received), held)
 
 
 def _shown(trial: Trial, change: Tensor, held: Tensor | None, first: int = 0) -> Tensor:

@@ -142,10 +142,11 @@ def _people(compared: Comparison, chosen: Chosen | None) -> Section:
     of_data = [text for text in (run.meta.get("data") or {}).get("notes") or () if text not in compared["notes"]]
     points += [text if "." in text.split()[0] else f"{text[0].upper()}{text[1:]}" for text in of_data][:POINTS]
     points += [text for treatment in treated(compared.document) for text in unknown_values(treatment)]
-    small = [*dict.fromkeys([*(run.group_words.get(name, name) for name in compared["small"]), *_too_few(chosen)])]
+    small = [run.group_words.get(name, name) for name in compared["small"]]
+    small += [name for name, group in _of_groups(chosen) if group["n"] is None and not group["withheld"]]
     if small:
         points.append(
-            f"Hardly in the test rows, with fewer than {least}, so nothing is shown about them: {some(small, ROWS)}."
+            f"Hardly in the test rows, with fewer than {least}, so nothing is shown about them: {some([*dict.fromkeys(small)], ROWS)}."
         )
     left = dict.fromkeys(name for _, _, name, _, _ in quarantined(compared.histories))
     if left:
@@ -165,11 +166,6 @@ def _sizes(holders: Sequence[Content], least: int) -> str:
 
 def _few(n: int, least: int) -> str:
     return f"fewer than {least}" if 0 < n < least else f"{n:,}"
-
-
-def _too_few(chosen: Chosen | None) -> list[str]:
-    """Groups of which the threshold's rates say nothing."""
-    return [name for name, group in _of_groups(chosen) if group["n"] is None and not group["withheld"]]
 
 
 def _of_groups(chosen: Chosen | None) -> Iterator[tuple[str, RatesAt]]:

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
     from equipoise.records.history import History
 
+ENDS = re.compile(r"(?<=[+,(=])")  # where a line of a name may end
+SECTIONS = re.compile(r'<section id="([^"]+)">\s*<h2>(.*?)</h2>')  # their ids and headings
+
 
 def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str], *, figures: bool = False) -> Path:
     """Write the report of one or several runs of a scenario, atomically; return its path.
@@ -71,7 +74,7 @@ def template(name: str) -> Template:
     source = resources.files("equipoise.report").joinpath(name).read_text(encoding="utf-8")
     return Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=shown
-    ).from_string(source, globals={"typeset": typeset, "contents": _contents, "pieces": _pieces})
+    ).from_string(source, globals={"typeset": typeset, "contents": SECTIONS.findall, "pieces": ENDS.split})
 
 
 def shown(value: object) -> object:
@@ -139,16 +142,6 @@ def _thresholds(compared: Comparison) -> list[tuple[str, Chosen, str]]:
         (name * several, chosen, svg(f"threshold-{k}", thresholds.figure(chosen)))
         for k, (name, chosen) in enumerate(runs)
     ]
-
-
-def _pieces(name: str) -> list[str]:
-    """A name cut where a line may end."""
-    return re.split(r"(?<=[+,(=])", name)
-
-
-def _contents(body: str) -> list[tuple[str, str]]:
-    """Id and heading of every section of a page."""
-    return re.findall(r'<section id="([^"]+)">\s*<h2>(.*?)</h2>', body)
 
 
 def _terms(

@@ -129,15 +129,11 @@ def complete(
             on_progress(sum(ended.get(path) or _rounds(path) for path in configs), total)
 
     commands = {path: [*resume, "--", str(path)] for path in left}
-    data = {path: _data(configs[path]) for path in left}
+    of_data = {path: [c.scenario, c.scenario_options, c.seed, c.data] for path, c in configs.items()}
+    data = {path: json.dumps(of_data[path], sort_keys=True) for path in left}
     failed = side_by_side(commands, jobs, look, data=data, kept=workers)
     watch.look()
     return failed
-
-
-def _data(config: RunConfig) -> str:
-    """What decides the data of a run."""
-    return json.dumps([config.scenario, config.scenario_options, config.seed, config.data], sort_keys=True)
 
 
 def side_by_side(

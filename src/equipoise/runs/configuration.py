@@ -166,7 +166,8 @@ def _described(scenario: str, chosen: Content) -> scenarios.Description:
         data = scenarios.describe(scenario, chosen.get("data"), **options)
         task_of(data.task)  # or a wrong option
     except TypeError as error:
-        raise ValueError(f"scenario {scenario} cannot be made with {_listed(options)}: {error}.") from None
+        written = ", ".join(f"{name}={value}" for name, value in options.items())
+        raise ValueError(f"scenario {scenario} cannot be made with {written}: {error}.") from None
     return data
 
 
@@ -266,7 +267,3 @@ def whole(data: str, folder: Path | None = None) -> str:
     if own_code.is_reference(data):
         return own_code.whole(data, folder)
     return data if data.startswith(places.HUB) else places.absolute((folder or Path()) / Path(data).expanduser())
-
-
-def _listed(options: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in options.items())

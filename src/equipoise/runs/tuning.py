@@ -474,10 +474,9 @@ def choose(
         advance(drawn, min(halvings))
         alive = {label: [*alive[label], *(trial for trial in drawn if trial.label == label)] for label in spaces}
     for before, until in pairwise(halvings):
-        alive = {
-            label: _best(trials, tried, early)[: -(-len(trials) // 2 ** halvings[before])]
-            for label, trials in alive.items()
-        }
+        for label, trials in alive.items():
+            best = sorted(trials, key=lambda trial: _order(early, Tried(trial, tuple(tried[trial]))))
+            alive[label] = best[: -(-len(trials) // 2 ** halvings[before])]
         advance([trial for trials in alive.values() for trial in trials], until)
     if budget.by == LEAVE_OUT and leave_out is not None:
         last = [trial for trials in alive.values() for trial in trials]
@@ -547,10 +546,6 @@ def _order(by: str, tried: Tried) -> tuple[bool, bool, float, int]:
     score, mean = (tried.last.scores.get(name, math.nan) for name in (by, "mean"))
     place = mean if (undefined := math.isnan(score)) else score
     return bool(tried.last.failed), undefined, math.inf if math.isnan(place) else -place, tried.trial.draw
-
-
-def _best(trials: Sequence[Trial], tried: Mapping[Trial, Sequence[Result]], by: str) -> list[Trial]:
-    return sorted(trials, key=lambda trial: _order(by, Tried(trial, tuple(tried[trial]))))
 
 
 def claim(directory: Path, budget: Budget, rounds: int, methods: Collection[str] | None) -> None:

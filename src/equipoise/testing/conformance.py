@@ -7,7 +7,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from threading import Timer
 from typing import TYPE_CHECKING, Any
@@ -227,7 +226,8 @@ def check_rule(rule: Given, *, skip: Mapping[str, str] | None = None, progress: 
             raise ValueError(unknown("check", name, names))
     subject = Subject(rule)
     outcomes = list[Outcome]()
-    with threads.one_thread(), _quiet():
+    quiet = patch.multiple(logging.getLogger("equipoise"), handlers=[logging.NullHandler()], propagate=False)
+    with threads.one_thread(), quiet:  # runs of rules that may be wrong log nothing
         for check in CHECKS:
             reason = leave.get(check.name, "")
             outcome = Outcome(check, 0.0, skipped=reason) if reason else _outcome(check, subject, progress)
@@ -238,11 +238,6 @@ def check_rule(rule: Given, *, skip: Mapping[str, str] | None = None, progress: 
     if conformance.broken:
         raise RuleError(conformance) from next(iter(conformance.broken.values()))
     return conformance
-
-
-def _quiet() -> AbstractContextManager[object]:
-    """Runs of rules that may be wrong log nothing."""
-    return patch.multiple(logging.getLogger("equipoise"), handlers=[logging.NullHandler()], propagate=False)
 
 
 def _once(outcome: Outcome, before: Sequence[Outcome]) -> Outcome:

@@ -75,7 +75,7 @@ class DataSet:
     package: str | None = None
 
 
-def _files(base: str, *files: tuple[str, int, str, str]) -> tuple[Address, ...]:
+def _addresses(base: str, *files: tuple[str, int, str, str]) -> tuple[Address, ...]:
     """Files by name, below one address: name, bytes, md5, part."""
     return tuple(Address(f"{base}{file}", file, size, md5, split) for file, size, md5, split in files)
 
@@ -134,7 +134,7 @@ SETS: dict[str, DataSet] = {
         places=("usps.bz2", "usps.t.bz2", "USPS"),
         read=usps.read,
         needs=usps.FILES,
-        files=_files(
+        files=_addresses(
             "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/",
             ("usps.bz2", 6579383, "ec16c51db3855ca6c91edd34d0e9b197", "train"),
             ("usps.t.bz2", 1831726, "8ea070ee2aca1ac39742fdd1ef5ed118", "test"),
@@ -155,7 +155,7 @@ SETS: dict[str, DataSet] = {
         places=("train_32x32.mat", "test_32x32.mat", "SVHN"),
         read=mat.read,
         needs=mat.SVHN,
-        files=_files(
+        files=_addresses(
             "http://ufldl.stanford.edu/housenumbers/",
             ("train_32x32.mat", 182040794, "e26dedcc434d2e4c54c9b2d4a06d8373", "train"),
             ("test_32x32.mat", 64275384, "eb5a983be6a315427106f1b164d9cef3", "test"),
