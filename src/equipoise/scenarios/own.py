@@ -622,13 +622,12 @@ def _rounding_of(own: UserData, coder: Coder, x: NDArray[np.float32]) -> list[st
     numbers = {f.name: own.inputs.columns[f.name] for f in coder.schema.features if f.kind != CATEGORY}
     if not numbers:
         return []
-    raw = np.stack(
-        [
-            np.where(gone, coder.fitted[name].fill, cells.values) if (gone := cells.missing).any() else cells.values
-            for name, cells in numbers.items()
-        ],
-        1,
+    gaps = dict(zip(coder.schema.names, own.inputs.missing.any(1).tolist(), strict=True))
+    filled = (
+        np.where(cells.missing, coder.fitted[name].fill, cells.values) if gaps[name] else cells.values
+        for name, cells in numbers.items()
     )
+    raw = np.stack([*filled], 1)
     place = {name: k for k, name in enumerate(coder.names)}
     return _rounding(own, raw, x[:, [place[name] for name in numbers]], [*numbers])
 

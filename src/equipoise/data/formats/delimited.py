@@ -132,7 +132,8 @@ class Delimited:
         x = np.empty((len(names), len(self)))
         for k, row in enumerate(self.head):
             cells = [row[place] for place in where]
-            x[:, k] = [*map(float, cells if self.decimal == "." else (cell.replace(",", ".") for cell in cells))]
+            plain = cells if self.decimal == "." else (cell.replace(",", ".") for cell in cells)
+            x[:, k] = np.fromiter(map(float, plain), np.float64, len(names))
         return x
 
     def _numeric(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
@@ -156,8 +157,8 @@ class Delimited:
             near = np.abs(milli - np.rint(milli)) < ROUNDING
             grouped = ~fraction | ((size >= 1) & (size < 1000) & near)
             doubtful[k : k + step] = grouped.all(1) & fraction.any(1) & (not self.declared)
-            short = fraction.any(1) & near.all(1)
             different = (np.diff(np.sort(part[:, :FIRST])) > 0).sum(1) + 1
+            short = fraction.any(1) & near.all(1) & (different < min(FIRST, x.shape[1]))
             for j in np.flatnonzero(short).tolist():
                 words = {*first[k + j]}
                 few = x.shape[1] > FIRST and different[j] <= FEW and len(np.unique(part[j])) <= FEW
@@ -167,7 +168,7 @@ class Delimited:
     def merged(self, columns: Mapping[str, Raw]) -> list[str]:
         """Columns with whole numbers so long that different ones are the same in double precision."""
         numbers = {name: x for name, x in columns.items() if isinstance(x, np.ndarray)}
-        large = [name for name, x in numbers.items() if np.abs(x).max(initial=0) >= EXACT]
+        large = [name for name, x in numbers.items() if not x @ x < EXACT and np.abs(x).max(initial=0) >= EXACT]
         cells = {name: {cell.strip() for cell in every} for name, every in self.words(large).items()}
         whole = {name: [cell for cell in every if WHOLE.fullmatch(cell)] for name, every in cells.items()}
         return [name for name, every in whole.items() if len({*map(int, every)}) > len({*map(float, every)})]

@@ -244,8 +244,8 @@ def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]
 
 
 def _complete(raw: Raw) -> bool:
-    """Whether these are numbers, none of which is missing or too large."""
-    return isinstance(raw, np.ndarray) and raw.dtype == np.float64 and bool(np.abs(raw).max(initial=0) <= LARGEST)
+    """Whether these are numbers, none of which is missing or very large."""
+    return isinstance(raw, np.ndarray) and raw.dtype == np.float64 and bool(raw @ raw <= LARGEST)
 
 
 def _refused(feature: Feature, gone: NDArray[np.bool_], at: Place) -> list[str]:
