@@ -622,7 +622,7 @@ def _rounding_of(own: UserData, coder: Coder, x: NDArray[np.float32]) -> list[st
     numbers = {f.name: own.inputs.columns[f.name] for f in coder.schema.features if f.kind != CATEGORY}
     if not numbers:
         return []
-    gaps = dict(zip(coder.schema.names, own.inputs.missing.any(1).tolist(), strict=True))
+    gaps = dict(zip(coder.schema.names, own.inputs.missing.any(1), strict=True))
     filled = (
         np.where(cells.missing, coder.fitted[name].fill, cells.values) if gaps[name] else cells.values
         for name, cells in numbers.items()
