@@ -622,9 +622,9 @@ def _rounding_of(own: UserData, coder: Coder, x: NDArray[np.float32]) -> list[st
     numbers = {f.name: own.inputs.columns[f.name] for f in coder.schema.features if f.kind != CATEGORY}
     if not numbers:
         return []
-    gaps = dict(zip(coder.schema.names, own.inputs.missing.any(1), strict=True))
+    incomplete = {coder.schema.names[k] for k in np.flatnonzero(own.inputs.missing.any(1)).tolist()}
     filled = (
-        np.where(cells.missing, coder.fitted[name].fill, cells.values) if gaps[name] else cells.values
+        np.where(cells.missing, coder.fitted[name].fill, cells.values) if name in incomplete else cells.values
         for name, cells in numbers.items()
     )
     raw = np.stack([*filled], 1)
