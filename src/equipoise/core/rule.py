@@ -344,25 +344,6 @@ class Cohort:
 
 
 @dataclass(frozen=True)
-class Power:
-    r"""Weights in proportion to a power of one number of each client, which need only its sum: see ``secure-scores`` of sites.
-
-    .. math:: w_m = \beta \frac{a_m}{\sum_j a_j} + (1 - \beta) \frac{u_m}{\sum_j u_j}, \qquad a_m = \max(v_m, \epsilon)^q
-
-    ``report`` is the name under which clients report v, u_m is the last weight of a client (0 before its first), and
-    ``floor`` is epsilon. ``typical`` is a guess of v > 0 for the first round. ``notes`` are keys of the record that show v: it
-    has none of them where only sums are seen.
-    """
-
-    report: str
-    q: float
-    beta: float = 1.0
-    floor: float = 1e-10
-    typical: float = 1.0
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Bounds:
     """What is known of a report before it comes; who reports anything else is left out of the round, with its name.
 
@@ -452,7 +433,6 @@ class Declarations:
     stays: frozenset[str] = frozenset()
     seals: bool = False
     sharing: Sharing = Sharing.MODELS
-    power: Power | None = None
     mask_buffers: bool = False
 
     def __post_init__(self) -> None:

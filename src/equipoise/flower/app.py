@@ -70,9 +70,7 @@ OPEN = 64  # sites of which a process keeps the data it has read
 TRIED = 64  # rows by which a bundle is tried
 LOOKS = 512  # samples that a check of a site looks at
 OF_TASK = ("transform", "head", "neurons", "attributes")  # further keywords of in_process
-OF_SERVER = sorted(
-    {*(Federation.__init__.__kwdefaults__ or ()), "secure", "secure_scores"} - {"client_tests", "memory", "population"}
-)
+OF_SERVER = sorted({*(Federation.__init__.__kwdefaults__ or ()), "secure"} - {"client_tests", "memory", "population"})
 
 
 def make_client_app(
@@ -197,7 +195,7 @@ def _name(context: Context) -> str:
 
 
 def _state_directory(context: Context) -> Path:
-    directory = context.node_config.get("state-dir") or context.run_config.get("state-dir")
+    directory = context.node_config.get("state-dir")  # of the owner, never of the run
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(str(directory)).expanduser() if directory else Path(base) / "equipoise"
 
@@ -260,8 +258,6 @@ def _train(
     log.info("%s: waiting for sites", directory)
     if settings.secure:
         masked_site.require_own_weights(made)
-    if settings.secure_scores:
-        masked_site.require_score(made)
     sites.roster.most = settings.max_samples
     sites.roster.gather(settings.min_sites, settings.names, settings.wait, earlier)
     about = {"experiment": name, "sites": [asdict(s) for s in sites.members], "unfinished": stops}
@@ -272,7 +268,7 @@ def _train(
         made,
         settings.solver,
         secure=settings.secure,
-        secure_scores=settings.secure_scores,
+        masks=directory / "masks.json",
         settings=settings.settings,
         select=settings.select,
         classes=task.classes,
@@ -415,7 +411,7 @@ def in_process(
 ) -> Federation:
     """A federation whose clients answer Flower's messages in this process: the code that sites run, without a network.
 
-    Parameters, also those in ``more``, are those of :class:`equipoise.Federation`, and ``secure`` and ``secure_scores``. ``states`` is
+    Parameters, also those in ``more``, are those of :class:`equipoise.Federation`, and ``secure``. ``states`` is
     where the sites keep their states (default: a temporary directory). Every site has the test set of its group, or all.
     """
     of_task, of_server = ({name: more.pop(name) for name in each if name in more} for each in (OF_TASK, OF_SERVER))

@@ -39,8 +39,7 @@ class AppSettings(Settings, RunSettings):
     their order, separated by commas (empty: those that are there when at least ``min_sites`` are, in the natural order of
     their names). ``wait`` is how long to wait for them, ``deadline`` how long a site may take for an answer, ``poll`` the
     time between looks, all in seconds. ``run_dir`` is where the run is kept, on the server; a run that is there is gone on
-    with. ``secure`` lets the server see sums of the sites' updates only, ``secure_scores`` the sum of the scores by which ``saga`` weighs, not
-    of the updates. ``max_samples`` is the largest number of samples that a
+    with. ``secure`` lets the server see sums of the sites' updates only. ``max_samples`` is the largest number of samples that a
     site may say it has: it may decide its weight. ``norm_limit`` is on here; a large number lets everything through.
     ``from_round`` (from 0) is done again, with all later ones, if the state before it is one of the ``keep_checkpoints`` that are kept.
     ``log`` is the form of log lines, here and at the sites. ``task`` is what labels mean at all nodes, as of :class:`equipoise.Federation`;
@@ -48,7 +47,6 @@ class AppSettings(Settings, RunSettings):
     """
 
     secure: bool = False
-    secure_scores: bool = False
     norm_limit: float | None = number(100.0, 1, below=True)
     keep_checkpoints: int = number(3, 1)
     from_round: int | None = number(None, 1, whole=True)

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import simplex
-from equipoise.core.rule import Bounds, Cohort, Power, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
 from equipoise.methods.sam import perturbation, radius
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import among, log_uniform, uniform
@@ -58,13 +58,6 @@ class SAGA(Rule):
     beta: float = number(0.5, low=0, high=1, above=True, search=uniform(0.1, 1))
     floor: float = number(1e-10, low=0, above=True)
     offset: float = number(0.0, low=0)
-
-    @property
-    def power(self) -> Power | None:
-        if self.offset:
-            return None
-        typical = (self.rho if self.variant == "S" else 0) or 1.0
-        return Power("value", self.q, self.beta, self.floor, typical, notes=("sharpness", "perturbed_loss"))
 
     @property
     def ranges(self) -> Mapping[str, Bounds]:

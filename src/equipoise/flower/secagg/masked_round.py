@@ -43,7 +43,7 @@ class MaskedRound:
     trial: Trial
     lost: dict[int, str] = field(default_factory=dict)
     shares: dict[tuple[str, str], str] = field(default_factory=dict)  # of whose seed, for whom: encrypted
-    hashes: dict[str, Mapping[str, str]] = field(default_factory=dict)  # of the seed of a site, and of its shares
+    hashes: dict[str, str] = field(default_factory=dict)  # of the seed of a site
     receipts: dict[int, Receipt] = field(default_factory=dict)
 
     def mean(self, ids: list[int]) -> tuple[list[int], Tensor]:
@@ -55,38 +55,10 @@ class MaskedRound:
         """
         training, ids = self._trained(ids)
         ids, total = self.total(training, ids)
-        if self.server.scores:
-            return ids, self._weighted(training, ids, total)
         sites = [self.server.sites.members[m] for m in ids]
         weights = own_weights(self.trial, {site.name: site.size for site in sites})
-        self.server.silent = len(ids) - round(float(total[-1]))
-        if self.server.silent == len(ids):
-            raise LostRoundError("sent zeros, as all others: no training gave usable numbers. Their own logs state why")
         update = total[: self.n_public] / (sum(weights.values()) / sums.unit(weights))
-        reports = total[self.n_public : -1] / len(ids)
-        return ids, torch.cat([update, reports])
-
-    def _weighted(self, training: str, ids: Sequence[int], sums_of_scores: Tensor) -> Tensor:
-        """The sum of the sites' updates, which they multiply by their weights.
-
-        Raises
-        ------
-        LostRoundError : an update is missing, and with it a weight that no other site has.
-        """
-        parcel = Parcel({"t": self.job.t, "training": training, "sums": sums_of_scores.tolist()})
-        updates, missing = dict[int, Tensor](), list[str]()
-        for m, got in self.server.sites.ask("train.weighted", self.job.t, ids, lambda _: parcel):
-            x = "" if isinstance(got, str) else got.tensors.get("update")
-            if isinstance(x, Tensor) and x.shape == (self.n_public,) and bool(x.isfinite().all()):
-                updates[m] = x.double()
-            else:
-                why = got if isinstance(got, str) else "sent an unusable answer"
-                missing.append(f"{self.server.sites.members[m].name} {why}")
-        if missing:
-            raise LostRoundError(
-                f"added its score to a sum, and some updates are missing: {'; '.join(missing)}. Run again when they are back"
-            )
-        return torch.stack([updates[m] for m in ids]).sum(0)
+        return ids, torch.cat([update, total[self.n_public :] / len(ids)])
 
     def _trained(self, ids: Sequence[int]) -> tuple[str, list[int]]:
         """Let sites train, all by the same message: its transcript, and the clients that did."""
@@ -114,11 +86,6 @@ class MaskedRound:
 
     def reports(self, mean: Tensor) -> list[State]:
         """The reports of each client as if all had sent the ``mean``: a rule that sums them has the same result."""
-        if self.server.scores:
-            return [
-                {} if r.declared.power is None else {r.declared.power.report: self.job.received.new_ones(())}
-                for r in self.job.rules
-            ]
         zeros, cut = self.no_reports
         parts = mean.split([x.numel() for x in zeros.values()]) if zeros else ()
         tensors = {name: part.view_as(x).to(x) for (name, x), part in zip(zeros.items(), parts, strict=True)}
@@ -133,11 +100,11 @@ class MaskedRound:
         LostRoundError : too few are left, or too many dropped out between their masked vectors and their seeds.
         """
         sites, job = self.server.sites.members, self.job
-        if before := self.server.opened.get(job.t):  # in an earlier attempt at this round
-            others = [m for m in ids if sites[m].name not in before]
+        if self.server.opened[0] == job.t:  # in an earlier attempt at this round
+            others = [m for m in ids if sites[m].name not in self.server.opened[1]]
             self.lost |= dict.fromkeys(others, "did not take part when a sum of this round was unmasked")
             ids = [m for m in ids if m not in others]
-        n = 2 if self.server.scores else self.n_public + sum(x.numel() for x in self.no_reports[0].values()) + 1
+        n = self.n_public + sum(x.numel() for x in self.no_reports[0].values())
         least = max(2.0, job.settings.quorum * len(job.ids))
         while len(ids) >= least:
             if len(ids) == 2:
@@ -168,15 +135,12 @@ class MaskedRound:
         return vectors
 
     def _keep_shares(self, request: SumRequest, name: str, fields: Mapping[str, Any]) -> bool:
-        """Keep the encrypted shares of a site's seed; False if it did not send them."""
-        shares, hashes = fields.get("shares"), fields.get("hashes")
-        others = {*request.sites} - {name}
-        if not isinstance(shares, dict) or shares.keys() != others:
-            return False
-        if not isinstance(hashes, dict) or hashes.keys() != {*request.sites}:
+        """Keep the encrypted shares of a site's seed, and its hash; False if it did not send them."""
+        shares, seed = fields.get("shares"), fields.get("seed")
+        if not isinstance(shares, dict) or shares.keys() != {*request.sites} - {name} or not isinstance(seed, str):
             return False
         self.shares |= {(name, other): str(text) for other, text in shares.items()}
-        self.hashes[name] = hashes
+        self.hashes[name] = seed
         return True
 
     def _seeds(self, request: SumRequest, ids: Sequence[int]) -> dict[str, bytes]:
@@ -188,13 +152,14 @@ class MaskedRound:
         """
         sites, seeds = self.server.sites, dict[str, bytes]()
         names = {m: sites.members[m].name for m in ids}
-        self.server.opened[self.job.t] = request.sites
+        self.server.opened = self.job.t, request.sites
+        self.server.store()
         missing, end = dict.fromkeys(ids, ""), time.monotonic() + self.server.sites.exchange.deadline
         parcel = Parcel({"told": request.transcript})
         while missing:
             for m, got in list(sites.ask("query.unmask", self.job.t, missing, lambda _: parcel)):
                 seed = None if isinstance(got, str) else _bytes(got.fields.get("seed"))
-                if seed is not None and sha256(seed) == self.hashes[names[m]][names[m]]:
+                if seed is not None and sha256(seed) == self.hashes[names[m]]:
                     seeds[names[m]] = seed
                     del missing[m]
                 else:
@@ -224,18 +189,17 @@ class MaskedRound:
             return Parcel({"told": request.transcript, "shares": hidden})
 
         received: dict[str, list[bytes]] = {name: [] for name in gone}
-        for m, got in sites.ask("query.recover", self.job.t, here, make):
+        for _, got in sites.ask("query.recover", self.job.t, here, make):
             shares = None if isinstance(got, str) else got.fields.get("shares")
             if not isinstance(shares, dict):
                 continue
             for name in gone:
-                share = _bytes(shares.get(name))
-                if share is not None and sha256(share) == self.hashes[name][sites.members[m].name]:
+                if (share := _bytes(shares.get(name))) is not None:
                     received[name].append(share)
         for name, shares in received.items():
             if len(shares) >= least:
                 try:
-                    seeds[name] = sums.recovered(shares[:least], self.hashes[name][name])
+                    seeds[name] = sums.recovered(shares[:least], self.hashes[name])
                     log.warning("%s dropped out after its part of a sum, which the others unmasked without it", name)
                 except MaskError as error:
                     log.warning("%s %s", name, error)

@@ -45,24 +45,23 @@ class UnmaskedSum(NamedTuple):
 class SiteMemory:
     """What a site stores of an experiment's masks; the names of the fields are those in its file.
 
-    ``key`` is its private key; ``keys`` and ``sizes`` are the others' public keys and samples, as they were at first sight.
-    ``number``, ``told`` (the transcript), ``asked`` and ``seed`` are of the last sum that it took part in, ``sets`` has the sites of all sums
-    of that round, ``opened`` is the last sum that it helped to unmask, and ``models`` has the round of every model of a sum. ``weights`` has,
-    for the last rounds of masked scores, the two sums that the site received and its weight. ``receipts`` are of its states after the last
-    sum that it helped to unmask and after the last that it took part in.
+    ``key`` is its private key; ``keys`` and ``sizes`` are the others' public keys and samples, as they were at first sight, and ``run`` is the
+    hash of the run's configuration then. ``number``, ``told`` (the transcript), ``used`` (the hash of what it trained by), ``asked`` and
+    ``seed`` are of the last sum that it took part in, ``sets`` has the sites of all sums of that round, and ``opened`` is the last sum that it
+    helped to unmask. ``receipts`` are of its states after the last sum that it helped to unmask and after the last that it took part in.
     """
 
     key: str
     keys: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
+    run: str = ""
     number: int = 0
     told: str = ""
+    used: str = ""
     asked: UnmaskedSum | None = None
     sets: Sequence[Sequence[str]] = ()
     seed: str = ""
     opened: UnmaskedSum | None = None
-    models: Mapping[str, int] = field(default_factory=dict)
-    weights: Mapping[str, Sequence[float]] = field(default_factory=dict)
     receipts: Sequence[Sequence[Any]] = ()
 
 

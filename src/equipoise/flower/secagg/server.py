@@ -5,19 +5,21 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from equipoise.engines.job import Engine
 from equipoise.federation.trial import Trial
-from equipoise.flower.codec import UNFIT, Parcel
+from equipoise.flower.codec import Parcel
 from equipoise.flower.secagg.masked_round import MaskedRound
 from equipoise.flower.secagg.masks import comparison, is_public_key
-from equipoise.flower.secagg.memory import UnmaskedSum
-from equipoise.flower.secagg.site import own_weights, require_own_weights, require_score
+from equipoise.flower.secagg.site import own_weights, require_own_weights
 from equipoise.flower.secagg.sums import SumRequest
-from equipoise.records.record import Record, without
+from equipoise.records.record import Record
+from equipoise.system.files import write_atomically
+from equipoise.system.seals import open_json, sealed_json
 
 if TYPE_CHECKING:
     from equipoise.flower.server.sites import Sites
@@ -35,22 +37,28 @@ class MaskedSites:
     Parameters
     ----------
     sites : that send vectors.
-    scores : sites' scores are masked, and their updates sent in the clear, times the weights that follow; else updates are masked.
-    number : of the last sum. Every sum has its own, the milliseconds since 1970 or one more than the last. So a server that starts
-        again, and stores nothing, uses none twice.
+    path : of the file that outlives the server's process, None for none.
+    number : of the last sum. Every sum has its own, the milliseconds since 1970 or one more than the last.
+    keys : the public key of each site, as it was first sent.
+    opened : the round of the last sum that was unmasked, and its sites.
     """
 
     sites: Sites
-    scores: bool = False
+    path: Path | None = None
     number: int = 0
-    introductions: dict[str, SiteIntroduction] = field(default_factory=dict)  # what each site sent of itself
-    opened: dict[int, tuple[str, ...]] = field(default_factory=dict)  # whose sums were, by round
-    silent: int = 0  # how many sites of the last sum sent zeros
+    keys: dict[str, str] = field(default_factory=dict)
+    opened: tuple[int, Sequence[str]] = -1, ()
 
-    @property
-    def keys(self) -> dict[str, str]:
-        """The sites' public keys."""
-        return {name: site.key for name, site in self.introductions.items()}
+    def __post_init__(self) -> None:
+        if self.path is not None and self.path.exists():
+            stored = open_json(self.path.read_bytes().decode())
+            self.number, self.keys, self.opened = stored["number"], stored["keys"], tuple(stored["opened"])
+
+    def store(self) -> None:
+        """Write the file."""
+        if self.path is not None:
+            stored = {"number": self.number, "keys": self.keys, "opened": list(self.opened)}
+            write_atomically(self.path, sealed_json(stored))
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -68,101 +76,47 @@ class MaskedSites:
         ------
         MethodError, ValueError : naming it.
         """
-        if self.scores:
-            require_score(trial.method)
-        else:
-            require_own_weights(trial.method)
-            own_weights(trial, self.sizes)
+        require_own_weights(trial.method)
+        own_weights(trial, self.sizes)
         if collaborative:
             raise ValueError(
                 "secure=true: the accuracy of each site that trains alone is not measured. Set collaborative=False."
             )
 
-    def recorded(self, trial: Trial, record: Record) -> Record:
+    def recorded(self, record: Record) -> Record:
         """The record of a round, without what the server does not see."""
         training = [counts for kind, counts in self.sites.traffic.items() if kind.startswith("train.")]
         up = [sum(counts.get(m, (0, 0))[1] for counts in training) for m in record["ids"]]
-        # each site knows only its own
-        hidden = ("weights", *require_score(trial.method)[1].notes) if self.scores else ()
-        if self.silent:
-            what = "sent zeros, because their training gave no usable numbers: their own logs state which sites and why"
-            log.warning("round %d: %d of %d sites %s", record["round"], self.silent, len(up), what)
-        shown: Record = {**record, "secure": True, "silent": self.silent, "bytes": {**record["bytes"], "up": up}}
-        return without(shown, hidden)
+        return {**record, "secure": True, "bytes": {**record["bytes"], "up": up}}
 
     def meet(self, current: MaskedRound) -> list[int]:
-        """The clients of a round whose keys are known; each is asked once, and also names the sums that it helped to unmask."""
-        names, before = [site.name for site in self.sites.members], set(self.introductions)
-        new = [m for m, name in enumerate(names) if name not in before]
+        """The clients of a round whose keys are known; each is asked once."""
+        names = [site.name for site in self.sites.members]
+        new = [m for m, name in enumerate(names) if name not in self.keys]
         for m, got in self.sites.ask("query.keys", current.job.t, new, lambda _: Parcel()) if new else ():
-            introduction = got if isinstance(got, str) else SiteIntroduction.of(got.fields)
-            if isinstance(introduction, SiteIntroduction):
-                self.introductions[names[m]] = introduction
+            key = "" if isinstance(got, str) else str(got.fields.get("key"))
+            if re.fullmatch("[0-9a-f]{64}", key) and is_public_key(key):
+                self.keys[names[m]] = key
             elif m in current.job.ids:
-                current.lost[m] = introduction
-        for name in set(self.introductions) - before:
-            if self._disputed(name):
-                del self.introductions[name]
-                if (m := names.index(name)) in current.job.ids:
-                    current.lost[m] = (
-                        "shows a different key than most sites have seen of it. If it lost its state-dir, start a new experiment"
-                    )
-        if set(self.introductions) != before:
-            numbers = sorted(site.number for site in self.introductions.values())
-            self.number = max(
-                self.number, numbers[(len(numbers) - 1) // 2]
-            )  # more than half have seen it, or a higher one
-            self._believe(max(2.0, current.job.settings.quorum * len(current.job.ids)))
+                current.lost[m] = (
+                    got if isinstance(got, str) else "sent an unusable answer: its key is not a public key"
+                )
+        if new:
+            self.store()
             log.warning("%s", comparison(self.keys, self.sizes))
         return [m for m in current.job.ids if m not in current.lost]
-
-    def _disputed(self, name: str) -> bool:
-        """Whether more than half of the sites have seen a different key of a site: fewer could be lying."""
-        seen = [key for site in self.introductions.values() if (key := site.keys.get(name)) is not None]
-        return 2 * sum(key != self.introductions[name].key for key in seen) > len(self.introductions)
-
-    def _believe(self, least: float) -> None:
-        """Store a sum over at least this number of sites as unmasked if more than half of them report it."""
-        said = {name: site.opened for name, site in self.introductions.items() if site.opened is not None}
-        for opened in said.values():
-            if len(opened.sites) >= least and 2 * sum(said.get(n) == opened for n in opened.sites) > len(opened.sites):
-                self.opened.setdefault(opened.round, opened.sites)
 
     def request_sum(self, t: int, training: str, ids: Sequence[int]) -> tuple[Parcel, SumRequest]:
         """The message that asks for a new sum, with a number that was never used, and its content."""
         self.number = max(self.number + 1, time.time_ns() // 10**6)
+        self.store()
         sites, sizes = sorted(self.sites.members[m].name for m in ids), {name: self.sizes[name] for name in self.keys}
         fields = {
             "number": self.number,
             "t": t,
             "training": training,
-            "scores": self.scores,
             "sites": sites,
             "sizes": sizes,
             "keys": self.keys,
         }
         return Parcel(fields), SumRequest.read(fields, self.sites.exchange.experiment)
-
-
-@dataclass(frozen=True)
-class SiteIntroduction:
-    """What a site sends of itself: its public key, the number of its last sum, the last sum it helped to unmask, and the keys it has seen."""
-
-    key: str
-    number: int
-    opened: UnmaskedSum | None
-    keys: dict[str, str]
-
-    @staticmethod
-    def of(fields: Mapping[str, Any]) -> SiteIntroduction | str:
-        """From its answer, or why it cannot be used: nothing that a single site sends may keep the others from a sum."""
-        try:
-            seen = {str(name): str(key) for name, key in fields["keys"].items()}
-            introduction = SiteIntroduction(
-                str(fields["key"]), int(fields["number"]), UnmaskedSum.read(fields["opened"]), seen
-            )
-        except UNFIT:
-            return "sent an unusable answer: its key, or the sum it has unmasked, is missing"
-        if not re.fullmatch("[0-9a-f]{64}", introduction.key) or not is_public_key(introduction.key):
-            return "sent an unusable answer: its key is not a public key"
-        return introduction

@@ -1,38 +1,41 @@
 """What a site does in a masked round: it trains as usual, and only a masked vector leaves it.
 
 The server sends the same to every site: a message to train by, and one for the sum. What differs from site to site (its data, state,
-key and memory) is at the site.
+key and memory) is at the site. Masks depend on both messages, and on what the site trained by.
 """
 
 import json
 import logging
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields as fields_of, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from equipoise.core.rule import Cohort, Power, Rule, overrides
+from equipoise.core.rule import Cohort, Rule, overrides
+from equipoise.engines.job import Job
+from equipoise.federation.fingerprint import digest, structure
 from equipoise.federation.method import Method, MethodError
 from equipoise.federation.trial import Trial
 from equipoise.flower.codec import Parcel, changed, hiding, packed
 from equipoise.flower.secagg import sums
-from equipoise.flower.secagg.masks import MaskError, comparison, model_digest, public_key, transcript
+from equipoise.flower.secagg.masks import MaskError, comparison, model_digest, public_key, sha256, transcript
 from equipoise.flower.secagg.memory import SiteMemory, change_memory, read_memory, read_peers
 from equipoise.flower.secagg.sums import MaskedVector, SumRequest
+from equipoise.flower.settings import ON_SERVER
 from equipoise.flower.site import questions
-from equipoise.flower.site.site import Site, SiteError
+from equipoise.flower.site.site import Site, SiteError, TrainingError, job_of, train
 from equipoise.methods import METHODS
-from equipoise.system import tensor_files
+from equipoise.system import environment, own_code, tensor_files
 from equipoise.system.files import locked, make_private
 
 log = logging.getLogger(__name__)
 
-SCORES = 2.0**-20, 2.0**10  # the declared range of masked scores
 LEAST_SITES, MOST_WEIGHT = 3, 0.75  # of a sum that a site takes part in, unless its node config says otherwise
+OF_SITE = ("ids", "states", "data", "secret")  # of a job, what each site has of its own
+LATER = ("rounds", *ON_SERVER)  # of a run's configuration, what may change when a run goes on
 
 
 def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
@@ -59,7 +62,9 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
     with locked(lock, wait=True):  # two at once would both read the earlier memory
         lock.chmod(0o600)
         if kind not in KINDS:
-            return questions.answer(site, kind, asked)
+            reply = questions.answer(site, kind, asked)
+            site.keep_base(asked)
+            return reply
         try:
             return KINDS[kind](site, asked)
         except (MaskError, MethodError) as error:
@@ -71,23 +76,29 @@ def _introduce(site: Site, asked: Parcel) -> Parcel:
     key = public_key(memory.key)
     if not memory.keys:
         log.warning("%s: its public key for masked sums is %s", site.trial.names[0], key)
-    opened = None if memory.opened is None else list(memory.opened)
-    return Parcel({"key": key, "number": memory.number, "opened": opened, "keys": dict(memory.keys)})
+    return Parcel({"key": key})
 
 
 def _train(site: Site, asked: Parcel) -> Parcel:
-    """Train, and keep the update at the site, under the transcript of the message."""
+    """Train, and keep the update at the site, under the transcript of the message and the hash of what was used.
+
+    The message has the whole model, and nothing of it is stored before the training.
+    """
     name, fields = site.trial.names[0], asked.fields
     match fields:
-        case {"t": int(t), "rounds": int(), "clients": dict(clients)} if isinstance(clients.get(name), list):
+        case {"t": int(t), "rounds": int(), "model": {}, "clients": dict(clients)} if (
+            isinstance(clients.get(name), list) and not fields["model"] and asked.part("model").keys() == {"values"}
+        ):
             (peers, least), (client, *receipt) = _limits(site), clients[name]
         case _:
-            raise MaskError(f"{name} is not among the clients of this message, or its round is missing.")
+            raise MaskError(
+                f"{name} is not among the clients of this message, or its round or its whole model is missing."
+            )
     sums.check_least(len(clients), least, name)
     if strange := {*clients} - {name, *(clients if peers is None else peers)}:
         raise MaskError(f"The key of {min(strange)} is missing in the file of peers of {name}. Nothing was sent.")
     training = transcript({**fields, "experiment": dict(site.experiment)}, asked.tensors)
-    memory = read_memory(_path(site))
+    memory = change_memory(_path(site), lambda memory: _pinned(site, memory))
     sums.check_round(memory, t, training, None, name)
     if (kept := _kept(site, training)) is not None:
         return Parcel({"receipt": kept.receipt})
@@ -95,81 +106,106 @@ def _train(site: Site, asked: Parcel) -> Parcel:
         # noise would be drawn again, and cancel over many answers
         raise MaskError(f"{name} has unmasked round {t}, and no longer has its update.")
     sums.check_receipt(memory, receipt, name)
-    public, asked = questions.read_once(site, asked)
-    questions.bind(site, public, asked)
-    sums.check_model(memory, model := model_digest(public), t, name)
-    parcel = Parcel({**asked.fields, "client": client, "receipt": receipt}, asked.tensors)
-    clear = site.answer("train", parcel, quiet=True)
+    parcel = site.here(Parcel({**fields, "client": client, "receipt": receipt}, asked.tensors))
+    job, own = job_of(site, parcel)
+    public = site._public(job.received[0]).cpu().clone()
+    questions.bind(site, public, parcel)
+    code = used(site, job)
+    try:
+        clear = train(site, parcel.fields, job, own)
+    except TrainingError as error:
+        log.error("training failed, and the server is not told why: %s", error)
+        raise SiteError(f"has no usable update of round {t}; its own log says more") from None
     update = changed({key: x.cpu() for key, x in clear.part("model").items()}, public, public) - public
-    setting, receipt = transcript(site.experiment), clear.fields["receipt"]
-    about = [training, t, model, setting, receipt]
+    about = [training, code, t, clear.fields["receipt"]]
     facts = torch.frombuffer(bytearray(json.dumps(about).encode()), dtype=torch.uint8)
     tensor_files.write(_cache(site), {"facts": facts, "update": update, **clear.part("reports")}, private=True)
-    return Parcel({"receipt": receipt, "seconds": clear.fields["seconds"]})
+    return Parcel({"receipt": clear.fields["receipt"], "seconds": clear.fields["seconds"]})
+
+
+def _pinned(site: Site, memory: SiteMemory) -> tuple[SiteMemory, SiteMemory]:
+    """The memory with the run's configuration, which must stay what it was at first sight.
+
+    Raises
+    ------
+    MaskError : it has changed.
+    """
+    later = {key.replace("_", "-") for key in LATER}
+    run = transcript({key: x for key, x in site.run_config.items() if key not in later})
+    if memory.run not in ("", run):
+        raise MaskError(
+            f"The configuration of the run is not the one that {site.trial.names[0]} saw first. Start a new experiment for another one."
+        )
+    return (pinned := replace(memory, run=run)), pinned
+
+
+def used(site: Site, job: Job) -> str:
+    """The hash of all that a site trains by, whichever way it came, but for what is the site's own.
+
+    Every field of the job counts that is not one of :data:`OF_SITE`, with the experiment, the run's configuration, and the code.
+    """
+    trial, told = site.trial, {f.name: getattr(job, f.name) for f in fields_of(job) if f.name not in OF_SITE}
+    code = own_code.defining(*job.model.net.modules(), *job.rules, job.model.task)
+    told["model"] = [*structure(job.model, trial.neurons).values(), str(job.model.task), code, environment.code()]
+    told |= {"settings": job.settings.decisive, "neurons": job.neurons is None}
+    told["received"] = model_digest(site._public(job.received[0]))
+    return sha256(json.dumps([dict(site.experiment), dict(site.run_config), _content(told)], sort_keys=True).encode())
+
+
+def _content(x: Any) -> Any:
+    """What JSON has of the fields of a job: of tensors their hashes."""
+    if isinstance(x, Tensor):
+        return [str(x.dtype), list(x.shape), digest(x)]
+    if isinstance(x, Mapping):
+        return {str(key): _content(value) for key, value in x.items()}
+    return [*map(_content, x)] if isinstance(x, list | tuple) else repr(x)
 
 
 class Kept(NamedTuple):
-    """What the site keeps of its last training: its update and reports, the message, and the receipt of its state."""
+    """What the site keeps of its last training: its update and reports, the hash of what it used, and the receipt of its state."""
 
     tensors: Mapping[str, Tensor]
+    used: str
     t: int
-    model: str
-    setting: str
     receipt: list[Any]
 
 
 def _kept(site: Site, training: str) -> Kept | None:
-    """What is kept of the training with a transcript; None if it is not the last one.
-
-    Raises
-    ------
-    MaskError : it was a different experiment, by its description.
-    """
+    """What is kept of the training with a transcript; None if it is not the last one."""
     try:
         tensors = tensor_files.read(_cache(site))
     except (FileNotFoundError, tensor_files.DamagedError):
         return None
     trained, *facts = json.loads(tensors.pop("facts").numpy().tobytes())
-    if trained != training:
-        return None
-    kept = Kept(tensors, *facts)
-    if kept.setting != transcript(site.experiment):
-        raise MaskError("The description of the experiment is not that of the training.")
-    return kept
+    return Kept(tensors, *facts) if trained == training else None
 
 
 def _sum(site: Site, asked: Parcel) -> Parcel:
     """The site's masked vector: its update times its weight, and its reports."""
     request, name = SumRequest.read(asked.fields, site.experiment), site.trial.names[0]
-    request = request._replace(transcript=_with_run(site, request.transcript))
     if (kept := _kept(site, request.training)) is None or kept.t != request.round:
         raise MaskError(f"{name} has no update of this training and round.")
     (peers, least), most = _limits(site), float(site.node_config.get("most-weight", MOST_WEIGHT))
 
     def made(memory: SiteMemory) -> tuple[SiteMemory, MaskedVector]:
+        memory = _pinned(site, memory)[0]
         checked = sums.check_sum(memory, request, name, int(site.trial.setup.sizes[0]), peers, least)
         if (checked.keys, checked.sizes) != (memory.keys, memory.sizes):  # a warning is what Flower's processes show
             log.warning("%s: %s", name, comparison(checked.keys, checked.sizes))
-        sums.check_model(checked, kept.model, request.round, name)
-        if request.scores:
-            return sums.masked_vector(
-                checked, request, name, torch.tensor(_score(site, kept, memory)), kept.model, kept.receipt
-            )
         require_own_weights(site.trial.method)
         w = own_weights(site.trial, request.members)
         if w[name] > most * sum(w.values()):
             raise MaskError(  # without the number, which would reveal it
                 f"The update of {name} would be more than {most:.0%} of the sum, which would reveal it (most-weight in its node-config)."
             )
-        update, counted = kept.tensors["update"].double(), torch.ones(1, dtype=torch.float64)
         reports = {key.removeprefix("reports/"): x for key, x in no_reports(site.trial)[0].items()}
         said = [kept.tensors.get(key, zero).flatten().double() for key, zero in reports.items()]
-        values = torch.cat([w[name] / sums.unit(w) * update, *said, counted])
-        return sums.masked_vector(checked, request, name, values, kept.model, kept.receipt)
+        values = torch.cat([w[name] / sums.unit(w) * kept.tensors["update"].double(), *said])
+        return sums.masked_vector(checked, request, name, values, kept.used, kept.receipt)
 
     sent = change_memory(_path(site), made)
     questions.note_round(site, kept.t, kept.receipt)
-    return Parcel({"shares": sent.shares, "hashes": sent.hashes}, {"masked": sent.vector})
+    return Parcel({"shares": sent.shares, "seed": sent.seed}, {"masked": sent.vector})
 
 
 def _limits(site: Site) -> tuple[dict[str, str] | None, int]:
@@ -182,68 +218,23 @@ def _limits(site: Site) -> tuple[dict[str, str] | None, int]:
     return peers, int(own.get("least-sites", LEAST_SITES)) + reports // site.trial.model.n_params
 
 
-def _score(site: Site, kept: Kept, memory: SiteMemory) -> list[float]:
-    """The site's score a, clipped to the declared range, and its last weight u before this round, as :class:`Power` has them."""
-    k, power = require_score(site.trial.method)
-    if f"{k}/{power.report}" not in kept.tensors:
-        raise MaskError(f"The training of {site.trial.names[0]} failed")
-    exponent = power.q * math.log(max(float(kept.tensors[f"{k}/{power.report}"]), power.floor) / power.typical)
-    a = math.exp(min(max(exponent, math.log(SCORES[0])), math.log(SCORES[1])))
-    before = max((int(t) for t in memory.weights if int(t) < kept.t), default=None)
-    return [a, 0.0 if before is None else memory.weights[str(before)][2]]
-
-
-def _weigh(site: Site, asked: Parcel) -> Parcel:
-    """The site's update times its weight, in the clear, once the sums of scores and last weights are known."""
-    name, training = site.trial.names[0], str(asked.fields["training"])
-    A, U = map(float, asked.fields["sums"])
-    if (kept := _kept(site, training)) is None:
-        raise MaskError(f"{name} has no update of this training.")
-    if site.node_config.get("secure"):
-        raise MaskError(f"{name} takes part in masked sums only")
-
-    def weighed(memory: SiteMemory) -> tuple[SiteMemory, float | None]:
-        if memory.opened is None or memory.opened.training != training:
-            raise MaskError(f"{name} has unmasked no sum of scores of this training.")
-        power, n = require_score(site.trial.method)[1], len(memory.opened.sites)
-        a, last = _score(site, kept, memory)
-        past = {t: memory.weights[t] for t in sorted(memory.weights, key=int)[-2:]}
-        if list(past.get(str(kept.t), [A, U]))[:2] != [A, U]:
-            return memory, None
-        if not (a * (1 - 1e-6) <= A <= n * SCORES[1] and last - 1e-6 <= U <= n):
-            return replace(memory, weights={**past, str(kept.t): [A, U, last]}), None  # no second attempt in this round
-        w = a / A if U <= 0 else power.beta * a / A + (1 - power.beta) * last / U
-        return replace(memory, weights={**past, str(kept.t): [A, U, w]}), w
-
-    w = change_memory(_path(site), weighed)
-    if w is None:
-        raise MaskError("The received sums of scores are not those of this round.")
-    return Parcel(tensors={"update": w * kept.tensors["update"].double()})
-
-
 def _unmask(site: Site, asked: Parcel) -> Parcel:
-    name, hashed = site.trial.names[0], _with_run(site, str(asked.fields["told"]))
+    name, hashed = site.trial.names[0], str(asked.fields["told"])
     seed = change_memory(_path(site), lambda memory: sums.own_seed(memory, hashed, name))
     return Parcel({"seed": seed.hex()})
 
 
 def _recover(site: Site, asked: Parcel) -> Parcel:
     """Help to unmask a sum of which sites dropped out."""
-    name, hashed, hidden = site.trial.names[0], _with_run(site, str(asked.fields["told"])), asked.fields["shares"]
+    name, hashed, hidden = site.trial.names[0], str(asked.fields["told"]), asked.fields["shares"]
     shares = change_memory(_path(site), lambda memory: sums.shares_of(memory, hashed, name, hidden))
     return Parcel({"shares": {other: share.hex() for other, share in shares.items()}})
-
-
-def _with_run(site: Site, hashed: str) -> str:
-    """The transcript of a message with the run's configuration, which the site has from Flower, and from which its task may follow."""
-    return transcript({"told": hashed, "run": dict(site.run_config)})
 
 
 KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
     "query.keys": _introduce,
     "train.masked": _train,
     "train.sum": _sum,
-    "train.weighted": _weigh,
     "query.unmask": _unmask,
     "query.recover": _recover,
 }
@@ -263,27 +254,6 @@ def require_own_weights(method: Method) -> None:
                 f"secure=true: {part} cannot be used, because {why}, and the server sees sums only. Usable methods, "
                 f"also in sums: {', '.join(can)}. Choose among them, or set secure=false."
             )
-
-
-def require_score(method: Method) -> tuple[int, Power]:
-    """The place of the only rule of a method that weighs by a score of each client, and how.
-
-    Raises
-    ------
-    MethodError : there is no such rule, or a different rule needs more than the updates.
-    """
-    rules = [(k, rule.declared.power) for k, rule in enumerate(method.rules) if rule.declared.power is not None]
-    others = [
-        part
-        for rule, part in zip(method.rules, method.parts, strict=True)
-        if rule.declared.power is None and (problem(rule) or rule.declared.reports)
-    ]
-    if len(rules) != 1 or others:
-        what = f"{others[0]} needs more than updates" if others else f"{method} weighs by no score of each client"
-        raise MethodError(
-            f"secure-scores=true: {what}. It is for saga, fedism and fedism+ without offset; set secure-scores=false."
-        )
-    return rules[0]
 
 
 def problem(rule: Rule) -> str:

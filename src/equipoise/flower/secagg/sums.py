@@ -22,7 +22,6 @@ Nothing here uses a network: these are the functions of a site, whose memory is 
 
 from __future__ import annotations
 
-import logging
 import math
 import secrets
 from collections.abc import Mapping, Sequence
@@ -36,8 +35,6 @@ from torch import Tensor
 from equipoise.flower.internals import combine_shares, create_shares, decrypt, encrypt
 from equipoise.flower.secagg.masks import MaskError, keystream, pair_keys, public_key, sha256, transcript
 from equipoise.flower.secagg.memory import SiteMemory, UnmaskedSum
-
-log = logging.getLogger(__name__)
 
 LIMIT = 2.0**20  # numbers of a masked sum are in [-LIMIT, LIMIT]
 SHARE = 4 + 48  # bytes of a share of a seed
@@ -57,8 +54,7 @@ def unit(weights: Mapping[str, float]) -> float:
 class SumRequest(NamedTuple):
     """A request for a sum: the fields of the message, which are the same to all sites, and its transcript.
 
-    ``sites`` take part, sorted; ``sizes`` and ``keys`` are the samples and public keys of all in the experiment. If ``scores`` is true,
-    scores are summed instead of updates.
+    ``sites`` take part, sorted; ``sizes`` and ``keys`` are the samples and public keys of all in the experiment.
     """
 
     number: int
@@ -68,7 +64,6 @@ class SumRequest(NamedTuple):
     sizes: Mapping[str, int]
     keys: Mapping[str, str]
     transcript: str
-    scores: bool
 
     @staticmethod
     def read(fields: Mapping[str, Any], experiment: Mapping[str, Any]) -> SumRequest:
@@ -91,7 +86,7 @@ class SumRequest(NamedTuple):
         if not isinstance(sites, list) or len(sites) < 2 or sites != sorted(set(sites) & keys.keys()):
             raise MaskError("A masked sum needs at least two sites, sorted, each named once, with samples and key.")
         hashed = transcript({**fields, "experiment": dict(experiment)})
-        return SumRequest(number, t, training, tuple(sites), sizes, keys, hashed, fields.get("scores") is True)
+        return SumRequest(number, t, training, tuple(sites), sizes, keys, hashed)
 
     @property
     def members(self) -> dict[str, int]:
@@ -103,12 +98,12 @@ class MaskedVector(NamedTuple):
     """What a site sends: its vector, and the shares of its seed.
 
     ``vector`` [n] are 64-bit integers, uniform for any numbers; ``shares`` are encrypted, by the names of the sites that can read them;
-    ``hashes`` are the SHA-256 of the seed (by the site's own name) and of every share, by which the server detects a wrong one.
+    ``seed`` is the SHA-256 of the seed.
     """
 
     vector: Tensor
     shares: Mapping[str, str]
-    hashes: Mapping[str, str]
+    seed: str
 
 
 # at a site
@@ -211,42 +206,26 @@ def check_receipt(memory: SiteMemory, receipt: Sequence[Any], site: str) -> None
         raise MaskError(f"{site} was asked to continue from a state that is not its last one.")
 
 
-def check_model(memory: SiteMemory, model: str, t: int, site: str) -> None:
-    """Require that a model, by its digest, was in no sum of another round.
-
-    Raises
-    ------
-    MaskError : it was.
-    """
-    if (before := memory.models.get(model, t)) != t:
-        raise MaskError(
-            f"{site} took part in round {before} with the same model as in round {t}: the difference of the two sums could reveal one site. "
-            "If training no longer changes the model, it is complete."
-        )
-
-
 def _sets(memory: SiteMemory, t: int) -> list[list[str]]:
     """The sites of each sum of a round so far."""
     return [list(sites) for sites in memory.sets] if memory.asked is not None and memory.asked.round == t else []
 
 
 def masked_vector(
-    memory: SiteMemory, request: SumRequest, site: str, values: Tensor, model: str, receipt: Sequence[Any] = ()
+    memory: SiteMemory, request: SumRequest, site: str, values: Tensor, used: str, receipt: Sequence[Any] = ()
 ) -> tuple[SiteMemory, MaskedVector]:
-    """What a site sends of its ``values`` [n], and its memory after it; ``model`` is the digest of the model that the round trained.
+    """What a site sends of its ``values`` [n], and its memory after it; ``used`` is the hash of what it trained by.
 
-    Instead of values that are not finite, or outside [-LIMIT, LIMIT], it sends zeros: a refusal would reveal that to the server.
+    Raises
+    ------
+    MaskError : values that are not finite, or outside [-LIMIT, LIMIT]; the site is then in no sum of the round.
     """
     x = torch.cat([values.double(), torch.zeros(ZEROS, dtype=torch.float64)])
     if not bool((x.abs() <= LIMIT).all()):
-        log.error(
-            "%s sends zeros in round %d: its training gave numbers that are not within %g", site, request.round, LIMIT
-        )
-        x.zero_()
+        raise MaskError(f"The training of {site} gave numbers that no sum holds.")
     y = (x * 2.0 ** fractional_bits(len(request.sites))).round().long()
-    pairs = {
-        name: pair_keys(memory.key, request.keys[name], request.transcript) for name in request.sites if name != site
-    }
+    memory = replace(memory, told=request.transcript, used=used)
+    pairs = {name: pair_keys(memory.key, request.keys[name], bound(memory)) for name in request.sites if name != site}
     for name, (mask, _) in pairs.items():
         y.add_(keystream(mask, len(y)), alpha=1 if name < site else -1)
     seed = secrets.token_bytes(32)
@@ -255,19 +234,21 @@ def masked_vector(
         zip(request.sites, create_shares(seed, threshold(len(request.sites)), len(request.sites)), strict=True)
     )
     hidden = {name: encrypt(lock, shares[name]).decode() for name, (_, lock) in pairs.items()}
-    hashes = {site: sha256(seed), **{name: sha256(shares[name]) for name in pairs}}
     sets = _sets(memory, request.round)
     memory = replace(
         memory,
         number=request.number,
-        told=request.transcript,
         asked=UnmaskedSum(request.round, request.training, request.sites),
         sets=[*(before for before in sets if before != list(request.sites)), list(request.sites)],
-        models={**memory.models, model: request.round},
         seed=seed.hex(),
         receipts=[*(memory.receipts[:1] if memory.opened else ()), receipt],
     )
-    return memory, MaskedVector(y, hidden, hashes)
+    return memory, MaskedVector(y, hidden, sha256(seed))
+
+
+def bound(memory: SiteMemory) -> str:
+    """What the masks of the last sum depend on: its transcript, and what the site trained by."""
+    return transcript({"sum": memory.told, "used": memory.used})
 
 
 def threshold(n: int) -> int:
@@ -275,7 +256,7 @@ def threshold(n: int) -> int:
     return max(2, n - n // 3)
 
 
-def own_seed(memory: SiteMemory, transcript: str, site: str) -> tuple[SiteMemory, bytes]:
+def own_seed(memory: SiteMemory, hashed: str, site: str) -> tuple[SiteMemory, bytes]:
     """The seed of the site's own mask in the last sum that it took part in, by its transcript.
 
     From then on the site takes part in no other sum of this round.
@@ -284,14 +265,14 @@ def own_seed(memory: SiteMemory, transcript: str, site: str) -> tuple[SiteMemory
     ------
     MaskError : it is not the last sum, or a different sum of this round was unmasked.
     """
-    if memory.asked is None or memory.told != transcript:
+    if memory.asked is None or memory.told != hashed:
         raise MaskError(f"{site} unmasks only its last sum, number {memory.number}, and was asked for a different one.")
     check_round(memory, *memory.asked, site)
     return replace(memory, opened=memory.asked, receipts=memory.receipts[-1:]), bytes.fromhex(memory.seed)
 
 
 def shares_of(
-    memory: SiteMemory, transcript: str, site: str, hidden: Mapping[str, str]
+    memory: SiteMemory, hashed: str, site: str, hidden: Mapping[str, str]
 ) -> tuple[SiteMemory, dict[str, bytes]]:
     """The shares of the seeds of sites that dropped out, from what they encrypted for this one; it unmasks the sum, as :func:`own_seed` does.
 
@@ -300,13 +281,13 @@ def shares_of(
     MaskError : as :func:`own_seed`; or a named site is this one, or not in the sum. A share that was not encrypted for this site and this
         sum is left out.
     """
-    memory, _ = own_seed(memory, transcript, site)
+    memory, _ = own_seed(memory, hashed, site)
     shares = {}
     for name, text in hidden.items():
         if memory.asked is None or name not in memory.asked.sites or name == site:
             raise MaskError(f"A share of {name} was asked for, which is not one of the other sites of the sum.")
         try:
-            shares[name] = decrypt(pair_keys(memory.key, memory.keys[name], transcript)[1], text.encode())
+            shares[name] = decrypt(pair_keys(memory.key, memory.keys[name], bound(memory))[1], text.encode())
         except (InvalidToken, AttributeError, TypeError, ValueError):
             continue  # it was not made by that site, or not for this one and this sum
     return memory, shares

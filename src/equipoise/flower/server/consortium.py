@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
 from torch import Tensor
@@ -67,7 +68,7 @@ def federation(
     *,
     settings: Settings,
     secure: bool = False,
-    secure_scores: bool = False,
+    masks: Path | None = None,
     **more: Any,
 ) -> Federation:
     """A federation whose clients are sites, which keep their data, states, private coordinates and test sets.
@@ -77,7 +78,7 @@ def federation(
     task : the server's own.
     sites : the connected sites.
     secure : the server sees sums of updates only, see :class:`equipoise.flower.secagg.server.MaskedSites`.
-    secure_scores : the server sees the sum of the sites' scores only, and updates times the weights that follow.
+    masks : the file in which a server that may start again stores what it must know of masked sums.
     settings : of training; their ``engine`` is replaced by the sites.
     more : ``contribution``, ``collaborative`` and ``workers``, as for :class:`equipoise.Federation`.
 
@@ -86,14 +87,12 @@ def federation(
     SitesError : sites do not agree with the server, or with each other.
     ValueError, TypeError : as in a simulation; or the method needs more than sums.
     """
-    if secure and secure_scores:
-        raise ValueError("secure masks the updates, secure-scores only the scores: set one of the two to false.")
     own = task.tests("server")
     tested = [set(site.tests) for site in sites.members]
     one_each = all(len(names) == 1 and names <= own.keys() for names in tested)
     groups = [next(iter(names)) for names in tested] if own and one_each else None
     complete = bool(own) and (groups is not None or all(names == set(own) for names in tested))
-    consortium = Consortium(sites, complete, MaskedSites(sites, secure_scores) if secure or secure_scores else None)
+    consortium = Consortium(sites, complete, MaskedSites(sites, masks) if secure else None)
     fed = Federation(
         task.net,
         [site.data for site in sites.members],
@@ -156,7 +155,7 @@ class Consortium:
         following, record = one_round(trial, now, rounds)
         site, answered = ([times.get(m, (None, None))[k] for m in record["ids"]] for k in (0, 1))
         record |= {"times": {"site": site, "answered": answered}}
-        return following, masked.recorded(trial, record) if masked else record
+        return following, masked.recorded(record) if masked else record
 
     def saved(self, kept: Sequence[Mapping[str, Any]]) -> None:
         """Let the sites keep their states of these checkpoints, which the next message to each of them says."""

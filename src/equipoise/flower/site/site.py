@@ -88,8 +88,8 @@ class Site:
     people: bool = False  # samples of one person are held out together
     doubts: tuple[str, ...] = ()  # about the samples
 
-    def answer(self, kind: str, asked: Parcel, **more: bool) -> Parcel:
-        """The site's answer to a message; ``quiet=True`` to train with NaN as the update, not an error, where training fails.
+    def answer(self, kind: str, asked: Parcel) -> Parcel:
+        """The site's answer to a message; of one that is refused nothing is stored.
 
         Raises
         ------
@@ -97,9 +97,21 @@ class Site:
         """
         if kind not in KINDS:
             raise SiteError(f"was asked for {kind!r}, which it does not know.")
+        reply = KINDS[kind](self, self.here(asked))
+        self.keep_base(asked)
+        return reply
+
+    def here(self, asked: Parcel) -> Parcel:
+        """A message with its tensors on the site's device."""
         device = self.trial.setup.initial.device
-        parcel = replace(asked, tensors={name: x.to(device) for name, x in asked.tensors.items()})
-        return KINDS[kind](self, parcel, **more)
+        return replace(asked, tensors={name: x.to(device) for name, x in asked.tensors.items()})
+
+    def keep_base(self, asked: Parcel) -> None:
+        """Store the model of a message that was accepted, if the server asks for it: later ones are changes of it."""
+        model = asked.fields.get("model")
+        token = model.get("keep") if isinstance(model, Mapping) else None
+        if isinstance(token, str) and self.store.base(token) is None:
+            self.store.keep_base(token, self._public(self._received(self.here(asked))[0]))
 
     @property
     def guarded(self) -> bool:
@@ -201,10 +213,7 @@ class Site:
             if parts["values"].shape != (int(shown.sum()),):
                 raise CodecError("the submodel does not have the size of its hidden units.")
             return wire.unpack_submodel(parts, shown), units
-        public = changed(parts, self._base(fields), self._public(trial.setup.initial))
-        if "keep" in fields:
-            self.store.keep_base(fields["keep"], public)
-        return self._whole(public), None
+        return self._whole(changed(parts, self._base(fields), self._public(trial.setup.initial))), None
 
     def _initial(self, asked: Parcel) -> Tensor:
         """The initial global model [G] of a message."""
@@ -337,7 +346,8 @@ def _describe(site: Site, asked: Parcel) -> Parcel:
     return Parcel({**about, "tests": list(site.tests.sets), "agreement": site.task.agreement(trial, shape)})
 
 
-def _train(site: Site, asked: Parcel, quiet: bool = False) -> Parcel:
+def job_of(site: Site, asked: Parcel) -> tuple[Job, Tensor | None]:
+    """The training that a message asks for, and a vector [G] with the private coordinates that the site has."""
     trial, fields = site.trial, asked.fields
     vector, units = site._received(asked)
     states, own = site._remembered(asked, vector)
@@ -347,19 +357,20 @@ def _train(site: Site, asked: Parcel, quiet: bool = False) -> Parcel:
         held = trial.neurons.held(units)
         received = received.where(held, 0)
     messages = unpacked(asked, "messages", len(trial.method.rules), site._hide)
-    job = site._job(fields["t"], fields, received, (states, messages), (units, held))
+    return site._job(fields["t"], fields, received, (states, messages), (units, held)), own
+
+
+def _train(site: Site, asked: Parcel) -> Parcel:
+    return train(site, asked.fields, *job_of(site, asked))
+
+
+def train(site: Site, fields: Mapping[str, Any], job: Job, own: Tensor | None) -> Parcel:
+    """Train, store the new state, and answer with the model and the reports; ``fields`` are those of the message."""
+    trial, received, held = site.trial, job.received[0], None if job.held is None else job.held[0]
     _allow(site)
     spend(site.node_config, site.noise)
     began = time.monotonic()
-    try:
-        answer = _visited(site, job)
-    except TrainingError as error:
-        if not quiet:
-            raise
-        log.error("training failed, and the server is not told: %s", error)
-        unsent = torch.zeros(1, dtype=torch.bool) if trial.private is None else trial.private
-        trained = torch.where(unsent.to(received.device), received, torch.nan)
-        answer = Answer((0,), trained[None], [{} for _ in states], job.states)
+    answer = _visited(site, job)
     seconds = time.monotonic() - began
     trained, update = answer.trained[0], {}
     shown = None if trial.private is None else ~trial.private
@@ -576,7 +587,7 @@ def _visited(site: Site, job: Job) -> Answer:
     raise TrainingError(cause, guard.DATA if cause.startswith(guard.DATA) else "")
 
 
-KINDS: dict[str, Callable[..., Parcel]] = {
+KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
     "query.describe": _describe,
     "train": _train,
     "train.alone": _alone,
