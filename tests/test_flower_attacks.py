@@ -18,10 +18,10 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.core.settings import Settings
 from equipoise.federation.guard import QuorumError
-from equipoise.flower.app import in_process, make_client_app
+from equipoise.flower.app import make_client_app
 from equipoise.flower.codec import Parcel
 from equipoise.flower.grid import InProcessGrid
-from equipoise.flower.secagg import masked_round, masks, site as masked_site, sums
+from equipoise.flower.secagg import masked_round, site as masked_site, sums
 from equipoise.flower.server.consortium import description, federation
 from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.sites import Sites
@@ -126,7 +126,7 @@ def updates(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, str], Tensor]:
     honest = sums.masked_vector
 
     def spy(memory: Any, asked: sums.SumRequest, site: str, values: Tensor, *rest: Any) -> Any:
-        seen[asked.round, site] = values[: len(values) - (not asked.scores)].clone()
+        seen[asked.round, site] = values.clone()
         return honest(memory, asked, site, values, *rest)
 
     monkeypatch.setattr(sums, "masked_vector", spy)
@@ -467,114 +467,6 @@ def test_the_defaults_are_those_of_a_hospital(tmp_path: Path) -> None:
     lab.fed = federation(Task(lab.net), lab.sites, "fedavg", eq.SGD(lr=0.05), settings=lab.settings, secure=True)
     assert "more than 75% of the sum" in lab.fit()
     assert masked_site.LEAST_SITES == 3
-
-
-# only the scores
-def scored(home: Path, **more: Any) -> Lab:
-    lab = Lab(home, secure=False, **more)
-    told = description(eq.parse("saga"), eq.SGD(lr=0.05), lab.settings, ("accuracy",), "run")
-    lab.sites.exchange.experiment.update(told)
-    lab.fed = federation(Task(lab.net), lab.sites, "saga", eq.SGD(lr=0.05), settings=lab.settings, secure_scores=True)
-    return lab
-
-
-@pytest.mark.parametrize("method", others_slow(["saga", "fedism+", "saga(variant=L, beta=1)+fedprox"], fast=(1, 2)))
-@pytest.mark.parametrize("participation", others_slow([1.0, 0.8], fast=(1,)))
-def test_masked_scores_give_the_simulated_model(method: str, participation: float) -> None:
-    torch.manual_seed(1)
-    data = [(torch.randn(n, 8, dtype=torch.float64), torch.randint(0, 2, (n,))) for n in (20, 33, 41, 12, 18)]
-    settings: dict[str, Any] = {"batch_size": 8, "participation": participation, "norm_limit": None}
-    plain = eq.Federation(eq.network("mlp", (8,), 2, seed=0).double(), data, method, eq.SGD(0.1), **settings)
-    masked = in_process(
-        eq.network("mlp", (8,), 2, seed=0).double(), data, method, eq.SGD(0.1), secure_scores=True, **settings
-    )
-    for fed in (plain, masked):
-        fed.fit(2, progress=False)
-    assert torch.allclose(plain.progress.vector, masked.progress.vector, rtol=0, atol=1e-8)
-    assert not {"weights", "sharpness", "perturbed_loss"} & masked.records[-1].keys()
-
-
-def test_no_score_is_sent_in_the_clear_and_every_site_is_told_the_same(tmp_path: Path) -> None:
-    lab = scored(tmp_path)
-    down: dict[str, list[str]] = {}
-    up: dict[str, set[str]] = {}
-    answered = lab.grid._answered
-
-    def watched(message: Message) -> Message:
-        kind, asked = message.metadata.message_type, Parcel.of(message.content)
-        down.setdefault(kind, []).append(masks.transcript(asked.fields, asked.tensors))
-        reply = answered(message)
-        sent = Parcel.of(reply.content)
-        up[kind] = up.get(kind, set()) | {*sent.fields, *sent.tensors}
-        return reply
-
-    lab.grid._answered = watched  # type: ignore[method-assign]
-    assert lab.fit(2) == ""
-    for kind in ("train.masked", "train.sum", "train.weighted"):
-        assert len(down[kind]) == 8
-        assert len(set(down[kind])) == 2  # one message a round
-    assert up["train.masked"] == {"name", "receipt", "seconds"}
-    assert up["train.sum"] == {"name", "shares", "hashes", "masked"}
-    assert up["train.weighted"] == {"name", "update"}
-    assert "sharpness" not in lab.fed.records[-1]
-
-
-def test_a_site_weighs_its_update_once_by_sums_that_can_be(tmp_path: Path) -> None:
-    """Other sums in the same round, which would give the score by division, are refused; so are sums that cannot be."""
-    lab = scored(tmp_path)
-    asked: list[Parcel] = []
-    lab.lie = lambda kind, site, p: (asked.append(p), p)[1] if kind == "train.weighted" and site == "a" else p
-    assert lab.fit() == ""
-    fields = {key: x for key, x in asked[0].fields.items() if key != "experiment"}
-    A, U = fields["sums"]
-    lab.lie = lambda kind, site, p: p
-    again = lab.ask("train.weighted", "a", fields)
-    assert isinstance(again, Parcel)  # the same answer, to a server that starts again
-    for sums_told, words in (
-        ([2 * A, U], "are not those of this round"),
-        ([A, 1.0], "are not those of this round"),
-        ([0.0, U], "are not those of this round"),
-        ([1e9, U], "are not those of this round"),
-        ([float("nan"), U], "are not those of this round"),
-    ):
-        assert words in str(lab.ask("train.weighted", "a", {**fields, "sums": sums_told}))
-    assert "no update of this training" in str(lab.ask("train.weighted", "a", {**fields, "training": "00" * 32}))
-    lab.lie = lambda kind, site, p: other(method="saga(q=0)")(p)
-    assert "is not that of the training" in str(lab.ask("train.weighted", "a", fields))
-
-
-def test_a_secure_site_sends_no_weighted_update(tmp_path: Path) -> None:
-    lab = scored(tmp_path, node={"secure": True})
-    assert "masked sums only" in lab.fit()
-
-
-def test_who_vanishes_after_its_score_ends_the_round_by_name(tmp_path: Path) -> None:
-    lab = scored(tmp_path)
-    answered = lab.grid._answered
-    gone = [True]
-
-    def cut(message: Message) -> Message:
-        reply = answered(message)
-        name = lab.grid.contexts[message.metadata.dst_node_id].node_config["site"]
-        if gone[0] and message.metadata.message_type == "train.weighted" and name == "c":
-            reply.content = Parcel({"error": "fell over"}).records()
-        return reply
-
-    lab.grid._answered = cut  # type: ignore[method-assign]
-    assert "some updates are missing: c fell over" in lab.fit()
-    gone[0] = False
-    assert lab.fit() == ""
-
-
-@pytest.mark.parametrize("method", ["fedavg", "saga(offset=1e-10)", "saga+fedproto", "saga+scaffold"])
-def test_scores_are_for_one_rule_that_weighs_by_them(method: str, tmp_path: Path) -> None:
-    lab = Lab(tmp_path, secure=False)
-    with pytest.raises(ValueError, match="secure-scores=true"):
-        federation(Task(lab.net), lab.sites, method, eq.SGD(lr=0.05), settings=lab.settings, secure_scores=True)
-    with pytest.raises(ValueError, match="set one of the two"):
-        federation(
-            Task(lab.net), lab.sites, "saga", eq.SGD(lr=0.05), settings=lab.settings, secure=True, secure_scores=True
-        )
 
 
 def test_who_is_to_train_is_compared_before_training(tmp_path: Path) -> None:

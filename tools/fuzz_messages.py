@@ -70,7 +70,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "fedavg, numbers": {"method": "fedavg", "numbers": True},
     "fedavg, masked": {"method": "fedavg", "secure": True},
     "ditto, masked": {"method": "ditto", "secure": True},
-    "fedism+, scores masked": {"method": "fedism+", "scores": True},
 }
 ANSWERS = {  # the fields that a site may send in answer to each kind of message, beside its name
     "query.describe": {"size", "shape", "dtype", "tests", "test_sizes", "agreement"},
@@ -81,14 +80,13 @@ ANSWERS = {  # the fields that a site may send in answer to each kind of message
     "query.finish": set(),
     "query.keys": {"key", "number", "opened", "keys"},
     "train.masked": {"receipt", "seconds"},
-    "train.sum": {"shares", "hashes"},
-    "train.weighted": set(),
+    "train.sum": {"shares", "seed"},
     "query.unmask": {"seed"},
     "query.recover": {"shares"},
 }
 PLACES = (str(Path.cwd()), str(Path.home()), sys.prefix, str(Path(eq.__file__).parent))  # of this machine
 SCORES = {"sums", "missing", *MEASURES}  # of a test set: no sample by itself
-ONCE = {"shares", "hashes", "seconds"}  # fields that differ whenever they are made
+ONCE = {"shares", "seed", "seconds"}  # fields that differ whenever they are made
 MASKED = ("train.masked", "train.sum", "query.unmask", "query.recover")
 WORK = re.compile(r'"(epochs|steps|rounds)": *[0-9]{4,}')  # as much training as a server likes to ask for: no case
 
@@ -172,21 +170,19 @@ def lasting(run: str, use: str = "site") -> tuple[Any, Path]:
 
 def play(run: str, folder: Path, rounds: int, least: int = 3) -> tuple[eq.Federation, History]:
     """A run of its server, sites and messages in a folder, and what is written of it."""
-    secure, scores = RUNS[run].get("secure", False), RUNS[run].get("scores", False)
+    secure = RUNS[run].get("secure", False)
     method = Method.of(RUNS[run]["method"])
-    chosen = eq.Settings(
-        seed=3, batch_size=4, validation=0.0 if secure or scores else 0.3, quorum=0.5, norm_limit=100.0
-    )
+    chosen = eq.Settings(seed=3, batch_size=4, validation=0.0 if secure else 0.3, quorum=0.5, norm_limit=100.0)
     server, solver = task_of(run)({}, {}), eq.SGD(0.05, 0.9)
     app, states = lasting(run, "server")
     shutil.rmtree(states, ignore_errors=True)
     told = description(method, solver, chosen, ("accuracy", "auc"), "trial")
     sites = Sites(Exchange(InProcessGrid(app, nodes(run, states), {}), told, deadline=0.3, poll=0.01))
     sites.roster.gather(least, (), 0.0)
-    fed = federation(server, sites, method, solver, secure=secure, secure_scores=scores, settings=chosen)
+    fed = federation(server, sites, method, solver, secure=secure, settings=chosen)
     fed.prepare(rounds, progress=False)
     fed.fit(rounds, directory=folder, progress=False)
-    if not secure and not scores:
+    if not secure:
         fed.standalone(1)
     assert isinstance(fed.population, Consortium)
     fed.population.finish(fed.trial, fed.progress)

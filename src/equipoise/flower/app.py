@@ -438,6 +438,7 @@ def in_process(
         fields = description(made, optimiser, settings, divided(measures)[0], "run")
         sites = Sites(Exchange(InProcessGrid(client, nodes, {}), fields, deadline=1e9))
         sites.roster.gather(len(site_names), site_names, 0.0)
-        fed = federation(server, sites, made, optimiser, settings=settings, attributes=server.attributes, **of_server)
+        of_server |= {"attributes": server.attributes, "masks": Path(states) / "masks.json"}
+        fed = federation(server, sites, made, optimiser, settings=settings, **of_server)
         weakref.finalize(fed, cleaning.pop_all().close)
     return fed

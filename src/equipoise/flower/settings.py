@@ -136,6 +136,8 @@ KEYS: Final[Mapping[str, Range | Options]] = {
     "least-group": Range(1, whole=True),
     "least-count": Range(1, whole=True),
     "max-steps": Range(1),
+    "max-decay": Range(0),
+    "min-batch": Range(1, whole=True),
     "max-epsilon": Range(0, above=True, below=True),
     "delta": Range(0, 1, above=True, below=True),
     "secure": Options((True, False)),

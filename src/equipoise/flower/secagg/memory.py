@@ -47,8 +47,9 @@ class SiteMemory:
 
     ``key`` is its private key; ``keys`` and ``sizes`` are the others' public keys and samples, as they were at first sight, and ``run`` is the
     hash of the run's configuration then. ``number``, ``told`` (the transcript), ``used`` (the hash of what it trained by), ``asked`` and
-    ``seed`` are of the last sum that it took part in, ``sets`` has the sites of all sums of that round, and ``opened`` is the last sum that it
-    helped to unmask. ``receipts`` are of its states after the last sum that it helped to unmask and after the last that it took part in.
+    ``seed`` are of the last sum that it took part in, ``sets`` has the sites of all sums of that round, ``opened`` is the last sum that it
+    helped to unmask, and ``models`` has the round of every model of a sum. ``receipts`` are of its states after the last sum that it helped
+    to unmask and after the last that it took part in.
     """
 
     key: str
@@ -62,6 +63,7 @@ class SiteMemory:
     sets: Sequence[Sequence[str]] = ()
     seed: str = ""
     opened: UnmaskedSum | None = None
+    models: Mapping[str, int] = field(default_factory=dict)
     receipts: Sequence[Sequence[Any]] = ()
 
 

@@ -110,6 +110,7 @@ def _train(site: Site, asked: Parcel) -> Parcel:
     job, own = job_of(site, parcel)
     public = site._public(job.received[0]).cpu().clone()
     questions.bind(site, public, parcel)
+    sums.check_model(memory, model := model_digest(public), t, name)
     code = used(site, job)
     try:
         clear = train(site, parcel.fields, job, own)
@@ -117,7 +118,7 @@ def _train(site: Site, asked: Parcel) -> Parcel:
         log.error("training failed, and the server is not told why: %s", error)
         raise SiteError(f"has no usable update of round {t}; its own log says more") from None
     update = changed({key: x.cpu() for key, x in clear.part("model").items()}, public, public) - public
-    about = [training, code, t, clear.fields["receipt"]]
+    about = [training, t, model, code, clear.fields["receipt"]]
     facts = torch.frombuffer(bytearray(json.dumps(about).encode()), dtype=torch.uint8)
     tensor_files.write(_cache(site), {"facts": facts, "update": update, **clear.part("reports")}, private=True)
     return Parcel({"receipt": clear.fields["receipt"], "seconds": clear.fields["seconds"]})
@@ -165,8 +166,9 @@ class Kept(NamedTuple):
     """What the site keeps of its last training: its update and reports, the hash of what it used, and the receipt of its state."""
 
     tensors: Mapping[str, Tensor]
-    used: str
     t: int
+    model: str
+    used: str
     receipt: list[Any]
 
 
@@ -192,6 +194,7 @@ def _sum(site: Site, asked: Parcel) -> Parcel:
         checked = sums.check_sum(memory, request, name, int(site.trial.setup.sizes[0]), peers, least)
         if (checked.keys, checked.sizes) != (memory.keys, memory.sizes):  # a warning is what Flower's processes show
             log.warning("%s: %s", name, comparison(checked.keys, checked.sizes))
+        sums.check_model(checked, kept.model, request.round, name)
         require_own_weights(site.trial.method)
         w = own_weights(site.trial, request.members)
         if w[name] > most * sum(w.values()):
@@ -201,7 +204,7 @@ def _sum(site: Site, asked: Parcel) -> Parcel:
         reports = {key.removeprefix("reports/"): x for key, x in no_reports(site.trial)[0].items()}
         said = [kept.tensors.get(key, zero).flatten().double() for key, zero in reports.items()]
         values = torch.cat([w[name] / sums.unit(w) * kept.tensors["update"].double(), *said])
-        return sums.masked_vector(checked, request, name, values, kept.used, kept.receipt)
+        return sums.masked_vector(checked, request, name, values, kept.model, kept.used, kept.receipt)
 
     sent = change_memory(_path(site), made)
     questions.note_round(site, kept.t, kept.receipt)

@@ -206,15 +206,36 @@ def check_receipt(memory: SiteMemory, receipt: Sequence[Any], site: str) -> None
         raise MaskError(f"{site} was asked to continue from a state that is not its last one.")
 
 
+def check_model(memory: SiteMemory, model: str, t: int, site: str) -> None:
+    """Require that a model, by its digest, was in no sum of another round.
+
+    Raises
+    ------
+    MaskError : it was.
+    """
+    if (before := memory.models.get(model, t)) != t:
+        raise MaskError(
+            f"{site} took part in round {before} with the same model as in round {t}: the difference of the two sums could reveal one site. "
+            "If training no longer changes the model, it is complete."
+        )
+
+
 def _sets(memory: SiteMemory, t: int) -> list[list[str]]:
     """The sites of each sum of a round so far."""
     return [list(sites) for sites in memory.sets] if memory.asked is not None and memory.asked.round == t else []
 
 
 def masked_vector(
-    memory: SiteMemory, request: SumRequest, site: str, values: Tensor, used: str, receipt: Sequence[Any] = ()
+    memory: SiteMemory,
+    request: SumRequest,
+    site: str,
+    values: Tensor,
+    model: str,
+    used: str = "",
+    receipt: Sequence[Any] = (),
 ) -> tuple[SiteMemory, MaskedVector]:
-    """What a site sends of its ``values`` [n], and its memory after it; ``used`` is the hash of what it trained by.
+    """What a site sends of its ``values`` [n], and its memory after it; ``model`` is the digest of the model that it trained,
+    and ``used`` the hash of all that it trained by.
 
     Raises
     ------
@@ -240,6 +261,7 @@ def masked_vector(
         number=request.number,
         asked=UnmaskedSum(request.round, request.training, request.sites),
         sets=[*(before for before in sets if before != list(request.sites)), list(request.sites)],
+        models={**memory.models, model: request.round},
         seed=seed.hex(),
         receipts=[*(memory.receipts[:1] if memory.opened else ()), receipt],
     )

@@ -16,6 +16,7 @@ from equipoise.bundle.saving import save
 from equipoise.core import wire
 from equipoise.core.copies import NetworkError
 from equipoise.core.outputs import Outputs
+from equipoise.core.rates import LayerRates
 from equipoise.core.rule import State, told
 from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
@@ -53,7 +54,7 @@ log = logging.getLogger(__name__)
 
 DIGITS = 3  # that a guarded site tells of a loss or another mean over samples
 
-MOST_STEPS = 10_000_000  # of one message, unless the site's node config says otherwise
+MOST_STEPS, MOST_DECAY = 10_000_000, 1.0  # of one message, unless the site's node config says otherwise
 SENT = ("value", "unknown", "right", "true", "chosen")  # of groups of people
 SOLVERS: dict[str, type[SGD] | type[Adam]] = {"SGD": SGD, "Adam": Adam}
 
@@ -324,13 +325,22 @@ def open_site(
     )
 
 
-def _allow(site: Site, rounds: int = 1) -> None:
-    """Raise SiteError if so many rounds take more gradient steps than ``max-steps`` in the site's node config allows."""
-    most = site.node_config.get("max-steps", MOST_STEPS)
-    steps = float(rounds) * site.trial.settings.steps_of(int(site.trial.setup.sizes[0]))
-    if steps > most:
-        refused = f"refuses: one message asks for {steps:,.0f} gradient steps"
-        raise SiteError(f"{refused}; max-steps in its node-config is {most:,}", f"{refused}, more than its max-steps")
+def _allow(site: Site, job: Job, rounds: int = 1) -> None:
+    """Raise SiteError if the owner's node config does not allow so many rounds of a job."""
+    own, solver, batch = site.node_config, job.local, job.settings.batch_size
+    rates = solver.lr.rates if isinstance(solver.lr, LayerRates) else [solver.lr]
+    steps = float(rounds) * job.settings.steps_of(int(site.trial.setup.sizes[0]))
+    decay = max(map(float, rates)) * solver.weight_decay  # type: ignore[arg-type]
+    for key, what, size, usual in (
+        ("max-steps", "gradient steps", steps, MOST_STEPS),
+        ("max-decay", "of lr x weight decay", decay, MOST_DECAY),
+    ):
+        if size > (most := own.get(key, usual)):
+            refused = f"refuses: one message asks for {size:,g} {what}"
+            raise SiteError(f"{refused}; {key} in its node-config is {most:,}", f"{refused}, more than its {key}")
+    if batch < (least := own.get("min-batch", 1)):
+        refused = f"refuses: one message asks for batches of {batch} samples"
+        raise SiteError(f"{refused}; min-batch in its node-config is {least}", f"{refused}, fewer than its min-batch")
 
 
 # answers
@@ -367,7 +377,7 @@ def _train(site: Site, asked: Parcel) -> Parcel:
 def train(site: Site, fields: Mapping[str, Any], job: Job, own: Tensor | None) -> Parcel:
     """Train, store the new state, and answer with the model and the reports; ``fields`` are those of the message."""
     trial, received, held = site.trial, job.received[0], None if job.held is None else job.held[0]
-    _allow(site)
+    _allow(site, job)
     spend(site.node_config, site.noise)
     began = time.monotonic()
     answer = _visited(site, job)
@@ -396,13 +406,13 @@ def _alone(site: Site, asked: Parcel) -> Parcel:
         raise SiteError("does not send a model that nothing protects")
     if asked.fields["model"] and site.trial.private is not None and site.trial.private.any():
         raise SiteError("does not send a whole model, of which a part must not leave it")
-    _allow(site, asked.fields["rounds"])
     method = Method.of("standalone")
     trial = replace(site.trial, method=method, private=method.private(site.trial.model), neurons=None)
     alone = replace(site, trial=trial)
     vector, failed, tallies = site._initial(asked), "", list[list[float]]()
     for t in range(asked.fields["rounds"]):
         job = alone._job(t, asked.fields, vector, ([{}], [{}]))
+        _allow(alone, job, asked.fields["rounds"])
         try:
             vector = _visited(alone, job).trained[0]
         except TrainingError as error:
