@@ -110,6 +110,6 @@ def test_numbers_to_predict_have_two_gaps_too() -> None:
     p = y + rng.normal(s, 0.1)
     said = Comparison.of([history([{"all": (p, y, s)}], task="regression")]).verdict
     assert re.search(
-        r"By sex, m's gaps are [\d.]+ in mean error and [\d.]+ in MAE; the people of one test set alone leave ±[\d.]+ and ±[\d.]+ \(95",
+        r"By sex, m's gaps are [\d.]+ in mean error and [\d.]+ in MAE; the people of one test set alone leave \[-?[\d.−]+, [\d.]+\] and \[-?[\d.−]+, [\d.]+\] \(95",
         said,
     ), said
