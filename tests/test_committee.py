@@ -142,7 +142,7 @@ def test_what_has_no_rates(seeds: int) -> None:
     text = text_of(committee.render(every))
     assert "75.00" in text
     assert "50.00" not in text
-    assert "fewer than 10, so nothing is shown about them: b." in text
+    assert "fewer than 10 people, so nothing is shown about them here: b." in text
     assert (
         "Not stated. A committee needs it: write purpose in a table [report] of a file, and add --about FILE.toml"
         in text

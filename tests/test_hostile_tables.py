@@ -21,6 +21,7 @@ from equipoise.data.formats.reading import read_user_data
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.coding import Coder
 from equipoise.data.tables.columns import Columns, UserData
+from equipoise.runs.configuration import option_value
 from equipoise.scenarios import own
 
 N = 24  # rows
@@ -356,6 +357,103 @@ def test_many_numbers_with_a_unit_are_numbers(cells: Sequence[str], wanted: Sequ
 )
 def test_words_with_numbers_that_are_no_units_are_categories(cells: Sequence[str], tmp_path: Path) -> None:
     assert kind_of(read(tmp_path / "t.csv", alone(cells)), "x") == "category"
+
+
+MANY_ROWS = 1100  # more than are looked at first
+ANSWERED: dict[str, tuple[str, dict[str, Any], str]] = {  # a table, its options, and what is asked, refused or noted of x
+    "thousands without other digits": (alone(["45.000", "66.000", "7.000"]), {}, "more than one reading is possible, '45.000' is 45"),
+    "thousands below the first rows": (
+        text({"x": [*map(str, range(900, 999))] * 11 + ["1.000"] * 50, "label": LABELS}), {}, "'1.000' is 1: .*'1.000' is 1000",
+    ),
+    "codes below the first rows": (
+        text({"x": [str(k % 9) for k in range(MANY_ROWS)] + ["007"] * 30, "label": LABELS}), {}, "'7' in .* and '007' in 30 cells are one number",
+    ),
+    "a cell without the unit": (alone([*[f"{50 + k} kg" for k in range(22)], "71", "72"]), {}, "2 of 24 are no number with unit = \"kg\""),
+    "a word among percentages": (alone([*[f"{40 + k}%" for k in range(23)], "unknown"]), {}, "1 of 24 is no number"),
+    "two units": (alone([f"{k} kg" if k % 2 else f"{k}00 g" for k in range(1, 25)]), {}, "12 of 24 are no number"),
+    "a declared unit that some cells lack": (
+        alone(["25%", "0.25"]), {"columns": {"x": {"kind": "number", "unit": "%"}}}, "12 of 24 are no number with unit = \"%\"",
+    ),
+    "a minus of another script": (alone(["\u22125", "3", "4"]), {}, "are no number"),
+    "a number in brackets": (alone(["(1,234)", "3", "4"]), {}, "are no number"),
+    "pairs of codes": (alone(["152 156", "101 202"]), {}, "all 24 are no number .*kind"),
+    "none among numbers": (alone(["none", "1", "2", "5"]), {}, "'none' in 6 cells marks a missing cell. If it is 0"),
+    "bands without their unit": (alone([f"{k}%" for k in range(1, 25)]), {"group": "x:0.5"}, "column x: '1%' is 1, without '%'"),
+    "a stand-in among bands": (alone([*range(30, 52), 999, 999]), {"group": "x:40"}, "column x: 999 in 2 rows, far from all other numbers"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+def test_what_seems_to_be_a_number_is_not_read_in_silence(name: str, tmp_path: Path) -> None:
+    content, options, answer = ANSWERED[name]
+    try:
+        said = "\n".join(read(tmp_path / "t.csv", content, **options).notes)
+    except DataError as error:
+        said = str(error)
+    assert re.search(answer, said), said
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (["1€50", "2€75"], "category"),
+        (["01.11", "01.50", "10.10"], "category"),
+        (["05MAR2020", "06MAR2020"], "category"),
+        ([f"{k:02} Mar 2020" for k in range(1, 25)], "date"),
+        ([f"3/{k}/2020 10:15:00" for k in range(1, 25)], "date"),
+        (["1A", "1B", "2A", "3A"], "category"),
+    ],
+    ids=str,
+)
+def test_words_that_are_no_numbers(cells: Sequence[str], kind: str, tmp_path: Path) -> None:
+    assert kind_of(read(tmp_path / "t.csv", alone(cells)), "x") == kind
+
+
+@pytest.mark.parametrize(
+    ("typed", "words", "why"),
+    [
+        ([0.4, 0.45], ["41%", "46%"], "some cells are numbers and others text with '%'"),
+        ([pd.Timestamp(2020, k, 3) for k in range(1, 13)], [f"{k}/03/2020" for k in range(13, 25)], "some cells are dates and others text"),
+    ],
+)  # fmt: skip
+def test_typed_cells_beside_text_of_another_kind_are_left_out(
+    typed: Sequence[Any], words: Sequence[str], why: str, tmp_path: Path
+) -> None:
+    cells = [*typed, *words] * (N // (len(typed) + len(words)))
+    pd.DataFrame({"plain": PLAIN, "x": cells, "label": LABELS}).to_excel(tmp_path / "t.xlsx", index=False)
+    data = read_user_data(tmp_path / "t.xlsx")
+    assert isinstance(data.inputs, RawTable)
+    assert why in data.inputs.schema.left_out["x"]
+
+
+def test_numbers_to_predict_are_of_one_type(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"plain": PLAIN, "label": [1.234, "1.345,5"] * (N // 2)})
+    frame.to_excel(tmp_path / "t.xlsx", index=False)
+    with pytest.raises(DataError, match=r"column label: some cells are numbers, and others text such as '1\.345,5'"):
+        read_user_data(tmp_path / "t.xlsx", own.columns_of(task="regression"))
+
+
+def test_a_missing_value_is_no_day(tmp_path: Path) -> None:
+    cells = ["1997-05-17", "1997-05-18", "1997-05-19"]  # the second is day 9999
+    data = read(
+        tmp_path / "t.csv",
+        alone(cells),
+        columns={"x": {"kind": "date", "form": "%Y-%m-%d", "missing_values": ["9999"]}},
+    )
+    assert None not in cells_of(data, "x")
+    days = {"kind": "date", "form": "%Y%m%d"}
+    with pytest.raises(DataError, match="no date of the form %Y%m%d"):
+        read(tmp_path / "t.csv", alone(["20201101", "2020111"]), columns={"x": days})
+
+
+def test_the_advised_name_none_can_be_typed(tmp_path: Path) -> None:
+    content = text({"plain": PLAIN, "label": ["none", "mild"] * (N // 2)})
+    with pytest.raises(DataError) as refused:
+        read(tmp_path / "t.csv", content)
+    typed = next(shlex.split(part)[1] for part in re.findall(r"--set \S+", str(refused.value)) if "none" in part)
+    name, _, value = typed.rstrip(".").partition("=")
+    given = option_value("own", name, value)
+    assert set(read(tmp_path / "t.csv", content, not_missing=given).classes) == {"none", "mild"}
 
 
 HIGH = [f"{k * 1.5}" for k in range(N)]

@@ -139,7 +139,7 @@ def test_the_division_does_not_depend_on_the_engine(engine: str) -> None:
 def test_a_client_with_too_few_samples_trains_and_is_named() -> None:
     data = [samples(40, 1), samples(3, 2), samples(30, 3)]
     fed = federation(data=data, validation=0.2)
-    assert "14 in all; too few to hold one out, so no validation of client-1" in fed.header[-1]
+    assert "14 samples in all; too few to hold one out, so no validation of client-1" in fed.header[-1]
     found = fed.fit(1, progress=False).records[-1]["validation"]
     assert found["clients"]["accuracy"][1] is None
     assert found["n"] == 14

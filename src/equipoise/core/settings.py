@@ -281,7 +281,7 @@ class RunSettings:
     )
     least_group: int = setting(
         number(10, 1),
-        "fewest test samples of a group or client of which numbers are shown; smaller ones are in no AVG, STD or worst, and in no figure",
+        "fewest test samples of a group of which numbers are shown, and of a client whose number is shown; smaller groups are in no AVG, STD or worst",
         free=True,
     )
     select: str = setting(

@@ -112,7 +112,7 @@ class Federation(Arrangement):
         codes. Default: ``s``, of several ``s[0]``, ``s[1]``, ..., and the codes.
     positive : the name of the class that true-positive rates, equal opportunity and missed cases are about, against all others. By
         default that of two which names tell (1, yes, true, positive, case), else the second of two, which is then said.
-    least_group : >= 1, fewest test samples of a group or client of which numbers are shown; smaller ones are in no average.
+    least_group : >= 1, fewest test samples of a group of which numbers are shown, and of a client whose number is shown; smaller groups are in no average.
     select : the model that ``network``, ``predict``, ``evaluate`` and ``state_dict`` use: that of the ``"last"`` round, or
         ``"best-validation"``, that of the round with the best accuracy on what clients hold out (of equal ones that with the
         lower loss, then the earlier).

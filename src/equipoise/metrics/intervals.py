@@ -294,6 +294,8 @@ def of_rates(
             return NONE
         lowest, highest = (share("selection_rate", c, name) for name in (gap.lowest, gap.highest))
         low, high = log_ratio(*lowest, *highest, corrected(gap))
+        if low == high:  # everybody is selected in both: no number of people would make it wider
+            return NONE
         return Interval(low, min(1.0, high)).holding(gap.ratio.value)
 
     def largest(*keys: str) -> Interval:

@@ -146,7 +146,7 @@ def _people(compared: Comparison, chosen: Chosen | None) -> Section:
     small += [name for name, group in _of_groups(chosen) if group["n"] is None and not group["withheld"]]
     if small:
         points.append(
-            f"Hardly in the test rows, with fewer than {least}, so nothing is shown about them: {some([*dict.fromkeys(small)], ROWS)}."
+            f"Hardly in the test rows, with fewer than {least} people, so nothing is shown about them here: {some([*dict.fromkeys(small)], ROWS)}."
         )
     left = dict.fromkeys(name for _, _, name, _, _ in quarantined(compared.histories))
     if left:
@@ -160,7 +160,9 @@ def _people(compared: Comparison, chosen: Chosen | None) -> Section:
 def _sizes(holders: Sequence[Content], least: int) -> str:
     """How many rows each has, where that does not tell with their sum how many one with fewer than ``least`` has."""
     unshown = unsaid(holders, least)
-    sizes = {each["name"]: size(each, unshown, least).replace("<", "fewer than") for each in holders}
+    sizes = {
+        each["name"]: size(each, unshown, least).replace(f"< {least}", f"fewer than {least} people") for each in holders
+    }
     return ", ".join(f"{name} not shown" if n == UNDEFINED else f"{n} of {name}" for name, n in sizes.items())
 
 
@@ -180,7 +182,8 @@ def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
     of_classes = compared.measure == ACCURACY
     heading = "Who is missed, and how often" if of_classes else "How far predictions are off, and for whom"
     if chosen is not None:
-        texts = [*failures(compared.document), *_sentences(chosen)]
+        before = "Before the threshold was chosen: " if chosen is not None else ""
+        texts = [*(f"{before}{text}" for text in failures(compared.document)), *_sentences(chosen)]
         tables = [
             (f"By {_called(division)}{_cut(division['groups'])}", _at(division, chosen))
             for division in chosen["divisions"]

@@ -437,7 +437,8 @@ def of_sites(treated: content.Treated, comparison: content.Document) -> Iterator
         if numbers
         else ", in percent. Demographic parity: the gap of the selection rate; equal opportunity: of the true-positive rate"
     )
-    text = f"How the people of every site are treated by {treated.attribute}{what}. –: not estimable, without two groups of {ESTIMABLE} people or more."
+    text = f"How the people of every site are treated by {treated.attribute}{what}. –: a gap without two groups of {ESTIMABLE} people or more, "
+    text += f"or a number of fewer than {treated.parity['least']}."
     name, heading = f"{treated.rates}-sites", f"Inside every site by {treated.attribute}"
     yield Sheet(
         name, heading, f"{heading}.", Grid((*head,), rows), [text, *sentences.plus_minus_of(comparison)], head="Site"

@@ -278,7 +278,7 @@ def changes(treated: Treated, measure: Measure) -> Iterator[str]:
         why = f" ({'only ' * (gap is not None)}{few[key]})" if key in few else ""
         parts.append(f"{value} in {title}{why}")
     noise = [
-        f"±{number(max(ends[1] - gap, gap - ends[0]), digits)}"
+        f"[{number(ends[0], digits)}, {number(ends[1], digits)}]"
         for key, gap in gaps.items()
         if (ends := ends_of(first, key)) and gap is not None
     ]

@@ -164,7 +164,8 @@ def spread_legend(comparison: content.OfMeasure, spread: content.Spread) -> list
         f"{'min' if measure.better == 'higher' else 'max'}: the {measure.lowest}."
     ]
     if spread["samples"]:
-        low, middle, high = (f"{n:,}" for n in spread["samples"])
+        least = spread["least"]
+        low, middle, high = (f"fewer than {least}" if 0 < n < least else f"{n:,}" for n in spread["samples"])
         n = (
             f"{low} test samples of its own"
             if low == high
@@ -337,7 +338,7 @@ def _not_estimable(parity: content.Parity, measure: Measure) -> Iterator[str]:
 
     def advice(key: str) -> str:
         if content.mean_of(first, key) is None:
-            return "nothing is shown"
+            return "or if nobody counts in the denominator, nothing is shown"
         ends = content.ends_of(first, key) is not None or len(parity["seeds"]) > 1
         return "read the intervals, not the numbers" if ends else "chance alone can make the numbers"
 

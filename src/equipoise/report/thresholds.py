@@ -107,7 +107,7 @@ def explained(chosen: Chosen) -> list[str]:
     """What the columns of both tables are."""
     positive = chosen["positive"]
     return [
-        f"In brackets: 95{PERCENT} intervals over the rows (Wilson; AUC: Newcombe). The threshold was chosen on the validation rows, which makes "
+        f"In brackets: 95{PERCENT} intervals (Wilson; AUC: Newcombe). The threshold was chosen on the validation rows, which makes "
         "their rates look better.",
         f"Sensitivity: of class {positive}, how many are recognised; specificity: of the others, how many are not taken for it; selection rate: of "
         "all, how many are taken for it.",

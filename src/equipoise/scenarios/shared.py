@@ -23,7 +23,7 @@ from equipoise.data.tables.coding import Coder, Sums, add_up_all, learn
 from equipoise.data.tables.columns import WRITTEN, UserData, listed, numbered, ordered
 from equipoise.data.tables.reading import key_of
 from equipoise.data.tables.schema import CATEGORY, LEFT_OUT, NUMBER, Schema
-from equipoise.data.tables.words import twins
+from equipoise.data.tables.words import same_numbers, twins
 from equipoise.scenarios.own import Parts, columns_of, divided
 from equipoise.system.environment import versions
 from equipoise.system.files import write_atomically
@@ -272,10 +272,14 @@ def join(sums: Mapping[str, Mapping[str, Any]]) -> SharedSchema:
     rows = tuple(int(each["rows"]) for each in sums.values())
     categories = {name: {word for part in parts for word in part[name].words} for name in schema.names}
     for what, names in {"class": classes, **values, **categories}.items():
-        if pairs := [*twins(filter(None, names))]:
+        spelled = [*filter(None, names)]
+        pairs = [*twins(spelled)] + (
+            [] if what in schema.names else [group[:2] for group in same_numbers(sorted(spelled))]
+        )
+        if pairs:
             said = listed(f"{a!r} and {b!r}" for a, b in pairs)
             raise DataError(
-                f"{what}: {said} differ only in capital letters or spaces between sites. Write them in one way."
+                f"{what}: {said} differ only in capital letters, spaces or zeros between sites. Write them in one way."
             )
     coder = Coder(schema, learn(schema, {name: Sums.over([part[name] for part in parts]) for name in schema.names}))
     centre, scale = label.mean, label.deviation or 1.0

@@ -43,6 +43,8 @@ FEW = 200  # different fractions, which may be codes
 BLOCK = 1 << 20  # numbers that are looked at at once
 ROUNDING = 1e-6  # of thousandths
 CODE = rf"[+-]?0\d|{EXPONENT}\s*\n"  # 007 and 1E1
+CODES = re.compile(rf"[^\S\n]*(?:{CODE})", re.ASCII)
+ODD = re.compile(rf"(?:^|\n)[^\S\n]*(?:{CODE})|\.000\s*\n", re.ASCII)
 END = "\ue000"  # is read after the last line: a quotation mark that is open takes it into a cell
 WHOLE = re.compile(r"[+-]?\d{1,300}", re.ASCII)
 # what pandas makes of every file: no header, and each cell as it is written
@@ -65,6 +67,7 @@ class Delimited:
     notes : sentences about what was left out.
     header : which record is the header.
     declared : whether the user gave ``decimal``, so that a point cannot be between thousands.
+    codes, rounds : columns with cells such as 007 or 1E1, or 45.000, below the first rows.
     """
 
     path: Path
@@ -80,6 +83,8 @@ class Delimited:
     notes: tuple[str, ...] = ()
     header: int = 0
     declared: bool = False
+    codes: frozenset[int] = frozenset()
+    rounds: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -107,13 +112,16 @@ class Delimited:
         check_bytes(self.path, 8 * len(self) * len(names))
         first = [*zip(*self.head, strict=True)]
         cells = {name: first[k] for name, k in zip(names, self._places(names), strict=True)}
-        number = [name for name in self._numeric(cells) if name not in text]
+        place = dict(zip(names, self._places(names), strict=True))
+        number = [name for name in self._numeric(cells) if name not in text and place[name] not in self.codes]
         try:
             x = self._numbers(number)
         except ValueError:  # of a cell below the first rows
             number, x = [], np.empty((0, len(self)))
         good: NDArray[np.bool_] = np.all(np.abs(x) <= LARGEST, axis=1)
-        good[good] = ~self._doubtful(x[good], [cells[name] for name, fits in zip(number, good, strict=True) if fits])
+        fitting = [name for name, fits in zip(number, good, strict=True) if fits]
+        rounds = [place[name] in self.rounds for name in fitting]
+        good[good] = ~self._doubtful(x[good], [cells[name] for name in fitting], rounds)
         numeric = {name: values for name, values, fits in zip(number, x, good, strict=True) if fits}
         others = [name for name in names if name not in numeric]
         words = {name: Words.of_text(cells[name]) for name in others} if self._whole else self._text(others)
@@ -143,10 +151,12 @@ class Delimited:
         numbers = re.compile(rf"(?:{usual}|\s*+(?!{CODE})(?:{number})[^\S\n]*+\n)*+", re.ASCII)
         return [name for name, column in cells.items() if numbers.fullmatch("\n".join(column) + "\n")]
 
-    def _doubtful(self, x: NDArray[np.float64], first: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
+    def _doubtful(
+        self, x: NDArray[np.float64], first: Sequence[Sequence[str]], rounds: Sequence[bool]
+    ) -> NDArray[np.bool_]:
         """Which columns of numbers [D, n] must be read as text, as it may have another meaning: 1.234 without another fraction, or 3.1 and 3.10.
 
-        ``first`` are the cells of the first rows, by column.
+        ``first`` are the cells of the first rows, by column, and ``rounds`` has those with a cell such as 45.000 below them.
         """
         doubtful = np.zeros(len(x), bool)
         step = max(1, BLOCK // max(1, x.shape[1]))
@@ -158,6 +168,8 @@ class Delimited:
             grouped = ~fraction | ((size >= 1) & (size < 1000) & near)
             doubtful[k : k + step] = grouped.all(1) & fraction.any(1) & (not self.declared)
             different = (np.diff(np.sort(part[:, :FIRST])) > 0).sum(1) + 1
+            for j in np.flatnonzero(~fraction.any(1)).tolist() if not self.declared else ():
+                doubtful[k + j] = rounds[k + j] or any(cell.rstrip().endswith(".000") for cell in first[k + j])
             short = fraction.any(1) & near.all(1) & (different < min(FIRST, x.shape[1]))
             for j in np.flatnonzero(short).tolist():
                 words = {*first[k + j]}
@@ -335,6 +347,7 @@ def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]]
     repeats = list[int]()
     comments, empty, ragged, trailing = [f"{above} above the header"] * bool(above), [], [], False
     kept, head, row = array("q"), list[list[str]](), header
+    codes, rounds = set[int](), set[int]()
     names, at = _names(path, header), skipped[-1] if header else 0
     n = len(names)
     most = max(LEAST, min(FIRST, CHUNK // (n + 1)))
@@ -360,6 +373,9 @@ def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]]
             ragged.append((line, len(row)))
         if size < len(kept) <= most:
             head.append(row)
+        elif ODD.search("\n".join(row) + "\n"):
+            codes.update(j for j, cell in enumerate(row) if CODES.match(f"{cell}\n"))
+            rounds.update(j for j, cell in enumerate(row) if cell.rstrip().endswith(".000"))
     if ragged:
         raise DataError(_ragged(path, n, ragged, len(kept)))
     notes = []
@@ -375,7 +391,7 @@ def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]]
     table = replace(table, names=names, lines=kept, skipped=tuple(skipped), width=n + trailing, header=at)
     if _open(row):
         raise table.open_quotes()
-    return replace(table, head=head, notes=tuple(notes))
+    return replace(table, head=head, notes=tuple(notes), codes=frozenset(codes), rounds=frozenset(rounds))
 
 
 def _filled(row: Sequence[str]) -> bool:

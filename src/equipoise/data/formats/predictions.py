@@ -17,7 +17,7 @@ from equipoise.data.contents import DataError
 from equipoise.data.formats.table import Frame, opened
 from equipoise.data.tables.cells import word_of
 from equipoise.data.tables.columns import Columns, check_purposes, column, numbered, ordered, together
-from equipoise.data.tables.roles import Group, groups_of, read_column, read_numbers
+from equipoise.data.tables.roles import Group, groups_of, read_column, read_numbers, with_signs
 from equipoise.data.tables.words import Origin, alike, missing
 from equipoise.metrics.groups import Positive, positive_class
 from equipoise.metrics.thresholds import decided
@@ -110,10 +110,14 @@ def read(
     def numbers(name: str) -> NDArray[np.float64]:
         """The numbers in a column; NaN where a cell is none."""
         todo = "Correct these cells, or remove their rows."
-        values, wrong, _ = read_numbers(cells[name], origin(name), columns, "a number in every row", todo)
-        problems.extend(wrong)
+        values, wrong, notes = read_numbers(cells[name], origin(name), columns, "a number in every row", todo)
+        problems.extend((*wrong, *(notes if name == probability else ())))
         return np.array(values)
 
+    try:
+        groups = with_signs(groups, cells, columns, what, "", [])
+    except DataError as error:
+        problems.append(str(error))
     attributes: dict[str, tuple[str, ...]] = {}
     codes: list[NDArray[np.int64]] = []
     for group in groups.values():

@@ -20,6 +20,7 @@ from equipoise.data.tables.words import COMMAS, LARGEST, NUMBER as NUMERIC, Sign
 if TYPE_CHECKING:
     import pandas as pd
 
+DIGITS_OF_DAY = "%Y%m%d"
 UNDEFINED = ("nan", "<NA>", "NaT", "NaN")  # what NumPy, pandas and Decimal call what is not there
 Place = Callable[[int], str]
 
@@ -102,6 +103,8 @@ def word_of(cell: Any) -> str:
         return ""
     if isinstance(cell, bytes):
         return cell.decode().strip()
+    if isinstance(cell, np.ndarray):
+        return repr(cell.tolist())
     if isinstance(cell, float | np.floating | Decimal) and float(cell).is_integer() and abs(float(cell)) < 2**53:
         return str(int(cell))
     return str(cell).removesuffix(" 00:00:00") if isinstance(cell, date) else str(cell).strip()
@@ -139,7 +142,7 @@ def raw_of(column: Any) -> Raw:
     if column.dtype.kind in "iuf":
         numbers: NDArray[np.float64] = column.to_numpy(np.float64, na_value=np.nan)
         return numbers
-    if column.dtype.kind == "M":
+    if column.dtype.kind == "M" and not str(column.dtype).startswith(("date32", "date64")):
         days: NDArray[np.datetime64] = column.to_numpy(f"datetime64[{column.dt.unit}]")
         return days
     cells = cells_of(column)
@@ -218,7 +221,7 @@ def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]
     else:
         numbers = raw.astype(np.float64, copy=False)
         gone = np.isnan(numbers)
-    if marks:
+    if marks and feature.kind == NUMBER:
         gone = gone | np.isin(numbers, [float(word) for word in marks if NUMERIC.fullmatch(word)])
     if gone.any():
         numbers = np.where(gone, np.nan, numbers)
@@ -289,7 +292,8 @@ def days_of(words: Iterable[str], form: str, latest: int | None = None) -> NDArr
     """
     import pandas as pd
 
-    dates = pd.to_datetime(pd.Series(list(words), dtype=object), format=form, errors="coerce", utc=True)
+    cells = [word if form != DIGITS_OF_DAY or len(word) == 8 else "" for word in words]  # pandas reads 2020111
+    dates = pd.to_datetime(pd.Series(cells, dtype=object), format=form, errors="coerce", utc=True)
     if latest is not None:
         dates = dates.where(~(dates.dt.year > latest), dates - pd.DateOffset(years=100))
         dates = dates.where(~(dates.dt.year <= latest - 100), dates + pd.DateOffset(years=100))

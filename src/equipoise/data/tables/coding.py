@@ -32,7 +32,7 @@ Floats = Sequence[float] | NDArray[np.float64]
 Counts = Sequence[int] | NDArray[np.int64]
 OTHER, MISSING = "other", "missing"  # names of inputs
 MANY, UNLIKE = 10, 3.0  # rows, and standard deviations from the mean: a median so far off is noted
-THOUSAND = 1000
+APART = 50  # times, which a percentage or a number of thousands is of its own fraction
 FAR = {"standard": 20.0, "log": 20.0}  # standard deviations from the mean: such a number is noted
 
 
@@ -493,7 +493,7 @@ def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> tuple[list[str]
 def _unlike(feature: Feature, fitted: Fitted, raw: Raw) -> list[str]:
     """What is wrong with numbers that a program made of text which training read otherwise.
 
-    Training has several categories that are one number, 3.1 and 3.10; or had a sign between thousands, and 251.690 became 251.69.
+    Training has several categories that are one number, 3.1 and 3.10; or 251.690 was 251,690 there, or 45 % were 45, and not 0.45.
     """
     typed_cells = (
         [*raw.numbers.values()] if isinstance(raw, Words) else raw[raw == raw] if raw.dtype.kind == "f" else []
@@ -506,16 +506,11 @@ def _unlike(feature: Feature, fitted: Fitted, raw: Raw) -> list[str]:
                 f"{column}, and {' and '.join(map(repr, same))} are one number and different categories "
                 f"of training. Give text; in pandas: dtype={{{feature.name!r}: str}}."
             )
-    parts = values[values % 1 != 0]
-    if (
-        feature.thousands
-        and len(parts)
-        and np.abs(values).max() < THOUSAND <= abs(fitted.centre)
-        and not float(fitted.fill) % 1
-    ):
+    signs = feature.thousands or feature.unit
+    if signs and len(values) and np.abs(values).max() * APART <= abs(fitted.centre):
         problems.append(
-            f"{column} such as {parts[0]:g}, and in training {feature.thousands!r} stood between the thousands of numbers "
-            f"about {fitted.centre:,.0f}. Give text; in pandas: dtype={{{feature.name!r}: str}}."
+            f"{column} such as {values[0]:g}, and in training text with {signs!r} gave numbers about {fitted.centre:,.6g}. "
+            f"Give text; in pandas: dtype={{{feature.name!r}: str}}."
         )
     return problems
 

@@ -237,7 +237,7 @@ def option(name: str, value: str | Sequence[str]) -> str:
     if not isinstance(value, str):
         line = io.StringIO()
         csv.writer(line, lineterminator="").writerow(value)
-        value = line.getvalue()
+        value = line.getvalue() if [*value] != ["none"] else '"none"'
     elif value == "none" or value.startswith(("'", '"', "[", "(")):  # which would be read as Python writes them
         value = repr(value)
     typed = f"{name}={value}"

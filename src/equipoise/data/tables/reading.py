@@ -13,7 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.precision import LEAST, counting
-from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, Words, days_between, days_of, read_cells, word_of
+from equipoise.data.tables.cells import (
+    DIGITS_OF_DAY,
+    Cells,
+    Place,
+    Raw,
+    RawTable,
+    Words,
+    days_between,
+    days_of,
+    read_cells,
+    word_of,
+)
 from equipoise.data.tables.checks import odd_zeros
 from equipoise.data.tables.columns import MANY, Columns, listed, option, require_columns
 from equipoise.data.tables.schema import CATEGORY, DATE, EXPONENT, NUMBER, Feature, Schema, plain
@@ -28,6 +39,7 @@ from equipoise.data.tables.words import (
     shown_by,
     truth_of,
     twins,
+    units_of,
 )
 
 SIGNS = ("thousands", "unit")
@@ -41,17 +53,30 @@ NAMELESS = re.compile(r"(Unnamed: [\d.]+|__index_level_\d+__|\.\.\.\d+)?")
 FEW = 50  # different words that are categories whatever the number of rows
 ROWS = 20  # of a category on average and at least, where there are more
 MOST = 200  # categories
-DIGITS = re.compile(r"[+-]?\d[\d.,'’ _\u00a0\u202f]*(?:[eE][+-]?\d+)?|[+-]?\.\d+")  # what seems to be a number
-CODE = re.compile(rf"[+-]?0\d+|{EXPONENT}", re.ASCII)  # 007, of which a number would lose the zeros, and 1E1
+UNITS = 3  # of a column, at most
+ZEROS_IN_WORDS = ("none", "nil", "NONE")  # which may mean 0
+DIGITS = re.compile(
+    r"\(?[+\u2212-]?\d[\d.,'’ _\u00a0\u202f]*(?:[eE][+-]?\d+)?[)-]?|[+-]?\.\d+"
+)  # what seems to be a number
+CODE = re.compile(
+    rf"[+-]?0\d[\d.]*|{EXPONENT}", re.ASCII
+)  # 007 and 01.11, of which a number would lose the zeros, and 1E1
 UNLIKE_CODES = re.compile(r"[.,+-]")  # what numbers have
 ZEROS = re.compile(r"[+-]?0\d", re.ASCII)
 DAY = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))(?![\d.])", re.ASCII)
 FORMS = (
     *("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y/%m/%d", "%d.%m.%Y", "%d-%m-%Y", "%d/%m/%Y", "%m/%d/%Y"),
-    *("%d %b %Y", "%d %B %Y", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d %H:%M:%S%z"),
+    *(
+        "%d.%m.%Y %H:%M:%S",
+        "%d/%m/%Y %H:%M:%S",
+        "%m/%d/%Y %H:%M:%S",
+        "%d %b %Y",
+        "%d %B %Y",
+        "%Y-%m-%dT%H:%M:%S%z",
+        "%Y-%m-%d %H:%M:%S%z",
+    ),
     *("%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%d %H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S.%f%z"),
 )
-DIGITS_OF_DAY = "%Y%m%d"
 LATEST = 2068  # year of two digits, as Python reads them
 
 
@@ -105,6 +130,11 @@ def read_raw(
         if isinstance(cells, Words) and feature.kind == CATEGORY:
             feature, said = _named(source, feature, cells, options.not_missing)
             notes += said
+        if isinstance(cells, Words) and feature.kind == NUMBER and (zeros := {*ZEROS_IN_WORDS} & cells.counts.keys()):
+            notes.append(
+                f"{source}: column {name}: {listed(map(repr, sorted(zeros)))} in {sum(map(cells.counts.get, zeros)):,} cells marks a missing "
+                "cell. If it is 0, write 0."
+            )
         features.append(feature)
         if guess.dropped and isinstance(cells, Words) and fitting and not signs_decided:
             notes.append(f"{source}: {by_other_columns(feature, guess.dropped, cells)}")
@@ -398,9 +428,16 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
     if not counts:
         return Guess(reason="every cell is missing")
     bare = [*map(signs[0].bare, texts)] if signs else texts
-    of_words = bool(signs and signs[0].unit[-1:].isalpha())  # 4 doors, which may be categories, too
+    of_words = bool(signs) and any(map(str.isalpha, signs[0].unit))  # 4 doors, which may be categories, too
     codes = any(map(CODE.fullmatch, bare if of_words else texts))
-    if of_words and (codes or len(counts) == 1):  # 007A
+    forms = date_forms(texts) if of_words or raw.days else []
+    if raw.days and forms and not forms[0].startswith("%Y"):  # 03/01 became the first of March, and 13/01 stayed
+        return Guess(
+            reason="some cells are dates and others text, where a program may have taken days for months: write all as text"
+        )
+    if raw.numbers and signs and signs[0].unit:
+        return Guess(reason=f"some cells are numbers and others text with {signs[0].unit!r}: write them alike")
+    if of_words and (codes or forms or len(counts) == 1):  # 007A
         signs = ()
     present = sum(counts.values())
     few = len(counts) <= FEW and 2 * len(counts) <= max(present, 4)
@@ -432,9 +469,10 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
             reason='dates of several forms, or of a rare one: write them alike, or give their form, such as form = "%d.%m.%y", and of years '
             f"with two digits the last one, such as latest = {date.today().year}"
         )
-    numeric = sum(n for word, n in counts.items() if DIGITS.fullmatch(word))
+    units = units_of(counts) if len(units_of(counts)) <= UNITS else Counter[str]()
+    numeric = units.total() + sum(n for word, n in counts.items() if DIGITS.fullmatch(word))
     if 2 * numeric >= present and not codes:  # numbers, of which some cells are none: a fault, which reading names
-        return Guess((Feature(name, NUMBER, decimal=decimal or "."),))
+        return Guess((Feature(name, NUMBER, decimal=decimal or ".", unit=units.most_common(1)[0][0] if units else ""),))
     if few:
         return Guess((Feature(name, CATEGORY),))
     if present >= ROWS * len(counts) and sum(n >= ROWS for n in counts.values()) <= MOST:

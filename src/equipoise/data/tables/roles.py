@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.tables.cells import Words, raw_of
+from equipoise.data.tables.checks import stand_ins
 from equipoise.data.tables.columns import ROLES, SPLITS, Column, Columns, column, option, several
 from equipoise.data.tables.reading import agreed_and_dropped, by_other_columns, question
 from equipoise.data.tables.words import (
@@ -222,6 +224,8 @@ def signs_in_role(
     DataError : its cells can be read in two ways.
     """
     raw = raw_of(values if isinstance(values, np.ndarray) else [*values])
+    numbers = raw.numbers.values() if isinstance(raw, Words) else raw if raw.dtype.kind == "f" else ()
+    notes += _odd(name, what, np.array([*numbers], np.float64))
     if not isinstance(raw, Words) or not (texts := [word for word in raw.texts if word not in columns.not_missing]):
         return Signs()
     possible = readings(texts, columns.thousands, columns.decimal)
@@ -230,7 +234,24 @@ def signs_in_role(
         raise DataError(f"{what}: {question(features, raw, role=True)}")
     if dropped:
         notes.append(f"{what}: {by_other_columns(features[0], dropped, raw)}")
-    return next(iter(agreeing(possible, shown)), Signs(columns.thousands or "", columns.decimal or "."))
+    signs = next(iter(agreeing(possible, shown)), Signs(columns.thousands or "", columns.decimal or "."))
+    if raw.numbers and signs != PLAIN:
+        raise DataError(
+            f"{what}: column {name}: some cells are numbers, and others text such as {texts[0]!r}. Write them alike."
+        )
+    if signs.unit:
+        notes.append(f"{what}: column {name}: {texts[0]!r} is {signs.number(texts[0]):g}, without {signs.unit!r}.")
+    notes += _odd(name, what, signs.numbers([word for word, n in raw.counts.items() for _ in range(n)]))
+    return signs
+
+
+def _odd(name: str, what: object, numbers: NDArray[np.float64]) -> list[str]:
+    """Notes on numbers far from all others, which may stand for missing ones."""
+    return [
+        f"{what}: column {name}: {number:.15g} in {rows:,} row{'s' * (rows > 1)}, far from all other numbers. If it stands for a missing one: "
+        "fill it in, or remove these rows."
+        for number, rows in stand_ins(numbers[np.isfinite(numbers)])
+    ]
 
 
 def read_column(values: Iterable[Any], role: str, origin: Origin, columns: Columns, shown: str = "") -> Names:

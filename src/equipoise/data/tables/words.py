@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -31,7 +32,10 @@ EXPONENTS = re.compile(r"[eE][+-]?\d+", re.ASCII)
 COMMAS = re.compile(r"[+-]?\d+(?:,\d+)?", re.ASCII)
 LARGEST = 3e38  # a larger number is infinite in float32
 PAIRS = (("false", "true"), ("f", "t"), ("no", "yes"), ("n", "y"), ("0", "1"))  # words for 0 and for 1
-UNIT = re.compile(r"[\W\d_]*\d\s*(°?[^\W\d_].*)")  # 4 °C or 24 kg/m2
+UNIT = re.compile(r"[\W\d_]*\d\s*(°?[^\W\d_]\D*\d?)")  # 4 °C or 24 kg/m2
+MULTIPLES = ("k", "K", "M", "bn", "Tsd", "Mio", "Mrd")  # of the number before them
+PAIR = re.compile(r"\d{3}\D\d{3}", re.ASCII)  # two codes, or a number of thousands
+ORDINALS = ("st", "nd", "rd", "th")
 LONG = re.compile(r"[+-]?\d{5}", re.ASCII)  # what a sign between thousands would divide
 MISSING_CELLS = "missing"  # a kind of cells
 
@@ -224,8 +228,11 @@ class Signs:
         return re.compile(rf"[+-]?(\d+|[1-9]\d{{0,2}}({between}\d{{3}})+)({before}\d+)?([eE][+-]?\d{{1,4}})?", re.ASCII)
 
     def bare(self, word: str) -> str:
-        """A word without the unit."""
-        return word.replace(self.unit, "", 1).strip() if self.unit else word
+        """A word without the unit, which it must have at one end; else nothing."""
+        sign = word[:1] if self.unit and word[:1] in ("+", "-") else ""
+        rest = word[len(sign) :]
+        number = rest.removesuffix(self.unit) if rest.endswith(self.unit) else rest.removeprefix(self.unit)
+        return sign + number.strip() if number != rest else "" if self.unit else word
 
     def number(self, word: str) -> float:
         """The number that a word is; NaN if it is none."""
@@ -264,7 +271,8 @@ def readings(words: Sequence[str], thousands: str | None = None, decimal: str | 
             signs = Signs(sign, before, unit)
             if sign == before or not all(map(signs.pattern.fullmatch, bare)):
                 continue
-            if sign and thousands is None and any(LONG.match(word) for word in bare):
+            pairs = sign not in (".", ",") and all(map(PAIR.fullmatch, bare))
+            if sign and thousands is None and (pairs or any(LONG.match(word) for word in bare)):
                 continue
             values = signs.numbers(words)
             if not any((values == others).all() for _, others in choices):
@@ -296,9 +304,23 @@ def unit_of(words: Sequence[str]) -> str:
     """The sign of a currency or of percent, or the words after the number, that every word has once; empty if there are none."""
     first = words[0] if words else ""
     marks = [c for c in first if c in "%‰" or unicodedata.category(c) == "Sc"]
-    if (unit := UNIT.fullmatch(first)) and not EXPONENTS.match(unit[1]):
+    if (unit := UNIT.fullmatch(first)) and not EXPONENTS.match(unit[1]) and unit[1].strip() not in MULTIPLES:
         marks.append(unit[1].strip())
-    return next((mark for mark in marks if all(word.count(mark) == 1 for word in words)), "")
+    return next(
+        (mark for mark in marks if all(word.count(mark) == 1 and Signs(unit=mark).bare(word) for word in words)), ""
+    )
+
+
+def units_of(counts: Mapping[str, int]) -> Counter[str]:
+    """The units of words that are numbers with one, by the cells that have each; an ordinal, 2nd, and a code, 2a, have none."""
+    units = Counter[str]()
+    for word, n in counts.items():
+        unit = unit_of([word])
+        number = Signs(unit=unit).bare(word) if unit else ""
+        code = len(unit) == 1 and unit.isalpha() and word == number + unit
+        if NUMBER.fullmatch(number.replace(",", ".")) and not code and unit not in ORDINALS:
+            units[unit] += n
+    return units
 
 
 def truth_of(words: Iterable[str]) -> tuple[str, ...]:
