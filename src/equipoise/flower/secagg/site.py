@@ -118,7 +118,7 @@ def _train(site: Site, asked: Parcel) -> Parcel:
         log.error("training failed, and the server is not told why: %s", error)
         raise SiteError(f"has no usable update of round {t}; its own log says more") from None
     update = changed({key: x.cpu() for key, x in clear.part("model").items()}, public, public) - public
-    about = [training, t, model, code, clear.fields["receipt"]]
+    about = [training, t, model, code, transcript(site.experiment), clear.fields["receipt"]]
     facts = torch.frombuffer(bytearray(json.dumps(about).encode()), dtype=torch.uint8)
     tensor_files.write(_cache(site), {"facts": facts, "update": update, **clear.part("reports")}, private=True)
     return Parcel({"receipt": clear.fields["receipt"], "seconds": clear.fields["seconds"]})
@@ -169,17 +169,27 @@ class Kept(NamedTuple):
     t: int
     model: str
     used: str
+    setting: str
     receipt: list[Any]
 
 
 def _kept(site: Site, training: str) -> Kept | None:
-    """What is kept of the training with a transcript; None if it is not the last one."""
+    """What is kept of the training with a transcript; None if it is not the last one.
+
+    Raises
+    ------
+    MaskError : it was a different experiment, by its description.
+    """
     try:
         tensors = tensor_files.read(_cache(site))
     except (FileNotFoundError, tensor_files.DamagedError):
         return None
     trained, *facts = json.loads(tensors.pop("facts").numpy().tobytes())
-    return Kept(tensors, *facts) if trained == training else None
+    if trained != training:
+        return None
+    if (kept := Kept(tensors, *facts)).setting != transcript(site.experiment):
+        raise MaskError("The description of the experiment is not that of the training.")
+    return kept
 
 
 def _sum(site: Site, asked: Parcel) -> Parcel:
