@@ -205,7 +205,7 @@ class Record(TypedDict, total=False):
     qffl_largest_h : of q-FedAvg: the largest client's share of Σ h.
     sent : of sites, by kind of message `{"down": [N], "up": [N]}`: bytes of the tensors in the messages.
     times : of sites, `{"site": [M], "answered": [M]}`: seconds of training, as the clients in `ids` say, and until they answered.
-    secure, silent : of masked sums: true, and how many sites sent zeros, because training gave no numbers that can be used.
+    secure : of masked sums: true.
     seconds : wall time of the round.
     hash : in the file: of the line, and of the hash in the line before; always the last key.
     """
@@ -250,7 +250,6 @@ class Record(TypedDict, total=False):
     sent: dict[str, Sent]
     times: dict[str, list[float | None]]
     secure: bool
-    silent: int
     seconds: float
     hash: str
 

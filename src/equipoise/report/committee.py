@@ -17,7 +17,7 @@ from equipoise.metrics.measures import ACCURACY
 from equipoise.records.criteria import COLLABORATION, ORACLE
 from equipoise.records.history import History, worded
 from equipoise.records.meta import About, Content
-from equipoise.records.threshold import USES_GROUP, Chosen, Division, Estimate, RatesAt
+from equipoise.records.threshold import USES_GROUP, Chosen, Division, Estimate, RatesAt, score_of
 from equipoise.report import rates, thresholds
 from equipoise.report.document import Document, Rate, RatesOfGroup, Treated, rate_of, treated
 from equipoise.report.formatting import UNDEFINED, number
@@ -182,7 +182,7 @@ def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
     of_classes = compared.measure == ACCURACY
     heading = "Who is missed, and how often" if of_classes else "How far predictions are off, and for whom"
     if chosen is not None:
-        before = "Before the threshold was chosen: " if chosen is not None else ""
+        before = "" if score_of(chosen) else "Before the threshold was chosen: "  # whose counts are hidden
         texts = [*(f"{before}{text}" for text in failures(compared.document)), *_sentences(chosen)]
         tables = [
             (f"By {_called(division)}{_cut(division['groups'])}", _at(division, chosen))

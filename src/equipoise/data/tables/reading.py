@@ -132,7 +132,7 @@ def read_raw(
             notes += said
         if isinstance(cells, Words) and feature.kind == NUMBER and (zeros := {*ZEROS_IN_WORDS} & cells.counts.keys()):
             notes.append(
-                f"{source}: column {name}: {listed(map(repr, sorted(zeros)))} in {sum(map(cells.counts.get, zeros)):,} cells marks a missing "
+                f"{source}: column {name}: {listed(map(repr, sorted(zeros)))} in {sum(cells.counts[word] for word in zeros):,} cells marks a missing "
                 "cell. If it is 0, write 0."
             )
         features.append(feature)

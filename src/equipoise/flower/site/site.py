@@ -330,7 +330,7 @@ def _allow(site: Site, job: Job, rounds: int = 1) -> None:
     own, solver, batch = site.node_config, job.local, job.settings.batch_size
     rates = solver.lr.rates if isinstance(solver.lr, LayerRates) else [solver.lr]
     steps = float(rounds) * job.settings.steps_of(int(site.trial.setup.sizes[0]))
-    decay = max(map(float, rates)) * solver.weight_decay  # type: ignore[arg-type]
+    decay = max(map(float, rates)) * float(getattr(solver, "weight_decay", 0.0))
     for key, what, size, usual in (
         ("max-steps", "gradient steps", steps, MOST_STEPS),
         ("max-decay", "of lr x weight decay", decay, MOST_DECAY),
