@@ -379,7 +379,7 @@ ANSWERED: dict[str, tuple[str, dict[str, Any], str]] = {  # a table, its options
     "pairs of codes": (alone(["152 156", "101 202"]), {}, "all 24 are no number .*kind"),
     "none among numbers": (alone(["none", "1", "2", "5"]), {}, "'none' in 6 cells marks a missing cell. If it is 0"),
     "bands without their unit": (alone([f"{k}%" for k in range(1, 25)]), {"group": "x:0.5"}, "column x: '1%' is 1, without '%'"),
-    "a stand-in among bands": (alone([*range(30, 52), 999, 999]), {"group": "x:40"}, "column x: 999 in 2 rows, far from all other numbers"),
+    "a stand-in among bands": (alone([*range(30, 52), 999, 999]), {"group": "x:40"}, "column x is 999 in 2 rows, far from all its other numbers"),
 }  # fmt: skip
 
 

@@ -294,9 +294,8 @@ def of_rates(
             return NONE
         lowest, highest = (share("selection_rate", c, name) for name in (gap.lowest, gap.highest))
         low, high = log_ratio(*lowest, *highest, corrected(gap))
-        if low == high:  # everybody is selected in both: no number of people would make it wider
-            return NONE
-        return Interval(low, min(1.0, high)).holding(gap.ratio.value)
+        # everybody is selected in both if it has no width, which no number of people would change
+        return Interval(low, min(1.0, high)).holding(gap.ratio.value) if low < high else NONE
 
     def largest(*keys: str) -> Interval:
         every = [[of_gap(key, c) for key in keys] for c in fairness.classes]

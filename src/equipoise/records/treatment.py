@@ -117,7 +117,10 @@ def people(history: "History", k: int, last: int) -> People | None:
     own = [[[[sums]] for by in by_round if (sums := by["clients"][m])] for m in range(N)]
     if history.main == ACCURACY:
         about = history.positive
-        counts = [(t, {name: _counts(row) for name, row in rows.items()}) for t, rows, _ in rounds]
+        counts = [
+            (t, {name: {key: n.tolist() for key, n in row.items()} for name, row in rows.items()})
+            for t, rows, _ in rounds
+        ]
         treated: GroupFairness | dict[str, Any] | None = rates(
             counts, about and about.number, history.least_group, rounds[-1][2]
         )
@@ -221,10 +224,6 @@ def _added(each: Sequence[Mapping[str, Any]], factor: float) -> dict[str, Any]:
     """The sums over rounds of what all of these have, times a factor."""
     keys = [key for key in each[0] if all(key in counts for counts in each)]  # earlier versions recorded less
     return {key: (factor * np.sum([counts[key] for counts in each], axis=0)).tolist() for key in keys}
-
-
-def _counts(row: Row) -> Counts:
-    return {key: counts.tolist() for key, counts in row.items()}
 
 
 def _inside(history: "History", rounds: Sequence[Mapping[str, Row]]) -> dict[str, Numbers]:

@@ -122,6 +122,13 @@ def _utc(cell: Any) -> np.datetime64:
 Raw = NDArray[Any] | Words  # a column as a reader gives it: numbers or dates, of which NaN and NaT are missing, or text
 
 
+def typed_numbers(raw: Raw) -> NDArray[np.float64]:
+    """The finite numbers of a column that are no text."""
+    typed = raw.numbers.values() if isinstance(raw, Words) else raw if raw.dtype.kind == "f" else ()
+    numbers = np.array([*typed], np.float64)
+    return numbers[np.isfinite(numbers)]
+
+
 def taken(raw: Raw, rows: NDArray[np.int64]) -> Raw:
     """The cells of some rows."""
     return replace(raw, codes=raw.codes[rows]) if isinstance(raw, Words) else raw[rows]

@@ -31,6 +31,7 @@ CHANCE = 1e-6  # of a note on a table without any column that tells the class
 STEPS = 12  # up, and none down: by chance once in 12!
 REPEATS = 10  # numbers that would occur again, if they were measurements without any order
 DIGITS = 1e8  # from which on whole numbers are codes of which few need to be the same
+TODO = "fill it in, or remove these rows"
 LONGEST = 1e20  # from which on they are no codes
 
 
@@ -83,7 +84,8 @@ def doubts(own: UserData, columns: Columns) -> Iterator[str]:
     if not own.regression:
         yield from (f"{source}: {sentence}" for sentence in shortened([*_missing_by_class(own)]))
     for name, values, form in _present(own, x, names):
-        yield from (f"{source}: {name} is {text}" for text in _standing_in(values, name, own, form))
+        todo = f"add missing_values = [{{}}] to {name} under [columns]" if isinstance(own.inputs, RawTable) else TODO
+        yield from (f"{source}: {name} is {text}" for text in standing_in(values, todo, form))
     if own.client is not None:
         yield from (f"{source}: {sentence}" for sentence in shortened([*_by_client(own, x, names)]))
 
@@ -256,18 +258,15 @@ def _measured(x: NDArray[Any], *, whole: bool) -> bool:
     return columns and x.dtype != np.uint8 and (whole or x.dtype.kind == "f")
 
 
-def _standing_in(x: NDArray[Any], name: str, own: UserData, form: str) -> Iterator[str]:
+def standing_in(x: NDArray[Any], todo: str = TODO, form: str = "") -> Iterator[str]:
     """What of a column may stand for missing numbers, or dates of a ``form``."""
-    todo = "fill it in, or remove these rows"
-    if isinstance(own.inputs, RawTable):
-        todo = "add missing_values = [{}] to {} under [columns]"
     for number, rows in stand_ins(x):
         shown = f"{number:.15g}" if not form else str(np.datetime64(int(number), "D"))
         marked = shown if not form else f'"{np.datetime64(int(number), "D").astype(date).strftime(form)}"'
-        missing = f"If that stands for a missing {'date' if form else 'number'}: {todo.format(marked, name)}."
+        missing = f"If that stands for a missing {'date' if form else 'number'}: {todo.format(marked)}."
         yield f"{shown} in {rows:,} row{'s' * (rows > 1)}, far from all its other {'dates' if form else 'numbers'}. {missing}"
     if not form and (zeros := odd_zeros(x)):
-        missing = f"If 0 stands for a missing number: {todo.format(0, name)}."
+        missing = f"If 0 stands for a missing number: {todo.format(0)}."
         yield f"0 in {zeros[0]:,} of {len(x):,} rows, and the number next to it is {zeros[1]:g}. {missing}"
 
 

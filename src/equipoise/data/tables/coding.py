@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, Words, raw_of, read_cells
+from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, raw_of, read_cells, typed_numbers
 from equipoise.data.tables.columns import listed, option, require_columns, together
 from equipoise.data.tables.schema import CATEGORY, NUMBER, Feature, Schema, number_of
 from equipoise.data.tables.words import missing, same_numbers
@@ -495,10 +495,7 @@ def _unlike(feature: Feature, fitted: Fitted, raw: Raw) -> list[str]:
 
     Training has several categories that are one number, 3.1 and 3.10; or 251.690 was 251,690 there, or 45 % were 45, and not 0.45.
     """
-    typed_cells = (
-        [*raw.numbers.values()] if isinstance(raw, Words) else raw[raw == raw] if raw.dtype.kind == "f" else []
-    )
-    values = np.array(typed_cells, np.float64)
+    values = typed_numbers(raw)
     column, problems = f"column {feature.name}: it holds numbers", list[str]()
     for same in same_numbers(fitted.categories):
         if float(same[0]) in values:

@@ -53,7 +53,6 @@ NAMELESS = re.compile(r"(Unnamed: [\d.]+|__index_level_\d+__|\.\.\.\d+)?")
 FEW = 50  # different words that are categories whatever the number of rows
 ROWS = 20  # of a category on average and at least, where there are more
 MOST = 200  # categories
-UNITS = 3  # of a column, at most
 ZEROS_IN_WORDS = ("none", "nil", "NONE")  # which may mean 0
 DIGITS = re.compile(
     r"\(?[+\u2212-]?\d[\d.,'’ _\u00a0\u202f]*(?:[eE][+-]?\d+)?[)-]?|[+-]?\.\d+"
@@ -430,7 +429,7 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
     bare = [*map(signs[0].bare, texts)] if signs else texts
     of_words = bool(signs) and any(map(str.isalpha, signs[0].unit))  # 4 doors, which may be categories, too
     codes = any(map(CODE.fullmatch, bare if of_words else texts))
-    forms = date_forms(texts) if of_words or raw.days else []
+    forms = date_forms(texts)
     if raw.days and forms and not forms[0].startswith("%Y"):  # 03/01 became the first of March, and 13/01 stayed
         return Guess(
             reason="some cells are dates and others text, where a program may have taken days for months: write all as text"
@@ -457,7 +456,7 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
     if truth := truth_of(counts):
         number = Feature(name, NUMBER, low=0, high=1, truth=truth)
         return Guess((number, Feature(name, CATEGORY)) if len(truth) > 2 else (number,))
-    if forms := date_forms(texts):
+    if forms:
         return Guess(tuple(Feature(name, DATE, form=form) for form in forms))
     if len(counts) == 1 and present == len(raw):
         return Guess(reason="the same in every row")
@@ -469,7 +468,7 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
             reason='dates of several forms, or of a rare one: write them alike, or give their form, such as form = "%d.%m.%y", and of years '
             f"with two digits the last one, such as latest = {date.today().year}"
         )
-    units = units_of(counts) if len(units_of(counts)) <= UNITS else Counter[str]()
+    units = units_of(counts)
     numeric = units.total() + sum(n for word, n in counts.items() if DIGITS.fullmatch(word))
     if 2 * numeric >= present and not codes:  # numbers, of which some cells are none: a fault, which reading names
         return Guess((Feature(name, NUMBER, decimal=decimal or ".", unit=units.most_common(1)[0][0] if units else ""),))

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.tables.cells import Words, raw_of
-from equipoise.data.tables.checks import stand_ins
+from equipoise.data.tables.cells import Raw, Words, raw_of, typed_numbers
+from equipoise.data.tables.checks import standing_in
 from equipoise.data.tables.columns import ROLES, SPLITS, Column, Columns, column, option, several
 from equipoise.data.tables.reading import agreed_and_dropped, by_other_columns, question
 from equipoise.data.tables.words import (
@@ -224,8 +223,7 @@ def signs_in_role(
     DataError : its cells can be read in two ways.
     """
     raw = raw_of(values if isinstance(values, np.ndarray) else [*values])
-    numbers = raw.numbers.values() if isinstance(raw, Words) else raw if raw.dtype.kind == "f" else ()
-    notes += _odd(name, what, np.array([*numbers], np.float64))
+    notes += _odd(name, what, raw)
     if not isinstance(raw, Words) or not (texts := [word for word in raw.texts if word not in columns.not_missing]):
         return Signs()
     possible = readings(texts, columns.thousands, columns.decimal)
@@ -245,13 +243,10 @@ def signs_in_role(
     return signs
 
 
-def _odd(name: str, what: object, numbers: NDArray[np.float64]) -> list[str]:
+def _odd(name: str, what: object, raw: Raw) -> list[str]:
     """Notes on numbers far from all others, which may stand for missing ones."""
-    return [
-        f"{what}: column {name}: {number:.15g} in {rows:,} row{'s' * (rows > 1)}, far from all other numbers. If it stands for a missing one: "
-        "fill it in, or remove these rows."
-        for number, rows in stand_ins(numbers[np.isfinite(numbers)])
-    ]
+    numbers = typed_numbers(raw)
+    return [f"{what}: column {name} is {text}" for text in standing_in(numbers)] if len(numbers) else []
 
 
 def read_column(values: Iterable[Any], role: str, origin: Origin, columns: Columns, shown: str = "") -> Names:

@@ -35,6 +35,7 @@ PAIRS = (("false", "true"), ("f", "t"), ("no", "yes"), ("n", "y"), ("0", "1"))  
 UNIT = re.compile(r"[\W\d_]*\d\s*(°?[^\W\d_]\D*\d?)")  # 4 °C or 24 kg/m2
 MULTIPLES = ("k", "K", "M", "bn", "Tsd", "Mio", "Mrd")  # of the number before them
 PAIR = re.compile(r"\d{3}\D\d{3}", re.ASCII)  # two codes, or a number of thousands
+UNITS = 3  # of a column, at most
 ORDINALS = ("st", "nd", "rd", "th")
 LONG = re.compile(r"[+-]?\d{5}", re.ASCII)  # what a sign between thousands would divide
 MISSING_CELLS = "missing"  # a kind of cells
@@ -320,7 +321,7 @@ def units_of(counts: Mapping[str, int]) -> Counter[str]:
         code = len(unit) == 1 and unit.isalpha() and word == number + unit
         if NUMBER.fullmatch(number.replace(",", ".")) and not code and unit not in ORDINALS:
             units[unit] += n
-    return units
+    return units if len(units) <= UNITS else Counter()
 
 
 def truth_of(words: Iterable[str]) -> tuple[str, ...]:

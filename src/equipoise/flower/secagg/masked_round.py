@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -79,14 +78,9 @@ class MaskedRound:
         """Coordinates of the model that are not private."""
         return len(self.job.received[0]) - (0 if self.job.private is None else int(self.job.private.sum()))
 
-    @cached_property
-    def no_reports(self) -> tuple[dict[str, Tensor], dict[str, int]]:
-        """What is summed besides the updates, see :func:`~equipoise.flower.secagg.site.no_reports`."""
-        return no_reports(self.trial)
-
     def reports(self, mean: Tensor) -> list[State]:
         """The reports of each client as if all had sent the ``mean``: a rule that sums them has the same result."""
-        zeros, cut = self.no_reports
+        zeros, cut = no_reports(self.trial)
         parts = mean.split([x.numel() for x in zeros.values()]) if zeros else ()
         tensors = {name: part.view_as(x).to(x) for (name, x), part in zip(zeros.items(), parts, strict=True)}
         hide = hiding(self.job.private, self.trial.model.n_params)
@@ -104,7 +98,7 @@ class MaskedRound:
             others = [m for m in ids if sites[m].name not in self.server.opened[1]]
             self.lost |= dict.fromkeys(others, "did not take part when a sum of this round was unmasked")
             ids = [m for m in ids if m not in others]
-        n = self.n_public + sum(x.numel() for x in self.no_reports[0].values())
+        n = self.n_public + sum(x.numel() for x in no_reports(self.trial)[0].values())
         least = max(2.0, job.settings.quorum * len(job.ids))
         while len(ids) >= least:
             if len(ids) == 2:
@@ -211,6 +205,7 @@ class MaskedRound:
         ids: list[int] = []
         try:
             ids, mean = self.mean(self.server.meet(self))
+            reports = tree_map(lambda x: x[None], self.reports(mean[self.n_public :]))
         except (LostRoundError, MaskError) as error:
             self.lost |= {m: str(error) for m in job.ids if m not in self.lost}
         for m, why in self.lost.items():
@@ -220,7 +215,6 @@ class MaskedRound:
             change = mean[: self.n_public].to(received)
             if job.private is not None:
                 change = torch.zeros_like(received).masked_scatter(~job.private, change)
-            reports = tree_map(lambda x: x[None], self.reports(mean[self.n_public :]))
             state = {key: x[None].to(received.device) for key, x in self.receipts[m].tensors().items()}
             yield Answer((rows[m],), (received + change)[None], reports, [state])
 

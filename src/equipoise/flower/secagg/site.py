@@ -35,7 +35,9 @@ log = logging.getLogger(__name__)
 
 LEAST_SITES, MOST_WEIGHT = 3, 0.75  # of a sum that a site takes part in, unless its node config says otherwise
 OF_SITE = ("ids", "states", "data", "secret")  # of a job, what each site has of its own
-LATER = ("rounds", *ON_SERVER)  # of a run's configuration, what may change when a run goes on
+LATER = {
+    name.replace("_", "-") for name in ("rounds", *ON_SERVER)
+}  # what of a run's configuration may change when it goes on
 
 
 def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
@@ -131,8 +133,7 @@ def _pinned(site: Site, memory: SiteMemory) -> tuple[SiteMemory, SiteMemory]:
     ------
     MaskError : it has changed.
     """
-    later = {key.replace("_", "-") for key in LATER}
-    run = transcript({key: x for key, x in site.run_config.items() if key not in later})
+    run = transcript({key: x for key, x in site.run_config.items() if key not in LATER})
     if memory.run not in ("", run):
         raise MaskError(
             f"The configuration of the run is not the one that {site.trial.names[0]} saw first. Start a new experiment for another one."

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from equipoise.core.rates import RateLike, rate, text
+from equipoise.core.rates import rate, text
 from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
 from equipoise.engines import EngineChoice
@@ -47,17 +47,14 @@ def description(
         raise ValueError(
             f"Sites measure {', '.join(MEASURES)} and {RATES} only, as they run no code that a server names; found {strange[0]}. Leave it out."
         )
+    lr = solver.lr if isinstance(solver.lr, float) else text(rate(solver.lr))
     return {
         "name": name,
         "method": str(method),
-        "solver": {"kind": type(solver).__name__, **asdict(solver), "lr": _plain(solver.lr)},
+        "solver": {"kind": type(solver).__name__, **asdict(solver), "lr": lr},
         **settings.decisive,
         "measures": list(measures),
     }
-
-
-def _plain(lr: RateLike) -> float | str:
-    return lr if isinstance(lr, float) else text(rate(lr))
 
 
 def federation(

@@ -328,7 +328,7 @@ def open_site(
 def _allow(site: Site, job: Job, rounds: int = 1) -> None:
     """Raise SiteError if the owner's node config does not allow so many rounds of a job."""
     own, solver, batch = site.node_config, job.local, job.settings.batch_size
-    rates = solver.lr.rates if isinstance(solver.lr, LayerRates) else [solver.lr]
+    rates: Sequence[Any] = solver.lr.rates if isinstance(solver.lr, LayerRates) else [solver.lr]
     steps = float(rounds) * job.settings.steps_of(int(site.trial.setup.sizes[0]))
     decay = max(map(float, rates)) * float(getattr(solver, "weight_decay", 0.0))
     for key, what, size, usual in (
@@ -368,10 +368,6 @@ def job_of(site: Site, asked: Parcel) -> tuple[Job, Tensor | None]:
         received = received.where(held, 0)
     messages = unpacked(asked, "messages", len(trial.method.rules), site._hide)
     return site._job(fields["t"], fields, received, (states, messages), (units, held)), own
-
-
-def _train(site: Site, asked: Parcel) -> Parcel:
-    return train(site, asked.fields, *job_of(site, asked))
 
 
 def train(site: Site, fields: Mapping[str, Any], job: Job, own: Tensor | None) -> Parcel:
@@ -599,7 +595,7 @@ def _visited(site: Site, job: Job) -> Answer:
 
 KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
     "query.describe": _describe,
-    "train": _train,
+    "train": lambda site, asked: train(site, asked.fields, *job_of(site, asked)),
     "train.alone": _alone,
     "evaluate": _evaluate,
     "evaluate.validation": _validate,
