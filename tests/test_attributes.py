@@ -31,6 +31,7 @@ from equipoise.federation.fingerprint import changed, differing
 from equipoise.federation.method import Method
 from equipoise.flower import in_process
 from equipoise.flower.codec import Parcel
+from equipoise.flower.secagg import site as masked_site
 from equipoise.flower.server.roster import SitesError
 from equipoise.flower.site.site import Site
 from equipoise.scenarios import own as own_scenario
@@ -408,14 +409,14 @@ def test_the_sex_of_people_with_diabetes_is_an_attribute() -> None:
 def messages(monkeypatch: pytest.MonkeyPatch, method: Any, data: list[Any], **given: Any) -> list[Parcel]:
     """All that sites send in a run."""
     sent: list[Parcel] = []
-    answer = Site.answer
+    answer = masked_site.answer
 
-    def noting(site: Site, kind: str, asked: Parcel, **more: bool) -> Parcel:
-        sent.append(answer(site, kind, asked, **more))
+    def noting(site: Site, kind: str, asked: Parcel) -> Parcel:
+        sent.append(answer(site, kind, asked))
         return sent[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(Site, "answer", noting)
+        patch.setattr(masked_site, "answer", noting)
         in_process(network(), data, Method.of(method), SOLVER, seed=3, batch_size=8, tests={"a": data[0]}, **given).fit(
             2, progress=False
         )

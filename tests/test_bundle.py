@@ -851,7 +851,7 @@ def test_no_count_of_few_people_follows_from_the_card(
     rows = dict(re.findall(r"^\| (c\d) \| ([^|]+) \|", card, flags=re.M))
     assert list(rows.values()) == shown
     sentence = ", ".join(
-        f"{name} not shown" if n == "–" else f"{n.replace('<', 'fewer than')} of {name}"
+        f"{name} not shown" if n == "–" else f"{n.replace('< 10', 'fewer than 10 people')} of {name}"
         for name, n in zip(names, shown, strict=True)
     )
     assert committee._sizes(fed.holdings["clients"], 10) == sentence

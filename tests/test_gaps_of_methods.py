@@ -69,7 +69,8 @@ def test_the_verdict_says_what_happened_to_both_gaps() -> None:
     said = found.verdict.partition("By sex, ")[2]
     both = {name: [f"{np.mean(gaps[title][name]):.1f}" for title in GAPS] for name in RATES}
     first = found["people"]["sex"]["methods"][0]
-    noise = ["[{:.1f}, {:.1f}]".format(*first["intervals"][key]) for key in ("equal_opportunity", "demographic_parity")]
+    ends = [first["intervals"][key] for key in ("equal_opportunity", "demographic_parity")]
+    noise = [f"[{low:.1f}, {high:.1f}]" for low, high in ends]
     expected = (
         f"plain's gaps are {both['plain'][0]} points in equal opportunity and {both['plain'][1]} points in demographic parity; the people of one "
         f"test set alone leave {noise[0]} and {noise[1]} (95 % interval). Paired over seeds (Holm, p < 0.05), in brackets the gaps "
@@ -79,7 +80,9 @@ def test_the_verdict_says_what_happened_to_both_gaps() -> None:
     )
     assert said.replace("\u00a0", " ") == expected
     spread = [np.std(gaps[title]["plain"], ddof=1) for title in GAPS]
-    assert all(0.5 < half / (2 * sd) < 2 for half, sd in zip(noise, spread, strict=True))  # seeds draw new people here
+    assert all(
+        0.5 < (high - low) / (4 * sd) < 2 for (low, high), sd in zip(ends, spread, strict=True)
+    )  # seeds draw new people here
     page = re.sub(r"(\s*<[^>]*>\s*)+", " ", html.render(found))
     assert "both gaps are smaller with fair" in page.partition("Who has what")[0]
 

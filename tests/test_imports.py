@@ -175,7 +175,6 @@ LONGER = {  # file: its limit, and why
         "the histogram of the paper's Figure 2 is recorded with every round, exactly and in bins, and counts and masks are bytes and bits, "
         "for which large models have a compiled form",
     ),
-    "saga": (42, "two values, one of which a client keeps where it is not simulated"),
     "principal": (
         54,
         "three readings of a printed equation, two scopes, guards that neither paper nor code has, and a record of the step beside the mean",

@@ -518,7 +518,7 @@ def test_words_that_sites_write_in_two_ways_are_refused(here: Path) -> None:
     loud = [{**row, "sick": row["sick"].upper()} for row in people() if row["site"] == "south"]
     write(here / "south.csv", loud, COLUMNS[1:])
     with pytest.raises(
-        DataError, match=r"class: 'NO' and 'no'.* differ only in capital letters or spaces between sites"
+        DataError, match=r"class: 'NO' and 'no'.* differ only in capital letters, spaces or zeros between sites"
     ):
         join({name: site_sums(f"{name}.csv", options, least=1) for name in SITES})
 

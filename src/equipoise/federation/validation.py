@@ -48,8 +48,8 @@ class HeldOut:
         lacking = [name for name, d in zip(names, self.sets, strict=True) if d is None]
         held = sum(d.size for d in self.sets if d is not None)
         people = any(d is not None and d.persons < d.size for d in self.sets)
-        of = "the people in its training samples" if people else "its own training samples"
-        line = f"validation: each client holds out {100 * share:g} % of {of}, {held} samples in all"
+        source = "the people in its training samples" if people else "its own training samples"
+        line = f"validation: each client holds out {100 * share:g} % of {source}, {held} samples in all"
         if lacking:
             more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
             line += f"; too few to hold one out, so no validation of {', '.join(lacking[:3])}{more}"
