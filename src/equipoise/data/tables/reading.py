@@ -431,9 +431,7 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
     codes = any(map(CODE.fullmatch, bare if of_words else texts))
     forms = date_forms(texts)
     if raw.days and forms and not forms[0].startswith("%Y"):  # 03/01 became the first of March, and 13/01 stayed
-        return Guess(
-            reason="some cells are dates and others text, where a program may have taken days for months: write all as text"
-        )
+        return Guess(reason="some cells are dates and others text, perhaps day for month: write all as text")
     if raw.numbers and signs and signs[0].unit:
         return Guess(reason=f"some cells are numbers and others text with {signs[0].unit!r}: write them alike")
     if of_words and (codes or forms or len(counts) == 1):  # 007A
