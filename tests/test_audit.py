@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 
 import equipoise as eq
 from equipoise.cli.main import app
+from equipoise.data.formats.predictions import read
+from equipoise.data.tables.columns import Columns
 
 
 def drawn(n: int = 400, seed: int = 0, **more: Any) -> pd.DataFrame:
@@ -278,3 +280,35 @@ def test_advice_works_as_it_is_printed(tmp_path: Path, frame: pd.DataFrame, how:
     assert refused.exit_code
     assert advice in str(refused.exception)
     assert not CliRunner().invoke(app, [*given_, *shlex.split(advice)]).exit_code
+
+
+def predictions(path: Path, **columns: Any) -> Path:
+    """A table of 60 predictions, in which these columns are others."""
+    rng = np.random.default_rng(0)
+    usual = {"y": rng.integers(0, 2, 60), "p": rng.uniform(0.1, 0.9, 60).round(3), "g": ["a", "b"] * 30}
+    pd.DataFrame({**usual, **columns}).to_csv(path, index=False, sep=";")
+    return path
+
+
+def test_zeros_far_from_other_probabilities_are_probabilities(tmp_path: Path) -> None:
+    scores = np.where(np.arange(60) % 3, np.linspace(0.6, 0.9, 60).round(3), 0)
+    path = predictions(tmp_path / "p.csv", p=scores)
+    assert eq.audit(str(path), label="y", probability="p", group="g", positive="1")
+
+
+def test_a_percentage_is_no_probability(tmp_path: Path) -> None:
+    path = predictions(tmp_path / "p.csv", p=[f"0.{k + 10}%" for k in range(60)])
+    with pytest.raises(ValueError, match="column p: every probability has '%'"):
+        eq.audit(str(path), label="y", probability="p", group="g", positive="1")
+
+
+def test_bands_have_the_signs_of_the_table(tmp_path: Path) -> None:
+    """1.250 is above 500, and 900,5 is a number."""
+    path = predictions(tmp_path / "p.csv", p=["0,31", "0,72"] * 30, inc=["1.250", "300,5", "900,5"] * 20)
+    columns = Columns(label="y", group="inc:500", decimal=",")
+    table = read(str(path), columns, probability="p", positive="1")
+    values = [table.attributes["inc"][code] for code in table.s[:3, 0]]
+    assert values == [">= 500", "< 500", ">= 500"]
+    path = predictions(tmp_path / "q.csv", inc=["1.250", "300", "900"] * 20)
+    with pytest.raises(ValueError, match="column inc: more than one reading is possible"):
+        eq.audit(str(path), label="y", probability="p", group="inc:500", positive="1")

@@ -18,7 +18,7 @@ from equipoise.data.formats.table import Frame, opened
 from equipoise.data.tables.cells import word_of
 from equipoise.data.tables.columns import Columns, check_purposes, column, numbered, ordered, together
 from equipoise.data.tables.roles import Group, groups_of, read_column, read_numbers, with_signs
-from equipoise.data.tables.words import Origin, alike, missing
+from equipoise.data.tables.words import Origin, alike, missing, unit_of
 from equipoise.metrics.groups import Positive, positive_class
 from equipoise.metrics.thresholds import decided
 from equipoise.system.suggestions import some
@@ -110,8 +110,10 @@ def read(
     def numbers(name: str) -> NDArray[np.float64]:
         """The numbers in a column; NaN where a cell is none."""
         todo = "Correct these cells, or remove their rows."
-        values, wrong, notes = read_numbers(cells[name], origin(name), columns, "a number in every row", todo)
-        problems.extend((*wrong, *(notes if name == probability else ())))
+        values, wrong, _ = read_numbers(cells[name], origin(name), columns, "a number in every row", todo)
+        problems.extend(wrong)
+        if name == probability and (unit := unit_of([*filter(None, map(word_of, cells[name]))])):
+            problems.append(f"{what}, column {name}: every probability has {unit!r}. Write numbers between 0 and 1.")
         return np.array(values)
 
     try:
