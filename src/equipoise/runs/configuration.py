@@ -27,7 +27,6 @@ from equipoise.system.suggestions import some
 from equipoise.system.text import read_value
 
 FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messages, in this process
-# NAME=VALUE at the beginning of a list; commas in brackets or quotes are part of the value
 
 
 # Settings that earlier versions lack, and what those did.
@@ -255,7 +254,7 @@ def called(option: str, text: str, example: str) -> tuple[str, Content]:
     name, pairs = reference + call.name, [*filter(any, call.pairs or ())]
     if (
         not (call.closed or call.pairs is None)
-        or not all(key and value for key, value in pairs)
+        or not all(key.isidentifier() and value and value[0] != "=" for key, value in pairs)
         or len(dict(pairs)) < len(pairs)
     ):
         raise ValueError(f"{option} {text}: write NAME=VALUE in the brackets and close them, for example {example}.")

@@ -273,10 +273,8 @@ def join(sums: Mapping[str, Mapping[str, Any]]) -> SharedSchema:
     categories = {name: {word for part in parts for word in part[name].words} for name in schema.names}
     for what, names in {"class": classes, **values, **categories}.items():
         spelled = [*filter(None, names)]
-        pairs = [*twins(spelled)] + (
-            [] if what in schema.names else [group[:2] for group in same_numbers(sorted(spelled))]
-        )
-        if pairs:
+        same_number = [] if what in schema.names else same_numbers(sorted(spelled))
+        if pairs := [*twins(spelled), *(group[:2] for group in same_number)]:
             said = listed(f"{a!r} and {b!r}" for a, b in pairs)
             raise DataError(
                 f"{what}: {said} differ only in capital letters, spaces or zeros between sites. Write them in one way."

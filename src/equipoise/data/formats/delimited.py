@@ -111,8 +111,8 @@ class Delimited:
             return {name: Words.of(()) for name in names}
         check_bytes(self.path, 8 * len(self) * len(names))
         first = [*zip(*self.head, strict=True)]
-        cells = {name: first[k] for name, k in zip(names, self._places(names), strict=True)}
         place = dict(zip(names, self._places(names), strict=True))
+        cells = {name: first[k] for name, k in place.items()}
         number = [name for name in self._numeric(cells) if name not in text and place[name] not in self.codes]
         try:
             x = self._numbers(number)

@@ -429,7 +429,7 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
     bare = [*map(signs[0].bare, texts)] if signs else texts
     of_words = bool(signs) and any(map(str.isalpha, signs[0].unit))  # 4 doors, which may be categories, too
     codes = any(map(CODE.fullmatch, bare if of_words else texts))
-    forms = date_forms(texts)
+    forms = date_forms(texts) if of_words or raw.days else []
     if raw.days and forms and not forms[0].startswith("%Y"):  # 03/01 became the first of March, and 13/01 stayed
         return Guess(reason="some cells are dates and others text, perhaps day for month: write all as text")
     if raw.numbers and signs and signs[0].unit:
@@ -454,7 +454,7 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
     if truth := truth_of(counts):
         number = Feature(name, NUMBER, low=0, high=1, truth=truth)
         return Guess((number, Feature(name, CATEGORY)) if len(truth) > 2 else (number,))
-    if forms:
+    if forms := date_forms(texts):
         return Guess(tuple(Feature(name, DATE, form=form) for form in forms))
     if len(counts) == 1 and present == len(raw):
         return Guess(reason="the same in every row")

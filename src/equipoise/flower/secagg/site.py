@@ -146,12 +146,12 @@ def used(site: Site, job: Job) -> str:
 
     Every field of the job counts that is not one of :data:`OF_SITE`, with the experiment, the run's configuration, and the code.
     """
-    trial, told = site.trial, {f.name: getattr(job, f.name) for f in fields_of(job) if f.name not in OF_SITE}
+    trial, inputs = site.trial, {f.name: getattr(job, f.name) for f in fields_of(job) if f.name not in OF_SITE}
     code = own_code.defining(*job.model.net.modules(), *job.rules, job.model.task)
-    told["model"] = [*structure(job.model, trial.neurons).values(), str(job.model.task), code, environment.code()]
-    told |= {"settings": job.settings.decisive, "neurons": job.neurons is None}
-    told["received"] = model_digest(site._public(job.received[0]))
-    return sha256(json.dumps([dict(site.experiment), dict(site.run_config), _content(told)], sort_keys=True).encode())
+    inputs["model"] = [*structure(job.model, trial.neurons).values(), str(job.model.task), code, environment.code()]
+    inputs |= {"settings": job.settings.decisive, "neurons": job.neurons is None}
+    inputs["received"] = model_digest(site._public(job.received[0]))
+    return sha256(json.dumps([dict(site.experiment), dict(site.run_config), _content(inputs)], sort_keys=True).encode())
 
 
 def _content(x: Any) -> Any:
