@@ -686,6 +686,45 @@ def test_two_hundred_faulty_columns_are_said_in_short(tmp_path: Path) -> None:
     assert len(str(caught.value)) < 5000
 
 
+NUMBERS: dict[str, Sequence[str]] = {
+    "fractions": [f"{row * 7 % 11 / 4}" for row in range(N)],
+    "whole numbers": [f"{row * 13 % 17}" for row in range(N)],
+    "thousands or fractions": [f"{row % 9 + 1}.{row * 37 % 900 + 100}" for row in range(N)],
+    "zeros at the end": [f"3.{row}" for row in range(N)],
+    "round thousands": [f"{row + 10}.000" for row in range(N)],
+    "codes": [f"{row * 5 % 23:03}" for row in range(N)],
+    "codes with letters": ["1E1", "2E1", "12", "7"] * (N // 4),
+    "eight digits": [f"202001{row % 28 + 1:02}" for row in range(N)],
+    "truth": [*"0110" * (N // 4)],
+    "too large": ["1e39", *map(str, range(1, N))],
+}
+
+
+@pytest.mark.parametrize("gap", ["", "NA", "NaN", "nan", "NULL", "null", "None", "?"])
+@pytest.mark.parametrize("rows", [N, 1200])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_gap_among_numbers_changes_no_other_cell(name: str, rows: int, gap: str, tmp_path: Path) -> None:
+    """As a column with a word that makes it text, ``n/a``: the same numbers, notes and questions."""
+    found = []
+    for word in (gap, "n/a"):
+        cells = [*NUMBERS[name]] * (rows // N)
+        cells[5] = cells[-2] = word
+        try:
+            data = read(tmp_path / "t.csv", alone(cells, sep=";"))
+            feature = next((f for f in data.inputs.schema.features if f.name == "x"), None)
+            notes = [note for note in data.notes if "marks a missing cell" not in note]
+            found.append((feature, feature and cells_of(data, "x"), notes))
+        except DataError as error:
+            found.append((str(error).replace(repr(word), "gap"),))
+    assert found[0] == found[1]
+
+
+def test_long_numbers_beside_a_gap_are_told(tmp_path: Path) -> None:
+    cells = [f"{2**53 + row}" for row in range(N)]
+    for gap in ("12", "", "NA"):
+        assert "different ones are the same" in " ".join(read(tmp_path / "t.csv", alone([gap, *cells[1:]])).notes)
+
+
 PEAK = """
 import resource, sys
 from pathlib import Path

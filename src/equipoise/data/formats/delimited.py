@@ -47,8 +47,9 @@ CODES = re.compile(rf"[^\S\n]*(?:{CODE})", re.ASCII)
 ODD = re.compile(rf"(?:^|\n)[^\S\n]*(?:{CODE})|\.000\s*\n", re.ASCII)
 END = "\ue000"  # is read after the last line: a quotation mark that is open takes it into a cell
 WHOLE = re.compile(r"[+-]?\d{1,300}", re.ASCII)
+GAPS = ("", "NA", "NaN", "nan", "NULL", "null", "None", "?")  # in columns of numbers; other words make them text
 # what pandas makes of every file: no header, and each cell as it is written
-PLAINLY: Mapping[str, Any] = {"header": None, "index_col": False, "keep_default_na": False, "na_filter": False}
+PLAINLY: Mapping[str, Any] = {"header": None, "index_col": False, "keep_default_na": False}
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Delimited:
         return {name: frame[k].tolist() for name, k in zip(names, where, strict=True)}
 
     def columns(self, names: Sequence[str], text: Collection[str] = ()) -> dict[str, Raw]:
-        """Some columns as numbers, where every cell is one, or else as text; those of ``text``, whose numbers have signs, in any case."""
+        """Some columns as numbers, where every cell is one or empty, or else as text; those of ``text``, whose numbers have signs, in any case."""
         if not len(self) or not names:
             return {name: Words.of(()) for name in names}
         check_bytes(self.path, 8 * len(self) * len(names))
@@ -118,7 +119,7 @@ class Delimited:
             x = self._numbers(number)
         except ValueError:  # of a cell below the first rows
             number, x = [], np.empty((0, len(self)))
-        good: NDArray[np.bool_] = np.all(np.abs(x) <= LARGEST, axis=1)
+        good: NDArray[np.bool_] = ~np.any(np.abs(x) > LARGEST, axis=1)
         fitting = [name for name, fits in zip(number, good, strict=True) if fits]
         rounds = [place[name] in self.rounds for name in fitting]
         good[good] = ~self._doubtful(x[good], [cells[name] for name in fitting], rounds)
@@ -141,15 +142,17 @@ class Delimited:
         for k, row in enumerate(self.head):
             cells = [row[place] for place in where]
             plain = cells if self.decimal == "." else (cell.replace(",", ".") for cell in cells)
-            x[:, k] = np.fromiter(map(float, plain), np.float64, len(names))
+            x[:, k] = np.fromiter((np.nan if cell in GAPS else float(cell) for cell in plain), np.float64, len(names))
         return x
 
     def _numeric(self, cells: Mapping[str, Sequence[str]]) -> list[str]:
-        """The columns that hold numbers alone in these rows, none of which may be a code."""
+        """The columns that hold numbers and gaps alone in these rows, none of which may be a code."""
         number, sign = Signs(decimal=self.decimal).pattern.pattern, re.escape(self.decimal)
         usual = rf"-?+(?:[1-9]\d*+|0)(?:{sign}\d*+)?+\n"  # which is found sooner
-        numbers = re.compile(rf"(?:{usual}|\s*+(?!{CODE})(?:{number})[^\S\n]*+\n)*+", re.ASCII)
-        return [name for name, column in cells.items() if numbers.fullmatch("\n".join(column) + "\n")]
+        gaps = "|".join(map(re.escape, GAPS))
+        numbers = re.compile(rf"(?:{usual}|(?:{gaps})\n|\s*+(?!{CODE})(?:{number})[^\S\n]*+\n)*+", re.ASCII)
+        fitting = (name for name, column in cells.items() if numbers.fullmatch("\n".join(column) + "\n"))
+        return [name for name in fitting if not {*GAPS}.issuperset(cells[name])]
 
     def _doubtful(
         self, x: NDArray[np.float64], first: Sequence[Sequence[str]], rounds: Sequence[bool]
@@ -162,7 +165,8 @@ class Delimited:
         step = max(1, BLOCK // max(1, x.shape[1]))
         for k in range(0, len(x), step):
             part = x[k : k + step]
-            size, fraction = np.abs(part), part != np.floor(part)
+            known = np.nan_to_num(part)
+            size, fraction = np.abs(known), known != np.floor(known)
             milli = size * 1000
             near = np.abs(milli - np.rint(milli)) < ROUNDING
             grouped = ~fraction | ((size >= 1) & (size < 1000) & near)
@@ -172,7 +176,7 @@ class Delimited:
                 doubtful[k + j] = rounds[k + j] or any(cell.rstrip().endswith(".000") for cell in first[k + j])
             short = fraction.any(1) & near.all(1) & (different < min(FIRST, x.shape[1]))
             for j in np.flatnonzero(short).tolist():
-                words = {*first[k + j]}
+                words = {*first[k + j]}.difference(GAPS)
                 few = x.shape[1] > FIRST and different[j] <= FEW and len(np.unique(part[j])) <= FEW
                 doubtful[k + j] |= few or (len(words) > different[j] and respelt(map(str.strip, words)))
         return doubtful
@@ -180,7 +184,7 @@ class Delimited:
     def merged(self, columns: Mapping[str, Raw]) -> list[str]:
         """Columns with whole numbers so long that different ones are the same in double precision."""
         numbers = {name: x for name, x in columns.items() if isinstance(x, np.ndarray)}
-        large = [name for name, x in numbers.items() if not x @ x < EXACT and np.abs(x).max(initial=0) >= EXACT]
+        large = [name for name, x in numbers.items() if not x @ x < EXACT and np.any(np.abs(x) >= EXACT)]
         cells = {name: {cell.strip() for cell in every} for name, every in self.words(large).items()}
         whole = {name: [cell for cell in every if WHOLE.fullmatch(cell)] for name, every in cells.items()}
         return [name for name, every in whole.items() if len({*map(int, every)}) > len({*map(float, every)})]
@@ -224,6 +228,7 @@ class Delimited:
             warnings.simplefilter("ignore")  # float_precision will have one value only, that which is asked for
             how: dict[str, Any] = {"sep": self.sep, "skipinitialspace": self.spaced, "decimal": self.decimal}
             how |= {"names": range(self.width), "usecols": where, "skiprows": self.skipped, "dtype": dtype}
+            how |= {"na_filter": False} if dtype is str else {"na_values": GAPS}
             exact = {"float_precision": "round_trip", "low_memory": False, "engine": "c"}
             try:
                 for frame in read(file, chunksize=rows, **how, **PLAINLY, **exact):

@@ -27,7 +27,7 @@ from equipoise.data.tables.cells import (
 )
 from equipoise.data.tables.checks import odd_zeros
 from equipoise.data.tables.columns import MANY, Columns, listed, option, require_columns
-from equipoise.data.tables.schema import CATEGORY, DATE, EXPONENT, NUMBER, Feature, Schema, plain
+from equipoise.data.tables.schema import CATEGORY, DATE, EXPONENT, NUMBER, Feature, Schema, kind_of, plain
 from equipoise.data.tables.words import (
     NUMBER as NUMERIC,
     Signs,
@@ -157,7 +157,7 @@ def signs_in(raw: Mapping[str, Raw], options: Columns, text: bool) -> tuple[dict
     """
     words = {name: cells.texts for name, cells in raw.items() if isinstance(cells, Words)}
     numbers = (cells for cells in raw.values() if text and not isinstance(cells, Words))
-    fractions = (options.decimal or ".") * any((cells % 1 != 0).any() for cells in numbers)
+    fractions = (options.decimal or ".") * any((cells % 1 > 0).any() for cells in numbers)
     columns = {name: readings(texts, options.thousands, options.decimal) for name, texts in words.items()}
     shown = shown_by([(signs, words[name]) for name, signs in columns.items()], fractions)
     return columns, shown
@@ -391,7 +391,11 @@ def key_of(name: str) -> str:
 def signed(schema: str) -> set[str]:
     """The columns of a schema that are read as text: their numbers have signs, 2.000 may be two thousand; or are codes, 1E1."""
     written = {name: options for name, options in json.loads(schema or "{}").items() if isinstance(options, dict)}
-    return {name for name, column in written.items() if any(map(column.get, SIGNS)) or column.get("kind") == CATEGORY}
+    return {
+        name
+        for name, column in written.items()
+        if any(map(column.get, SIGNS)) or column.get("kind", kind_of(column)) == CATEGORY
+    }
 
 
 @dataclass(frozen=True)
