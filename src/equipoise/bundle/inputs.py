@@ -57,7 +57,7 @@ class GroupColumn:
             return self.unknown
         if not self.bands:
             return self.names.get(word, word)
-        text = isinstance(cell, str)
+        text = isinstance(cell, str) or self.unit  # 0.4 is no 40 %
         number = Signs(self.thousands, self.decimal, self.unit).number(word) if text else Signs().number(word)
         return band(number, self.bands) if number == number else ""
 

@@ -169,7 +169,7 @@ def init(
     lines, regression, table = list[str](), False, None
     if content is not None:
         _complete(options, *content[:2])
-        lines, regression = _facts(*content), content[0].regression
+        lines, regression = _facts(*content, options.get("positive")), content[0].regression
         table = content[0].inputs if isinstance(content[0].inputs, RawTable) else None
     if task is not None:
         options["task"] = own_code.moved(task, lambda path: str(_beside(path, output)))
@@ -243,16 +243,19 @@ def _complete(options: dict[str, Any], own: UserData, parts: Parts) -> None:
         options.setdefault("range", own.about["range"])  # stays when images are added, and on other machines
 
 
-def _facts(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> list[str]:
+def _facts(own: UserData, parts: Parts, sets: Mapping[str, list[int]], positive: str | None) -> list[str]:
     """Sentences about the data."""
     from equipoise.data.tables.columns import counts, listed
+    from equipoise.metrics.groups import positive_class
 
+    chosen = None if own.regression else positive_class(positive, own.classes)
     more = f" and {len(own.features) - MANY:,} more, which --json shows" * (len(own.features) > MANY)
     whose = _many(len(parts.train), "client") if own.client else f"no clients: divided among {len(parts.train)} of them"
     return [
         f"{own.source}: {own.layout}",
         f"{_many(len(own), 'sample')}, {whose}",
         _labels(own),
+        *([chosen.sentence] if chosen else []),
         *([f"{_many(len(own.features), 'feature')}: {', '.join(own.features[:MANY])}{more}"] if own.features else []),
         *([f"groups: {listed(f'{name} {n:,}' for name, n in counts(own.group).items())}"] if own.group else []),
         *([f"subjects: {len({*own.subject}):,}, each with all rows in one part"] if own.subject else []),

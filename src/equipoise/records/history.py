@@ -323,7 +323,8 @@ class History:
             counted = [{"": decided}]
         if (why := useless(shown[-last:])) is None:
             why = guesses(counted) or guesses_mean(shown[-last:])
-        return Said(f"{GUESSES}: {why}" * bool(why), GUESSES)
+        left = ", without the groups too small to be shown" * bool(self.small_groups)
+        return Said(f"{GUESSES}{left}: {why}" * bool(why), GUESSES)
 
     @property
     def selected_round(self) -> int | None:

@@ -141,8 +141,10 @@ class Delimited:
         x = np.empty((len(names), len(self)))
         for k, row in enumerate(self.head):
             cells = [row[place] for place in where]
-            plain = cells if self.decimal == "." else (cell.replace(",", ".") for cell in cells)
-            x[:, k] = np.fromiter((np.nan if cell in GAPS else float(cell) for cell in plain), np.float64, len(names))
+            plain = cells if self.decimal == "." else [cell.replace(",", ".") for cell in cells]
+            if not {*GAPS}.isdisjoint(plain):
+                plain = ["nan" if cell in GAPS else cell for cell in plain]
+            x[:, k] = np.fromiter(map(float, plain), np.float64, len(names))
         return x
 
     def _numeric(self, cells: Mapping[str, Sequence[str]]) -> list[str]:

@@ -473,7 +473,9 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
     units = units_of(counts)
     numeric = units.total() + sum(n for word, n in counts.items() if DIGITS.fullmatch(word))
     if 2 * numeric >= present and not codes:  # numbers, of which some cells are none: a fault, which reading names
-        return Guess((Feature(name, NUMBER, decimal=decimal or ".", unit=units.most_common(1)[0][0] if units else ""),))
+        commas = sum("," in word and "." not in word for word in counts) > sum("." in word for word in counts)
+        sign = decimal or ("," if commas else ".")
+        return Guess((Feature(name, NUMBER, decimal=sign, unit=units.most_common(1)[0][0] if units else ""),))
     if few:
         return Guess((Feature(name, CATEGORY),))
     if present >= ROWS * len(counts) and sum(n >= ROWS for n in counts.values()) <= MOST:
