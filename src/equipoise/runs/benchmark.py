@@ -32,7 +32,7 @@ from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
 from equipoise.system import own_code, trust
 from equipoise.system.errors import ExpectedError
-from equipoise.system.files import PART, write_atomically
+from equipoise.system.files import PART, read_regular, write_atomically
 from equipoise.system.seals import open_json, open_toml, sealed_json
 from equipoise.system.suggestions import unknown
 
@@ -227,7 +227,7 @@ class Cell:
         if why := self.part.skip.get(self.method):
             return {"skipped": why}
         path = self.folder / FAILED
-        return dict(open_json(path.read_text(encoding="utf-8"))) if path.exists() else {}
+        return dict(open_json(read_regular(path).decode())) if path.exists() else {}
 
     @property
     def chosen(self) -> bool:
@@ -256,7 +256,7 @@ class Cell:
     @property
     def choice(self) -> Content:
         """What was chosen, as :meth:`equipoise.runs.tuning.Tuning.document` has it."""
-        document = open_json((self.folder / TUNING).read_text(encoding="utf-8"))
+        document = open_json(read_regular(self.folder / TUNING).decode())
         return dict(document["methods"][self.method])
 
     def config(self, seed: int) -> RunConfig:
@@ -345,7 +345,7 @@ def _settle(suite: Suite, base: Path, methods: Sequence[str]) -> None:
 def _conditions(base: Path) -> Content:
     """What a suite has noted in its folder; empty if nothing."""
     path = base / CONDITIONS
-    return dict(open_json(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    return dict(open_json(read_regular(path).decode())) if path.exists() else {}
 
 
 def _differences(name: str, before: Any, now: Any) -> Iterator[str]:

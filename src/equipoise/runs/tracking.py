@@ -22,6 +22,7 @@ from equipoise.records.record import parse
 from equipoise.runs import directory as runs
 from equipoise.runs.trackers import TRACKERS, Sink, Tracked, numbers, part
 from equipoise.system.errors import ExpectedError
+from equipoise.system.files import read_regular
 from equipoise.system.suggestions import unknown
 
 log = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ class Follower:
             t, complete = _reached(path)
             if t == self.sent.get(path, 0) and not (complete and path in self.open):
                 continue
-            records, hashes = parse((path / "metrics.jsonl").read_text(), t)
+            records, hashes = parse(read_regular(path / "metrics.jsonl").decode(), t)
             if path not in self.open:
                 run = Tracked(path, hashes[0], path.parent.name if (path.parent / ORDER).exists() else "")
                 self.open[path] = run, TRACKERS[self.tracker](run, self.place)
@@ -132,7 +133,7 @@ def _reached(path: Path) -> tuple[int, bool]:
     t = int(about["t"])
     if (path / "config.toml").exists():
         return t, runs.finished(path)
-    records, _ = parse((path / "metrics.jsonl").read_text(), t)
+    records, _ = parse(read_regular(path / "metrics.jsonl").decode(), t)
     return t, t == about.get("rounds") or "stopped" in records[-1]
 
 
