@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from equipoise.cli.console import note, out, plain_table, print_json, progress_bar, require_free, say
 from equipoise.cli.options import Json, Moved, Run, reading_of
-from equipoise.system.files import read_regular
+from equipoise.system.files import read_regular, real_path
 from equipoise.system.own_code import short
 from equipoise.system.seals import open_json, open_toml
 from equipoise.system.suggestions import require_use
@@ -102,7 +102,7 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
 
         given = {f"--{name}": value for name, value in {**options, "data": data}.items()}
         require_use(given, together="the bundle that the server has made: change README.md and card.html of the copy")
-        take(made, folder)
+        take(real_path(made, directory), folder)
         announce(folder, "a bundle of the server's last model")
         return
     fed, history = runs.trained(directory, data), History.from_run(directory)

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -204,7 +205,7 @@ def way_back(directory: Path, records: Sequence[Record]) -> str:
         return ""
     return (
         f" If a round has spoilt the model, continue from before it; kept are the states before round {', '.join(map(str, sorted(earlier)))}: "
-        f"equipoise resume {directory} --from {earlier[0]}; between sites -c 'from-round={earlier[0]}'."
+        f"equipoise resume {shlex.quote(str(directory))} --from {earlier[0]}; between sites -c 'from-round={earlier[0]}'."
     )
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shlex
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -250,7 +251,7 @@ def located(directory: Path, data: str | None = None) -> RunConfig:
     path = config.data
     if path and not path.startswith(places.HUB) and not own_code.is_reference(path) and not Path(path).exists():
         raise RunError(
-            f"The data of {directory} are not at {path}. Say where they are now: equipoise resume {directory} --data PATH."
+            f"The data of {directory} are not at {path}. Say where they are now: equipoise resume {shlex.quote(str(directory))} --data PATH."
         )
     return config
 
@@ -602,7 +603,9 @@ def trained(directory: Path, data: str | None = None) -> Federation:
     """
     config = load(directory)
     if not checkpoint.exists(directory / "checkpoint"):
-        raise RunError(f"{directory} has no checkpoint yet. Run it first: equipoise resume {directory}.")
+        raise RunError(
+            f"{directory} has no checkpoint yet. Run it first: equipoise resume {shlex.quote(str(directory))}."
+        )
     if config.engine == FLOWER:
         raise RunError(
             f"{directory} was run with --engine {FLOWER}, so what its clients remember is with them. Run it with another "

@@ -130,7 +130,7 @@ def _add_run(contents: Contents, path: Path, where: str, with_data: bool) -> tup
     """Add a run: what is said of it, and its project."""
     of_python = not (path / "config.toml").exists()
     if not of_python and not runs.finished(path):
-        raise RunError(f"{path} is not complete. Finish it first: equipoise resume {path}.")
+        raise RunError(f"{path} is not complete. Finish it first: equipoise resume {shlex.quote(str(path))}.")
     history = History.from_run(path)
     names: dict[str, str] = {}  # whole paths, and what they are in the pack
     project, data = Path.cwd(), None
@@ -295,7 +295,9 @@ def opened(path: Path, folder: Path) -> dict[str, Any]:
     anything can go wrong: no more is read than is listed.
     """
     if path.is_dir():
-        raise PackError(f"{path} is a directory, and a pack is one file. Make it first: equipoise pack {path}")
+        raise PackError(
+            f"{path} is a directory, and a pack is one file. Make it first: equipoise pack {shlex.quote(str(path))}"
+        )
     try:
         with zipfile.ZipFile(path) as file:
             entries = file.infolist()

@@ -6,6 +6,7 @@ arrives once.
 
 import logging
 import os
+import shlex
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -208,7 +209,9 @@ class Tracking:
                     follower.look(last=last)
                 follower.close()
         except Exception as error:
-            later = f"Send them later: equipoise track {follower.path} --to {follower.to}"
+            later = (
+                f"Send them later: equipoise track {shlex.quote(str(follower.path))} --to {shlex.quote(follower.to)}"
+            )
             log.warning("%s does not take the records: %s Training continues. %s", follower.to, _short(error), later)
 
 
