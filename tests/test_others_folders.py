@@ -224,6 +224,21 @@ def test_figures_go_into_no_folder_elsewhere(theirs: Path, equipoise: Any) -> No
     assert not [*(theirs.parent.parent / "paper").iterdir()]
 
 
+@pytest.mark.parametrize("name", ["checkpoint", "best"])
+def test_states_go_into_no_folder_elsewhere(tmp_path: Path, name: str) -> None:
+    """Also of a federation in Python, which asks nobody; old states are removed, and nothing of the user's is."""
+    data = [(torch.randn(30, 4), torch.arange(30) % 2) for _ in range(2)]
+    fed = eq.Federation(torch.nn.Linear(4, 2), data, tests={"t": data[0]})
+    fed.fit(1, directory=tmp_path / "run", progress=False)
+    (tmp_path / "mine/deep").mkdir(parents=True)
+    (tmp_path / "mine/state-000000.safetensors").write_text("mine")
+    shutil.rmtree(tmp_path / "run" / name, ignore_errors=True)
+    (tmp_path / "run" / name).symlink_to(tmp_path / "mine")
+    with pytest.raises(FolderError, match=f"{name}.* is a link that leads out of"):
+        fed.fit(1, directory=tmp_path / "run", progress=False)
+    assert {path.name for path in (tmp_path / "mine").iterdir()} == {"deep", "state-000000.safetensors"}
+
+
 # modes
 @pytest.fixture(params=[0, 0o002, 0o077])
 def umask(request: pytest.FixtureRequest) -> Iterator[int]:
@@ -245,9 +260,9 @@ def test_what_is_private_is_its_owners_under_any_umask(tmp_path: Path, umask: in
 
 
 def test_nobody_else_writes_bundles_and_keys(bundle: Path, tmp_path: Path, umask: int) -> None:
-    certificates = pytest.importorskip("equipoise.flower.deploy.certificates")
+    local = pytest.importorskip("equipoise.flower.deploy.local")
     bundles.take(bundle, tmp_path / "home")
-    certificates.certify(tmp_path / "new/certs", ["a"])
+    local.certify(tmp_path / "new/certs", ["a"])
     assert {name: mode & 0o022 for name, mode in modes(tmp_path).items()} == dict.fromkeys(modes(tmp_path), 0)
     assert {stat.S_IMODE((tmp_path / "new/certs" / name).stat().st_mode) for name in ("a", "ca.key")} == {0o600}
 

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.records.threshold import USES_GROUP
-from equipoise.system.files import LARGE, open_new, read_regular
+from equipoise.system.files import ANYWHERE, LARGE, open_new, read_regular
 from equipoise.system.seals import open_json, sealed_json
 
 FORMAT = 2  # raise it whenever an earlier Equipoise cannot read what is written: 1 had no decision
 ABOUT, SCHEMA, WEIGHTS, GRAPH = "bundle.json", "schema.json", "model.safetensors", "model.onnx"
-LINKED = Path("/")  # the folder in which files may be that are read by links, as the cache of the hub lays them out
 CARDS = ("README.md", "card.html")  # may be edited: no prediction depends on them
 KEPT = "THISFOLDER"  # the name of a bundle until it is taken home
 AGAIN = "Write the bundle again: equipoise export RUN --bundle DIR."
@@ -85,7 +84,7 @@ def read(folder: Path) -> dict[str, Any]:
     """
     path = folder / ABOUT
     try:
-        text = read_regular(path, LINKED).decode()
+        text = read_regular(path, ANYWHERE).decode()  # the cache of the hub has links
     except (FileNotFoundError, NotADirectoryError):
         raise BundleError(
             f"{folder} is not a bundle: it has no {ABOUT}. Write one: equipoise export RUN --bundle DIR."
@@ -106,7 +105,7 @@ def read(folder: Path) -> dict[str, Any]:
         file = folder / name
         if file.name != name or not file.is_file():
             raise BundleError(f"{file} is missing, which the bundle needs. {AGAIN}")
-        if (content := read_regular(file, LINKED, LARGE)).startswith(b"version https://git-lfs"):
+        if (content := read_regular(file, ANYWHERE, LARGE)).startswith(b"version https://git-lfs"):
             raise BundleError(f"{file} is a pointer of Git LFS, and its content was not fetched: git lfs pull.")
         if hashlib.sha256(content).hexdigest() != digest:
             raise BundleError(f"{file} was edited: its content is not what was written. {AGAIN}")

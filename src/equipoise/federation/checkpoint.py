@@ -20,7 +20,7 @@ from equipoise.core.client_rows import Copy, Rows
 from equipoise.records.meta import Content, Contribution
 from equipoise.system import tensor_files
 from equipoise.system.errors import ExpectedError
-from equipoise.system.files import read_regular, sweep, write_atomically
+from equipoise.system.files import read_regular, real_path, sweep, write_atomically
 from equipoise.system.seals import open_json, sealed_json
 
 POINTER = "checkpoint.json"
@@ -72,6 +72,7 @@ def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Kept) -> 
     ------
     OSError : a full disk or a directory that cannot be written; the previous checkpoint stays valid.
     """
+    real_path(directory, directory.parent)
     directory.mkdir(parents=True, exist_ok=True)
     rows = {name: x for name, x in tensors.items() if isinstance(x, Rows)}
     plain = {name: t for name, t in tensors.items() if not isinstance(t, Rows)}

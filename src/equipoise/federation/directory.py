@@ -16,7 +16,7 @@ from equipoise.federation.trial import Progression
 from equipoise.records.meta import Content
 from equipoise.records.record import DamagedLineError, Record, last_hash, line, lines, parse
 from equipoise.system import files, own_code
-from equipoise.system.files import claimed, read_regular, write_atomically
+from equipoise.system.files import claimed, read_regular, real_path, write_atomically
 from equipoise.system.places import private
 from equipoise.system.seals import open_json, sealed_json
 from equipoise.system.suggestions import shorten
@@ -105,11 +105,12 @@ def save(directory: Path, ours: Content, now: Progression, meta: Kept, best: Pro
             checkpoint.write(_best(directory, best.t), best.tensors(), {**about, "t": best.t})
     checkpoint.write(directory / CHECKPOINT, now.tensors(), about)
     named = {_best(directory, entry["best"]) for entry in checkpoint.kept(directory / CHECKPOINT) if "best" in entry}
-    for old in {*(directory / BEST).glob("*")} - named:
+    for old in {*_best(directory, 0).parent.glob("*")} - named:
         shutil.rmtree(old, ignore_errors=True)
 
 
 def _best(directory: Path, t: int) -> Path:
+    real_path(directory / BEST, directory)
     return directory / BEST / f"{t:06d}"
 
 

@@ -32,7 +32,7 @@ from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
 from equipoise.system import own_code, trust
 from equipoise.system.errors import ExpectedError
-from equipoise.system.files import PART, read_regular, write_atomically
+from equipoise.system.files import ANYWHERE, PART, read_regular, write_atomically
 from equipoise.system.seals import open_json, open_toml, sealed_json
 from equipoise.system.suggestions import unknown
 
@@ -100,7 +100,8 @@ def read_suite(name: str) -> Suite:
         raise SuiteError(f"{unknown('suite', name, suites())} Or give the path of your own, which ends in .toml.")
     text, content = "", dict[str, Any]()
     try:
-        text = (Path(name) if own else FOLDER / f"{name}.toml").read_text(encoding="utf-8")
+        read = read_regular(Path(name), ANYWHERE) if own else (FOLDER / f"{name}.toml").read_bytes()
+        text = read.decode()
         content = open_toml(text)
         if own:
             trust.require_file(Path(name), content)

@@ -17,6 +17,7 @@ from equipoise.system.errors import FolderError, RunError
 
 PART = ".part"  # ends the name of a file that is being written
 MOST, LARGE = 1 << 31, 1 << 40  # bytes of a text, and of tensors, that others may have made
+ANYWHERE = Path("/")  # the folder of a file that the user names, or whose content is checked: links may lead to it
 STRAIGHT = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # no link is followed, no pipe is waited for
 PRIVATE = 0o600  # the mode of a file that only its owner may read, where the file system has owners
 MOMENT = 0.3  # seconds for which a lock may be held by who only looks whether it is
