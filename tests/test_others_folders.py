@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -119,6 +120,13 @@ def test_a_comparison_takes_no_run_from_elsewhere(theirs: Path, ordered: bool, e
         Path("both/comparison.json").write_text(json.dumps({"runs": ["a"]}))
     done = equipoise("report", "both")
     assert (done.status, "both/a is a link that leads out of both" in done.err) == (1, True), done.err
+
+
+@pytest.mark.parametrize("package", ["records", "federation", "bundle", "flower/site", "privacy", "analysis"])
+def test_files_of_others_are_read_by_one_function(package: str) -> None:
+    direct = re.compile(r"\.read_(text|bytes)\(|\.open\(|[^._]open\(")
+    paths = Path(eq.__file__).parent.joinpath(package).rglob("*.py")
+    assert not [path.name for path in paths if direct.search(path.read_text())]
 
 
 # copying
