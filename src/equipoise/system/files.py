@@ -139,9 +139,13 @@ def open_new(path: Path, mode: int = 0o666) -> BinaryIO:
 
 
 def open_private(path: Path) -> BinaryIO:
-    """Open a file that only its owner may read to write it anew, whatever is in its place."""
-    path.unlink(missing_ok=True)
-    return open_new(path, PRIVATE)
+    """Open a file to write it anew; only its owner may read it, even if others could before. A link in its place is removed."""
+    if path.is_symlink():
+        path.unlink()
+    file = open(path, "wb", opener=lambda name, flags: os.open(name, flags | STRAIGHT, PRIVATE))  # noqa: SIM115
+    with contextlib.suppress(OSError):  # where the file system has no owners
+        path.chmod(PRIVATE)
+    return file
 
 
 def sweep(directory: Path) -> None:
