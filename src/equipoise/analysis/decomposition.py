@@ -23,7 +23,7 @@ from equipoise.records.record import Record
 from equipoise.runs import directory as runs
 from equipoise.runs.comparison import Progress
 from equipoise.runs.configuration import RunConfig, RunError
-from equipoise.system.files import write_atomically
+from equipoise.system.files import read_regular, write_atomically
 from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
 from equipoise.system.seals import read_json
@@ -201,7 +201,7 @@ def stored(path: Path, what: str, about: str, key: object) -> list[Row]:
     if not path.exists():
         return []
     try:
-        content = read_json(path.read_text(encoding="utf-8"))
+        content = read_json(read_regular(path).decode())
         return list(content[what]) if content[about] == key else []
     except (ValueError, KeyError, TypeError):
         raise RunError(f"{path} is damaged. Delete it; it will be measured again.") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,7 +175,9 @@ def trained(path: Path) -> tuple[Federation, Tensor]:
         raise ValueError(f"{path}: under {config.method} every client trains alone, and there is no global model.")
     torch.set_num_threads(config.threads)
     if not checkpoint.exists(path / "checkpoint"):
-        raise ValueError(f"{path} holds no trained model yet. Train it first: equipoise resume {path}")
+        raise ValueError(
+            f"{path} holds no trained model yet. Train it first: equipoise resume {shlex.quote(str(path))}"
+        )
     fed, _ = runs.federation(config)
     fed.resume(path)
     return fed, evaluation.published(fed.trial, fed.progress)

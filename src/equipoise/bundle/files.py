@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.records.threshold import USES_GROUP
+from equipoise.system.files import ANYWHERE, LARGE, open_new, read_regular
 from equipoise.system.seals import open_json, sealed_json
 
 FORMAT = 2  # raise it whenever an earlier Equipoise cannot read what is written: 1 had no decision
@@ -34,13 +35,18 @@ def require_free(folder: Path) -> None:
 def write(folder: Path, about: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
     """Write a bundle as a whole: its files, and what it is, with their SHA-256."""
     require_free(folder)
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    _write(folder, {**files, ABOUT: sealed_json({"format": FORMAT, **about, "files": hashes}).encode()})
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a new folder as a whole."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
     try:
-        hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        every = {**files, ABOUT: sealed_json({"format": FORMAT, **about, "files": hashes}).encode()}
-        for name, content in every.items():
-            (part / name).write_bytes(content)
+        for name, content in files.items():
+            with open_new(part / name, 0o644) as file:
+                file.write(content)
         part.chmod(0o755)
         if folder.exists():
             folder.rmdir()
@@ -50,15 +56,15 @@ def write(folder: Path, about: Mapping[str, Any], files: Mapping[str, bytes]) ->
 
 
 def take(folder: Path, home: Path) -> None:
-    """Copy a bundle that is as it was written."""
+    """Copy a bundle that is as it was written: the files that it lists, and no others."""
     require_free(home)
-    read(folder)
-    shutil.copytree(folder, home, dirs_exist_ok=True)
+    names = [ABOUT, *read(folder)["files"]]
+    copied = {name: read_regular(folder / name, folder, LARGE) for name in names if (folder / name).exists()}
     name = json.dumps(home.absolute().name, ensure_ascii=False)[1:-1]
-    for card in map(home.joinpath, CARDS):
-        if card.exists():  # as it may be edited
-            shown = html.escape(name) if card.suffix == ".html" else name
-            card.write_text(card.read_text(encoding="utf-8").replace(KEPT, shown), encoding="utf-8")
+    for card in {*CARDS} & {*copied}:  # as they may be edited
+        shown = html.escape(name) if card.endswith(".html") else name
+        copied[card] = copied[card].replace(KEPT.encode(), shown.encode())
+    _write(home, copied)
 
 
 def cautions(folder: Path) -> list[str]:
@@ -78,7 +84,7 @@ def read(folder: Path) -> dict[str, Any]:
     """
     path = folder / ABOUT
     try:
-        text = path.read_bytes().decode()
+        text = read_regular(path, ANYWHERE).decode()  # the cache of the hub has links
     except (FileNotFoundError, NotADirectoryError):
         raise BundleError(
             f"{folder} is not a bundle: it has no {ABOUT}. Write one: equipoise export RUN --bundle DIR."
@@ -99,7 +105,7 @@ def read(folder: Path) -> dict[str, Any]:
         file = folder / name
         if file.name != name or not file.is_file():
             raise BundleError(f"{file} is missing, which the bundle needs. {AGAIN}")
-        if (content := file.read_bytes()).startswith(b"version https://git-lfs"):
+        if (content := read_regular(file, ANYWHERE, LARGE)).startswith(b"version https://git-lfs"):
             raise BundleError(f"{file} is a pointer of Git LFS, and its content was not fetched: git lfs pull.")
         if hashlib.sha256(content).hexdigest() != digest:
             raise BundleError(f"{file} was edited: its content is not what was written. {AGAIN}")

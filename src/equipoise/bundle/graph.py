@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from equipoise.bundle.files import BundleError
 from equipoise.data.batch import Inputs
 from equipoise.data.samples import Samples
+from equipoise.system.files import ANYWHERE, LARGE, read_regular
 
 BLOCK = 256  # samples at once
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
@@ -56,7 +57,7 @@ def session(path: Path) -> Callable[[Samples], Tensor]:
     _require("onnxruntime")
     runtime: Any = import_module("onnxruntime")
     try:
-        run = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"]).run
+        run = runtime.InferenceSession(read_regular(path, ANYWHERE, LARGE), providers=["CPUExecutionProvider"]).run
     except Exception as error:  # of kinds of its own
         raise BundleError(
             f"The package onnxruntime {runtime.__version__} cannot run this network ({str(error).split(' : ')[-1].rstrip('. ')}). It has many "

@@ -29,6 +29,7 @@ from equipoise.data.batch import Batch
 from equipoise.data.samples import Samples, at_once, tensor
 from equipoise.data.tables.cells import word_of
 from equipoise.metrics.decision import Decision
+from equipoise.system.files import ANYWHERE, LARGE, read_regular
 from equipoise.system.seals import open_json, typed
 
 ROWS = 1 << 15  # samples, about, between two looks at the progress
@@ -80,7 +81,7 @@ class Content:
 
     @staticmethod
     def _of(folder: Path, about: Mapping[str, Any]) -> Content:
-        inputs = inputs_of(about["inputs"], lambda: open_json((folder / SCHEMA).read_text(encoding="utf-8")))
+        inputs = inputs_of(about["inputs"], lambda: open_json(read_regular(folder / SCHEMA, ANYWHERE).decode()))
         name, options = about["task"]["name"], {k: value for k, value in about["task"].items() if k != "name"}
         task = Regression(**options) if options or name != "classification" else CLASSIFICATION
         of_network = bool(about["network"])
@@ -95,7 +96,7 @@ class Content:
 
 def _network(about: Mapping[str, Any], weights: Path, task: Classification | Regression) -> Forward:
     """The network that :func:`equipoise.networks.build` makes, with the weights of the bundle."""
-    recipe, tensors = about["network"], load_tensors(weights.read_bytes())
+    recipe, tensors = about["network"], load_tensors(read_regular(weights, ANYWHERE, LARGE))
     if recipe.get("name") not in networks.NETWORKS or networks.WEIGHTS in recipe:
         raise BundleError(
             f"This Equipoise has no network {recipe.get('name')!r}. Install the version {about['versions'].get('equipoise')}."

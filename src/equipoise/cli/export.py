@@ -13,6 +13,7 @@ from typer import Argument, Option
 
 from equipoise.cli.console import note, out, plain_table, print_json, progress_bar, require_free, say
 from equipoise.cli.options import Json, Moved, Run, reading_of
+from equipoise.system.files import read_regular, real_path
 from equipoise.system.own_code import short
 from equipoise.system.seals import open_json, open_toml
 from equipoise.system.suggestions import require_use
@@ -101,7 +102,7 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
 
         given = {f"--{name}": value for name, value in {**options, "data": data}.items()}
         require_use(given, together="the bundle that the server has made: change README.md and card.html of the copy")
-        take(made, folder)
+        take(real_path(made, directory), folder)
         announce(folder, "a bundle of the server's last model")
         return
     fed, history = runs.trained(directory, data), History.from_run(directory)
@@ -116,7 +117,7 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
             say(f"Probabilities are not recalibrated in this bundle. To do so: --recalibrate {fitted['kind']}.")
     elif (directory / FILE).exists():
         say(f"{directory / FILE} is of another model, and the threshold of this bundle is 0.5.")
-    manifest = open_json((directory / "manifest.json").read_text(encoding="utf-8"))
+    manifest = open_json(read_regular(directory / "manifest.json").decode())
     fed.save_bundle(folder, client=number, data=manifest.get("data"), **options)
     announce(folder, "a bundle")
 
@@ -133,7 +134,7 @@ def announce(folder: Path, what: str) -> None:
 
 def _of_sites(directory: Path) -> bool:
     """Whether a run is that of a server, whose configuration names no scenario of its own."""
-    config = open_toml((directory / "config.toml").read_text(encoding="utf-8"))
+    config = open_toml(read_regular(directory / "config.toml").decode())
     return bool(config.get("scenario", "sites") == "sites")
 
 
@@ -161,7 +162,7 @@ def _inputs(directory: Path) -> dict[str, str]:
 
     config = runs.load(directory, checked=False)
     options = ", ".join(f"{name}={value!r}" for name, value in config.network_options.items())
-    data = open_json((directory / "manifest.json").read_text(encoding="utf-8")).get("data") or {}
+    data = open_json(read_regular(directory / "manifest.json").decode()).get("data") or {}
     numbers = data.get("standardised") or {name: data[name] for name in ("inputs", "schema") if name in data}
     return {
         "network": f"{short(config.network)}{f'({options})' * bool(options)}",

@@ -17,7 +17,7 @@ from equipoise.cli.console import out, plain_table, print_json, require_free
 from equipoise.cli.options import SETTINGS, Json, Task, help_of
 from equipoise.core.settings import SCENARIO, meaning
 from equipoise.system import own_code, trust
-from equipoise.system.files import write_atomically
+from equipoise.system.files import ANYWHERE, read_regular, write_atomically
 from equipoise.system.seals import CHANGED, open_toml
 from equipoise.system.suggestions import unknown
 
@@ -448,7 +448,7 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
     from equipoise.runs.configuration import called, whole
 
     try:
-        table = open_toml(written := path.read_bytes().decode())
+        table = open_toml(written := read_regular(path, ANYWHERE).decode())
     except OSError as error:
         from equipoise.records.directory import CHOSEN as CHOICE
         from equipoise.runs.choosing import FOLDER

@@ -45,7 +45,7 @@ from equipoise.cli.tune import benchmark, tune
 from equipoise.system import trust
 from equipoise.system.errors import ExpectedError
 from equipoise.system.suggestions import some
-from equipoise.system.workers import loading
+from equipoise.system.workers import isolated, loading, python
 
 TUNING = ("draws", "trials", "halving", "sampler")  # options of tune that compare lacks
 
@@ -130,7 +130,7 @@ def _main(
         from equipoise.system import environment
 
         arguments = [a for a in sys.argv[1:] if a != "--portable"]
-        os.execve(sys.executable, [sys.executable, "-P", "-m", "equipoise", *arguments], environment.portable())
+        os.execve(sys.executable, python("-m", "equipoise", *arguments), environment.portable())
 
 
 @cache
@@ -169,7 +169,8 @@ def main() -> NoReturn:
             stream.reconfigure(errors="replace")
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        commands()(arguments, prog_name="equipoise", standalone_mode=True)
+        with isolated():  # libraries start Python, too
+            commands()(arguments, prog_name="equipoise", standalone_mode=True)
     except ExpectedError as error:
         _fail(str(error), 1, debug)
     except OSError as error:

@@ -18,6 +18,7 @@ from equipoise.cli.console import out, plain_table, print_json, say
 from equipoise.cli.export import announce
 from equipoise.cli.options import Json
 from equipoise.system.errors import ExpectedError
+from equipoise.system.files import read_regular
 from equipoise.system.seals import open_json, open_toml
 from equipoise.system.suggestions import require_use
 
@@ -105,10 +106,10 @@ def _run(directory: Path) -> tuple[Row, tuple[Record, ...], list[str]]:
     names = ("config.toml", "metrics.jsonl", "sites.json", "manifest.json")
     config, metrics, roster, manifest = (directory / name for name in names)
     try:
-        settings = open_toml(config.read_text(encoding="utf-8"))
-        records = parse_lines(metrics.read_text(encoding="utf-8")) if metrics.exists() else ()
-        lost = open_json(manifest.read_text()).get("without_model", []) if manifest.exists() else []
-        sites = [site["name"] for site in open_json(roster.read_text())["sites"]] if roster.exists() else []
+        settings = open_toml(read_regular(config).decode())
+        records = parse_lines(read_regular(metrics).decode()) if metrics.exists() else ()
+        lost = open_json(read_regular(manifest).decode()).get("without_model", []) if manifest.exists() else []
+        sites = [site["name"] for site in open_json(read_regular(roster).decode())["sites"]] if roster.exists() else []
     except ValueError as error:
         raise ValueError(f"A file of the run {directory} is damaged: {error}.") from None
     how = of_run(directory)

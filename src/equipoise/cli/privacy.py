@@ -66,6 +66,7 @@ def _of(run: Path) -> list[dict[str, Any]]:
     from equipoise.federation.method import parse
     from equipoise.methods.dp import DP
     from equipoise.records.record import line, parse_lines
+    from equipoise.system.files import read_regular
     from equipoise.system.own_code import replaced
 
     history = History.from_run(run)
@@ -74,7 +75,7 @@ def _of(run: Path) -> list[dict[str, Any]]:
     noise = next((rule.noise for rule in parse(part[0]).rules if isinstance(rule, DP)), None) if part else None
     if noise is None:
         raise ValueError(f"{run}: its method {history.method} adds no noise. Give a run with dp in its method.")
-    old = [parse_lines(path.read_text(encoding="utf-8")) for path in run.glob("metrics.*.jsonl")]
+    old = [parse_lines(read_regular(path).decode()) for path in run.glob("metrics.*.jsonl")]
     again = {line(r): r for records in old for r in records if r not in history.records}  # rounds that were done again
     counts = answers([*history.records, *again.values()])
     if not counts:

@@ -11,6 +11,7 @@ from typer import Argument, Option
 from equipoise.cli import options
 from equipoise.cli.console import note, out, print_json, say
 from equipoise.cli.init import ABOUT, about_in
+from equipoise.system.files import ANYWHERE, read_regular
 from equipoise.system.ranges import check_option
 from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import require_use
@@ -88,7 +89,7 @@ def _numbers(document: object) -> object:
 def _words(path: Path) -> About:
     """The table [report] of a file."""
     try:
-        table = open_toml(path.read_bytes().decode())
+        table = open_toml(read_regular(path, ANYWHERE).decode())
     except (OSError, ValueError) as error:
         raise ValueError(f"--about {path}: it is no TOML file that can be read ({error}).") from None
     if not (words := about_in(path, table)):

@@ -32,6 +32,7 @@ from equipoise.engines.job import Answer, Job, draws
 from equipoise.engines.sequential import OneByOne
 from equipoise.system import memory, own_code
 from equipoise.system.tree import ALIGNMENT, flatten, numbered
+from equipoise.system.workers import isolated
 
 TRIES = 2  # visits of a client whose worker dies, before it is given up
 PATIENCE = 10  # seconds for a worker that hung up to end
@@ -311,7 +312,8 @@ def _start() -> Worker:
     context = multiprocessing.get_context("spawn")  # a fork of a process that has trained cannot train
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, own_code.files()), daemon=True)
-    process.start()
+    with isolated():
+        process.start()
     theirs.close()  # so that the end of the process is the end of the pipe
     return Worker(process, ours)
 

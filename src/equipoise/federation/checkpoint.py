@@ -20,7 +20,7 @@ from equipoise.core.client_rows import Copy, Rows
 from equipoise.records.meta import Content, Contribution
 from equipoise.system import tensor_files
 from equipoise.system.errors import ExpectedError
-from equipoise.system.files import sweep, write_atomically
+from equipoise.system.files import read_regular, real_path, sweep, write_atomically
 from equipoise.system.seals import open_json, sealed_json
 
 POINTER = "checkpoint.json"
@@ -72,6 +72,7 @@ def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Kept) -> 
     ------
     OSError : a full disk or a directory that cannot be written; the previous checkpoint stays valid.
     """
+    real_path(directory, directory.parent)
     directory.mkdir(parents=True, exist_ok=True)
     rows = {name: x for name, x in tensors.items() if isinstance(x, Rows)}
     plain = {name: t for name, t in tensors.items() if not isinstance(t, Rows)}
@@ -81,7 +82,9 @@ def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Kept) -> 
         plain |= where
     content, digest = tensor_files.packed(plain)
     name = f"state-{meta['t']:06d}.safetensors"
-    if (directory / name).exists() and hashlib.sha256((directory / name).read_bytes()).hexdigest() != digest:
+    if (directory / name).exists() and hashlib.sha256(
+        read_regular(directory / name, directory.parent)
+    ).hexdigest() != digest:
         name = f"state-{meta['t']:06d}-{digest[:16]}.safetensors"  # the previous checkpoint may need the other
     write_atomically(directory / name, content, private=True, lasting=False)
     pointer |= {"tensors": name, "sha256": digest}
@@ -186,7 +189,7 @@ def kept(directory: Path, t: int | None = None) -> list[Kept]:
     CheckpointError : missing, damaged or not kept, naming the file or what is kept.
     """
     try:
-        last: Kept = open_json((directory / POINTER).read_bytes().decode(errors="replace"))
+        last: Kept = open_json(read_regular(directory / POINTER, directory.parent).decode(errors="replace"))
         entries = [last, *last.pop("earlier", [])]
         for meta in entries:
             valid = Path(meta["tensors"]).name == meta["tensors"] and isinstance(meta["sha256"], str)

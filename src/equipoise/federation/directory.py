@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -15,8 +15,8 @@ from equipoise.federation.guard import QuorumError
 from equipoise.federation.trial import Progression
 from equipoise.records.meta import Content
 from equipoise.records.record import DamagedLineError, Record, last_hash, line, lines, parse
-from equipoise.system import own_code
-from equipoise.system.files import claimed, write_atomically
+from equipoise.system import files, own_code
+from equipoise.system.files import claimed, read_regular, real_path, write_atomically
 from equipoise.system.places import private
 from equipoise.system.seals import open_json, sealed_json
 from equipoise.system.suggestions import shorten
@@ -77,7 +77,7 @@ def write_manifest(directory: Path, meta: Mapping[str, object], machines: Sequen
     """Write what computed the run into its manifest, and all of ``meta`` where there is no manifest yet."""
     path = directory / MANIFEST
     try:
-        content = {**open_json(path.read_bytes().decode(errors="replace"))} if path.exists() else meta
+        content = {**open_json(read_regular(path).decode(errors="replace"))} if path.exists() else meta
     except (ValueError, TypeError) as error:
         raise CheckpointError(
             f"{path} is damaged ({error}). Put it back, or delete it: it is written again, and no round is lost."
@@ -87,11 +87,7 @@ def write_manifest(directory: Path, meta: Mapping[str, object], machines: Sequen
 
 def append(directory: Path, record: Record) -> None:
     """Add the record of a round; it is on the disk before the checkpoint that counts on it."""
-    text = line(record, last_hash(directory / METRICS))
-    with (directory / METRICS).open("ab") as file:
-        file.write(text.encode())
-        file.flush()
-        os.fsync(file.fileno())
+    files.append(directory / METRICS, line(record, last_hash(directory / METRICS)))
 
 
 def save(directory: Path, ours: Content, now: Progression, meta: Kept, best: Progression | None = None) -> None:
@@ -109,11 +105,12 @@ def save(directory: Path, ours: Content, now: Progression, meta: Kept, best: Pro
             checkpoint.write(_best(directory, best.t), best.tensors(), {**about, "t": best.t})
     checkpoint.write(directory / CHECKPOINT, now.tensors(), about)
     named = {_best(directory, entry["best"]) for entry in checkpoint.kept(directory / CHECKPOINT) if "best" in entry}
-    for old in {*(directory / BEST).glob("*")} - named:
+    for old in {*_best(directory, 0).parent.glob("*")} - named:
         shutil.rmtree(old, ignore_errors=True)
 
 
 def _best(directory: Path, t: int) -> Path:
+    real_path(directory / BEST, directory)
     return directory / BEST / f"{t:06d}"
 
 
@@ -178,7 +175,7 @@ def go_back(directory: Path, t: int) -> None:
     CheckpointError : a later round was of masked sums; or the records are damaged, see :func:`trim`.
     """
     path, last = directory / METRICS, checkpoint.about(directory / CHECKPOINT)
-    before = path.read_bytes()
+    before = read_regular(path)
     later = trim(path, last["t"], last.get("records", ""))[t:]
     if any(record.get("secure") and record["ids"] for record in later):
         raise CheckpointError(
@@ -209,7 +206,7 @@ def way_back(directory: Path, records: Sequence[Record]) -> str:
         return ""
     return (
         f" If a round has spoilt the model, continue from before it; kept are the states before round {', '.join(map(str, sorted(earlier)))}: "
-        f"equipoise resume {directory} --from {earlier[0]}; between sites -c 'from-round={earlier[0]}'."
+        f"equipoise resume {shlex.quote(str(directory))} --from {earlier[0]}; between sites -c 'from-round={earlier[0]}'."
     )
 
 
@@ -226,7 +223,7 @@ def trim(path: Path, t: int, last: str = "") -> list[Record]:
         return []
     advice = f"Put the file back, or delete {path.parent / CHECKPOINT} to start the run again."
     try:
-        records, hashes = parse(path.read_bytes().decode(errors="replace"), t)
+        records, hashes = parse(read_regular(path).decode(errors="replace"), t)
     except DamagedLineError as error:
         raise CheckpointError(f"{path}: {error}. {advice}") from None
     if last and last not in hashes:

@@ -59,7 +59,7 @@ from equipoise.report.sites import prometheus
 from equipoise.scenarios.shared import SharedSchema
 from equipoise.system import own_code
 from equipoise.system.environment import environment
-from equipoise.system.files import locked, sweep, write_atomically
+from equipoise.system.files import locked, read_regular, sweep, write_atomically
 from equipoise.system.logs import FORMS, logging_as
 from equipoise.system.seals import open_json, open_toml, sealed_json, sealed_text
 
@@ -368,7 +368,7 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
     write_atomically(path, sealed_text(tomli_w.dumps(config)))
     if started and (directory / "sites.json").exists():
         try:
-            fields = open_json((directory / "sites.json").read_bytes().decode(errors="replace"))
+            fields = open_json(read_regular(directory / "sites.json").decode(errors="replace"))
             unfinished = int(fields.get("unfinished", 0)) + (not (directory / "summary.json").exists())
             return str(fields["experiment"]), [Known.of(site) for site in fields["sites"]], unfinished
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
@@ -386,7 +386,7 @@ def _table(path: Path) -> dict[str, Any]:
     SitesError : it is damaged.
     """
     try:
-        return open_toml(path.read_bytes().decode())
+        return open_toml(read_regular(path).decode())
     except ValueError:
         raise SitesError(
             f"{path} cannot be read, or was changed. Put it back, choose another run-dir, or delete this one."

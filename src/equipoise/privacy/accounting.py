@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from equipoise.system.errors import ExpectedError
-from equipoise.system.files import locked, make_private, write_atomically
+from equipoise.system.files import locked, make_private, read_regular, write_atomically
 from equipoise.system.ranges import check_number
 from equipoise.system.seals import open_json, sealed_json
 
@@ -119,7 +119,7 @@ def account(path: Path) -> dict[float, int]:
     ValueError : the file is damaged.
     """
     try:
-        text = path.read_bytes().decode()
+        text = read_regular(path).decode()
         fields = open_json(text) if text.startswith('{\n "seal"') else {}
         return {float(z): int(n) for z, n in fields["answers"]}
     except FileNotFoundError:
@@ -154,7 +154,7 @@ def spend(node_config: Mapping[str, Any], noise: float, new: int = 1) -> bool:
             raise ValueError("max-epsilon needs noise of its own (dp, with noise > 0) and state-dir in its node-config")
         path = Path(str(place)).expanduser() / ACCOUNT
         make_private(path.parent)
-        with locked(path.with_suffix(".lock"), wait=True):
+        with locked(path.with_suffix(".lock"), wait=True, private=True):
             answers = account(path)
             answers[float(noise)] = answers.get(noise, 0) + new
             if new and together(answers, delta) > most * (1 + 1e-9):  # the last digits are those of rounding

@@ -11,6 +11,7 @@ from equipoise.records.record import DamagedLineError, Record, parse, shorten
 from equipoise.records.threshold import FILE, Chosen
 from equipoise.system import own_code, places
 from equipoise.system.errors import RunError
+from equipoise.system.files import read_regular, real_path
 from equipoise.system.seals import CHANGED, open_json, open_toml
 
 ORDER = "comparison.json"  # in a directory of several runs: which they are, the reference first
@@ -39,17 +40,21 @@ def members(base: Path) -> list[Path]:
         return [base]
     if (base / ORDER).exists():
         try:
-            order = open_json((base / ORDER).read_bytes().decode(errors="replace"))
+            order = open_json(read_regular(base / ORDER).decode(errors="replace"))
             names = order["runs"] if isinstance(order, dict) else order
-            if all(Path(name).name == name for name in names):
-                return [base / name for name in names]
-            raise ValueError(names)
+            if not all(Path(name).name == name for name in names):
+                raise ValueError(names)
         except (ValueError, TypeError, KeyError):
             raise RunError(
                 f"{base / ORDER} is damaged. Delete it: the same command writes it again, and no run is lost."
             ) from None
-    of_python = (path.parent for path in base.glob("*/manifest.json") if (path.parent / "metrics.jsonl").exists())
-    return sorted({*(path.parent for path in base.glob("*/config.toml")), *of_python})
+        runs = [base / name for name in names]
+    else:
+        of_python = (path.parent for path in base.glob("*/manifest.json") if (path.parent / "metrics.jsonl").exists())
+        runs = sorted({*(path.parent for path in base.glob("*/config.toml")), *of_python})
+    for run in runs:
+        real_path(run, base)
+    return runs
 
 
 def all_members(directories: Sequence[Path]) -> list[Path]:
@@ -107,7 +112,7 @@ def _records(run: Path) -> tuple[Record, ...]:
     """All records of a run, which must have the line that its checkpoint counts on."""
     path, pointer = run / "metrics.jsonl", run / "checkpoint" / "checkpoint.json"
     # read first, because another process may be at the run
-    last = _opened(pointer, _parse_object, "").get("records") if pointer.exists() else None
+    last = _opened(pointer, _parse_object, "", run).get("records") if pointer.exists() else None
     try:
         records, hashes = _opened(path, parse, "The run has not finished its first round.")
     except DamagedLineError as error:
@@ -137,13 +142,15 @@ def _parse_threshold(text: str) -> Content:
     return content
 
 
-def _opened(path: Path, parse: Callable[[str], Parsed], hint: str) -> Parsed:
+def _opened(path: Path, parse: Callable[[str], Parsed], hint: str, folder: Path | None = None) -> Parsed:
     try:
-        return parse(path.read_bytes().decode(errors="replace"))
+        text = read_regular(path, folder).decode(errors="replace")
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist. {hint}".rstrip()) from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
+    try:
+        return parse(text)
     except DamagedLineError:
         raise
     except ValueError as error:

@@ -17,6 +17,7 @@ from typing import Any, TypedDict, cast
 from equipoise.metrics.groups import Counts
 from equipoise.metrics.measures import Measure, main_in
 from equipoise.system import suggestions
+from equipoise.system.files import open_regular
 from equipoise.system.seals import read_json
 
 _HASH = re.compile(r',"hash":"([0-9a-f]{32})"\}$')
@@ -334,7 +335,7 @@ def lines(records: Iterable[Record]) -> Iterator[str]:
 def last_hash(path: Path) -> str:
     """The hash of the last line of a `metrics.jsonl`; empty if it has none."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 64))
             end = file.read().decode(errors="replace").removesuffix("\n")
     except FileNotFoundError:

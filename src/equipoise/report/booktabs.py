@@ -27,7 +27,6 @@ def save(histories: Sequence[History] | Comparison, directory: str | os.PathLike
     ValueError : there is no run, the scenarios differ, or two runs have the same label and seed.
     """
     directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
     compared = Comparison.of(histories)
     shown = [
         *layout.sheets(compared.document),

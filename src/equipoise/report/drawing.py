@@ -17,6 +17,7 @@ from equipoise.metrics.measures import Measure
 from equipoise.metrics.statistics import half_interval
 from equipoise.report.formatting import FAILED, lines
 from equipoise.report.statistics import Comparison, Run
+from equipoise.system.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,15 +50,15 @@ def save(
     import matplotlib
 
     directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
     paths = []
     with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "equipoise"}):
         for name, figure in figures.items():
             for ending in formats:
                 path = directory / f"{name}.{ending}"
                 date = {"pdf": "CreationDate", "svg": "Date"}.get(ending)
-                figure.savefig(path, dpi=300, metadata={date: None} if date else None)
-                paths.append(path)
+                drawn = io.BytesIO()
+                figure.savefig(drawn, format=ending, dpi=300, metadata={date: None} if date else None)
+                paths.append(write_atomically(path, drawn.getvalue()))
     return paths
 
 

@@ -27,7 +27,7 @@ from equipoise.report.grid import Grid
 from equipoise.report.holdings import marks, sentence
 from equipoise.report.sentences import left_out, limits, tested_on, when, worst_named
 from equipoise.report.statistics import Comparison, tables
-from equipoise.system.files import write_atomically
+from equipoise.system.files import real_path, write_atomically
 from equipoise.system.text import plural, visible
 
 CHOICE: Final = "choosing/tuning.html"  # next to the report of a comparison whose settings were chosen
@@ -60,7 +60,7 @@ def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str
     chosen = any(run.tuned for run in compared.histories) and (path.parent / CHOICE).exists()
     page = render(compared, CHOICE * chosen)
     if figures:
-        beside = path.with_name(f"{path.stem}-figures")
+        real_path(beside := path.with_name(f"{path.stem}-figures"), path.parent)
         drawings.save_all(compared, beside)
         booktabs.save(compared, beside)
     return write_atomically(path, page)

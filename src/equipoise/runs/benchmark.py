@@ -32,7 +32,7 @@ from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
 from equipoise.system import own_code, trust
 from equipoise.system.errors import ExpectedError
-from equipoise.system.files import PART, write_atomically
+from equipoise.system.files import ANYWHERE, PART, read_regular, write_atomically
 from equipoise.system.seals import open_json, open_toml, sealed_json
 from equipoise.system.suggestions import unknown
 
@@ -100,7 +100,8 @@ def read_suite(name: str) -> Suite:
         raise SuiteError(f"{unknown('suite', name, suites())} Or give the path of your own, which ends in .toml.")
     text, content = "", dict[str, Any]()
     try:
-        text = (Path(name) if own else FOLDER / f"{name}.toml").read_text(encoding="utf-8")
+        read = read_regular(Path(name), ANYWHERE) if own else (FOLDER / f"{name}.toml").read_bytes()
+        text = read.decode()
         content = open_toml(text)
         if own:
             trust.require_file(Path(name), content)
@@ -227,7 +228,7 @@ class Cell:
         if why := self.part.skip.get(self.method):
             return {"skipped": why}
         path = self.folder / FAILED
-        return dict(open_json(path.read_text(encoding="utf-8"))) if path.exists() else {}
+        return dict(open_json(read_regular(path).decode())) if path.exists() else {}
 
     @property
     def chosen(self) -> bool:
@@ -256,7 +257,7 @@ class Cell:
     @property
     def choice(self) -> Content:
         """What was chosen, as :meth:`equipoise.runs.tuning.Tuning.document` has it."""
-        document = open_json((self.folder / TUNING).read_text(encoding="utf-8"))
+        document = open_json(read_regular(self.folder / TUNING).decode())
         return dict(document["methods"][self.method])
 
     def config(self, seed: int) -> RunConfig:
@@ -345,7 +346,7 @@ def _settle(suite: Suite, base: Path, methods: Sequence[str]) -> None:
 def _conditions(base: Path) -> Content:
     """What a suite has noted in its folder; empty if nothing."""
     path = base / CONDITIONS
-    return dict(open_json(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    return dict(open_json(read_regular(path).decode())) if path.exists() else {}
 
 
 def _differences(name: str, before: Any, now: Any) -> Iterator[str]:

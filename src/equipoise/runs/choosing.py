@@ -234,7 +234,7 @@ def choose(
         )
         label, config = next(iter(plain.items()))
         manifest = _place(folder, Trial(label, 0, {}), str(config.seed)) / MANIFEST
-        contents = open_json(manifest.read_text()).get("contents", {}) if manifest.exists() else {}
+        contents = open_json(files.read_regular(manifest).decode()).get("contents", {}) if manifest.exists() else {}
         conditions = {**_conditions(config), "contents": {**contents, **_file(config)}}
         chosen = replace(chosen, methods=methods, conditions=dict.fromkeys(methods, conditions))
         return tuning.write(chosen, base, candidates.file())

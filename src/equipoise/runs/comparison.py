@@ -18,7 +18,7 @@ from equipoise.records.directory import CHOSEN, CONDITIONS, ORDER
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.runs.status import Watch
-from equipoise.system.files import write_atomically
+from equipoise.system.files import open_regular, write_atomically
 from equipoise.system.seals import sealed_json
 from equipoise.system.workers import Worker, Workers, cores
 
@@ -215,7 +215,7 @@ def _reached(path: Path, until: int | None) -> bool:
 
 def _rounds(path: Path) -> int:
     try:
-        with (path / "metrics.jsonl").open("rb") as file:
+        with open_regular(path / "metrics.jsonl") as file:
             return sum(1 for _ in file)
     except FileNotFoundError:
         return 0

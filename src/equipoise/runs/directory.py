@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shlex
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +44,7 @@ from equipoise.runs.configuration import FLOWER, RunConfig, RunError, whole
 from equipoise.scenarios import Scenario
 from equipoise.system import hashes, own_code, places, trust
 from equipoise.system.environment import environment
-from equipoise.system.files import PART, cache_directory, claimed, locked, sweep, write_atomically
+from equipoise.system.files import PART, cache_directory, claimed, locked, read_regular, sweep, write_atomically
 from equipoise.system.seals import open_toml, sealed_json, sealed_text
 from equipoise.system.suggestions import shorten, some
 from equipoise.system.text import plural
@@ -89,7 +90,7 @@ def start(config: RunConfig, directory: Path) -> None:
                 if finished(directory):
                     _summarise(directory)
             if not _links(directory):  # the same command names what the run names
-                trust.enter(_content(path.read_bytes(), directory))
+                trust.enter(_content(read_regular(path), directory))
             return
         if replace(kept, own_code=again.own_code) == again:
             _check_code(before, directory)
@@ -139,7 +140,7 @@ def elsewhere(config: RunConfig) -> RunConfig:
 def _write(config: RunConfig, directory: Path) -> None:
     """Write the configuration of a run, of which it stays known whether it was begun here."""
     path, text = directory / "config.toml", _text(config, directory)
-    own = not path.exists() or trust.known(_content(path.read_bytes(), directory))
+    own = not path.exists() or trust.known(_content(read_regular(path), directory))
     write_atomically(path, text)
     if own:
         trust.enter(_content(text.encode(), directory))
@@ -176,7 +177,7 @@ def _text(config: RunConfig, directory: Path) -> str:
 def project_of(directory: Path) -> Path:
     """To what the paths of a run are relative: where we are, if it is new."""
     try:
-        return places.project_of(open_toml((directory / "config.toml").read_text(encoding="utf-8")), directory)
+        return places.project_of(open_toml(read_regular(directory / "config.toml").decode()), directory)
     except (OSError, ValueError):
         return Path.cwd()
 
@@ -190,7 +191,7 @@ def load(directory: Path, *, checked: bool = True) -> RunConfig:
     """
     path = directory / "config.toml"
     try:
-        table = open_toml((text := path.read_bytes()).decode())
+        table = open_toml((text := read_regular(path)).decode())
     except (FileNotFoundError, NotADirectoryError):
         inside = sorted(file.parent.as_posix() for file in directory.glob("*/config.toml"))
         hint = "Runs are in runs/; see: equipoise run --help."
@@ -250,7 +251,7 @@ def located(directory: Path, data: str | None = None) -> RunConfig:
     path = config.data
     if path and not path.startswith(places.HUB) and not own_code.is_reference(path) and not Path(path).exists():
         raise RunError(
-            f"The data of {directory} are not at {path}. Say where they are now: equipoise resume {directory} --data PATH."
+            f"The data of {directory} are not at {path}. Say where they are now: equipoise resume {shlex.quote(str(directory))} --data PATH."
         )
     return config
 
@@ -602,7 +603,9 @@ def trained(directory: Path, data: str | None = None) -> Federation:
     """
     config = load(directory)
     if not checkpoint.exists(directory / "checkpoint"):
-        raise RunError(f"{directory} has no checkpoint yet. Run it first: equipoise resume {directory}.")
+        raise RunError(
+            f"{directory} has no checkpoint yet. Run it first: equipoise resume {shlex.quote(str(directory))}."
+        )
     if config.engine == FLOWER:
         raise RunError(
             f"{directory} was run with --engine {FLOWER}, so what its clients remember is with them. Run it with another "

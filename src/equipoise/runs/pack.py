@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import re
+import shlex
 import shutil
 import stat
 import tempfile
@@ -32,7 +33,7 @@ from equipoise.runs.tuning import TUNING
 from equipoise.system import own_code, places
 from equipoise.system.environment import environment, kind, machine, source
 from equipoise.system.errors import ExpectedError
-from equipoise.system.files import write_atomically
+from equipoise.system.files import LARGE, read_regular, real_path, write_atomically
 from equipoise.system.seals import open_json, sealed_json, sealed_text
 from equipoise.system.tree import flatten
 
@@ -98,15 +99,15 @@ def pack(directory: Path, output: Path, *, with_data: bool = False, include: Seq
         entry, project = _add_run(contents, path, where, with_data)
         entries.append(entry)
     if (directory / ORDER).exists():
-        contents.add(f"runs/{directory.absolute().name}/{ORDER}", (directory / ORDER).read_bytes(), "run")
+        contents.add(f"runs/{directory.absolute().name}/{ORDER}", read_regular(directory / ORDER), "run")
     if (choice := directory / FOLDER / TUNING).exists():
-        contents.add(f"runs/{directory.absolute().name}/{FOLDER}/{TUNING}", choice.read_bytes(), "choice")
+        contents.add(f"runs/{directory.absolute().name}/{FOLDER}/{TUNING}", read_regular(choice, directory), "choice")
     for path in include:
         _add_tree(contents, path, _inside(path, project), "included")
     contents.add(f"runs/{directory.absolute().name}/{REPORT}", _report(contents, entries), "report")
     rerun = [entry["path"] for entry in entries if entry["again"]]
     if rerun:
-        contents.add(RERUN, SCRIPT.format(runs=" ".join(f"'{name}'" for name in rerun)), "script")
+        contents.add(RERUN, SCRIPT.format(runs=" ".join(map(shlex.quote, rerun))), "script")
     contents.add(CONSTRAINTS, _constraints([entry["versions"] for entry in entries]), "versions")
     listed = {}
     for name in sorted(contents.files):
@@ -129,7 +130,7 @@ def _add_run(contents: Contents, path: Path, where: str, with_data: bool) -> tup
     """Add a run: what is said of it, and its project."""
     of_python = not (path / "config.toml").exists()
     if not of_python and not runs.finished(path):
-        raise RunError(f"{path} is not complete. Finish it first: equipoise resume {path}.")
+        raise RunError(f"{path} is not complete. Finish it first: equipoise resume {shlex.quote(str(path))}.")
     history = History.from_run(path)
     names: dict[str, str] = {}  # whole paths, and what they are in the pack
     project, data = Path.cwd(), None
@@ -147,13 +148,13 @@ def _add_run(contents: Contents, path: Path, where: str, with_data: bool) -> tup
         contents.add(f"{where}/config.toml", sealed_text(tomli_w.dumps({places.PROJECT: up, **inside})), "run")
     manifest = {}
     if (path / MANIFEST).exists():
-        manifest = places.private(open_json((path / MANIFEST).read_text(encoding="utf-8")), names, project)
+        manifest = places.private(open_json(read_regular(path / MANIFEST).decode()), names, project)
         contents.add(f"{where}/{MANIFEST}", sealed_json(manifest), "run")
     records = places.private(list(history.records), names, project)
     contents.add(f"{where}/{METRICS}", "".join(lines(records)), "run")
     for name in KEPT:
         if (path / name).exists():
-            contents.add(f"{where}/{name}", (path / name).read_bytes(), "run")
+            contents.add(f"{where}/{name}", read_regular(path / name), "run")
     entry = {
         "path": where,
         "method": history.label,
@@ -183,8 +184,12 @@ def _code(contents: Contents, config: RunConfig, project: Path) -> dict[str, str
                 name = f"{OUTSIDE}/{_sha(first.read_bytes())[:12]}/{name}"
             elif own_code.is_file(where):
                 name = file.relative_to(project).as_posix()
+            if _sha(content := file.read_bytes()) not in (config.own_code or {}).values():
+                raise RunError(
+                    f"{file} is not among the code that the run was begun with. Look at it, and give it with --include if the run needs it."
+                )
             names.setdefault(str(file), name)
-            contents.add(names[str(file)], file.read_bytes(), "code")
+            contents.add(names[str(file)], content, "code")
     return names
 
 
@@ -212,9 +217,10 @@ def _add_tree(contents: Contents, path: Path, name: str, what: str) -> None:
     """Add a file, or all files of a folder."""
     if not path.exists():
         raise RunError(f"{path} does not exist. Correct --include.")
-    for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
+    inside = sorted(p for p in path.rglob("*") if p.is_symlink() or not p.is_dir()) if path.is_dir() else [path]
+    for file in inside:
         inner = "" if file == path else f"/{file.relative_to(path).as_posix()}"
-        contents.add(f"{name}{inner}", file, what)
+        contents.add(f"{name}{inner}", real_path(file, path), what)
 
 
 def _inside(path: Path, project: Path) -> str:
@@ -255,7 +261,7 @@ def _constraints(versions: Sequence[Mapping[str, str]]) -> str:
 
 
 def _bytes(content: bytes | Path) -> bytes:
-    return content.read_bytes() if isinstance(content, Path) else content
+    return read_regular(content, most=LARGE) if isinstance(content, Path) else content
 
 
 def _sha(content: bytes) -> str:
@@ -289,7 +295,9 @@ def opened(path: Path, folder: Path) -> dict[str, Any]:
     anything can go wrong: no more is read than is listed.
     """
     if path.is_dir():
-        raise PackError(f"{path} is a directory, and a pack is one file. Make it first: equipoise pack {path}")
+        raise PackError(
+            f"{path} is a directory, and a pack is one file. Make it first: equipoise pack {shlex.quote(str(path))}"
+        )
     try:
         with zipfile.ZipFile(path) as file:
             entries = file.infolist()

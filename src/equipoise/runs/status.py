@@ -17,7 +17,8 @@ from equipoise.records.history import LEAST
 from equipoise.records.record import Record
 from equipoise.runs.directory import finished
 from equipoise.system import own_code
-from equipoise.system.files import holder
+from equipoise.system.errors import FolderError
+from equipoise.system.files import holder, open_regular, read_regular
 from equipoise.system.seals import open_json, open_toml, read_json
 
 BLOCK = 1 << 16  # bytes that are read at a time from the end of a file
@@ -61,7 +62,7 @@ def of_run(directory: Path) -> RunStatus:
     """How a run is going, by its files; those of a run that goes on may be replaced while they are read."""
     try:
         return _of_run(directory)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (FolderError, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         return RunStatus(directory, "", None, "damaged", Standing(0, 0), why=str(error) or type(error).__name__)
 
 
@@ -70,7 +71,7 @@ def _of_run(directory: Path) -> RunStatus:
     about = manifest = {**_object(directory / MANIFEST)}
     if config:
         about = config
-    elif "rounds" in (pointer := _object(directory / CHECKPOINT / POINTER)):
+    elif "rounds" in (pointer := _object(directory / CHECKPOINT / POINTER, directory)):
         about["rounds"] = pointer["rounds"]
     last = _last(directory / METRICS)
     simulated = () if about.get("engine") == "flower" else manifest.get("client_names") or ()
@@ -182,13 +183,13 @@ def _changed(path: Path) -> float:
 
 def _config(directory: Path) -> dict[str, Any]:
     path = directory / "config.toml"
-    return open_toml(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return open_toml(read_regular(path).decode()) if path.exists() else {}
 
 
-def _object(path: Path) -> Mapping[str, Any]:
+def _object(path: Path, folder: Path | None = None) -> Mapping[str, Any]:
     """The content of a JSON file; nothing if there is none."""
     try:
-        content = open_json(path.read_text(encoding="utf-8"))
+        content = open_json(read_regular(path, folder).decode())
     except FileNotFoundError:
         return {}
     return content if isinstance(content, dict) else {}
@@ -197,7 +198,7 @@ def _object(path: Path) -> Mapping[str, Any]:
 def _last(path: Path) -> list[Record]:
     """The last records in ``metrics.jsonl``; a line that is being written is none."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             at, text = file.seek(0, os.SEEK_END), b""
             while at and text.count(b"\n") <= LAST + 1:
                 size = min(at, BLOCK)

@@ -42,7 +42,7 @@ from equipoise.runs.choosing import FOLDER, NEVER, check, conditional, require, 
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import distinct, slug, trained_alone
 from equipoise.runs.tuning import Budget, Outcome, Trial, Tuning, choose, claim, space_of, tuned_method, write
-from equipoise.system.files import claimed, write_atomically
+from equipoise.system.files import claimed, read_regular, write_atomically
 from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
 from equipoise.system.seals import open_json, sealed_json
@@ -501,7 +501,7 @@ def _resumed(
     left = fed.resume(path)
     if fed.progress.t + left != rounds:
         differs = f"plans {fed.progress.t + left} rounds, and rounds={rounds} was given"
-    elif (manifest := open_json((path / MANIFEST).read_text())).get("first") != first:
+    elif (manifest := open_json(read_regular(path / MANIFEST).decode())).get("first") != first:
         differs = "started from a network with other values"
     elif manifest.get("stop") != ends:
         differs = f"was begun with stop={manifest.get('stop')}, and stop={ends} was given"

@@ -6,6 +6,7 @@ arrives once.
 
 import logging
 import os
+import shlex
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from equipoise.records.record import parse
 from equipoise.runs import directory as runs
 from equipoise.runs.trackers import TRACKERS, Sink, Tracked, numbers, part
 from equipoise.system.errors import ExpectedError
+from equipoise.system.files import read_regular
 from equipoise.system.suggestions import unknown
 
 log = logging.getLogger(__name__)
@@ -101,7 +103,7 @@ class Follower:
             t, complete = _reached(path)
             if t == self.sent.get(path, 0) and not (complete and path in self.open):
                 continue
-            records, hashes = parse((path / "metrics.jsonl").read_text(), t)
+            records, hashes = parse(read_regular(path / "metrics.jsonl").decode(), t)
             if path not in self.open:
                 run = Tracked(path, hashes[0], path.parent.name if (path.parent / ORDER).exists() else "")
                 self.open[path] = run, TRACKERS[self.tracker](run, self.place)
@@ -132,7 +134,7 @@ def _reached(path: Path) -> tuple[int, bool]:
     t = int(about["t"])
     if (path / "config.toml").exists():
         return t, runs.finished(path)
-    records, _ = parse((path / "metrics.jsonl").read_text(), t)
+    records, _ = parse(read_regular(path / "metrics.jsonl").decode(), t)
     return t, t == about.get("rounds") or "stopped" in records[-1]
 
 
@@ -207,7 +209,9 @@ class Tracking:
                     follower.look(last=last)
                 follower.close()
         except Exception as error:
-            later = f"Send them later: equipoise track {follower.path} --to {follower.to}"
+            later = (
+                f"Send them later: equipoise track {shlex.quote(str(follower.path))} --to {shlex.quote(follower.to)}"
+            )
             log.warning("%s does not take the records: %s Training continues. %s", follower.to, _short(error), later)
 
 

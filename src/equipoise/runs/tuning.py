@@ -32,7 +32,7 @@ from equipoise.records.meta import Content, Contribution, Tuned
 from equipoise.report import tuning as report
 from equipoise.system import own_code, trust
 from equipoise.system.errors import RunError
-from equipoise.system.files import write_atomically
+from equipoise.system.files import read_regular, write_atomically
 from equipoise.system.ranges import check_fields, choice, fitting, number
 from equipoise.system.seals import open_json, sealed_json, sealed_text
 from equipoise.system.search import Interval, Space, log_uniform, share
@@ -560,7 +560,7 @@ def claim(directory: Path, budget: Budget, rounds: int, methods: Collection[str]
     if directory.is_file():
         raise RunError(f"{directory} is a file. Choose another directory.")
     path = directory / TUNING
-    before = open_json(path.read_text(encoding="utf-8")) if path.exists() else {"budget": {}}
+    before = open_json(read_regular(path).decode()) if path.exists() else {"budget": {}}
     used = (directory.parent / ORDER).exists()
     then = before["budget"]
     differing = [(n, then[n], now) for n, now in budget.conditions(rounds).items() if then.get(n, now) != now]

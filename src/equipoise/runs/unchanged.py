@@ -17,6 +17,7 @@ from equipoise.records.directory import ORDER, TRIALS
 from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.scenarios import Scenario
 from equipoise.system import environment, hashes
+from equipoise.system.files import read_regular
 from equipoise.system.seals import open_json
 
 log = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ def check(config: RunConfig, directory: Path, *, says: bool = True) -> None:
     if (config.data is None and config.weights is None) or not path.exists():  # nothing to read, or nothing trained yet
         return
     try:
-        manifest = open_json(path.read_bytes().decode(errors="replace"))
+        manifest = open_json(read_regular(path).decode(errors="replace"))
         then = manifest.get("contents")
     except (ValueError, AttributeError) as error:
         raise RunError(
@@ -129,7 +130,7 @@ def comparable(directory: Path) -> bool:
     if not path.exists():
         return not (directory / "checkpoint").exists()
     try:
-        return "contents" in open_json(path.read_bytes().decode(errors="replace"))
+        return "contents" in open_json(read_regular(path).decode(errors="replace"))
     except (ValueError, TypeError):
         return False
 

@@ -26,7 +26,7 @@ from equipoise.data.tables.schema import CATEGORY, LEFT_OUT, NUMBER, Schema
 from equipoise.data.tables.words import same_numbers, twins
 from equipoise.scenarios.own import Parts, columns_of, divided
 from equipoise.system.environment import versions
-from equipoise.system.files import write_atomically
+from equipoise.system.files import ANYWHERE, read_regular, write_atomically
 from equipoise.system.ranges import check_number
 from equipoise.system.seals import open_json, sealed_json, typed
 
@@ -313,7 +313,7 @@ def load_sums(path: Path) -> dict[str, Any]:
 
 def _opened(path: Path, key: str, how: str) -> dict[str, Any]:
     try:
-        content: dict[str, Any] = open_json(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = open_json(read_regular(path, ANYWHERE).decode())
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}). Make it: {how}.") from None
     except ValueError as error:

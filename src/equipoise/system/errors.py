@@ -7,3 +7,7 @@ class ExpectedError(RuntimeError):
 
 class RunError(ExpectedError):
     """A run directory that cannot be used."""
+
+
+class FolderError(ExpectedError):
+    """A file of a folder that is not read: a link leads out of the folder, it is a pipe or a device, or is too large."""

@@ -1,15 +1,25 @@
-"""Files that are replaced as a whole, never partly written."""
+"""Files that are replaced as a whole, never partly written; and those of a folder that others may have made.
+
+Such a folder may hold links, pipes and devices. What is read is a regular file that is really in the folder. What is written is a
+new file, which no link can lead elsewhere.
+"""
 
 import contextlib
 import errno
 import os
+import secrets
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from equipoise.system.errors import RunError
+from equipoise.system.errors import FolderError, RunError
 
 PART = ".part"  # ends the name of a file that is being written
+MOST, LARGE = 1 << 31, 1 << 40  # bytes of a text, and of tensors, that others may have made
+ANYWHERE = Path("/")  # the folder of a file that the user names, or whose content is checked: links may lead to it
+STRAIGHT = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # no link is followed, no pipe is waited for
+PRIVATE = 0o600  # the mode of a file that only its owner may read, where the file system has owners
 MOMENT = 0.3  # seconds for which a lock may be held by who only looks whether it is
 
 
@@ -43,9 +53,9 @@ def write_atomically(
     if private:
         make_private(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{PART}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PART}")
     try:
-        with open_private(temporary) if private else temporary.open("wb") as file:
+        with open_new(temporary, PRIVATE if private else 0o666) as file:
             content = content.encode() if isinstance(content, str) else content
             file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
@@ -59,17 +69,82 @@ def write_atomically(
     return path
 
 
-def make_private(path: Path) -> None:
-    """Make a directory, and those above it, where they are missing, for their owner only."""
+def real_path(path: Path, folder: Path) -> Path:
+    """Where a path below a folder leads, which is also below it.
+
+    Raises
+    ------
+    FolderError : a link leads out of the folder.
+    """
+    real = Path(os.path.realpath(path))
+    if not real.is_relative_to(os.path.realpath(folder)):
+        raise FolderError(
+            f"{path} is a link that leads out of {folder}, and is not followed. Put a copy there instead."
+        )
+    return real
+
+
+def open_regular(path: Path, folder: Path | None = None) -> BinaryIO:
+    """Open a regular file to read it.
+
+    Parameters
+    ----------
+    path : the file.
+    folder : a link may not lead out of this folder, by default the one that the file is in.
+
+    Raises
+    ------
+    OSError : it does not exist, or may not be read.
+    FolderError : a link leads out of the folder; or it is a pipe or a device.
+    """
+    real = real_path(path, folder or path.parent)
+    file = open(real, "rb", opener=lambda name, flags: os.open(name, flags | STRAIGHT))  # noqa: SIM115
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise FolderError(f"{path} is a pipe or a device. Put a file there instead.")
+
+
+def read_regular(path: Path, folder: Path | None = None, most: int = MOST) -> bytes:
+    """The content of a regular file, as :func:`open_regular` opens it, of at most ``most`` bytes.
+
+    Raises
+    ------
+    OSError, FolderError : see :func:`open_regular`; or it is larger.
+    """
+    with open_regular(path, folder) as file:
+        if os.fstat(file.fileno()).st_size > most:
+            raise FolderError(f"{path} has more than {most:,} bytes, and Equipoise writes none so large. Get it again.")
+        return file.read()
+
+
+def append(path: Path, text: str, *, private: bool = False) -> None:
+    """Add a text to the end of a file, which is made if missing; it is on the disk when this returns."""
+    mode = PRIVATE if private else 0o666
+    with open(path, "ab", opener=lambda name, flags: os.open(name, flags | STRAIGHT, mode)) as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def make_private(path: Path, mode: int = 0o700) -> None:
+    """Make a directory, and those above it, where they are missing: for their owner only, or others with at most this ``mode``."""
     for missing in reversed([each for each in (path, *path.parents) if not each.exists()]):
-        missing.mkdir(0o700, exist_ok=True)
+        missing.mkdir(mode, exist_ok=True)
+
+
+def open_new(path: Path, mode: int = 0o666) -> BinaryIO:
+    """Open a file that does not exist yet to write it; others may do with it at most what ``mode`` and the umask both allow."""
+    return open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode))
 
 
 def open_private(path: Path) -> BinaryIO:
-    """Open a file to write it anew; only its owner may read it, even if others could before, where the file system has owners."""
-    file = open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115
-    with contextlib.suppress(OSError):
-        path.chmod(0o600)
+    """Open a file to write it anew; only its owner may read it, even if others could before. A link in its place is removed."""
+    if path.is_symlink():
+        path.unlink()
+    file = open(path, "wb", opener=lambda name, flags: os.open(name, flags | STRAIGHT, PRIVATE))  # noqa: SIM115
+    with contextlib.suppress(OSError):  # where the file system has no owners
+        path.chmod(PRIVATE)
     return file
 
 
@@ -80,17 +155,18 @@ def sweep(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
+def locked(path: Path, *, wait: bool = False, private: bool = False) -> Iterator[None]:
     """Hold the lock of a file while the block runs; the system frees it when its process ends in any way.
 
     Parameters
     ----------
     path : the lock file, made if missing; it stays and has the number of the last process that held it.
     wait : until the lock is free.
+    private : only the owner may read the file, whatever the umask.
     """
     from filelock import FileLock, Timeout  # here, because it brings asyncio and sqlite3, a tenth of a second
 
-    lock = FileLock(path)
+    lock = FileLock(path, mode=PRIVATE) if private else FileLock(path)
     try:
         lock.acquire(timeout=-1 if wait else MOMENT, poll_interval=0.1)
     except Timeout:
@@ -125,7 +201,7 @@ def holder(path: Path) -> str | None:
     try:
         import fcntl
 
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # for a moment, less than who wants it waits
     except BlockingIOError:
         return _holder(path)
@@ -137,6 +213,6 @@ def holder(path: Path) -> str | None:
 
 
 def _holder(path: Path) -> str:
-    with contextlib.suppress(OSError):
-        return path.read_text()[:20].strip() or "unknown"
+    with contextlib.suppress(OSError, FolderError):
+        return read_regular(path, most=20).decode().strip() or "unknown"
     return "unknown"

@@ -225,14 +225,16 @@ def _imported(file: Path, top: Path) -> Iterator[Path]:
 
 
 def source(where: str) -> Path | None:
-    """The file of what stands before the colon of a reference; None if there is none."""
+    """The file of what stands before the colon of a reference; None if there is none.
+
+    Nothing is imported, and what can be imported stays the same.
+    """
     if is_file(where):
         path = Path(where).expanduser().resolve()
         return path if path.is_file() else None
-    findable(Path.cwd())
     first, *inner = where.split(".")
     try:
-        spec = find_spec(first)
+        spec = find_spec(first) or PathFinder.find_spec(first, [str(Path.cwd())])
         for name in inner:  # not in one step, which would import the packages
             spec = spec and PathFinder.find_spec(name, list(spec.submodule_search_locations or ()))
     except (ImportError, ValueError, AttributeError):

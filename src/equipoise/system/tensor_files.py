@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from equipoise.system.files import write_atomically
+from equipoise.system.files import LARGE, read_regular, write_atomically
 
 TYPES = {  # by their names in safetensors
     "BOOL": torch.bool,
@@ -105,7 +105,7 @@ def read(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
     FileNotFoundError : it does not exist.
     DamagedError : it has another content; the text is meant to follow the words "is damaged".
     """
-    content = path.read_bytes()
+    content = read_regular(path, most=LARGE)
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
         raise DamagedError(": its content is not what was written")
     try:

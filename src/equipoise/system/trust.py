@@ -13,7 +13,7 @@ from typing import Any
 
 from equipoise.system import own_code, text
 from equipoise.system.errors import RunError
-from equipoise.system.files import make_private
+from equipoise.system.files import append, make_private
 from equipoise.system.places import HUB
 from equipoise.system.suggestions import some
 
@@ -82,8 +82,7 @@ def enter(content: bytes) -> None:
         return
     try:
         make_private((path := _registry()).parent)
-        with open(path, "a", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(f"{key}\n")
+        append(path, f"{key}\n", private=True)
     except (OSError, RuntimeError):
         _agree(key)
 

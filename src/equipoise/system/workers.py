@@ -15,6 +15,8 @@ from typing import IO, Self
 
 from equipoise.system import trust
 
+ISOLATED = "PYTHONSAFEPATH"  # in the environment: what :func:`python` does, for those who start Python themselves
+
 
 def cores() -> int:
     """How many processor cores this process may use."""
@@ -31,15 +33,33 @@ def loading() -> Iterator[None]:
         gc.enable()
 
 
+def python(*arguments: str) -> list[str]:
+    """The command of another process of this Python, which imports nothing from the current folder by itself."""
+    return [sys.executable, "-P", *arguments]
+
+
+@contextmanager
+def isolated() -> Iterator[None]:
+    """Let every Python that is started in the block, whoever writes its command, be one as of :func:`python`."""
+    before = os.environ.get(ISOLATED)
+    os.environ[ISOLATED] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(ISOLATED) if before is None else os.environ.update({ISOLATED: before})
+
+
 class Worker:
     """A process that runs ``equipoise`` commands one after another."""
 
     def __init__(self) -> None:
         self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed below; a pipe would block the process when full)
-        # -P: what lies in the current directory must not be imported in place of a module.
-        command = [sys.executable, "-P", "-m", "equipoise", "work"]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, encoding="utf-8"
+            python("-m", "equipoise", "work"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            encoding="utf-8",
         )
 
     @property

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from equipoise.system.files import PRIVATE, make_private, open_new
+
 try:
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -120,7 +122,7 @@ def make_certificates(
         raise CertificateError(
             f"{', '.join(existing)} exists already and is not overwritten. A server certificate is renewed with --renew; a new key of a site needs another directory."
         )
-    base.mkdir(parents=True, exist_ok=True)
+    make_private(base, 0o755)
     made = _server(base, list(dict.fromkeys([*hosts, *HOSTS])), days, kept) if hosts else []
     for site in sites:
         made += _site(base, site)
@@ -321,6 +323,6 @@ def _load(path: Path) -> x509.Certificate:
 
 def _write(path: Path, content: bytes, private: bool = False) -> Path:
     """Write a new file; a private one is never readable by others, not even while it is written."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644), "wb") as file:  # noqa: PTH123
+    with open_new(path, PRIVATE if private else 0o644) as file:
         file.write(content)
     return path

@@ -6,7 +6,6 @@ import re
 import socket
 import ssl
 import subprocess
-import sys
 import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from equipoise.flower.deploy.superlink import FLWR, FlowerError, environment, la
 from equipoise.flower.internals import flatten_dict, unpacked_bundle
 from equipoise.flower.settings import faults
 from equipoise.system.suggestions import some
+from equipoise.system.workers import python
 
 SOON = 30  # days before its end at which a certificate is worth a word
 PACKAGES = ("equipoise", "torch", "cryptography", "flwr")
@@ -139,7 +139,7 @@ def _apps(
     bundle: str, names: Sequence[str], sites: Mapping[str, Any], config: Mapping[str, Any]
 ) -> Iterator[CheckResult]:
     """Whether server app and client app can be imported from a bundle, and what ``sites`` find in a run of it, in another process."""
-    command, asked = [sys.executable, "-P", "-c", APPS, bundle, *names], json.dumps([sites, config])
+    command, asked = python("-c", APPS, bundle, *names), json.dumps([sites, config])
     done = subprocess.run(command, env=environment(), input=asked, capture_output=True, text=True, check=False)
     ok = done.returncode == 0
     yield CheckResult("apps", ok, " and ".join(names) if ok else last_lines(done.stderr, 3))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from equipoise.flower.secagg.masks import MaskError, public_key
-from equipoise.system.files import make_private, write_atomically
+from equipoise.system.files import make_private, read_regular, write_atomically
 from equipoise.system.seals import read_json
 
 Result = TypeVar("Result")
@@ -97,7 +97,7 @@ def _read(path: Path) -> SiteMemory | None:
             f"The file {path.name} with this site's key can be read by others. Let only its owner read it (chmod 600)."
         )
     try:
-        fields = read_json(path.read_bytes().decode())
+        fields = read_json(read_regular(path).decode())
         memory = SiteMemory(
             **{**fields, "asked": UnmaskedSum.read(fields["asked"]), "opened": UnmaskedSum.read(fields["opened"])}
         )

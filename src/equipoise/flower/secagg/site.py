@@ -60,9 +60,8 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
     if kind not in KINDS and not site.guarded:
         return site.answer(kind, asked)
     make_private(site.store.directory)
-    lock = site.store.directory / "answers.lock"
-    with locked(lock, wait=True):  # two at once would both read the earlier memory
-        lock.chmod(0o600)
+    # two at once would both read the earlier memory
+    with locked(site.store.directory / "answers.lock", wait=True, private=True):
         if kind not in KINDS:
             reply = questions.answer(site, kind, asked)
             site.keep_base(asked)

@@ -18,7 +18,7 @@ from equipoise.flower.codec import CodecError, Parcel
 from equipoise.flower.secagg.masks import model_digest, transcript
 from equipoise.flower.site.site import Site, SiteError
 from equipoise.flower.site.store import StoreError
-from equipoise.system.files import write_atomically
+from equipoise.system.files import read_regular, write_atomically
 from equipoise.system.seals import read_json
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ def _told(public: Tensor, asked: Parcel) -> list[str]:
 
 def _read(site: Site) -> dict[str, Any]:
     try:
-        past = read_json((site.store.directory / "questions.json").read_bytes().decode())
+        past = read_json(read_regular(site.store.directory / "questions.json").decode())
         if not isinstance(past.get("round", 0), int) or not isinstance(past.get("bound", []), list):
             raise ValueError("not what was written")
         return dict(past)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from equipoise.bundle import files
 from equipoise.system import tensor_files
-from equipoise.system.files import PART
+from equipoise.system.files import PART, read_regular, real_path
 from equipoise.system.suggestions import some
 
 SALT = "salt"
@@ -187,7 +187,7 @@ def take(states: str | Path, folder: str | Path, *, run: str | None = None) -> s
     (name,) = chosen
     if not (sites[name] / BUNDLE).is_dir():
         reason = sites[name] / NO_BUNDLE
-        why = reason.read_text(encoding="utf-8") if reason.exists() else "An earlier Equipoise stored it."
+        why = read_regular(reason).decode() if reason.exists() else "An earlier Equipoise stored it."
         raise ValueError(f"{sites[name]} has the weights, {MODEL}, and no bundle of them. {why}")
-    files.take(sites[name] / BUNDLE, Path(folder))
+    files.take(real_path(sites[name] / BUNDLE, base), Path(folder))
     return name
