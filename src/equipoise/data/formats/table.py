@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.declared import check_bytes
+from equipoise.data.declared import check_bytes, check_zip
 from equipoise.data.decoding import dated
 from equipoise.data.formats import delimited
 from equipoise.data.formats.folders import located, needless
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 GROWTH = 4  # times the size of its text that a sheet takes in memory, about
 EMPTY = (None, "")
 UNSTORED = re.compile(
-    rb'<c (?![^>]*t="str")[^>]*>\s*<f[ >/](?:(?!</c>).)*?(?:</f>|/>)\s*(?:<v\s*/>|<v></v>)?\s*</c>', re.DOTALL
+    rb'<c (?![^<>]*t="str")[^<>]*>\s*<f(?=[ >/])[^<>]*+(?:(?<=/)>|>[^<]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>'
 )  # formulas alone
 TEXT = (".csv", ".tsv")
 
@@ -164,7 +164,7 @@ def excel(path: Path) -> Frame:
     openpyxl = _package(path, "openpyxl", "Excel", "'equipoise[excel]'")
     try:
         with zipfile.ZipFile(path) as file:
-            check_bytes(path, GROWTH * sum(part.file_size for part in file.infolist()))
+            check_zip(file, GROWTH)
             parts = [part for part in file.namelist() if part.startswith("xl/worksheets/sheet")]
             unstored = any(UNSTORED.search(file.read(part)) for part in parts)
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
