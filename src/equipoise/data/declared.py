@@ -86,7 +86,9 @@ def check_zip(archive: zipfile.ZipFile, growth: float = 1) -> None:
     """
     for member in archive.infolist():
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise zipfile.BadZipFile(f"{member.filename} is packed in the way {member.compress_type}, expected is deflate")
+            raise zipfile.BadZipFile(
+                f"{member.filename} is packed in the way {member.compress_type}, expected is deflate"
+            )
     check_bytes(archive.filename, int(growth * sum(member.file_size for member in archive.infolist())))
 
 

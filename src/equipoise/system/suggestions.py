@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 LONGEST = 200  # characters of a word that is compared, as the time grows with the square of their number
 
+
 def near(word: str, choices: Iterable[str], cutoff: float = 0.5) -> str:
     """``" Did you mean 'fedheal'?"``, or nothing where none of the choices is near: as alike as ``cutoff``, in [0, 1]."""
     names = list(choices)

@@ -117,7 +117,11 @@ class Delimited:
         good[good] = ~self._doubtful(x[good], [cells[name] for name, fits in zip(number, good, strict=True) if fits])
         numeric = {name: values for name, values, fits in zip(number, x, good, strict=True) if fits}
         others = [name for name in names if name not in numeric]
-        words = {name: Words.of_text([*map(plain_cell, cells[name])]) for name in others} if self._whole else self._text(others)
+        words = (
+            {name: Words.of_text([*map(plain_cell, cells[name])]) for name in others}
+            if self._whole
+            else self._text(others)
+        )
         return {name: numeric[name] if name in numeric else words[name] for name in names}
 
     @property

@@ -48,6 +48,7 @@ from equipoise.system.suggestions import some
 if TYPE_CHECKING:
     import pandas as pd
 
+BLOCK = 1 << 20  # rows that are looked at together
 GROWTH = 4  # times the size of its text that a sheet takes in memory, about
 EMPTY = (None, "")
 UNSTORED = re.compile(
@@ -144,8 +145,13 @@ def parquet(path: Path) -> Frame:
         with pq.ParquetFile(path) as file:
             about = file.metadata
             check_bytes(path, sum(about.row_group(k).total_byte_size for k in range(about.num_row_groups)))
+            groups = [about.row_group(k) for k in range(about.num_row_groups)]
+            check_bytes(path, 8 * sum(group.column(k).num_values for group in groups for k in range(group.num_columns)))
             check_bytes(path, 8 * about.num_rows * about.num_columns)
+        _check_repeated(path, pq)
         frame = pd.read_parquet(path, engine="pyarrow", dtype_backend="numpy_nullable")
+    except DataError:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as a Parquet file ({error}).") from None
     index = {name: frame.index.get_level_values(k) for k, name in enumerate(frame.index.names) if name is not None}
@@ -155,6 +161,21 @@ def parquet(path: Path) -> Frame:
         elif [*map(word_of, frame[name])] != [*map(word_of, values)]:  # pandas can keep a column also as an index
             raise DataError(f"{path}: the index and a column are both called {name!r}, and differ. Rename one.")
     return Frame.of(frame, str(path))
+
+
+def _check_repeated(path: Path, pq: Any) -> None:
+    """Require that text fits into memory where a Parquet file has each word once, and how often it occurs."""
+    with pq.ParquetFile(path) as file:
+        fields = [field.name for field in file.schema_arrow if str(field.type).endswith(("string", "binary"))]
+    with pq.ParquetFile(path, read_dictionary=fields) as file:
+        sizes, lengths_of = dict.fromkeys(fields, 0), import_module("pyarrow.compute").binary_length
+        for name in fields:
+            for batch in file.iter_batches(BLOCK, columns=[name]):
+                cells = batch.column(0)
+                lengths = lengths_of(cells.dictionary).fill_null(0).to_numpy(zero_copy_only=False)
+                counts = np.bincount(cells.indices.drop_null().to_numpy(), minlength=len(lengths))
+                sizes[name] += int(counts @ lengths)
+                check_bytes(f"{path}, column {name}", sizes[name])
 
 
 def excel(path: Path) -> Frame:
