@@ -41,6 +41,7 @@ from equipoise.report import committee, holdings
 from equipoise.report.sentences import limits
 from equipoise.runs import directory as runs
 from equipoise.system.seals import open_json, sealed_json, typed
+from equipoise.system.text import plain_cell
 from run_helpers import cache, equipoise
 
 __all__ = ["cache", "equipoise"]
@@ -220,6 +221,14 @@ EVIL = "import pathlib\npathlib.Path('ran').touch()\ndef build(**_): pass\n"
         ({"network": {"name": "nets.py:build"}}, "has no network 'nets.py:build'"),
         ({"network": {"name": "resnet18", "weights": "w.pt"}}, "has no network 'resnet18'"),
         ({"network": {"name": "mlp", "in_shape": [7], "n_classes": 2, "hidden": [8]}}, "does not hold the tensors"),
+        (
+            {"network": {"name": "mlp", "in_shape": [7], "n_classes": 2, "hidden": [1 << 30, 1 << 30]}},
+            "does not hold the tensors",
+        ),
+        (
+            {"network": {"name": "mlp", "in_shape": [7], "n_classes": 2, "hidden": [1] * 1001}},
+            "has 1,001 layers, and at most 1,000",
+        ),
         ({"network": 3}, "is not what Equipoise writes"),
         ({"inputs": {"kind": "numbers", "shape": "x"}}, "is not what Equipoise writes"),
         ({"dtype": "object"}, "is not what Equipoise writes"),
@@ -1000,12 +1009,11 @@ def test_predictions_have_classes_and_names_as_they_are(
     assert equipoise("export", "runs/a", "--bundle", "model").status == 0
     done = equipoise("predict", "model", "t.csv", "--output", "p.csv", "--id", "name")
     assert done.status == 0, done.err
-    assert done.err.count("run it as a formula") == (risky > 0)
-    if risky:
-        assert f"note: {N + risky} cells of the file: '=A0', for example." in done.err
+    assert done.err.count("would run cells of the file as formulas, such as '=A0'") == (risky > 0)
     made = pd.read_csv("p.csv", keep_default_na=False)
-    assert made["name"].tolist() == names
-    assert {*made["prediction"]} <= {*classes}
+    assert [*map(plain_cell, made["name"])] == names
+    assert made["name"].str.startswith("ʼ").all() == (risky > 0)
+    assert {*map(plain_cell, made["prediction"])} <= {*classes}
     assert {*made.columns} == {"name", "prediction", *(f"probability {name}" for name in classes)}
     made.assign(label=frame["label"], sex=frame["sex"]).to_csv("q.csv", index=False)
     done = equipoise(

@@ -156,7 +156,7 @@ def test_a_user_in_two_files_is_refused_and_so_are_all_problems_at_once(tmp_path
 def test_json_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = leaf(tmp_path / "a.json", {"a": 400, "b": 4})
     monkeypatch.setenv("EQUIPOISE_MEMORY", "100KiB")
-    with pytest.raises(DataError, match=r"a\.json declares .* of numbers"):
+    with pytest.raises(DataError, match=r"a\.json would take .* of memory"):
         read_user_data(path)
 
 
@@ -385,7 +385,7 @@ def test_matlab_that_is_refused(tmp_path: Path) -> None:
 def test_matlab_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     savemat(tmp_path / "a.mat", {"x": np.zeros((1000, 100)), "y": np.arange(1000) % 2}, do_compression=True)
     monkeypatch.setenv("EQUIPOISE_MEMORY", "400KiB")
-    with pytest.raises(DataError, match=r"a\.mat declares .* of numbers"):
+    with pytest.raises(DataError, match=r"a\.mat would take .* of memory"):
         read_user_data(tmp_path / "a.mat")
 
 
@@ -753,7 +753,7 @@ def test_excel_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(DataError, match=r"t\.xlsx: decimal is an option of a table that is text"):
         read_user_data(path, Columns(decimal=","))
     monkeypatch.setenv("EQUIPOISE_MEMORY", "1KiB")
-    with pytest.raises(DataError, match=r"t\.xlsx declares"):
+    with pytest.raises(DataError, match=r"t\.xlsx would take"):
         read_user_data(path)
     monkeypatch.delenv("EQUIPOISE_MEMORY")
     for content in (path.read_bytes()[:200], b"PK", b""):

@@ -9,6 +9,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -205,6 +206,25 @@ def test_links_and_what_is_not_listed_are_refused(packed: Path, project: Path) -
             file.writestr(entry, of)
     with pytest.raises(PackError, match=r"mine\.py is a link"):
         _opened(path, project / "link")
+
+
+def test_large_files_are_unpacked_in_pieces(packed: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = zipped(project / "x.zip", content(packed) | {"zeros.bin": bytes(16 << 20)})
+    tracemalloc.start()
+    _opened(path, project / "whole")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 8 << 20
+    assert (project / "whole" / "zeros.bin").stat().st_size == 16 << 20
+    monkeypatch.setenv("EQUIPOISE_MEMORY", "1KiB")
+    with pytest.raises(
+        ValueError, match=r"x\.zip, runs/.* would take .* of memory"
+    ):  # of records, which are read whole
+        _opened(path, project / "less")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as file:
+        file.writestr("pack.json", "{}")
+    with pytest.raises(PackError, match=r"pack\.json is packed in the way 14, expected is deflate"):
+        _opened(path, project / "other")
 
 
 def test_what_is_no_pack_is_refused(packed: Path, project: Path, equipoise: Any) -> None:

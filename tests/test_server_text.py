@@ -18,7 +18,7 @@ from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD
 from equipoise.federation.method import LONGEST, Method, MethodError, parse
 from equipoise.flower.app import make_client_app
-from equipoise.flower.codec import LONGEST as LONGEST_TEXT, VERSION, CodecError, Parcel
+from equipoise.flower.codec import LONGEST as LONGEST_TEXT, VERSION, CodecError, Parcel, _texts
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.server.consortium import description
 from equipoise.flower.site.task import Task
@@ -181,3 +181,16 @@ def test_reading_long_text_looks_at_each_part_once(sign: str, length: int, monke
 def test_values_that_python_cannot_parse_are_words(sign: str) -> None:
     text = sign * (LONGEST // len(sign))
     assert read_value(f"{text}1") == f"{text}1"
+
+
+def test_nested_fields_are_refused_and_each_text_is_passed_once() -> None:
+    inner: Any = ["a"] * 3
+    for _ in range(90):
+        inner = [inner, {"b": inner}] if isinstance(inner[0], str) else [inner]
+    assert sorted({*_texts(inner)}) == ["a", "b"]
+    assert len([*_texts(inner)]) == 7
+    assert Parcel.of(Parcel({"x": inner}).records()).fields == {"x": inner}
+    for _ in range(20):
+        inner = [inner]
+    with pytest.raises(CodecError, match="cannot be read"):
+        Parcel.of(Parcel({"x": inner}).records())

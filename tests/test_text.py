@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
+import lzma
+import random
 import struct
+import time
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -23,14 +29,19 @@ import equipoise as eq
 from equipoise import scenarios
 from equipoise.cli import console, main as cli
 from equipoise.data.contents import DataError
-from equipoise.data.decoding import array as pixels_of, image
+from equipoise.data.decoding import array as pixels_of, image, resized
+from equipoise.data.formats import table
 from equipoise.data.formats.reading import read_user_data
 from equipoise.data.sets import idx
 from equipoise.data.sets.mat import read as read_mat
+from equipoise.data.tables import reading, words as cells
+from equipoise.data.tables.columns import Columns, ordered
 from equipoise.flower.server.roster import Known
+from equipoise.networks.weights import read_tensors
 from equipoise.report import html, rendering
+from equipoise.report.notes import LEAK
 from equipoise.report.statistics import Comparison
-from equipoise.system import memory, text
+from equipoise.system import calls, memory, suggestions, text
 from equipoise.system.suggestions import some
 from equipoise.system.terminal import Terminal
 
@@ -59,19 +70,133 @@ def test_names_with_commas_are_told_apart() -> None:
 def test_markdown_and_cells() -> None:
     assert text.markdown("a|b `c` <img src=x> [l](http://x)\n") == r"a\|b \`c\` \<img src=x> [l\](http://x)\\n"
     assert text.markdown("p < .05, in [0, 1], x<1 **bold**") == "p < .05, in [0, 1], x<1 **bold**"
-    assert [text.cell(c) for c in ("=1+1", "+x", "-x", "@x", "\tx", "\rx")] == [
-        "'=1+1",
-        "'+x",
-        "'-x",
-        "'@x",
-        "'\tx",
-        "'\rx",
+    assert [text.cell(c) for c in ("=1+1", "+x", "-x", "@x", "\tx", "a;=1", " =1", '"=1', "\n=1", "\uff1d1")] == [
+        *("ʼ=1+1", "ʼ+x", "ʼ-x", "ʼ@x", "\tx", "a;ʼ=1", " ʼ=1", '"ʼ=1', "\nʼ=1", "ʼ\uff1d1"),
     ]
     assert [text.cell(c) for c in ("-1.5", "a=b", "", -1.5, None)] == ["-1.5", "a=b", "", -1.5, None]
     assert [text.cell(c) for c in "=+-@"] == [*"=+-@"]  # a sign alone is no formula
+    assert text.cell("-1", first=True) == "ʼ-1"  # -1,2+A1 is one where a comma is no separator
     assert text.formulas(["+", "a", 3, -1.5, None]) == []
     (said,) = text.formulas(["=A1", "+", "-B2", "-3"])
-    assert said.startswith("2 cells of the file: '=A1', for example.")
+    assert "such as '=A1'" in said
+
+
+def test_no_cell_is_a_formula_with_any_separator_and_all_are_read_as_they_were() -> None:
+    rng = random.Random(0)
+    for _ in range(3000):
+        words = [
+            "".join(rng.choices("=+-@;|\t\n\r ,\"'a1.ʼ\u00a0\ufeff\uff1d\u2028", k=rng.randint(0, 8))) for _ in "abc"
+        ]
+        written = text.csv_text([words])
+        assert [*map(text.plain_cell, next(csv.reader(io.StringIO(written, newline=""))))] == words
+        for sep in ";\t|":
+            for row in csv.reader(io.StringIO(written, newline=""), delimiter=sep):
+                assert not any(cell.lstrip(' "\u00a0\ufeff\n\r\t')[:1] in {*"=+-@\uff1d"} for cell in row), written
+
+
+def test_names_of_a_table_that_we_wrote_are_read_as_they_were(tmp_path: Path) -> None:
+    names = ["=A1", "'=A1", "ʼ=A1", "a;=B", "-1", "+", "x\n@y", "07"]
+    for copies in (1, 300):  # cells of small tables are read otherwise
+        rows = [[name, "+-"[k % 2] + "A", k / 7] for k, name in enumerate(names * copies)]
+        path = tmp_path / f"{copies}.csv"
+        path.write_text(text.csv_text([["=client", "-label", "x"], *rows]), newline="")
+        own = read_user_data(path, Columns(client="=client", label="-label"))
+        assert own.client == tuple(name.replace("\n", r"\n") for name in names * copies)
+        assert own.classes == ("+A", "-A")
+    path.write_text("client,label,x\n'=A1,a,1\n=A1,b,2\n")  # of other programs
+    assert read_user_data(path).clients == ("'=A1", "=A1")
+
+
+def slower(action: Callable[[str], object], make: Callable[[int], str], n: int = 2000) -> float:
+    """How often as long a text of eight times the length takes."""
+
+    def least(word: str) -> float:
+        began = []
+        for _ in range(3):
+            began.append(-time.process_time_ns())
+            action(word)
+            began[-1] += time.process_time_ns()
+        return min(began)
+
+    return least(make(8 * n)) / max(least(make(n)), 20_000)
+
+
+@pytest.mark.parametrize(
+    ("action", "make"),
+    [
+        (cells.NUMBER.fullmatch, lambda n: "1" * n + "z"),
+        (cells.WHOLE.fullmatch, lambda n: "1" * n + "z"),
+        (reading.DIGITS.fullmatch, lambda n: "1 " * n + "z"),
+        (reading.key_of, lambda n: "a" * n + "é"),
+        (lambda text: cells.unit_of([text, text]), lambda n: "%" * n),
+        (lambda text: table.UNSTORED.search(text.encode()), lambda n: "<c " * n),
+        (lambda text: table.UNSTORED.search(text.encode()), lambda n: "<c ><f>" * n),
+        (LEAK.fullmatch, lambda n: "data: x" + ": the column a tells " * n),
+        (calls.pairs, lambda n: "a" * n),
+        (calls.read, lambda n: "f(" + "(" * n),
+        (lambda text: suggestions.near(text, [text[::-1] + "a"]), lambda n: "ab" * n),
+        (text.cell, lambda n: "\n" * n),
+        (text.cell, lambda n: "ʼ" * n),
+        (text.plain_cell, lambda n: "ʼ;" * n),
+    ],
+)
+def test_long_text_takes_time_in_proportion_to_its_length(action: Any, make: Any) -> None:
+    assert slower(action, make) < 32  # 8, or 64 where it grows with the square
+
+
+def test_numbers_of_more_digits_than_python_reads(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = "".join(f"{word},{k}\n" for k, word in enumerate(["1" * 5000, "2", "1" * 5000 + ".0", "2"] * 5))
+    path.write_text(f"label,x\n{rows}")
+    with pytest.raises(DataError):  # which classes are words of other names, or a label is a number to predict
+        read_user_data(path)
+    assert ordered(["a" + "1" * 5000, "1" * 5000, "2"])[0] == "2"
+
+
+def test_a_packed_table_is_read_no_further_than_memory_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.csv.xz"
+    path.write_bytes(lzma.compress(b"x,label\n" + b"1,a\n2,b\n" * 40_000, preset=1))
+    read_user_data(path)
+    monkeypatch.setenv("EQUIPOISE_MEMORY", "4MiB")
+    with pytest.raises(DataError, match=r"t\.csv\.xz would take .* MiB of memory, and at most 2\.0 MiB"):
+        read_user_data(path)
+    path.write_bytes(lzma.compress(b"x,label\n" + b"\n" * 100_000, preset=1))
+    with pytest.raises(DataError, match=r"would take .* MiB of memory"):
+        read_user_data(path)
+
+
+def test_words_that_parquet_repeats_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.parquet"
+    pd.DataFrame({"x": np.arange(4000.0), "label": ["a", "b"] * 2000, "w": ["w" * 10_000] * 4000}).to_parquet(path)
+    assert path.stat().st_size < 100_000
+    monkeypatch.setenv("EQUIPOISE_MEMORY", "8MiB")
+    with pytest.raises(DataError, match=r"t\.parquet, column w would take 38\.1 MiB of memory"):
+        read_user_data(path)
+
+
+def test_zip_files_are_unpacked_by_deflate_only(tmp_path: Path) -> None:
+    for kind in (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2):
+        path = tmp_path / "a.npz"
+        with zipfile.ZipFile(path, "w", kind) as archive:
+            archive.writestr("x.npy", npy((1,)))
+        with pytest.raises(DataError, match="expected is deflate"):
+            read_user_data(path)
+
+
+def test_weights_are_read_if_they_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "w.pt"
+    torch.save({"a": torch.zeros(100_000)}, path)
+    assert read_tensors(path)["a"].shape == (100_000,)
+    monkeypatch.setenv("EQUIPOISE_MEMORY", "100KiB")
+    with pytest.raises(DataError, match=r"w\.pt would take 39\d\.\d KiB"):
+        read_tensors(path)
+
+
+def test_a_narrow_image_is_not_made_a_long_one() -> None:
+    with pytest.raises(ValueError, match="it declares 64 x 5,000,000 pixels"):
+        resized(np.zeros((78_125, 1), np.uint8), (64, 64), "crop")
+    with pytest.raises(ValueError, match="it declares 20,000 x 20,000 pixels"):
+        resized(np.zeros((4, 4), np.uint8), (20_000, 20_000))
 
 
 def test_the_terminal_keeps_its_own_colours_only() -> None:
@@ -201,12 +326,12 @@ def test_arrays_that_declare_more_than_fits(tmp_path: Path, monkeypatch: pytest.
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x.npy", npy((1 << 40,)))
     with pytest.raises(
-        DataError, match=r"a\.npz, x declares 8\.0 TiB of numbers, and at most .* set EQUIPOISE_MEMORY=17592186044416"
+        DataError, match=r"a\.npz, x would take 8\.0 TiB of memory, and at most .* set EQUIPOISE_MEMORY=17592186044416"
     ):
         read_user_data(path)
     monkeypatch.setattr(memory, "free", lambda device: 1000)
     np.savez(path, x=np.zeros((40, 1)), y=np.zeros(40))
-    with pytest.raises(DataError, match=r"a\.npz declares .* of numbers, and at most 500\.0 B are read"):
+    with pytest.raises(DataError, match=r"a\.npz would take .* of memory, and at most 500\.0 B are taken"):
         read_user_data(path)
     single = tmp_path / "a.npy"
     single.write_bytes(npy((1 << 20, 1 << 20), "|u1"))
@@ -220,7 +345,7 @@ def test_arrays_that_declare_more_than_fits(tmp_path: Path, monkeypatch: pytest.
     mat = tmp_path / "train_32x32.mat"
     savemat(mat, {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((2, 1))})
     mat.write_bytes(mat.read_bytes().replace(struct.pack("<4i", 32, 32, 3, 2), struct.pack("<4i", 32, 32, 3, 1 << 30)))
-    with pytest.raises(DataError, match=r"train_32x32\.mat declares 3\.0 TiB of numbers"):
+    with pytest.raises(DataError, match=r"train_32x32\.mat would take 3\.0 TiB of memory"):
         read_mat([mat])
 
 
@@ -228,7 +353,7 @@ def test_arrays_that_declare_more_than_fits(tmp_path: Path, monkeypatch: pytest.
 def test_idx_files_that_declare_more_than_fits(tmp_path: Path, packed: bool) -> None:
     path = tmp_path / ("a.gz" if packed else "a")
     for sides, content, message in (
-        ((1 << 20, 1 << 12, 1 << 12), b"", r"declares 16\.0 TiB of numbers"),
+        ((1 << 20, 1 << 12, 1 << 12), b"", r"would take 16\.0 TiB of memory"),
         ((1, 2, 2), bytes(1 << 20), "= 4 bytes, and there are 262144 or more"),
     ):
         whole = bytes([0, 0, 8, 3]) + struct.pack(">3I", *sides) + content

@@ -101,10 +101,9 @@ def _network(about: Mapping[str, Any], weights: Path, task: Classification | Reg
         raise BundleError(
             f"This Equipoise has no network {recipe.get('name')!r}. Install the version {about['versions'].get('equipoise')}."
         )
-    net = networks.build(**recipe).to(DTYPES[about["dtype"]])
-    own = {name: x.shape for name, x in net.state_dict().items()}
-    if own != {name: x.shape for name, x in tensors.items()}:
+    if networks.shapes(**recipe) != {name: x.shape for name, x in tensors.items()}:  # before memory is taken
         raise BundleError(f"{WEIGHTS} does not hold the tensors of the network {recipe['name']}. {AGAIN}")
+    net = networks.build(**recipe).to(DTYPES[about["dtype"]])
     net.load_state_dict(tensors)
     model = Model(net, task=task)
     model.channels_last, model.bf16 = about["channels_last"], about["bf16"]

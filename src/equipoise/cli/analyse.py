@@ -16,7 +16,7 @@ from equipoise.cli.console import note, out, plain_table, print_json, progress_b
 from equipoise.cli.options import Json, Runs
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import require_use
-from equipoise.system.text import formulas
+from equipoise.system.text import csv_text, formulas
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -241,7 +241,8 @@ def _drawn(figures: dict[str, Figure], directory: Path) -> None:
 
 
 def _wrote_table(path: Path, frame: pd.DataFrame) -> None:
-    _wrote(write_atomically(path, frame.to_csv(index=False)))
+    rows = frame.astype(object).where(frame.notna(), None).to_numpy()
+    _wrote(write_atomically(path, csv_text([frame.columns, *rows])))
     for text in formulas(frame.to_numpy().flat):
         note(text)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -289,7 +289,7 @@ def predict(
     classes = model.classes_.tolist() if isinstance(model, Classifier) else []
     for text in filter(None, (*cautions(bundle), *notes, unknown, *formulas([first, *names, *classes]))):
         note(text)
-    rows: list[Iterable[object]] = [[first, "prediction", *(f"probability {name}" for name in classes)]]
+    rows: list[Collection[object]] = [[first, "prediction", *(f"probability {name}" for name in classes)]]
     with progress_bar("rows", shown=len(x) > ROWS) as progress:
         task, done = progress.add_task("predicting", total=len(x)), 0
         for outputs in model.content.outputs(x):

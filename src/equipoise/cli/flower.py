@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -19,6 +18,7 @@ from equipoise.cli.console import out, plain_table, print_json, progress_bar, sa
 from equipoise.cli.operation import clean, flower_errors, sites, status, stop, take
 from equipoise.cli.options import Json
 from equipoise.system.errors import ExpectedError
+from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import require_use, some
 
 if TYPE_CHECKING:
@@ -304,11 +304,11 @@ def _nodes(path: Path | None, several: bool = False) -> dict[str, dict[str, Any]
     if path is None:
         return {}
     try:
-        nodes = tomllib.loads(path.read_text(encoding="utf-8"))
+        nodes = open_toml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ValueError(f"--node-config {path} cannot be read: {why}.") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ValueError(f"--node-config {path}: {error}. Write NAME = VALUE, with quotes around text.") from None
     tables = [value for value in nodes.values() if isinstance(value, dict)]
     if several and len(tables) < len(nodes):

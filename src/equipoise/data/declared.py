@@ -25,15 +25,18 @@ PIXELS = 100_000_000  # of an image, at most
 HONEST = 1 << 44  # bytes that one file may have
 SWITCH = "EQUIPOISE_PIXELS"  # environment variable: another limit
 LINE = 1 << 24  # characters of a line of a table, at most
+ROW = 128  # bytes that the name, the class and the place of a row take
+JSON = 16  # times the size of its text that JSON takes in memory, at most
+LOOK = 1 << 22  # bytes of a text between two looks at the memory
 
 
 def check_bytes(what: object, size: int) -> None:
-    """Require that numbers fit into half of the memory that is free: they are converted, beside themselves."""
+    """Require that what a file holds fits into half of the memory that is free: it is converted, beside itself."""
     free = memory.free(torch.device("cpu"))
     if free is not None and size > free // 2:
         right = f" If it is right, take a machine with more memory, or set {memory.LIMIT}={2 * size}." * (size < HONEST)
         raise DataError(
-            f"{what} declares {_bytes(size)} of numbers, and at most {_bytes(free // 2)} are read, half of the memory that is free. "
+            f"{what} would take {_bytes(size)} of memory, and at most {_bytes(free // 2)} are taken, half of what is free. "
             f"It is damaged, or made to fill the memory.{right}"
         )
 
@@ -73,6 +76,22 @@ def opened(source: Path | IO[bytes]) -> Iterator[ImageFile]:
         yield image
 
 
+def check_zip(archive: zipfile.ZipFile, growth: float = 1) -> None:
+    """Require that the parts of a zip file fit into memory, where they take ``growth`` times their size.
+
+    Raises
+    ------
+    DataError : they do not.
+    zipfile.BadZipFile : one is packed in another way than deflate, of which Python unpacks any number of bytes at once.
+    """
+    for member in archive.infolist():
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise zipfile.BadZipFile(
+                f"{member.filename} is packed in the way {member.compress_type}, expected is deflate"
+            )
+    check_bytes(archive.filename, int(growth * sum(member.file_size for member in archive.infolist())))
+
+
 def check_npz(path: Path) -> None:
     """Require that all arrays of an NPZ file fit into memory.
 
@@ -83,6 +102,7 @@ def check_npz(path: Path) -> None:
     """
     total = 0
     with zipfile.ZipFile(path) as archive:
+        check_zip(archive)
         for member in archive.infolist():
             size = member.file_size
             if member.filename.endswith(".npy"):
@@ -102,14 +122,18 @@ def _declared(file: IO[bytes]) -> int:
 
 
 def lines(file: TextIO, path: Path) -> Iterator[str]:
-    """The lines of a text file, none of which fills the memory."""
-    number = 0
+    """The lines of a text file, which may be packed: neither one of them nor all together fill the memory."""
+    number, size, looked = 0, 0, LOOK
     while line := file.readline(LINE + 1):
         number += 1
+        size += len(line) + ROW
         if len(line) > LINE:
             raise DataError(
                 f"{path}, line {number} has more than {LINE:,} characters, and no line of a table is so long."
             )
+        if size > looked:
+            check_bytes(path, size)
+            looked = size + LOOK
         yield line
 
 

@@ -120,6 +120,7 @@ def resized(pixels: NDArray[Any], size: tuple[int, int], fit: Fit = "stretch") -
     if pixels.ndim == 3:
         pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels[:, :, :3]
     height, width = size
+    check_pixels(height, width)
     shown = Image.fromarray(np.ascontiguousarray(pixels))
     if shown.size != (width, height):
         bilinear = Image.Resampling.BILINEAR
@@ -127,10 +128,10 @@ def resized(pixels: NDArray[Any], size: tuple[int, int], fit: Fit = "stretch") -
             shown = shown.resize((width, height), bilinear)
         else:
             w, h = shown.size
-            if w * height < h * width:  # the sizes of torchvision's Resize, then of its CenterCrop
-                shown = shown.resize((width, max(height, int(width * h / w))), bilinear)
-            else:
-                shown = shown.resize((max(width, int(height * w / h)), height), bilinear)
+            tall = w * height < h * width  # the sizes of torchvision's Resize, then of its CenterCrop
+            sides = (width, max(height, int(width * h / w))) if tall else (max(width, int(height * w / h)), height)
+            check_pixels(*sides)
+            shown = shown.resize(sides, bilinear)
             left, top = round((shown.size[0] - width) / 2), round((shown.size[1] - height) / 2)
             shown = shown.crop((left, top, left + width, top + height))
     made = np.asarray(shown)

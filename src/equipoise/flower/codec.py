@@ -13,6 +13,7 @@ from torch import Tensor
 from equipoise.core import wire
 from equipoise.core.rule import State
 from equipoise.system import text
+from equipoise.system.seals import read_json
 from equipoise.system.tensor_files import NAMES, as_bytes, from_bytes
 
 Hide = Callable[[Sequence[int]], Tensor | None]
@@ -58,7 +59,7 @@ class Parcel:
         CodecError : it was not made by :meth:`records`, or by another version of it.
         """
         try:
-            fields = json.loads(str(records.config_records["fields"]["json"]))
+            fields = read_json(str(records.config_records["fields"]["json"]))
             arrays = records.array_records["tensors"]
             if (longest := max(map(len, (*_texts(fields), *arrays)), default=0)) > LONGEST:
                 raise CodecError(f"A text in the message has {longest:,} characters, and at most {LONGEST:,} are read.")
@@ -75,12 +76,14 @@ class Parcel:
 
 def _texts(fields: Any) -> Iterator[str]:
     """Every text in the fields of a message, the names of fields too."""
-    if isinstance(fields, str):
-        yield fields
-    elif isinstance(fields, Mapping | list):
-        for inner in fields:
-            yield from _texts(inner)
-            yield from _texts(fields[inner]) if isinstance(fields, Mapping) else ()
+    left = [fields]
+    while left:
+        inner = left.pop()
+        if isinstance(inner, str):
+            yield inner
+        elif isinstance(inner, Mapping | list):
+            left += inner
+            left += inner.values() if isinstance(inner, Mapping) else ()
 
 
 # trees of tensors, of which what is private stays where it is

@@ -3,7 +3,7 @@
 In each of them the classifier is the last ``nn.Linear`` in registration order, and no operation works in place, so that
 ``torch.func.vmap`` runs a stack of them.
 
-Imports ``system`` only.
+Imports ``system``, and what ``data`` reads of files before they are opened.
 """
 
 import inspect
@@ -53,6 +53,12 @@ NETWORKS: dict[str, NetworkEntry] = {
         "ResNet-50 as in torchvision (options: stem=small for small images, weights=FILE).", resnet50
     ),
 }
+
+
+def shapes(name: str, in_shape: Sequence[int], n_classes: int, **options: Any) -> dict[str, torch.Size]:
+    """The shapes of the tensors of a network of ``NETWORKS``, see :func:`build`, for which no memory is taken."""
+    with torch.device("meta"):
+        return {key: x.shape for key, x in NETWORKS[name].build(in_shape, n_classes, **options).state_dict().items()}
 
 
 def build(

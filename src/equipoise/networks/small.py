@@ -11,6 +11,7 @@ from equipoise.system.ranges import Range, check_option, check_whole
 
 Norm = Literal["none", "group", "batch"]
 GROUPS = 4
+DEEPEST = 1000  # hidden layers
 NEAR_ZERO = 0.01
 
 
@@ -36,6 +37,8 @@ class MLP(nn.Module):
         super().__init__()
         if not isinstance(hidden, list | tuple) or not all(width in Range(1, whole=True) for width in hidden):
             raise ValueError(f"mlp: hidden must be a list of whole numbers >= 1, such as [200, 200]; found {hidden!r}.")
+        if len(hidden) > DEEPEST:
+            raise ValueError(f"mlp: hidden has {len(hidden):,} layers, and at most {DEEPEST:,} are built.")
         widths = [math.prod(in_shape), *hidden]
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
         self.classifier = nn.Linear(widths[-1], n_classes)

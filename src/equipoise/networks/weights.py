@@ -1,11 +1,15 @@
 """Initial values of a network from a file."""
 
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+
+from equipoise.data.contents import DataError
+from equipoise.data.declared import check_zip
 
 SHOWN = 3  # names in an error
 
@@ -62,7 +66,12 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     if not file.is_file():
         raise ValueError(f"weights: there is no file {file}. Give the path of a .safetensors, .pth or .pt file.")
     try:
+        if zipfile.is_zipfile(file):  # as PyTorch writes them
+            with zipfile.ZipFile(file) as archive:
+                check_zip(archive)
         tensors = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
+    except DataError:
+        raise
     except Exception as error:  # both readers raise many kinds of errors
         raise ValueError(
             f"weights: {file} cannot be read ({type(error).__name__}): it is damaged, or holds more than tensors by name. "

@@ -23,7 +23,7 @@ from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, ma
 from equipoise.report.rendering import latex_sheet
 from equipoise.system.files import write_atomically
 from equipoise.system.grouping import grouped
-from equipoise.system.text import cell as safe, csv_text, plural
+from equipoise.system.text import csv_text, plural
 
 REGION: Final = 1.0  # points: smaller differences do not matter in practice
 SURE: Final = 0.95  # the probability above which a method is called better
@@ -321,8 +321,8 @@ class Leaderboard:
         for method in self.document["methods"]:
             for scenario, cell in self.cells(method).items():
                 numbers = [x for by in CRITERIA for x in (cell.get(by.key), *map(tested(cell, by).get, TESTED))]
-                texts = map(safe, (chosen(cell), reason(cell) or absent(cell)))
-                rows.append([safe(scenario), safe(self.row(method)), *numbers, *map(cell.get, COSTS), *texts])
+                texts = (chosen(cell), reason(cell) or absent(cell))
+                rows.append([scenario, self.row(method), *numbers, *map(cell.get, COSTS), *texts])
         return csv_text(rows)
 
     @property

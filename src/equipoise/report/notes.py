@@ -39,7 +39,9 @@ NOTHING: Final = "Nothing was tuned: {}, which may favour one of the methods. `-
 ALIKE: Final = "the learning rate is the same for all, and hyper-parameters are as given"
 AS_GIVEN: Final = "learning rates and hyper-parameters are as given"
 FEW: Final = 5  # clients: a correlation of fewer is unreliable
-LEAK: Final = re.compile(r"data: (.*: the columns? .+ tells?(?:, each alone,)? the (?:class|number to predict)\b.*)")
+LEAK: Final = re.compile(
+    r"data: ((?>.*?: the columns? ).+ tells?(?:, each alone,)? the (?:class|number to predict)\b.*)"
+)
 
 
 def of_runs(runs: Runs) -> Iterator[str]:

@@ -16,7 +16,7 @@ from equipoise.report.grid import Cell, Grid
 from equipoise.report.layout import Sheet
 from equipoise.report.rendering import latex_sheet, markdown_grid, rich_sheets
 from equipoise.report.statistics import Numbers, summary_of
-from equipoise.system.text import cell, csv_text
+from equipoise.system.text import csv_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -339,7 +339,7 @@ def decided(
 
 def claims_csv(claims: Sequence[JudgedClaim]) -> str:
     """For a program: one line per claim and part."""
-    return csv_text([claims[0].plain(), *(map(cell, claim.plain().values()) for claim in claims)])
+    return csv_text([claims[0].plain(), *(claim.plain().values() for claim in claims)])
 
 
 @dataclass(frozen=True)
@@ -476,7 +476,7 @@ def table_csv(result: Result) -> str:
             *numbers, within = (None if math.isnan(v) else round(v, 4) for v in (e.mean, e.std, e.ci95, e.within))
             away = None if result.embedded or e.difference is None else round(e.difference, 4)
             rows.append(
-                [*map(cell, (part.name, row, column)), *numbers, len(e.values), e.paper, e.paper_std, away, int(result.embedded), e.divisions, within]
+                [part.name, row, column, *numbers, len(e.values), e.paper, e.paper_std, away, int(result.embedded), e.divisions, within]
             )  # fmt: skip
     return csv_text(rows)
 

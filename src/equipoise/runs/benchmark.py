@@ -119,7 +119,7 @@ def read_suite(name: str) -> Suite:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         advice = f"Give the path of a TOML file, or one of {', '.join(suites())}"
-        if re.search(r"^\s*\[\s*scenario\s*\]", text, re.MULTILINE):
+        if re.search(r"^[ \t]*\[\s*scenario\s*\]", text, re.MULTILINE):
             advice = "Begin each scenario with [[scenario]], in two brackets"
         raise SuiteError(f"{name} cannot be read: {why}. {advice}.") from None
     names = [part.name for part in suite.scenario]

@@ -11,14 +11,15 @@ import stat
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 import tomli_w
 
+from equipoise.data.declared import JSON, check_bytes, check_zip
 from equipoise.federation import checkpoint
 from equipoise.federation.directory import CHECKPOINT, MANIFEST, METRICS
 from equipoise.federation.history import History
@@ -42,6 +43,7 @@ ABOUT = "pack.json"  # what else is in the file, with sizes and hashes
 RERUN, CONSTRAINTS, REPORT = "rerun.sh", "constraints.txt", "report.html"
 KEPT = ("summary.json", "failed.json", "threshold.json")  # of a run, beside its settings, manifest and records
 LARGEST = 16 << 20  # bytes of the list of contents
+PIECE = 1 << 20  # bytes that are unpacked at a time
 MOST = 100_000  # files
 TIMES = ("seconds", "hash", "times")  # of a record, which no run has twice
 SHOWN = 10  # faults that are named
@@ -303,6 +305,7 @@ def opened(path: Path, folder: Path) -> dict[str, Any]:
             entries = file.infolist()
             if len(entries) > MOST or len({entry.filename for entry in entries}) < len(entries):
                 raise PackError(f"{path} holds too many files, or two of one name. It was not made by equipoise pack.")
+            check_zip(file, 0)  # its parts are unpacked a piece at a time
             about = _listed(path, file)
             faults = [fault for entry in entries if (fault := _fault(entry, about["files"]))]
             faults += [f"{name} is missing" for name in about["files"] if name not in {e.filename for e in entries}]
@@ -310,12 +313,11 @@ def opened(path: Path, folder: Path) -> dict[str, Any]:
             if not faults and total > shutil.disk_usage(folder).free:
                 raise PackError(f"{path} holds {total:,} bytes, more than are free on the disk of {folder}.")
             for name, listed in about["files"].items() if not faults else ():
-                with file.open(name) as packed:
-                    content = packed.read(int(listed["bytes"]) + 1)
-                if len(content) != listed["bytes"] or _sha(content) != listed["sha256"]:
+                digest = hashlib.sha256()
+                with file.open(name) as packed:  # which has no more than the size that is listed
+                    write_atomically(folder / name, _pieces(packed, digest.update))
+                if digest.hexdigest() != listed["sha256"]:
                     faults.append(f"{name} was changed")
-                else:
-                    write_atomically(folder / name, content)
     except FileNotFoundError:
         raise PackError(f"{path} does not exist. Give a file that equipoise pack has written.") from None
     except PackError:
@@ -332,6 +334,13 @@ def opened(path: Path, folder: Path) -> dict[str, Any]:
         raise PackError(f"{path} is not what was packed: {'; '.join(faults[:SHOWN])}{more}. Get it again.")
     _check_runs(path, folder, about)
     return about
+
+
+def _pieces(file: IO[bytes], look: Callable[[bytes], None]) -> Iterator[bytes]:
+    """A file in pieces that take little memory, each of which was looked at."""
+    while piece := file.read(PIECE):
+        look(piece)
+        yield piece
 
 
 def _listed(path: Path, file: zipfile.ZipFile) -> dict[str, Any]:
@@ -382,6 +391,10 @@ def _check_runs(path: Path, folder: Path, about: Mapping[str, Any]) -> None:
     """Require that the records are whole, and that the numbers of a run are those of its records."""
     for run in about["runs"]:
         where = folder / run["path"]
+        check_bytes(
+            f"{path}, {run['path']}",
+            JSON * sum(file.stat().st_size for file in where.iterdir() if file.suffix != ".html"),
+        )
         try:
             _, hashes = parse((where / METRICS).read_text(encoding="utf-8"))
             history = History.from_run(where)

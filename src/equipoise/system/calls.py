@@ -1,7 +1,7 @@
 """Text such as ``cosine(0.1, warmup=5)``: a name, and in brackets values, some of them with a key."""
 
 import re
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 TOKEN = re.compile(r"""'[^']*'|"[^"]*"|.""", re.DOTALL)
@@ -26,14 +26,10 @@ def read(text: str) -> Call:
 
 def pairs(text: str) -> list[tuple[str, str]]:
     """Key and value of each part between the commas outside brackets and quotes; the key of a value alone is empty."""
-    parts, depth = [""], 0
-    for token in TOKEN.findall(text):
-        depth += BRACKETS.get(token, 0)
-        if token == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += token
-    return [_pair(part) for part in parts]
+    tokens = TOKEN.findall(text)
+    depths = accumulate(BRACKETS.get(token, 0) for token in tokens)
+    ends = [k for k, (token, depth) in enumerate(zip(tokens, depths, strict=True)) if token == "," and not depth]
+    return [_pair("".join(tokens[a + 1 : b])) for a, b in pairwise([-1, *ends, len(tokens)])]
 
 
 def _pair(part: str) -> tuple[str, str]:

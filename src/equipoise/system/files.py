@@ -9,7 +9,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,7 +31,7 @@ def cache_directory() -> Path:
 
 def write_atomically(
     path: str | os.PathLike[str],
-    content: str | bytes | Sequence[bytes | memoryview],
+    content: str | bytes | Iterable[bytes | memoryview],
     *,
     private: bool = False,
     lasting: bool = True,
@@ -47,7 +47,7 @@ def write_atomically(
 
     Raises
     ------
-    OSError : a full disk or a directory that cannot be written; the old file stays.
+    OSError : a full disk or a directory that cannot be written; the old file stays, as it does if the parts raise an error.
     """
     path = Path(path)
     if private:

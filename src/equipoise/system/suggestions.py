@@ -3,12 +3,14 @@
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
+LONGEST = 200  # characters of a word that is compared, as the time grows with the square of their number
+
 
 def near(word: str, choices: Iterable[str], cutoff: float = 0.5) -> str:
     """``" Did you mean 'fedheal'?"``, or nothing where none of the choices is near: as alike as ``cutoff``, in [0, 1]."""
     names = list(choices)
     close = [name for name in names if name.casefold() == word.casefold()]
-    close = close or difflib.get_close_matches(word, names, n=1, cutoff=cutoff)
+    close = close or difflib.get_close_matches(word[:LONGEST], names, n=1, cutoff=cutoff)
     return f" Did you mean '{close[0]}'?" if close else ""
 
 

@@ -2,17 +2,23 @@
 
 import ast
 import csv
-import io
 import math
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import islice
+from types import SimpleNamespace
 from typing import Self
 
 LONGEST = 200  # characters of a name
 JOINERS = "\u200c\u200d"  # of letters and emoji, in honest words of many languages
 # Unicode's classes of controls, formats (direction, invisible), halves, separators.
 HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+MARK = "\u02bc"  # looks like an apostrophe; in words it is between letters, and no data have it before these signs
+_ENDS = ";|\t-\r\x1c-\x1e\x85\u2028\u2029"  # of cells and lines, in one spreadsheet or another
+_SIGNS = "[-=+@\uff1d\uff0b\uff0d\uff20]"
+FORMULA = re.compile(rf"(^|[{_ENDS}])((?:[^\S{_ENDS}]|[\"\ufeff{MARK}])*+)({_SIGNS})")
+BEGIN = re.compile(rf"{_SIGNS}(?<![^,;|\s\"\ufeff{MARK}].)")  # of every formula, and of some that are none
 
 
 class Said(str):
@@ -63,29 +69,53 @@ def markdown(text: str) -> str:
     return re.sub(r"[\\|`]|<(?=[A-Za-z/!?])|\](?=[(\[:])", r"\\\g<0>", visible(text))
 
 
-def cell(value: object) -> object:
-    """A cell of a CSV file: text that a spreadsheet would run as a formula begins with an apostrophe; numbers stay numbers."""
-    if not isinstance(value, str) or len(value) < 2 or value[0] not in "=+-@\t\r":
+def cell(value: object, *, first: bool = False) -> object:
+    """A cell of a CSV file in which no spreadsheet finds a formula, wherever it divides the line; :func:`plain_cell` reads it again.
+
+    :data:`MARK` precedes a sign that begins a formula, where a separator or the end of a line may begin a cell. Numbers, and signs
+    alone, stay: but not those that are ``first`` in a line, as with another separator the next cells are part of them.
+    """
+    if not isinstance(value, str) or (not first and (len(value) == 1 or _is_number(value))):
         return value
+    return FORMULA.sub(rf"\1\2{MARK}\3", value)
+
+
+def plain_cell(text: str) -> str:
+    """The text of which :func:`cell` made this one."""
+    return FORMULA.sub(lambda m: f"{m[1]}{m[2].removesuffix(MARK)}{m[3]}", text) if MARK in text else text
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text is a number, without blanks around it."""
     try:
-        float(value)
+        float(text)
     except ValueError:
-        return "'" + value
-    return value
+        return False
+    return text.strip() == text
 
 
 def formulas(values: Iterable[object]) -> list[str]:
     """A note on cells of a CSV file that a spreadsheet would run as formulas; none if it has no such cells."""
-    risky = [value for value in values if cell(value) != value]
-    advice = "A spreadsheet may run it as a formula: import the file with its columns as text."
-    return [f"{plural(len(risky), 'cell')} of the file: {value!r}, for example. {advice}" for value in risky[:1]]
+    risky = (value for value in values if cell(value) != value)
+    return [
+        f"A spreadsheet would run cells of the file as formulas, such as {value!r}: they have {MARK} before the sign, and Equipoise reads "
+        "them without it."
+        for value in islice(risky, 1)
+    ]
 
 
-def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    """Rows as a CSV file has them."""
-    file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(rows)
-    return file.getvalue()
+def csv_text(rows: Collection[Collection[object]]) -> str:
+    """Rows as a CSV file has them, without formulas."""
+    plain = _written(rows)
+    if not BEGIN.search(plain):  # which takes less time than a look at every cell
+        return plain
+    return _written([cell(value, first=not k) for k, value in enumerate(row)] for row in rows)
+
+
+def _written(rows: Iterable[Iterable[object]]) -> str:
+    lines = list[str]()
+    csv.writer(SimpleNamespace(write=lines.append)).writerows(rows)  # quotes both signs in which its lines end
+    return "".join(f"{line[:-2]}\n" for line in lines)
 
 
 def read_value(text: str) -> object:

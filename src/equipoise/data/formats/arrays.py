@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from equipoise.data.contents import DataError
-from equipoise.data.declared import check_bytes, check_npz
+from equipoise.data.declared import JSON, check_bytes, check_npz
 from equipoise.data.precision import counting, finite, lost, single
 from equipoise.data.samples import Lazy
 from equipoise.data.tables.columns import (
@@ -51,7 +51,6 @@ MATLAB_73, HDF = b"MATLAB 7.3", b"\x89HDF"  # begin files of this version, with 
 KEYS = ("users", "num_samples", "user_data", "hierarchies")
 BEGIN = re.compile(rb'\s*\{\s*"(?:' + "|".join(KEYS).encode() + rb')"')
 LOOKED_AT = 1 << 12  # bytes of a file that may be of LEAF
-GROWTH = 16  # times the size of its file that JSON takes in memory, at most
 TEXT = (
     " Networks here take numbers: make them of text in a function of your own, --data my.py:clients. Of names of images make a "
     "table with the columns path, label and client."
@@ -486,7 +485,7 @@ def of_leaf(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]]) -
 
 def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any], NDArray[Any]]]:
     """Every user of a file, with samples [n, ...] and labels; adds to ``problems`` what is wrong."""
-    check_bytes(file, GROWTH * file.stat().st_size)
+    check_bytes(file, JSON * file.stat().st_size)
     try:
         content = json.loads(file.read_bytes(), object_pairs_hook=_unique)
         names, data, counts = content["users"], content["user_data"], content.get("num_samples")

@@ -26,6 +26,7 @@ from equipoise.data.tables.cells import Raw, Words
 from equipoise.data.tables.columns import Columns, listed, option
 from equipoise.data.tables.schema import EXPONENT
 from equipoise.data.tables.words import EXACT, LARGEST, Signs, respelt
+from equipoise.system.text import plain_cell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,11 +101,11 @@ class Delimited:
         if self._whole:
             cells = {name: [row[k] for row in self.head] for name, k in zip(names, where, strict=True)}
             return {
-                name: ["\n".join(cell.splitlines()) if "\r" in cell else cell for cell in column]
+                name: [plain_cell("\n".join(cell.splitlines()) if "\r" in cell else cell) for cell in column]
                 for name, column in cells.items()
             }
         frame: Any = self._read(where, str) if names else {}
-        return {name: frame[k].tolist() for name, k in zip(names, where, strict=True)}
+        return {name: [*map(plain_cell, frame[k])] for name, k in zip(names, where, strict=True)}
 
     def columns(self, names: Sequence[str], text: Collection[str] = ()) -> dict[str, Raw]:
         """Some columns as numbers, where every cell is one or empty, or else as text; those of ``text``, whose numbers have signs, in any case."""
@@ -125,7 +126,11 @@ class Delimited:
         good[good] = ~self._doubtful(x[good], [cells[name] for name in fitting], rounds)
         numeric = {name: values for name, values, fits in zip(number, x, good, strict=True) if fits}
         others = [name for name in names if name not in numeric]
-        words = {name: Words.of_text(cells[name]) for name in others} if self._whole else self._text(others)
+        words = (
+            {name: Words.of_text([*map(plain_cell, cells[name])]) for name in others}
+            if self._whole
+            else self._text(others)
+        )
         return {name: numeric[name] if name in numeric else words[name] for name in names}
 
     @property
@@ -201,7 +206,7 @@ class Delimited:
         for frame in self._frames(self._places(names), str, max(1, CHUNK // max(1, len(names)))) if names else ():
             for k, column in enumerate(frame):
                 part, words = pd.factorize(frame[column])
-                place = np.array([code[k].setdefault(word, len(code[k])) for word in words], np.int32)
+                place = np.array([code[k].setdefault(plain_cell(word), len(code[k])) for word in words], np.int32)
                 codes[k][first : first + len(frame)] = place[part]
             first += len(frame)
         return {name: Words(codes[k], tuple(code[k])) for k, name in enumerate(names)}
@@ -429,7 +434,7 @@ def _header(
 
 
 def _names(path: Path, header: Sequence[str]) -> tuple[str, ...]:
-    stripped = [name.strip() for name in header]
+    stripped = [plain_cell(name).strip() for name in header]
     given = {*stripped}
     numbered = [f"Unnamed: {k}{'.1' * (f'Unnamed: {k}' in given)}" for k in range(len(stripped))]
     names = tuple(name or number for name, number in zip(stripped, numbered, strict=True))

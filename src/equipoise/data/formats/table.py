@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.declared import check_bytes
+from equipoise.data.declared import check_bytes, check_zip
 from equipoise.data.decoding import dated
 from equipoise.data.formats import delimited
 from equipoise.data.formats.folders import located, needless
@@ -48,10 +48,11 @@ from equipoise.system.suggestions import some
 if TYPE_CHECKING:
     import pandas as pd
 
+BLOCK = 1 << 20  # rows that are looked at together
 GROWTH = 4  # times the size of its text that a sheet takes in memory, about
 EMPTY = (None, "")
 UNSTORED = re.compile(
-    rb'<c (?![^>]*t="str")[^>]*>\s*<f[ >/](?:(?!</c>).)*?(?:</f>|/>)\s*(?:<v\s*/>|<v></v>)?\s*</c>', re.DOTALL
+    rb'<c (?![^<>]*t="str")[^<>]*>\s*<f(?=[ >/])[^<>]*+(?:(?<=/)>|>[^<]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>'
 )  # formulas alone
 TEXT = (".csv", ".tsv")
 
@@ -144,8 +145,13 @@ def parquet(path: Path) -> Frame:
         with pq.ParquetFile(path) as file:
             about = file.metadata
             check_bytes(path, sum(about.row_group(k).total_byte_size for k in range(about.num_row_groups)))
+            groups = [about.row_group(k) for k in range(about.num_row_groups)]
+            check_bytes(path, 8 * sum(group.column(k).num_values for group in groups for k in range(group.num_columns)))
             check_bytes(path, 8 * about.num_rows * about.num_columns)
+        _check_repeated(path, pq)
         frame = pd.read_parquet(path, engine="pyarrow", dtype_backend="numpy_nullable")
+    except DataError:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as a Parquet file ({error}).") from None
     index = {name: frame.index.get_level_values(k) for k, name in enumerate(frame.index.names) if name is not None}
@@ -157,6 +163,21 @@ def parquet(path: Path) -> Frame:
     return Frame.of(frame, str(path))
 
 
+def _check_repeated(path: Path, pq: Any) -> None:
+    """Require that text fits into memory where a Parquet file has each word once, and how often it occurs."""
+    with pq.ParquetFile(path) as file:
+        fields = [field.name for field in file.schema_arrow if str(field.type).endswith(("string", "binary"))]
+    with pq.ParquetFile(path, read_dictionary=fields) as file:
+        sizes, lengths_of = dict.fromkeys(fields, 0), import_module("pyarrow.compute").binary_length
+        for name in fields:
+            for batch in file.iter_batches(BLOCK, columns=[name]):
+                cells = batch.column(0)
+                lengths = lengths_of(cells.dictionary).fill_null(0).to_numpy(zero_copy_only=False)
+                counts = np.bincount(cells.indices.drop_null().to_numpy(), minlength=len(lengths))
+                sizes[name] += int(counts @ lengths)
+                check_bytes(f"{path}, column {name}", sizes[name])
+
+
 def excel(path: Path) -> Frame:
     """Read the only sheet with anything in it of an Excel file, by the package openpyxl; formulas are what Excel stored as their result."""
     import pandas as pd
@@ -164,7 +185,7 @@ def excel(path: Path) -> Frame:
     openpyxl = _package(path, "openpyxl", "Excel", "'equipoise[excel]'")
     try:
         with zipfile.ZipFile(path) as file:
-            check_bytes(path, GROWTH * sum(part.file_size for part in file.infolist()))
+            check_zip(file, GROWTH)
             parts = [part for part in file.namelist() if part.startswith("xl/worksheets/sheet")]
             unstored = any(UNSTORED.search(file.read(part)) for part in parts)
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from equipoise.data.contents import Contents, DataError
+from equipoise.data.declared import lines
 from equipoise.data.locations import facts, of_the_system
 from equipoise.data.sets.idx import DIGITS
 
@@ -31,7 +32,7 @@ def read(paths: Sequence[Path]) -> Contents:
     pixels, digits = bytearray(), []
     try:
         with opened(path, "rt", encoding="ascii") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(lines(file, path), 1):
                 if words := line.split():
                     digit, image = _parsed(words, f"{path}, line {number}", path.suffix != ".bz2")
                     digits.append(digit)

@@ -33,7 +33,7 @@ LEAVE_OUT = "leave-out"
 WRITTEN = ("sep", "decimal", "thousands", "encoding")  # options of tables that are text
 PROBLEMS = 10  # in an error
 MANY = 50  # columns in a sentence
-INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+INTEGER = re.compile(r"[+-]?\d{1,4000}", re.ASCII)  # more are text to Python
 
 Column = tuple[str, ...]  # one word per sample
 
@@ -212,7 +212,7 @@ def _natural(word: str) -> tuple[Any, ...]:
     """A key that puts client-2 before client-10, and -1 before 0."""
     if INTEGER.fullmatch(word):
         return (0, int(word), word)
-    parts = re.split(r"(\d+)", f"{word}\0")  # of which every other is a number
+    parts = re.split(r"(\d{1,4000})", f"{word}\0")  # of which every other is a number
     return (1, tuple(int(part) if k % 2 else part for k, part in enumerate(parts)), word)
 
 

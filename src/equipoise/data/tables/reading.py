@@ -383,9 +383,7 @@ def day(days: float) -> str:
 
 def key_of(name: str) -> str:
     """A column's name as a key of TOML."""
-    return (
-        name if re.fullmatch(r"[A-Za-z0-9_-]*[A-Za-z0-9][A-Za-z0-9_-]*", name) else json.dumps(name, ensure_ascii=False)
-    )
+    return name if re.fullmatch(r"[_-]*+[A-Za-z0-9][A-Za-z0-9_-]*", name) else json.dumps(name, ensure_ascii=False)
 
 
 def signed(schema: str) -> set[str]:

@@ -24,8 +24,10 @@ MISSING = {
     *("1.#qnan", "-1.#qnan", "1.#ind", "-1.#ind", "#value!", "#ref!", "#div/0!", "#name?", "#num!"),
 }  # fmt: skip
 FIRST = 3  # places in a sentence
-WHOLE = re.compile(r"[+-]?\d+\.\d*(?:[eE][+-]?\d{1,3})?", re.ASCII)  # a number as programs write floating-point ones
-NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
+WHOLE = re.compile(
+    r"[+-]?\d{1,300}\.\d*(?:[eE][+-]?\d{1,3})?", re.ASCII
+)  # a number as programs write floating-point ones
+NUMBER = re.compile(r"[+-]?(?:\d++\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
 EXACT = 2.0**53  # from which on neighbouring whole numbers are one floating-point number
 EXPONENT = re.compile(r"[+-]?\d+\.\d*[eE][+-]?\d{1,4}", re.ASCII)  # as programs write large floating-point numbers
 EXPONENTS = re.compile(r"[eE][+-]?\d+", re.ASCII)
@@ -118,8 +120,9 @@ def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Seq
         f"{origin.what}: the {role} is {word.partition('.')[0]} in some samples and {word} in others, which is one number. "
         "Write it the same way everywhere."
         for group in same
+        for names in [{*group}]
         for word in group
-        if re.sub(r"\.0*$", "", word) in {*group} - {word}
+        if (whole := re.sub(r"\.0*$", "", word)) != word and whole in names
     ]
     apart = "are kept apart, although they are one number or look the same"
     notes = [f"{origin.what}: {said}." for said in _merged(texts, words)]
@@ -308,7 +311,12 @@ def unit_of(words: Sequence[str]) -> str:
     if (unit := UNIT.fullmatch(first)) and not EXPONENTS.match(unit[1]) and unit[1].strip() not in MULTIPLES:
         marks.append(unit[1].strip())
     return next(
-        (mark for mark in marks if all(word.count(mark) == 1 and Signs(unit=mark).bare(word) for word in words)), ""
+        (
+            mark
+            for mark in dict.fromkeys(marks)
+            if all(word.count(mark) == 1 and Signs(unit=mark).bare(word) for word in words)
+        ),
+        "",
     )
 
 

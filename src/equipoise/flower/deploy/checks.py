@@ -7,7 +7,6 @@ import socket
 import ssl
 import subprocess
 import tempfile
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +19,7 @@ from equipoise.flower.deploy.project import problems as misfits, settings
 from equipoise.flower.deploy.superlink import FLWR, FlowerError, environment, last_lines
 from equipoise.flower.internals import flatten_dict, unpacked_bundle
 from equipoise.flower.settings import faults
+from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import some
 from equipoise.system.workers import python
 
@@ -225,8 +225,8 @@ def reach(name: str) -> Iterator[CheckResult]:
     folder = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
     path, what = folder / "config.toml", f"connection {name}"
     try:
-        connections = tomllib.loads(path.read_text(encoding="utf-8")).get("superlink", {})
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        connections = open_toml(path.read_text(encoding="utf-8")).get("superlink", {})
+    except (OSError, ValueError) as error:
         yield CheckResult(what, False, f"{path} cannot be read: {error}. Put [superlink.{name}] with an address there.")
         return
     entry = connections.get(name)

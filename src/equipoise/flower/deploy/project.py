@@ -1,7 +1,6 @@
 """A user's project: the files that Flower ships to the sites, and those that start them."""
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +14,7 @@ from equipoise.flower.deploy.superlink import FLWR, FlowerError
 from equipoise.flower.settings import AppSettings
 from equipoise.scenarios.shared import SharedSchema
 from equipoise.system.files import read_regular, write_atomically
+from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import near, some
 from equipoise.system.text import read_value
 
@@ -104,7 +104,7 @@ def settings(directory: str | Path) -> dict[str, Any]:
 
     path = Path(directory) / "pyproject.toml"
     try:
-        return flatten_dict(tomllib.loads(read_regular(path).decode())["tool"]["flwr"]["app"].get("config"))
+        return flatten_dict(open_toml(read_regular(path).decode())["tool"]["flwr"]["app"].get("config"))
     except (OSError, KeyError, ValueError) as error:
         why = "has no [tool.flwr.app]" if isinstance(error, KeyError) else f"cannot be read ({error})"
         raise FlowerError(
