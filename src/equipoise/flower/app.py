@@ -83,8 +83,8 @@ def make_client_app(
     Parameters
     ----------
     task : the one function that a site writes, ``task(node_config, run_config) -> Task``. ``node_config`` has the site's
-        own settings: ``site`` (its name), ``state-dir`` (where its state is kept), ``device``, and whatever else its data
-        need. It is called again for every message, in a new process: let it read from disk what is costly to make.
+        own settings: ``site`` (its name), ``state-dir`` (where its state is kept), ``device``, and your own,
+        which begin with ``data``. It is called again for every message, in a new process: let it read from disk what is costly to make.
     method : where it is given, the site takes part in runs of this method and in no other: rules of your own, which no text
         names, or ``"fedavg+dp(noise=1.1)"`` at a site that does not leave its privacy to the server's settings.
     keep : sites of which a process that lives on keeps the data, >= 1; only simulations have several.
