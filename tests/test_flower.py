@@ -36,6 +36,7 @@ from equipoise.flower.server.consortium import Consortium, description
 from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.roster import Roster, SitesError
 from equipoise.flower.settings import AppSettings, faults
+from equipoise.flower.site.site import SiteError, open_site
 from equipoise.flower.site.store import Receipt, Store, StoreError
 from equipoise.flower.site.task import Blank
 from equipoise.report.notes import without_model
@@ -392,7 +393,7 @@ def test_a_site_that_differs_from_the_server_is_named_and_no_value_is_sent(aspec
         sent.append(json.dumps(Parcel.of(reply.content).fields))
         return reply
 
-    machines = Machines(tmp_path, stating({"server": right, "north": right, "south": other}))
+    machines = Machines(tmp_path, stating({"server": right, "north": right, "south": other, "east": right}))
     with pytest.raises(SitesError) as error:
         machines.serve(Changed(machines, reads))
     assert re.match(
@@ -424,10 +425,26 @@ def test_without_the_server_most_sites_decide_and_without_most_the_groups_are_na
 def test_all_that_differ_are_named_with_all_in_which_they_do(tmp_path: Path) -> None:
     server, south = ({name: value[k] for name, value in STATED.items()} for k in (0, 1))
     with pytest.raises(SitesError) as error:
-        Machines(tmp_path, stating({"server": server, "north": {"scaling": "none"}, "south": south})).serve()
+        said = {"server": server, "north": server | {"scaling": "none"}, "south": south, "east": server}
+        Machines(tmp_path, stating(said)).serve()
     text = str(error.value)
     assert text.startswith("north has other scaling (")
     assert re.findall(r"other (\w+) \(", text[text.index("south") :]) == ["features", "classes", "scaling", "measures"]
+
+
+def test_a_site_gives_no_measure_that_its_own_task_does_not_name(tmp_path: Path) -> None:
+    """Before the first round, and to a server that asks nevertheless."""
+    rates = {"server": {"measures": ("accuracy", "rates")}, "east": {"measures": ("rates",)}}
+    with pytest.raises(
+        SitesError, match="^north has other measures .*; south has other measures .*; east has other measures"
+    ):
+        Machines(tmp_path, stating(rates)).serve()
+    own = Task(network(), samples(20, 0), samples(30, 1), measures=("accuracy", "auc"))
+    fields = description(Method.of("fedavg"), eq.SGD(0.1), eq.Settings(), ("accuracy", "rates"), "run")
+    site = open_site("north", own, fields, Store(tmp_path / "n"), node_config={"least-group": 1})
+    for asked in (["rates"], ["accuracy", "rates"], ["f1"], ["correct"], ["x"]):
+        with pytest.raises(SiteError, match=r"measures accuracy, auc only, as its own task states"):
+            site.answer("evaluate", Parcel({"measures": asked, "own": False}))
 
 
 def test_what_only_some_state_is_compared_among_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -547,8 +564,7 @@ def test_the_same_stated_in_another_way_is_the_same() -> None:
     assert codes(features=NAMES, scaling={"b": 1, "a": (2, 3)}) == codes(
         features=[*NAMES], scaling={"a": [2.0, 3], "b": 1.0}
     )
-    assert codes(measures=["accuracy"]) == codes()
-    assert Task(network()).agreement(trial, (6,)).keys() - codes().keys() == {"measures"}  # the server's are decided
+    assert codes(measures=["accuracy"]) == codes() != codes(measures=["accuracy", "rates"])
     assert code("1") != code(1)
 
 

@@ -30,7 +30,7 @@ from equipoise.federation import diagnosis, guard
 from equipoise.federation.evaluation import EvaluationSets, Handed, used
 from equipoise.federation.inputs import frame, repeated, require_people
 from equipoise.federation.method import Method
-from equipoise.federation.preparation import prepare
+from equipoise.federation.preparation import prepare, recorded_of
 from equipoise.federation.round import plain
 from equipoise.federation.taking import trained
 from equipoise.federation.trial import Trial
@@ -304,7 +304,7 @@ def open_site(
         groups=task.neurons,
         attributes=inputs.values(sensitive),
     )
-    tests = EvaluationSets(inputs.tests, None, tuple(fields["measures"]))
+    tests = EvaluationSets(inputs.tests, None, recorded_of(trial.model.task, task.measures)[0])
     own, noise = node_config or {}, 0.0 if simulated else next((r.noise for r in method.rules if type(r) is DP), 0.0)
     personal = bool(inputs.tests) and (trial.private is not None or bool(method.overriding("deploy")))
     if spend(own, noise, 0) and (personal or settings.validation):
@@ -405,10 +405,8 @@ def _alone(site: Site, asked: Parcel) -> Parcel:
 def _evaluate(site: Site, asked: Parcel) -> Parcel:
     """Scores of a model on the site's own test sets, and of the one it predicts with, where that is another, over all samples of these."""
     trial, fields = site.trial, asked.fields
-    if not {*fields["measures"]} <= {*trial.model.task.measures, RATES}:
-        raise SiteError(
-            f"measures {', '.join(trial.model.task.measures)} and {RATES} only: which samples are right stays here."
-        )
+    if not {*fields["measures"]} <= {*site.tests.measures}:
+        raise SiteError(f"measures {', '.join(site.tests.measures)} only, as its own task states: Task(measures=...).")
     vector = site._used(asked) if fields["own"] else site._received(asked)[0]
     shown = site.shown
     answered, own = shown.answered(trial, vector, _decisions(site, asked, vector if fields["own"] else None)), {}
