@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,6 +43,7 @@ from equipoise.methods.dp import DP
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.groups import people_of
 from equipoise.privacy.accounting import spend
+from equipoise.privacy.differences import shown
 from equipoise.records.history import LEAST
 from equipoise.records.meta import Meta
 from equipoise.records.record import Sums
@@ -457,20 +459,17 @@ def of_people(outputs: Outputs, least: int) -> list[Sums] | None:
 
 
 def without_small_cells(y: Tensor, s: Tensor, least: int, person: Tensor | None = None) -> Tensor:
-    """Codes [n, A] in which those of a class and value with fewer than ``least`` people are unknown, -1; ``person`` [n] is whom each is about.
+    """Codes [n, A] in which whoever is in a small cell of a class is unknown, -1, in all; ``person`` [n] is whom each is about.
 
-    The server has the samples of each class. If fewer than ``least`` of one would be left over, its next smallest cell is hidden, too, so the
-    difference between the class and its cells is never about so few.
+    The server has the samples of each class, so that nothing that it adds and subtracts is about fewer than ``least`` people, see
+    :func:`equipoise.privacy.differences.shown`.
     """
-    s, who = s.clone(), torch.arange(len(y), device=y.device) if person is None else person
-    for codes in s.unbind(-1):
-        for c in y.unique():
-            of_class = y == c
-            cells = [of_class & (codes == value) for value in codes[of_class & (codes >= 0)].unique()]
-            for size, _, cell in sorted((len(who[cell].unique()), k, cell) for k, cell in enumerate(cells)):
-                if size < least or 0 < len(who[of_class & (codes < 0)].unique()) < least:
-                    codes[cell] = -1
-    return s
+    who = torch.arange(len(y)) if person is None else person
+    labels, codes, people = (x.cpu().numpy() for x in (y, s, who))
+    seen = np.zeros(len(labels), dtype=bool)
+    for c in np.unique(labels):
+        seen[labels == c] = shown(codes[labels == c], people[labels == c], least)
+    return s.masked_fill(torch.from_numpy(~seen[:, None]).to(s.device), -1)
 
 
 def _tallies(answered: Mapping[str, Outputs]) -> list[Tally]:
