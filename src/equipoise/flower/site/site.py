@@ -121,7 +121,21 @@ class Site:
     @property
     def shown(self) -> EvaluationSets:
         """The test sets of which numbers leave the site."""
-        return replace(self.tests, sets={name: d for name, d in self.tests.sets.items() if d.persons >= self.least})
+        return replace(self.tests, sets={name: d for name, d in self.tests.sets.items() if self.suffices(d)})
+
+    def suffices(self, data: Samples) -> bool:
+        """Whether numbers of a data set leave the site: of ``least`` people, and, if decisions depend on groups, ``least_count`` in each cell.
+
+        A server that chooses the decisions reads from their numbers how many of each class and combination of attributes there are.
+        """
+        if self.simulated or not data.attributes or not self.trial.method.overriding("decide"):
+            return data.persons >= self.least
+        if not self.least_count or data.s is None or data.shape_and_labels is None:
+            return False
+        joint = torch.unique(data.s, dim=0, return_inverse=True)[1][:, None]
+        person = None if data.people is None else torch.from_numpy(data.people)
+        codes = without_small_cells(data.shape_and_labels[1], joint, self.least_count, person)
+        return data.persons >= self.least and bool((codes >= 0).all())
 
     def _used(self, asked: Parcel) -> Tensor:
         """The model that this site predicts with [G]."""
@@ -486,12 +500,12 @@ def _sums(site: Site, *tallies: Tally, classes: bool = False) -> list[float]:
 def _validate(site: Site, asked: Parcel) -> Parcel:
     """How the model this site predicts with does on what it holds out, if that is enough: sums over the samples."""
     vector = site._used(asked) if asked.fields["own"] else site._received(asked)[0]
-    enough = site.held is not None and site.held.persons >= site.least
+    held = None if site.held is None else loaded(site.held)
     outputs = (
         measured(
-            site.trial, vector, site.held, "this site", _decisions(site, asked, vector if asked.fields["own"] else None)
+            site.trial, vector, held, "this site", _decisions(site, asked, vector if asked.fields["own"] else None)
         )
-        if enough and site.held is not None
+        if held is not None and site.suffices(held)
         else None
     )
     return Parcel({"found": None if outputs is None else _sums(site, outputs.tally)})
