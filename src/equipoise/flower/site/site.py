@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from equipoise.federation.taking import trained
 from equipoise.federation.trial import Trial
 from equipoise.federation.validation import measured
 from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
+from equipoise.flower.site.draws import require_apart
 from equipoise.flower.site.store import BUNDLE, NO_BUNDLE, Receipt, Store
 from equipoise.flower.site.task import Task
 from equipoise.methods.dp import DP
@@ -261,6 +263,7 @@ def open_site(
     simulated: bool = False,
     node_config: Mapping[str, Any] | None = None,
     run_config: Mapping[str, Any] | None = None,
+    draws: Path | None = None,
 ) -> Site:
     """Read the site's data, and make its part of the experiment that the server describes.
 
@@ -273,10 +276,12 @@ def open_site(
     simulated : draw the noise that protects clients from the seed, as the simulator does; it then protects no client.
     node_config : the site's own settings, of which :func:`equipoise.privacy.accounting.spend` reads its budget.
     run_config : Flower's, of the run.
+    draws : the file of what the site has held out in all runs; None: neither read nor written.
 
     Raises
     ------
-    SiteError : the server has another method than ``method``, or a budget does not allow what it would have to send.
+    SiteError : the server has another method than ``method``, a budget does not allow what it would have to send, or few people are between
+        what it would hold out and what it held out before.
     ValueError, TypeError : the data do not fit the network.
     """
     described = {key: x for key, x in fields.items() if key != "device"}
@@ -310,6 +315,13 @@ def open_site(
         raise SiteError(why)
     require_people(method, sensitive, here=True)
     people, doubts = inputs.data[0].people is not None, tuple(repeated(inputs.data))
+    own = node_config or {}
+    if draws is not None and not simulated:
+        try:
+            least = int(own.get("least-group", LEAST))
+            require_apart(draws, name, loaded(inputs.data[0]), (settings.validation, settings.seed), least)
+        except ValueError as error:
+            raise SiteError(f"refuses: {error}") from None
     inputs, (held,) = inputs.divided(settings.validation, settings.seed)
     trial = prepare(
         inputs,
@@ -321,7 +333,7 @@ def open_site(
         attributes=inputs.values(sensitive),
     )
     tests = EvaluationSets(inputs.tests, None, recorded_of(trial.model.task, task.measures)[0])
-    own, noise = node_config or {}, 0.0 if simulated else next((r.noise for r in method.rules if type(r) is DP), 0.0)
+    noise = 0.0 if simulated else next((r.noise for r in method.rules if type(r) is DP), 0.0)
     personal = bool(inputs.tests) and (trial.private is not None or bool(method.overriding("deploy")))
     if spend(own, noise, 0) and (personal or settings.validation):
         what = "on its test data of a model that is partly its own" if personal else "on training data (validation)"
