@@ -109,8 +109,10 @@ def make_client_app(
             torch.set_num_threads(int(node.get("threads", 0)) or torch.get_num_threads())
             own_task = task(node, context.run_config).told(context.run_config)
             described = {**fields, "device": str(node.get("device", "cpu"))}
-            more = {"node_config": node, "run_config": context.run_config, "draws": base / "draws.json"}
-            opened[key] = open_site(name, own_task, described, store, own_method, simulated=simulated, **more)
+            more = {"node_config": node, "run_config": context.run_config}
+            opened[key] = open_site(
+                name, own_task, described, store, own_method, simulated=simulated, draws=base / "draws.json", **more
+            )
             if len(opened) > keep:
                 opened.popitem(last=False)
         return opened[key]
