@@ -111,6 +111,26 @@ def test_decisions_of_the_server_count_no_group(method: str, least: int | None, 
         assert site.answer("evaluate.validation", asked).fields == {"found": None}
 
 
+@pytest.mark.parametrize("least", [5, 61])
+def test_a_table_without_a_cell_has_a_shape(least: int, tmp_path: Path) -> None:
+    """Honest sites whose cells are all small, and one lying site that hides all."""
+    fed = sites(
+        tmp_path, change=with_people, node={"least-group": 1, "least-count": least}, measures=RATES, values=NAMED
+    )
+
+    def bend(kind: str, site: str, answer: Parcel) -> Parcel:
+        if kind != "evaluate" or site != "ward-1":
+            return answer
+        none = [{"value": [], "right": [], "true": [], "chosen": [], "unknown": 60}] * 2
+        return Parcel({**answer.fields, "scores": {"all": {**answer.fields["scores"]["all"], "people": none}}})
+
+    bent(fed, bend).fit(1, progress=False)
+    assert "unmeasured" not in fed.records[0]
+    every = fed.records[0]["by"]["groups"]["all"]
+    assert [sums["value"] == [] for sums in every] == [least > 60] * 2
+    assert fed.history.people(last=1) is not None
+
+
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(-1, 3)), min_size=1, max_size=60), st.integers(1, 9))
 def test_hidden_cells_cannot_be_subtracted(samples: list[tuple[int, int]], least: int) -> None:
     y, s = (torch.tensor(column) for column in zip(*samples, strict=True))
