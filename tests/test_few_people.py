@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,7 +17,7 @@ from equipoise.federation.standing import Standing
 from equipoise.flower.app import description, log_line
 from equipoise.flower.codec import Parcel
 from equipoise.flower.server import scores
-from equipoise.flower.site.site import Site, open_site
+from equipoise.flower.site.site import Site, SiteError, open_site
 from equipoise.flower.site.store import Store
 from equipoise.flower.site.task import Task
 from equipoise.report.sites import prometheus
@@ -159,3 +160,38 @@ def test_a_bound_has_no_number_about_few_either() -> None:
     numbers = comparison(compared.histories)
     assert [[*method["groups"]] for method in numbers["methods"]] == [["a", "b"], ["a", "b"]]
     assert not [note for note in numbers["notes"] if "the same groups" in note]
+
+
+VISITS = np.repeat(np.arange(40), [1 + k % 5 for k in range(40)])
+
+
+def held_out(tmp_path: Path, validation: float, seed: int, people: bool = True, **node: Any) -> int:
+    """The training samples of a site in a run, by which a server counts the visits of those that are held out."""
+    x, y = rows(len(VISITS))
+    task = Task(torch.nn.Linear(3, 2), eq.OfPeople((x, y), VISITS) if people else (x, y))
+    settings = Settings(validation=validation, seed=seed)
+    fields = description(eq.Method.of("fedavg"), eq.SGD(0.01), settings, ("accuracy",), f"{seed}")
+    site = open_site("here", task, fields, Store(tmp_path), node_config=node, draws=tmp_path / "draws.json")
+    return int(site.trial.setup.sizes[0])
+
+
+def test_no_two_draws_of_a_site_are_few_people_apart(tmp_path: Path) -> None:
+    n = held_out(tmp_path, 0.0, 3)
+    with pytest.raises(SiteError, match=r"validation=0.03 and seed=0 would tell of fewer people than its least-group"):
+        held_out(tmp_path, 0.03, 0)
+    assert held_out(tmp_path, 0.5, 0) < n
+    assert held_out(tmp_path, 0.5, 0) == held_out(tmp_path, 0.5001, 0)  # the same people
+    with pytest.raises(SiteError, match="choose validation and seed of an earlier run"):
+        [held_out(tmp_path, 0.5, seed) for seed in range(1, 5)]
+    assert held_out(tmp_path, 0.0, 9) == n
+    assert held_out(tmp_path, 0.03, 0, **{"least-group": 1}) < n
+    (tmp_path / "draws.json").write_text('{"here": 3}')
+    with pytest.raises(SiteError, match=r"draws.json is damaged"):
+        held_out(tmp_path, 0.5, 0)
+
+
+def test_rows_that_are_people_may_be_few_if_nothing_is_told_of_them(tmp_path: Path) -> None:
+    for seed in range(3):
+        held_out(tmp_path, 0.05, seed, people=False)
+    with pytest.raises(SiteError, match="would tell of fewer"):
+        [held_out(tmp_path, 0.3, seed, people=False) for seed in range(5)]

@@ -21,6 +21,7 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.cli.operation import overview
+from equipoise.data.tables.columns import ordered
 from equipoise.engines.sequential import sequential
 from equipoise.federation import checkpoint
 from equipoise.federation.checkpoint import CheckpointError
@@ -33,8 +34,9 @@ from equipoise.flower.codec import VERSION, CodecError, Parcel, change, changed,
 from equipoise.flower.deploy.checks import _node
 from equipoise.flower.server.consortium import Consortium, description
 from equipoise.flower.server.exchange import Exchange
-from equipoise.flower.server.roster import Roster, SitesError, natural
+from equipoise.flower.server.roster import Roster, SitesError
 from equipoise.flower.settings import AppSettings, faults
+from equipoise.flower.site.site import SiteError, open_site
 from equipoise.flower.site.store import Receipt, Store, StoreError
 from equipoise.flower.site.task import Blank
 from equipoise.report.notes import without_model
@@ -70,8 +72,8 @@ def task(node: Mapping[str, Any], _: Mapping[str, Any]) -> Task:
     """What a site would write: its data by its own settings; the server has none."""
     if "site" not in node:
         return Task(network())
-    k = int(node["number"])
-    if node.get("broken"):
+    k = int(node["data-number"])
+    if node.get("data-broken"):
         raise RuntimeError(f"cannot read /data/{SECRET}.csv")
     return Task(network(), samples(UNEQUAL[k], k), samples(30, k + 5))
 
@@ -105,7 +107,11 @@ class Machines:
         self.config = {**CONFIG, "run-dir": str(directory / "run"), **(config or {}), **more}
         self.directory, self.task = directory, task
         self.nodes: list[dict[str, Any]] = [
-            {"site": site, "number": SITES.index(site) if site in SITES else 0, "state-dir": str(directory / "states")}
+            {
+                "site": site,
+                "data-number": SITES.index(site) if site in SITES else 0,
+                "state-dir": str(directory / "states"),
+            }
             for site in sites
         ]
         self.client = make_client_app(task)
@@ -295,7 +301,7 @@ def test_sites_are_ordered_by_name_and_not_by_arrival(tmp_path: Path) -> None:
     assert [{k: v for k, v in r.items() if k not in ("seconds", "times")} for r in one.records] == [
         {k: v for k, v in r.items() if k not in ("seconds", "times")} for r in two.records
     ]
-    assert sorted(["site-10", "site-2", "a", "B-1"], key=natural) == ["B-1", "a", "site-2", "site-10"]
+    assert ordered(["site-10", "site-2", "a", "B-1"]) == ("B-1", "a", "site-2", "site-10")
 
 
 def test_sites_may_be_named_in_an_order(tmp_path: Path) -> None:
@@ -387,7 +393,7 @@ def test_a_site_that_differs_from_the_server_is_named_and_no_value_is_sent(aspec
         sent.append(json.dumps(Parcel.of(reply.content).fields))
         return reply
 
-    machines = Machines(tmp_path, stating({"server": right, "north": right, "south": other}))
+    machines = Machines(tmp_path, stating({"server": right, "north": right, "south": other, "east": right}))
     with pytest.raises(SitesError) as error:
         machines.serve(Changed(machines, reads))
     assert re.match(
@@ -418,11 +424,25 @@ def test_without_the_server_most_sites_decide_and_without_most_the_groups_are_na
 
 def test_all_that_differ_are_named_with_all_in_which_they_do(tmp_path: Path) -> None:
     server, south = ({name: value[k] for name, value in STATED.items()} for k in (0, 1))
+    said = {"server": server, "north": server | {"scaling": "none"}, "south": south, "east": server}
     with pytest.raises(SitesError) as error:
-        Machines(tmp_path, stating({"server": server, "north": {"scaling": "none"}, "south": south})).serve()
+        Machines(tmp_path, stating(said)).serve()
     text = str(error.value)
     assert text.startswith("north has other scaling (")
     assert re.findall(r"other (\w+) \(", text[text.index("south") :]) == ["features", "classes", "scaling", "measures"]
+
+
+def test_a_site_gives_no_measure_that_its_own_task_does_not_name(tmp_path: Path) -> None:
+    """Before the first round, and to a server that asks nevertheless."""
+    rates = {"server": {"measures": ("accuracy", "rates")}, "east": {"measures": ("rates",)}}
+    with pytest.raises(SitesError, match=r"east has other measures .*; north has other .*; south has other measures"):
+        Machines(tmp_path, stating(rates)).serve()
+    own = Task(network(), samples(20, 0), samples(30, 1), measures=("accuracy", "auc"))
+    fields = description(Method.of("fedavg"), eq.SGD(0.1), eq.Settings(), ("accuracy", "rates"), "run")
+    site = open_site("north", own, fields, Store(tmp_path / "n"), node_config={"least-group": 1})
+    for asked in (["rates"], ["accuracy", "rates"], ["f1"], ["correct"], ["x"]):
+        with pytest.raises(SiteError, match=r"measures accuracy, auc only, as its own task states"):
+            site.answer("evaluate", Parcel({"measures": asked, "own": False}))
 
 
 def test_what_only_some_state_is_compared_among_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -436,7 +456,7 @@ def test_a_site_that_comes_back_with_other_features_stays_outside(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def changing(node: Mapping[str, Any], config: Mapping[str, Any]) -> Task:
-        return replace(task(node, config), features=NAMES[::-1] if node.get("changed") else NAMES)
+        return replace(task(node, config), features=NAMES[::-1] if node.get("data-changed") else NAMES)
 
     machines = Machines(tmp_path, changing, rounds=2)
     grid = machines.grid(make_client_app(changing, keep=1))  # as in processes of their own
@@ -445,7 +465,7 @@ def test_a_site_that_comes_back_with_other_features_stays_outside(
     def push(messages: Iterable[Message]) -> list[str]:
         pushed = list(messages)
         if pushed[0].metadata.message_type == "evaluate" and pushed[0].metadata.dst_node_id == 2:  # south
-            node = {**grid.contexts.pop(2).node_config, "changed": True}
+            node = {**grid.contexts.pop(2).node_config, "data-changed": True}
             grid.contexts[99] = Context(99, 99, node, RecordDict(), machines.config)
             return []
         return serve(pushed)
@@ -542,8 +562,7 @@ def test_the_same_stated_in_another_way_is_the_same() -> None:
     assert codes(features=NAMES, scaling={"b": 1, "a": (2, 3)}) == codes(
         features=[*NAMES], scaling={"a": [2.0, 3], "b": 1.0}
     )
-    assert codes(measures=["accuracy"]) == codes()
-    assert Task(network()).agreement(trial, (6,)).keys() - codes().keys() == {"measures"}  # the server's are decided
+    assert codes(measures=["accuracy"]) == codes() != codes(measures=["accuracy", "rates"])
     assert code("1") != code(1)
 
 
@@ -626,6 +645,8 @@ SLIPS = {
     "max-epsilon": "x",
     "log": "xml",
     "secure": "yes",
+    "peer": "peers.json",
+    "state_dir": "/states",
     "delta": 2.0,
     "least-group": 1.5,
 }
@@ -648,8 +669,39 @@ def test_a_slip_in_a_node_config_is_told_beforehand_and_keeps_the_site_out(
     assert all(str(value) in caplog.text for value in faults(slip).values())
 
 
-def test_keys_of_a_users_own_are_not_looked_at() -> None:
-    assert faults({"data-path": 3, "logs": "x", "sites": "a", "number": "two", "delta": 1e-6}) == {}
+def test_keys_of_a_users_own_begin_with_data() -> None:
+    own = {"data": 3, "data-path": "x", "data.table": True, "data_x": "", "database": 1}
+    assert faults(own | {"delta": 1e-6, "partition-id": 0, "num-partitions": 3}) == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        *[(key, "secure") for key in ("Secure", "SECURE", "secured", "secur", "sec-ure")],
+        *[(key, "peers") for key in ("peer", "Peers", "peers ")],
+        *[(key, "state-dir") for key in ("state_dir", "statedir", "State-Dir")],
+        *[("sites", "site"), ("max_epsilon", "max-epsilon"), ("least-groups", "least-group"), ("Data", "")],
+        *[("", ""), ("x", ""), ("secure.", "secure"), ("s\u0435cure", "secure")],
+    ],
+)
+def test_a_key_that_means_nothing_keeps_the_site_out_with_the_nearest(key: str, meant: str) -> None:
+    """The last is with a letter that only looks like an e."""
+    (fault,) = faults({key: True, "delta": 1e-6}).values()
+    assert fault.startswith(f"unknown. Did you mean '{meant}'?" if meant else "unknown. A key of your own")
+    assert fault.endswith(f"A key of your own function begins with data, such as data-{key}.")
+
+
+@pytest.mark.parametrize("key", ["site", "state-dir", "device", "peers"])
+def test_settings_in_words_are_words(key: str) -> None:
+    assert faults({key: "x"}) == {}
+    assert faults({key: True}) == {key: f"{key} must be text; found True."}
+
+
+@pytest.mark.parametrize("name", ["\u00b2", "\u0663", "\u00bd", "9" * 200, "a, b", "../x", " ", "e\u0301", "-1"])
+def test_a_site_may_have_any_name(name: str, tmp_path: Path) -> None:
+    sites = ["north", name, "south"]
+    machines = Machines(tmp_path, sites=sites, rounds=1)
+    assert len(machines.serve().records[0]["ids"]) == 3
 
 
 def test_steps_of_all_rounds_alone_are_asked_for_at_once(tmp_path: Path) -> None:
@@ -938,7 +990,7 @@ def test_no_words_of_a_site_reach_the_server(tmp_path: Path, caplog: pytest.LogC
         return reply
 
     machines = Machines(tmp_path, **{"min-sites": 2})
-    machines.nodes[1]["broken"] = True
+    machines.nodes[1]["data-broken"] = True
     with caplog.at_level(logging.ERROR):
         machines.serve(Changed(machines, keeps))
     assert any(SECRET in (record.exc_text or "") for record in caplog.records if record.name == "equipoise.flower.app")
@@ -1507,7 +1559,7 @@ def test_a_run_of_numbers_between_sites_reads_its_own_record(
         net = eq.network("mlp", (4,), 1, seed=0)
         if "site" not in node:
             return Task(net, task=given)
-        x = torch.randn(40, 4, generator=torch.Generator().manual_seed(int(node["number"])))
+        x = torch.randn(40, 4, generator=torch.Generator().manual_seed(int(node["data-number"])))
         y = 100 + 60 * x[:, 0].double()
         return Task(net, train=(x[:25], y[:25]), test=(x[25:], y[25:]), task=given)
 

@@ -59,7 +59,7 @@ def task(node_config, run_config):
     calls = Path(node_config["state-dir"]) / "calls"  # one for each message: the first one asks who the site is
     n = int(calls.read_text()) + 1 if calls.exists() else 1
     calls.write_text(str(n))
-    (x, y), how = blobs(k), node_config.get("how", "well")
+    (x, y), how = blobs(k), node_config.get("data-how", "well")
     if how == "raises" and n > 1:
         raise RuntimeError("patient %d of /data/ward-%d" % (4711, 7))  # words that the source, which travels, does not have
     if how == "stalls" and n == 2:
@@ -260,7 +260,7 @@ def test_the_command_line_runs_a_federation(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_site_that_is_killed_is_left_out(tmp_path: Path) -> None:
     """SIGKILL in the middle of its training: the round and the run complete without it."""
-    run, told = tmp_path / "run", {"site-2": {"how": "stalls"}}
+    run, told = tmp_path / "run", {"site-2": {"data-how": "stalls"}}
     with LocalFederation(tmp_path / "local", app(tmp_path / "app"), 3, node_config=told) as local:
         calls = local.directory / "sites" / "site-2" / "calls"
         killed = []
@@ -280,7 +280,7 @@ def test_a_site_that_is_killed_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_sites_that_raise_or_lie_are_left_out(tmp_path: Path) -> None:
     """An exception and an update that is not finite; of what a site said in its exception nothing leaves it."""
-    run, told = tmp_path / "run", {"site-1": {"how": "raises"}, "site-2": {"how": "lies"}}
+    run, told = tmp_path / "run", {"site-1": {"data-how": "raises"}, "site-2": {"data-how": "lies"}}
     with LocalFederation(tmp_path / "local", app(tmp_path / "app"), 4, node_config=told) as local:
         outcome = local.run(changes(run, method="fedavg", rounds=1, min_sites=4), limit=LIMIT)
         assert_completed(outcome, local)

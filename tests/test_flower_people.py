@@ -15,7 +15,9 @@ import equipoise as eq
 from equipoise.flower.app import in_process
 from equipoise.flower.codec import Parcel
 from equipoise.flower.server import scores as received
-from equipoise.flower.site.site import without_small_cells
+from equipoise.flower.server.consortium import description
+from equipoise.flower.site.site import open_site, without_small_cells
+from equipoise.flower.site.store import Store
 from equipoise.flower.site.task import Task
 from lying import bent
 from test_flower_tallies import rows, sites
@@ -77,7 +79,7 @@ def test_a_site_sends_counts_of_people_only_if_its_own_config_names_a_least(tmp_
 
 
 def test_no_cell_and_no_difference_to_a_class_is_about_a_few_people(tmp_path: Path) -> None:
-    fed = sites(tmp_path, change=with_people, node={"least-group": 1, "least-count": 8}, measures=RATES, values=NAMED)
+    fed = sites(tmp_path, change=with_people, node={"least-group": 1, "least-count": 4}, measures=RATES, values=NAMED)
     scores = sent(fed)
     assert len(scores) == 4
     for each in scores:
@@ -86,9 +88,47 @@ def test_no_cell_and_no_difference_to_a_class_is_about_a_few_people(tmp_path: Pa
             assert sums.keys() <= {"value", "unknown", "right", "true", "chosen"}
             true = torch.tensor(sums["true"])
             for left in (true, by_class - true.sum(0)):
-                assert not ((left > 0) & (left < 8)).any()
+                assert not ((left > 0) & (left < 4)).any()
     assert fed.records[-1]["by"]["groups"].keys() == {"all"}
     assert fed.history.people()["ward"]["treated"]["demographic_parity"] is not None
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedavg+thresholds", "logofair"])
+@pytest.mark.parametrize("least", [None, 6, 7])
+def test_decisions_of_the_server_count_no_group(method: str, least: int | None, tmp_path: Path) -> None:
+    """Six women with label 1, and many of all others: no numbers without least-count, or with more."""
+    y, s = torch.arange(60) % 2, torch.ones(60, 1, dtype=torch.int64)
+    s[:30:2], s[1:12:2] = 0, 0
+    task = Task(
+        torch.nn.Linear(3, 2), (torch.randn(60, 3), y, s), (torch.randn(60, 3), y, s), attributes={"sex": ["f", "m"]}
+    )
+    fields = description(eq.Method.of(method), eq.SGD(0.1), eq.Settings(validation=0.5), ("accuracy",), "run")
+    site = open_site("a", task, fields, Store(tmp_path), node_config={} if least is None else {"least-count": least})
+    sizes = site.answer("query.describe", Parcel()).fields["test_sizes"]
+    assert sizes == {"a": 60 if method == "fedavg" or least == 6 else 0}
+    asked = Parcel({"own": False, "model": {}}, {"model/values": site.trial.setup.initial})
+    if method != "fedavg":  # of held-out rows there are three women with label 1
+        assert site.answer("evaluate.validation", asked).fields == {"found": None}
+
+
+@pytest.mark.parametrize("least", [5, 61])
+def test_a_table_without_a_cell_has_a_shape(least: int, tmp_path: Path) -> None:
+    """Honest sites whose cells are all small, and one lying site that hides all."""
+    fed = sites(
+        tmp_path, change=with_people, node={"least-group": 1, "least-count": least}, measures=RATES, values=NAMED
+    )
+
+    def bend(kind: str, site: str, answer: Parcel) -> Parcel:
+        if kind != "evaluate" or site != "ward-1":
+            return answer
+        none = [{"value": [], "right": [], "true": [], "chosen": [], "unknown": 60}] * 2
+        return Parcel({**answer.fields, "scores": {"all": {**answer.fields["scores"]["all"], "people": none}}})
+
+    bent(fed, bend).fit(1, progress=False)
+    assert "unmeasured" not in fed.records[0]
+    every = fed.records[0]["by"]["groups"]["all"]
+    assert [sums["value"] == [] for sums in every] == [least > 60] * 2
+    assert fed.history.people(last=1) is not None
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(-1, 3)), min_size=1, max_size=60), st.integers(1, 9))

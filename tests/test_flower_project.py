@@ -521,11 +521,11 @@ def test_the_data_of_sites_are_checked_from_the_command_line(equipoise: Any, tmp
     (base / "mytask.py").write_text(
         "import os, torch\nfrom equipoise.flower import Task\n\n\ndef task(node, config):\n"
         "    print('patient 4711')\n    assert config['method'] == 'fedheal'\n    x = torch.zeros(6, 2)\n"
-        "    x[0, 0] = node['first']\n    return Task(torch.nn.Linear(2, 2), (x, torch.zeros(6).long()), classes=['no', 'yes'])\n"
+        "    x[0, 0] = node['data-first']\n    return Task(torch.nn.Linear(2, 2), (x, torch.zeros(6).long()), classes=['no', 'yes'])\n"
     )
     states = tmp_path / "states"
     nodes = "".join(
-        f"[{name}]\nfirst = {x}\nstate-dir = '{states}'\n" for name, x in (("a", "0"), ("b", "'x'"), ("c", "nan"))
+        f"[{name}]\ndata-first = {x}\nstate-dir = '{states}'\n" for name, x in (("a", "0"), ("b", "'x'"), ("c", "nan"))
     )
     (tmp_path / "sites.toml").write_text(nodes)
     done = equipoise("flower", "check", base, "--node-config", tmp_path / "sites.toml", "--json")

@@ -259,7 +259,7 @@ def test_the_metrics_are_of_the_last_complete_round(tmp_path: Path) -> None:
 def test_log_lines_are_json_where_that_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of the server and of the sites, with the traceback of a site in its own lines only."""
     machines = Machines(tmp_path, **QUICK, log="json")
-    broken = {"site": 'we"st\n', "number": 0, "state-dir": str(tmp_path / "states"), "broken": True}
+    broken = {"site": 'we"st\n', "data-number": 0, "state-dir": str(tmp_path / "states"), "data-broken": True}
     machines.nodes.append(broken)
     capsys.readouterr()
     handlers = list(logging.getLogger("equipoise").handlers)

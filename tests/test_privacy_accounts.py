@@ -160,7 +160,7 @@ def test_a_damaged_account_is_never_begun_anew(damage: Callable[[bytes], bytes],
         ({"max-epsilon": 3.0, "delta": 0}, r"delta must be in \(0, 1\); found 0"),
         ({"max-epsilon": 3.0, "delta": "1e-5"}, r"delta must be a number in \(0, 1\); found '1e-5'"),
         ({"max-epsilon": 3.0, "state-dir": ""}, "needs noise of its own .* and state-dir"),
-        ({"max_epsilon": -3.0}, r"max-epsilon must be > 0 and finite; found -3\.0"),
+        ({"max-epsilon": -3.0}, r"max-epsilon must be > 0 and finite; found -3\.0"),
     ],
 )
 def test_a_budget_that_is_none(own: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -179,7 +179,9 @@ def task(own: Mapping[str, Any], _: Mapping[str, Any]) -> Task:
     if "site" not in own:
         return Task(network())
     k = (*NAMES, "west").index(str(own["site"]))
-    return Task(network(str(own.get("net", "mlp"))), samples(12, k), None if own.get("untested") else samples(20, 7))
+    return Task(
+        network(str(own.get("data-net", "mlp"))), samples(12, k), None if own.get("data-untested") else samples(20, 7)
+    )
 
 
 class Lossy(InProcessGrid):
@@ -386,7 +388,7 @@ def test_nothing_of_the_training_data_is_sent_without_noise(
 
 
 def test_a_site_without_test_data_may_keep_a_part_of_its_model(tmp_path: Path) -> None:
-    sites = Consortium(tmp_path, {"south": {"max-epsilon": 1e9, "untested": True}})
+    sites = Consortium(tmp_path, {"south": {"max-epsilon": 1e9, "data-untested": True}})
     assert left_out(sites.run(method="ditto-personal+dp", rounds=1)) == [{}]
     assert sites.answers() == {1.0: 1}
 

@@ -151,7 +151,7 @@ def deployed(home: Path, gone: range) -> History:
         net = eq.network("mlp", (4,), 2, seed=0, hidden=(4,))
         if "site" not in node:
             return Task(net)
-        k = int(node["number"])
+        k = int(node["data-number"])
         return Task(net, train=(x[k, :30], y[k, :30]), test={node["site"]: (x[k, 30:], y[k, 30:])})
 
     class Away(InProcessGrid):
@@ -166,7 +166,7 @@ def deployed(home: Path, gone: range) -> History:
                 self.rounds += 1
             return super().push_messages(sent)
 
-    nodes = [{"site": f"hospital-{k}", "number": k, "state-dir": str(home / "states")} for k in range(3)]
+    nodes = [{"site": f"hospital-{k}", "data-number": k, "state-dir": str(home / "states")} for k in range(3)]
     told = {"method": "fedavg", "rounds": 4, "lr": 0.2, "min-sites": 3, "run-dir": str(home / "run"), "poll": 0.01}
     grid = Away(make_client_app(task), nodes, told)
     make_server_app(task)(grid, flwr.Context(1, 0, {}, flwr.RecordDict(), told))

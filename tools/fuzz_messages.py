@@ -157,7 +157,7 @@ def task_of(run: str) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Task]:
 def nodes(run: str, states: Path) -> list[dict[str, Any]]:
     own = {"secure": True} if RUNS[run].get("secure") else {}
     own |= {"least-sites": 2} if "masked" in run else {}
-    return [{"site": name, "state-dir": str(states), "ward": SECRET, **own} for name in NAMES]
+    return [{"site": name, "state-dir": str(states), "data-ward": SECRET, **own} for name in NAMES]
 
 
 @cache

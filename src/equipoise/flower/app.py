@@ -81,8 +81,8 @@ def make_client_app(
     Parameters
     ----------
     task : the one function that a site writes, ``task(node_config, run_config) -> Task``. ``node_config`` has the site's
-        own settings: ``site`` (its name), ``state-dir`` (where its state is kept), ``device``, and whatever else its data
-        need. It is called again for every message, in a new process: let it read from disk what is costly to make.
+        own settings: ``site`` (its name), ``state-dir`` (where its state is kept), ``device``, and your own,
+        which begin with ``data``. It is called again for every message, in a new process: let it read from disk what is costly to make.
     method : where it is given, the site takes part in runs of this method and in no other: rules of your own, which no text
         names, or ``"fedavg+dp(noise=1.1)"`` at a site that does not leave its privacy to the server's settings.
     keep : sites of which a process that lives on keeps the data, >= 1; only simulations have several.
@@ -108,7 +108,9 @@ def make_client_app(
             own_task = task(node, context.run_config).told(context.run_config)
             described = {**fields, "device": str(node.get("device", "cpu"))}
             more = {"node_config": node, "run_config": context.run_config}
-            opened[key] = open_site(name, own_task, described, store, own_method, simulated=simulated, **more)
+            opened[key] = open_site(
+                name, own_task, described, store, own_method, simulated=simulated, draws=base / "draws.json", **more
+            )
             if len(opened) > keep:
                 opened.popitem(last=False)
         return opened[key]

@@ -12,7 +12,7 @@ from typing import Any, Final
 from equipoise.core.settings import SIMULATED, RunSettings, Settings, check_settings, simulated
 from equipoise.system import own_code
 from equipoise.system.logs import FORMS
-from equipoise.system.ranges import Options, Range, check, choice, misfit, number, text
+from equipoise.system.ranges import Options, Range, Text, check, choice, misfit, number, text
 from equipoise.system.suggestions import near
 
 # Settings of which each site has its own, or none.
@@ -131,7 +131,10 @@ def _key(name: str) -> str:
 
 
 # of a site's own node config
-KEYS: Final[Mapping[str, Range | Options]] = {
+KEYS: Final[Mapping[str, Range | Options | Text]] = {
+    "site": Text(),
+    "state-dir": Text(),
+    "device": Text(),
     "threads": Range(0, whole=True),
     "least-group": Range(1, whole=True),
     "least-count": Range(1, whole=True),
@@ -143,20 +146,23 @@ KEYS: Final[Mapping[str, Range | Options]] = {
     "secure": Options((True, False)),
     "least-sites": Range(2, whole=True),
     "most-weight": Range(0, 1),
+    "peers": Text(),
     "log": Options(FORMS),
+    "partition-id": Range(0, whole=True),  # Flower's
+    "num-partitions": Range(0, whole=True),
 }
+OWN: Final = "data"  # keys of the user's own function begin with it
 
 
 def faults(node_config: Mapping[str, Any]) -> dict[str, str]:
-    """What is wrong with the keys of a node config that Equipoise reads, by key: a value out of its range, or a slip in a name."""
+    """What is wrong in a node config, by key: a value out of its range, or a key that is neither of :data:`KEYS` nor begins with ``data``."""
     wrong: dict[str, str] = {}
-    long = [key for key in KEYS if len(key) > len("secure")]  # a short word is easily like a key of the user's own
     for key, value in node_config.items():
-        if key not in KEYS and (meant := near(key, long, cutoff=0.85)):
-            wrong[key] = f"unknown.{meant} A key of your own needs a name less like it."
-        elif key in KEYS:
+        if key in KEYS:
             try:
                 check(key, value, KEYS[key])
             except ValueError as error:
                 wrong[key] = str(error)
+        elif not key.startswith(OWN):
+            wrong[key] = f"unknown.{near(key, KEYS)} A key of your own function begins with {OWN}, such as {OWN}-{key}."
     return wrong

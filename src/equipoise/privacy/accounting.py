@@ -138,8 +138,7 @@ def spend(node_config: Mapping[str, Any], noise: float, new: int = 1) -> bool:
     BudgetError : they would cost more than the budget, or it cannot be told what they cost. Nothing is added.
     OSError : the account cannot be written.
     """
-    most = node_config.get("max-epsilon", node_config.get("max_epsilon"))  # a slip that must not leave it out
-    delta, place = node_config.get("delta", 1e-5), node_config.get("state-dir")
+    most, delta, place = node_config.get("max-epsilon"), node_config.get("delta", 1e-5), node_config.get("state-dir")
     if most is None:
         return False
     try:

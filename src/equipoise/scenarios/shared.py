@@ -16,14 +16,16 @@ from torch import Tensor
 
 from equipoise.data.contents import DataError
 from equipoise.data.formats.reading import read_user_data
+from equipoise.data.formats.table import opened
 from equipoise.data.samples import Draw, OfPeople, held_rows
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.checks import DIFFERENT, SHARES, shortened, unlike, unlike_words
 from equipoise.data.tables.coding import Coder, Sums, add_up_all, learn
-from equipoise.data.tables.columns import WRITTEN, UserData, listed, numbered, ordered
+from equipoise.data.tables.columns import WRITTEN, Columns, UserData, listed, numbered, ordered
 from equipoise.data.tables.reading import key_of
 from equipoise.data.tables.schema import CATEGORY, LEFT_OUT, NUMBER, Schema
 from equipoise.data.tables.words import same_numbers, twins
+from equipoise.scenarios.given import require_apart, row_codes
 from equipoise.scenarios.own import Parts, columns_of, divided
 from equipoise.system.environment import versions
 from equipoise.system.files import ANYWHERE, read_regular, write_atomically
@@ -176,8 +178,8 @@ def site_sums(
 
     Raises
     ------
-    DataError : there is no schema, the table is not as it says, it has fewer training rows than ``least``, or rows are held out of a
-        site without a name.
+    DataError : there is no schema, the table is not as it says, it has fewer training rows than ``least``, rows are held out of a
+        site without a name, or sums of nearly the same rows were made before.
     """
     check_number("validation", validation, 0, 1, ", the share of its training rows that a site holds out", below=True)
     if validation and site is None:
@@ -196,6 +198,7 @@ def site_sums(
             f"{data} has {len(rows)} training rows, and numbers about fewer than {least} do not leave a site: it cannot take part, "
             f"unless its people allow it with --least {max(1, len(rows))}."
         )
+    _require_apart(Path(data), options, own, rows, least)
     sums = add_up_all(own.inputs, [rows])
     numbers = {name: np.unique(each.points, return_counts=True)[1] for name, each in sums.items()}
     if telling := [name for name, counts in numbers.items() if len(counts) == 2 and counts.min() < least]:
@@ -335,6 +338,16 @@ def _site(data: str | Path, options: Mapping[str, Any], seed: int, test: float) 
         raise DataError(f"{data}: a schema is for tables, and this is {own.layout}.")
     own = replace(own, client=(SITE,) * len(own))
     return own, divided(own, seed, test=test)
+
+
+def _require_apart(path: Path, options: Mapping[str, Any], own: UserData, rows: NDArray[np.int64], least: int) -> None:
+    """Require that sums over some rows of a table tell of no few people, with all sums that were made before."""
+    written = {name: options[name] for name in WRITTEN if name in options}
+    table = opened(path if path.is_file() else path / own.about["file"], Columns(**written))
+    place = {table.at(k): k for k in range(len(table))}
+    codes = row_codes(table.words(table.names), [place[own.names[row]] for row in rows.tolist()])
+    people = None if own.subject is None else [own.subject[row] for row in rows.tolist()]
+    require_apart(codes, people, least, str(path))
 
 
 def _codes(own: UserData, what: str, words: Sequence[str], names: Sequence[str]) -> NDArray[np.int64]:

@@ -19,6 +19,11 @@ CODE = (("method",), ("network",), ("optimizer",), ("measures",), ("scenario_opt
 PATHS = (("network_options", "weights"), ("scenario_options", "lists"))
 
 
+def own_state() -> Path:
+    """The folder of the user's own state on this machine."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "equipoise"
+
+
 def absolute(path: str | Path) -> str:
     """A path as it holds in any folder; links in it stay as they are."""
     return os.path.normpath(Path(path).expanduser().absolute())

@@ -14,7 +14,7 @@ from typing import Any
 from equipoise.system import own_code, text
 from equipoise.system.errors import RunError
 from equipoise.system.files import append, make_private
-from equipoise.system.places import HUB
+from equipoise.system.places import HUB, own_state
 from equipoise.system.suggestions import some
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def enter(content: bytes) -> None:
 
 
 def _registry() -> Path:
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "equipoise" / "begun"
+    return own_state() / "begun"
 
 
 def _begun() -> list[str]:

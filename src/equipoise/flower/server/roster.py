@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from equipoise.data.batch import Kind, Shape, listed
+from equipoise.data.tables.columns import ordered
 from equipoise.federation.fingerprint import agreed, unlike
 from equipoise.flower.codec import UNFIT, Parcel
 from equipoise.flower.server.exchange import Exchange
@@ -136,7 +136,7 @@ class Roster:
             if len(present) >= least and set(names) <= present.keys():
                 break
             if time.monotonic() > end:
-                here = ", ".join(sorted(present, key=natural)) or "none"
+                here = ", ".join(ordered(present)) or "none"
                 wanted = f"all of {', '.join(names)}" if names else f"at least {least} sites"
                 why = f" Of others: {'; '.join(self._refused.values())}." if self._refused else ""
                 raise SitesError(
@@ -145,7 +145,7 @@ class Roster:
                 )
             time.sleep(self.exchange.poll)
         before = {site.name: site for site in earlier}
-        self.members = [(before | present)[name] for name in [*before] or names or sorted(present, key=natural)]
+        self.members = [(before | present)[name] for name in [*before] or names or ordered(present)]
         # one of the shape agreed on is made next
         _require_agreed({site.name: {"samples": site.agreement["samples"]} for site in self.members}, {})
         return self.members
@@ -236,11 +236,6 @@ def _require_agreed(sites: Mapping[str, Mapping[str, str]], server: Mapping[str,
             "of a site: equipoise flower check DIR --node-config FILE."
         )
     return agreement
-
-
-def natural(name: str) -> list[Any]:
-    """Sorts ``site-2`` before ``site-10``."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name)]
 
 
 def _known(answer: Parcel, registered: str | None) -> Known | None:

@@ -6,8 +6,10 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,18 +33,20 @@ from equipoise.federation import diagnosis, guard
 from equipoise.federation.evaluation import EvaluationSets, Handed, used
 from equipoise.federation.inputs import frame, repeated, require_people
 from equipoise.federation.method import Method
-from equipoise.federation.preparation import prepare
+from equipoise.federation.preparation import prepare, recorded_of
 from equipoise.federation.round import plain
 from equipoise.federation.taking import trained
 from equipoise.federation.trial import Trial
 from equipoise.federation.validation import measured
 from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
+from equipoise.flower.site.draws import require_apart
 from equipoise.flower.site.store import BUNDLE, NO_BUNDLE, Receipt, Store
 from equipoise.flower.site.task import Task
 from equipoise.methods.dp import DP
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.groups import people_of
 from equipoise.privacy.accounting import spend
+from equipoise.privacy.differences import shown
 from equipoise.records.history import LEAST
 from equipoise.records.meta import Meta
 from equipoise.records.record import Sums
@@ -132,7 +136,21 @@ class Site:
     @property
     def shown(self) -> EvaluationSets:
         """The test sets of which numbers leave the site."""
-        return replace(self.tests, sets={name: d for name, d in self.tests.sets.items() if d.persons >= self.least})
+        return replace(self.tests, sets={name: d for name, d in self.tests.sets.items() if self.suffices(d)})
+
+    def suffices(self, data: Samples) -> bool:
+        """Whether numbers of a data set leave the site: of ``least`` people, and, if decisions depend on groups, ``least_count`` in each cell.
+
+        A server that chooses the decisions reads from their numbers how many of each class and combination of attributes there are.
+        """
+        if self.simulated or not data.attributes or not self.trial.method.overriding("decide"):
+            return data.persons >= self.least
+        if not self.least_count or data.s is None or data.shape_and_labels is None:
+            return False
+        joint = torch.unique(data.s, dim=0, return_inverse=True)[1][:, None]
+        person = None if data.people is None else torch.from_numpy(data.people)
+        codes = without_small_cells(data.shape_and_labels[1], joint, self.least_count, person)
+        return data.persons >= self.least and bool((codes >= 0).all())
 
     def _used(self, asked: Parcel) -> Tensor:
         """The model that this site predicts with [G]."""
@@ -255,6 +273,7 @@ def open_site(
     simulated: bool = False,
     node_config: Mapping[str, Any] | None = None,
     run_config: Mapping[str, Any] | None = None,
+    draws: Path | None = None,
 ) -> Site:
     """Read the site's data, and make its part of the experiment that the server describes.
 
@@ -267,10 +286,12 @@ def open_site(
     simulated : draw the noise that protects clients from the seed, as the simulator does; it then protects no client.
     node_config : the site's own settings, of which :func:`equipoise.privacy.accounting.spend` reads its budget.
     run_config : Flower's, of the run.
+    draws : the file of what the site has held out in all runs; None: neither read nor written.
 
     Raises
     ------
-    SiteError : the server has another method than ``method``, or a budget does not allow what it would have to send.
+    SiteError : the server has another method than ``method``, a budget does not allow what it would have to send, or few people are between
+        what it would hold out and what it held out before.
     ValueError, TypeError : the data do not fit the network.
     """
     described = {key: x for key, x in fields.items() if key != "device"}
@@ -304,6 +325,13 @@ def open_site(
         raise SiteError(why)
     require_people(method, sensitive, here=True)
     people, doubts = inputs.data[0].people is not None, tuple(repeated(inputs.data))
+    own = node_config or {}
+    if draws is not None and not simulated:
+        try:
+            least = int(own.get("least-group", LEAST))
+            require_apart(draws, name, loaded(inputs.data[0]), (settings.validation, settings.seed), least)
+        except ValueError as error:
+            raise SiteError(f"refuses: {error}") from None
     inputs, (held,) = inputs.divided(settings.validation, settings.seed)
     trial = prepare(
         inputs,
@@ -314,8 +342,8 @@ def open_site(
         groups=task.neurons,
         attributes=inputs.values(sensitive),
     )
-    tests = EvaluationSets(inputs.tests, None, tuple(fields["measures"]))
-    own, noise = node_config or {}, 0.0 if simulated else next((r.noise for r in method.rules if type(r) is DP), 0.0)
+    tests = EvaluationSets(inputs.tests, None, recorded_of(trial.model.task, task.measures)[0])
+    noise = 0.0 if simulated else next((r.noise for r in method.rules if type(r) is DP), 0.0)
     personal = bool(inputs.tests) and (trial.private is not None or bool(method.overriding("deploy")))
     if spend(own, noise, 0) and (personal or settings.validation):
         what = "on its test data of a model that is partly its own" if personal else "on training data (validation)"
@@ -422,10 +450,8 @@ def _alone(site: Site, asked: Parcel) -> Parcel:
 def _evaluate(site: Site, asked: Parcel) -> Parcel:
     """Scores of a model on the site's own test sets, and of the one it predicts with, where that is another, over all samples of these."""
     trial, fields = site.trial, asked.fields
-    if not {*fields["measures"]} <= {*trial.model.task.measures, RATES}:
-        raise SiteError(
-            f"measures {', '.join(trial.model.task.measures)} and {RATES} only: which samples are right stays here."
-        )
+    if not {*fields["measures"]} <= {*site.tests.measures}:
+        raise SiteError(f"measures {', '.join(site.tests.measures)} only, as its own task states: Task(measures=...).")
     vector = site._used(asked) if fields["own"] else site._received(asked)[0]
     shown = site.shown
     answered, own = shown.answered(trial, vector, _decisions(site, asked, vector if fields["own"] else None)), {}
@@ -476,20 +502,17 @@ def of_people(outputs: Outputs, least: int) -> list[Sums] | None:
 
 
 def without_small_cells(y: Tensor, s: Tensor, least: int, person: Tensor | None = None) -> Tensor:
-    """Codes [n, A] in which those of a class and value with fewer than ``least`` people are unknown, -1; ``person`` [n] is whom each is about.
+    """Codes [n, A] in which whoever is in a small cell of a class is unknown, -1, in all; ``person`` [n] is whom each is about.
 
-    The server has the samples of each class. If fewer than ``least`` of one would be left over, its next smallest cell is hidden, too, so the
-    difference between the class and its cells is never about so few.
+    The server has the samples of each class, so that nothing that it adds and subtracts is about fewer than ``least`` people, see
+    :func:`equipoise.privacy.differences.shown`.
     """
-    s, who = s.clone(), torch.arange(len(y), device=y.device) if person is None else person
-    for codes in s.unbind(-1):
-        for c in y.unique():
-            of_class = y == c
-            cells = [of_class & (codes == value) for value in codes[of_class & (codes >= 0)].unique()]
-            for size, _, cell in sorted((len(who[cell].unique()), k, cell) for k, cell in enumerate(cells)):
-                if size < least or 0 < len(who[of_class & (codes < 0)].unique()) < least:
-                    codes[cell] = -1
-    return s
+    who = torch.arange(len(y)) if person is None else person
+    labels, codes, people = (x.cpu().numpy() for x in (y, s, who))
+    seen = np.zeros(len(labels), dtype=bool)
+    for c in np.unique(labels):
+        seen[labels == c] = shown(codes[labels == c], people[labels == c], least)
+    return s.masked_fill(torch.from_numpy(~seen[:, None]).to(s.device), -1)
 
 
 def _tallies(answered: Mapping[str, Outputs]) -> list[Tally]:
@@ -506,12 +529,12 @@ def _sums(site: Site, *tallies: Tally, classes: bool = False) -> list[float]:
 def _validate(site: Site, asked: Parcel) -> Parcel:
     """How the model this site predicts with does on what it holds out, if that is enough: sums over the samples."""
     vector = site._used(asked) if asked.fields["own"] else site._received(asked)[0]
-    enough = site.held is not None and site.held.persons >= site.least
+    held = None if site.held is None else loaded(site.held)
     outputs = (
         measured(
-            site.trial, vector, site.held, "this site", _decisions(site, asked, vector if asked.fields["own"] else None)
+            site.trial, vector, held, "this site", _decisions(site, asked, vector if asked.fields["own"] else None)
         )
-        if enough and site.held is not None
+        if held is not None and site.suffices(held)
         else None
     )
     return Parcel({"found": None if outputs is None else _sums(site, outputs.tally)})

@@ -36,7 +36,7 @@ class Task:
         never leave it. The server needs none; where it has those that the sites name, it tests the global model itself.
     server_validation : the server's validation data, for methods that judge clients by them.
     transform, head, neurons : as for :class:`equipoise.Federation`.
-    measures : what is recorded beside accuracy and loss, names of ``metrics.MEASURES``; the server's count.
+    measures : what is recorded beside accuracy and loss, names of ``metrics.MEASURES``, the same at all nodes: a site gives no others.
     features, classes : different names, of the features in the order of the data, and of the classes in the order of the labels.
     attributes : by the name of each sensitive attribute, in the order of s, the names of its values, in the order of their codes.
     scaling : how features were scaled, in text, numbers, lists and dictionaries. Whoever states any of these four agrees with the
@@ -118,11 +118,10 @@ class Task:
 
     def agreement(self, trial: Trial, shape: Shape) -> dict[str, str]:
         """The :func:`equipoise.federation.fingerprint.agreement` of this node, whose samples have a ``shape``."""
-        default = self.train is not None and tuple(self.measures) == ("accuracy",)
         stated = {"features": self.features, "classes": self.classes, "scaling": self.scaling}
         if isinstance(self.transform, Images) and self.train is not None:
             stated["grey levels"] = self.transform.levels
-        measures = None if default else sorted(map(str, self.measures))
+        measures = sorted(map(str, self.measures))
         task = None if self.meaning == CLASSIFICATION else str(self.meaning)
         values = None if self.attributes is None else [[name, list(names)] for name, names in self.attributes.items()]
         codes = fingerprint.agreement(trial, shape, {**stated, "measures": measures, "task": task, VALUES: values})
