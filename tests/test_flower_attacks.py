@@ -21,7 +21,7 @@ from equipoise.federation.guard import QuorumError
 from equipoise.flower.app import make_client_app
 from equipoise.flower.codec import Parcel
 from equipoise.flower.grid import InProcessGrid
-from equipoise.flower.secagg import masked_round, site as masked_site, sums
+from equipoise.flower.secagg import server as masked_server, site as masked_site, sums
 from equipoise.flower.server.consortium import description, federation
 from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.sites import Sites
@@ -207,12 +207,12 @@ def test_no_sum_over_sites_that_were_told_different_experiments(
     ({"t": 1}, "no update of this training and round"),
     ({"training": "00" * 32}, "no update of this training and round"),
     ({"number": 0}, "never used twice"),
-    ({"number": "1"}, "is missing or not of its type"),
+    ({"number": "1"}, "needs its number, round and training"),
     ({"sites": ["a", "b"]}, "sums over at least 3"),
-    ({"sites": ["a", "b", "c", "z"]}, "with samples and key"),
+    ({"sites": ["a", "b", "c", "z"]}, "at least two sites, sorted"),
     ({"sites": ["d", "c", "b", "a"]}, "sorted"),
     ({"sizes": {"a": 40, "b": 44, "c": 48, "d": 9}}, "the others receive 9"),
-    ({"sizes": {"a": 40, "b": 44, "c": 48, "d": 0}}, "whole numbers"),
+    ({"sizes": {"a": 40, "b": 44, "c": 48, "d": 0}}, "needs its number"),
     ({"sizes": {"a": 40}}, "of all sites"),
     ({"keys": None}, "of all sites"),
     ({"experiment": {"method": "fedavg(weights=uniform)"}}, "is not that of the training"),
@@ -239,10 +239,10 @@ def test_one_message_more_gives_no_second_sum(
 ) -> None:
     """The server lets everybody mask for one sum, then for another over fewer, and asks each half to unmask another one."""
     lab = Lab(tmp_path)
-    honest = masked_round.MaskedRound.total
+    honest = masked_server.MaskedRound.total
     seeds: list[Any] = []
 
-    def twice(this: masked_round.MaskedRound, training: str, ids: list[int]) -> Any:
+    def twice(this: masked_server.MaskedRound, training: str, ids: list[int]) -> Any:
         n = this.n_public
         first, a = this.server.request_sum(0, training, ids)
         this._masked_vectors(first, a, ids, n)
@@ -250,12 +250,12 @@ def test_one_message_more_gives_no_second_sum(
         this._masked_vectors(second, b, ids[:3], n)
         for m in ids:
             seeds.extend(
-                (m, told == a.transcript, lab.ask("query.unmask", lab.names[m], {"told": told}))
+                (m, told == a.transcript, lab.ask("query.unmask", lab.names[m], {"told": told, "shares": {}}))
                 for told in (a.transcript, b.transcript)
             )
         return honest(this, training, ids)
 
-    monkeypatch.setattr(masked_round.MaskedRound, "total", twice)
+    monkeypatch.setattr(masked_server.MaskedRound, "total", twice)
     lab.fit()
     given = {(m, first) for m, first, got in seeds if isinstance(got, Parcel)}
     assert given == {(0, False), (1, False), (2, False), (3, True)}  # the last sum that each took part in
@@ -289,15 +289,15 @@ def test_one_model_in_two_rounds_over_nested_sets(
 ) -> None:
     lab = Lab(tmp_path, batch_size=64)
     first = lab.fed.progress.vector.clone()
-    honest = masked_round.MaskedRound.mean
+    honest = masked_server.MaskedRound._trained
 
-    def again(this: masked_round.MaskedRound, ids: list[int]) -> Any:
+    def again(this: masked_server.MaskedRound, ids: list[int]) -> Any:
         this.job = replace(this.job, received=first.expand(len(this.job.ids), -1).clone())
         return honest(this, ids[: 4 - this.job.t])
 
-    monkeypatch.setattr(masked_round.MaskedRound, "mean", again)
+    monkeypatch.setattr(masked_server.MaskedRound, "_trained", again)
     assert lab.fit() == ""
-    assert "took part in round 0 with the same model as in round 1" in lab.fit()
+    assert "The model of round 1 is that of round 0" in lab.fit()
     assert len(totals) == 1
 
 
@@ -325,16 +325,16 @@ def test_a_server_does_not_choose_the_state_of_a_site(method: str, tmp_path: Pat
 def test_a_zero_of_the_other_sign_is_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(tmp_path, batch_size=64)
     first = lab.fed.progress.vector.clone()
-    honest = masked_round.MaskedRound.mean
+    honest = masked_server.MaskedRound._trained
 
-    def again(this: masked_round.MaskedRound, ids: list[int]) -> Any:
+    def again(this: masked_server.MaskedRound, ids: list[int]) -> Any:
         this.job = replace(this.job, received=first.expand(4, -1).clone())
         this.job.received[:, 0] = -0.0 if this.job.t else 0.0
         return honest(this, ids[: 4 - this.job.t])
 
-    monkeypatch.setattr(masked_round.MaskedRound, "mean", again)
+    monkeypatch.setattr(masked_server.MaskedRound, "_trained", again)
     assert lab.fit() == ""
-    assert "took part in round 0 with the same model as in round 1" in lab.fit()
+    assert "The model of round 1 is that of round 0" in lab.fit()
 
 
 def test_a_model_that_comes_as_a_change_is_measured_and_trained(tmp_path: Path) -> None:
@@ -474,7 +474,7 @@ def test_who_is_to_train_is_compared_before_training(tmp_path: Path) -> None:
     clients = {name: [m, -1, "00" * 32] for m, name in enumerate(NAMES)}
     vector = lab.fed.progress.vector
     for wrong, words in (
-        ({"a": clients["a"]}, "A sum over 1 sites was asked for, and a takes part in sums over at least 3"),
+        ({"a": clients["a"]}, "a takes part in sums over at least 3 sites"),
         ({**clients, "stranger": [4, -1, "00" * 32]}, "The key of stranger is missing in the file of peers of a"),
         ({"b": clients["b"]}, "a is not among the clients of this message"),
         (None, "a is not among the clients of this message"),

@@ -80,14 +80,13 @@ ANSWERS = {  # the fields that a site may send in answer to each kind of message
     "query.finish": set(),
     "query.keys": {"key", "number", "opened", "keys"},
     "train.masked": {"receipt", "seconds"},
-    "train.sum": {"shares", "seed"},
-    "query.unmask": {"seed"},
-    "query.recover": {"shares"},
+    "train.sum": {"shares", "hashes"},
+    "query.unmask": {"shares"},
 }
 PLACES = (str(Path.cwd()), str(Path.home()), sys.prefix, str(Path(eq.__file__).parent))  # of this machine
 SCORES = {"sums", "missing", *MEASURES}  # of a test set: no sample by itself
-ONCE = {"shares", "seed", "seconds"}  # fields that differ whenever they are made
-MASKED = ("train.masked", "train.sum", "query.unmask", "query.recover")
+ONCE = {"shares", "hashes", "seconds"}  # fields that differ whenever they are made
+MASKED = ("train.masked", "train.sum", "query.unmask")
 WORK = re.compile(r'"(epochs|steps|rounds)": *[0-9]{4,}')  # as much training as a server likes to ask for: no case
 
 

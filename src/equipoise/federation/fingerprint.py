@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from itertools import chain
 
 from torch import Tensor
@@ -16,6 +17,7 @@ from equipoise.core.settings import Settings
 from equipoise.core.task import CLASSIFICATION
 from equipoise.data.batch import Shape
 from equipoise.data.samples import Absent, Samples, loaded
+from equipoise.engines.job import Job
 from equipoise.federation.inputs import named
 from equipoise.federation.trial import Trial
 from equipoise.records.meta import Content
@@ -23,6 +25,7 @@ from equipoise.system import environment, own_code
 from equipoise.system.tensor_files import as_bytes
 
 Data = Samples | Absent
+OF_CLIENT = ("ids", "states", "data", "secret")  # of a job, what each client has of its own
 PARTS = {  # of what is hashed of data, in words
     "inputs": "the training data of the clients",
     "tests": "the test sets",
@@ -72,6 +75,30 @@ def agreement(trial: Trial, shape: Shape, stated: Content) -> dict[str, str]:
 def code(x: object) -> str:
     """Twelve digits of the SHA-256 of what JSON can hold; 1 and 1.0 are the same."""
     return _together([json.loads(json.dumps(x, allow_nan=False), parse_int=float)])[:12]
+
+
+def of_job(job: Job, neurons: Neurons | None, public: Tensor) -> Content:
+    """All that a client trains by, whichever way it came, for JSON: every field of the job that is not one of :data:`OF_CLIENT`, and the code.
+
+    Parameters
+    ----------
+    neurons : of the trial.
+    public : the model that it trains from, without private coordinates.
+    """
+    inputs = {f.name: getattr(job, f.name) for f in fields(job) if f.name not in OF_CLIENT}
+    source = own_code.defining(*job.model.net.modules(), *job.rules, job.model.task)
+    inputs["model"] = [*structure(job.model, neurons).values(), str(job.model.task), source, environment.code()]
+    inputs |= {"settings": job.settings.decisive, "neurons": job.neurons is None, "received": public + 0.0}
+    return {name: _plain(x) for name, x in inputs.items()}
+
+
+def _plain(x: object) -> object:
+    """A value for JSON: of tensors their hashes."""
+    if isinstance(x, Tensor):
+        return [str(x.dtype), list(x.shape), digest(x)]
+    if isinstance(x, Mapping):
+        return {str(key): _plain(value) for key, value in x.items()}
+    return [*map(_plain, x)] if isinstance(x, list | tuple) else repr(x)
 
 
 def agreed(sites: Mapping[str, Mapping[str, str]], server: Mapping[str, str]) -> dict[str, tuple[str, str]]:

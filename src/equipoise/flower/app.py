@@ -38,6 +38,7 @@ from equipoise.federation.history import History
 from equipoise.federation.inputs import frame
 from equipoise.federation.method import Method
 from equipoise.federation.stopping import EarlyStopping
+from equipoise.federation.summed import require_own_weights
 from equipoise.federation.taking import decision_of
 from equipoise.flower.codec import CodecError, Parcel
 from equipoise.flower.grid import InProcessGrid
@@ -259,7 +260,7 @@ def _train(
     sites = Sites(Exchange(grid, fields, settings.deadline, settings.poll))
     log.info("%s: waiting for sites", directory)
     if settings.secure:
-        masked_site.require_own_weights(made)
+        require_own_weights(made)
     sites.roster.most = settings.max_samples
     sites.roster.gather(settings.min_sites, settings.names, settings.wait, earlier)
     about = {"experiment": name, "sites": [asdict(s) for s in sites.members], "unfinished": stops}

@@ -133,6 +133,11 @@ def make_private(path: Path, mode: int = 0o700) -> None:
         missing.mkdir(mode, exist_ok=True)
 
 
+def exposed(path: Path) -> bool:
+    """Whether others than its owner may read a file, as far as the system has modes."""
+    return os.name == "posix" and bool(path.stat().st_mode & 0o077)
+
+
 def open_new(path: Path, mode: int = 0o666) -> BinaryIO:
     """Open a file that does not exist yet to write it; others may do with it at most what ``mode`` and the umask both allow."""
     return open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode))

@@ -9,6 +9,7 @@ from typing import Any
 import tomli_w
 
 from equipoise.federation.method import Method
+from equipoise.federation.summed import require_own_weights
 from equipoise.flower.deploy.certificates import site_names
 from equipoise.flower.deploy.superlink import FLWR, FlowerError
 from equipoise.flower.settings import AppSettings
@@ -122,8 +123,6 @@ def problems(config: Mapping[str, Any], present: Sequence[str] = ()) -> list[str
         method = Method.of(run.method)
         method.check(run.solver)
         if run.secure:
-            from equipoise.flower.secagg.site import require_own_weights  # which needs Flower, as above
-
             require_own_weights(method)
     except (ValueError, TypeError) as error:
         return [str(error)]

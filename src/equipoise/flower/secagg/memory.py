@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from equipoise.flower.secagg.masks import MaskError, public_key
-from equipoise.system.files import make_private, read_regular, write_atomically
-from equipoise.system.seals import read_json
+from equipoise.system.files import exposed, make_private, read_regular, write_atomically
+from equipoise.system.seals import open_json, sealed_json, typed
 
 Result = TypeVar("Result")
 
@@ -24,30 +22,14 @@ class UnmaskedSum(NamedTuple):
     training: str
     sites: tuple[str, ...]
 
-    @staticmethod
-    def read(fields: Any) -> UnmaskedSum | None:
-        """From JSON.
-
-        Raises
-        ------
-        ValueError, TypeError : the fields are of something else.
-        """
-        if fields is None:
-            return None
-        t, training, sites = fields
-        named = all(isinstance(name, str) for name in sites) and list(sites) == sorted(set(sites)) and len(sites) > 1
-        if type(t) is not int or not isinstance(training, str) or not named:
-            raise ValueError("not an unmasked sum")
-        return UnmaskedSum(t, training, tuple(sites))
-
 
 @dataclass(frozen=True)
 class SiteMemory:
     """What a site stores of an experiment's masks; the names of the fields are those in its file.
 
     ``key`` is its private key; ``keys`` and ``sizes`` are the others' public keys and samples, as they were at first sight, and ``run`` is the
-    hash of the run's configuration then. ``number``, ``told`` (the transcript), ``used`` (the hash of what it trained by), ``asked`` and
-    ``seed`` are of the last sum that it took part in, ``sets`` has the sites of all sums of that round, ``opened`` is the last sum that it
+    hash of the run's configuration then. ``number``, ``told`` (the transcript), ``used`` (the hash of what it trained by) and ``asked``
+    are of the last sum that it took part in, ``sets`` has the sites of all sums of that round, ``opened`` is the last sum that it
     helped to unmask, and ``models`` has the round of every model of a sum. ``receipts`` are of its states after the last sum that it helped
     to unmask and after the last that it took part in.
     """
@@ -61,7 +43,6 @@ class SiteMemory:
     used: str = ""
     asked: UnmaskedSum | None = None
     sets: Sequence[Sequence[str]] = ()
-    seed: str = ""
     opened: UnmaskedSum | None = None
     models: Mapping[str, int] = field(default_factory=dict)
     receipts: Sequence[Sequence[Any]] = ()
@@ -80,7 +61,7 @@ def change_memory(path: Path, change: Callable[[SiteMemory], tuple[SiteMemory, R
     before = _read(path)
     after, result = change(before or SiteMemory(secrets.token_bytes(32).hex()))
     if after != before:
-        write_atomically(path, json.dumps(asdict(after), indent=1), private=True)
+        write_atomically(path, sealed_json(asdict(after)), private=True)
     return result
 
 
@@ -92,23 +73,15 @@ def read_memory(path: Path) -> SiteMemory:
 def _read(path: Path) -> SiteMemory | None:
     if not path.exists():
         return None
-    if os.name == "posix" and path.stat().st_mode & 0o077:
-        raise MaskError(
-            f"The file {path.name} with this site's key can be read by others. Let only its owner read it (chmod 600)."
-        )
+    if exposed(path):
+        raise MaskError(f"Others can read {path.name} with this site's key. Let only its owner read it (chmod 600).")
     try:
-        fields = read_json(read_regular(path).decode())
-        memory = SiteMemory(
-            **{**fields, "asked": UnmaskedSum.read(fields["asked"]), "opened": UnmaskedSum.read(fields["opened"])}
-        )
-        empty = asdict(SiteMemory(public_key(memory.key), sets=[], receipts=[]))
-        if any(type(fields.get(name, x)) is not type(x) for name, x in empty.items() if x is not None):
-            raise ValueError("not what was written")
+        memory = typed(SiteMemory, open_json(read_regular(path).decode()))
+        public_key(memory.key)
         return memory
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except ValueError:
         raise MaskError(
-            f"The file {path.name} with this site's key is damaged, or of another version. Put it back; without it the experiment has to "
-            "start again, with new keys at every site."
+            f"The file {path.name} with this site's key is damaged. Put it back; without it all sites need a new experiment."
         ) from None
 
 
@@ -120,9 +93,8 @@ def read_peers(path: Path) -> dict[str, str]:
     MaskError : it is missing, or not such a file.
     """
     try:
-        peers = read_json(path.read_bytes().decode())
+        return typed(dict[str, str], open_json(path.read_bytes().decode()))
     except (OSError, ValueError):
-        peers = None
-    if not isinstance(peers, dict) or not all(isinstance(key, str) for key in peers.values()):
-        raise MaskError(f"The file of peers, {path.name}, is missing or not of the form {{site: public key}}.")
-    return peers
+        raise MaskError(
+            f"The file of peers, {path.name}, is missing or not of the form {{site: public key}}."
+        ) from None

@@ -1,30 +1,41 @@
-"""What the server stores of masked sums between rounds, and its requests to the sites."""
+"""Masked sums on the server: what it stores between rounds, and one round, whose mean it answers for every client."""
 
 from __future__ import annotations
 
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from equipoise.engines.job import Engine
+import torch
+from torch import Tensor
+
+from equipoise.core.rule import State
+from equipoise.engines.job import Answer, Engine, Job
+from equipoise.federation.summed import own_weights
 from equipoise.federation.trial import Trial
-from equipoise.flower.codec import Parcel
-from equipoise.flower.secagg.masked_round import MaskedRound
-from equipoise.flower.secagg.masks import comparison, is_public_key
-from equipoise.flower.secagg.site import own_weights, require_own_weights
+from equipoise.flower.codec import Parcel, hiding, unpacked
+from equipoise.flower.secagg import sums
+from equipoise.flower.secagg.masks import MaskError, comparison, is_public_key, sha256, transcript
+from equipoise.flower.secagg.site import no_reports
 from equipoise.flower.secagg.sums import SumRequest
+from equipoise.flower.site.store import Receipt
 from equipoise.records.record import Record
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import open_json, sealed_json
+from equipoise.system.tree import tree_map
 
 if TYPE_CHECKING:
     from equipoise.flower.server.sites import Sites
 
 log = logging.getLogger(__name__)
+
+
+class LostRoundError(RuntimeError):
+    """A sum that cannot be unmasked, so that the round is lost."""
 
 
 @dataclass
@@ -76,12 +87,9 @@ class MaskedSites:
         ------
         MethodError, ValueError : naming it.
         """
-        require_own_weights(trial.method)
         own_weights(trial, self.sizes)
         if collaborative:
-            raise ValueError(
-                "secure=true: the accuracy of each site that trains alone is not measured. Set collaborative=False."
-            )
+            raise ValueError("secure=true: what a site reaches alone is not measured. Set collaborative=False.")
 
     def recorded(self, record: Record) -> Record:
         """The record of a round, without what the server does not see."""
@@ -98,9 +106,7 @@ class MaskedSites:
             if re.fullmatch("[0-9a-f]{64}", key) and is_public_key(key):
                 self.keys[names[m]] = key
             elif m in current.job.ids:
-                current.lost[m] = (
-                    got if isinstance(got, str) else "sent an unusable answer: its key is not a public key"
-                )
+                current.lost[m] = got if isinstance(got, str) else "sent an unusable answer: no public key"
         if new:
             self.store()
             log.warning("%s", comparison(self.keys, self.sizes))
@@ -110,13 +116,159 @@ class MaskedSites:
         """The message that asks for a new sum, with a number that was never used, and its content."""
         self.number = max(self.number + 1, time.time_ns() // 10**6)
         self.store()
-        sites, sizes = sorted(self.sites.members[m].name for m in ids), {name: self.sizes[name] for name in self.keys}
-        fields = {
-            "number": self.number,
-            "t": t,
-            "training": training,
-            "sites": sites,
-            "sizes": sizes,
-            "keys": self.keys,
-        }
+        fields: dict[str, Any] = {"number": self.number, "t": t, "training": training, "keys": self.keys}
+        fields["sizes"] = {name: self.sizes[name] for name in self.keys}
+        fields["sites"] = sorted(self.sites.members[m].name for m in ids)
         return Parcel(fields), SumRequest.read(fields, self.sites.exchange.experiment)
+
+
+@dataclass
+class MaskedRound:
+    """One round of masked sums: which sites are left out and why, and the receipts of those that trained."""
+
+    server: MaskedSites
+    job: Job
+    trial: Trial
+    lost: dict[int, str] = field(default_factory=dict)
+    shares: dict[str, Mapping[str, str]] = field(default_factory=dict)  # of whose seed, by for whom: encrypted
+    hashes: dict[str, Mapping[str, str]] = field(default_factory=dict)  # of these shares
+    receipts: dict[int, Receipt] = field(default_factory=dict)
+
+    def _trained(self, ids: Sequence[int]) -> tuple[str, list[int]]:
+        """Let sites train, all by the same message: its transcript, and the clients that did."""
+        sites = self.server.sites
+        parcel = sites.masked_training(self.job)
+        training = transcript({**parcel.fields, "experiment": sites.exchange.experiment}, parcel.tensors)
+        for m, got in sites.ask("train.masked", self.job.t, ids, lambda _: parcel):
+            if isinstance(got, str):
+                self.lost[m] = got
+            elif (receipt := Receipt.after(self.job.t, got.fields)) is None:
+                self.lost[m] = "sent an unusable answer: the receipt of its state is missing"
+            else:
+                self.receipts[m] = receipt
+        return training, [m for m in ids if m in self.receipts]
+
+    @property
+    def n_public(self) -> int:
+        """Coordinates of the model that are not private."""
+        return len(self.job.received[0]) - (0 if self.job.private is None else int(self.job.private.sum()))
+
+    def reports(self, mean: Tensor) -> list[State]:
+        """The reports of each client as if all had sent the ``mean``: a rule that sums them has the same result."""
+        zeros, cut = no_reports(self.trial)
+        parts = mean.split([x.numel() for x in zeros.values()]) if zeros else ()
+        tensors = {name: part.view_as(x).to(x) for (name, x), part in zip(zeros.items(), parts, strict=True)}
+        hide = hiding(self.job.private, self.trial.model.n_params)
+        return unpacked(Parcel({"cut": cut}, tensors), "reports", len(self.job.rules), hide)
+
+    def total(self, training: str, ids: list[int]) -> tuple[list[int], Tensor]:
+        """The sum [n] over the sites that answer, of what they trained; if some drop out, a new sum without them.
+
+        Raises
+        ------
+        LostRoundError : too few are left, or too many dropped out between their masked vectors and their seeds.
+        """
+        sites, job = self.server.sites.members, self.job
+        if self.server.opened[0] == job.t:  # in an earlier attempt at this round
+            others = [m for m in ids if sites[m].name not in self.server.opened[1]]
+            self.lost |= dict.fromkeys(others, "did not take part when a sum of this round was unmasked")
+            ids = [m for m in ids if m not in others]
+        n = self.n_public + sum(x.numel() for x in no_reports(self.trial)[0].values())
+        least = max(2.0, job.settings.quorum * len(job.ids))
+        while len(ids) >= least:
+            if len(ids) == 2:
+                log.warning("a masked sum over two sites hides neither from the other: each can subtract itself")
+            parcel, request = self.server.request_sum(job.t, training, ids)
+            vectors = self._masked_vectors(parcel, request, ids, n)
+            ids = [m for m in ids if sites[m].name in vectors]
+            if len(ids) == len(request.sites):
+                try:
+                    return ids, sums.total(vectors, self._seeds(request, ids))
+                except MaskError as error:
+                    raise LostRoundError(f"was left out, because the sum cannot be read: {error}") from None
+        raise LostRoundError(f"was left out, because {len(ids)} sites are left for a masked sum, which needs {least:g}")
+
+    def _masked_vectors(self, parcel: Parcel, request: SumRequest, ids: Sequence[int], n: int) -> dict[str, Tensor]:
+        """The masked vectors of the sites, by name."""
+        sites, vectors = self.server.sites, {}
+        for m, got in sites.ask("train.sum", self.job.t, ids, lambda _: parcel):
+            name = sites.members[m].name
+            if isinstance(got, str):
+                self.lost[m] = f"sent a masked vector earlier, and now {got}" if name in self.hashes else got
+            elif (y := got.tensors.get("masked")) is None or y.dtype != torch.int64 or y.shape != (n + sums.ZEROS,):
+                self.lost[m] = "sent an unusable answer: a masked vector of the right size is missing"
+            elif not all(_of_sites(got.fields.get(key), request.sites) for key in ("shares", "hashes")):
+                self.lost[m] = "sent an unusable answer: the shares of its seed are missing"
+            else:
+                vectors[name], self.shares[name], self.hashes[name] = y, got.fields["shares"], got.fields["hashes"]
+        return vectors
+
+    def _seeds(self, request: SumRequest, ids: Sequence[int]) -> dict[str, bytes]:
+        """The seeds of the sites' own masks, which unmask the sum, from the shares of those that answer.
+
+        Raises
+        ------
+        LostRoundError : too few sites answer. None of the others can be left out: a late seed would unmask what its site sent.
+        """
+        sites, names = self.server.sites, {m: self.server.sites.members[m].name for m in ids}
+        least, shares = sums.threshold(len(ids)), {name: dict[int, bytes]() for name in request.sites}
+        self.server.opened = self.job.t, request.sites
+        self.server.store()
+        missing, end = dict.fromkeys(ids, ""), time.monotonic() + sites.exchange.deadline
+
+        def make(m: int) -> Parcel:
+            hidden = {name: self.shares[name][names[m]] for name in request.sites}
+            return Parcel({"told": request.transcript, "shares": hidden})
+
+        while True:
+            for m, got in [*sites.ask("query.unmask", self.job.t, missing, make)]:
+                sent = None if isinstance(got, str) else got.fields.get("shares")
+                for name, text in sent.items() if isinstance(sent, dict) else ():
+                    if name in shares and sha256(share := _bytes(text)) == self.hashes[name][names[m]]:
+                        shares[name][m] = share
+                missing[m] = got if isinstance(got, str) else "sent shares that it did not receive"
+                if m in shares[names[m]]:  # its own, which nobody else made
+                    del missing[m]
+            if not (lacking := [name for name, parts in shares.items() if len(parts) < least]):
+                for m, why in missing.items():
+                    log.warning("%s dropped out after its part of a sum, which others unmasked: it %s", names[m], why)
+                return {name: sums.seed_of([*parts.values()][:least]) for name, parts in shares.items()}
+            if time.monotonic() > end or all(why.startswith(("refuses", "sent")) for why in missing.values()):
+                others = "; ".join(f"{names[m]} {why}" for m, why in missing.items())
+                gone = others or f"{', '.join(lacking)} trained by other messages than the rest, or sent wrong shares"
+                raise LostRoundError(
+                    f"sent its part of a sum that was never unmasked: {gone}. That needs {least} of its {len(ids)} sites. Run again when "
+                    "they are back; the round is repeated with the same sites"
+                )
+            time.sleep(sites.exchange.poll)
+
+    def answers(self) -> Iterator[Answer]:
+        """Let the sites of the job train; the answer of every client is the weighted mean of all."""
+        job, ids, total = self.job, list[int](), torch.empty(0)
+        rows = {m: row for row, m in enumerate(job.ids)}
+        try:
+            ids, total = self.total(*self._trained(self.server.meet(self)))
+        except (LostRoundError, MaskError) as error:
+            self.lost |= {m: str(error) for m in job.ids if m not in self.lost}
+        for m, why in self.lost.items():
+            yield Answer((rows[m],), torch.empty(0), [], [], why)
+        sites = [self.server.sites.members[m] for m in ids]
+        w = own_weights(self.trial, {site.name: site.size for site in sites}) if sites else {}
+        for m in ids:
+            received = job.received[rows[m]]
+            change = (total[: self.n_public] / (sum(w.values()) / sums.unit(w))).to(received)
+            if job.private is not None:
+                change = torch.zeros_like(received).masked_scatter(~job.private, change)
+            state = {key: x[None].to(received.device) for key, x in self.receipts[m].tensors().items()}
+            reports = tree_map(lambda x: x[None], self.reports(total[self.n_public :] / len(ids)))
+            yield Answer((rows[m],), (received + change)[None], reports, [state])
+
+
+def _of_sites(texts: Any, sites: Sequence[str]) -> bool:
+    """Whether there is a text for each site."""
+    return isinstance(texts, dict) and texts.keys() == {*sites} and all(isinstance(x, str) for x in texts.values())
+
+
+def _bytes(text: Any) -> bytes:
+    """The bytes of hexadecimal text; none of anything else."""
+    return bytes.fromhex(text) if isinstance(text, str) and re.fullmatch("([0-9a-f]{2})+", text) else b""

@@ -8,9 +8,9 @@ so masks of sites that received different messages do not cancel, and every site
     \sum_k x_k = 2^{-bits} \Big( \sum_k y_k - \sum_k b_k \Big)
 
 1. The sites send their **masked vectors** y_k (:func:`masked_vector`), and with them shares of the seed of b_k, each encrypted
-   for a different site. If a vector is missing, the server asks the others for a new sum, without it.
-2. Once all have arrived, the sites send the seeds of their own masks b_k, and so **unmask** this sum (:func:`own_seed`). The seed
-   of a site that dropped out is reconstructed from the shares of :func:`threshold` others (:func:`shares_of`).
+   for one site. If a vector is missing, the server asks the others for a new sum, without it.
+2. Once all have arrived, the sites send the shares that they can read, and so **unmask** this sum (:func:`shares_of`). Those of
+   :func:`threshold` sites give every seed, whether its site is still there or not (:func:`seed_of`).
 
 A site helps to unmask one sum per round, takes part in no two sums of a round that others could both unmask, and never twice under one
 number. So a late vector is of no use. After Bonawitz et al., CCS 2017, Section 4, with masks of pairs
@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -37,7 +38,7 @@ from equipoise.flower.secagg.masks import MaskError, keystream, pair_keys, publi
 from equipoise.flower.secagg.memory import SiteMemory, UnmaskedSum
 
 LIMIT = 2.0**20  # numbers of a masked sum are in [-LIMIT, LIMIT]
-SHARE = 4 + 48  # bytes of a share of a seed
+SEED = 32  # bytes
 ZEROS = 2  # at the end of every vector: masks that do not cancel leave something else there, except once in 2^128 times
 
 
@@ -73,37 +74,33 @@ class SumRequest(NamedTuple):
         ------
         MaskError : it does not describe a sum.
         """
-        number, t, training = fields.get("number"), fields.get("t"), fields.get("training")
-        sizes, keys, sites = fields.get("sizes"), fields.get("keys"), fields.get("sites")
-        if type(number) is not int or type(t) is not int or not isinstance(training, str):
-            raise MaskError("The number, the round or the training of a sum is missing or not of its type.")
-        if not isinstance(sizes, dict) or not isinstance(keys, dict) or sizes.keys() != keys.keys():
-            raise MaskError("A masked sum needs the samples and the public keys of all sites.")
-        if not all(type(n) is int and 1 <= n < 2**53 for n in sizes.values()):
-            raise MaskError("The samples of all sites must be whole numbers >= 1.")
-        if not all(isinstance(key, str) for key in keys.values()):
-            raise MaskError("The public keys of all sites must be text.")
-        if not isinstance(sites, list) or len(sites) < 2 or sites != sorted(set(sites) & keys.keys()):
-            raise MaskError("A masked sum needs at least two sites, sorted, each named once, with samples and key.")
-        hashed = transcript({**fields, "experiment": dict(experiment)})
-        return SumRequest(number, t, training, tuple(sites), sizes, keys, hashed)
-
-    @property
-    def members(self) -> dict[str, int]:
-        """The samples of the sites that take part."""
-        return {name: self.sizes[name] for name in self.sites}
+        match fields:
+            case {"number": int(number), "t": int(t), "training": str(training), "sites": [_, _, *_] as sites} if (
+                isinstance(sizes := fields.get("sizes"), dict)
+                and isinstance(keys := fields.get("keys"), dict)
+                and sites == sorted({*map(str, sites)} & keys.keys())
+                and sizes.keys() == keys.keys()
+                and {*map(type, keys.values())} == {str}
+                and {*map(type, (number, t, *sizes.values()))} == {int}
+                and all(1 <= n < 2**53 for n in sizes.values())
+            ):
+                hashed = transcript({**fields, "experiment": dict(experiment)})
+                return SumRequest(number, t, training, tuple(sites), sizes, keys, hashed)
+        raise MaskError(
+            "A masked sum needs its number, round and training, the samples and public keys of all sites, and at least two sites, sorted."
+        )
 
 
 class MaskedVector(NamedTuple):
     """What a site sends: its vector, and the shares of its seed.
 
-    ``vector`` [n] are 64-bit integers, uniform for any numbers; ``shares`` are encrypted, by the names of the sites that can read them;
-    ``seed`` is the SHA-256 of the seed.
+    ``vector`` [n] are 64-bit integers, uniform for any numbers; ``shares`` are encrypted, by the names of the sites that can read them, and
+    ``hashes`` are the SHA-256 of each.
     """
 
     vector: Tensor
     shares: Mapping[str, str]
-    seed: str
+    hashes: Mapping[str, str]
 
 
 # at a site
@@ -125,38 +122,27 @@ def check_sum(
         seen before, or not of ``peers``, or not this site's own; too few sites.
     """
     if request.keys.get(site) != public_key(memory.key):
-        raise MaskError(
-            f"The key that the others receive as {site}'s is not its own: the messages between the sites are intercepted."
-        )
+        raise MaskError(f"The others receive a key of {site} that is not its own: messages are intercepted.")
     if request.sizes[site] != size:
         raise MaskError(f"{site} has {size} samples, and the others receive {request.sizes[site]}. Nothing was sent.")
     for name in request.keys:
         if peers is not None and name != site and peers.get(name) != request.keys[name]:
-            what = "is different" if name in peers else "is missing"
-            raise MaskError(f"The key of {name} {what} in the file of peers of {site}. Nothing was sent.")
+            raise MaskError(f"The key of {name} is not that in the file of peers of {site}. Nothing was sent.")
         if memory.keys.get(name, request.keys[name]) != request.keys[name]:
             raise MaskError(
-                f"The key of {name} has changed since {site} first saw it. If {name} lost its state-dir, start a new experiment; "
-                "if not, the messages between the sites are intercepted. Nothing was sent."
+                f"The key of {name} changed since {site} first saw it; after a loss, start a new experiment."
             )
         if memory.sizes.get(name, request.sizes[name]) != request.sizes[name]:
-            raise MaskError(
-                f"The samples of {name} have changed since {site} first received their number. Nothing was sent."
-            )
+            raise MaskError(f"The samples of {name} changed since {site} first saw their number. Nothing was sent.")
     if site not in request.sites:
         raise MaskError(f"{site} was asked for its part of a sum without it.")
     check_least(len(request.sites), least, site)
     if request.number <= memory.number:
-        raise MaskError(
-            f"{site} was asked for sum number {request.number} and has taken part in number {memory.number}: masks are never used twice."
-        )
+        raise MaskError(f"{site} was asked for sum {request.number} after {memory.number}: masks are never used twice.")
     check_round(memory, request.round, request.training, request.sites, site)
     for sites in _sets(memory, request.round):
         if threshold(len(sites)) + threshold(len(request.sites)) <= len({*sites, *request.sites}):
-            raise MaskError(
-                f"{site} was asked for a sum over {len(request.sites)} sites after a sum over {len(sites)} in the same round: both could be "
-                "unmasked. Run again when more of them are back."
-            )
+            raise MaskError("Another sum of this round could be unmasked, too. Run again when more sites are back.")
     return replace(memory, keys={**memory.keys, **request.keys}, sizes={**memory.sizes, **request.sizes})
 
 
@@ -168,10 +154,7 @@ def check_least(n: int, least: int, site: str) -> None:
     MaskError : it is not.
     """
     if n < least:
-        raise MaskError(
-            f"A sum over {n} sites was asked for, and {site} takes part in sums over at least {least} (least-sites in its node-config, and "
-            "one more for each report of the length of an update)."
-        )
+        raise MaskError(f"{site} takes part in sums over at least {least} sites (its least-sites); found {n}.")
 
 
 def check_round(memory: SiteMemory, t: int, training: str, sites: tuple[str, ...] | None, site: str) -> None:
@@ -184,13 +167,8 @@ def check_round(memory: SiteMemory, t: int, training: str, sites: tuple[str, ...
     last = memory.opened
     if last is None or t > last.round or ((t, training) == last[:2] and sites in (None, last.sites)):
         return
-    if (t, training) != last[:2]:
-        raise MaskError(
-            f"{site} was asked for round {t} and unmasked round {last.round}, after different training: several sums of one round could reveal one site."
-        )
     raise MaskError(
-        f"{site} was asked for round {t} over {', '.join(sites or ())}, and unmasked it over {', '.join(last.sites)}: the difference of two "
-        "sums could reveal one site. Resume with the same sites."
+        f"{site} unmasked round {last.round} over {', '.join(last.sites)}: another sum of round {t} could reveal one site. Resume with these."
     )
 
 
@@ -215,8 +193,7 @@ def check_model(memory: SiteMemory, model: str, t: int, site: str) -> None:
     """
     if (before := memory.models.get(model, t)) != t:
         raise MaskError(
-            f"{site} took part in round {before} with the same model as in round {t}: the difference of the two sums could reveal one site. "
-            "If training no longer changes the model, it is complete."
+            f"The model of round {t} is that of round {before}: two sums of it could reveal one site. If training no longer changes it, it is complete."
         )
 
 
@@ -226,16 +203,13 @@ def _sets(memory: SiteMemory, t: int) -> list[list[str]]:
 
 
 def masked_vector(
-    memory: SiteMemory,
-    request: SumRequest,
-    site: str,
-    values: Tensor,
-    model: str,
-    used: str = "",
-    receipt: Sequence[Any] = (),
+    memory: SiteMemory, request: SumRequest, site: str, values: Tensor, noted: Mapping[str, Any]
 ) -> tuple[SiteMemory, MaskedVector]:
-    """What a site sends of its ``values`` [n], and its memory after it; ``model`` is the digest of the model that it trained,
-    and ``used`` the hash of all that it trained by.
+    """What a site sends of its ``values`` [n], and its memory after it.
+
+    Parameters
+    ----------
+    noted : of the training: the digest of its ``model``, the hash of all that it ``used``, and the ``receipt`` of the state after it.
 
     Raises
     ------
@@ -245,15 +219,13 @@ def masked_vector(
     if not bool((x.abs() <= LIMIT).all()):
         raise MaskError(f"The training of {site} gave numbers that no sum holds.")
     y = (x * 2.0 ** fractional_bits(len(request.sites))).round().long()
-    memory = replace(memory, told=request.transcript, used=used)
-    pairs = {name: pair_keys(memory.key, request.keys[name], bound(memory)) for name in request.sites if name != site}
-    for name, (mask, _) in pairs.items():
-        y.add_(keystream(mask, len(y)), alpha=1 if name < site else -1)
-    seed = secrets.token_bytes(32)
+    memory = replace(memory, told=request.transcript, used=noted["used"])
+    pairs = {name: pair_keys(memory.key, request.keys[name], bound(memory)) for name in request.sites}
+    for name in {*pairs} - {site}:
+        y.add_(keystream(pairs[name][0], len(y)), alpha=1 if name < site else -1)
+    seed, n = secrets.token_bytes(SEED), len(pairs)
     y += keystream(seed, len(y))
-    shares = dict(
-        zip(request.sites, create_shares(seed, threshold(len(request.sites)), len(request.sites)), strict=True)
-    )
+    shares = dict(zip(pairs, create_shares(seed, threshold(n), n), strict=True))
     hidden = {name: encrypt(lock, shares[name]).decode() for name, (_, lock) in pairs.items()}
     sets = _sets(memory, request.round)
     memory = replace(
@@ -261,11 +233,10 @@ def masked_vector(
         number=request.number,
         asked=UnmaskedSum(request.round, request.training, request.sites),
         sets=[*(before for before in sets if before != list(request.sites)), list(request.sites)],
-        models={**memory.models, model: request.round},
-        seed=seed.hex(),
-        receipts=[*(memory.receipts[:1] if memory.opened else ()), receipt],
+        models={**memory.models, noted["model"]: request.round},
+        receipts=[*(memory.receipts[:1] if memory.opened else ()), noted["receipt"]],
     )
-    return memory, MaskedVector(y, hidden, sha256(seed))
+    return memory, MaskedVector(y, hidden, {name: sha256(share) for name, share in shares.items()})
 
 
 def bound(memory: SiteMemory) -> str:
@@ -278,60 +249,37 @@ def threshold(n: int) -> int:
     return max(2, n - n // 3)
 
 
-def own_seed(memory: SiteMemory, hashed: str, site: str) -> tuple[SiteMemory, bytes]:
-    """The seed of the site's own mask in the last sum that it took part in, by its transcript.
+def shares_of(
+    memory: SiteMemory, hashed: str, site: str, hidden: Mapping[str, str]
+) -> tuple[SiteMemory, dict[str, bytes]]:
+    """The shares of seeds that the sites of the last sum encrypted for this one; the sum is named by its transcript.
 
     From then on the site takes part in no other sum of this round.
 
     Raises
     ------
-    MaskError : it is not the last sum, or a different sum of this round was unmasked.
+    MaskError : it is not the last sum, or a different sum of this round was unmasked; or a share of a site that is not in it.
     """
     if memory.asked is None or memory.told != hashed:
         raise MaskError(f"{site} unmasks only its last sum, number {memory.number}, and was asked for a different one.")
     check_round(memory, *memory.asked, site)
-    return replace(memory, opened=memory.asked, receipts=memory.receipts[-1:]), bytes.fromhex(memory.seed)
-
-
-def shares_of(
-    memory: SiteMemory, hashed: str, site: str, hidden: Mapping[str, str]
-) -> tuple[SiteMemory, dict[str, bytes]]:
-    """The shares of the seeds of sites that dropped out, from what they encrypted for this one; it unmasks the sum, as :func:`own_seed` does.
-
-    Raises
-    ------
-    MaskError : as :func:`own_seed`; or a named site is this one, or not in the sum. A share that was not encrypted for this site and this
-        sum is left out.
-    """
-    memory, _ = own_seed(memory, hashed, site)
+    if strange := {*hidden} - {*memory.asked.sites}:
+        raise MaskError(f"A share of {min(strange)} was asked for, which is not one of the sites of the sum.")
     shares = {}
     for name, text in hidden.items():
-        if memory.asked is None or name not in memory.asked.sites or name == site:
-            raise MaskError(f"A share of {name} was asked for, which is not one of the other sites of the sum.")
-        try:
+        with suppress(InvalidToken, AttributeError, TypeError, ValueError):  # it was made for another site or sum
             shares[name] = decrypt(pair_keys(memory.key, memory.keys[name], bound(memory))[1], text.encode())
-        except (InvalidToken, AttributeError, TypeError, ValueError):
-            continue  # it was not made by that site, or not for this one and this sum
-    return memory, shares
+    return replace(memory, opened=memory.asked, receipts=memory.receipts[-1:]), shares
 
 
 # on the server
-def recovered(shares: Sequence[bytes], seed: str) -> bytes:
-    """The seed of a site that dropped out, from :func:`threshold` shares; ``seed`` is its SHA-256.
-
-    Raises
-    ------
-    MaskError : the site sent shares of something else.
-    """
+def seed_of(shares: Sequence[bytes]) -> bytes:
+    """The seed of a site from :func:`threshold` shares; zeros, which unmask nothing, if they are not shares of one."""
     try:
-        if any(len(share) != SHARE for share in shares):
-            raise ValueError("not shares of a seed")
-        combined: bytes = combine_shares(list(shares))
+        seed = bytes(combine_shares(list(shares)))
     except Exception:  # shares of any form may have been made to break it
-        combined = b""
-    if sha256(combined) != seed:
-        raise MaskError("sent shares that are not of its seed")
-    return combined
+        seed = b""
+    return seed if len(seed) == SEED else bytes(SEED)
 
 
 def total(vectors: Mapping[str, Tensor], seeds: Mapping[str, bytes]) -> Tensor:
