@@ -616,15 +616,20 @@ def campaign(directory: Path, groups: Sequence[tuple[tuple[str, int], ...]], min
             c.repair()
 
 
-def table(found: Sequence[Try]) -> Iterator[str]:
-    """The lines of the table."""
-    yield "| fault | tries | contained | the simulator's bits | what was said |"
-    yield "|---|---:|---:|---:|---|"
+def table(found: Sequence[Try], *, said: bool = True) -> Iterator[str]:
+    """The lines of the table, with or without a column for what was said."""
+    rows = [["fault", "tries", "contained", "the simulator's bits", "what was said"], ["---", *["---:"] * 3, "---"]]
     for name, kind in FAULTS.items():
         if of := [one for one in found if one.fault == name]:
-            said = "; ".join(dict.fromkeys(shown(text) for one in of for text in one.said)) or "nobody was left out"
-            yield f"| {kind.called} | {len(of)} | {sum(o.contained for o in of)} | {sum(o.equal for o in of)} | {said} |"
-    yield f"| all | {len(found)} | {sum(o.contained for o in found)} | {sum(o.equal for o in found)} | |"
+            words = "; ".join(dict.fromkeys(shown(text) for one in of for text in one.said)) or "nobody was left out"
+            rows.append([kind.called, *counted(of), words])
+    for row in [*rows, ["all", *counted(found), ""]]:
+        yield f"| {' | '.join(row if said else row[:-1])} |"
+
+
+def counted(tries: Sequence[Try]) -> list[str]:
+    """How many there are, how many were contained, and how many had the simulator's bits."""
+    return [str(len(tries)), str(sum(one.contained for one in tries)), str(sum(one.equal for one in tries))]
 
 
 def shown(text: str) -> str:
@@ -661,7 +666,8 @@ def main() -> None:
     print(json.dumps([asdict(one) for one in found], indent=1) if given.json else "\n".join(lines))
     if given.write:
         command = shlex.join(["python", "tools/faults.py", *sys.argv[1:]])
-        page = filled(PAGE.read_text(encoding="utf-8"), "faults", [f"Made by `{command}`; do not edit.", "", *lines])
+        lines = [f"Made by `{command}`; do not edit.", "", *table(found, said=False)]
+        page = filled(PAGE.read_text(encoding="utf-8"), "faults", lines)
         PAGE.write_text(page, encoding="utf-8")
     sys.exit(not all(one.contained and one.equal for one in found))
 

@@ -635,14 +635,16 @@ COLUMNS = {  # of the table: what is counted in each
 }
 
 
-def table(found: Found, wrong: list[tuple[Case, list[str]]]) -> Iterator[str]:
-    """The lines of the table."""
+def table(found: Found, wrong: list[tuple[Case, list[str]]], *, by_kind: bool = True) -> Iterator[str]:
+    """The lines of the table: a row for each kind of message, or for each side."""
     yield f"| | {' | '.join(COLUMNS)} |"
     yield "|---|" + "---:|" * len(COLUMNS)
     for side, words in (("site", "to a site"), ("server", "answer to a server")):
-        for kind in ANSWERS:
-            if (counts := found.get((side, kind))) and sum(counts[what] for what in COLUMNS["messages"]):
-                yield f"| {words}: `{kind}` | {' | '.join(str(sum(counts[w] for w in of)) for of in COLUMNS.values())} |"
+        of_side = {kind: counts for (each, kind), counts in found.items() if each == side}
+        rows = {f"{words}: `{kind}`": of_side.get(kind, Counter()) for kind in ANSWERS}
+        for words_of_row, counts in (rows if by_kind else {words: sum(of_side.values(), Counter())}).items():
+            if sum(counts[what] for what in COLUMNS["messages"]):
+                yield f"| {words_of_row} | {' | '.join(str(sum(counts[w] for w in of)) for of in COLUMNS.values())} |"
     total = [sum(counts[w] for counts in found.values() for w in of) for of in COLUMNS.values()]
     yield f"| all | {' | '.join(map(str, total))} |"
     yield ""
@@ -677,7 +679,7 @@ def main() -> None:
     print(f"{time.monotonic() - began:.0f} s")
     if chosen.write:
         command = shlex.join(["python", "tools/fuzz_messages.py", *sys.argv[1:]])
-        lines = [f"Made by `{command}`; do not edit.", "", *lines]
+        lines = [f"Made by `{command}`; do not edit.", "", *table(found, wrong, by_kind=False)]
         PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), "changed messages", lines), encoding="utf-8")
     sys.exit(bool(wrong))
 
