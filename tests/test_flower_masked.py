@@ -990,7 +990,7 @@ def test_other_training_of_a_round_that_was_unmasked_is_refused(wire: Wire, tmp_
         replace(p, tensors={name: x + 1 for name, x in p.tensors.items()}) if kind == "train.masked" else p
     )
     before = len(wire.up)
-    with pytest.raises(eq.QuorumError, match="unmasked round 0 over .*: another sum of round 0 could"):
+    with pytest.raises(eq.QuorumError, match=r"unmasked round 0 over .*: another sum of round 0 could"):
         masked(states=tmp_path).fit(1, progress=False)
     assert not any(parcel.tensors for _, _, parcel in wire.up[before:])
 
@@ -1429,9 +1429,7 @@ def test_what_the_owner_of_a_site_asks_for(tmp_path: Path) -> None:
     peers = tmp_path / "peers.json"
     peers.write_text("{}")
     assert trained({"secure": True, "peers": str(peers)}, True).startswith("refuses: The key of a is missing")
-    with pytest.raises(
-        eq.QuorumError, match="b takes part in sums over at least 4 sites"
-    ):
+    with pytest.raises(eq.QuorumError, match="b takes part in sums over at least 4 sites"):
         trained({"least-sites": 4}, True)
 
 

@@ -31,6 +31,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import torch
 from claims import filled
 from cryptography import x509
@@ -57,6 +58,7 @@ TASK = '''
 import json
 from pathlib import Path
 
+import psutil
 import torch
 from torch import nn
 
@@ -316,16 +318,16 @@ class Campaign:
                 return
             time.sleep(0.2)
 
-    def server_apps(self) -> list[tuple[int, str]]:
+    def server_apps(self) -> list[psutil.Process]:
         """The processes of the ServerApp."""
         link = self.local._processes._running["superlink"]
-        return [each for each in descendants(link.pid) if b"flwr-serverapp" in commandline(each[0])]
+        return [each for each in descendants(link.pid) if "flwr-serverapp" in commandline(each)]
 
 
-def commandline(pid: int) -> bytes:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""
+def commandline(process: psutil.Process) -> str:
+    with suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
 
 
 def done(run: Path) -> int:

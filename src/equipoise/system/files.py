@@ -133,7 +133,7 @@ def make_private(path: Path, mode: int = 0o700) -> None:
         missing.mkdir(mode, exist_ok=True)
 
 
-def exposed(path: Path) -> bool:
+def open_to_others(path: Path) -> bool:
     """Whether others than its owner may read a file, as far as the system has modes."""
     return os.name == "posix" and bool(path.stat().st_mode & 0o077)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from equipoise.system.files import PRIVATE, exposed, make_private, open_new
+from equipoise.system.files import PRIVATE, make_private, open_new, open_to_others
 
 try:
     from cryptography import x509
@@ -199,7 +199,7 @@ def key_problems(private: str | Path) -> list[str]:
             f"{path} is not an elliptic-curve (ECDSA) key, which Flower asks for. Make one: equipoise flower certs."
         ]
     faults = []
-    if exposed(path):
+    if open_to_others(path):
         faults.append(f"{path} can be read by others. Let only its owner read it: chmod 600 {path}.")
     public = path.with_name(path.name + ".pub")
     if public.exists():

@@ -19,7 +19,7 @@ from equipoise.flower.deploy.project import problems as misfits, settings
 from equipoise.flower.deploy.superlink import FLWR, FlowerError, environment, last_lines
 from equipoise.flower.internals import flatten_dict, unpacked_bundle
 from equipoise.flower.settings import faults
-from equipoise.system.files import exposed
+from equipoise.system.files import open_to_others
 from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import some
 from equipoise.system.workers import python
@@ -202,7 +202,7 @@ def _certificates(base: Path, hosts: Iterable[str]) -> Iterator[CheckResult]:
     soon = f" It ends in {left} days: make a new one soon." if left < SOON else ""
     until = f"{shown.name} until {seen.ends:%Y-%m-%d}, for {', '.join(seen.hosts) or 'no host'}.{soon}"
     yield _joined("certificates", dict.fromkeys(wrong), until)
-    if (base / "server.key").exists() and exposed(base / "server.key"):
+    if (base / "server.key").exists() and open_to_others(base / "server.key"):
         yield CheckResult("server.key", False, f"can be read by others: chmod 600 {base / 'server.key'}.")
     for public in sorted(base.glob("*.pub")):
         private = public.with_suffix("")

@@ -1,6 +1,5 @@
 """Programs that run in the background, each with its own log, and are ended with all their child processes."""
 
-import os
 import signal
 import subprocess
 import threading
@@ -8,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 from equipoise.flower.deploy.superlink import FlowerError, last_lines, program
 from equipoise.system.files import open_private
@@ -72,8 +73,8 @@ class Processes:
         process = self._running.pop(name)
         started = descendants(process.pid)
         process.kill()
-        end(started)
         process.wait()
+        end(started)
 
     def stop(self, last: str) -> None:
         """Stop all processes, ``last`` after the others: politely, then at once."""
@@ -112,42 +113,21 @@ def _uninterrupted() -> Iterator[None]:
         signal.raise_signal(came[0])
 
 
-def descendants(pid: int) -> list[tuple[int, str]]:
-    """A process and all that it started, the youngest first, each with the moment it began, as far as the system knows.
+def descendants(pid: int) -> list[psutil.Process]:
+    """A process and all that it started, the youngest first; none if it has ended.
 
     Flower starts each app in a new session, which a signal to a process group does not reach.
     """
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        if fields := _stat(int(entry.name)):
-            parents.setdefault(int(fields[1]), []).append(int(entry.name))
-    family = [pid]
-    for each in family:
-        family += parents.get(each, [])
-    return [(each, _began(each)) for each in family[::-1]]
-
-
-def end(processes: Sequence[tuple[int, str]], patience: float = 5.0) -> None:
-    """Kill processes that :func:`descendants` found, but none that has its number from one of them, and see them gone."""
-    limit = time.monotonic() + patience
-    while left := [pid for pid, began in processes if began and _began(pid) == began]:
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        if time.monotonic() > limit:
-            break
-        time.sleep(0.02)
-
-
-def _stat(pid: int) -> list[str]:
-    """What Linux lists of a process after its name; empty where it has ended, or on another system."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
+        parent = psutil.Process(pid)
+        return [*reversed(parent.children(recursive=True)), parent]
+    except psutil.NoSuchProcess:
         return []
-    return [] if fields[0] == "Z" else fields
 
 
-def _began(pid: int) -> str:
-    fields = _stat(pid)
-    return fields[19] if len(fields) > 19 else ""
+def end(processes: Sequence[psutil.Process], patience: float = 5.0) -> None:
+    """Kill processes, but none that has its number from one of them, and see them gone."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, patience)

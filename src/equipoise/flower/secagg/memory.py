@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from equipoise.flower.secagg.masks import MaskError, public_key
-from equipoise.system.files import exposed, make_private, read_regular, write_atomically
+from equipoise.system.files import make_private, open_to_others, read_regular, write_atomically
 from equipoise.system.seals import open_json, sealed_json, typed
 
 Result = TypeVar("Result")
@@ -73,7 +73,7 @@ def read_memory(path: Path) -> SiteMemory:
 def _read(path: Path) -> SiteMemory | None:
     if not path.exists():
         return None
-    if exposed(path):
+    if open_to_others(path):
         raise MaskError(f"Others can read {path.name} with this site's key. Let only its owner read it (chmod 600).")
     try:
         memory = typed(SiteMemory, open_json(read_regular(path).decode()))

@@ -31,7 +31,7 @@ def require_apart(path: Path, name: str, data: Samples, draw: Draw, least: int) 
         return
     y = None if data.shape_and_labels is None else data.shape_and_labels[1].cpu().numpy()
     make_private(path.parent)
-    with locked(path.with_suffix(".lock"), wait=True):
+    with locked(path.with_suffix(".lock"), wait=True, private=True):
         try:
             past = read_json(path.read_bytes().decode()) if path.exists() else {}
             earlier = [held_rows(n, y, share, seed, name, people) for share, seed in past.get(name, [])]
