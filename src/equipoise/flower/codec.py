@@ -162,11 +162,7 @@ def changed(parts: Mapping[str, Tensor], base: Tensor | None, like: Tensor) -> T
     if base is None:
         raise CodecError("a change was sent of a model that is not here.")
     try:
-        if (
-            "index" in parts
-            and len(parts["index"])
-            and not 0 <= int(parts["index"].min()) <= int(parts["index"].max()) < len(like)
-        ):
+        if (index := parts.get("index")) is not None and ((index < 0) | (index >= len(like))).any():
             raise IndexError
         return wire.unpack_change(dict(parts), base)
     except (RuntimeError, IndexError, *UNFIT):

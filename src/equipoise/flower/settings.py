@@ -17,18 +17,10 @@ from equipoise.system.suggestions import near
 
 # Settings of which each site has its own, or none.
 OF_SITES = ("engine", "chunk", "device", "track", "measures", "head")
+# settings on which no result depends
 ON_SERVER = (
-    "sites",
-    "min_sites",
-    "max_samples",
-    "wait",
-    "deadline",
-    "poll",
-    "run_dir",
-    "keep_checkpoints",
-    "from_round",
-    "log",
-)  # settings on which no result depends
+    "sites", "min_sites", "max_samples", "wait", "deadline", "poll", "run_dir", "keep_checkpoints", "from_round", "log"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

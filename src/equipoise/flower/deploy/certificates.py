@@ -285,10 +285,7 @@ def _builder(subject: str, issuer: str, public: ec.EllipticCurvePublicKey, days:
 
 
 def _usage(**allowed: bool) -> x509.KeyUsage:
-    names = (
-        "digital_signature content_commitment key_encipherment data_encipherment key_agreement key_cert_sign crl_sign"
-    )
-    names += " encipher_only decipher_only"
+    names = "digital_signature content_commitment key_encipherment data_encipherment key_agreement key_cert_sign crl_sign encipher_only decipher_only"
     return x509.KeyUsage(**{name: allowed.get(name, False) for name in names.split()})
 
 

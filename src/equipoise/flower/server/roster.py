@@ -59,16 +59,8 @@ class Known:
         sizes = {text.name(test): n for test, n in fields.get("test_sizes", {}).items()}
         codes = {"Equipoise version": "an earlier one"} | codes
         codes["samples"] = f"shape {listed(shape)}, {dtype}"
-        site = Known(
-            text.name(fields["name"]),
-            int(fields["size"]),
-            shape,
-            dtype,
-            tests,
-            codes,
-            sizes,
-            fields.get("people") is True,
-        )
+        name, size, people = text.name(fields["name"]), int(fields["size"]), fields.get("people") is True
+        site = Known(name, size, shape, dtype, tests, codes, sizes, people)
         if (
             any(type(n) is not int or not 0 <= n < 2**53 for n in (fields["size"], *sizes.values()))
             or site.size < 1
