@@ -16,6 +16,7 @@ from equipoise.data.samples import Transform
 from equipoise.data.transforms import Images
 from equipoise.federation import fingerprint
 from equipoise.federation.inputs import Groups
+from equipoise.federation.preparation import recorded_of
 from equipoise.federation.trial import Trial
 from equipoise.scenarios.shared import SharedSchema
 from equipoise.system import own_code
@@ -121,7 +122,8 @@ class Task:
         stated = {"features": self.features, "classes": self.classes, "scaling": self.scaling}
         if isinstance(self.transform, Images) and self.train is not None:
             stated["grey levels"] = self.transform.levels
-        measures = sorted(map(str, self.measures))
+        names, own = recorded_of(self.meaning, self.measures)
+        measures = sorted([*names, *map(str, own)])
         task = None if self.meaning == CLASSIFICATION else str(self.meaning)
         values = None if self.attributes is None else [[name, list(names)] for name, names in self.attributes.items()]
         codes = fingerprint.agreement(trial, shape, {**stated, "measures": measures, "task": task, VALUES: values})
