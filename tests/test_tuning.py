@@ -27,6 +27,8 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.core.rates import rate, scaled
+from equipoise.engines.job import OUT_OF_MEMORY
+from equipoise.federation import guard
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.method import Method, MethodError
 from equipoise.methods import METHODS
@@ -37,8 +39,11 @@ from equipoise.report.notes import ALIKE, AS_GIVEN, NOTHING
 from equipoise.runs import choosing, directory, unchanged
 from equipoise.runs.configuration import RunError
 from equipoise.runs.tuning import Budget, choose, edges, random_shares, settled, space_of, tuned_method
+from equipoise.system.errors import CODE, SETTINGS
 from equipoise.system.seals import sealed_text
 from equipoise.system.search import among, log_uniform, read, uniform
+from equipoise.system.text import Said
+from equipoise.system.workers import Worker
 from helpers import in_one
 from run_helpers import TINY, config, equipoise as equipoise
 
@@ -939,21 +944,46 @@ def test_a_folder_of_another_command_is_refused(
 def test_a_trial_that_fails_whatever_its_settings_is_no_bad_draw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whys = ["killed by signal 9", "training diverged in 2 of 2 clients"]
+    """By the kind of the error, whatever its words are."""
+    whys = [Said("killed by signal 9", CODE), Said("some words", SETTINGS)]
     monkeypatch.setattr(choosing, "complete", lambda paths, *_, **__: dict(zip(paths, whys, strict=True)))
     candidates = choosing.Candidates({"fedavg": ("fedavg", {})}, "digits", {"rounds": 2}, {})
     with pytest.raises(choosing.TrialError, match="fedavg cannot be tuned: killed by signal 9"):
         choosing.choose(candidates, Budget(draws=2), tmp_path / "killed")
     whys[0] = whys[1]
     assert choosing.choose(candidates, Budget(draws=2), tmp_path / "diverged").choices["fedavg"].settings == {}
-    whys[:] = [
-        "0 of 4 clients answered well, and the quorum is 50%. 4 of 4 clients: TypeError: unsupported operand"
-    ] * 2
-    with pytest.raises(choosing.TrialError, match="TypeError: unsupported"):
-        choosing.choose(candidates, Budget(draws=2), tmp_path / "code")
-    whys[:] = ["the table has no column age"] * 2
-    with pytest.raises(choosing.TrialError, match="no column age"):
+    whys[:] = [Said("training diverged in all of them", "")] * 2
+    with pytest.raises(choosing.TrialError, match="training diverged in all"):
         choosing.choose(candidates, Budget(draws=2), tmp_path / "wrong")
+
+
+@pytest.mark.parametrize(
+    ("reasons", "kind"),
+    [
+        ([Said("TypeError: unsupported operand", CODE), Said("training diverged: x", guard.DIVERGED)], CODE),
+        ([Said("the data hold NaN or infinity: x", guard.DATA)], CODE),
+        ([Said("training diverged: x", guard.DIVERGED), "its update is not finite"], SETTINGS),
+        ([Said("memory ran out: x", OUT_OF_MEMORY)], ""),
+    ],
+)
+def test_the_kind_of_a_missed_quorum_follows_from_the_reasons(reasons: list[str], kind: str) -> None:
+    with pytest.raises(eq.QuorumError) as caught:
+        guard.quorum(0, 4, 0.5, [(f"client-{k}", reason) for k, reason in enumerate(reasons)])
+    assert caught.value.kind == kind
+
+
+def test_a_worker_tells_the_kind_of_an_error(tmp_path: Path) -> None:
+    worker = Worker()
+    command = ["run", "-m", "fedavg", "-s", "digits", "--rounds", "1", "--runs", str(tmp_path), "--lr"]
+    none, spoilt = worker.run([*command, "-1"]), worker.run([*command, "1e30"])
+    assert none is not None
+    assert spoilt is not None
+    assert (none.key, spoilt.key) == ("", SETTINGS), (none, spoilt)
+    worker.process.kill()
+    ended = worker.run(["run", "fedavg"])
+    assert ended is not None
+    assert (ended, ended.key) == ("killed by signal 9", CODE)
+    worker.close()
 
 
 @pytest.mark.slow

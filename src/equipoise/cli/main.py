@@ -43,7 +43,7 @@ from equipoise.cli.schema import app as schema
 from equipoise.cli.status import status, track
 from equipoise.cli.tune import benchmark, tune
 from equipoise.system import trust
-from equipoise.system.errors import ExpectedError
+from equipoise.system.errors import CODE, ExpectedError
 from equipoise.system.suggestions import some
 from equipoise.system.workers import isolated, loading, python
 
@@ -172,7 +172,7 @@ def main() -> NoReturn:
         with isolated():  # libraries start Python, too
             commands()(arguments, prog_name="equipoise", standalone_mode=True)
     except ExpectedError as error:
-        _fail(str(error), 1, debug)
+        _fail(str(error), 1, debug, error.kind)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         advice = "Complete results are kept; correct this, then give the same command again."
@@ -189,7 +189,7 @@ def main() -> NoReturn:
         if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
             _fail(_full(arguments, error), 1, debug)
         defect = f"{type(error).__name__}: {error}. This is a defect of Equipoise; --debug shows where."
-        _fail(f"{defect}{_noted(error)}", 1, debug)
+        _fail(f"{defect}{_noted(error)}", 1, debug, CODE)
     finally:
         os.environ[trust.VARIABLE] = agreed
         for number, handler in before.items():
@@ -225,19 +225,28 @@ def _flush(debug: bool) -> None:
             _fail(f"standard output: {error.strerror}.", 1, debug)
 
 
-def _fail(message: str, status: int, debug: bool) -> NoReturn:
+class Failed(SystemExit):
+    """The end of a command that failed: its status, the ``kind`` of the error and its ``message``."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(status)
+        self.kind, self.message = kind, message
+
+
+def _fail(message: str, status: int, debug: bool, kind: str = "") -> NoReturn:
     if debug:
         err.print_exception()
     err.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
-    raise SystemExit(status)
+    raise Failed(status, kind, message)
 
 
 @app.command(hidden=True)
 def work() -> None:
-    """Run the commands that come in on standard input, and answer each by its status and what it said on standard error.
+    """Run the commands that come in on standard input, and answer each by its status and error.
 
     In such a process a comparison has its runs made, one after another, so that data are read once.
-    A command is a line with a JSON list: what the user trusts, and the arguments. An answer is a line with the two as a JSON list.
+    A command is a line with a JSON list: what the user trusts, and the arguments. An answer is a line with a JSON list: the status, the
+    kind of an error, and its text.
     """
     with loading():
         import equipoise.runs.directory  # noqa: F401 (while the process that sends the commands loads it, too)
@@ -247,16 +256,19 @@ def work() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what a library prints is no answer
     for line in sys.stdin:
         os.environ[trust.VARIABLE], *sys.argv[1:] = json.loads(line)
-        said, status = io.StringIO(), 0
+        said, status, kind, text = io.StringIO(), 0, "", ""
         with redirect_stderr(said), redirect_stdout(io.StringIO()):
             try:
                 main()
-            except SystemExit as end:
+            except Failed as end:
+                status, kind, text = int(str(end.code)), end.kind, end.message
+            except SystemExit as end:  # of wrong arguments
                 status = end.code if isinstance(end.code, int) else int(end.code is not None)
+                text = (said.getvalue().strip().splitlines() or [f"ended with status {status}"])[-1]
         if status > 128:  # stopped by a signal, which means this process, too
             sys.stderr.write(said.getvalue())
             raise SystemExit(status)
-        answers.write(json.dumps([status, said.getvalue()]) + "\n")
+        answers.write(json.dumps([status, kind, text]) + "\n")
         answers.flush()
         _tidy()
 

@@ -18,8 +18,13 @@ from equipoise.core.rule import Rule, State
 from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver, at
 from equipoise.data.samples import Samples
+from equipoise.system.errors import CODE
+from equipoise.system.text import Said
 from equipoise.system.tree import span, tree_map
 
+FAULTS = (
+    AssertionError, AttributeError, ImportError, IndexError, KeyError, NameError, NotImplementedError, RuntimeError, TypeError
+)  # fmt: skip
 OUT_OF_MEMORY = "memory ran out"  # how the reason of such an answer begins; what to do follows a colon
 
 
@@ -143,9 +148,10 @@ class Answer:
     @staticmethod
     def failed(row: int, error: Exception) -> Answer:
         """The answer of a client that raised."""
-        said = f"{type(error).__name__}: {error}"
+        said = Said(f"{type(error).__name__}: {error}", CODE * (type(error) in FAULTS))
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "allocate memory" in said:
-            said = f"{OUT_OF_MEMORY}: take a smaller batch size, or fewer workers ({said.strip().splitlines()[0]})"
+            first = said.strip().splitlines()[0]
+            said = Said(f"{OUT_OF_MEMORY}: take a smaller batch size, or fewer workers ({first})", OUT_OF_MEMORY)
         return Answer((row,), torch.empty(0), [], [], said, error)
 
 

@@ -14,6 +14,7 @@ from equipoise.engines.sequential import visit
 from equipoise.federation import guard
 from equipoise.federation.method import text_of
 from equipoise.metrics.failure import diverged
+from equipoise.system.text import Said
 from equipoise.system.tree import tree_map
 
 TERMS = ("begin", "loss", "correction", "gradient", "trains", "upload")  # hooks that change what a client sends
@@ -62,13 +63,17 @@ def _before(job: Job, bound: Bound, row: int) -> str:
             spoilt += int((~finite(x)).sum())
             width = width or bound.forward(theta, buffers.clone(), x)[0].shape[-1]
         if spoilt:
-            return f"{guard.DATA}: correct {spoilt} of {job.data[row].size} samples, or leave them out"
+            return Said(
+                f"{guard.DATA}: correct {spoilt} of {job.data[row].size} samples, or leave them out", guard.DATA
+            )
         loss = oracle.loss(vector)
     if job.t == 0:
-        return "" if loss.isfinite() else f"{guard.NETWORK}: look at its layers, and at the scale of the inputs"
+        network = Said(f"{guard.NETWORK}: look at its layers, and at the scale of the inputs", guard.NETWORK)
+        return "" if loss.isfinite() else network
     if not diverged({"": {"loss": float(loss)}}, guess=job.model.task.guess(width)):
         return ""
-    return f"{guard.DIVERGED}: lower the learning rate ({rate(job)}), or look for what spoilt the model before round {job.t}"
+    advice = f"lower the learning rate ({rate(job)}), or look for what spoilt the model before round {job.t}"
+    return Said(f"{guard.DIVERGED}: {advice}", guard.DIVERGED)
 
 
 def _during(job: Job, bound: Bound, row: int) -> str:
@@ -78,13 +83,14 @@ def _during(job: Job, bound: Bound, row: int) -> str:
     changing = [rule for rule in job.rules if any(overrides(rule, hook) for hook in TERMS)]
     lower = f"lower the learning rate ({rate(job)})"
     if not changing or not _finite(job, bound, row, ()):
-        return f"{guard.DIVERGED}: {lower}"
+        return Said(f"{guard.DIVERGED}: {lower}", guard.DIVERGED)
     guilty = [
         r for r in changing if _finite(job, bound, row, [other for other in job.rules if other is not r])
     ] or changing
     named = dict.fromkeys(name for r in guilty for name in _numbers(r))
     change = f"change {' or '.join(named)}, or " if named else ""
-    return f"{guard.DIVERGED}: it does not without {' and '.join(map(text_of, guilty))}; {change}{lower}"
+    without = f"it does not without {' and '.join(map(text_of, guilty))}; {change}{lower}"
+    return Said(f"{guard.DIVERGED}: {without}", guard.DIVERGED)
 
 
 def _finite(job: Job, bound: Bound, row: int, rules: Sequence[Rule]) -> bool:

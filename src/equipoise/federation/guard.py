@@ -13,15 +13,16 @@ from equipoise.core.model import UNIT
 from equipoise.core.rule import Bounds, Rule, State
 from equipoise.engines.job import OUT_OF_MEMORY, Answer, Job
 from equipoise.federation.method import text_of
-from equipoise.system.errors import ExpectedError
-from equipoise.system.text import plural
+from equipoise.system.errors import CODE, SETTINGS, ExpectedError
+from equipoise.system.text import key_of, plural
 from equipoise.system.tree import flatten
 
 PAST = 25  # updates of a client whose lengths are remembered
 SHOWN = 3  # names or reasons in an error; all are in the file next to it
-# How the reasons of :mod:`equipoise.federation.diagnosis` begin; what to do follows a colon.
+# Keys of the reasons of :mod:`equipoise.federation.diagnosis`, which begin with them; what to do follows a colon.
 DIVERGED, NETWORK = "training diverged", "the network gives a loss that is not finite before any training"
 DATA = "the data hold NaN or infinity"
+DIAGNOSED = (DIVERGED, NETWORK, DATA, OUT_OF_MEMORY)
 NEAR = 10.0  # times the median: who is as near is never too long because others have grown
 PASSES = 100  # through the network in training for each step, at most: SAM has two
 ROUNDING, NEGATIVE = 1 + 1e-6, -1e-6  # of numbers that should be equal, and of what should be 0
@@ -48,6 +49,8 @@ class QuorumError(ExpectedError):
     def __init__(self, text: str, t: int = 0, bad: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(text)
         self.t, self.bad = t, tuple(bad)
+        keys = {key_of(reason) for _, reason in bad}
+        self.kind = CODE if {CODE, DATA} & keys else SETTINGS * (OUT_OF_MEMORY not in keys)
 
 
 def inspect(answer: Answer, like: Tensor, states: Sequence[State]) -> dict[int, str]:
@@ -247,6 +250,8 @@ OTHERS = "The last complete round is kept; a smaller learning rate, or other hyp
 class ServerError(ExpectedError):
     """A rule made the server compute something that cannot be a model."""
 
+    kind = SETTINGS
+
 
 def weights(weights: Tensor, rule: Rule) -> None:
     """Require convex client weights [M].
@@ -319,9 +324,8 @@ def quorum(
 
 def split(reason: str) -> tuple[str, str]:
     """What happened, and what to do, which only a diagnosed reason has."""
-    head, colon, advice = reason.partition(": ")
-    diagnosed = colon and head.startswith((DIVERGED, NETWORK, DATA, OUT_OF_MEMORY))
-    return (head, advice) if diagnosed else (reason, "")
+    head, _, advice = reason.partition(": ")
+    return (head, advice) if key_of(reason) in DIAGNOSED else (reason, "")
 
 
 def blamed(clients: Sequence[tuple[str, str]], asked: int, when: str) -> str:

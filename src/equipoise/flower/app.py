@@ -63,6 +63,7 @@ from equipoise.system.environment import environment
 from equipoise.system.files import locked, read_regular, sweep, write_atomically
 from equipoise.system.logs import FORMS, logging_as
 from equipoise.system.seals import open_json, open_toml, sealed_json, sealed_text
+from equipoise.system.text import key_of
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ def make_client_app(
                 reply.fields["name"] = name
             except (SiteError, StoreError, CodecError, BudgetError) as error:
                 log.error("%s, %s: %s", name, kind, error)
-                reply = Parcel({"error": sendable(error), **named})
+                reply = Parcel({"error": (sent := sendable(error)), "key": key_of(sent), **named})
             except Exception as error:  # its text stays in the site's log
                 log.exception("%s, %s", name, kind)
                 reply = Parcel({"error": f"failed with {harmless(error)}; its own log says more", **named})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
@@ -26,10 +25,11 @@ from equipoise.runs.configuration import FLOWER, RunConfig, configure
 from equipoise.runs.tuning import RATE, Budget, Outcome, Trial, Tuning
 from equipoise.scenarios.scenario import REGRESSION, Description, kind_of
 from equipoise.system import files, hashes, own_code, places
-from equipoise.system.errors import RunError
+from equipoise.system.errors import CODE, SETTINGS, RunError
 from equipoise.system.seals import open_json
 from equipoise.system.search import Space
 from equipoise.system.suggestions import unknown
+from equipoise.system.text import key_of
 from equipoise.system.workers import Workers
 
 APART: Final = (  # fields of a configuration that are no conditions of a choice, or have an entry of their own
@@ -38,10 +38,6 @@ APART: Final = (  # fields of a configuration that are no conditions of a choice
 )  # fmt: skip
 OWN_CODE: Final = (*places.CODE, ("task",))  # in the table of a file
 FOLDER: Final = "choosing"  # of a comparison whose settings are chosen
-BY_SETTINGS: Final = re.compile("diverged|finite|answered well")  # why a trial failed
-NEVER: Final = re.compile(  # whatever else is said: faults of processes and of code
-    r"killed by signal|ended with status|defect of Equipoise|the data hold|\b(Type|Runtime|Assertion|Attribute|Name|Key|Index|Import|NotImplemented)Error: "
-)
 
 
 class TrialError(RunError):
@@ -347,8 +343,8 @@ def _trained(
     failed = train({places[key]: config for key, config in configs.items()})
     for label in {trial.label for trial, _ in configs}:
         whys = [failed.get(path, "") for (trial, _), path in places.items() if trial.label == label]
-        others = [why for why in whys if why and (NEVER.search(why) or not BY_SETTINGS.search(why))]
-        if others and (len(others) == len(whys) or any(map(NEVER.search, others))):
+        others = [why for why in whys if why and key_of(why) != SETTINGS]
+        if others and (len(others) == len(whys) or CODE in map(key_of, others)):
             raise TrialError(f"{label} cannot be tuned: {others[0]}.")
     ended: dict[Trial, list[Outcome]] = {}
     for (trial, _), path in places.items():

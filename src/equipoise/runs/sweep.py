@@ -38,10 +38,11 @@ from equipoise.records.directory import ORDER, TRIALS
 from equipoise.records.meta import Content, Contribution, Meta, Tuned
 from equipoise.records.record import Record
 from equipoise.report.statistics import Comparison
-from equipoise.runs.choosing import FOLDER, NEVER, check, conditional, require, require_models
+from equipoise.runs.choosing import FOLDER, check, conditional, require, require_models
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import distinct, slug, trained_alone
 from equipoise.runs.tuning import Budget, Outcome, Trial, Tuning, choose, claim, space_of, tuned_method, write
+from equipoise.system.errors import CODE
 from equipoise.system.files import claimed, read_regular, write_atomically
 from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
@@ -348,7 +349,7 @@ def _tune(
                 if left and fed.progress.t < until:
                     fed.fit(left, directory=path, progress=False, on_round=pause, checkpoint_every=rounds)
             except QuorumError as error:
-                if NEVER.search(str(error)):  # no draw can help
+                if error.kind == CODE:  # no draw can help
                     raise
                 return fed.history, str(error)
             return fed.history, ""

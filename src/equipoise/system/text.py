@@ -33,6 +33,11 @@ class Said(str):
         return said
 
 
+def key_of(text: str) -> str:
+    """The key of a sentence, empty if it has none."""
+    return str(getattr(text, "key", ""))
+
+
 def visible(text: object, *, lines: bool = False) -> str:
     r"""Text in which every sign that steers a terminal or the direction of reading is written out, ``\x1b`` for ESC.
 

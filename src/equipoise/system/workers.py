@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from typing import IO, Self
 
 from equipoise.system import trust
+from equipoise.system.errors import CODE
+from equipoise.system.text import Said
 
 ISOLATED = "PYTHONSAFEPATH"  # in the environment: what :func:`python` does, for those who start Python themselves
 
@@ -67,8 +69,8 @@ class Worker:
         """Whether it can run another command."""
         return self.process.poll() is None
 
-    def run(self, arguments: Sequence[str]) -> str | None:
-        """Run a command; why it failed, if it did."""
+    def run(self, arguments: Sequence[str]) -> Said | None:
+        """Run a command; why it failed, if it did, with the kind of the error as key."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
@@ -78,11 +80,12 @@ class Worker:
         except BrokenPipeError:
             answer = ""
         if answer:
-            status, text = json.loads(answer)
-            return _reason(status, text) if status else None
+            status, kind, text = json.loads(answer)
+            return Said(text.rstrip("."), kind) if status else None
         status = self.process.wait()
         self.errors.seek(0)
-        return _reason(status, self.errors.read().decode(errors="replace"))
+        lines = self.errors.read().decode(errors="replace").strip().splitlines() or [f"ended with status {status}"]
+        return Said(f"killed by signal {-status}" if status < 0 else lines[-1].rstrip("."), CODE)
 
     def close(self) -> None:
         """End it; it has nothing to do any more."""
@@ -115,11 +118,3 @@ class Workers:
         if slot not in self.by_slot or not self.by_slot[slot].alive:
             self.by_slot[slot] = Worker()
         return self.by_slot[slot]
-
-
-def _reason(status: int, text: str) -> str:
-    """What a command said last."""
-    if status < 0:
-        return f"killed by signal {-status}"
-    lines = text.strip().splitlines()
-    return lines[-1].removeprefix("error: ").rstrip(".") if lines else f"ended with status {status}"

@@ -9,7 +9,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from equipoise.flower.codec import CodecError, Parcel
-from equipoise.system.text import visible
+from equipoise.system.text import Said, visible
 
 CODES = {
     1: "cannot load its app; the site's log says why",
@@ -86,4 +86,5 @@ def _read(reply: Message) -> Parcel | str:
     if "error" not in parcel.fields:
         return parcel
     name = f"({parcel.fields['name']}) " if "name" in parcel.fields else ""
-    return visible(" ".join(f"{name}{parcel.fields['error']}".split())[:500])
+    said = visible(" ".join(f"{name}{parcel.fields['error']}".split())[:500])
+    return Said(said, str(parcel.fields.get("key", "")))

@@ -52,6 +52,7 @@ from equipoise.records.meta import Meta
 from equipoise.records.record import Sums
 from equipoise.system import own_code
 from equipoise.system.files import write_atomically
+from equipoise.system.text import Said, key_of
 from equipoise.system.tree import numbered, tree_map
 
 log = logging.getLogger(__name__)
@@ -613,7 +614,7 @@ def _visited(site: Site, job: Job) -> Answer:
     if site.noise and job.private is not None:
         log.error("the part of the model that stays here is put back, because of it: %s", cause)
         return replace(answer, trained=torch.where(job.private, received, answer.trained), states=job.states)
-    raise TrainingError(cause, guard.DATA if cause.startswith(guard.DATA) else "")
+    raise TrainingError(cause, Said(guard.DATA, guard.DATA) if key_of(cause) == guard.DATA else "")
 
 
 KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
@@ -628,7 +629,8 @@ KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
 
 def sendable(error: Exception) -> str:
     """What may be sent of an error of which the site's own log has the whole text."""
-    return str(getattr(error, "sent", "") or error)
+    sent = getattr(error, "sent", "") or (error.args or ("",))[0]
+    return sent if isinstance(sent, str) else str(error)
 
 
 def harmless(error: Exception) -> str:
