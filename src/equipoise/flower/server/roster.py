@@ -162,10 +162,7 @@ class Roster:
                 continue
             self._seen[node] = site.name
             if (other := self.nodes.get(site.name)) is not None and self._answers(other):
-                twice = (
-                    f"Two nodes call themselves {site.name}: {other} and {node}. Give each site its own name, by "
-                    "site=... in --node-config or by registering it with --name."
-                )
+                twice = f"Two nodes call themselves {site.name}: {other} and {node}. Give each site its own name, by site=... in --node-config or --name."
                 if not self.agreed:  # before the first round
                     raise SitesError(twice)
                 log.warning("%s The first continues to take part.", twice)
