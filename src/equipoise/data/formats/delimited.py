@@ -50,7 +50,7 @@ END = "\ue000"  # is read after the last line: a quotation mark that is open tak
 WHOLE = re.compile(r"[+-]?\d{1,300}", re.ASCII)
 GAPS = ("", "NA", "NaN", "nan", "NULL", "null", "None", "?")  # in columns of numbers; other words make them text
 # what pandas makes of every file: no header, and each cell as it is written
-PLAINLY: Mapping[str, Any] = {"header": None, "index_col": False, "keep_default_na": False}
+PLAINLY = {"header": None, "index_col": False, "keep_default_na": False, "low_memory": False, "engine": "c"}
 
 
 @dataclass(frozen=True)
@@ -235,10 +235,9 @@ class Delimited:
             warnings.simplefilter("ignore")  # float_precision will have one value only, that which is asked for
             how: dict[str, Any] = {"sep": self.sep, "skipinitialspace": self.spaced, "decimal": self.decimal}
             how |= {"names": range(self.width), "usecols": where, "skiprows": self.skipped, "dtype": dtype}
-            how |= {"na_filter": False} if dtype is str else {"na_values": GAPS}
-            exact = {"float_precision": "round_trip", "low_memory": False, "engine": "c"}
+            how |= {"na_filter": False} if dtype is str else {"na_values": GAPS, "float_precision": "round_trip"}
             try:
-                for frame in read(file, chunksize=rows, **how, **PLAINLY, **exact):
+                for frame in read(file, chunksize=rows, **how, **PLAINLY):
                     n += len(frame)
                     yield frame[list(dict.fromkeys(where))]  # pandas gives columns in the order of the file
             except pd.errors.ParserError:
@@ -356,10 +355,9 @@ def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]]
     """The table with its names and with what of its records is rows, which are as long as the header."""
     path, skipped = table.path, list[int]()
     header, above = _header(path, records, hinted, skipped)
-    repeats = list[int]()
+    repeats = list[str]()
     comments, empty, ragged, trailing = [f"{above} above the header"] * bool(above), [], [], False
-    kept, head, row = array("q"), list[list[str]](), header
-    codes, rounds = set[int](), set[int]()
+    kept, head, row, codes, rounds = array("q"), list[list[str]](), header, set[int](), set[int]()
     names, at = _names(path, header), skipped[-1] if header else 0
     n = len(names)
     most = max(LEAST, min(FIRST, CHUNK // (n + 1)))
@@ -367,13 +365,13 @@ def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]]
         size = len(kept)
         if row == header and n > 1:
             skipped.append(k)
-            repeats.append(line)
+            repeats.append(f"line {line}")
         elif len(row) == n and _filled(row):
             kept.append(line)
         elif not _filled(row):
             skipped.append(k)
             if len(row) > 1:
-                empty.append(line)
+                empty.append(f"line {line}")
         elif len(row) == n + 1 and not row[-1].strip():
             kept.append(line)
             trailing = True
@@ -390,15 +388,12 @@ def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]]
             rounds.update(j for j, cell in enumerate(row) if cell.rstrip().endswith(".000"))
     if ragged:
         raise DataError(_ragged(path, n, ragged, len(kept)))
-    notes = []
-    if comments:
-        notes.append(f"{path.name}: lines that begin with # are comments and left out: {listed(comments)}.")
-    if repeats:
-        notes.append(
-            f"{path.name}: lines that repeat the header are left out: {listed(f'line {line}' for line in repeats)}."
-        )
-    if empty:
-        notes.append(f"{path.name}: rows without any content are left out: {listed(f'line {line}' for line in empty)}.")
+    left = {
+        "lines that begin with # are comments and left out": comments,
+        "lines that repeat the header are left out": repeats,
+        "rows without any content are left out": empty,
+    }
+    notes = [f"{path.name}: {what}: {listed(where)}." for what, where in left.items() if where]
     head = [row + [""] * (n + trailing - len(row)) for row in head]
     table = replace(table, names=names, lines=kept, skipped=tuple(skipped), width=n + trailing, header=at)
     if _open(row):

@@ -64,18 +64,10 @@ UNLIKE_CODES = re.compile(r"[.,+-]")  # what numbers have
 ZEROS = re.compile(r"[+-]?0\d", re.ASCII)
 DAY = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))(?![\d.])", re.ASCII)
 FORMS = (
-    *("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y/%m/%d", "%d.%m.%Y", "%d-%m-%Y", "%d/%m/%Y", "%m/%d/%Y"),
-    *(
-        "%d.%m.%Y %H:%M:%S",
-        "%d/%m/%Y %H:%M:%S",
-        "%m/%d/%Y %H:%M:%S",
-        "%d %b %Y",
-        "%d %B %Y",
-        "%Y-%m-%dT%H:%M:%S%z",
-        "%Y-%m-%d %H:%M:%S%z",
-    ),
-    *("%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%d %H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S.%f%z"),
-)
+    "%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y/%m/%d", "%d.%m.%Y", "%d-%m-%Y", "%d/%m/%Y", "%m/%d/%Y",
+    "%d.%m.%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d %b %Y", "%d %B %Y", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d %H:%M:%S%z",
+    "%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%d %H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S.%f%z",
+)  # fmt: skip
 LATEST = 2068  # year of two digits, as Python reads them
 
 
@@ -276,8 +268,7 @@ def _agreed(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) ->
 
 def _read(schema: Schema, raw: Mapping[str, Raw], options: Columns, at: Place) -> tuple[RawTable, list[str]]:
     """The cells of all columns of a schema, and what is wrong with them."""
-    columns, problems = {}, list[str]()
-    faulty = []
+    columns, problems, faulty = dict[str, Cells](), list[str](), list[str]()
     for feature in schema.features:
         columns[feature.name], wrong = read_cells(feature, raw[feature.name], at)
         problems += wrong
