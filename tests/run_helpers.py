@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,9 @@ from torch import Tensor
 from equipoise.cli import main as cli
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig
+from equipoise.system import workers
+from equipoise.system.errors import ExpectedError
+from equipoise.system.text import Said
 
 LINE = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d (?P<name>.+): round (?P<t>\d+) of (?P<rounds>\d+), accuracy (?P<accuracy>[\d.]+) \((?P<over>.+?)\), "
@@ -252,12 +256,26 @@ def _writes(mode: Any) -> bool:
 
 
 class InProcess:
-    """A worker of a comparison in this process, where what it reads can be seen."""
+    """A worker of a comparison in this process, one command at a time, where what it reads can be seen."""
 
     alive = True
+    process = SimpleNamespace(terminate=lambda: None)
+    turn = threading.Lock()
 
-    def run(self, arguments: Sequence[str]) -> None:
-        runs.execute(Path(arguments[-1]), progress=False)
+    def run(self, arguments: Sequence[str]) -> Said | None:
+        until = int(arguments[arguments.index("--until") + 1]) if "--until" in arguments else None
+        with self.turn:
+            try:
+                runs.execute(Path(arguments[-1]), progress=False, until=until)
+            except (ExpectedError, ValueError, TypeError) as error:
+                return Said(str(error).rstrip("."), getattr(error, "kind", ""))
+        return None
 
     def close(self) -> None:
         pass
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of a comparison or a choice are made in this process, as loading PyTorch in others takes most of their time."""
+    monkeypatch.setattr(workers, "Worker", InProcess)

@@ -13,7 +13,9 @@ import equipoise as eq
 from equipoise.runs import benchmark
 from equipoise.runs.benchmark import Cell, SuiteError, cells, document, read_suite, run, shard_of
 from equipoise.system.seals import sealed_json
-from run_helpers import SIZES, equipoise as equipoise
+from run_helpers import SIZES, equipoise as equipoise, here as here
+
+pytestmark = pytest.mark.usefixtures("here")
 
 FILE = f"""
 title = "Tiny"

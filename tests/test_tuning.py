@@ -45,7 +45,9 @@ from equipoise.system.search import among, log_uniform, read, uniform
 from equipoise.system.text import Said
 from equipoise.system.workers import Worker
 from helpers import in_one
-from run_helpers import TINY, config, equipoise as equipoise
+from run_helpers import TINY, config, equipoise as equipoise, here as here
+
+pytestmark = pytest.mark.usefixtures("here")
 
 GROUPS = ["a", "b", "b", "a"]
 
