@@ -22,10 +22,12 @@ from equipoise.flower.secagg import sums
 from equipoise.flower.secagg.masks import MaskError, comparison, is_public_key, sha256, transcript
 from equipoise.flower.secagg.site import no_reports
 from equipoise.flower.secagg.sums import SumRequest
+from equipoise.flower.server.exchange import AWAY
 from equipoise.flower.site.store import Receipt
 from equipoise.records.record import Record
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import open_json, sealed_json
+from equipoise.system.text import key_of
 from equipoise.system.tree import tree_map
 
 if TYPE_CHECKING:
@@ -233,7 +235,7 @@ class MaskedRound:
                 for m, why in missing.items():
                     log.warning("%s dropped out after its part of a sum, which others unmasked: it %s", names[m], why)
                 return {name: sums.seed_of([*parts.values()][:least]) for name, parts in shares.items()}
-            if time.monotonic() > end or all(why.startswith(("refuses", "sent")) for why in missing.values()):
+            if time.monotonic() > end or AWAY not in map(key_of, missing.values()):
                 others = "; ".join(f"{names[m]} {why}" for m, why in missing.items())
                 gone = others or f"{', '.join(lacking)} trained by other messages than the rest, or sent wrong shares"
                 raise LostRoundError(

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from equipoise.flower.codec import CodecError, Parcel
 from equipoise.system.text import Said, visible
 
+AWAY = "away"  # key of the reasons of sites that may answer later
 CODES = {
     1: "cannot load its app; the site's log says why",
     2: "failed; the site's log says why",
@@ -60,7 +61,7 @@ class Exchange:
             if number:
                 waiting[number] = node
             else:
-                yield node, "could not be sent its part"
+                yield node, Said("could not be sent its part", AWAY)
         end = time.monotonic() + deadline
         while waiting:
             replies = list(self.grid.pull_messages(list(waiting)))
@@ -72,13 +73,14 @@ class Exchange:
                 if time.monotonic() > end:
                     break
                 time.sleep(min(self.poll, max(0.0, end - time.monotonic())))
-        yield from ((node, f"did not answer within {deadline:g} s") for node in waiting.values())
+        yield from ((node, Said(f"did not answer within {deadline:g} s", AWAY)) for node in waiting.values())
 
 
 def _read(reply: Message) -> Parcel | str:
     """The content of a reply, or why there is none; without the text of Flower's errors, which may contain data of a site."""
     if reply.has_error():
-        return CODES.get(reply.error.code, f"failed (Flower's error {reply.error.code}); the site's log says why")
+        code = reply.error.code
+        return Said(CODES.get(code, f"failed (Flower's error {code}); the site's log says why"), AWAY)
     try:
         parcel = Parcel.of(reply.content)
     except CodecError as error:
