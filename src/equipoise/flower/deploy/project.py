@@ -21,15 +21,8 @@ from equipoise.system.text import read_value
 
 # in the order of reading
 NAMES = (
-    "README.md",
-    "mytask.py",
-    "myapp.py",
-    "pyproject.toml",
-    "compose.yaml",
-    "site.service",
-    "LICENSE",
-    ".gitignore",
-)
+    "README.md", "mytask.py", "myapp.py", "pyproject.toml", "compose.yaml", "site.service", "LICENSE", ".gitignore"
+)  # fmt: skip
 FILES = {name: f"{name.removeprefix('.')}.j2" for name in NAMES}
 # of the digits
 PROTOCOL: dict[str, Any] = {"method": "fedheal", "epochs": 2, "lr": 0.02, "momentum": 0.9, "weight_decay": 1e-5}
