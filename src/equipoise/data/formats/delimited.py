@@ -172,8 +172,8 @@ class Delimited:
         step = max(1, BLOCK // max(1, x.shape[1]))
         for k in range(0, len(x), step):
             part = x[k : k + step]
-            known = np.nan_to_num(part)
-            size, fraction = np.abs(known), known != np.floor(known)
+            present = np.nan_to_num(part)
+            size, fraction = np.abs(present), present != np.floor(present)
             milli = size * 1000
             near = np.abs(milli - np.rint(milli)) < ROUNDING
             grouped = ~fraction | ((size >= 1) & (size < 1000) & near)
