@@ -7,7 +7,7 @@ import numpy as np
 
 from equipoise.data.samples import Draw, Samples, held_rows, n_held
 from equipoise.privacy.differences import exposed
-from equipoise.system.files import locked, make_private, write_atomically
+from equipoise.system.files import locked, make_private, read_regular, write_atomically
 from equipoise.system.seals import read_json
 
 
@@ -33,7 +33,7 @@ def require_apart(path: Path, name: str, data: Samples, draw: Draw, least: int) 
     make_private(path.parent)
     with locked(path.with_suffix(".lock"), wait=True, private=True):
         try:
-            past = read_json(path.read_bytes().decode()) if path.exists() else {}
+            past = read_json(read_regular(path).decode()) if path.exists() else {}
             earlier = [held_rows(n, y, share, seed, name, people) for share, seed in past.get(name, [])]
         except (AttributeError, TypeError, ValueError):
             raise ValueError(f"its file {path.name} is damaged; put it back from a copy") from None
