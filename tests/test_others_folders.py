@@ -373,3 +373,20 @@ def test_keys_of_many_parts_are_refused_before_they_are_read() -> None:
             open_toml(text)
     assert open_toml("a" + ".a" * 90 + " = 1")
     assert open_toml(f"a = {[0.5] * 2000}")
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe"])
+def test_figures_take_no_settings_from_the_current_folder(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import matplotlib
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matplotlibrc").write_text("text.usetex: true\n") if kind == "file" else os.mkfifo("matplotlibrc")
+    with matplotlib.rc_context({"text.usetex": True}):  # as matplotlib would have read it
+        if kind == "pipe":
+            with pytest.raises(FolderError, match="is a pipe or a device"):
+                drawing.panels(1, height=1)
+            return
+        _, (axes,) = drawing.panels(1, height=1)
+        assert not axes.set_title("a").get_usetex()
